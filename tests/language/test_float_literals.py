@@ -9,6 +9,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from numba import cuda
@@ -34,6 +35,7 @@ from oxide.compiler.source.widening import Widening
 from oxide_kernels import map_
 
 DTYPES = {"f16": np.float16, "f32": np.float32, "f64": np.float64}
+NARROW = {"bf16": ml_dtypes.bfloat16, "f8e4m3": ml_dtypes.float8_e4m3fn, "f8e5m2": ml_dtypes.float8_e5m2}
 EPSILON = 1e-3
 THIRD = 1 / 3
 COUNT = 3
@@ -90,9 +92,9 @@ def numbers(name: str) -> Any:
     return np.random.default_rng(len(name)).uniform(0.3, 4, 33).astype(DTYPES[name])
 
 
-def of_numpy(expression: str, x: Any) -> Any:
+def of_numpy(expression: str, x: Any, **names: Any) -> Any:
     with np.errstate(all="ignore"):
-        return eval(expression, {**vars(oxide), **globals(), "x": x})
+        return eval(expression, {**vars(oxide), **globals(), "x": x, **names})
 
 
 @pytest.mark.parametrize("name", DTYPES)
@@ -199,6 +201,20 @@ def test_a_wider_number_still_widens() -> None:
             continue
         names = {**globals(), "x": x.astype(np.float64), "n": 5, "f64": np.float64}
         np.testing.assert_allclose(run(body(f"out = {written}", name="f32"), x), eval(written, names), rtol=1e-15)
+
+
+@pytest.mark.parametrize("name", NARROW)
+def test_a_literal_takes_the_narrow_type_that_it_meets(name: str) -> None:
+    x = np.random.default_rng(2).uniform(0.3, 4, 33).astype(np.float32).astype(NARROW[name])
+    for literal in ("3", "-7", "COUNT", "0.1", "-2.7", "THIRD", "math.pi"):
+        number = eval(literal, {**vars(oxide), **globals()})
+        # NumPy's rule for Python floats covers its own types only: with those of ml_dtypes they give a float32.
+        assert (x * number).dtype == (x.dtype if type(number) is int else np.float32)
+        for expression in EXACT:
+            expected = of_numpy(expression.replace("L", "L_"), x, L_=x.dtype.type(number))
+            assert expected.dtype == x.dtype
+            found = run(body(f"out = {expression.replace('L', literal)}", name=name), x)
+            np.testing.assert_array_equal(found, expected.astype(np.float64), f"{expression}, L = {literal}")
 
 
 def test_a_bf16_stays_one() -> None:

@@ -1,7 +1,8 @@
-"""Rewrites a typed function as Python that computes with the numbers of kernels.
+"""Rewrites a typed function as Python code that computes with the numbers of kernels.
 
-Each operator and call of the kernel's language becomes a call of a helper, which is a global of the new function;
-names, statements and places stay. So a debugger shows the function as it is written, with its own variables.
+Each operator and call of the kernel's language becomes a call of a helper, which is a global of the new function.
+Names, statements and source places stay the same. So a debugger shows the function as it is written, with its own
+variables.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ from .numbers import CONVERT, FLOATS, INTEGERS, Convert, binary, conversion, fus
 from .threads import MARK
 
 Native = Callable[[str, dict[str, Any], tuple[str, ...], str], Callable[..., Any]]
-"""Returns a compiled function of scalars: for an expression of ``x0``, ``x1``, …, the outside objects that it names,
-the types of the arguments, and that of the result."""
+"""Compiles an expression of the scalars ``x0``, ``x1``, … to a function. Takes the expression, the outside objects that
+it names, the types of the scalars, and the type of the result."""
 
 _UNKNOWN: Final = object()
 
 
 @final
 class Interpreter:
-    """The functions of one kernel, rewritten when they are first called."""
+    """Rewrites the functions of one kernel, and keeps the results."""
 
     def __init__(self, kernel: str, *, fma: bool, native: Native) -> None:
         self.kernel, self.fma, self.native = kernel, fma, native
@@ -42,7 +43,7 @@ class Interpreter:
         self._pending: list[TypedFunction] = []
 
     def function(self, typed: TypedFunction) -> Callable[..., Any]:
-        """Returns a function rewritten, with all that it calls. Raises ``Refused``."""
+        """Returns a rewritten function, after rewriting all functions that it calls. Raises ``Refused``."""
         self.callee(typed)
         while self._pending:
             each = self._pending.pop()
@@ -51,7 +52,8 @@ class Interpreter:
         return self._functions[id(typed)][1]
 
     def callee(self, typed: TypedFunction) -> Callable[..., Any]:
-        """Returns a device function to be called with arguments of any number type: it converts them and its result."""
+        """Returns a function that calls a device function, which need not be rewritten yet. It converts the arguments,
+        which may have any number types, and the result."""
         if id(typed) not in self._functions:
             self._functions[id(typed)] = typed, _unready
             self._pending.append(typed)
@@ -137,7 +139,7 @@ class _Rewriter(ast.NodeTransformer):
     # Helpers
 
     def _helper(self, value: Any, name: str, key: Any = None) -> ast.expr:
-        """Returns the name of a global that holds a helper."""
+        """Makes a helper a global of the new function, and returns its name. Helpers with equal keys share a global."""
         known = self._names.get(key) if key is not None else None
         if known is None:
             self._numbers += 1
@@ -159,7 +161,7 @@ class _Rewriter(ast.NodeTransformer):
         return new if convert is None else self._call(convert, f"as_{kind}", [new], new, ("convert", kind))
 
     def _joined(self, node: ast.expr) -> ast.expr:
-        """Returns an operand of a conditional expression, converted to the type of the whole."""
+        """Returns an operand of a conditional expression, converted to the type of the whole expression."""
         kind = self.typed.joined.get(_number(node), "")
         return self._converted(self.visit(node), conversion(self.kind(node), kind) if kind else None, kind)
 
@@ -186,7 +188,8 @@ class _Rewriter(ast.NodeTransformer):
         return node
 
     def _outside(self, node: ast.expr) -> ast.expr | None:
-        """Returns what stands for an outside number, array or coordinate; None for anything else."""
+        """Returns the expression that replaces an outside number, array or coordinate. None for any other
+        expression."""
         number = _number(node)
         if number in self.typed.arrays:
             array = ConstantArray(self.typed.constants[number], self.typed.arrays[number])
@@ -215,7 +218,7 @@ class _Rewriter(ast.NodeTransformer):
             if found is not None:
                 return found
             if self.resolve(node) is not _UNKNOWN:
-                return node  # of a module, whose names stay
+                return node  # attributes of modules stay as written
         node.value = self.visit(node.value)
         return node
 
@@ -233,7 +236,7 @@ class _Rewriter(ast.NodeTransformer):
     def _binary(
         self, op: ast.operator, left: ast.expr, right: ast.expr, signature: Signature, node: ast.AST
     ) -> ast.expr:
-        """Returns the call that computes an operator."""
+        """Returns the call that computes a binary operator."""
         name, result = type(op).__name__, signature.result
         if name in ("Add", "Sub") and (found := self._fused(name, left, right, signature, node)) is not None:
             return found
@@ -278,7 +281,8 @@ class _Rewriter(ast.NodeTransformer):
     def _fused(
         self, name: str, left: ast.expr, right: ast.expr, signature: Signature, node: ast.AST
     ) -> ast.expr | None:
-        """Returns a sum that contains a product as a fused multiply-add, by the rules of ``contraction``."""
+        """Returns the fused multiply-add for a sum that contains a product, by the rules of ``contraction``. None for
+        any other sum."""
         kind = signature.result
         if not self.interpreter.fma or kind not in ("f32", "f64") or set(signature.arguments) != {kind}:
             return None
@@ -334,7 +338,7 @@ class _Rewriter(ast.NodeTransformer):
         operands = [node.left, *node.comparators]
         wanted: list[set[str]] = [set() for _ in operands]
         for place, signature in enumerate(signatures[: len(node.ops)]):
-            # Integers compare by their numbers, whatever their types.
+            # Integers of different types are compared by their mathematical values.
             if any(kind in FLOATS for kind in signature.arguments):
                 for side, kind in enumerate(signature.arguments):
                     if conversion(self.kind(operands[place + side]), kind) is not None:
@@ -371,7 +375,7 @@ class _Rewriter(ast.NodeTransformer):
             target.value = self._once(target.value, before)
             target.slice = self._once(target.slice, before)
         old = _loaded(target)
-        # Only the operator itself takes two numbers.
+        # Of the signatures here, only that of the operator itself has two numbers.
         of_two = [each for each in signatures if len(each.arguments) == 2 and all(each.arguments)]
         value = self._binary(node.op, old, node.value, of_two[0] if of_two else signatures[0], node)
         if isinstance(target, ast.Attribute | ast.Subscript):
@@ -380,7 +384,8 @@ class _Rewriter(ast.NodeTransformer):
         return [*before, made] if before else made
 
     def _once(self, node: ast.expr, before: list[ast.stmt]) -> ast.expr:
-        """Returns an expression that has the node's value at the statement's beginning."""
+        """Returns an expression for the value that the node has before the statement. Appends to ``before`` the
+        assignment of a new variable, if one is needed."""
         new: ast.expr = self.visit(node)
         if isinstance(new, ast.Name | ast.Constant):
             return new
@@ -435,7 +440,8 @@ class _Rewriter(ast.NodeTransformer):
         return new
 
     def _native_call(self, node: ast.Call, callee: Any, signature: Signature, arguments: list[ast.expr]) -> ast.expr:
-        """Returns the call of a compiled function of scalars, as its result is that of a library's own code."""
+        """Returns the call of a library's function of scalars, compiled for the CPU, so that its results are those of a
+        launch."""
         kinds = signature.arguments
         shown = ast.unparse(node.func)
         fits = not node.keywords and len(arguments) == len(kinds) and all(kinds) and bool(signature.result)
@@ -449,7 +455,7 @@ class _Rewriter(ast.NodeTransformer):
                 texts.append(f"x{len(passed)}")
                 passed.append(kind)
                 given.append(argument)
-        # As many numbers as a function of any type has: NumPy's names are those of math.
+        # A neutral name, since functions of NumPy and of math have the same names.
         text = f"called({', '.join(texts)})"
         called = self.interpreter.native(text, {"called": callee}, tuple(passed), signature.result)
         return self._call(called, getattr(callee, "__name__", "call"), given, node)
@@ -468,7 +474,7 @@ def _literal(value: Any) -> ast.expr:
 
 
 def _loaded(node: ast.expr) -> ast.expr:
-    """Returns a copy of the target of an assignment that reads it."""
+    """Returns an expression that reads the target of an assignment."""
     new: Any = _copied(node)
     new.ctx = ast.Load()
     made: ast.expr = new

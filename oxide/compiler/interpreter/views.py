@@ -1,4 +1,4 @@
-"""Views of slices in a kernel that is interpreted: ``MatrixView``, its rows, columns and tiles, and ``zip_exact``."""
+"""Views of slices in an interpreted kernel: ``MatrixView``, its rows, columns and tiles, and ``zip_exact``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _GREATEST = 2**63 - 1
 
 
 class Matrix(Protocol):
-    """The slice that a view is of."""
+    """The properties of a slice that its views use."""
 
     @property
     def memory(self) -> Any: ...
@@ -40,7 +40,8 @@ class MatrixView:
         return TileView(self._matrix, row * self._stride + col, (rows, cols), self._stride, bad)
 
     def _problem(self, row: int, col: int, rows: int, cols: int) -> tuple[Any, ...] | None:
-        """Returns what the use of a view reports if it is not inside: a name, an index, a length and a place."""
+        """Returns the fault that the use of a view reports if the view is out of bounds: a name, an index, a length and
+        a place. None if the view is in bounds."""
         stride, name, length = self._stride, self._matrix.shown, len(self._matrix)
         across = stride >= 0 and 0 <= cols <= stride and 0 <= col <= stride - cols
         down = row >= 0 and rows >= 0 and (rows == 0 or (row + rows - 1) * stride + col + cols <= length)
@@ -63,7 +64,7 @@ class _View:
         return self._bad is not None
 
     def report(self) -> None:
-        """Reports the use of a view that is None."""
+        """Records a fault if the view is None."""
         if self._bad is not None:
             what, index, length, place, axis = self._bad
             current().outside(what, index, length, axis, place)
@@ -81,7 +82,7 @@ class VectorView(_View):
         return self.count
 
     def at(self, index: int) -> Any:
-        """Returns an element that is inside."""
+        """Returns the element at an index, which must be in bounds."""
         return self._matrix.memory.get(self._first + index * self._stride)
 
     def __getitem__(self, index: int) -> Any:
@@ -159,12 +160,12 @@ def tile_of(matrix: Matrix, row: int, col: int, rows: int, cols: int) -> TileVie
 
 
 def zip_exact(*views: VectorView) -> Iterator[tuple[Any, ...]]:
-    """Iterates over views in step. Views of different lengths are a fault."""
+    """Iterates over views in lockstep. Records a fault if their lengths differ."""
     for view in views:
         view.report()
     equal = len({view.count for view in views}) == 1
     if not equal and not any(view.is_none for view in views):
-        # Unlike an assertion it ends the thread only if no other may wait for it.
+        # Unlike a failed assertion, this ends the thread only if no other thread may wait for it.
         current().mistake("", "zip_exact got views of different lengths")
     count = views[0].count if equal else 0
     return (tuple(view.at(index) for view in views) for index in range(count))

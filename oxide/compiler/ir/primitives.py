@@ -38,15 +38,15 @@ PREFIXES = ("oxide.register.", "oxide.shared.", "oxide.stop.", *WAITING)
 GRID_BARRIER = "oxide.block.grid_barrier"
 
 STATIC_LIMIT = 48 * 1024
-"""The bytes of static shared memory that every CUDA device gives a block."""
+"""The size in bytes of the static shared memory that every CUDA device gives a block."""
 
 _STATIC = "oxide.shared.static."
 
 
 @dataclass(frozen=True, slots=True)
 class SharedMemory:
-    """A kernel's static arrays as (offset, bytes, alignment) in one region of ``total`` bytes, and whether it has
-    dynamic shared memory."""
+    """A kernel's shared memory: its static arrays as (offset, size, alignment) in one region of ``total`` bytes, and
+    whether it has dynamic shared memory."""
 
     arrays: tuple[tuple[int, int, int], ...]
     total: int

@@ -342,15 +342,15 @@ def test_lanes_at_different_calls_are_a_fault_of_the_cpu_device(request: pytest.
         if warp.lane_id() < 16:
             tensor.mma(c, a, b)
         elif other == 0:
-            tensor.mma(c, a, b)
-        elif other == 1:
             tensor.ldmatrix(a, tile, (0, 0))
-        else:
+        elif other == 1:
             c[0] = f32(warp.shuffle(1, 0))
+        else:
+            tensor.mma(c, a, b)
         d.scatter[0, 0] = c[0]
 
     for other in range(3):
-        with pytest.raises((KernelAssertionError, BarrierError), match="tensor.(mma|ldmatrix)"):
+        with pytest.raises((KernelAssertionError, BarrierError), match=r"tensor.(mma|ldmatrix)"):
             mixed[LaunchConfig(1, 32)](other, zeros((1, 1))).sync()
 
 

@@ -36,7 +36,7 @@ def definitions(symbols: Collection[str]) -> list[str]:
 _WHOLE_WARP = """
 declare void @oxide.assertion_failed(ptr, i32)
 declare double @llvm.fma.f64(double, double, double)
-; Returns whether all lanes of the warp are at one call. Otherwise it is a fault: what they published is not of one kind.
+; Returns whether all lanes of the warp are at one call. If not, it is a fault: what they published is not of one kind.
 ; No lane changes its place before all have looked, as each waits there a second time.
 define internal i1 @oxide.tensor.together(ptr %context, ptr %block, i32 %lane, i32 %site) alwaysinline {
   %group = load i32, {{group[i32 %lane]}}

@@ -1,4 +1,4 @@
-"""Keeps the types that inference found, for the interpreter (``compiler/source/typings.py``).
+"""Records the types that inference found, for the interpreter (``compiler/source/typings.py``).
 
 The functions are numbered (``check/numbering.py``): the line of an instruction is the number of its expression.
 """
@@ -38,7 +38,7 @@ class Typings:
         self._functions: dict[tuple[int, tuple[Any, ...]], TypedFunction] = {}
 
     def numbered(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Returns the numbered function to compile for a function."""
+        """Returns the form of a function with numbered expressions, which is compiled instead of it."""
         found = self._numbered.get(id(function))
         if found is None:
             found = self._numbered[id(function)] = function, numbered(function)
@@ -46,7 +46,7 @@ class Typings:
         return found[1].made
 
     def of(self, function: Callable[..., Any], args: tuple[Any, ...]) -> TypedFunction:
-        """Returns the entry of a function, as its file has it, for the types of its arguments."""
+        """Returns the entry of a function for some argument types. The function is given as written in its file."""
         self.numbered(function)
         whole = self._numbered[id(function)][1]
         key = id(whole), tuple(map(types.unliteral, args))
@@ -55,7 +55,8 @@ class Typings:
         return self._functions[key]
 
     def of_numbered(self, made: Callable[..., Any], args: tuple[Any, ...]) -> TypedFunction | None:
-        """Returns the entry of a numbered function; None for a function of numba's."""
+        """Returns the entry of a function for some argument types. The function is given in its numbered form. None for
+        a function of numba's."""
         whole = self._by_made.get(id(made))
         if whole is None:
             return None
@@ -66,7 +67,7 @@ class Typings:
 
 
 def name_of(kind: Any) -> str:
-    """Returns oxide's name of a scalar type, "" for any other."""
+    """Returns oxide's name of a scalar type, and "" for any other type."""
     return _NAMES.get(types.unliteral(kind), "")
 
 
@@ -97,11 +98,11 @@ class _Keeper:
         self.state, self.kept, self.typed = state, kept, typed
         self.typemap, self.calltypes = state.typemap, state.calltypes
         self.places: dict[str, int] = {}
-        """The expression that makes each unnamed value."""
+        """The number of the expression that computes each value, by the value's name in numba's IR."""
         self.globals: dict[str, Any] = {}
-        """The outside value of each unnamed value."""
+        """The constant or outside object that each of numba's temporaries holds, by name."""
         self.into: dict[str, str] = {}
-        """The variable that joins each variable with others."""
+        """The target of the phi that reads each variable, by the variable's name."""
 
     def keep(self) -> None:
         typed = self.typed
@@ -155,7 +156,7 @@ class _Keeper:
                 typed.operations.setdefault(number, []).append(_signature(self.calltypes[value]))
             case _:
                 pass
-        if kind and not name.startswith("$phi") and not _is_phi(value):  # those are at the place of what follows
+        if kind and not name.startswith("$phi") and not _is_phi(value):  # a phi has the place of the next expression
             typed.types.setdefault(number, kind)
 
     def _constant_array(self, number: int, array: Any, kind: Any) -> None:
