@@ -74,12 +74,19 @@ class Memory:
 
     def get(self, place: int) -> Any:
         current().launch.spend()
+        return self.peek(place)
+
+    def peek(self, place: int) -> Any:
+        """Returns an element without counting the access."""
         value = self.array.item(place)
         return narrow.number_of(self.dtype, value) if self.is_narrow else value
 
     def set(self, place: int, value: Any) -> None:
         current().launch.spend()
-        value = self.convert(value)
+        self.poke(place, self.convert(value))
+
+    def poke(self, place: int, value: Any) -> None:
+        """Sets an element to a number of its type without counting the access."""
         self.array[place] = narrow.bits_of(self.dtype, value) if self.is_narrow else value
 
 

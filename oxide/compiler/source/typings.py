@@ -24,8 +24,8 @@ class Signature:
 @final
 @dataclass(frozen=True, slots=True)
 class Elements:
-    """The shape and the type of the elements of an array that the kernel declares. ``shape`` is None for dynamic shared
-    memory."""
+    """The shape and the type of the elements of an array or a fragment that the kernel declares. ``shape`` is None for
+    dynamic shared memory."""
 
     shape: tuple[int, ...] | None
     dtype: str
