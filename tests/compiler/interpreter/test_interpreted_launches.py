@@ -25,6 +25,7 @@ from oxide import (
     LaunchConfig,
     LaunchError,
     LocalArray,
+    MatrixView,
     SharedArray,
     Slice,
     Slice2,
@@ -42,6 +43,7 @@ from oxide import (
     thread,
     u8,
     u32,
+    u64,
     warp,
     zeros,
 )
@@ -158,6 +160,24 @@ def test_functions_that_capture_numbers_and_tiles_give_the_same(dtype: type) -> 
         assert compiled == interpreted
 
 
+@kernel(block=1)
+def views_of_unsigned_numbers(stride: u64, count: u64, x: Slice[f32], y: DisjointSlice[f32]):
+    element = y.get_mut(thread.index_1d())
+    if element is not None:
+        if MatrixView(x, stride).row(0, 1) is not None:
+            element.value += 1
+        if MatrixView(x, 1).col(0, count) is not None:
+            element.value += 2
+        if MatrixView(x, 2).tile(count, 0, 1, 1) is not None:
+            element.value += 4
+
+
+@pytest.mark.parametrize("word", [2**63, 2**64 - 1, 1])
+def test_a_u64_past_the_words_of_views_is_negative(word: int) -> None:
+    compiled, interpreted = both(views_of_unsigned_numbers, lambda: (word, word, zeros(4), zeros(1)))
+    assert compiled == interpreted
+
+
 def faults(launch: Any, *arguments: Any) -> tuple[KernelFault, KernelFault]:
     """Returns the fault of a compiled and of an interpreted launch."""
     found = []
@@ -186,6 +206,13 @@ def reads_a_shared_array_outside(y: DisjointSlice[f32]):
         element.value = tile[1, thread.thread_idx.x + 2]
 
 
+@kernel(block=1)
+def reads_a_tile_of_unsigned_size(x: Slice2[f32], y: DisjointSlice[f32]):
+    element = y.get_mut(thread.index_1d())
+    if element is not None:
+        element.value = len(x.tile(0, 1, u64(1), u64(0xFFFFFFFFFFFFFFFE)))
+
+
 @kernel(block=4)
 def asserts(y: DisjointSlice[f32]):
     index = thread.index_1d()
@@ -205,6 +232,7 @@ def meets_at_two_barriers(y: DisjointSlice[f32]):
     [
         (reads_outside, (zeros(6), zeros(4)), BoundsError),
         (reads_a_shared_array_outside, (zeros(4),), BoundsError),
+        (reads_a_tile_of_unsigned_size, (zeros((2, 3)), zeros(1)), BoundsError),
         (asserts, (zeros(4),), KernelAssertionError),
         (meets_at_two_barriers, (zeros(4),), BarrierError),
     ],
