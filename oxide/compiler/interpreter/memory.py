@@ -17,7 +17,7 @@ import numpy as np
 from oxide.compiler.source.typings import Elements
 from oxide.language.types import ScalarType
 
-from .numbers import BITS, CONVERT, FLOATS, bits_of
+from .numbers import CONVERT, bits_of
 from .threads import Thread, current, here
 from .views import TileView, VectorView, line_of, tile_of
 
@@ -30,6 +30,8 @@ _DTYPES = {
     "bf16": np.dtype(np.uint16),
     "f32": np.dtype(np.float32),
     "f64": np.dtype(np.float64),
+    "c64": np.dtype(np.complex64),
+    "c128": np.dtype(np.complex128),
     "bool_": np.dtype(np.bool_),
 }  # fmt: skip
 
@@ -64,7 +66,7 @@ class Memory:
 
     @property
     def zero(self) -> Any:
-        return False if self.dtype == "bool_" else 0.0 if self.dtype in FLOATS else 0
+        return self.convert(0)
 
     def get(self, place: int) -> Any:
         current().launch.spend()
@@ -589,7 +591,7 @@ class ConstantArray(BaseArray):
 def _scalars() -> dict[str, Any]:
     from oxide.language import types
 
-    return {name: getattr(types, name) for name in BITS}
+    return {name: getattr(types, name) for name in CONVERT}
 
 
 SCALARS: dict[str, Any] = _scalars()

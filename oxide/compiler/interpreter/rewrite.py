@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import builtins
 from collections.abc import Callable, Iterable
-from itertools import chain
 from types import FunctionType, ModuleType
 from typing import Any, Final, final
 
@@ -17,17 +16,14 @@ import numpy as np
 
 from oxide.compiler.check.conveniences import compiled
 from oxide.compiler.source.source import closure_values
-from oxide.compiler.source.typings import Signature, TypedFunction
+from oxide.compiler.source.typings import Call, Signature, TypedFunction
 from oxide.language import debug, thread
 
 from .functions import Coordinates, Refused, fail, helper_for, is_none, print_line
 from .memory import ConstantArray
-from .numbers import CONVERT, FLOATS, INTEGERS, Convert, binary, conversion, fused, unary
+from .native import Native, NativeArguments
+from .numbers import CONVERT, FLOATS, INTEGERS, PARTS, Convert, binary, conversion, fused, unary
 from .threads import MARK
-
-Native = Callable[[str, dict[str, Any], tuple[str, ...], str], Callable[..., Any]]
-"""Returns a compiled function of scalars: for an expression of ``x0``, ``x1``, …, the outside objects that it names,
-the types of the arguments, and that of the result."""
 
 _UNKNOWN: Final = object()
 
@@ -46,7 +42,6 @@ class Interpreter:
         self.callee(typed)
         while self._pending:
             each = self._pending.pop()
-            _refuse_complex(each)
             self._functions[id(each)] = each, _Rewriter(self, each).function()
         return self._functions[id(typed)][1]
 
@@ -67,13 +62,6 @@ class Interpreter:
             return returned if result is None else result(returned)
 
         return call
-
-
-def _refuse_complex(typed: TypedFunction) -> None:
-    kinds = {*typed.parameters, typed.result, *typed.types.values(), *chain.from_iterable(typed.variables.values())}
-    if kinds & {"c64", "c128"}:
-        name, code = typed.original.__name__, typed.original.__code__
-        raise Refused(f"{name}, which computes with complex numbers,", code.co_filename, code.co_firstlineno)
 
 
 def _unready(*args: Any) -> Any:
@@ -158,6 +146,10 @@ class _Rewriter(ast.NodeTransformer):
     def _converted(self, new: ast.expr, convert: Convert | None, kind: str) -> ast.expr:
         return new if convert is None else self._call(convert, f"as_{kind}", [new], new, ("convert", kind))
 
+    def _from(self, new: ast.expr, own: str, kind: str) -> ast.expr:
+        """Returns an expression of the type ``own`` converted to another."""
+        return self._converted(new, conversion(own, kind) if own else CONVERT.get(kind), kind)
+
     def _joined(self, node: ast.expr) -> ast.expr:
         """Returns an operand of a conditional expression, converted to the type of the whole."""
         kind = self.typed.joined.get(_number(node), "")
@@ -181,7 +173,7 @@ class _Rewriter(ast.NodeTransformer):
 
     def visit_Constant(self, node: ast.Constant) -> ast.AST:
         kind = self.kind(node)
-        if kind and isinstance(node.value, bool | int | float):
+        if kind and isinstance(node.value, bool | int | float | complex):
             return ast.copy_location(_literal(CONVERT[kind](node.value)), node)
         return node
 
@@ -243,12 +235,8 @@ class _Rewriter(ast.NodeTransformer):
         new_left, new_right = self.visit(left), self.visit(right)
         if base is None:
             return self._native_operator(op, (new_left, left_kind), (new_right, right_kind), signature, node)
-        to_left, to_right = (
-            conversion(left_kind, first) if left_kind else CONVERT.get(first),
-            conversion(right_kind, second) if right_kind else CONVERT.get(second),
-        )
         key = "binary", name, first, second, result
-        arguments = self._converted(new_left, to_left, first), self._converted(new_right, to_right, second)
+        arguments = self._from(new_left, left_kind, first), self._from(new_right, right_kind, second)
         return self._call(base, name.lower(), arguments, node, key)
 
     def _native_operator(
@@ -259,21 +247,17 @@ class _Rewriter(ast.NodeTransformer):
         signature: Signature,
         node: ast.AST,
     ) -> ast.expr:
-        operands = [left, right]
-        if not (signature.result and left[1] and right[1]):
+        if not (signature.result and all(signature.arguments)):
             raise self.refuse(node, f"the operator of {ast.unparse(node)}")
-        texts, kinds, given = list[str](), list[str](), list[ast.expr]()
-        for each, kind in operands:
-            if isinstance(each, ast.Constant):
-                texts.append(repr(each.value))
+        arguments, texts = NativeArguments(), list[str]()
+        for (new, own), kind in zip((left, right), signature.arguments, strict=True):
+            if isinstance(new, ast.Constant) and kind not in PARTS:
+                texts.append(arguments.constant(new.value))
             else:
-                texts.append(f"x{len(kinds)}")
-                kinds.append(kind)
-                given.append(each)
-        symbol = _SYMBOLS[type(op).__name__]
-        text = f"({texts[0]}) {symbol} ({texts[1]})"
-        called = self.interpreter.native(text, {}, tuple(kinds), signature.result)
-        return self._call(called, type(op).__name__.lower(), given, node)
+                texts.append(arguments.scalar(self._from(new, own, kind), kind))
+        text = f"({texts[0]}) {_SYMBOLS[type(op).__name__]} ({texts[1]})"
+        called = arguments.function(self.interpreter.native, text, signature.result)
+        return self._call(called, type(op).__name__.lower(), arguments.given, node)
 
     def _fused(
         self, name: str, left: ast.expr, right: ast.expr, signature: Signature, node: ast.AST
@@ -304,8 +288,7 @@ class _Rewriter(ast.NodeTransformer):
         return self._operand(node.left, first), self._operand(node.right, second)
 
     def _operand(self, node: ast.expr, kind: str) -> ast.expr:
-        own = self.kind(node)
-        return self._converted(self.visit(node), conversion(own, kind) if own else CONVERT.get(kind), kind)
+        return self._from(self.visit(node), self.kind(node), kind)
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.AST:
         number = _number(node)
@@ -335,7 +318,7 @@ class _Rewriter(ast.NodeTransformer):
         wanted: list[set[str]] = [set() for _ in operands]
         for place, signature in enumerate(signatures[: len(node.ops)]):
             # Integers compare by their numbers, whatever their types.
-            if any(kind in FLOATS for kind in signature.arguments):
+            if any(kind in FLOATS or kind in PARTS for kind in signature.arguments):
                 for side, kind in enumerate(signature.arguments):
                     if conversion(self.kind(operands[place + side]), kind) is not None:
                         wanted[place + side].add(kind)
@@ -428,31 +411,34 @@ class _Rewriter(ast.NodeTransformer):
                 node.args, node.keywords = arguments, keywords
                 return node
             if made is None:
-                return self._native_call(node, callee, call.signature, arguments)
+                return self._native_call(node, callee, call, arguments)
             new = self._call(made, getattr(callee, "__name__", "call"), arguments, node)
         assert isinstance(new, ast.Call)
         new.keywords = keywords
         return new
 
-    def _native_call(self, node: ast.Call, callee: Any, signature: Signature, arguments: list[ast.expr]) -> ast.expr:
+    def _native_call(self, node: ast.Call, callee: Any, call: Call, new: list[ast.expr]) -> ast.expr:
         """Returns the call of a compiled function of scalars, as its result is that of a library's own code."""
-        kinds = signature.arguments
+        kinds, result = call.signature.arguments, call.signature.result
         shown = ast.unparse(node.func)
-        fits = not node.keywords and len(arguments) == len(kinds) and all(kinds) and bool(signature.result)
+        fits = not node.keywords and len(new) == len(kinds) and bool(result)
         if not fits or isinstance(callee, ModuleType) or not callable(callee):
             raise self.refuse(node, f"{shown}(…)")
-        texts, given, passed = list[str](), list[ast.expr](), list[str]()
-        for argument, kind in zip(arguments, kinds, strict=True):
+        arguments, texts = NativeArguments(), list[str]()
+        arguments.names["called"] = callee
+        for place, (argument, own, kind) in enumerate(zip(new, map(self.kind, node.args), kinds, strict=True)):
             if isinstance(argument, ast.Constant) and kind in INTEGERS:
-                texts.append(repr(argument.value))
+                texts.append(arguments.constant(argument.value))
+            elif kind:
+                texts.append(arguments.scalar(self._from(argument, own, kind), kind))
             else:
-                texts.append(f"x{len(passed)}")
-                passed.append(kind)
-                given.append(argument)
+                text = arguments.of_tuple(argument, call.tuples[place]) if place in call.tuples else None
+                if text is None:
+                    raise self.refuse(node, f"{shown}(…)")
+                texts.append(text)
         # As many numbers as a function of any type has: NumPy's names are those of math.
-        text = f"called({', '.join(texts)})"
-        called = self.interpreter.native(text, {"called": callee}, tuple(passed), signature.result)
-        return self._call(called, getattr(callee, "__name__", "call"), given, node)
+        called = arguments.function(self.interpreter.native, f"called({', '.join(texts)})", result)
+        return self._call(called, getattr(callee, "__name__", "call"), arguments.given, node)
 
 
 def _number(node: ast.AST) -> int:

@@ -42,6 +42,9 @@ class Call:
     captures: bool = False
     """True if the function is a value of the kernel, which holds the numbers that the function captures."""
     made: Elements | None = None
+    tuples: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    """The types of the elements of each argument that is a tuple of numbers; ``"float"`` of a Python float, which takes
+    the type that it meets."""
 
 
 @final

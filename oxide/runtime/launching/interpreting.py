@@ -167,11 +167,11 @@ def _compiled(
     closed: Any = special.parameters
     memory = np.zeros(1, closed[-1].dtype)
     address = memory.ctypes.data
-    converts = [parameter.convert for parameter in closed[:-1]]
+    all_words = [parameter.words for parameter in closed[:-1]]
     bits = result == "bf16"
 
     def call(*args: Any) -> Any:
-        words = [convert(arg) for convert, arg in zip(converts, args, strict=True)]
+        words = [word for words_of, arg in zip(all_words, args, strict=True) for word in words_of(arg)]
         function.bind((1, 1, 1), (1, 1, 1), 0, special.pack_words([*words, address, 1], 0))(0, 1)
         value = memory.item(0)
         return struct.unpack("<f", (value << 16).to_bytes(4, "little"))[0] if bits else value

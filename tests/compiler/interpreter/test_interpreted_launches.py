@@ -272,17 +272,18 @@ def test_an_untyped_kernel_is_refused() -> None:
 
 
 @kernel(block=1)
-def distance(x: Slice[f32], y: DisjointSlice[f64]):
+def product(x: Slice[f32], y: DisjointSlice[f64]):
     element = y.get_mut(thread.index_1d())
     if element is not None:
-        element.value = math.dist((x[0], x[1]), (1.0, 2.0))
+        factor = 0.1
+        element.value = math.prod((x[0], factor))
 
 
 def test_what_cannot_be_interpreted_is_refused_with_its_line() -> None:
     boxes = zeros(2).sync(), zeros(1, f64).sync()
-    line = distance.function.__code__.co_firstlineno + 4
-    with pytest.raises(LaunchError, match=rf"{Path(__file__).name}:{line}: math.dist"):
-        distance.interpret(*boxes).sync()
+    line = product.function.__code__.co_firstlineno + 5
+    with pytest.raises(LaunchError, match=rf"{Path(__file__).name}:{line}: math.prod"):
+        product.interpret(*boxes).sync()
 
 
 def test_a_graph_is_refused() -> None:

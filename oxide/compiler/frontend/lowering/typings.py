@@ -18,7 +18,7 @@ from numba.cuda.core.compiler_machinery import AnalysisPass
 from oxide.compiler.check.numbering import Numbered, numbered
 from oxide.compiler.source.typings import Call, Elements, Signature, TypedFunction
 
-from .complex_numbers import COMPLEX_LITERAL
+from .complex_numbers import COMPLEX_LITERAL, complex_of
 from .constant import ConstantArrayType
 from .function import DeviceDispatcher, FunctionValueType
 from .registry import session
@@ -136,7 +136,7 @@ class _Keeper:
                 return
             case numba_ir.Const() | numba_ir.Global() | numba_ir.FreeVar():
                 self.globals[name] = value.value
-                if isinstance(value.value, bool | int | float | np.generic) and kind:
+                if isinstance(value.value, bool | int | float | complex | np.generic) and kind:
                     typed.constants.setdefault(number, value.value)
                 elif isinstance(value.value, np.ndarray):
                     self._constant_array(number, value.value, self.typemap[name])
@@ -144,7 +144,7 @@ class _Keeper:
                 found = self.globals.get(value.value.name)
                 if isinstance(found, ModuleType | type) and hasattr(found, value.attr):
                     self.globals[name] = outside = getattr(found, value.attr)
-                    if isinstance(outside, bool | int | float | np.generic) and kind:
+                    if isinstance(outside, bool | int | float | complex | np.generic) and kind:
                         typed.constants.setdefault(number, outside)
                     elif isinstance(outside, np.ndarray):
                         self._constant_array(number, outside, self.typemap[name])
@@ -165,6 +165,9 @@ class _Keeper:
     def _call(self, number: int, expression: Any) -> None:
         kind, found = self.typemap[expression.func.name], self.calltypes[expression]
         call = Call(_signature(found))
+        for place, argument in enumerate(found.args):
+            if isinstance(argument, types.BaseTuple) and all(map(name_of, argument)):
+                call.tuples[place] = tuple("float" if part == OPEN else name_of(part) for part in argument)
         if isinstance(kind, types.NumberClass):
             call.callee = name_of(kind.dtype)
         elif isinstance(kind, FunctionValueType):
@@ -176,7 +179,8 @@ class _Keeper:
         elif isinstance(kind, types.RecursiveCall):
             call.callee = self.kept.of(kind.dispatcher_type.dispatcher.py_func, found.args)
         elif isinstance(kind, types.Function):
-            call.callee = kind.typing_key
+            of_complex = kind.typing_key is complex_of
+            call.callee = name_of(found.return_type) if of_complex else kind.typing_key
         elif isinstance(kind, types.BoundFunction):
             call.callee = None
         else:
