@@ -411,17 +411,21 @@ class _Rewriter(ast.NodeTransformer):
                 node.args, node.keywords = arguments, keywords
                 return node
             if made is None:
-                return self._native_call(node, callee, call, arguments)
+                return self._native_call(node, callee, call, arguments, keywords)
             new = self._call(made, getattr(callee, "__name__", "call"), arguments, node)
         assert isinstance(new, ast.Call)
         new.keywords = keywords
         return new
 
-    def _native_call(self, node: ast.Call, callee: Any, call: Call, new: list[ast.expr]) -> ast.expr:
+    def _native_call(
+        self, node: ast.Call, callee: Any, call: Call, new: list[ast.expr], keywords: list[ast.keyword]
+    ) -> ast.expr:
         """Returns the call of a compiled function of scalars, as its result is that of a library's own code."""
-        kinds, result = call.signature.arguments, call.signature.result
+        kinds, result = call.signature.arguments[: len(new)], call.signature.result
+        # Named arguments come in the function's order, and one that the call leaves out has no scalar type.
+        of_names = [kind for kind in call.signature.arguments[len(new) :] if kind]
+        fits = len(kinds) == len(new) and len(of_names) == len(keywords) and len({*of_names}) <= 1 and bool(result)
         shown = ast.unparse(node.func)
-        fits = not node.keywords and len(new) == len(kinds) and bool(result)
         if not fits or isinstance(callee, ModuleType) or not callable(callee):
             raise self.refuse(node, f"{shown}(…)")
         arguments, texts = NativeArguments(), list[str]()
@@ -436,6 +440,9 @@ class _Rewriter(ast.NodeTransformer):
                 if text is None:
                     raise self.refuse(node, f"{shown}(…)")
                 texts.append(text)
+        for keyword, given, kind in zip(keywords, node.keywords, of_names, strict=True):
+            value = self._from(keyword.value, self.kind(given.value), kind)
+            texts.append(f"{keyword.arg}={arguments.scalar(value, kind)}")
         # As many numbers as a function of any type has: NumPy's names are those of math.
         called = arguments.function(self.interpreter.native, f"called({', '.join(texts)})", result)
         return self._call(called, getattr(callee, "__name__", "call"), arguments.given, node)

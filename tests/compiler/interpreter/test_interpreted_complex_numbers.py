@@ -197,15 +197,16 @@ def test_functions_of_tuples_have_the_same_bits() -> None:
 
 
 @kernel(block=32)
-def powers(x: Slice[f32], out: DisjointSlice2[f32]) -> None:
+def compiled_functions(x: Slice[f32], tolerance: f32, out: DisjointSlice2[f32]) -> None:
     i = thread.index_1d().get()
     if i < len(x):
         exponent = 0.3
         out.scatter[i, 0] = x[i] ** exponent
         out.scatter[i, 1] = x[i] ** math.inf
         out.scatter[i, 2] = math.atan2(x[i], exponent)
+        out.scatter[i, 3] = 2 * math.isclose(x[i], exponent, abs_tol=tolerance) + math.isclose(x[i], 1, rel_tol=0.5)
 
 
 def test_python_floats_take_the_type_that_they_meet_in_compiled_functions() -> None:
     x = np.abs(np.random.default_rng(2).normal(size=99)).astype(np.float32)
-    same(powers, lambda: h2d(x), lambda: zeros((99, 3)))
+    same(compiled_functions, lambda: h2d(x), lambda: 0.1, lambda: zeros((99, 4)))
