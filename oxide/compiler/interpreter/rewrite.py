@@ -345,7 +345,7 @@ class _Rewriter(ast.NodeTransformer):
     def visit_AugAssign(self, node: ast.AugAssign) -> ast.AST | list[ast.stmt]:
         signatures = self.typed.operations.get(_number(node))
         if not signatures:
-            return node  # never reached
+            return node  # never reached, or of known integers, whose arithmetic is Python's
         before: list[ast.stmt] = []
         target = node.target
         if isinstance(target, ast.Attribute):
