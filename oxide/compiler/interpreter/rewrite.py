@@ -89,6 +89,8 @@ class _Rewriter(ast.NodeTransformer):
         self._names: dict[Any, str] = {}
         self._kept: list[Any] = []
         self._numbers = 0
+        self._path: list[int] = []
+        """The numbers of the nodes that are being visited, the outermost first."""
         self.outer: dict[str, Any] = {**vars(builtins), **function.__globals__, **dict(closure_values(function))}
         definition = typed.definition
         self.locals = {argument.arg for argument in definition.args.args}
@@ -103,6 +105,13 @@ class _Rewriter(ast.NodeTransformer):
         made = compiled(original, definition)
         names = {**original.__globals__, **self.helpers}
         return FunctionType(made.__code__, names, made.__name__, None, made.__closure__)
+
+    def visit(self, node: ast.AST) -> Any:
+        self._path.append(_number(node))
+        try:
+            return super().visit(node)
+        finally:
+            self._path.pop()
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         node.body = [part for each in node.body for part in self._statements(each)]
@@ -196,10 +205,19 @@ class _Rewriter(ast.NodeTransformer):
             return node
         if node.id not in self.locals:
             return self._outside(node) or node
-        kind = self.kind(node)
+        kind = self.kind(node) or self._type_read(node.id)
         if kind and self.typed.variables.get(node.id, {kind}) != {kind}:
             return self._converted(node, CONVERT[kind], kind)
         return node
+
+    def _type_read(self, name: str) -> str:
+        """Returns the type that a variable has where it is read; "" if it is no scalar or not known."""
+        reads = self.typed.reads.get(name, {})
+        for number in reversed(self._path):
+            if number in reads:
+                return reads[number]
+        kinds = {*reads.values()}
+        return kinds.pop() if len(kinds) == 1 else ""
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
         if isinstance(node.ctx, ast.Load):

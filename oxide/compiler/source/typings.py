@@ -67,6 +67,8 @@ class TypedFunction:
     """The constant arrays among them."""
     variables: dict[str, set[str]] = field(default_factory=dict)
     """The types of each variable and of all that is assigned to it."""
+    reads: dict[str, dict[int, str]] = field(default_factory=dict)
+    """The type of each variable in each expression or statement that reads it."""
     parameters: tuple[str, ...] = ()
     """The types of the parameters."""
     result: str = ""

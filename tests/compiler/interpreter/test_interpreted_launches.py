@@ -36,6 +36,7 @@ from oxide import (
     f16,
     f32,
     f64,
+    full,
     h2d,
     i32,
     i64,
@@ -158,6 +159,39 @@ def test_functions_that_capture_numbers_and_tiles_give_the_same(dtype: type) -> 
             lambda: (lambda a: a * factor + 0.1, h2d(x), zeros(8, dtype)),  # noqa: B023
         )
         assert compiled == interpreted
+
+
+@device
+def chosen(n: u64):
+    number = 1
+    if n > 3:
+        number = n
+    return number, 0 if n else number
+
+
+@kernel(block=1)
+def joined(n: u64, x: Slice[f32], y: DisjointSlice2[f64]):
+    if thread.index_1d().get() == 0:
+        number = 1
+        if n > 3:
+            number = n
+        y.scatter[0, 0] = 1 if number < 2 else 0
+        y.scatter[0, 1] = number
+        y.scatter[0, 2] = f32(number) * 0.5 + max(number, 5)
+        copied, other = number, n
+        y.scatter[0, 3] = copied + f64(other)
+        number >>= 1
+        y.scatter[0, 4] = chosen(n)[0] + x[0] * number
+        total = 1
+        for _ in range(3):
+            total = total + n
+        y.scatter[0, 5] = total
+
+
+@pytest.mark.parametrize("n", [2, 5, 2**63, 2**64 - 3])
+def test_a_variable_of_several_types_is_read_in_the_type_that_they_have_in_common(n: int) -> None:
+    compiled, interpreted = both(joined, lambda: (n, full(1, 0.1), zeros((1, 6), f64)))
+    assert compiled == interpreted
 
 
 @kernel(block=1)

@@ -108,6 +108,7 @@ class _Keeper:
         typed.result = name_of(self.state.return_type)
         statements = [s for _, block in sorted(self.state.func_ir.blocks.items()) for s in block.body]
         for statement in statements:
+            self._reads(statement)
             if isinstance(statement, numba_ir.Assign):
                 self._assignment(statement)
         for statement in statements:
@@ -117,6 +118,16 @@ class _Keeper:
         for statement in statements:
             if isinstance(statement, numba_ir.Assign) and statement.target.name.startswith("$phi"):
                 self._join(statement)
+
+    def _reads(self, statement: Any) -> None:
+        read = statement.value if isinstance(statement, numba_ir.Assign) else statement
+        if _is_phi(read) or not isinstance(read, numba_ir.Expr | numba_ir.Var | numba_ir.Stmt):
+            return
+        number = read.loc.line if isinstance(read, numba_ir.Expr) else statement.loc.line
+        for variable in [read] if isinstance(read, numba_ir.Var) else read.list_vars():
+            if not variable.name.startswith("$"):
+                kinds = self.typed.reads.setdefault(variable.unversioned_name, {})
+                kinds[number] = name_of(self.typemap[variable.name])
 
     def _assignment(self, statement: Any) -> None:
         number, value, name = statement.loc.line, statement.value, statement.target.name
