@@ -33,7 +33,25 @@ from oxide.language.shaped import AtomicSlice2, AtomicSlice3, DisjointSlice2, Di
 from oxide.language.shared import DynamicSharedArray, LocalArray, SharedArray
 from oxide.language.slices import DisjointSlice, Ref, Slice
 from oxide.language.thread import ThreadIndex
-from oxide.language.types import bf16, bool_, c64, c128, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
+from oxide.language.types import (
+    bf16,
+    bool_,
+    c64,
+    c128,
+    f8e4m3,
+    f8e5m2,
+    f16,
+    f32,
+    f64,
+    i8,
+    i16,
+    i32,
+    i64,
+    u8,
+    u16,
+    u32,
+    u64,
+)
 from oxide.language.unroll import unroll
 from oxide.runtime.awaiting.future import DeviceFuture
 from oxide.runtime.device import reclaim
@@ -56,7 +74,7 @@ from oxide.runtime.submission.submission import ExecutionContext
 
 if TYPE_CHECKING:
     from oxide import numba_cuda
-    from oxide.language import debug, fast, intrinsics
+    from oxide.language import debug, fast, intrinsics, tensor
     from oxide.language.tiles import MatrixTileRef, RowMajorTiles, TileRef, Tiles
     from oxide.language.views import MatrixView, TileView, VectorView, zip_exact
     from oxide.runtime.device.interop import from_cuda_array_interface, from_dlpack
@@ -88,6 +106,7 @@ _LATER = {
     "numba_cuda": "numba_cuda",
     "prepare": "runtime.operations.preparing",
     "randn": "runtime.operations.numbers",
+    "tensor": "language.tensor",
     "to_device": "runtime.operations.peer",
     "zip_exact": "language.views",
 }
@@ -177,6 +196,8 @@ __all__ = [
     "devices",
     "dup",
     "empty",
+    "f8e4m3",
+    "f8e5m2",
     "f16",
     "f32",
     "f64",
@@ -204,6 +225,7 @@ __all__ = [
     "shared",
     "spawn",
     "statistics",
+    "tensor",
     "thread",
     "to_device",
     "u8",

@@ -18,7 +18,7 @@ from oxide.compiler.ir.llvm import header, host_machine, optimise, simplify
 from oxide.compiler.ir.module import Module
 from oxide.compiler.ir.parser import parse
 from oxide.compiler.ir.portable import PortableKernel, link
-from oxide.compiler.ir.primitives import declared_once
+from oxide.compiler.ir.primitives import WAITING, declared_once
 from oxide.compiler.ir.values import Binary
 from oxide.compiler.signature.signature import Closed
 from oxide.compiler.source.source import located_in
@@ -27,7 +27,7 @@ from oxide.driver.records import LAUNCH
 from oxide.errors import CompileError
 
 from . import primitives
-from .coroutines import coroutines
+from .coroutines import coroutines, tensor
 from .libdevice import libm
 from .loop_free import is_loop_free
 from .positions import positions
@@ -91,7 +91,7 @@ def _module(
     # A schedule chosen by a seed needs each thread as a coroutine, with or without barriers.
     suspends = kernel.suspends or target.seeded
     called = [libm.definitions(kernel.name, kernel.module)]
-    called += [half.native_definitions(kernel.name, symbols, target), *extremes]
+    called += [half.native_definitions(kernel.name, {*symbols, *tensor.conversions(symbols)}, target), *extremes]
     support = [primitives.definitions(kernel.shared), primitives.ALLOCATOR, *called]
     support.append(debugging.native_definitions(symbols))
     by_position = None if suspends else positions.positions(kernel, entry, signature)
@@ -132,7 +132,7 @@ def _waits_in_a_recursion(kernel: PortableKernel) -> CompileError:
         "do: write it as a loop, or wait outside of it"
     )
     for function in kernel.module.defined:
-        waits = (call for call in function.calls if call.called.startswith(("oxide.block.", "oxide.warp.")))
+        waits = (call for call in function.calls if call.called.startswith(WAITING))
         number = next((site for call in waits if (site := call.arguments[-1].integer) is not None), None)
         if number is not None and any(call.called == function.symbol for call in function.calls):
             return located_in(kernel.sites[number].file, kernel.sites[number].line, problem)
@@ -150,9 +150,9 @@ _MANY_BLOCKS = 1000
 
 
 def _has_far_addresses(module: Module) -> bool:
-    """Returns whether a kernel may compute addresses half the address space apart, such as those of x[i] and x[i +
-    2**62]. Their distance equals the empty key of a hash table in LLVM 22's SLP vectoriser, which aborts. No such
-    access is in bounds, but the kernel may contain the code of one."""
+    """Returns whether a kernel may compute addresses half the address space apart, such as those of ``x[i]`` and
+    ``x[i + 2**62]``. LLVM 22's SLP vectoriser aborts then: their distance equals the empty key of one of its hash
+    tables. Such an access is never in bounds, but a kernel may contain its code."""
     binary = (each for each in module.instructions if isinstance(each, Binary))
     return any((each.opcode, each.type) == ("add", "i64") and abs(each.right.integer or 0) >= 10**18 for each in binary)
 
@@ -177,7 +177,7 @@ _EXTREMES = ("maxnum.f32", "maxnum.f64", "minnum.f32", "minnum.f64")
 
 
 def _plain_extreme(name: str, suffix: str) -> str:
-    """Defines IEEE 754's maxNum or minNum: of a number and a NaN, it returns the number."""
+    """Defines IEEE 754's maxNum or minNum: if one operand is a NaN, the result is the other operand."""
     kind = {"f32": "float", "f64": "double"}[suffix]
     comparison = {"maxnum": "ogt", "minnum": "olt"}[name]
     return f"""
@@ -270,8 +270,8 @@ done:
 
 
 def _shared_memory(kernel: PortableKernel) -> tuple[str, str]:
-    """Returns the code that allocates a call's shared memory, and the code that releases it. Both are empty for most
-    kernels."""
+    """Returns code that allocates the shared memory of a range of blocks, and code that releases it. Both are empty if
+    the kernel uses no shared memory."""
     if not kernel.shared.used:
         return "", ""
     shared, dynamic = primitives.SHARED_FIELD, primitives.DYNAMIC_FIELD
@@ -281,15 +281,15 @@ def _shared_memory(kernel: PortableKernel) -> tuple[str, str]:
   %dynamic.at = getelementptr {_CONTEXT}, ptr %context, i32 0, i32 {dynamic}
   store i64 %dynamic, ptr %dynamic.at
   %shared.bytes = add i64 %dynamic, {primitives.static_bytes(kernel.shared)}
-  %room = alloca [{primitives.ROOM_BYTES} x i8], align {primitives.ALIGNMENT}
-  %shared = call ptr @oxide.take(ptr %room, i64 %shared.bytes)
+  %room = alloca [{primitives.ROOM_BYTES} x i8], align {primitives.alignment(kernel.shared)}
+  %shared = call ptr @oxide.take(ptr %room, i64 %shared.bytes, i64 {primitives.alignment(kernel.shared)})
   %shared.at = getelementptr {_CONTEXT}, ptr %context, i32 0, i32 {shared}
   store ptr %shared, ptr %shared.at"""
     return take, "  call void @oxide.leave(ptr %shared, ptr %room)"
 
 
 def _set(field: int, axis: str, value: str) -> str:
-    """Stores one coordinate in the context."""
+    """Stores one axis of a register in the context."""
     place = "xyz".index(axis)
     at = f"%set.{_REGISTERS[field]}.{axis}"
     address = f"getelementptr {_CONTEXT}, ptr %context, i32 0, i32 {field}, i32 {place}"

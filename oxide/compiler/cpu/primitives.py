@@ -11,14 +11,17 @@ from oxide.compiler.ir.primitives import SharedMemory
 REGISTERS = ("tid", "ctaid", "ntid", "nctaid")
 
 CONTEXT = "{ [3 x i32], [3 x i32], [3 x i32], [3 x i32], ptr, ptr, i64, ptr }"
-"""The fields: ``REGISTERS``, the fault record, the block's shared memory, the bytes of its dynamic part, and the
-block's state. The last is for kernels whose threads wait for one another (``coroutines``)."""
+"""The fields: ``REGISTERS``, the fault record, the block's shared memory, the size of its dynamic part in bytes, and
+the block's state, for kernels whose threads wait for one another (``coroutines``)."""
 
 RECORD_FIELD, SHARED_FIELD, DYNAMIC_FIELD, BLOCK_FIELD = 4, 5, 6, 7
 
 ALIGNMENT = 64
+"""The alignment of the threads' frames, and the least of a block's shared memory."""
+
 ROOM_BYTES = 1 << 15
-"""The bytes of each of a range's two stack buffers: for shared memory, and for the threads' frames."""
+"""The size of a stack buffer. Each call that runs a range of blocks has two: for shared memory, and for the threads'
+frames."""
 
 
 def definitions(shared: SharedMemory) -> str:
@@ -49,8 +52,8 @@ def definitions(shared: SharedMemory) -> str:
 
 
 _UNANIMOUS = "define i1 @oxide.unanimous(i1 %condition) alwaysinline {\n  ret i1 false\n}"
-"""False in all cases: alignment does not slow a CPU's loads of neighbouring elements, and LLVM vectorises one
-version."""
+"""Always false, so that only a loop's version without alignment runs. A CPU loads neighbouring elements as fast without
+alignment, and LLVM vectorises that version."""
 
 
 WIDE_DIVISIONS = "\n".join(
@@ -80,8 +83,13 @@ end:
 }}"""
     for name, result in (("__udivti3", "%longer"), ("__umodti3", "%less"))
 )
-"""Divisions of 128 bits, one bit at a time. LLVM rarely emits such a division, for the upper half of a product in a
-loop. It calls the compiler's runtime for it, which need not be in any library of the process."""
+"""Divisions of 128 bits, one bit at a time. LLVM sometimes emits one, for the upper half of a product in a loop. It
+would call the compiler's runtime library for it, which the process may not have loaded."""
+
+
+def alignment(shared: SharedMemory) -> int:
+    """Returns the alignment of a block's shared memory."""
+    return max(ALIGNMENT, shared.alignment)
 
 
 def static_bytes(shared: SharedMemory) -> int:
@@ -127,25 +135,28 @@ define void @oxide.nanosleep(i32 %nanoseconds) alwaysinline {
   ret void
 }
 """
-"""Yields the processor instead of sleeping: a thread that sleeps waits for a block on another worker, which may need
-this processor."""
+"""Yields the processor instead of sleeping: a thread that calls ``nanosleep`` usually waits for a block on another
+worker, which may need this processor."""
 
 _NOTHING = """
 define void @oxide.breakpoint() alwaysinline {
   ret void
 }
 """
-"""No-ops on the CPU: no debugger is attached to its threads."""
+"""A no-op on the CPU, where no debugger can stop a kernel's threads."""
 
 ALLOCATOR = f"""
 declare noalias ptr @malloc(i64)
 declare void @free(ptr)
-define ptr @oxide.allocate(i64 %bytes) noinline {{
-  %more = add i64 %bytes, {2 * ALIGNMENT}
+define ptr @oxide.allocate(i64 %bytes, i64 %alignment) noinline {{
+  %twice = shl i64 %alignment, 1
+  %more = add i64 %bytes, %twice
   %raw = call ptr @malloc(i64 %more)
   %number = ptrtoint ptr %raw to i64
-  %after = add i64 %number, {2 * ALIGNMENT - 1}
-  %aligned = and i64 %after, -{ALIGNMENT}
+  %beyond = add i64 %number, %twice
+  %after = add i64 %beyond, -1
+  %mask = sub i64 0, %alignment
+  %aligned = and i64 %after, %mask
   %start = inttoptr i64 %aligned to ptr
   %before = getelementptr i8, ptr %start, i64 -8
   store ptr %raw, ptr %before
@@ -162,13 +173,13 @@ give_back:
 done:
   ret void
 }}
-define ptr @oxide.take(ptr %room, i64 %bytes) noinline {{
+define ptr @oxide.take(ptr %room, i64 %bytes, i64 %alignment) noinline {{
   %none = icmp eq ptr %room, null
   %more = icmp ugt i64 %bytes, {ROOM_BYTES}
   %allocates = or i1 %none, %more
   br i1 %allocates, label %allocate, label %fits
 allocate:
-  %new = call ptr @oxide.allocate(i64 %bytes)
+  %new = call ptr @oxide.allocate(i64 %bytes, i64 %alignment)
   ret ptr %new
 fits:
   ret ptr %room
@@ -183,7 +194,7 @@ done:
   ret void
 }}
 """
-"""Allocates memory aligned to ``ALIGNMENT``: the eight bytes before it hold the address that ``malloc`` returned.
+"""Allocates aligned memory: the eight bytes before it hold the address that ``malloc`` returned.
 
 ``oxide.take`` returns the range's stack buffer of ``ROOM_BYTES`` if there is one and it is large enough. Most kernels'
 shared memory and frames fit, which saves 0.08 of 0.6 microseconds a range. The function must not be inlined: LLVM would

@@ -80,7 +80,8 @@ class Function:
                     break
 
     def substitute(self, old: Instruction, *new: Instruction) -> None:
-        """Replaces an instruction by others, and its uses by the last of them. The new ones may use the old one."""
+        """Replaces an instruction by new ones, and its uses by uses of the last new one. The new instructions may use
+        the old one."""
         self.replace({old: new[-1]})
         old.block.replace(old, new)
 
@@ -127,8 +128,8 @@ _SYMBOL = re.compile(r'@((?:"[^"]*"|[-\w$.]+))')
 
 @final
 class Module:
-    """A module of IR. ``globals`` are lines of text, by name for variables. ``metadata`` are its nodes' texts by
-    number."""
+    """A module of IR. ``globals`` has the line of text of each variable and named type, by name. ``metadata`` has the
+    text of each node, by number."""
 
     def __init__(self) -> None:
         self.globals: dict[str, str] = {}

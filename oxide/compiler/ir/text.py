@@ -10,7 +10,7 @@ def spaced(words: str) -> str:
 
 
 def alignment(text: str) -> int:
-    """Returns the alignment that ends an access's text, or 1."""
+    """Returns the alignment that an access's text ends with, or 1 if it has none."""
     _, found, align = text.rpartition("align ")
     return int(align.partition(",")[0]) if found else 1
 

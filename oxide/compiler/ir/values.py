@@ -59,7 +59,8 @@ class Value:
 
 @final
 class Constant(Value):
-    """A constant, a constant expression or a global. Its name is its text. Equal texts of equal types are equal."""
+    """A constant, a constant expression or a global. Its name is its text. Constants of equal text and type are
+    equal."""
 
     __slots__ = ()
 
@@ -124,7 +125,8 @@ class Block(Value):
         self.instructions[place:place] = added
 
     def replace(self, old: Instruction, new: Iterable[Instruction]) -> None:
-        """Replaces an instruction of the block by others, possibly none. Its uses stay as they are."""
+        """Replaces an instruction of the block by others, possibly none. Does not change the uses of the old
+        instruction."""
         place = self.instructions.index(old)
         del self.instructions[place]
         self.insert(place, new)
@@ -148,7 +150,7 @@ class Block(Value):
 
 
 class Instruction(Value):
-    """An instruction. ``name`` is the name of its result, "" for none. ``metadata`` is printed after it, by kind."""
+    """An instruction. ``name`` is the name of its result, "" for none. ``metadata`` has its metadata nodes, by kind."""
 
     __slots__ = ("block", "metadata", "opcode", "operands")
     _copied: ClassVar[tuple[str, ...]] = ()
@@ -174,7 +176,7 @@ class Instruction(Value):
         self.operands = [replaced.get(operand, operand) for operand in self.operands]
 
     def copy(self, replaced: Mapping[Value, Value], name: str) -> Instruction:
-        """Returns a copy with a new name, in no block, with some operands replaced."""
+        """Returns a copy that is in no block, with a new name and with some operands replaced."""
         result = object.__new__(type(self))
         result.name, result.type, result.opcode = name, self.type, self.opcode
         result.operands = [replaced.get(operand, operand) for operand in self.operands]
@@ -209,7 +211,7 @@ class Binary(Instruction):
 
     @property
     def is_sum(self) -> bool:
-        """Returns whether it adds integers. LLVM writes a sum without carries as a disjoint ``or``."""
+        """Returns whether the instruction adds integers. LLVM writes a sum without carries as a disjoint ``or``."""
         return self.opcode == "add" or (self.opcode == "or" and self.flags == "disjoint")
 
     @property
@@ -576,8 +578,8 @@ class Call(Instruction):
 
     The first operand is the callee; assembly is a constant. ``before`` has the words between ``call`` and the result's
     type. ``function_type``, if given, is printed instead of the result's type, as for variable arguments.
-    ``attributes`` are those of the arguments, by number. ``after`` follows the arguments. ``bundles`` are the tags of
-    LLVM's operand bundles with the numbers of their operands, which are the last operands.
+    ``attributes`` are those of the arguments, by position. ``after`` follows the arguments. ``bundles`` has the tag of
+    each of LLVM's operand bundles and the count of its operands, which are the last operands of the call.
     """
 
     __slots__ = ("after", "attributes", "before", "bundles", "function_type", "tail")

@@ -19,13 +19,14 @@ from oxide.compiler.signature.signature import Closed
 from oxide.driver.base import Code, Target
 from oxide.errors import CompileError
 
-from . import primitives, streaming
+from . import primitives, streaming, tensor
 from .as_specified import as_specified, hide_amounts, shifts
 from .libdevice import link_libdevice
 from .remainder import make_exact
 
 FEATURES = "+ptx86"
-"""PTX ISA 8.6: old enough for a wide range of drivers. Architectures that it does not know need a newer version."""
+"""PTX ISA 8.6: old enough for a wide range of drivers. Architectures that this version does not know need a newer
+one."""
 
 _OLDER = "50 52 53 60 61 62 70 72 75 80 86 87 89 90 100 101"
 # LLVM only warns on stderr about an unknown processor, and ends the process for one that is newer than the PTX version.
@@ -63,6 +64,7 @@ def compile_ptx(
     address."""
     if not re.fullmatch(r"sm_\d+[af]?", target.arch):
         raise CompileError(f"kernel {name}: {target.arch} is no CUDA architecture; use one such as sm_90")
+    tensor.check_capability(kernel, int(re.sub(r"\D", "", target.arch)))
     entry = re.sub(r"\W", "_", name)
     check = in_bounds.UNCHECKED if unchecked else _check(kernel_id)
     module, machine = _module(kernel, entry, signature, target, check, max_registers, linking=name)
@@ -70,7 +72,7 @@ def compile_ptx(
         optimised = parse(str(module))
         hide_amounts(optimised)
         module = link([header(machine) + str(optimised)])
-    return Code(target, entry, as_specified(machine.emit_assembly(module)).encode())
+    return Code(target, entry, as_specified(machine.emit_assembly(module)).encode(), kernel.shared.beyond_static)
 
 
 def sites_left(kernel: PortableKernel, name: str, signature: tuple[Closed, ...]) -> frozenset[int]:
@@ -90,7 +92,8 @@ def _module(
     max_registers: int | None,
     linking: str | None = None,
 ) -> tuple[Any, Any]:
-    """Returns the optimised module and its machine. ``linking`` is the kernel's name if libdevice is to be linked."""
+    """Returns the optimised module and its machine. ``linking`` is the kernel's name if libdevice must be linked, else
+    None."""
     machine = gpu_machine(target.arch, target.features or FEATURES)
     capability = int(re.sub(r"\D", "", target.arch))
     symbols = kernel.module.functions
@@ -105,6 +108,7 @@ def _module(
         debugging.ptx_definitions(symbols),
         half.ptx_definitions(symbols, capability),
         primitives.definitions(symbols, kernel.shared, target.arch),
+        tensor.definitions(symbols),
         _entry(kernel, entry, signature, max_registers),
     ]
     module = link(header(machine) + part for part in (str(edited), check, declared_once("\n".join(support))))

@@ -1,9 +1,9 @@
 """The sanitizer's instrumentation: a call before each access of a kernel, with the bounds of the accessed array.
 
 It works on the portable IR, before a back end's definitions are linked. The kernel's own functions are inlined and its
-variables leave the stack, so that the remaining loads and stores access arrays. Each access is traced back to its array
-(``origins.py``): a parameter, a shared or a local array (``regions.py``). compute-sanitizer does not know the array: it
-accepts an access one past the end of a buffer if another buffer begins there.
+variables become registers, so that the remaining loads and stores access arrays. Each access is traced back to its
+array (``origins.py``): a parameter, a shared or a local array (``regions.py``). compute-sanitizer does not know the
+array: it accepts an access one past the end of a buffer if another buffer begins there.
 
 During this pass atomics, fences and local arrays are calls, so that no optimisation splits them. ``runtime.py`` has the
 checks themselves.
@@ -46,7 +46,7 @@ from oxide.compiler.ir.values import (
 )
 from oxide.compiler.signature.signature import Closed
 from oxide.driver.base import Code, Target
-from oxide.driver.sanitizing import ALSO_READS, ATOMIC, BLOCK_SCOPE, WRITE, Access, PointerWord, Sanitized
+from oxide.driver.sanitizing import ALSO_READS, ASYNCHRONOUS, ATOMIC, BLOCK_SCOPE, WRITE, Access, PointerWord, Sanitized
 from oxide.errors import CompileError
 
 from . import runtime
@@ -142,43 +142,55 @@ _ORDERINGS = {"release": (2, 3, 4), "acquire": (1, 3, 4)}
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Touch:
-    """An instruction's access to memory: the index of its pointer among its operands, the bytes and their alignment,
-    the access's kind as flags of ``sanitizing``, and an atomic's ordering."""
+    """An instruction's access to memory: the index of its pointer among its operands, the size in bytes, the alignment,
+    the access's kind as flags of ``sanitizing``, and an atomic's ordering. ``counted`` is the index of an operand with
+    the number of bytes, at most ``size``. Only the first ``lanes`` lanes of the warp make the access."""
 
     place: int
     size: int
     align: int
     what: int
     ordering: int = 0
+    counted: int | None = None
+    lanes: int = 32
 
 
-def _touch_of(instruction: Instruction) -> _Touch | None:
-    """Returns an instruction's access, or None if it accesses no memory or a constant address."""
+def _touches_of(instruction: Instruction) -> list[_Touch]:
+    """Returns an instruction's accesses to memory, without those to constant addresses."""
+    found: list[_Touch] = []
     match instruction:
         case Load(before="" | "volatile"):
-            found = _Touch(0, size_of(instruction.type), instruction.align, 0)
+            found = [_Touch(0, size_of(instruction.type), instruction.align, 0)]
         case Store(before="" | "volatile", value=value):
-            found = _Touch(1, size_of(value.type), instruction.align, WRITE)
+            found = [_Touch(1, size_of(value.type), instruction.align, WRITE)]
         case Atomic(opcode="atomicrmw" | "cmpxchg"):  # numba-cuda's own, which are relaxed
             size = size_of(instruction.operands[1].type)
-            found = _Touch(0, size, size, WRITE | ALSO_READS | ATOMIC)
+            found = [_Touch(0, size, size, WRITE | ALSO_READS | ATOMIC)]
         case _:
             match called(instruction).split("."):
                 case "oxide", "held", "atomic", operation, kind, scope, ordering:
                     what = {"load": 0, "store": WRITE}.get(operation, WRITE | ALSO_READS)
                     what |= ATOMIC | (BLOCK_SCOPE if scope == "block" else 0)
                     size = int(kind.lstrip("bfi")) // 8
-                    found = _Touch(1, size, size, what, int(ordering))
-                case _:
-                    return None
-    pointer = instruction.operands[found.place]
-    return found if pointer.type == "ptr" and (pointer.symbol or not isinstance(pointer, Constant)) else None
+                    found = [_Touch(1, size, size, what, int(ordering))]
+                case "oxide", "tensor", "ldmatrix" | "stmatrix" as way, count, *_:
+                    # Each lane gives the address of one row of a block.
+                    what = WRITE if way == "stmatrix" else 0
+                    found = [_Touch(2, 16, 16, what, lanes=8 * int(count.removeprefix("x")))]
+                case "oxide", "tensor", "copy_async", moved:
+                    size = int(moved)
+                    found = [_Touch(2, size, size, ASYNCHRONOUS), _Touch(3, size, size, 0, counted=4)]
+    return [each for each in found if _is_touched(instruction.operands[each.place])]
+
+
+def _is_touched(pointer: Value) -> bool:
+    return pointer.type == "ptr" and bool(pointer.symbol or not isinstance(pointer, Constant))
 
 
 @final
 class _Instrumenter:
-    """The instrumentation of one kernel, whose body it rewrites in its module. ``accesses`` are the places that its
-    checks name by number.
+    """Instruments one kernel: rewrites its body within its module. ``accesses`` has the source place of each access. A
+    check refers to an access by its index.
 
     A shadow cell covers ``1 << shared_shift`` bytes of shared memory, the granule of the kernel's accesses to it. If no
     thread can wait for another, a thread leaves the kernel as soon as it would continue with a meaningless value: after
@@ -233,34 +245,36 @@ class _Instrumenter:
             function.add(self._leaving)
 
     def _granules(self, pointers: tuple[PointerWord, ...]) -> tuple[int, tuple[PointerWord, ...]]:
-        """Returns the shift of the granule of accesses to shared memory, and the pointers with their granules."""
+        """Returns the base-2 logarithm of the granule of shared memory, and the pointers with the granules of their
+        memory. A granule is the greatest power of two that divides the size and the alignment of each access."""
         shared, granules = 8, [min(8, _power(pointer.itemsize)) for pointer in pointers]
         for instruction in self._function.instructions:
-            touch = _touch_of(instruction)
-            if touch is None:
-                continue
-            granule = min(_power(touch.size), touch.align)
-            regions = list(self._regions.reached(instruction.operands[touch.place]).values()) or [UNKNOWN]
-            if any(region.kind == "shared" for region in regions):
-                shared = min(shared, granule)
-            known = {region.view for region in regions if region.kind == "device"}
-            for view in range(len(pointers)) if UNKNOWN in regions else known:
-                granules[view] = min(granules[view], granule)
+            for touch in _touches_of(instruction):
+                granule = min(_power(touch.size), touch.align)
+                regions = list(self._regions.reached(instruction.operands[touch.place]).values()) or [UNKNOWN]
+                if any(region.kind == "shared" for region in regions):
+                    shared = min(shared, granule)
+                known = {region.view for region in regions if region.kind == "device"}
+                for view in range(len(pointers)) if UNKNOWN in regions else known:
+                    granules[view] = min(granules[view], granule)
         return shared.bit_length() - 1, tuple(
             dataclasses.replace(pointer, granule=granule) for pointer, granule in zip(pointers, granules, strict=True)
         )
 
     def _rewrite(self, instruction: Instruction) -> None:
         self._place = source_place(self._module, instruction) or self._place
-        touch = _touch_of(instruction)
+        touches = _touches_of(instruction)
         match called(instruction).split("."):
-            case _ if touch is not None and not self._is_initial_zero(instruction):
-                self._order("release", touch.ordering)
-                instruction.operands[touch.place] = self._checked(instruction.operands[touch.place], touch)
+            case _ if touches and not self._is_initial_zero(instruction):
+                ordering = touches[0].ordering
+                self._order("release", ordering)
+                for each in touches:
+                    pointer, given = instruction.operands[each.place], self._size_of(instruction, each)
+                    instruction.operands[each.place] = self._checked(pointer, each, given)
                 if isinstance(instruction, Load | Store):
                     instruction.after = ", align 1"
                 self._block.append(instruction)
-                self._order("acquire", touch.ordering)
+                self._order("acquire", ordering)
             case "oxide", "in_bounds" | "aligned", *_:
                 self._block.append(instruction)
                 self._go_on(instruction)
@@ -288,6 +302,12 @@ class _Instrumenter:
                 else:
                     missing = self._call("i32", "oxide.warp.missing", self._context, mask)
                 self._call("void", "oxide.sanitize.lanes", self._context, missing, self._number("a warp operation", 0))
+            case "oxide", "tensor", "commit":
+                self._block.append(instruction)
+                self._call("void", "oxide.sanitize.committed", self._context)
+            case "oxide", "tensor", "wait", groups:
+                self._block.append(instruction)
+                self._call("void", "oxide.sanitize.waited", self._context, number(int(groups)))
             case "oxide", "held", "local":
                 size, align = (operand.integer or 0 for operand in instruction.operands[1:])
                 instruction.operands[1:] = number(2 * size), number(max(16, align))
@@ -298,16 +318,27 @@ class _Instrumenter:
                 self._block.append(instruction)
 
     def _is_initial_zero(self, instruction: Instruction) -> bool:
-        """Returns whether a store is numba-cuda's own to a local array. A kernel must not rely on its zeros."""
+        """Returns whether a store is numba-cuda's zero initialisation of a local array. A kernel must not rely on these
+        zeros."""
         return (
             isinstance(instruction, Store)
             and "!oxide.place" not in instruction.metadata
             and called(instruction.pointer) == HELD_LOCAL
         )
 
-    def _checked(self, pointer: Value, touch: _Touch) -> Value:
-        """Appends the check of an access. Returns the address to access, which for a stack variable is the pointer
-        itself."""
+    def _size_of(self, instruction: Instruction, touch: _Touch) -> Value:
+        """Returns the number of bytes of an access, which is 0 if the thread makes none."""
+        if touch.counted is not None:
+            return self._emit(Cast(self._fresh(), "zext", instruction.operands[touch.counted], "i64"))
+        if touch.lanes == 32:
+            return number(touch.size)
+        lane = self._call("i32", "oxide.register.laneid", self._context)
+        among = self._emit(Compare(self._fresh(), "ult", lane, number(touch.lanes, "i32")))
+        return self._emit(Select(self._fresh(), among, number(touch.size), number(0)))
+
+    def _checked(self, pointer: Value, touch: _Touch, size: Value) -> Value:
+        """Appends the check of an access of ``size`` bytes. Returns the address to access, which for a stack variable
+        is the pointer itself."""
         regions = self._regions.reached(pointer)
         if len(regions) > 1:
             kind, what, words = self._of_several(pointer, touch.what, regions)
@@ -317,15 +348,15 @@ class _Instrumenter:
                 return pointer
             kind, what = region.kind, self._number(region.what, touch.what)
             words = self._words_of(region) if region is not UNKNOWN else [self._anywhere(pointer, number(-1))]
-        access = pointer, number(touch.size), number(touch.align), what
+        access = pointer, size, number(touch.align), what
         result = self._call("ptr", f"oxide.sanitize.{kind}", self._context, *access, *words)
         if self._leaves:
             self._go_on(self._call("i1", "oxide.sanitize.goes_on", self._context))
         return result
 
     def _of_several(self, pointer: Value, what: int, regions: Mapping[int, Region]) -> tuple[str, Value, list[Value]]:
-        """Returns the check of an access to one of several regions, which the pointer's origin selects: its kind, the
-        access's number, and the words of the region."""
+        """Returns the check of an access to one of several regions: its kind, the access's number, and the words of the
+        region. At run time, the pointer's origin selects the region."""
         chosen = self._origins.chosen(pointer)
         whats = {region.what for region in regions.values()}
         access: Value = self._number(min(whats) if len(whats) == 1 else UNKNOWN.what, what)
@@ -343,8 +374,8 @@ class _Instrumenter:
         return "chosen", access, [self._anywhere(pointer, chosen), *words]
 
     def _anywhere(self, pointer: Value, view: Value) -> Value:
-        """Returns the view's number at run time. Replaces -1 (unknown) by -2 if the address is in an array that is not
-        a parameter."""
+        """Returns the number of the view that an access is in, as a run-time value. ``view`` is that number, or -1 if
+        it is unknown. Then the result is -2 if the address is in an array that is not a parameter."""
         elsewhere: Value = TRUE if self._regions.others is None else FALSE
         address = self._emit(Cast(self._fresh(), "ptrtoint", pointer, "i64"))
         for region in self._regions.others or ():
@@ -368,7 +399,7 @@ class _Instrumenter:
             return []
         array = region.array
         if region.kind == "shared":
-            array = self._call("ptr", array.symbol, self._context)  # here, as the first call may be on another path
+            array = self._call("ptr", array.symbol, self._context)  # the first call may be on another path
         if region.bytes is None:
             length = self._call("i64", "oxide.shared.dynamic.bytes", self._context)
         else:
@@ -377,8 +408,8 @@ class _Instrumenter:
         return [array, length, *place]
 
     def _number(self, what: str, bits: int) -> Constant:
-        """Returns the access's number, shifted to its position, with the bits of its kind. Raises ``CompileError`` for
-        too many accesses."""
+        """Returns the number of the access at the current place, with the flags ``bits`` in its lowest four bits.
+        Raises ``CompileError`` for too many accesses."""
         access = Access(what, *self._place)
         place = self._known.setdefault(access, len(self._known))
         if place >= _MAX_ACCESSES:
@@ -399,7 +430,7 @@ class _Instrumenter:
         return self._emit(Call(self._fresh() if type_ != "void" else "", type_, callee, arguments))
 
     def _order(self, what: str, ordering: int) -> None:
-        """Releases or acquires, if the ordering does so."""
+        """Emits the call of the release or acquire if the ordering includes it."""
         if ordering in _ORDERINGS[what]:
             self._call("void", f"oxide.sanitize.{what}", self._context)
 

@@ -48,6 +48,7 @@ define void @oxide.sanitize.begin(ptr %context, ptr %state, i64 %block) noinline
   %tick = add i64 %now, 1
   store i64 %tick, {{now}}
   store i64 %tick, {{barrier}}
+  store i64 %tick, {{begun}}
   store i64 0, {{phase}}
   %grid.known = load i64, {{grid_known}}
   store i64 %grid.known, {{block_known}}
@@ -63,6 +64,8 @@ define void @oxide.sanitize.begin(ptr %context, ptr %state, i64 %block) noinline
   call void @llvm.memset.p0.i64({{released}}, i8 0, i64 %bytes, i1 false)
   call void @llvm.memset.p0.i64({{acquired}}, i8 0, i64 %bytes, i1 false)
   call void @llvm.memset.p0.i64({{known}}, i8 0, i64 %bytes, i1 false)
+  call void @llvm.memset.p0.i64({{pending}}, i8 0, i64 %bytes, i1 false)
+  call void @llvm.memset.p0.i64({{groups}}, i8 0, i64 %bytes, i1 false)
   %shared = load i64, {{shared_bytes}}
   %inits = load ptr, {{shared_inits}}
   %alone = icmp eq ptr %inits, null
@@ -160,10 +163,14 @@ define i1 @oxide.sanitize.goes_on(ptr %context) alwaysinline {
 }
 
 ; Checks one access to [%lo, %hi). Shadow is indexed from %start: %init has a byte for each byte, 1 once written, and
-; %cells the cells. Returns the address to access: the scratch area if the access is out of bounds.
+; %cells the cells. Returns the address to access: the scratch area if the access is out of bounds. An access of 0 bytes
+; is none.
 define ptr @oxide.sanitize.access(ptr %state, ptr %pointer, i64 %size, i64 %align, i64 %who, i64 %lo, i64 %hi,
     i64 %start, ptr %init, ptr %cells, i64 %shift, i64 %known) noinline {
 entry:
+  %none = icmp eq i64 %size, 0
+  br i1 %none, label %go, label %some
+some:
   %at = ptrtoint ptr %pointer to i64
   %end = add i64 %at, %size
   %above = icmp uge i64 %at, %lo
@@ -234,7 +241,18 @@ next:
   call void @oxide.sanitize.race(ptr %state, ptr %cell.at, i64 %who, i64 %known, i64 %at)
   %number.next = add i64 %number, 1
   %more = icmp ule i64 %number.next, %last
-  br i1 %more, label %next, label %go
+  br i1 %more, label %next, label %done
+done:
+  %flags = and i64 %who, 7
+  %copies = icmp eq i64 %flags, <asynchronous>
+  br i1 %copies, label %copy, label %go
+copy:
+  %first.offset = mul i64 %first, <sanitized_cell.sizeof>
+  %first.at = getelementptr i8, ptr %cells, i64 %first.offset
+  %between = sub i64 %last, %first
+  %cell.count = add i64 %between, 1
+  call void @oxide.sanitize.copying(ptr %state, i64 %who, ptr %first.at, i64 %cell.count)
+  br label %go
 go:
   ret ptr %pointer
 }
@@ -272,6 +290,9 @@ done:
 define ptr @oxide.sanitize.device(ptr %context, ptr %pointer, i64 %size, i64 %align, i64 %what, i64 %view)
     noinline {
 entry:
+  %none = icmp eq i64 %size, 0
+  br i1 %none, label %go_on, label %some
+some:
   %state = call ptr @oxide.sanitize.enter(ptr %context)
   %who = call i64 @oxide.sanitize.who(ptr %context, ptr %state, i64 %what)
   %views = load ptr, {{views}}
@@ -280,7 +301,7 @@ entry:
   %known_view = icmp sge i64 %view, 0
   br i1 %known_view, label %found, label %next
 next:
-  %number = phi i64 [ 0, %entry ], [ %number.next, %other ]
+  %number = phi i64 [ 0, %some ], [ %number.next, %other ]
   %past = icmp uge i64 %number, %count
   br i1 %past, label %unknown, label %try
 try:
@@ -310,7 +331,7 @@ outside:
   %scratch = getelementptr i8, {{scratch}}, i64 0
   ret ptr %scratch
 found:
-  %chosen = phi i64 [ %view, %entry ], [ %number, %try ]
+  %chosen = phi i64 [ %view, %some ], [ %number, %try ]
   %offset = mul i64 %chosen, <sanitized_view.sizeof>
   %lo.at = getelementptr i8, ptr %views, i64 %offset
   %lo = load i64, ptr %lo.at

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Final, final
 
 import numpy as np
 
-from oxide.driver.base import MAX_BLOCK, MAX_GRID, MAX_THREADS_PER_BLOCK, Dim3
+from oxide.driver.base import MAX_BLOCK, MAX_GRID, MAX_SHARED_BYTES, MAX_THREADS_PER_BLOCK, Dim3
 from oxide.errors import LaunchError
 from oxide.messages import written
 from oxide.native import Given
@@ -15,7 +15,7 @@ from oxide.native import Given
 # Compiled code reads constants of its own module directly, and those of another module through Python.
 _MAX_BLOCK: Final = MAX_BLOCK
 _MAX_GRID: Final = MAX_GRID
-_MAX_SHARED_BYTES: Final = 227 * 1024
+_MAX_SHARED_BYTES: Final = MAX_SHARED_BYTES
 
 
 @final
@@ -80,7 +80,7 @@ class LaunchConfig:
     @classmethod
     def for_num_elems(cls, n: Given[int], block: Given[int] = 256) -> LaunchConfig:
         """Returns a configuration of one thread for each of ``n`` elements: along x, at least one block of ``block``
-        threads."""
+        threads. Raises ``LaunchError`` unless ``n`` is an integer of 0 or more."""
         if (type(n) is not int and (isinstance(n, bool) or not isinstance(n, (int, np.integer)))) or n < 0:
             raise LaunchError(f"for_num_elems({written(n)}): the number of elements must be an integer of 0 or more")
         threads, _, _ = _dim3(block, "block", _MAX_BLOCK)

@@ -5,6 +5,7 @@ All of it is used under numba's global compiler lock, so plain module state is s
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,8 +25,8 @@ lowering_registry = LoweringRegistry("oxide")
 
 @dataclass(slots=True)
 class Session:
-    """The state of one run of the front end: its options, the place being lowered, and the errors of typing in the
-    user's terms. With ``located`` each memory access carries its place in the source, for the sanitizer."""
+    """The state of one run of the front end: its options, the place being lowered, and the notes and failures of the
+    typing. With ``located``, each memory access carries its place in the source, for the sanitizer."""
 
     file: str = ""
     line: int = 0
@@ -40,31 +41,32 @@ class Session:
     located: bool = False
     notes: list[str] = field(default_factory=list)
     constants: Mapping[int, str] = field(default_factory=dict)
-    """The kernel's names for the arrays outside it, by ``id``."""
+    """The kernel's name for each array outside it, by the array's ``id``."""
     typings: Any = None
-    """The ``Typings`` that types are kept in for the interpreter, or None."""
+    """The ``Typings`` that records types for the interpreter, or None."""
     dispatchers: dict[int, Any] = field(default_factory=dict)
-    """The dispatchers of device functions while types are kept: each kernel then has its own."""
+    """The dispatchers of device functions while types are recorded. Each kernel then has its own dispatchers."""
     failures: list[Failure] = field(default_factory=list)
     """Failures to compile functions, the innermost first."""
     widenings: list[Widening] = field(default_factory=list)
-    """The wider arithmetic of the function that is being compiled."""
+    """The arithmetic wider than its operands in the function that is being compiled."""
 
 
 session = Session()
 
 sites: list[FaultSite] = []
-"""Every access and assert ever lowered. The index here is its number, until ``compiler.ir`` renumbers a kernel's."""
+"""Every access and assert that was ever lowered. Its index is its site number, until ``compiler.ir`` renumbers the
+sites of a kernel."""
 
 array_places: dict[int, SourcePlace] = {}
-"""The declaration of each static shared and each local array ever lowered, by the number in its name."""
+"""The source place of each static shared and each local array that was ever lowered, by the number in its name."""
 
 _numbers: dict[FaultSite, int] = {}
 
 
 def site_number(parameter: str, assertion: str | None = None, axis: int | None = None, axes: int = 1) -> int:
-    """Returns the number of the access to ``parameter``, or of the ``assert``, that is being lowered. For an
-    access of several ``axes``, ``axis`` is the one that is checked."""
+    """Returns the site number of the access to ``parameter``, or of the ``assert``, that is being lowered. For an
+    access of several ``axes``, ``axis`` is the axis that is checked."""
     site = FaultSite(parameter, session.file, session.line, assertion, axis, axes)
     if site not in _numbers:
         _numbers[site] = len(sites)
@@ -75,6 +77,18 @@ def site_number(parameter: str, assertion: str | None = None, axis: int | None =
 def note(message: str) -> None:
     """Records why typing is about to fail. If it fails, the last note becomes the text of the ``CompileError``."""
     session.notes.append(message)
+
+
+def note_first(message: str) -> None:
+    """Records why typing is about to fail, unless there is a note already."""
+    if not session.notes:
+        note(message)
+
+
+def first_parameters(function: Any, count: int) -> inspect.Signature:
+    """Returns the first parameters of a function of the language, without defaults and annotations."""
+    parameters = list(inspect.signature(function).parameters.values())[:count]
+    return inspect.Signature([each.replace(default=each.empty, annotation=each.empty) for each in parameters])
 
 
 class Members:

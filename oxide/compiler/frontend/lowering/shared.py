@@ -2,11 +2,13 @@
 
 The shape is in the type, so an array is one pointer, in a kernel's variables and in a device function's parameters.
 Each back end places shared memory: a call ``oxide.shared.static.<number>.<bytes>.<alignment>`` returns its address.
-Every axis of an index is checked against its own length, because a[0, 20] of a 16 by 16 array is inside the memory.
+Every axis of an index is checked against its own length, because ``a[0, 20]`` of a 16 by 16 array is inside the array's
+memory.
 """
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import math
 import operator
@@ -19,32 +21,33 @@ from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, sig
 
 from oxide.compiler.ir import clearing
 from oxide.compiler.ir.local_memory import array_name
+from oxide.compiler.ir.primitives import LEAST_ALIGNMENT
 from oxide.language.shared import DynamicSharedArray, LocalArray, SharedArray
 
 from .primitives import call_primitive
-from .registry import array_places, lowering_registry, note, session, typing_registry
+from .registry import array_places, lowering_registry, note, note_first, session, typing_registry
 from .slices import axes_in_bounds, axis_sites, element_index, load_inside
 from .types import conversion_problem, display
 
 _WORD = ir.IntType(64)
 _BYTE_POINTER = ir.IntType(8).as_pointer()
+_ALIGNMENTS = (16, 32, 64, 128, 256, 512, 1024)
 
 _numbers = itertools.count()
 
 
 class BlockArrayType(types.Type):  # type: ignore[misc]
-    """An array in shared or local memory. ``shape`` is None for dynamic shared memory."""
+    """An array in shared or local memory. ``shape`` is None for dynamic shared memory. ``alignment`` is what the
+    declaration asks for, or None. ``shown`` is the array's name in errors, the same for every alignment."""
 
-    def __init__(self, kind: str, shape: tuple[int, ...] | None, dtype: Any) -> None:
+    def __init__(self, kind: str, shape: tuple[int, ...] | None, dtype: Any, alignment: int | None = None) -> None:
         self.kind = kind
         self.shape = shape
         self.dtype = dtype
+        self.alignment = alignment
         sizes = "" if shape is None else f"{shape[0] if len(shape) == 1 else shape}, "
-        super().__init__(f"{kind}({sizes}{display(dtype)})")
-
-    @property
-    def shown(self) -> str:
-        return str(self.name)
+        self.shown = f"{kind}({sizes}{display(dtype)})"
+        super().__init__(self.shown if alignment is None else f"{self.shown} aligned to {alignment}")
 
     @property
     def ndim(self) -> int:
@@ -57,7 +60,7 @@ class BlockArrayModel(core_models.PrimitiveModel):  # type: ignore[misc]
         super().__init__(manager, numba_type, manager.lookup(numba_type.dtype).get_data_type().as_pointer())
 
 
-def _static(declaration: Any) -> Any:
+def _static(declaration: Any, parameters: tuple[str, ...]) -> Any:
     name = declaration.__name__
 
     @typing_registry.register_global(declaration)
@@ -65,24 +68,30 @@ def _static(declaration: Any) -> Any:
         prefer_literal = True
 
         def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
-            given = dict(zip(("shape", "dtype"), args, strict=False)) | dict(kws or {})
-            if len(args) + len(kws or {}) != 2 or set(given) != {"shape", "dtype"}:
-                note(f"{name} takes a shape and a dtype, as in {name}((16, 16), f32)")
+            given = dict(zip(parameters, args, strict=False)) | dict(kws or {})
+            if len(args) + len(kws or {}) != len(given) or not {"shape", "dtype"} <= set(given) <= set(parameters):
+                more = " and, if you like, an alignment" if "alignment" in parameters else ""
+                note(f"{name} takes a shape and a dtype{more}, as in {name}((16, 16), f32)")
                 return None
             shape, dtype = _shape(name, given["shape"]), _dtype(name, given["dtype"])
             if shape is None or dtype is None:
                 return None
-            kind = BlockArrayType(name, shape, dtype)
-            return signature(kind, given["shape"], given["dtype"]).replace(pysig=_two_parameters)
+            alignment = None
+            if "alignment" in given and (alignment := _alignment(name, given["alignment"])) is None:
+                return None
+            names = parameters[: len(given)]
+            kind = BlockArrayType(name, shape, dtype, alignment)
+            return signature(kind, *(given[each] for each in names)).replace(pysig=_signature_of(names))
 
     @lowering_registry.lower(declaration, types.Any, types.Any)
+    @lowering_registry.lower(declaration, types.Any, types.Any, types.Any)
     def lower_static(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         kind = sig.return_type
         element = context.get_data_type(kind.dtype)
         count = math.prod(kind.shape)
         if name == "LocalArray":
             return builder.bitcast(local_memory(context, builder, element, count), element.as_pointer())
-        alignment = max(16, context.get_abi_alignment(element))
+        alignment = kind.alignment or max(LEAST_ALIGNMENT, context.get_abi_alignment(element))
         memory = static_memory(builder, count * context.get_abi_sizeof(element), alignment)
         return builder.bitcast(memory, element.as_pointer())
 
@@ -94,7 +103,7 @@ def static_memory(builder: Any, size: int, alignment: int) -> Any:
 
 
 def _number() -> int:
-    """Returns a new number for the array being lowered, and records the array's place in the source under it."""
+    """Returns a new number for the array being lowered, and records the array's place in the source by this number."""
     number = next(_numbers)
     array_places[number] = session.file, session.line, session.span
     return number
@@ -119,16 +128,13 @@ def local_memory(context: Any, builder: Any, element: Any, count: int, alignment
     return memory
 
 
-def _two_parameters_signature() -> Any:
-    import inspect
-
+def _signature_of(names: tuple[str, ...]) -> inspect.Signature:
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    return inspect.Signature([inspect.Parameter(name, kind) for name in ("shape", "dtype")])
+    return inspect.Signature([inspect.Parameter(name, kind) for name in names])
 
 
-_two_parameters = _two_parameters_signature()
-_static(SharedArray)
-_static(LocalArray)
+_static(SharedArray, ("shape", "dtype", "alignment"))
+_static(LocalArray, ("shape", "dtype"))
 
 
 @typing_registry.register_global(DynamicSharedArray)
@@ -210,7 +216,7 @@ def _lower_setitem(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 
 
 def check_index(kind: Any, index: Any) -> bool:
-    """Returns whether the type of an index fits an array. Notes why if not."""
+    """Returns whether the type of an index fits an array. If not, adds a note with the reason."""
     parts = list(index) if isinstance(index, types.BaseTuple) else [index]
     shown = kind.shown
     if len(parts) != kind.ndim:
@@ -224,8 +230,8 @@ def check_index(kind: Any, index: Any) -> bool:
 
 
 def check_value(dtype: Any, value: Any) -> bool:
-    """Returns whether a value may be stored as ``dtype``: a float in an integer would lose its fraction. Notes why if
-    not."""
+    """Returns whether a value may be stored as ``dtype``: a float in an integer would lose its fraction. If not, adds a
+    note with the reason."""
     why = conversion_problem(dtype, value)
     if why is not None:
         note(f"the element is {display(dtype)} and {why}")
@@ -233,7 +239,7 @@ def check_value(dtype: Any, value: Any) -> bool:
 
 
 def locate(context: Any, builder: Any, kind: Any, index_type: Any, index: Any) -> tuple[Any, Any]:
-    """Returns whether an index is inside, checked axis by axis, and the element's offset in row-major order."""
+    """Returns whether an index is in bounds, checked axis by axis, and the element's offset in row-major order."""
     if isinstance(index_type, types.BaseTuple):
         parts = [
             element_index(builder, part_type, part)
@@ -260,7 +266,7 @@ def _shape(name: str, given: Any) -> tuple[int, ...] | None:
     parts = list(given) if isinstance(given, types.BaseTuple) else [given]
     if not 1 <= len(parts) <= 3 or not all(isinstance(part, types.IntegerLiteral) for part in parts):
         # numba tries a second time without the values of constants; the first note has the reason.
-        _note_first(
+        note_first(
             f"the shape of {name} is a constant, or a tuple of up to three: a number, or a name that holds one outside "
             "the kernel; compute it there"
         )
@@ -279,6 +285,10 @@ def _dtype(name: str, given: Any) -> Any:
     return given.dtype
 
 
-def _note_first(message: str) -> None:
-    if not session.notes:
-        note(message)
+def _alignment(name: str, given: Any) -> int | None:
+    value = int(given.literal_value) if isinstance(given, types.IntegerLiteral) else 0
+    if value not in _ALIGNMENTS:
+        found = f"it is {value}" if value else f"it is {display(given)}, and no constant"
+        note_first(f"the alignment of {name} is a constant power of two from 16 to 1024; {found}")
+        return None
+    return value
