@@ -56,7 +56,7 @@ from oxide.runtime.submission.submission import ExecutionContext
 
 if TYPE_CHECKING:
     from oxide import numba_cuda
-    from oxide.language import debug, fast, intrinsics
+    from oxide.language import debug, fast, intrinsics, tensor
     from oxide.language.tiles import MatrixTileRef, RowMajorTiles, TileRef, Tiles
     from oxide.language.views import MatrixView, TileView, VectorView, zip_exact
     from oxide.runtime.device.interop import from_cuda_array_interface, from_dlpack
@@ -88,6 +88,7 @@ _LATER = {
     "numba_cuda": "numba_cuda",
     "prepare": "runtime.operations.preparing",
     "randn": "runtime.operations.numbers",
+    "tensor": "language.tensor",
     "to_device": "runtime.operations.peer",
     "zip_exact": "language.views",
 }
@@ -204,6 +205,7 @@ __all__ = [
     "shared",
     "spawn",
     "statistics",
+    "tensor",
     "thread",
     "to_device",
     "u8",

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from oxide.compiler.signature.device_function import DeviceFunction
-from oxide.language import atomic, debug, fast, intrinsics, thread, warp
+from oxide.language import atomic, debug, fast, intrinsics, tensor, thread, warp
 from oxide.language.shared import DynamicSharedArray, LocalArray, SharedArray
 from oxide.language.types import ScalarType, of_dtype
 from oxide.language.unroll import unroll
@@ -49,8 +49,9 @@ _OF_MODULES = {
     if isinstance(value, FunctionType) and value.__name__[0] != "_"
 }
 _MATH = {getattr(math, name) for name in advice.MATHEMATICS if hasattr(math, name)}
+_TENSOR = {getattr(tensor, name) for name in tensor.__all__}
 _LANGUAGE = frozenset(
-    _BUILTINS | {*numpy_functions.ROUNDING} | _THREAD | _BLOCK | _VIEWS | _OF_MODULES | _MATH | {atomic.fence}
+    _BUILTINS | {*numpy_functions.ROUNDING} | _THREAD | _BLOCK | _VIEWS | _OF_MODULES | _TENSOR | _MATH | {atomic.fence}
 )
 _CONSTANT_BYTES = 64 * 1024  # the size of a GPU's constant memory
 

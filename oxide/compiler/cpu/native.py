@@ -18,6 +18,7 @@ from oxide.compiler.ir.llvm import header, host_machine, optimise, simplify
 from oxide.compiler.ir.module import Binary, Module
 from oxide.compiler.ir.parser import parse
 from oxide.compiler.ir.portable import PortableKernel, link
+from oxide.compiler.ir.primitives import WAITING
 from oxide.compiler.ir.primitives import declared_once
 from oxide.compiler.signature.signature import Closed
 from oxide.compiler.source.source import located_in
@@ -26,7 +27,7 @@ from oxide.driver.records import LAUNCH
 from oxide.errors import CompileError
 
 from . import primitives
-from .coroutines import coroutines
+from .coroutines import coroutines, tensor
 from .libdevice import libm
 from .loop_free import is_loop_free
 from .positions import positions
@@ -90,7 +91,7 @@ def _module(
     # A schedule chosen by a seed needs each thread as a coroutine, with or without barriers.
     suspends = kernel.suspends or target.seeded
     called = [libm.definitions(kernel.name, kernel.module)]
-    called += [half.native_definitions(kernel.name, symbols, target), *extremes]
+    called += [half.native_definitions(kernel.name, {*symbols, *tensor.conversions(symbols)}, target), *extremes]
     support = [primitives.definitions(kernel.shared), primitives.ALLOCATOR, *called]
     support.append(debugging.native_definitions(symbols))
     by_position = None if suspends else positions.positions(kernel, entry, signature)
@@ -127,7 +128,7 @@ def _waits_in_a_recursion(kernel: PortableKernel) -> CompileError:
         "do: write it as a loop, or wait outside of it"
     )
     for function in kernel.module.defined:
-        waits = (call for call in function.calls if call.called.startswith(("oxide.block.", "oxide.warp.")))
+        waits = (call for call in function.calls if call.called.startswith(WAITING))
         number = next((site for call in waits if (site := call.arguments[-1].integer) is not None), None)
         if number is not None and any(call.called == function.symbol for call in function.calls):
             return located_in(kernel.sites[number].file, kernel.sites[number].line, problem)

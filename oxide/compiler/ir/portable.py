@@ -30,7 +30,7 @@ from . import atomics, clearing, decimal_rounding, half, instructions, numba_run
 from .local_memory import place_local_memory
 from .module import Argument, Atomic, Call, Constant, Function, Load, Module, Store, Value, number, quoted
 from .parser import parse
-from .primitives import GRID_BARRIER, PREFIXES, SharedMemory, place_shared_memory
+from .primitives import GRID_BARRIER, PREFIXES, WAITING, SharedMemory, place_shared_memory
 from .unroll import unroll_marked_loops
 
 
@@ -88,7 +88,7 @@ def translate(function: Callable[..., Any], lowered: LoweredKernel) -> PortableK
     _take_context(module)
     half.hide_integers(module)
     _define_known_functions(function, module)
-    waits = any(symbol.startswith(("oxide.block.", "oxide.warp.")) for symbol in module.functions)
+    waits = any(symbol.startswith(WAITING) for symbol in module.functions)
     for symbol, each in module.functions.items():
         if not each.is_declaration:
             # Otherwise LLVM may move a call across a branch at which the threads of a warp diverge.

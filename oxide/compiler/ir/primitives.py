@@ -11,6 +11,10 @@ The front end calls them with the hidden context as first argument:
 - ``oxide.warp.match.<any|all>.<i32|i64>(i32 mask, value, i32 site)``
 - ``oxide.warp.reduce.<operator>.<type>(i32 mask, value, i32 site)``
 - ``oxide.warp.sync(i32 mask, i32 site)`` and ``oxide.warp.active_mask(i32 site)``
+- ``void oxide.tensor.mma.<shape>.<d>.<a>.<b>.<c>(ptr c, ptr a, ptr b, i32 site)``, on one tile of each fragment
+- ``void oxide.tensor.<ldmatrix|stmatrix>.<x1|x2|x4>[.trans](ptr row, ptr words, i32 site)``
+- ``void oxide.tensor.copy_async.<4|8|16>(ptr target, ptr source, i32 bytes, i32 site)``,
+  ``oxide.tensor.commit(i32 site)`` and ``oxide.tensor.wait.<groups>(i32 site)``
 
 This module has the parts that both back ends share; ``ptx/primitives.py`` and ``cpu/coroutines`` define the calls.
 """
@@ -26,7 +30,10 @@ from oxide.driver.base import MAX_SHARED_BYTES
 
 from .module import Module
 
-PREFIXES = ("oxide.register.", "oxide.shared.", "oxide.block.", "oxide.warp.", "oxide.stop.")
+WAITING = ("oxide.block.", "oxide.warp.", "oxide.tensor.")
+"""Name prefixes of functions at which a thread may wait for others."""
+
+PREFIXES = ("oxide.register.", "oxide.shared.", "oxide.stop.", *WAITING)
 """Name prefixes of functions that take the context and that a back end defines."""
 
 GRID_BARRIER = "oxide.block.grid_barrier"

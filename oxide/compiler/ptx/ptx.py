@@ -18,7 +18,7 @@ from oxide.compiler.signature.signature import Closed
 from oxide.driver.base import Code, Target
 from oxide.errors import CompileError
 
-from . import primitives, streaming
+from . import primitives, streaming, tensor
 from .as_specified import as_specified, hide_amounts, shifts
 from .libdevice import link_libdevice
 from .remainder import make_exact
@@ -62,6 +62,7 @@ def compile_ptx(
     address."""
     if not re.fullmatch(r"sm_\d+[af]?", target.arch):
         raise CompileError(f"kernel {name}: {target.arch} is no CUDA architecture; use one such as sm_90")
+    tensor.check_capability(kernel, int(re.sub(r"\D", "", target.arch)))
     entry = re.sub(r"\W", "_", name)
     check = in_bounds.UNCHECKED if unchecked else _check(kernel_id)
     module, machine = _module(kernel, entry, signature, target, check, max_registers, linking=name)
@@ -104,6 +105,7 @@ def _module(
         debugging.ptx_definitions(symbols),
         half.ptx_definitions(symbols, capability),
         primitives.definitions(symbols, kernel.shared, target.arch),
+        tensor.definitions(symbols),
         _entry(kernel, entry, signature, max_registers),
     ]
     module = link(header(machine) + part for part in (str(edited), check, declared_once("\n".join(support))))

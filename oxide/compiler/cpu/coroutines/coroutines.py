@@ -36,10 +36,11 @@ from oxide.compiler.ir.llvm import header, run_passes
 from oxide.compiler.ir.module import FALSE, Branch, Call, Constant, Module, Switch, number
 from oxide.compiler.ir.parser import parse
 from oxide.compiler.ir.portable import PortableKernel, link
+from oxide.compiler.ir.primitives import WAITING
 from oxide.compiler.signature.signature import Closed
 from oxide.compiler.source.divergence import DIVERGENT
 
-from . import warps
+from . import tensor, warps
 
 _FIELDS = {
     "ctaid": "[3 x i32]",
@@ -94,7 +95,7 @@ def split_points(module: Module) -> None:
 def inline_all(module: Any, machine: Any) -> Any:
     """Returns the module with every function inlined into the coroutine, and its suspensions as suspend points."""
     for function in list(module.functions):
-        if function.name.startswith("oxide.block.") or function.name.startswith("oxide.warp."):
+        if function.name.startswith(WAITING):
             function.linkage = "internal"
     run_passes(module, machine, ("always_inliner",))
     inlined = parse(str(module))
@@ -117,7 +118,8 @@ def definitions(kernel: PortableKernel, signature: tuple[Closed, ...], kernel_id
         "divergent": str(DIVERGENT),
         "kernel_id": str(kernel_id),
     }
-    texts = [_PRIMITIVES, *warps.definitions(kernel.module.functions)]
+    symbols = kernel.module.functions
+    texts = [_PRIMITIVES, *warps.definitions(symbols), *tensor.definitions(symbols)]
     files = ("schedule.ll", "grid.ll" if kernel.cooperative else "entry.ll")
     texts += [ir_file(__file__, name) for name in files]
     for name, value in values.items():

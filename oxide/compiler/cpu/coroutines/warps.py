@@ -11,8 +11,9 @@ from oxide.compiler.ir import reductions
 
 
 def definitions(symbols: Collection[str]) -> list[str]:
-    """Returns the warp operations for a kernel with these symbols, not yet rendered; none if it calls none."""
-    if not any(symbol.startswith("oxide.warp.") for symbol in symbols):
+    """Returns the warp operations for a kernel with these symbols, not yet rendered; none if it calls none. The
+    primitives of ``tensor.py`` call them too."""
+    if not any(symbol.startswith(("oxide.warp.", "oxide.tensor.")) for symbol in symbols):
         return []
     return [_WARP, *(_reduction(*found) for found in reductions.used(symbols))]
 

@@ -5,6 +5,7 @@ All of it is used under numba's global compiler lock, so plain module state is s
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -75,6 +76,18 @@ def site_number(parameter: str, assertion: str | None = None, axis: int | None =
 def note(message: str) -> None:
     """Records why typing is about to fail. If it fails, the last note becomes the text of the ``CompileError``."""
     session.notes.append(message)
+
+
+def note_first(message: str) -> None:
+    """Records why typing is about to fail, unless there is a note already."""
+    if not session.notes:
+        note(message)
+
+
+def first_parameters(function: Any, count: int) -> inspect.Signature:
+    """Returns the first parameters of a function of the language, without defaults and annotations."""
+    parameters = list(inspect.signature(function).parameters.values())[:count]
+    return inspect.Signature([each.replace(default=each.empty, annotation=each.empty) for each in parameters])
 
 
 def proxy(context: Any, builder: Any, kind: Any, value: Any = None) -> Any:

@@ -24,7 +24,7 @@ from oxide.compiler.ir.primitives import LEAST_ALIGNMENT
 from oxide.language.shared import DynamicSharedArray, LocalArray, SharedArray
 
 from .primitives import call_primitive
-from .registry import array_places, lowering_registry, note, session, typing_registry
+from .registry import array_places, lowering_registry, note, note_first, session, typing_registry
 from .slices import axes_in_bounds, axis_sites, element_index, load_inside
 from .types import conversion_problem, display
 
@@ -265,7 +265,7 @@ def _shape(name: str, given: Any) -> tuple[int, ...] | None:
     parts = list(given) if isinstance(given, types.BaseTuple) else [given]
     if not 1 <= len(parts) <= 3 or not all(isinstance(part, types.IntegerLiteral) for part in parts):
         # numba tries a second time without the values of constants; the first note has the reason.
-        _note_first(
+        note_first(
             f"the shape of {name} is a constant, or a tuple of up to three: a number, or a name that holds one outside "
             "the kernel; compute it there"
         )
@@ -288,11 +288,6 @@ def _alignment(name: str, given: Any) -> int | None:
     value = int(given.literal_value) if isinstance(given, types.IntegerLiteral) else 0
     if value not in _ALIGNMENTS:
         found = f"it is {value}" if value else f"it is {display(given)}, and no constant"
-        _note_first(f"the alignment of {name} is a constant power of two from 16 to 1024; {found}")
+        note_first(f"the alignment of {name} is a constant power of two from 16 to 1024; {found}")
         return None
     return value
-
-
-def _note_first(message: str) -> None:
-    if not session.notes:
-        note(message)

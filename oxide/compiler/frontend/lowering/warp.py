@@ -16,7 +16,7 @@ from oxide.language import warp
 
 from .barrier import as_bit
 from .primitives import call_primitive, site
-from .registry import lowering_registry, note, typing_registry
+from .registry import first_parameters, lowering_registry, note, typing_registry
 from .types import display
 
 _BIT = ir.IntType(1)
@@ -51,7 +51,7 @@ def _register(
                 return None
             result, *arguments = found
             every_type = [*arguments, types.uint32] if len(plain) > least else arguments
-            return signature(result, *every_type).replace(pysig=_named(function, len(every_type)))
+            return signature(result, *every_type).replace(pysig=first_parameters(function, len(every_type)))
 
     def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         lanes = args[least] if len(args) > least else ir.Constant(_INT, warp.FULL_MASK)
@@ -60,14 +60,6 @@ def _register(
 
     for count in range(least, least + mask + 1):
         lowering_registry.lower(function, *[types.Any] * count)(lower)
-
-
-def _named(function: Any, count: int) -> Any:
-    import inspect
-
-    whole = inspect.signature(function)
-    plain = [p.replace(default=p.empty, annotation=p.empty) for p in list(whole.parameters.values())[:count]]
-    return inspect.Signature(plain)
 
 
 def _is_value(name: str, kind: Any, integer: bool = False) -> bool:

@@ -1,0 +1,262 @@
+"""The primitives of ``oxide.tensor`` on the CPU, as LLVM IR: lanes publish addresses and read each other's elements.
+
+A lane publishes the address of its operands or of its row, suspends, and computes its own elements from what all lanes
+have published. It then waits a second time: no lane may change a fragment or a row before all have read it.
+
+``{{name}}`` stands for a field of the block's state. ``coroutines.py`` lists the fields and renders them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from oxide.compiler.source.fragments import Layout
+
+_PREFIX = "oxide.tensor."
+
+
+def definitions(symbols: Collection[str]) -> list[str]:
+    """Returns the primitives among ``symbols``, not yet rendered; none if there is none."""
+    found = sorted(symbol for symbol in symbols if symbol.startswith(_PREFIX))
+    texts = [_WHOLE_WARP] if found else []
+    for symbol in found:
+        match symbol.removeprefix(_PREFIX).split(".", 1):
+            case "mma", name:
+                texts.append(_product(symbol, *name.split(".")))
+            case "ldmatrix" | "stmatrix" as name, how:
+                count, _, transposed = how.removeprefix("x").partition(".")
+                texts.append(_blocks(symbol, name, int(count), bool(transposed)))
+            case "copy_async", size:
+                texts.append(_COPY.replace("<symbol>", symbol).replace("<size>", size))
+            case _:  # a copy ends with its call
+                texts.append(f"define void @{symbol}(ptr %context, i32 %site) alwaysinline {{\n  ret void\n}}")
+    return texts
+
+
+_WHOLE_WARP = """
+declare void @oxide.assertion_failed(ptr, i32)
+declare double @llvm.fma.f64(double, double, double)
+; Returns whether all lanes of the warp take part. Otherwise it is a fault.
+define internal i1 @oxide.tensor.together(ptr %context, ptr %block, i32 %lane, i32 %site) alwaysinline {
+  %group = load i32, {{group[i32 %lane]}}
+  %all = icmp eq i32 %group, -1
+  br i1 %all, label %good, label %bad
+bad:
+  call void @oxide.assertion_failed(ptr %context, i32 %site)
+  ret i1 false
+good:
+  ret i1 true
+}
+; Returns what a lane has published, as an address.
+define internal ptr @oxide.tensor.published(ptr %block, i32 %lane) alwaysinline {
+  %number = load i64, {{published[i32 %lane]}}
+  %address = inttoptr i64 %number to ptr
+  ret ptr %address
+}
+"""
+
+
+# Products
+
+_IR_TYPES = {"f16": "i16", "bf16": "i16", "f32": "float", "f64": "double", "i8": "i8", "u8": "i8", "i32": "i32"}
+_SUMS = {"f16": "float", "bf16": "float", "f32": "float", "f64": "double", "i32": "i32"}
+
+
+def _product(symbol: str, shape: str, c_type: str, a_type: str, b_type: str, *_: str) -> str:
+    """Defines a product of one tile. An element's products are added in the order of k, each sum rounded."""
+    height, width, depth = (int(part) for part in shape.removeprefix("m").replace("n", "k").split("k"))
+    a = Layout("FragmentA", height, depth, a_type)
+    c = Layout("Accumulator", height, width, c_type)
+    kind, sum_kind = _IR_TYPES[c_type], _SUMS[c_type]
+    word = a.word
+    numbers = range(c.length)
+    lines = [
+        f"define internal void @{symbol}.lane(ptr %block, i32 %lane, ptr %c) noinline {{",
+        "entry:",
+        "  %group = lshr i32 %lane, 2",
+        "  %thread = and i32 %lane, 3",
+        "  %first = shl i32 %group, 2",
+        "  %twice = shl i32 %thread, 1",
+    ]
+    for i in numbers:
+        lines += [
+            f"  %c.{i}.at = getelementptr {kind}, ptr %c, i64 {i}",
+            f"  %c.{i}.raw = load {kind}, ptr %c.{i}.at",
+            *_widened(c_type, f"%c.{i}", f"%c.{i}.raw"),
+        ]
+    lines += [
+        "  br label %next",
+        "next:",
+        "  %k = phi i32 [ 0, %entry ], [ %k.next, %next ]",
+        *(f"  %sum.{i} = phi {sum_kind} [ %c.{i}, %entry ], [ %sum.{i}.next, %next ]" for i in numbers),
+        f"  %word = udiv i32 %k, {word}",
+        f"  %within = urem i32 %k, {word}",
+        "  %place = and i32 %word, 3",
+        "  %half = lshr i32 %word, 2",
+        "  %a.lane = add i32 %first, %place",
+        "  %a.pair = call ptr @oxide.tensor.published(ptr %block, i32 %a.lane)",
+        "  %a = load ptr, ptr %a.pair",
+        f"  %b.half = mul i32 %half, {word}",
+        "  %b.index = add i32 %b.half, %within",
+    ]
+    for upper in range(height // 8):  # the element of the row in each half of the tile
+        lines += [
+            f"  %a.half.{upper} = mul i32 %half, {2 * word}",
+            f"  %a.base.{upper} = add i32 %a.half.{upper}, {upper * word}",
+            f"  %a.index.{upper} = add i32 %a.base.{upper}, %within",
+            *_element(a_type, f"%a.{upper}", "%a", f"%a.index.{upper}"),
+        ]
+    for column in range(2):
+        lines += [
+            f"  %b.column.{column} = add i32 %twice, {column}",
+            f"  %b.first.{column} = shl i32 %b.column.{column}, 2",
+            f"  %b.lane.{column} = add i32 %b.first.{column}, %place",
+            f"  %b.pair.{column} = call ptr @oxide.tensor.published(ptr %block, i32 %b.lane.{column})",
+            f"  %b.at.{column} = getelementptr ptr, ptr %b.pair.{column}, i64 1",
+            f"  %b.of.{column} = load ptr, ptr %b.at.{column}",
+            *_element(b_type, f"%b.{column}", f"%b.of.{column}", "%b.index"),
+        ]
+    for i in numbers:
+        lines += _added(sum_kind, f"%sum.{i}.next", f"%sum.{i}", f"%a.{i // 2}", f"%b.{i % 2}")
+    lines += [
+        "  %k.next = add i32 %k, 1",
+        f"  %more = icmp ult i32 %k.next, {depth}",
+        "  br i1 %more, label %next, label %done",
+        "done:",
+    ]
+    for i in numbers:
+        lines += [*_narrowed(c_type, f"%d.{i}", f"%sum.{i}.next"), f"  store {kind} %d.{i}, ptr %c.{i}.at"]
+    return "\n".join([*lines, "  ret void", "}", _PRODUCT.replace("<symbol>", symbol)])
+
+
+_PRODUCT = """
+define void @<symbol>(ptr %context, ptr %c, ptr %a, ptr %b, i32 %site) alwaysinline {
+  %pair = alloca [2 x ptr]
+  store ptr %a, ptr %pair
+  %second = getelementptr ptr, ptr %pair, i64 1
+  store ptr %b, ptr %second
+  %address = ptrtoint ptr %pair to i64
+  call void @oxide.exchange(ptr %context, i32 -1, i64 %address, i1 false, i32 %site)
+  %block = call ptr @oxide.block(ptr %context)
+  %lane = call i32 @oxide.register.laneid(ptr %context)
+  %together = call i1 @oxide.tensor.together(ptr %context, ptr %block, i32 %lane, i32 %site)
+  br i1 %together, label %multiply, label %done
+multiply:
+  call void @<symbol>.lane(ptr %block, i32 %lane, ptr %c)
+  br label %done
+done:
+  call void @oxide.warp.sync(ptr %context, i32 -1, i32 %site)
+  ret void
+}
+"""
+
+
+def _element(dtype: str, name: str, array: str, index: str) -> list[str]:
+    """Loads an element of an operand, in the type that it is multiplied in."""
+    kind = _IR_TYPES[dtype]
+    load = [f"  {name}.at = getelementptr {kind}, ptr {array}, i32 {index}"]
+    if dtype == "f32":  # the hardware reads the upper 19 bits
+        return [
+            *load,
+            f"  {name}.bits = load i32, ptr {name}.at",
+            f"  {name}.upper = and i32 {name}.bits, -8192",
+            f"  {name} = bitcast i32 {name}.upper to float",
+        ]
+    return [*load, f"  {name}.raw = load {kind}, ptr {name}.at", *_widened(dtype, name, f"{name}.raw")]
+
+
+def _widened(dtype: str, name: str, raw: str) -> list[str]:
+    match dtype:
+        case "f16":
+            return [f"  {name} = call float @oxide.f16.widen(i16 {raw})"]
+        case "bf16":
+            return [
+                f"  {name}.wide = zext i16 {raw} to i32",
+                f"  {name}.high = shl i32 {name}.wide, 16",
+                f"  {name} = bitcast i32 {name}.high to float",
+            ]
+        case "i8" | "u8":
+            return [f"  {name} = {'sext' if dtype == 'i8' else 'zext'} i8 {raw} to i32"]
+    return [f"  {name} = bitcast {_IR_TYPES[dtype]} {raw} to {_IR_TYPES[dtype]}"]
+
+
+def _narrowed(dtype: str, name: str, value: str) -> list[str]:
+    if dtype == "f16":
+        return [f"  {name} = call i16 @oxide.f16.narrow(float {value})"]
+    return [f"  {name} = bitcast {_IR_TYPES[dtype]} {value} to {_IR_TYPES[dtype]}"]
+
+
+def _added(kind: str, name: str, total: str, a: str, b: str) -> list[str]:
+    match kind:
+        case "double":
+            return [f"  {name} = call double @llvm.fma.f64(double {a}, double {b}, double {total})"]
+        case "float":  # the product is exact
+            return [f"  {name}.by = fmul float {a}, {b}", f"  {name} = fadd float {total}, {name}.by"]
+    return [f"  {name}.by = mul i32 {a}, {b}", f"  {name} = add i32 {total}, {name}.by"]
+
+
+# Moves of blocks, and copies
+
+
+def _blocks(symbol: str, name: str, count: int, transposed: bool) -> str:
+    """Defines a move of blocks of 8 rows of 16 bytes. Row r of block b is at the address that lane ``8 * b + r`` has
+    published; this lane has word ``lane % 4`` of row ``lane // 4``, or the two elements at its transposed place."""
+    lines = [
+        f"define internal void @{symbol}.lane(ptr %block, i32 %lane, ptr %words) noinline {{",
+        "  %group = lshr i32 %lane, 2",
+        "  %thread = and i32 %lane, 3",
+        "  %twice = shl i32 %thread, 1",
+    ]
+    for block in range(count):
+        for half in range(2):
+            it = f"{block}.{half}"
+            row, place = f"add i32 %group, {8 * block}", f"add i32 %twice, {half}"
+            if transposed:
+                row, place = f"add i32 %twice, {8 * block + half}", "add i32 %group, 0"
+            own, other = f"%own.{it}", f"%element.{it}"
+            load, store = (other, own) if name == "ldmatrix" else (own, other)
+            lines += [
+                f"  %row.{it} = {row}",
+                f"  %place.{it} = {place}",
+                f"  %start.{it} = call ptr @oxide.tensor.published(ptr %block, i32 %row.{it})",
+                f"  {other} = getelementptr i16, ptr %start.{it}, i32 %place.{it}",
+                f"  {own} = getelementptr i16, ptr %words, i64 {2 * block + half}",
+                f"  %moved.{it} = load i16, ptr {load}",
+                f"  store i16 %moved.{it}, ptr {store}",
+            ]
+    return "\n".join([*lines, "  ret void", "}", _MOVE.replace("<symbol>", symbol)])
+
+
+_MOVE = """
+define void @<symbol>(ptr %context, ptr %row, ptr %words, i32 %site) alwaysinline {
+  %address = ptrtoint ptr %row to i64
+  call void @oxide.exchange(ptr %context, i32 -1, i64 %address, i1 false, i32 %site)
+  %block = call ptr @oxide.block(ptr %context)
+  %lane = call i32 @oxide.register.laneid(ptr %context)
+  %together = call i1 @oxide.tensor.together(ptr %context, ptr %block, i32 %lane, i32 %site)
+  br i1 %together, label %move, label %done
+move:
+  call void @<symbol>.lane(ptr %block, i32 %lane, ptr %words)
+  br label %done
+done:
+  call void @oxide.warp.sync(ptr %context, i32 -1, i32 %site)
+  ret void
+}
+"""
+
+_COPY = """
+declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
+declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
+define void @<symbol>(ptr %context, ptr %target, ptr %source, i32 %taken, i32 %site) alwaysinline {
+  %bytes = zext i32 %taken to i64
+  call void @llvm.memset.p0.i64(ptr %target, i8 0, i64 <size>, i1 false)
+  call void @llvm.memcpy.p0.p0.i64(ptr %target, ptr %source, i64 %bytes, i1 false)
+  ret void
+}
+"""
+
+
+def conversions(symbols: Collection[str]) -> set[str]:
+    """Returns the conversions of numbers that the products among ``symbols`` call."""
+    types = {part for symbol in symbols if symbol.startswith(f"{_PREFIX}mma.") for part in symbol.split(".")}
+    return {f"oxide.f16.{way}" for way in ("widen", "narrow")} if "f16" in types else set()

@@ -1,0 +1,1 @@
+"""numba typing and lowering of ``oxide.language.tensor``, under the same file names."""

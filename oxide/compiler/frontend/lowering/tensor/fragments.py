@@ -1,0 +1,286 @@
+"""``FragmentA``, ``FragmentB`` and ``Accumulator``: arrays of a thread that LLVM puts in registers.
+
+A fragment is the address of a variable on the stack. Its shape is in the type, so it is one pointer in a kernel's
+variables and in a device function's parameters. The primitives of ``mma`` take such addresses.
+"""
+
+from __future__ import annotations
+
+import inspect
+import operator
+from typing import Any
+
+from llvmlite import ir
+from numba.cuda import cgutils, types
+from numba.cuda.extending import core_models, register_model
+from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, signature
+
+from oxide.compiler.frontend.lowering.primitives import call_primitive, site
+from oxide.compiler.frontend.lowering.registry import lowering_registry, note, note_first, typing_registry
+from oxide.compiler.frontend.lowering.shared import check_value
+from oxide.compiler.frontend.lowering.slices import element_index, in_bounds, load_inside
+from oxide.compiler.frontend.lowering.types import NUMBA_TYPES, display
+from oxide.compiler.source.fragments import ELEMENTS, Layout
+from oxide.language.tensor.fragments import Accumulator, FragmentA, FragmentB
+
+BYTES = ir.IntType(8).as_pointer()
+WORD = ir.IntType(64)
+_NARROW = ir.IntType(32)
+_ALIGNMENT = 16
+
+
+class FragmentType(types.Type):  # type: ignore[misc]
+    """A fragment."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        self.dtype = NUMBA_TYPES[layout.dtype]
+        super().__init__(f"{layout.kind}(({layout.rows}, {layout.columns}), {layout.dtype})")
+
+    @property
+    def shown(self) -> str:
+        return str(self.name)
+
+
+@register_model(FragmentType)
+class FragmentModel(core_models.PrimitiveModel):  # type: ignore[misc]
+    def __init__(self, manager: Any, numba_type: Any) -> None:
+        super().__init__(manager, numba_type, manager.lookup(numba_type.dtype).get_data_type().as_pointer())
+
+
+def _declared(declaration: Any) -> None:
+    name = declaration.__name__
+
+    @typing_registry.register_global(declaration)
+    class Fragment(AbstractTemplate):  # type: ignore[misc]
+        prefer_literal = True
+
+        def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
+            given = dict(zip(("shape", "dtype"), args, strict=False)) | dict(kws or {})
+            if len(args) + len(kws or {}) != 2 or set(given) != {"shape", "dtype"}:
+                note(f"{name} takes a shape and a dtype, as in {name}((16, 16), bf16)")
+                return None
+            layout = _layout(name, given["shape"], given["dtype"])
+            if layout is None:
+                return None
+            return signature(FragmentType(layout), given["shape"], given["dtype"]).replace(pysig=_TWO_PARAMETERS)
+
+    @lowering_registry.lower(declaration, types.Any, types.Any)
+    def lower_fragment(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        kind = sig.return_type
+        element = context.get_data_type(kind.dtype)
+        whole = ir.ArrayType(element, kind.layout.length)
+        memory = cgutils.alloca_once(builder, whole, name="fragment")
+        memory.align = _ALIGNMENT
+        builder.store(ir.Constant(whole, None), memory)  # each time that the call is reached
+        return builder.bitcast(memory, element.as_pointer())
+
+
+def _two_parameters() -> inspect.Signature:
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    return inspect.Signature([inspect.Parameter(name, kind) for name in ("shape", "dtype")])
+
+
+_TWO_PARAMETERS = _two_parameters()
+for _declaration in (FragmentA, FragmentB, Accumulator):
+    _declared(_declaration)
+
+
+def _layout(name: str, shape: Any, dtype: Any) -> Layout | None:
+    """Returns the layout that a declaration asks for, or None with a note."""
+    parts = list(shape) if isinstance(shape, types.BaseTuple) else [shape]
+    if len(parts) != 2 or not all(isinstance(part, types.IntegerLiteral) for part in parts):
+        # numba tries a second time without the values of constants; the first note has the reason.
+        note_first(f"the shape of {name} is a pair of constants, the rows and the columns of the warp's matrix")
+        return None
+    element = display(dtype.dtype) if isinstance(dtype, types.NumberClass) else ""
+    allowed = ELEMENTS[name]
+    if element not in allowed:
+        note(f"the dtype of {name} is one of {', '.join(allowed)}; it is {element or display(dtype)}")
+        return None
+    rows, columns = (int(part.literal_value) for part in parts)
+    layout = Layout(name, rows, columns, element)
+    height, width = layout.tile
+    if rows < 1 or columns < 1 or rows % height or columns % width:
+        note(
+            f"the shape of {name}(({rows}, {columns}), {element}) is no multiple of its instruction's: with {element} "
+            f"it is a multiple of {height} rows and a multiple of {width} columns"
+        )
+        return None
+    return layout
+
+
+@typing_registry.register_global(len)
+class FragmentLength(AbstractTemplate):  # type: ignore[misc]
+    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
+        return signature(types.int64, *args) if len(args) == 1 and isinstance(args[0], FragmentType) else None
+
+
+@lowering_registry.lower(len, FragmentType)
+def _lower_length(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    return ir.Constant(WORD, sig.args[0].layout.length)
+
+
+def _takes_index(kind: FragmentType, index: Any) -> bool:
+    if isinstance(types.unliteral(index), types.Integer):
+        return True
+    note(
+        f"an index of {kind.shown} is an integer, the number of this lane's element, not {display(index)}; .row(i) and "
+        ".column(i) say where element i is in the matrix"
+    )
+    return False
+
+
+@typing_registry.register_global(operator.getitem)
+class FragmentGetItem(AbstractTemplate):  # type: ignore[misc]
+    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
+        if len(args) == 2 and isinstance(args[0], FragmentType) and _takes_index(args[0], args[1]):
+            return signature(args[0].dtype, args[0], types.unliteral(args[1]))
+        return None
+
+
+@lowering_registry.lower(operator.getitem, FragmentType, types.Integer)
+def _lower_getitem(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    kind = sig.args[0]
+    index, inside = _checked(builder, kind, sig.args[1], args[1])
+    return load_inside(context, builder, kind.dtype, args[0], index, inside)
+
+
+def _checked(builder: Any, kind: FragmentType, index_type: Any, index: Any) -> tuple[Any, Any]:
+    number = element_index(builder, index_type, index)
+    return number, in_bounds(builder, number, ir.Constant(WORD, kind.layout.length), site(builder, kind.shown))
+
+
+@typing_registry.register_global(operator.setitem)
+class FragmentSetItem(AbstractTemplate):  # type: ignore[misc]
+    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
+        if not (len(args) == 3 and isinstance(args[0], FragmentType) and _takes_index(args[0], args[1])):
+            return None
+        if not check_value(args[0].dtype, args[2]):
+            return None
+        return signature(types.none, args[0], types.unliteral(args[1]), types.unliteral(args[2]))
+
+
+@lowering_registry.lower(operator.setitem, FragmentType, types.Integer, types.Any)
+def _lower_setitem(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    kind = sig.args[0]
+    value = context.cast(builder, args[2], sig.args[2], kind.dtype)
+    index, inside = _checked(builder, kind, sig.args[1], args[1])
+    with builder.if_then(inside, likely=True):
+        context.pack_value(builder, kind.dtype, value, builder.gep(args[0], [index]))
+    return context.get_dummy_value()
+
+
+@typing_registry.register_attr
+class FragmentMethods(AttributeTemplate):  # type: ignore[misc]
+    key = FragmentType
+
+    def resolve_row(self, kind: Any) -> Any:
+        return types.BoundFunction(_Row, kind)
+
+    def resolve_column(self, kind: Any) -> Any:
+        return types.BoundFunction(_Column, kind)
+
+    def resolve_fill(self, kind: Any) -> Any:
+        return types.BoundFunction(_Fill, kind)
+
+
+class _Place(AbstractTemplate):  # type: ignore[misc]
+    """The base of ``row`` and ``column``."""
+
+    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
+        if len(args) != 1 or kws:
+            note(f".{self.key.rpartition('.')[2]} of {self.this.shown} takes the number of an element")
+            return None
+        if not _takes_index(self.this, args[0]):
+            return None
+        return signature(types.int64, types.unliteral(args[0]), recvr=self.this)
+
+
+class _Row(_Place):
+    key = "oxide.fragment.row"
+
+
+class _Column(_Place):
+    key = "oxide.fragment.column"
+
+
+class _Fill(AbstractTemplate):  # type: ignore[misc]
+    key = "oxide.fragment.fill"
+
+    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
+        if len(args) != 1 or kws:
+            note(f".fill of {self.this.shown} takes one value")
+            return None
+        if not check_value(self.this.dtype, args[0]):
+            return None
+        return signature(types.none, types.unliteral(args[0]), recvr=self.this)
+
+
+@lowering_registry.lower("oxide.fragment.fill", FragmentType, types.Any)
+def _lower_fill(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    kind = sig.args[0]
+    value = context.cast(builder, args[1], sig.args[1], kind.dtype)
+    for index in range(kind.layout.length):
+        context.pack_value(builder, kind.dtype, value, element_at(builder, args[0], index))
+    return context.get_dummy_value()
+
+
+@lowering_registry.lower("oxide.fragment.row", FragmentType, types.Integer)
+def _lower_row(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    return _place(builder, sig, args, 0)
+
+
+@lowering_registry.lower("oxide.fragment.column", FragmentType, types.Integer)
+def _lower_column(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    return _place(builder, sig, args, 1)
+
+
+def _place(builder: Any, sig: Any, args: Any, axis: int) -> Any:
+    """Returns the row or the column of an element, as ``Layout.place`` does: the lane's share, and the shares of the
+    digits of the element's number."""
+    layout = sig.args[0].layout
+    index = element_index(builder, sig.args[1], args[1])
+    height, width = layout.tile
+
+    def digit(step: int, count: int) -> Any:
+        return builder.urem(builder.udiv(index, constant(step)), constant(count))
+
+    words, across = layout.tile_length // layout.word, layout.tiles[1]
+    tile_row, tile_column = digit(layout.tile_length * across, layout.tiles[0]), digit(layout.tile_length, across)
+    within = digit(1, layout.word)
+    if layout.kind == "FragmentB":
+        terms = [(tile_column, width)]
+        if axis == 0:
+            terms = [(tile_row, height), (digit(layout.word, words), 4 * layout.word), (within, 1)]
+    else:
+        terms = [(tile_row, height), (digit(layout.word, min(words, 2)), 8)]
+        if axis == 1:
+            terms = [(tile_column, width), (digit(2 * layout.word, max(words // 2, 1)), 4 * layout.word), (within, 1)]
+    place = lane_share(builder, layout)[axis]
+    for number, size in terms:
+        place = builder.add(place, builder.mul(number, constant(size)))
+    return place
+
+
+def constant(number: int) -> Any:
+    """Returns a 64-bit integer."""
+    return ir.Constant(WORD, number)
+
+
+def lane_of(builder: Any) -> Any:
+    """Returns the number of the lane, as a 64-bit integer."""
+    return builder.zext(call_primitive(builder, _NARROW, "llvm.nvvm.read.ptx.sreg.laneid", ()), WORD)
+
+
+def lane_share(builder: Any, layout: Layout) -> tuple[Any, Any]:
+    """Returns the row and the column of a lane's first element."""
+    lane = lane_of(builder)
+    group = builder.lshr(lane, constant(2))
+    thread = builder.mul(builder.and_(lane, constant(3)), constant(layout.word))
+    return (thread, group) if layout.kind == "FragmentB" else (group, thread)
+
+
+def element_at(builder: Any, fragment: Any, index: int) -> Any:
+    """Returns the address of an element whose number is known."""
+    return builder.gep(fragment, [constant(index)])

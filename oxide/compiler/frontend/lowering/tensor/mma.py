@@ -1,0 +1,106 @@
+"""``mma`` and ``tf32``.
+
+A product of fragments of several tiles is a call of a primitive for each tile of the accumulator and each of k. All
+calls of one tile of k come before those of the next: neighbouring instructions then add to different accumulators.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba.cuda import types
+from numba.cuda.typing.templates import AbstractTemplate, signature
+
+from oxide.compiler.frontend.lowering.primitives import call_primitive, site
+from oxide.compiler.frontend.lowering.registry import lowering_registry, note, typing_registry
+from oxide.compiler.frontend.lowering.types import OpenFloat, display
+from oxide.compiler.source.fragments import PRODUCTS, Layout, instruction
+from oxide.language.tensor.mma import mma, tf32
+
+from .fragments import BYTES, FragmentType, element_at
+
+_BITS = ir.IntType(32)
+_VOID = ir.VoidType()
+
+
+@typing_registry.register_global(mma)
+class Product(AbstractTemplate):  # type: ignore[misc]
+    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
+        given = dict(zip(("c", "a", "b"), args, strict=False)) | dict(kws or {})
+        if len(args) + len(kws or {}) != 3 or set(given) != {"c", "a", "b"}:
+            note("tensor.mma takes an Accumulator, a FragmentA and a FragmentB, as in tensor.mma(c, a, b)")
+            return None
+        for name, kind in (("c", "Accumulator"), ("a", "FragmentA"), ("b", "FragmentB")):
+            found = given[name]
+            if not isinstance(found, FragmentType) or found.layout.kind != kind:
+                note(f"{name} of tensor.mma(c, a, b) is a{'n' * (kind[0] == 'A')} {kind}, not {display(found)}")
+                return None
+        problem = _problem(*(given[name].layout for name in ("c", "a", "b")))
+        if problem is not None:
+            shown = ", ".join(given[name].shown for name in ("c", "a", "b"))
+            note(f"tensor.mma({shown}): {problem}")
+            return None
+        return signature(types.none, *(given[name] for name in ("c", "a", "b")))
+
+
+def _problem(c: Layout, a: Layout, b: Layout) -> str | None:
+    """Returns why fragments cannot be multiplied, or None if they can."""
+    allowed = PRODUCTS.get((a.dtype, b.dtype))
+    if allowed is None:
+        return f"the operands are of one type, or of i8 and u8; they are of {a.dtype} and {b.dtype}"
+    if c.dtype not in allowed:
+        return f"operands of {a.dtype} add to an Accumulator of {' or '.join(allowed)}; it is of {c.dtype}"
+    if a.columns != b.rows:
+        return f"a has {a.columns} columns and b {b.rows} rows; the two are the same"
+    if (c.rows, c.columns) != (a.rows, b.columns):
+        return f"the product has shape ({a.rows}, {b.columns}), and c ({c.rows}, {c.columns})"
+    return None
+
+
+def whole_warp(name: str) -> str:
+    """Returns the message of the fault of a call that some lanes do not make."""
+    return f"tensor.{name}(…) needs all 32 lanes of the warp, and some have returned or do not exist"
+
+
+@lowering_registry.lower(mma, FragmentType, FragmentType, FragmentType)
+def _lower_mma(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    c, a, b = (kind.layout for kind in sig.args)
+    symbol = f"oxide.tensor.mma.{instruction(a, b, c)}"
+    place = site(builder, "tensor.mma()", whole_warp("mma"))
+    (rows, depth), columns = a.tiles, b.tiles[1]
+    for k in range(depth):
+        for row in range(rows):
+            for column in range(columns):
+                tiles = (row * columns + column, row * depth + k, k * columns + column)
+                addresses = [
+                    builder.bitcast(element_at(builder, fragment, tile * layout.tile_length), BYTES)
+                    for fragment, tile, layout in zip(args, tiles, (c, a, b), strict=True)
+                ]
+                call_primitive(builder, _VOID, symbol, tuple(addresses), place)
+    return context.get_dummy_value()
+
+
+@typing_registry.register_global(tf32)
+class RoundToTf32(AbstractTemplate):  # type: ignore[misc]
+    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
+        if len(args) != 1 or kws:
+            note("tensor.tf32 takes one f32")
+            return None
+        plain = types.unliteral(args[0])
+        if plain != types.float32 and not isinstance(plain, OpenFloat):
+            note(f"tensor.tf32 takes an f32, not {display(plain)}; convert it, as in f32(x)")
+            return None
+        return signature(types.float32, types.float32)
+
+
+@lowering_registry.lower(tf32, types.Float)
+def _lower_tf32(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    # To nearest in the upper 19 bits: half of their unit is added. An infinite result comes out by itself.
+    bits = builder.bitcast(args[0], _BITS)
+    rounded = builder.and_(builder.add(bits, ir.Constant(_BITS, 0x1000)), ir.Constant(_BITS, 0xFFFFE000))
+    size = builder.and_(bits, ir.Constant(_BITS, 0x7FFFFFFF))
+    special = builder.icmp_unsigned(">=", size, ir.Constant(_BITS, 0x7F800000))
+    nan = builder.icmp_unsigned(">", size, ir.Constant(_BITS, 0x7F800000))
+    result = builder.select(special, bits, rounded)
+    return builder.bitcast(builder.select(nan, ir.Constant(_BITS, 0x7FFFFFFF), result), ir.FloatType())

@@ -1,0 +1,36 @@
+"""The compute capabilities that the instructions of ``oxide.tensor`` need."""
+
+from __future__ import annotations
+
+from oxide.compiler.ir.portable import PortableKernel
+from oxide.compiler.source.source import located_in
+
+_NEEDS = {
+    "oxide.tensor.mma.": ("tensor.mma", (8, 0), "multiply elements in a loop, on ordinary cores"),
+    "oxide.tensor.ldmatrix.": ("tensor.ldmatrix", (7, 5), "tensor.load reads the same elements"),
+    "oxide.tensor.stmatrix.": ("tensor.stmatrix", (9, 0), "tensor.store writes the same elements"),
+    "oxide.tensor.copy_async.": ("tensor.copy_async", (8, 0), "assign the elements, array[i] = source[j]"),
+    "oxide.tensor.commit": ("tensor.commit", (8, 0), "copies by assignment need no group"),
+    "oxide.tensor.wait.": ("tensor.wait", (8, 0), "copies by assignment need no wait"),
+}
+"""By the prefixes of the primitives: the function, the least compute capability, and what older GPUs have instead."""
+
+
+def check_capability(kernel: PortableKernel, capability: int) -> None:
+    """Raises ``CompileError`` for the first call in the source that a compute capability, such as 75, has no
+    instruction for."""
+    lacking: list[tuple[int, str]] = []
+    for call in kernel.module.calls:
+        prefix = next((each for each in _NEEDS if call.called.startswith(each)), None)
+        if prefix is not None and capability < _NEEDS[prefix][1][0] * 10 + _NEEDS[prefix][1][1]:
+            lacking.append((call.arguments[-1].integer or 0, prefix))
+    if not lacking:
+        return
+    number, prefix = min(lacking, key=lambda each: kernel.sites[each[0]].line)
+    place, (function, needed, instead) = kernel.sites[number], _NEEDS[prefix]
+    raise located_in(
+        place.file,
+        place.line,
+        f"kernel {kernel.name}: {function} needs compute capability {needed[0]}.{needed[1]}, and this code is for "
+        f"{capability // 10}.{capability % 10}; {instead}",
+    )

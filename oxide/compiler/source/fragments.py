@@ -1,0 +1,109 @@
+"""The layouts of fragments, those of the PTX ISA for ``mma`` and ``ldmatrix``: which lane holds which elements.
+
+A fragment is made of blocks of 8 rows of 16 bytes, whose 32-bit words are spread over the lanes: lane l holds word
+``l % 4`` of row ``l // 4``. A right operand is laid out as its transpose. An instruction's tile is some blocks, and a
+fragment of several tiles holds them row after row. The blocks of f64, and of accumulators of 32 bits, have wider words:
+those of an operand have one element, those of an accumulator two.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+LANES = 32
+
+BITS = {"f16": 16, "bf16": 16, "f32": 32, "f64": 64, "i8": 8, "u8": 8, "i32": 32}
+"""The types of elements, with their sizes."""
+
+_DEPTHS = {"f16": 16, "bf16": 16, "f32": 8, "f64": 4, "i8": 32, "u8": 32}
+"""The products that one instruction adds to an element, by the type of the operands."""
+
+ELEMENTS = {"FragmentA": tuple(_DEPTHS), "FragmentB": tuple(_DEPTHS), "Accumulator": ("f32", "f16", "bf16", "f64", "i32")}
+"""The types of elements that each kind of fragment may have."""
+
+PRODUCTS = {
+    ("f16", "f16"): ("f32", "f16"),
+    ("bf16", "bf16"): ("f32",),
+    ("f32", "f32"): ("f32",),
+    ("f64", "f64"): ("f64",),
+    **{(a, b): ("i32",) for a in ("i8", "u8") for b in ("i8", "u8")},
+}
+"""The types of accumulators for each pair of types of operands."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The layout of a fragment: its ``kind``, such as "FragmentA", the shape of the matrix, and the type of the
+    elements."""
+
+    kind: str
+    rows: int
+    columns: int
+    dtype: str
+
+    @property
+    def tile(self) -> tuple[int, int]:
+        """The shape of one instruction's tile."""
+        height = 8 if self.dtype == "f64" else 16
+        match self.kind:
+            case "FragmentA":
+                return height, _DEPTHS[self.dtype]
+            case "FragmentB":
+                return _DEPTHS[self.dtype], 8
+            case _:
+                return height, 8
+
+    @property
+    def tiles(self) -> tuple[int, int]:
+        """The number of tiles along each axis."""
+        height, width = self.tile
+        return self.rows // height, self.columns // width
+
+    @property
+    def tile_length(self) -> int:
+        """The number of elements of one tile that each lane holds."""
+        height, width = self.tile
+        return height * width // LANES
+
+    @property
+    def length(self) -> int:
+        """The number of elements that each lane holds."""
+        return self.rows * self.columns // LANES
+
+    @property
+    def word(self) -> int:
+        """The number of neighbours in a word."""
+        return 2 if self.kind == "Accumulator" else max(1, 32 // BITS[self.dtype])
+
+    @property
+    def is_of_blocks(self) -> bool:
+        """True if the words have 32 bits, so that ``ldmatrix`` and ``stmatrix`` can move them."""
+        return self.word * BITS[self.dtype] == 32
+
+    def place(self, lane: int, index: int) -> tuple[int, int]:
+        """Returns the row and the column of a lane's element."""
+        tile, place = divmod(index, self.tile_length)
+        word, within = divmod(place, self.word)
+        group, thread = divmod(lane, 4)
+        height, width = self.tile
+        row, column = (each * size for each, size in zip(divmod(tile, self.tiles[1]), (height, width), strict=True))
+        if self.kind == "FragmentB":
+            return row + 4 * self.word * word + self.word * thread + within, column + group
+        upper, lower = divmod(word, 2)
+        return row + 8 * lower + group, column + 4 * self.word * upper + self.word * thread + within
+
+    def block(self, number: int) -> tuple[int, int]:
+        """Returns the row and the column of the first element of a block of 8 rows of 16 bytes."""
+        return self.place(0, number * self.word)
+
+    @property
+    def blocks(self) -> int:
+        return self.length // self.word
+
+
+def instruction(a: Layout, b: Layout, c: Layout) -> str:
+    """Returns the name of the primitive that multiplies one tile of each: ``m16n8k16.f32.bf16.bf16.f32``."""
+    height, depth = a.tile
+    return f"m{height}n{b.tile[1]}k{depth}.{c.dtype}.{a.dtype}.{b.dtype}.{c.dtype}"

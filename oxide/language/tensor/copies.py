@@ -1,0 +1,87 @@
+"""The ways between fragments, shared memory and slices: ``ldmatrix``, ``load``, ``store``, ``stmatrix``, ``copy_async``.
+
+An index is that of the matrix's first element. An array of three axes is a stack of matrices: its index has the
+matrix's number first. The whole matrix must be inside: otherwise the launch fails with a ``BoundsError``, a load gives
+undefined elements and a store writes nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn, TypeAlias
+
+from .fragments import Fragment
+
+Index: TypeAlias = tuple[int, ...]
+
+
+def ldmatrix(fragment: Fragment[Any], array: Any, index: Index, transposed: bool = False) -> None:
+    """Loads a ``FragmentA`` or ``FragmentB`` from a ``SharedArray`` of the same type, 8 rows of 16 bytes at a time.
+
+    With ``transposed`` the array holds the matrix's transpose: a ``FragmentB`` of k rows and n columns is read from n
+    rows and k columns of the array. All 32 lanes of the warp make the call together. A row of the array takes a multiple
+    of 16 bytes, and the index's last number is a multiple of 16 bytes too. The rows of eight threads are in different
+    banks of the shared memory if a row has 16 bytes more than a multiple of 128: ``SharedArray((64, 64 + 8), bf16)``.
+
+    The instruction transposes 16-bit elements only. Elements of 8 and 32 bits are loaded in the order in which they are
+    multiplied: a ``FragmentA`` as it is, a ``FragmentB`` from its transpose. ``load`` takes all others. A GPU needs
+    compute capability 7.5.
+    """
+    _only_in_a_kernel("ldmatrix")
+
+
+def load(fragment: Fragment[Any], array: Any, index: Index, transposed: bool = False) -> None:
+    """Loads any fragment from a ``SharedArray``, or from a ``Slice2`` or ``Slice3``, of the same type.
+
+    Each lane reads its own elements, without the other lanes: the call may be made by some lanes only. With
+    ``transposed`` the array holds the matrix's transpose.
+    """
+    _only_in_a_kernel("load")
+
+
+def store(array: Any, index: Index, fragment: Fragment[Any]) -> None:
+    """Stores a fragment in a ``SharedArray``, or in the ``scatter`` or ``unchecked_mut`` of a ``DisjointSlice2`` or
+    ``DisjointSlice3``.
+
+    Each lane writes its own elements, converted to the array's type as an assignment would: the call may be made by
+    some lanes only.
+    """
+    _only_in_a_kernel("store")
+
+
+def stmatrix(array: Any, index: Index, fragment: Fragment[Any], transposed: bool = False) -> None:
+    """Stores a ``FragmentA`` or an ``Accumulator`` of f16 or bf16 in a ``SharedArray`` of the same type.
+
+    It is ``ldmatrix`` in the other direction, with the same rules for rows, the index and the lanes, and writes 8 rows
+    of 16 bytes at a time, where ``store`` writes elements. A GPU needs compute capability 9.0.
+    """
+    _only_in_a_kernel("stmatrix")
+
+
+def copy_async(array: Any, index: int | Index, source: Any, source_index: int | Index, count: int) -> None:
+    """Begins to copy ``count`` neighbours of a ``Slice``, ``Slice2`` or ``Slice3`` to a ``SharedArray`` of its type.
+
+    ``count`` is a constant, and the elements take 4, 8 or 16 bytes. The neighbours are along the last axis. An element
+    outside of the source is a zero in the array. The place in the array must be inside, at a multiple of the copied
+    bytes, and its rows must be multiples of them.
+
+    The copy ends with the thread's ``wait`` for its group: until then no thread may read or write the elements. A
+    barrier after the wait lets other threads read them. If the source's address is no multiple of the copied bytes, or
+    the index is negative, the elements are moved one by one through registers instead. A GPU needs compute capability
+    8.0.
+    """
+    _only_in_a_kernel("copy_async")
+
+
+def commit() -> None:
+    """Closes a group of this thread's copies: all that ``copy_async`` has begun since the last ``commit``."""
+    _only_in_a_kernel("commit")
+
+
+def wait(groups: int = 0) -> None:
+    """Waits until at most the last ``groups`` groups of this thread's copies, a constant, are on their way. It does not
+    wait for copies that no ``commit`` has put in a group."""
+    _only_in_a_kernel("wait")
+
+
+def _only_in_a_kernel(name: str) -> NoReturn:
+    raise TypeError(f"tensor.{name} has a meaning only inside a @kernel, where the compiler gives it one")

@@ -1,0 +1,81 @@
+"""``FragmentA``, ``FragmentB`` and ``Accumulator``: matrices whose elements are spread over the lanes of a warp.
+
+A fragment is declared with the shape of the warp's whole matrix and holds the elements of this lane, all 0 at first. The
+shape is a multiple of the instruction's, so one fragment may hold several of its tiles, row after row of them::
+
+    a = tensor.FragmentA((16, 16), bf16)
+    b = tensor.FragmentB((16, 8), bf16)
+    c = tensor.Accumulator((16, 8), f32)
+
+=============  ===============  ===============  ======================
+operands       A, a multiple    B, a multiple    accumulators
+=============  ===============  ===============  ======================
+f16, bf16      (16, 16)         (16, 8)          (16, 8) of f32 or, for f16, of f16
+f32 (as tf32)  (16, 8)          (8, 8)           (16, 8) of f32
+f64            (8, 4)           (4, 8)           (8, 8) of f64
+i8, u8         (16, 32)         (32, 8)          (16, 8) of i32
+=============  ===============  ===============  ======================
+
+``c[i]`` is the lane's element ``i``, ``c.row(i)`` and ``c.column(i)`` are its place in the matrix. A fragment lives in
+registers if the compiler knows every index: use ``unroll``. Assignment gives a fragment a second name and copies
+nothing. These are declarations: the compiler gives them their meaning inside a kernel.
+"""
+
+from __future__ import annotations
+
+from typing import Generic, NoReturn, TypeVar, final
+
+T = TypeVar("T")
+
+
+class Fragment(Generic[T]):
+    """The base of the fragments: this lane's elements."""
+
+    def __init__(self, shape: tuple[int, int], dtype: type[T]) -> None:
+        _only_in_a_kernel(type(self).__name__)
+
+    def __len__(self) -> int:
+        """Returns the number of elements that each lane holds, an ``i64``."""
+        _only_in_a_kernel(type(self).__name__)
+
+    def __getitem__(self, index: int) -> T:
+        _only_in_a_kernel(type(self).__name__)
+
+    def __setitem__(self, index: int, value: T) -> None:
+        _only_in_a_kernel(type(self).__name__)
+
+    def row(self, index: int) -> int:
+        """Returns the row of the lane's element ``index`` in the matrix, an ``i64``."""
+        _only_in_a_kernel(type(self).__name__)
+
+    def column(self, index: int) -> int:
+        """Returns the column of the lane's element ``index`` in the matrix, an ``i64``."""
+        _only_in_a_kernel(type(self).__name__)
+
+    def fill(self, value: T) -> None:
+        """Sets each of the lane's elements to ``value``."""
+        _only_in_a_kernel(type(self).__name__)
+
+
+@final
+class FragmentA(Fragment[T]):
+    """A left operand of ``mma``: ``FragmentA((16, 16), bf16)``, m rows and k columns."""
+
+
+@final
+class FragmentB(Fragment[T]):
+    """A right operand of ``mma``: ``FragmentB((16, 8), bf16)``, k rows and n columns."""
+
+
+@final
+class Accumulator(Fragment[T]):
+    """What ``mma`` adds to: ``Accumulator((16, 8), f32)``, m rows and n columns of f32, f16, f64 or i32.
+
+    An accumulator may also be of bf16, for ``stmatrix`` and ``store``. Its element ``i`` has the place of element ``i``
+    of a ``FragmentA`` of 16-bit elements and the same shape, if there is one: a product becomes the left operand of the
+    next element by element.
+    """
+
+
+def _only_in_a_kernel(name: str) -> NoReturn:
+    raise TypeError(f"tensor.{name} has a meaning only inside a @kernel, where the compiler gives it one")

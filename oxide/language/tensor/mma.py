@@ -1,0 +1,33 @@
+"""``mma``: products of fragments on tensor cores, and ``tf32``, the rounding of their f32 operands."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from .fragments import Accumulator, FragmentA, FragmentB
+
+
+def mma(c: Accumulator[Any], a: FragmentA[Any], b: FragmentB[Any]) -> None:
+    """Adds the matrix product of ``a`` and ``b`` to ``c``.
+
+    All 32 lanes of the warp make the call together; if some cannot, the CPU device reports a ``KernelAssertionError``
+    and the result is undefined on a GPU. The elements of ``a`` and ``b`` have one type, except that an operand of i8
+    may meet one of u8. f32 operands are taken as tf32: their low 13 bits are ignored (round them with ``tf32``).
+
+    Products of f16, bf16 and tf32 are exact, and an element of an f32 accumulator is within ``2 * k * 2**-24`` times
+    the sum of their sizes of the exact result, with k products and the accumulator's own value. An f16 accumulator is
+    rounded once more for each tile of k. Integer accumulators wrap modulo 2**32. A GPU needs compute capability 8.0.
+    """
+    _only_in_a_kernel("mma")
+
+
+def tf32(x: float) -> float:
+    """Returns an f32 rounded to tf32, to nearest with ties away from zero: the low 13 bits of the result are 0.
+
+    This is PTX's ``cvt.rna.tf32.f32``: 10 bits of fraction with f32's range. The largest numbers become infinite.
+    """
+    _only_in_a_kernel("tf32")
+
+
+def _only_in_a_kernel(name: str) -> NoReturn:
+    raise TypeError(f"tensor.{name} has a meaning only inside a @kernel, where the compiler gives it one")
