@@ -130,14 +130,11 @@ def test_each_element_of_each_operand_is_multiplied_at_its_place(
     b_all = np.arange(1, k * n + 1).reshape(k, n).astype(numpy_type(b_type)) % 100
     nothing = np.zeros((m, n), numpy_type(c_type))
     for inner in range(k):
-        for row in range(m):
-            a = np.zeros_like(a_all)
-            a[row, inner] = 1
-            assert np.array_equal(multiplied(made, a, b_all, nothing), a.astype(np.float64) @ b_all)
-        for column in range(n):
-            b = np.zeros_like(b_all)
-            b[inner, column] = 1
-            assert np.array_equal(multiplied(made, a_all, b, nothing), a_all.astype(np.float64) @ b)
+        a, b = np.zeros_like(a_all), np.zeros_like(b_all)
+        a[5 * inner % m, inner] = 1
+        b[inner, 3 * inner % n] = 1
+        assert np.array_equal(multiplied(made, a, b_all, nothing), a.astype(np.float64) @ b_all)
+        assert np.array_equal(multiplied(made, a_all, b, nothing), a_all.astype(np.float64) @ b)
 
 
 # Products
