@@ -63,9 +63,9 @@ def matmul(
     i8, u8         i32          f16, bf16, f32         f16, bf16, f32
     =============  ===========  =====================  =================
 
-    Both matrices have one dtype, but i8 goes with u8. ``alpha``, ``beta`` and the bias are computed in f32, or in f64 or
-    i32 where sums and result are; i32 wraps. ``precision`` is for f32: ``"tf32"``, the default, rounds the elements to
-    10 bits of fraction; ``"f32"`` multiplies with about f32's precision, in three products.
+    Both matrices have one dtype, but i8 goes with u8. The epilogue is computed in f32, or in f64 or i32 where sums and
+    result are of that; i32 wraps. ``precision`` is for f32: ``"tf32"``, the default, rounds the elements to 10 bits of
+    fraction; ``"f32"`` multiplies with about f32's precision, in three products.
 
     Raises ``ValueError`` for shapes that do not match, and ``ArgumentError`` for a wrong dtype, layout, activation or
     precision, and if ``c`` shares memory with an operand.

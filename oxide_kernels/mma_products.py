@@ -1,7 +1,7 @@
 """The matrix product on tensor cores by ``mma``, for GPUs since compute capability 8.0.
 
-A block computes a tile of the result and walks along k, ``step`` columns of ``a`` and rows of ``b`` at a time. The tiles
-of the operands are in shared memory in a ring of stages: asynchronous copies fill the next stages while the warps
+A block computes a tile of the result and walks along k, ``step`` columns of ``a`` and rows of ``b`` at a time. The
+tiles of the operands are in shared memory in a ring of stages: asynchronous copies fill the next stages while the warps
 multiply the present one, with one barrier a step. A copy outside of a matrix gives zeros, so edges need no other code.
 If rows do not begin at multiples of 16 bytes, ``copy_async`` moves the elements one by one, which is right and slower.
 
@@ -108,9 +108,9 @@ def tiles_of(form: Form) -> Tiles:
 
 @functools.cache
 def kernel_of(form: Form) -> Kernel:
-    """Returns the kernel of a form, for ``activation(alpha * a @ b + beta * c + bias)``: its parameters are alpha, a, b,
-    the bias if the form has one, beta and c. It runs a block of ``tiles_of(form).threads`` threads for each tile of
-    c."""
+    """Returns the kernel of a form, for ``activation(alpha * a @ b + beta * c + bias)``. Its parameters are alpha, a, b,
+    the bias if the form has one, beta and c. It runs a block of ``tiles_of(form).threads`` threads for each tile.
+    """
     sizes = tiles_of(form)
     tile_m, tile_n, warp_m, warp_n, step, inner, stages = sizes
     threads, warps_n = sizes.threads, tile_n // warp_n
@@ -130,6 +130,8 @@ def kernel_of(form: Form) -> Kernel:
     rounds = a_type is f32
     activate = _ACTIVATIONS[form.activation]
     has_bias, bias_type = form.bias is not None, form.bias
+    # With 128 registers a multiprocessor holds two blocks of 256 threads.
+    registers = None if exact or a_type is f64 else 128
 
     @device
     def fetch(slot: i64, first: i64, row: i64, column: i64, a: Any, b: Any, a_tiles: Any, b_tiles: Any) -> None:
@@ -176,8 +178,8 @@ def kernel_of(form: Form) -> Kernel:
 
     @device
     def multiply(total: Any, x: Any, y: Any) -> None:
-        """Adds a product of operands. Numbers of f32 are rounded to tf32, or split into two of tf32 each; the product of
-        the small parts is below f32's precision."""
+        """Adds a product of operands. Numbers of f32 are rounded to tf32, or split into two of tf32 each. The product
+        of the small parts is below f32's precision."""
         if exact:
             x_rest, y_rest = tensor.FragmentA((warp_m, inner), a_type), tensor.FragmentB((inner, warp_n), b_type)
             for i in unroll(range(warp_m * inner // 32)):
@@ -270,7 +272,7 @@ def kernel_of(form: Form) -> Kernel:
 
     if has_bias:
 
-        @kernel(block=threads, max_registers=128, unchecked=True)
+        @kernel(block=threads, max_registers=registers, unchecked=True)
         def matmul(
             alpha: wide,
             a: Slice2[a_type],
@@ -287,7 +289,7 @@ def kernel_of(form: Form) -> Kernel:
 
     else:
 
-        @kernel(block=threads, max_registers=128, unchecked=True)
+        @kernel(block=threads, max_registers=registers, unchecked=True)
         def matmul(alpha: wide, a: Slice2[a_type], b: Slice2[b_type], beta: wide, c: DisjointSlice2[c_type]) -> None:
             row, column = tile(c)
             if row < c.shape[0] and column < c.shape[1]:
