@@ -212,6 +212,7 @@ class SanitizedAccess:
         done = {
             "read": "a read of ",
             "write": "a write to ",
+            "copy": "an asynchronous copy to ",
             "atomic": "an atomic operation on ",
             "warp operation": "",
         }[self.access]

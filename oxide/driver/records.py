@@ -92,7 +92,11 @@ SANITIZED_CELL: Final = Layout(
 """The shadow of an element: a write, two reads, an atomic read and two atomic writes, each a ``sanitized_access``, and
 the time known on acquire. The driver allocates zeroed cells; sanitized code writes and reads them."""
 
+SANITIZED_COPY: Final = Layout("sanitized_copy", cell="address", cells="i64", group="i64")
+"""An asynchronous copy that its thread has not waited for: the shadow cells that it writes, and its group."""
+
 MAX_REPORTS: Final = 32
+MAX_COPIES: Final = 256
 THREADS: Final = 1024
 
 SANITIZED_STATE: Final = Layout(
@@ -100,6 +104,7 @@ SANITIZED_STATE: Final = Layout(
     FAULT,
     now="i64",  # counts accesses; 0 is before the first
     running="i64",  # the running block; -1 before the first
+    begun="i64",  # when the running block began
     barrier="i64",  # when the block last passed a barrier, or began
     phase="i64",  # barriers that the block has passed
     block_known="i64",  # the whole block knows everything up to this time, through atomics and a barrier
@@ -113,17 +118,20 @@ SANITIZED_STATE: Final = Layout(
     shared_init="address",
     shared_inits="address",  # in a cooperative launch, those of all blocks in a row; else null
     shared_bytes="i64",
+    copies="address",  # MAX_COPIES of ``sanitized_copy`` for each thread of a block
     report=f"i64[{MAX_REPORTS * SANITIZED_REPORT.size // 8}]",
     scratch="i64[64]@64",  # target of accesses that must not be made, vectors too
     # Per thread: barriers passed; time of its last release; time that acquiring would make known; time known;
     # time of its arrival at a synchronisation of its warp; for each lane of its warp, the time up to which that lane's
-    # accesses are ordered.
+    # accesses are ordered; the asynchronous copies that it has not waited for, and their groups that are closed.
     passed=f"i64[{THREADS}]",
     released=f"i64[{THREADS}]",
     acquired=f"i64[{THREADS}]",
     known=f"i64[{THREADS}]",
     arrived=f"i64[{THREADS}]",
     seen=f"i64[{THREADS * 32}]",
+    pending=f"i64[{THREADS}]",
+    groups=f"i64[{THREADS}]",
 )
 """The state of a sanitized launch, where the kernel expects its fault record. The driver prepares it and reads the
 findings (``driver/cpu/sanitizer.py``); sanitized code writes and reads it (``sanitizer/runtime.ll``)."""
@@ -189,6 +197,7 @@ RECORDS: Final = {
         SANITIZED_VIEW,
         SANITIZED_ACCESS,
         SANITIZED_CELL,
+        SANITIZED_COPY,
         SANITIZED_STATE,
         ALARM,
         COPY_ROW,

@@ -133,7 +133,9 @@ SANITIZED = 3
 """A fault record's ``claimed`` if the sanitizer has reports; ``index`` is the argument for ``published``."""
 
 WRITE, ATOMIC, BLOCK_SCOPE, ALSO_READS = 1, 2, 4, 8
-"""Flags of an access: the low bits of ``who``. The access's number starts at bit 4, the thread at bit 20 and the block
+ASYNCHRONOUS = WRITE | BLOCK_SCOPE
+"""Flags of an access: the low bits of ``who``. A write that is no atomic and has the scope's flag is an asynchronous
+copy, which its thread has not waited for. The access's number starts at bit 4, the thread at bit 20 and the block
 at bit 32."""
 
 REPORT_KINDS = ("out-of-bounds", "misaligned", "uninitialized", "race", "missing-lanes")

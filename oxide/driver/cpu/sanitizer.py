@@ -17,8 +17,16 @@ import numpy as np
 from oxide.driver import sanitizing
 from oxide.driver.base import Dim3
 from oxide.driver.cpu.cooperative import CooperativeRun, check_fits
-from oxide.driver.records import FAULT, SANITIZED_CELL, SANITIZED_REPORT, SANITIZED_STATE, SANITIZED_VIEW
-from oxide.driver.sanitizing import ATOMIC, WRITE, PointerWord, Sanitized
+from oxide.driver.records import (
+    FAULT,
+    MAX_COPIES,
+    SANITIZED_CELL,
+    SANITIZED_COPY,
+    SANITIZED_REPORT,
+    SANITIZED_STATE,
+    SANITIZED_VIEW,
+)
+from oxide.driver.sanitizing import ASYNCHRONOUS, ATOMIC, WRITE, PointerWord, Sanitized
 from oxide.errors import SanitizedAccess, SanitizerError
 
 if TYPE_CHECKING:
@@ -100,6 +108,8 @@ class SanitizedLaunch:
         if self._shared and "race" in self._sanitized.kinds:
             kept.append(_cells(self._shared, self._sanitized.shared_shift))
             state["shared_cells"] = kept[-1].ctypes.data
+            kept.append(np.zeros(MAX_COPIES * math.prod(self._block), SANITIZED_COPY.dtype))  # used where it is copied
+            state["copies"] = kept[-1].ctypes.data
         for first, end in self._order(blocks):
             run(first, end)
         while isinstance(run, CooperativeRun) and run.goes_on():
@@ -182,7 +192,8 @@ class SanitizedLaunch:
             sanitizing.OUT_OF_BOUNDS: f"is outside it: {inside}" if inside else "is outside it",
             sanitizing.MISALIGNED: f"is at an address, {address:#x}, that is no multiple of what its type needs",
             sanitizing.UNINITIALIZED: "finds memory that nothing has written" + (f": {inside}" if inside else ""),
-            sanitizing.RACE: f"is in a race: no barrier or atomic orders it{element}",
+            sanitizing.RACE: f"is in a race: no {'tensor.wait' if _is_copy(other) else 'barrier or atomic'} orders it"
+            + element,
             sanitizing.MISSING_LANES: f"has a mask that names {_lanes(address)} of its warp, which had returned: the "
             "result is undefined on a GPU. Let every lane of the mask reach it, and test whose result counts later",
         }[kind]
@@ -202,6 +213,8 @@ class SanitizedLaunch:
     def _access(self, who: int) -> SanitizedAccess:
         place = self._sanitized.accesses[who >> 4 & 0xFFFF]
         done = "atomic" if who & ATOMIC else "write" if who & WRITE else "read"
+        if _is_copy(who):
+            done = "copy"
         block = _coordinates((who >> 32) & 0xFFFFFFFF, self._grid)
         return SanitizedAccess(
             done, place.what, block, _coordinates(who >> 20 & 0x7FF, self._block), place.file, place.line
@@ -216,6 +229,11 @@ _GRAVITY = {
     sanitizing.MISSING_LANES: 3,
     sanitizing.UNINITIALIZED: 4,
 }
+
+
+def _is_copy(who: int) -> bool:
+    """Returns whether an access is an asynchronous copy that its thread has not waited for."""
+    return who & (ASYNCHRONOUS | ATOMIC) == ASYNCHRONOUS
 
 
 def _lanes(mask: int) -> str:

@@ -1,8 +1,8 @@
 """``oxide.tensor``: tensor cores and asynchronous copies in thread-level kernels.
 
 A warp computes a product of matrices together: each lane holds some elements of each operand in its registers, a
-fragment, and ``mma`` multiplies fragments. The terms and the layouts are those of the PTX ISA. ``fragments.py`` declares
-fragments, ``mma.py`` the products and ``copies.py`` the ways between fragments, shared memory and slices.
+fragment, and ``mma`` multiplies fragments. The terms and the layouts are those of the PTX ISA. ``fragments.py``
+declares fragments, ``mma.py`` the products and ``copies.py`` the ways between fragments, shared memory and slices.
 """
 
 from __future__ import annotations
