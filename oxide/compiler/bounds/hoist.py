@@ -142,7 +142,7 @@ def _attributes(symbol: str) -> tuple[str, ...]:
     if symbol.startswith("oxide.register."):
         # A thread's coordinates never change, so these calls have no side effects and may be moved.
         return "nounwind", "willreturn", "speculatable", "memory(none)"
-    if symbol.startswith(("oxide.f16.", "oxide.bf16.")):
+    if symbol.startswith(("oxide.f16.", "oxide.bf16.", "oxide.tf32.")):
         return "nounwind", "willreturn", "memory(none)"
     # An unknown call may be convergent: then LLVM must neither duplicate nor move it.
     return () if symbol.startswith(_HARMLESS) else ("convergent",)

@@ -37,6 +37,7 @@ ALONE = (
     "oxide.register.",
     "oxide.f16.",
     "oxide.bf16.",
+    "oxide.tf32.",
     "oxide.print.",
     "oxide.clock64",
     "oxide.nanosleep",

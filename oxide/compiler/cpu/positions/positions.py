@@ -66,7 +66,16 @@ from oxide.compiler.signature.signature import Closed
 from .scalarise import scalarise
 from .whole_blocks import Line, add_requirements
 
-_PURE = ("__nv_", "llvm.", "oxide.maxnum.", "oxide.minnum.", "oxide.f16.", "oxide.bf16.", "oxide.round_to_odd")
+_PURE = (
+    "__nv_",
+    "llvm.",
+    "oxide.maxnum.",
+    "oxide.minnum.",
+    "oxide.f16.",
+    "oxide.bf16.",
+    "oxide.tf32.",
+    "oxide.round_to_odd",
+)
 _IMPURE = ("llvm.nvvm.", "llvm.coro.", "llvm.mem", "llvm.stack", "llvm.lifetime")
 
 
