@@ -29,7 +29,8 @@ _OUTPUTS: dict[tuple[Any, Any], tuple[Any, ...]] = {
 _BIASES: dict[Any, tuple[Any, ...]] = {f32: _NARROW, f64: (f64, f32), i32: (i32,)}
 """The types of a bias by the type in which it is added."""
 
-_TYPES: dict[np.dtype[Any], Any] = {kind.dtype: kind for kind in (f16, bf16, f32, f64, i8, u8, i32)}
+_KINDS: tuple[Any, ...] = (f16, bf16, f32, f64, i8, u8, i32)
+_TYPES: dict[np.dtype[Any], Any] = {kind.dtype: kind for kind in _KINDS}
 _PRECISIONS = (None, "tf32", "f32")
 _ENOUGH_TILES = 100
 """The number of large tiles from which on they are used: a large GPU has about as many multiprocessors."""
@@ -149,12 +150,14 @@ def _launch_of(product: _Product) -> DeviceOperation[tuple[Any, ...]]:
     """Picks the kernel of a product and returns its launch."""
     (a, a_turned), (b, b_turned) = _laid_out("a", product.a), _laid_out("b", product.b)
     form = product.form(a_turned, b_turned)
-    biases = {} if product.bias is None else {"bias": product.bias}
-    require_apart("matmul", product.c, a=a, b=b, **biases)
+    biases = () if product.bias is None else (product.bias,)
+    require_apart("matmul", product.c, a=a, b=b)
+    for bias in biases:
+        require_apart("matmul", product.c, bias=bias)
     sizes, (m, n) = mma_products.tiles_of(form), product.c.shape
     config = LaunchConfig(max(1, -(-m // sizes.m) * -(-n // sizes.n)), sizes.threads)
     launch: DeviceOperation[tuple[Any, ...]] = mma_products.kernel_of(form)[config](
-        product.alpha, a, b, *biases.values(), product.beta, product.c
+        product.alpha, a, b, *biases, product.beta, product.c
     )
     return launch
 

@@ -108,13 +108,18 @@ def tiles_of(form: Form) -> Tiles:
 
 @functools.cache
 def kernel_of(form: Form) -> Kernel:
-    """Returns the kernel of a form, for ``activation(alpha * a @ b + beta * c + bias)``. Its parameters are alpha, a, b,
-    the bias if the form has one, beta and c. It runs a block of ``tiles_of(form).threads`` threads for each tile.
-    """
+    """Returns the kernel of a form, for ``activation(alpha * a @ b + beta * c + bias)``. Its parameters are alpha, a,
+    b, the bias if the form has one, beta and c. It runs a block of ``tiles_of(form).threads`` threads for each tile."""
     sizes = tiles_of(form)
     tile_m, tile_n, warp_m, warp_n, step, inner, stages = sizes
     threads, warps_n = sizes.threads, tile_n // warp_n
-    a_type, b_type, c_type, wide, accumulator = form.a, form.b, form.output, form.wide, form.accumulator
+    # mypy takes a name as a type if it is declared as Any.
+    a_type: Any = form.a
+    b_type: Any = form.b
+    c_type: Any = form.output
+    bias_type: Any = form.bias
+    wide: Any = form.wide
+    accumulator: Any = form.accumulator
     a_turned, b_turned, exact, pairs = form.a_turned, form.b_turned, form.exact, form.pairs
     itemsize = a_type.dtype.itemsize
     per_copy = 16 // itemsize
@@ -129,7 +134,7 @@ def kernel_of(form: Form) -> Kernel:
     held, ahead = warp_m * warp_n // 32, stages - 2
     rounds = a_type is f32
     activate = _ACTIVATIONS[form.activation]
-    has_bias, bias_type = form.bias is not None, form.bias
+    has_bias = form.bias is not None
     # With 128 registers a multiprocessor holds two blocks of 256 threads.
     registers = None if exact or a_type is f64 else 128
 
@@ -243,7 +248,7 @@ def kernel_of(form: Form) -> Kernel:
             value = wide(value + beta * wide(c.unchecked_mut[row, column]))
         if has_bias:
             value = wide(value + wide(bias[column]))
-        return activate(value)  # type: ignore[no-any-return]
+        return activate(value)
 
     @device
     def finish(
