@@ -19,7 +19,7 @@ _FIELD = re.compile(r"\{\{(\w+)(?:\[(%[\w.]+)\])?\}\}")
 
 
 def definitions(kinds: frozenset[str]) -> str:
-    """Returns the functions that sanitized code calls. They check only for ``kinds``."""
+    """Returns the functions that sanitized code calls. They check only for the kinds of faults in ``kinds``."""
     values = {
         "memory": "true" if "memory" in kinds else "false",
         "race": "true" if "race" in kinds else "false",

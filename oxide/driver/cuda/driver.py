@@ -5,7 +5,7 @@ Calls go through these interfaces, chosen by measurements on an H100 (``benchmar
 
 - Streams and events are cuda.core's. It calls the driver from compiled code, while ``cuda.bindings`` converts each
   handle first: recording an event takes 0.3 against 0.5, querying an event 1.4 against 1.6. The compiled form queries
-  them from C: the driver needs 1.35 for a query of a finished kernel, and 2.5 with the Python around it.
+  them from C: a query of a finished kernel takes 1.35 in the driver itself, and 2.5 when Python makes the call.
 - Launches are ``cuLaunchKernel`` through ``cuda.bindings``: cuda.core takes a little longer (3.6 against 3.3) and takes
   Python values, not the packed structure that the compiler defines.
 - Memory, copies and fills are ``cuda.bindings``: cuda.core's buffers own their memory, but the runtime itself decides
@@ -145,7 +145,7 @@ class CudaDriver:
             raise_core_failure(error, "cuStreamDestroy")
 
     def synchronize_stream(self, stream: CudaStream) -> None:
-        _give_back(stream)  # a caller that waits for a whole stream may look at allocated memory
+        _give_back(stream)  # a caller that waits for a whole stream may measure the allocated memory
         try:
             stream.core.sync()
         except Exception as error:
@@ -263,7 +263,8 @@ class CudaDriver:
         return int(address)
 
     def free_host(self, address: int) -> None:
-        # Waits for all work on the device (0.3 s during a kernel of 0.3 s): for pools, not for each result.
+        # Waits for all work on the device (0.3 s during a kernel of 0.3 s). So pools of memory call it, not each
+        # result.
         _enter(self._any_context())
         if not self._registered.free(address):
             check(driver.cuMemFreeHost(address)[0], "cuMemFreeHost")

@@ -190,7 +190,8 @@ def parameter_layout(ptx: str, entry: str) -> tuple[tuple[int, ...], int]:
     """Returns the offset of each parameter of an entry, naturally aligned, and their least total size, parsed from its
     PTX.
 
-    Not ``cuFuncGetParamInfo``: its list ends with an error, which compute-sanitizer reports as the program's.
+    The alternative, ``cuFuncGetParamInfo``, shows the end of the parameters by an error, which compute-sanitizer
+    reports as the program's.
     """
     places = []
     end = 0

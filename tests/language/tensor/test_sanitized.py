@@ -137,12 +137,12 @@ def test_a_pipeline_that_waits_for_enough_groups_is_clean() -> None:
 
 
 def test_a_wait_for_too_few_groups_is_found() -> None:
-    with pytest.raises(SanitizerError, match="no tensor.wait orders it"):
+    with pytest.raises(SanitizerError, match=r"no tensor.wait orders it"):
         run_pipelined(pipelined(2, 3))
 
 
 def test_a_stage_that_is_copied_to_while_others_read_it_is_found() -> None:
-    with pytest.raises(SanitizerError, match="an asynchronous copy to a SharedArray.* in a race"):
+    with pytest.raises(SanitizerError, match=r"an asynchronous copy to a SharedArray.* in a race"):
         run_pipelined(pipelined(1, 2))
 
 
