@@ -76,6 +76,8 @@ def _formatted(value: Any, spec: str) -> str:
         return value
     if isinstance(value, tuple):
         return f"({', '.join(_formatted(each, '') for each in value)}{',' * (len(value) == 1)})"
+    if isinstance(value, complex):
+        return f"({value.real:f}{value.imag:+f}j)"
     if not spec:
         return f"{value:f}" if isinstance(value, float) else str(value)
     letter = spec[-1] if spec[-1].isalpha() else ""
@@ -296,7 +298,7 @@ def _abs(call: Call, key: Key) -> Callable[..., Any] | None:
     if kind in INTEGERS:
         wrapped = WRAP[kind]
         return _converted(call, lambda a: wrapped(abs(a)))
-    return _converted(call, abs) if kind in FLOATS else None
+    return _converted(call, abs) if kind in FLOATS and kind == call.signature.arguments[0] else None
 
 
 def _fma(call: Call, key: Key) -> Callable[..., Any] | None:

@@ -17,7 +17,7 @@ from oxide.compiler.source.typings import Elements
 from oxide.language import narrow
 from oxide.language.types import ScalarType
 
-from .numbers import BITS, CONVERT, FLOATS, bits_of
+from .numbers import CONVERT, bits_of
 from .threads import Thread, current, here
 from .views import TileView, VectorView, line_of, tile_of
 
@@ -29,6 +29,8 @@ _DTYPES = {
     **{name: np.dtype(f"uint{form.bits}") for name, form in narrow.FORMATS.items()},
     "f32": np.dtype(np.float32),
     "f64": np.dtype(np.float64),
+    "c64": np.dtype(np.complex64),
+    "c128": np.dtype(np.complex128),
     "bool_": np.dtype(np.bool_),
 }
 """The dtypes of elements. Narrow floats are held as their bits, which do not depend on ``ml_dtypes``."""
@@ -70,7 +72,7 @@ class Memory:
 
     @property
     def zero(self) -> Any:
-        return False if self.dtype == "bool_" else 0.0 if self.dtype in FLOATS else 0
+        return self.convert(0)
 
     def get(self, place: int) -> Any:
         current().launch.spend()
@@ -603,7 +605,7 @@ class ConstantArray(BaseArray):
 def _scalars() -> dict[str, Any]:
     from oxide.language import types
 
-    return {name: getattr(types, name) for name in BITS}
+    return {name: getattr(types, name) for name in CONVERT}
 
 
 SCALARS: dict[str, Any] = _scalars()

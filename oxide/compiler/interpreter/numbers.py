@@ -1,8 +1,8 @@
 """The numbers of kernels as Python's numbers: conversions, and operators for the types that the front end found.
 
-An integer is an ``int`` in the range of its type. A float of any width is a ``float`` that its type can represent. So a
-debugger shows ordinary numbers. Each result is rounded once. It is computed exactly, or in double precision if that
-rounds to the same number.
+An integer is an ``int`` in its type's range, a float of any width a ``float`` that its type holds, a complex number a
+``complex`` of two such floats. So a debugger shows ordinary numbers. Each result, or each step of a complex one, is
+computed exactly, or in a double where that rounds to the same, and rounded once.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ Convert: TypeAlias = Callable[[Any], Any]
 SIGNED = ("i8", "i16", "i32", "i64")
 INTEGERS = (*SIGNED, "u8", "u16", "u32", "u64")
 FLOATS = (*narrow.FORMATS, "f32", "f64")
+PARTS = {"c64": "f32", "c128": "f64"}
+"""For each complex type, the type of its parts."""
 BITS = {
     **{name: int(name[1:]) for name in INTEGERS},
     **{name: form.bits for name, form in narrow.FORMATS.items()},
@@ -88,7 +90,20 @@ def _converter(kind: str) -> Convert:
 
 
 CONVERT: dict[str, Convert] = {kind: _converter(kind) for kind in (*INTEGERS, *FLOATS, "bool_")}
-"""For each type, a function that converts a number of any type to it."""
+"""Of each type, the conversion of a number of any type to it. That to a complex type also takes two parts."""
+
+
+def _complex_converter(kind: str) -> Callable[..., complex]:
+    part = CONVERT[PARTS[kind]]
+
+    def convert(value: Any, imag: Any = 0.0) -> complex:
+        real, imag = (value.real, value.imag) if type(value) is complex else (value, imag)
+        return complex(part(real), part(imag))
+
+    return convert
+
+
+CONVERT |= {kind: _complex_converter(kind) for kind in PARTS}
 
 
 def conversion(source: str, target: str) -> Convert | None:
@@ -102,6 +117,8 @@ def conversion(source: str, target: str) -> Convert | None:
     ):
         return None
     if source in FLOATS and target in FLOATS and (target == "f64" or (target == "f32" and source != "f64")):
+        return None
+    if source in PARTS and target == "c128":
         return None
     return CONVERT[target]
 
@@ -194,6 +211,22 @@ _FLOAT: dict[str, Callable[[float, float], float]] = {
 }
 
 
+def _of_complex(name: str, kind: str) -> Callable[[complex, complex], complex] | None:
+    """Returns an operator on complex numbers. Each product and each sum of parts is rounded."""
+    rounded = ROUND[PARTS[kind]]
+    if name in ("Add", "Sub"):
+        of_parts = _FLOAT[name]
+        return lambda a, b: complex(rounded(of_parts(a.real, b.real)), rounded(of_parts(a.imag, b.imag)))
+    if name != "Mult":
+        return None
+
+    def multiply(a: complex, b: complex) -> complex:
+        real = rounded(rounded(a.real * b.real) - rounded(a.imag * b.imag))
+        return complex(real, rounded(rounded(a.real * b.imag) + rounded(a.imag * b.real)))
+
+    return multiply
+
+
 _UNARY: dict[str, Callable[[Any], Any]] = {"USub": operator.neg, "UAdd": operator.pos, "Invert": operator.invert}
 
 
@@ -214,6 +247,8 @@ def binary(name: str, left: str, right: str, result: str) -> Callable[[Any, Any]
             return of_floats
         rounded = ROUND[result]
         return lambda a, b: rounded(of_floats(a, b))
+    if result in PARTS:
+        return _of_complex(name, result)
     if result == "bool_":
         return _INTEGER[name] if name in ("BitAnd", "BitOr", "BitXor") else None
     wrapped = WRAP.get(result)
@@ -235,9 +270,8 @@ def _shift(name: str, result: str, wrapped: Callable[[int], int]) -> Callable[[i
 
 
 def unary(name: str, result: str) -> Callable[[Any], Any] | None:
-    """Returns the function of a unary operator. Its operand must have been converted to the result's type. None if the
-    interpreter has no such function."""
-    if result in FLOATS:
+    """Returns an operator on a number that has been converted to its result's type; None if there is none."""
+    if result in FLOATS or result in PARTS:
         return _UNARY.get(name) if name != "Invert" else None
     wrapped = WRAP.get(result)
     of_integers = _UNARY.get(name)

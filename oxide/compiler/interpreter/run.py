@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
+from oxide.compiler.signature.complex_parameters import Parts
 from oxide.compiler.signature.generic_parameters import Lifted
 from oxide.compiler.signature.signature import Closed, Parameter
 from oxide.compiler.signature.tuples import Fields
@@ -17,8 +18,9 @@ from oxide.language import narrow
 
 from .functions import Refused
 from .memory import AtomicSlice, DisjointSlice, Memory, Slice
+from .native import Native
 from .numbers import CONVERT, FLOATS
-from .rewrite import FunctionValue, Interpreter, Native
+from .rewrite import FunctionValue, Interpreter
 from .threads import Fault, Launch, Triple, run_alone, run_together
 
 
@@ -90,11 +92,10 @@ class InterpretedKernel:
 def _argument(parameter: Closed, value: Any) -> Any:
     assert isinstance(parameter, Parameter), "numba-cuda's arrays are refused before"
     if isinstance(parameter.lifted, Lifted):
-        numbers = zip(parameter.lifted.parts, value, strict=True)
-        return FunctionValue(tuple(_number(part, number) for part, number in numbers))
+        words = iter(value)
+        return FunctionValue(tuple(_element(part, words) for part in parameter.lifted.parts))
     if parameter.lifted is not None:
-        assert isinstance(parameter.lifted, Fields), "complex numbers are refused before"
-        return _tuple(parameter.lifted, iter(value))
+        return _element(parameter, iter(value))
     if parameter.kind == "scalar":
         return _number(parameter, value)
     address, *shape = value
@@ -114,9 +115,12 @@ def _number(parameter: Parameter, word: Any) -> Any:
     return CONVERT[kind](float(word) if kind in FLOATS else int(word))
 
 
-def _tuple(fields: Fields, words: Iterator[Any]) -> Any:
-    elements = [
-        _tuple(element.lifted, words) if isinstance(element.lifted, Fields) else _number(element, next(words))
-        for element in fields.elements
-    ]
-    return fields.made_of(*elements) if fields.names else tuple(elements)
+def _element(parameter: Parameter, words: Iterator[Any]) -> Any:
+    """Returns a number or a tuple as the interpreter has it, from the next of the words."""
+    fields = parameter.lifted
+    if isinstance(fields, Fields):
+        elements = [_element(element, words) for element in fields.elements]
+        return fields.made_of(*elements) if fields.names else tuple(elements)
+    if isinstance(fields, Parts):
+        return complex(*(_number(part, next(words)) for part in fields.parts))
+    return _number(parameter, next(words))

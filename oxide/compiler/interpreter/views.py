@@ -1,13 +1,18 @@
-"""Views of slices in an interpreted kernel: ``MatrixView``, its rows, columns and tiles, and ``zip_exact``."""
+"""Views of slices in a kernel that is interpreted: ``MatrixView``, its rows, columns and tiles, and ``zip_exact``.
+
+Strides, places and sizes are signed words, as in compiled code: a ``u64`` of 2**63 or more is negative, so outside.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any, Protocol, final
 
+from .numbers import GREATEST, WRAP
 from .threads import current, here
 
-_GREATEST = 2**63 - 1
+_GREATEST = GREATEST["i64"]
+_signed = WRAP["i64"]
 
 
 class Matrix(Protocol):
@@ -25,17 +30,20 @@ class Matrix(Protocol):
 @final
 class MatrixView:
     def __init__(self, matrix: Matrix, stride: int) -> None:
-        self._matrix, self._stride = matrix, stride
+        self._matrix, self._stride = matrix, _signed(stride)
 
     def row(self, i: int, k: int) -> VectorView:
+        i, k = _signed(i), _signed(k)
         bad = self._problem(i, 0, 1, k)
         return VectorView(self._matrix, i * self._stride, k, 1, bad)
 
     def col(self, j: int, k: int) -> VectorView:
+        j, k = _signed(j), _signed(k)
         bad = self._problem(0, j, k, 1)
         return VectorView(self._matrix, j, k, self._stride, bad)
 
     def tile(self, row: int, col: int, rows: int, cols: int) -> TileView:
+        row, col, rows, cols = map(_signed, (row, col, rows, cols))
         bad = self._problem(row, col, rows, cols)
         return TileView(self._matrix, row * self._stride + col, (rows, cols), self._stride, bad)
 
@@ -151,6 +159,7 @@ def line_of(matrix: Matrix, index: int, axis: int) -> VectorView:
 def tile_of(matrix: Matrix, row: int, col: int, rows: int, cols: int) -> TileView:
     """Returns a tile of a slice of two axes."""
     height, width = matrix.shape
+    row, col, rows, cols = map(_signed, (row, col, rows, cols))
     bad = None
     for axis, (first, count, length) in reversed([*enumerate(((row, rows, height), (col, cols, width)))]):
         if not (0 <= count <= length and 0 <= first <= length - count):

@@ -71,7 +71,7 @@ def compile_ptx(
         optimised = parse(str(module))
         hide_amounts(optimised)
         module = link([header(machine) + str(optimised)])
-    return Code(target, entry, as_specified(machine.emit_assembly(module)).encode())
+    return Code(target, entry, as_specified(machine.emit_assembly(module)).encode(), kernel.shared.beyond_static)
 
 
 def sites_left(kernel: PortableKernel, name: str, signature: tuple[Closed, ...]) -> frozenset[int]:

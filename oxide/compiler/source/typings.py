@@ -43,6 +43,9 @@ class Call:
     captures: bool = False
     """True if the callee is a value in the kernel that holds the numbers that the function captures."""
     made: Elements | None = None
+    tuples: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    """The types of the elements of each argument that is a tuple of numbers; ``"float"`` of a Python float, which takes
+    the type that it meets."""
 
 
 @final
@@ -65,7 +68,9 @@ class TypedFunction:
     arrays: dict[int, Elements] = field(default_factory=dict)
     """The shapes and element types of the constant arrays."""
     variables: dict[str, set[str]] = field(default_factory=dict)
-    """The types of each variable and of all values that are assigned to it."""
+    """The types of each variable and of all that is assigned to it."""
+    reads: dict[str, dict[int, str]] = field(default_factory=dict)
+    """The type of each variable in each expression or statement that reads it."""
     parameters: tuple[str, ...] = ()
     """The types of the parameters."""
     result: str = ""

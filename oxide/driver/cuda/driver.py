@@ -44,7 +44,7 @@ from oxide.driver.cuda.handles import CudaContext, CudaEvent, CudaStream, open_c
 from oxide.driver.cuda.host_memory import LARGE_BYTES, RegisteredMemory
 from oxide.driver.cuda.kernels import BLOCK, ONE, fill_grid, fill_params, report_params
 from oxide.driver.cuda.launch import HostFunctions, ParameterPacket, call_from_c, launch_from_c
-from oxide.driver.cuda.module import CudaFunction, load_function, unload
+from oxide.driver.cuda.module import CudaFunction, load_function, unload, whole_shared
 from oxide.driver.cuda.peer import open_peer_access
 from oxide.driver.cuda.probe import available, libcuda, unavailable_reason
 from oxide.driver.cuda.target import ptx_target
@@ -342,9 +342,10 @@ class CudaDriver:
         from oxide.driver.cuda.resources import resources_of
 
         _enter(self._context(function.device))
+        whole = shared_bytes
         if shared_bytes > function.shared_limit:
-            _grant_shared(function, shared_bytes)
-        return resources_of(function, code, threads, shared_bytes)
+            whole = whole_shared(function, shared_bytes)
+        return resources_of(function, code, threads, shared_bytes, whole)
 
     def launch(
         self,
@@ -356,7 +357,7 @@ class CudaDriver:
         stream: CudaStream,
     ) -> None:
         if shared_bytes > function.shared_limit:
-            _grant_shared(function, shared_bytes)
+            shared_bytes = whole_shared(function, shared_bytes)
         if len(params) < function.parameter_bytes:
             # The driver would read beyond the buffer.
             raise failure(_INVALID_VALUE, "cuLaunchKernel", _short_of_parameters(function, params))
@@ -546,21 +547,6 @@ def _is_over(code: int, call: str) -> bool:
     if code == _NOT_READY:
         return False
     raise failure(code, call)
-
-
-def _grant_shared(function: CudaFunction, shared_bytes: int) -> None:
-    """Opts in to more dynamic shared memory than the default 48 KiB."""
-    attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-    (error,) = driver.cuFuncSetAttribute(function.handle, attribute, shared_bytes)
-    if error:
-        most = core.Device(function.device).properties.max_shared_memory_per_block_optin
-        raise failure(
-            error,
-            "cuFuncSetAttribute",
-            f"kernel {function.entry} was launched with {shared_bytes} bytes of dynamic shared memory; the device "
-            f"gives a block {most} at most, static shared memory included",
-        )
-    function.shared_limit = shared_bytes
 
 
 def _launch_failure(code: int, function: CudaFunction, grid: Dim3, block: Dim3, shared_bytes: int) -> DeviceError:

@@ -169,10 +169,10 @@ def _compiled(
     bits = result in narrow.FORMATS
     memory = np.zeros(1, closed[-1].scalar.bits if bits else closed[-1].dtype)
     address = memory.ctypes.data
-    converts = [parameter.convert for parameter in closed[:-1]]
+    all_words = [parameter.words for parameter in closed[:-1]]
 
     def call(*args: Any) -> Any:
-        words = [convert(arg) for convert, arg in zip(converts, args, strict=True)]
+        words = [word for words_of, arg in zip(all_words, args, strict=True) for word in words_of(arg)]
         function.bind((1, 1, 1), (1, 1, 1), 0, special.pack_words([*words, address, 1], 0))(0, 1)
         value = memory.item(0)
         return narrow.number_of(result, value) if bits else value

@@ -32,6 +32,7 @@ from oxide.compiler.check.vocabulary import LARGEST, LEAST
 from oxide.compiler.source.source import Span
 from oxide.messages import written
 
+from .integer_constants import FoldIntegers
 from .registry import session
 from .slices import RefType
 from .tiles import TileRefType
@@ -323,6 +324,7 @@ def replace_passes(passes: list[tuple[Any, str]]) -> list[tuple[Any, str]]:
             kind = TranslateBytecode
         elif kind is typed_passes.NopythonTypeInference:
             result.append((CheckNames, "check the names from outside"))
+            result.append((FoldIntegers, "compute with known integers"))
         result.append((kind, text))
         if kind is typed_passes.NopythonTypeInference:
             result.append((CheckReferences, "check what is bound to the names of references"))

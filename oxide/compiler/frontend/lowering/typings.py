@@ -18,7 +18,7 @@ from numba.cuda.core.compiler_machinery import AnalysisPass
 from oxide.compiler.check.numbering import Numbered, numbered
 from oxide.compiler.source.typings import Call, Elements, Signature, TypedFunction
 
-from .complex_numbers import COMPLEX_LITERAL
+from .complex_numbers import COMPLEX_LITERAL, complex_of
 from .constant import ConstantArrayType
 from .function import DeviceDispatcher, FunctionValueType
 from .registry import session
@@ -110,6 +110,7 @@ class _Keeper:
         typed.result = name_of(self.state.return_type)
         statements = [s for _, block in sorted(self.state.func_ir.blocks.items()) for s in block.body]
         for statement in statements:
+            self._reads(statement)
             if isinstance(statement, numba_ir.Assign):
                 self._assignment(statement)
         for statement in statements:
@@ -119,6 +120,16 @@ class _Keeper:
         for statement in statements:
             if isinstance(statement, numba_ir.Assign) and statement.target.name.startswith("$phi"):
                 self._join(statement)
+
+    def _reads(self, statement: Any) -> None:
+        read = statement.value if isinstance(statement, numba_ir.Assign) else statement
+        if _is_phi(read) or not isinstance(read, numba_ir.Expr | numba_ir.Var | numba_ir.Stmt):
+            return
+        number = read.loc.line if isinstance(read, numba_ir.Expr) else statement.loc.line
+        for variable in [read] if isinstance(read, numba_ir.Var) else read.list_vars():
+            if not variable.name.startswith("$"):
+                kinds = self.typed.reads.setdefault(variable.unversioned_name, {})
+                kinds[number] = name_of(self.typemap[variable.name])
 
     def _assignment(self, statement: Any) -> None:
         number, value, name = statement.loc.line, statement.value, statement.target.name
@@ -138,7 +149,7 @@ class _Keeper:
                 return
             case numba_ir.Const() | numba_ir.Global() | numba_ir.FreeVar():
                 self.globals[name] = value.value
-                if isinstance(value.value, bool | int | float | np.generic) and kind:
+                if isinstance(value.value, bool | int | float | complex | np.generic) and kind:
                     typed.constants.setdefault(number, value.value)
                 elif isinstance(value.value, np.ndarray):
                     self._constant_array(number, value.value, self.typemap[name])
@@ -146,7 +157,7 @@ class _Keeper:
                 found = self.globals.get(value.value.name)
                 if isinstance(found, ModuleType | type) and hasattr(found, value.attr):
                     self.globals[name] = outside = getattr(found, value.attr)
-                    if isinstance(outside, bool | int | float | np.generic) and kind:
+                    if isinstance(outside, bool | int | float | complex | np.generic) and kind:
                         typed.constants.setdefault(number, outside)
                     elif isinstance(outside, np.ndarray):
                         self._constant_array(number, outside, self.typemap[name])
@@ -167,6 +178,9 @@ class _Keeper:
     def _call(self, number: int, expression: Any) -> None:
         kind, found = self.typemap[expression.func.name], self.calltypes[expression]
         call = Call(_signature(found))
+        for place, argument in enumerate(found.args):
+            if isinstance(argument, types.BaseTuple) and all(map(name_of, argument)):
+                call.tuples[place] = tuple("float" if part == OPEN else name_of(part) for part in argument)
         if isinstance(kind, types.NumberClass):
             call.callee = name_of(kind.dtype)
         elif isinstance(kind, FunctionValueType):
@@ -178,7 +192,8 @@ class _Keeper:
         elif isinstance(kind, types.RecursiveCall):
             call.callee = self.kept.of(kind.dispatcher_type.dispatcher.py_func, found.args)
         elif isinstance(kind, types.Function):
-            call.callee = kind.typing_key
+            of_complex = kind.typing_key is complex_of
+            call.callee = name_of(found.return_type) if of_complex else kind.typing_key
         elif isinstance(kind, types.BoundFunction):
             call.callee = None
         else:
