@@ -146,7 +146,7 @@ def _thread(kernel: PortableKernel, signature: tuple[Closed, ...]) -> str:
     """Returns the coroutine, which fills in a context and calls the kernel."""
     types = parameters.word_types(signature)
     words = [f"%word.{number}" for number in range(len(types))]
-    declaration, call = parameters.call(kernel, "%context", words, types)
+    declaration, call = parameters.call(kernel.function, "%context", words, types)
     structure = "{ " + ", ".join([*types, "ptr"]) + " }"
     loads = "\n".join(
         f"  %word.at.{number} = getelementptr {structure}, ptr %params, i32 0, i32 {number}\n"

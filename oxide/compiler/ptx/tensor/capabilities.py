@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from oxide.compiler.ir.portable import PortableKernel
 from oxide.compiler.source.source import located_in
 
@@ -12,20 +14,35 @@ _NEEDS = {
     "oxide.tensor.copy_async.": ("tensor.copy_async", (8, 0), "assign the elements, array[i] = source[j]"),
     "oxide.tensor.commit": ("tensor.commit", (8, 0), "copies by assignment need no group"),
     "oxide.tensor.wait.": ("tensor.wait", (8, 0), "copies by assignment need no wait"),
+    "oxide.tensor.barrier.": ("tensor.Barrier", (9, 0), "thread.sync_threads() lets a block's threads meet"),
+    "oxide.tensor.load_tile.": ("tensor.load_tile", (9, 0), "tensor.copy_async copies neighbours"),
+    "oxide.tensor.wgmma": ("tensor.wgmma", (9, 0), "tensor.mma multiplies fragments of a warp"),
+    "oxide.tensor.registers.": ("tensor.increase_registers", (9, 0), "leave it out"),
 }
 """By the prefixes of the primitives: the function, the least compute capability, and what older GPUs have instead."""
+
+_HOPPER = ("oxide.tensor.wgmma", "oxide.tensor.registers.")
+"""The prefixes of the primitives that compute capability 9.0 alone has."""
+
+
+def architecture(arch: str, symbols: Collection[str]) -> str:
+    """Returns the name of an architecture as LLVM and ptxas take it for a kernel with these symbols: ``sm_90a`` for the
+    instructions that only Hopper has."""
+    return "sm_90a" if arch == "sm_90" and any(symbol.startswith(_HOPPER) for symbol in symbols) else arch
 
 
 def check_capability(kernel: PortableKernel, capability: int) -> None:
     """Raises ``CompileError`` for the first call that a compute capability, such as 75, has no instruction for."""
     for call in kernel.module.calls:
         for prefix, (function, needed, instead) in _NEEDS.items():
-            if not call.called.startswith(prefix) or capability >= needed[0] * 10 + needed[1]:
+            only = prefix.startswith(_HOPPER)
+            least = needed[0] * 10 + needed[1]
+            if not call.called.startswith(prefix) or capability == least or (capability > least and not only):
                 continue
             place = kernel.sites[call.arguments[-1].integer or 0]
             raise located_in(
                 place.file,
                 place.line,
-                f"kernel {kernel.name}: {function} needs compute capability {needed[0]}.{needed[1]}, and this code is "
+                f"kernel {kernel.name}: {function} needs compute capability {needed[0]}.{needed[1]}{' itself' * only}, and this code is "
                 f"for {capability // 10}.{capability % 10}; {instead}",
             )
