@@ -108,14 +108,15 @@ class Entry:
             content = disk.read(self._code_name(target))
             if content is None:
                 return None
-            entry, _, image = content.partition(b"\n")
-            found = self._codes[target] = Code(target, entry.decode(), image)
+            head, _, image = content.partition(b"\n")
+            entry, array_bytes = head.decode().split()
+            found = self._codes[target] = Code(target, entry, image, int(array_bytes))
         return found
 
     def keep_code(self, code: Code) -> None:
         """Stores the machine code for its target."""
         self._codes[code.target] = code
-        disk.write(self._code_name(code.target), code.entry.encode() + b"\n" + code.image)
+        disk.write(self._code_name(code.target), f"{code.entry} {code.array_bytes}\n".encode() + code.image)
 
     def _facts_on_disk(self) -> Facts | None:
         text = disk.read(f"{self.name}.facts")

@@ -29,6 +29,7 @@ Dim3: TypeAlias = tuple[int, int, int]
 MAX_THREADS_PER_BLOCK: Final = 1024
 MAX_BLOCK: Final = (1024, 1024, 64)
 MAX_GRID: Final = (2**31 - 1, 65535, 65535)
+MAX_SHARED_BYTES: Final = 227 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +59,15 @@ LOOP_FREE_ENTRY = "oxide_run_loop_free_blocks"
 class Code:
     """Machine code for one kernel: PTX text or a native object file, and the symbol to launch.
 
-    ``sanitized`` is what the CPU device needs to run a sanitized kernel.
+    ``array_bytes`` is the dynamic shared memory that PTX needs for its ``SharedArray``s, in front of what a launch asks
+    for. It is 0 if they fit in static shared memory. ``sanitized`` is what the CPU device needs to run a sanitized
+    kernel.
     """
 
     target: Target
     entry: str
     image: bytes
+    array_bytes: int = 0
     sanitized: Sanitized | None = None
 
     @property
@@ -102,10 +106,10 @@ class KernelResources:
 
     ``registers`` and ``local_bytes`` are per thread. Local memory holds what did not fit in registers, and arrays
     indexed by a variable. ``spill_bytes`` is the part of it to which the assembler spilled registers, None if the
-    assembler does not say. ``shared_bytes`` is a block's static shared memory, ``constant_bytes`` the kernel's
-    constants. ``blocks_per_multiprocessor`` is how many blocks of ``block`` threads with ``dynamic_shared_bytes`` of
-    dynamic shared memory are resident at once, 0 if not even one fits. ``occupancy`` is the number of their warps, as a
-    fraction of the most that a multiprocessor holds.
+    assembler does not say. ``shared_bytes`` is for a block's ``SharedArray``s, ``dynamic_shared_bytes`` for its
+    ``DynamicSharedArray``s. ``constant_bytes`` is for the kernel's constants. ``blocks_per_multiprocessor`` is how many
+    blocks of ``block`` threads are resident at once, 0 if not even one fits. ``occupancy`` is the number of their
+    warps, as a fraction of the most that a multiprocessor holds.
     """
 
     registers: int

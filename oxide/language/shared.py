@@ -52,12 +52,13 @@ class SharedArray(_Elements[T], AtomicAccess[T], VectorReads[T, Index], VectorWr
     """An array that the threads of a block share: ``tile = SharedArray((16, 17), f32)``, then ``tile[row, col]``.
 
     ``shape`` is a constant, or a tuple of up to three; ``dtype`` is one of oxide's scalar types. All calls at one place
-    in the source return the same array. A kernel's static arrays take at most 48 KiB together, more is a
-    ``CompileError``; a ``DynamicSharedArray`` may be larger. Elements of 32 and 64 bits also have the atomic methods:
-    ``bins.fetch_add(i, 1)``.
+    in the source return the same array. ``alignment`` is a constant power of two from 16, the default, to 1024: the
+    first element's address is a multiple of it. A kernel's arrays take at most 227 KiB together, more is a
+    ``CompileError``. Every GPU gives 48 KiB; one that gives less than a kernel takes refuses its launch with a
+    ``DeviceError``. Elements of 32 and 64 bits also have the atomic methods: ``bins.fetch_add(i, 1)``.
     """
 
-    def __init__(self, shape: int | tuple[int, ...], dtype: type[T]) -> None:
+    def __init__(self, shape: int | tuple[int, ...], dtype: type[T], alignment: int = 16) -> None:
         _only_in_a_kernel("SharedArray")
 
 
@@ -66,7 +67,8 @@ class DynamicSharedArray(_Elements[T], AtomicAccess[T], VectorReads[T, Index], V
     """The block's dynamic shared memory as an array of one axis, with its length set by the launch.
 
     ``LaunchConfig(…, shared_mem_bytes=n)`` gives it ``n // dtype's bytes`` elements; ``len()`` returns the number.
-    Every ``DynamicSharedArray`` of a kernel starts at the same address, as ``extern __shared__`` does in CUDA C++.
+    Every ``DynamicSharedArray`` of a kernel starts at the same address, as ``extern __shared__`` does in CUDA C++. It
+    overlaps no ``SharedArray``.
     """
 
     def __init__(self, dtype: type[T]) -> None:

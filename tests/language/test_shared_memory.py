@@ -34,6 +34,7 @@ from oxide import (
     zeros,
     zip,
 )
+from oxide.compiler.ptx.ptx import target_of
 
 RANDOM = np.random.default_rng(7)
 WIDTH = 16
@@ -188,6 +189,141 @@ def test_more_than_48_kib_of_dynamic_shared_memory_is_granted() -> None:
             element.value = values[len(values) - 1]
 
     assert launch(LaunchConfig(1, 1, shared_mem_bytes=96 * 1024), far, zeros(1, np.int32))[0] == 5
+
+
+@kernel
+def large_tiles(x: Slice[i32], y: DisjointSlice[i32]) -> None:
+    """Reverses 128 numbers through 68 KiB of arrays, each of which a mistaken offset would overwrite."""
+    odd = SharedArray(3, u8)
+    rows = SharedArray((128, 64), i32, alignment=1024)
+    last = SharedArray((2, 64, 64), i32, alignment=256)
+    wide = SharedArray(7, f64)
+    t = thread.thread_idx.x
+    for column in range(64):
+        rows[t, column] = x[t] + column
+        last[t // 64, t % 64, column] = x[t] - column
+    if t < 3:
+        odd[t] = 200
+    if t < 7:
+        wide[t] = 0.5
+    thread.sync_threads()
+    other, total = 127 - t, 0
+    for column in range(64):
+        total += rows[other, column] + last[other // 64, other % 64, column]
+    element = y.get_mut(thread.index_1d())
+    if element is not None:
+        element.value = i32(total // 128 + i64(odd[t % 3]) - 200 + i64(2.0 * wide[t % 7]) - 1)
+
+
+def test_static_arrays_beyond_48_kib_are_separate_and_whole() -> None:
+    x = RANDOM.integers(-1000, 1000, 128).astype(np.int32)
+    np.testing.assert_array_equal(
+        launch(LaunchConfig(3, 128), large_tiles, h2d(x), zeros(384, np.int32))[:128], x[::-1]
+    )
+
+
+def test_large_arrays_are_in_a_graph_as_in_a_launch() -> None:
+    x = RANDOM.integers(-1000, 1000, 128).astype(np.int32)
+    source, output = h2d(x).sync(), zeros(128, np.int32).sync()
+    graph = large_tiles[1, 128](source, output).graph()
+    graph.launch().sync()
+    graph.launch().sync()
+    np.testing.assert_array_equal(d2h(output).sync(), x[::-1])
+
+
+def test_a_dynamic_array_begins_after_large_static_ones_with_the_length_of_the_launch() -> None:
+    @kernel
+    def both(y: DisjointSlice[i64]) -> None:
+        first = SharedArray((100, 130), f32)
+        second = SharedArray(5, u8)
+        sized = DynamicSharedArray(i64)
+        t = thread.thread_idx.x
+        for row in range(t, 100, 64):
+            for column in range(130):
+                first[row, column] = -1.0
+        if t < 5:
+            second[t] = 255
+        thread.sync_threads()
+        sized[t] = 100 + t
+        sized[len(sized) - 1 - t] = 1000 + t
+        thread.sync_threads()
+        wrong = 0
+        for row in range(100):
+            for column in range(130):
+                if first[row, column] != -1.0:
+                    wrong += 1
+        for i in range(5):
+            if second[i] != 255:
+                wrong += 1
+        element = y.get_mut(thread.index_1d())
+        if element is not None:
+            element.value = sized[t] + sized[len(sized) - 1 - t] + 1_000_000 * len(sized) + 10_000_000_000 * wrong
+
+    t = np.arange(64)
+    y = launch(LaunchConfig(1, 64, shared_mem_bytes=8 * 160 + 4), both, zeros(64, np.int64))
+    np.testing.assert_array_equal(y, 1100 + 2 * t + 160_000_000)
+
+
+def test_large_arrays_of_all_blocks_live_across_the_barrier_of_the_grid() -> None:
+    @kernel
+    def passed_on(y: DisjointSlice[i32]) -> None:
+        kept = SharedArray((64, 256), i32, alignment=512)
+        t = thread.thread_idx.x
+        for column in range(256):
+            kept[t, column] = thread.block_idx.x * 1000 + t
+        thread.sync_grid()
+        element = y.get_mut(thread.index_1d())
+        if element is not None:
+            element.value = kept[63 - t, t]
+
+    y = launch(LaunchConfig(4, 64), passed_on, zeros(256, np.int32))
+    np.testing.assert_array_equal(y.reshape(4, 64), np.arange(4)[:, None] * 1000 + 63 - np.arange(64))
+
+
+def test_an_index_outside_a_large_array_is_a_fault_of_that_array() -> None:
+    @kernel
+    def outside(n: i64, y: DisjointSlice[f32]) -> None:
+        first = SharedArray((64, 200), f32)
+        second = SharedArray((32, 4), f32)
+        first[0, 0] = 1.0
+        second[n, 2] = 2.0
+        element = y.get_mut(thread.index_1d())
+        if element is not None:
+            element.value = first[0, 0]
+
+    with pytest.raises(BoundsError) as caught:
+        outside[1, 1](32, zeros(1)).sync()
+    assert (caught.value.parameter, caught.value.indices) == ("SharedArray((32, 4), f32)", (32, 2))
+
+
+def test_the_gpus_code_has_large_arrays_at_offsets_of_one_aligned_region() -> None:
+    ptx = large_tiles.ptx()
+    (declared,) = re.findall(r"\.shared .*", ptx)
+    assert declared == ".shared .align 1024 .b8 oxide_dynamic_shared[];"
+    assert ".extern .shared" in ptx
+    assert "ld.shared" in ptx
+    assert not re.search(r"\b(ld|st)\.(b|u|s|f)\d", ptx), "an access is generic"
+    code = large_tiles.specialize().code(target_of("large_tiles", (9, 0)))
+    assert code.array_bytes == 1024 + 128 * 64 * 4 * 2 + 64
+    assert block_sums.specialize().code(target_of("block_sums", (9, 0))).array_bytes == 0
+
+
+@pytest.mark.parametrize("alignment", [16, 128, 1024])
+def test_an_array_has_the_alignment_that_it_asks_for(alignment: int) -> None:
+    @kernel
+    def aligned(y: DisjointSlice[f32]) -> None:
+        before = SharedArray(1, u8)
+        values = SharedArray(32, f32, alignment=alignment)
+        t = thread.thread_idx.x
+        before[0] = 1
+        values[t] = f32(t)
+        thread.sync_threads()
+        element = y.get_mut(thread.index_1d())
+        if element is not None:
+            element.value = values[31 - t] + f32(before[0])
+
+    np.testing.assert_array_equal(launch(LaunchConfig(1, 32), aligned, zeros(32)), 32 - np.arange(32))
+    assert re.search(rf"\.shared \.align {alignment} \.b8 \S+\[128\]", aligned.ptx())
 
 
 @pytest.mark.parametrize("size", [-1, 2**20, True, 1.5])
@@ -419,10 +555,17 @@ def test_threads_at_two_barriers_are_a_fault_that_names_both(device: str) -> Non
         ("a = SharedArray((2, 0), f32)", "every length is 1 or more"),
         ("a = SharedArray(4, n)", "dtype of SharedArray"),
         ("a = SharedArray(4)", "takes a shape and a dtype"),
+        (
+            "a = SharedArray(4, f32, 24)",
+            "alignment of SharedArray is a constant power of two from 16 to 1024; it is 24",
+        ),
+        ("a = SharedArray(4, f32, alignment=2048)", "from 16 to 1024; it is 2048"),
+        ("a = SharedArray(4, f32, alignment=n)", "alignment of SharedArray .* it is i64, and no constant"),
+        ("a = LocalArray(4, f32, alignment=64)", "LocalArray takes a shape and a dtype, as in"),
         ("a = SharedArray((4, 4), f32); a[1] = f32(0)", "has 2 axes, and the index 1"),
         ("a = SharedArray(4, i32); a[0] = 1.5", "the element is i32 and the value is f64"),
         ("a = SharedArray(4, i32); a[1.0] = 1", "an index of SharedArray.* is an integer, not f64"),
-        ("a = SharedArray((200, 200), f32); a[0, 0] = f32(n)", "SharedArrays take 160000 bytes together"),
+        ("a = SharedArray((300, 200), f32); a[0, 0] = f32(n)", "240000 bytes together, .* more than 232448"),
         ("thread.sync_threads_count(1.5)", "takes a condition, not f64"),
         ("b = thread.sync_threads", "can only be called"),
     ],

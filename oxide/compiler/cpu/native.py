@@ -267,8 +267,8 @@ def _shared_memory(kernel: PortableKernel) -> tuple[str, str]:
   %dynamic.at = getelementptr {_CONTEXT}, ptr %context, i32 0, i32 {dynamic}
   store i64 %dynamic, ptr %dynamic.at
   %shared.bytes = add i64 %dynamic, {primitives.static_bytes(kernel.shared)}
-  %room = alloca [{primitives.ROOM_BYTES} x i8], align {primitives.ALIGNMENT}
-  %shared = call ptr @oxide.take(ptr %room, i64 %shared.bytes)
+  %room = alloca [{primitives.ROOM_BYTES} x i8], align {primitives.alignment(kernel.shared)}
+  %shared = call ptr @oxide.take(ptr %room, i64 %shared.bytes, i64 {primitives.alignment(kernel.shared)})
   %shared.at = getelementptr {_CONTEXT}, ptr %context, i32 0, i32 {shared}
   store ptr %shared, ptr %shared.at"""
     return take, "  call void @oxide.leave(ptr %shared, ptr %room)"

@@ -17,6 +17,8 @@ block's state. The last is for kernels whose threads wait for one another (``cor
 RECORD_FIELD, SHARED_FIELD, DYNAMIC_FIELD, BLOCK_FIELD = 4, 5, 6, 7
 
 ALIGNMENT = 64
+"""The alignment of the threads' frames, and the least of a block's shared memory."""
+
 ROOM_BYTES = 1 << 15
 """The bytes of each of a range's two stack buffers: for shared memory, and for the threads' frames."""
 
@@ -84,6 +86,11 @@ end:
 loop. It calls the compiler's runtime for it, which need not be in any library of the process."""
 
 
+def alignment(shared: SharedMemory) -> int:
+    """Returns the alignment of a block's shared memory."""
+    return max(ALIGNMENT, shared.alignment)
+
+
 def static_bytes(shared: SharedMemory) -> int:
     """Returns the offset at which dynamic shared memory begins."""
     return -(-shared.total // ALIGNMENT) * ALIGNMENT
@@ -140,12 +147,15 @@ define void @oxide.breakpoint() alwaysinline {
 ALLOCATOR = f"""
 declare noalias ptr @malloc(i64)
 declare void @free(ptr)
-define ptr @oxide.allocate(i64 %bytes) noinline {{
-  %more = add i64 %bytes, {2 * ALIGNMENT}
+define ptr @oxide.allocate(i64 %bytes, i64 %alignment) noinline {{
+  %twice = shl i64 %alignment, 1
+  %more = add i64 %bytes, %twice
   %raw = call ptr @malloc(i64 %more)
   %number = ptrtoint ptr %raw to i64
-  %after = add i64 %number, {2 * ALIGNMENT - 1}
-  %aligned = and i64 %after, -{ALIGNMENT}
+  %beyond = add i64 %number, %twice
+  %after = add i64 %beyond, -1
+  %mask = sub i64 0, %alignment
+  %aligned = and i64 %after, %mask
   %start = inttoptr i64 %aligned to ptr
   %before = getelementptr i8, ptr %start, i64 -8
   store ptr %raw, ptr %before
@@ -162,13 +172,13 @@ give_back:
 done:
   ret void
 }}
-define ptr @oxide.take(ptr %room, i64 %bytes) noinline {{
+define ptr @oxide.take(ptr %room, i64 %bytes, i64 %alignment) noinline {{
   %none = icmp eq ptr %room, null
   %more = icmp ugt i64 %bytes, {ROOM_BYTES}
   %allocates = or i1 %none, %more
   br i1 %allocates, label %allocate, label %fits
 allocate:
-  %new = call ptr @oxide.allocate(i64 %bytes)
+  %new = call ptr @oxide.allocate(i64 %bytes, i64 %alignment)
   ret ptr %new
 fits:
   ret ptr %room
@@ -183,7 +193,7 @@ done:
   ret void
 }}
 """
-"""Allocates memory aligned to ``ALIGNMENT``: the eight bytes before it hold the address that ``malloc`` returned.
+"""Allocates aligned memory: the eight bytes before it hold the address that ``malloc`` returned.
 
 ``oxide.take`` returns the range's stack buffer of ``ROOM_BYTES`` if there is one and it is large enough. Most kernels'
 shared memory and frames fit, which saves 0.08 of 0.6 microseconds a range. The function must not be inlined: LLVM would

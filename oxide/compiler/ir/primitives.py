@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from oxide.compiler.source.source import SourcePlace, column_of, located_in
+from oxide.driver.base import MAX_SHARED_BYTES
 
 from .module import Module
 
@@ -35,15 +36,18 @@ PREFIXES = ("oxide.register.", "oxide.shared.", "oxide.stop.", *WAITING)
 GRID_BARRIER = "oxide.block.grid_barrier"
 
 STATIC_LIMIT = 48 * 1024
-"""The bytes of static shared memory that every CUDA device gives a block."""
+"""The bytes of static shared memory that every CUDA device gives a block. More is dynamic shared memory."""
+
+LEAST_ALIGNMENT = 16
+"""The alignment of shared arrays that ask for none, and of dynamic shared memory."""
 
 _STATIC = "oxide.shared.static."
 
 
 @dataclass(frozen=True, slots=True)
 class SharedMemory:
-    """A kernel's static arrays as (offset, bytes, alignment) in one region of ``total`` bytes, and whether it has
-    dynamic shared memory."""
+    """A kernel's ``SharedArray``s as (offset, bytes, alignment) in one region of ``total`` bytes, and whether it has a
+    ``DynamicSharedArray``."""
 
     arrays: tuple[tuple[int, int, int], ...]
     total: int
@@ -53,10 +57,21 @@ class SharedMemory:
     def used(self) -> bool:
         return bool(self.arrays) or self.dynamic
 
+    @property
+    def alignment(self) -> int:
+        """Returns the alignment of the whole region."""
+        return max([LEAST_ALIGNMENT, *(alignment for _, _, alignment in self.arrays)])
+
+    @property
+    def beyond_static(self) -> int:
+        """Returns the bytes that the arrays take of a GPU's dynamic shared memory: 0 if they fit in static shared
+        memory, else all of them, so that a ``DynamicSharedArray`` begins there."""
+        return -(-self.total // LEAST_ALIGNMENT) * LEAST_ALIGNMENT if self.total > STATIC_LIMIT else 0
+
 
 def place_shared_memory(kernel: Callable[..., Any], module: Module, places: Mapping[int, SourcePlace]) -> SharedMemory:
-    """Numbers a kernel's static arrays from 0 and lays them out. If they exceed the limit, raises ``CompileError`` at
-    the first array beyond it.
+    """Numbers a kernel's ``SharedArray``s from 0 and lays them out. If no device gives a block that much, raises
+    ``CompileError`` at the first array beyond the limit.
 
     The front end calls ``oxide.shared.static.<number>.<bytes>.<alignment>`` for the address of an array.
     """
@@ -73,15 +88,15 @@ def place_shared_memory(kernel: Callable[..., Any], module: Module, places: Mapp
         offset = -(-end // alignment) * alignment
         arrays.append((offset, size, alignment))
         end = offset + size
-        if end > STATIC_LIMIT and over is None:
+        if end > MAX_SHARED_BYTES and over is None:
             over = number
     if over is not None:
         file, line, span = places[over]
         raise located_in(
             file,
             line,
-            f"kernel {kernel.__name__}: its SharedArrays take {end} bytes together, and a block has {STATIC_LIMIT}; "
-            "make them smaller, or use DynamicSharedArray(dtype) with LaunchConfig(shared_mem_bytes=…)",
+            f"kernel {kernel.__name__}: its SharedArrays take {end} bytes together, and no device gives a block more "
+            f"than {MAX_SHARED_BYTES}; make them smaller",
             column_of(file, span),
         )
     return SharedMemory(tuple(arrays), end, "oxide.shared.dynamic" in module.functions)

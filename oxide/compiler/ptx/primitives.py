@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from oxide.compiler.ir import reductions
-from oxide.compiler.ir.primitives import GRID_BARRIER, SharedMemory
+from oxide.compiler.ir.primitives import GRID_BARRIER, LEAST_ALIGNMENT, SharedMemory
 
 
 def definitions(symbols: Collection[str], shared: SharedMemory, arch: str) -> str:
@@ -27,25 +27,39 @@ def definitions(symbols: Collection[str], shared: SharedMemory, arch: str) -> st
 
 
 def _shared(shared: SharedMemory) -> str:
-    texts = [
-        f"@oxide.shared.memory.{number} = internal addrspace(3) global [{size} x i8] poison, align {alignment}\n"
-        f"define ptr @oxide.shared.static.{number}(ptr %context) alwaysinline {{\n"
-        f"  ret ptr addrspacecast (ptr addrspace(3) @oxide.shared.memory.{number} to ptr)\n}}"
-        for number, (_, size, alignment) in enumerate(shared.arrays)
-    ]
+    """Defines the arrays in static shared memory if they fit there, else at offsets in dynamic shared memory."""
+    before = shared.beyond_static
+    texts = []
+    if before:
+        texts += [_in_dynamic(f"static.{number}", offset) for number, (offset, _, _) in enumerate(shared.arrays)]
+    else:
+        texts += [
+            f"@oxide.shared.memory.{number} = internal addrspace(3) global [{size} x i8] poison, align {alignment}\n"
+            f"define ptr @oxide.shared.static.{number}(ptr %context) alwaysinline {{\n"
+            f"  ret ptr addrspacecast (ptr addrspace(3) @oxide.shared.memory.{number} to ptr)\n}}"
+            for number, (_, size, alignment) in enumerate(shared.arrays)
+        ]
     if shared.dynamic:
-        texts.append(_DYNAMIC)
+        texts += [_in_dynamic("dynamic", before), _DYNAMIC_BYTES.replace("<before>", str(before))]
+    if shared.dynamic or before:
+        alignment = shared.alignment if before else LEAST_ALIGNMENT
+        texts.append(f"@oxide_dynamic_shared = external addrspace(3) global [0 x i8], align {alignment}")
     return "\n".join(texts)
 
 
-_DYNAMIC = """
-@oxide_dynamic_shared = external addrspace(3) global [0 x i8], align 16
-define ptr @oxide.shared.dynamic(ptr %context) alwaysinline {
-  ret ptr addrspacecast (ptr addrspace(3) @oxide_dynamic_shared to ptr)
-}
+def _in_dynamic(name: str, offset: int) -> str:
+    return (
+        f"define ptr @oxide.shared.{name}(ptr %context) alwaysinline {{\n"
+        f"  %at = getelementptr i8, ptr addrspace(3) @oxide_dynamic_shared, i64 {offset}\n"
+        "  %generic = addrspacecast ptr addrspace(3) %at to ptr\n  ret ptr %generic\n}"
+    )
+
+
+_DYNAMIC_BYTES = """
 define i64 @oxide.shared.dynamic.bytes(ptr %context) alwaysinline {
   %narrow = call i32 asm "mov.u32 $0, %dynamic_smem_size;", "=r"()
-  %bytes = zext i32 %narrow to i64
+  %given = sub i32 %narrow, <before>
+  %bytes = zext i32 %given to i64
   ret i64 %bytes
 }
 """

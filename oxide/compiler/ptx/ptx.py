@@ -71,7 +71,7 @@ def compile_ptx(
         hide_amounts(optimised)
         module = link([header(machine) + str(optimised)])
     ptx = as_specified(machine.emit_assembly(module)) + "".join(each.comment for each in maps)
-    return Code(target, entry, ptx.encode())
+    return Code(target, entry, ptx.encode(), kernel.shared.beyond_static)
 
 
 def sites_left(kernel: PortableKernel, name: str, signature: tuple[Closed, ...]) -> frozenset[int]:

@@ -341,9 +341,10 @@ class CudaDriver:
         from oxide.driver.cuda.resources import resources_of
 
         _enter(self._context(function.device))
+        whole = shared_bytes
         if shared_bytes > function.shared_limit:
-            _grant_shared(function, shared_bytes)
-        return resources_of(function, code, threads, shared_bytes)
+            whole = _whole_shared(function, shared_bytes)
+        return resources_of(function, code, threads, shared_bytes, whole)
 
     def launch(
         self,
@@ -355,7 +356,7 @@ class CudaDriver:
         stream: CudaStream,
     ) -> None:
         if shared_bytes > function.shared_limit:
-            _grant_shared(function, shared_bytes)
+            shared_bytes = _whole_shared(function, shared_bytes)
         if len(params) < function.parameter_bytes:
             # The driver would read beyond the buffer.
             raise failure(_INVALID_VALUE, "cuLaunchKernel", _short_of_parameters(function, params))
@@ -547,19 +548,26 @@ def _is_over(code: int, call: str) -> bool:
     raise failure(code, call)
 
 
-def _grant_shared(function: CudaFunction, shared_bytes: int) -> None:
-    """Opts in to more dynamic shared memory than the default 48 KiB."""
-    attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-    (error,) = driver.cuFuncSetAttribute(function.handle, attribute, shared_bytes)
-    if error:
-        most = core.Device(function.device).properties.max_shared_memory_per_block_optin
-        raise failure(
-            error,
-            "cuFuncSetAttribute",
-            f"kernel {function.entry} was launched with {shared_bytes} bytes of dynamic shared memory; the device "
-            f"gives a block {most} at most, static shared memory included",
-        )
-    function.shared_limit = shared_bytes
+def _whole_shared(function: CudaFunction, shared_bytes: int) -> int:
+    """Returns the dynamic shared memory of a launch that asks for ``shared_bytes``: those, after the kernel's
+    ``SharedArray``s if they are there. Opts in to more than the default 48 KiB."""
+    whole = function.array_bytes + shared_bytes
+    if whole > function.shared_granted:
+        attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        (error,) = driver.cuFuncSetAttribute(function.handle, attribute, whole)
+        if error:
+            most = core.Device(function.device).properties.max_shared_memory_per_block_optin
+            arrays = f", {function.array_bytes} of them for its SharedArrays" if function.array_bytes else ""
+            raise failure(
+                error,
+                "cuFuncSetAttribute",
+                f"kernel {function.entry} was launched with {whole} bytes of dynamic shared memory{arrays}; the device "
+                f"gives a block {most} at most, static shared memory included",
+            )
+        function.shared_granted = whole
+        if not function.array_bytes:
+            function.shared_limit = whole
+    return whole
 
 
 def _launch_failure(code: int, function: CudaFunction, grid: Dim3, block: Dim3, shared_bytes: int) -> DeviceError:

@@ -33,14 +33,17 @@ _JIT_LOG_BYTES = 16384
 class CudaFunction:
     """A loaded kernel. Dropping the last kernel of a module retires the module.
 
-    ``shared_limit`` is the dynamic shared memory that a launch may use without opting in to more. ``parameter_bytes``
-    is the least size of the parameters. ``cooperative`` limits the blocks of a kernel whose blocks must all be resident
-    at once. ``reports`` says whether the kernel can report a fault.
+    ``shared_limit`` is the dynamic shared memory that a launch may ask for as it is; for more, ``driver.whole_shared``
+    computes the size. It is -1 if ``array_bytes``, the memory of the kernel's ``SharedArray``s, is always added.
+    ``shared_granted`` is what the driver was asked to allow. ``parameter_bytes`` is the least size of the parameters.
+    ``cooperative`` limits the blocks of a kernel whose blocks must all be resident at once. ``reports`` says whether
+    the kernel can report a fault.
     """
 
     __slots__ = (
         "__weakref__",
         "address",
+        "array_bytes",
         "cooperative",
         "device",
         "entry",
@@ -48,6 +51,7 @@ class CudaFunction:
         "module",
         "parameter_bytes",
         "reports",
+        "shared_granted",
         "shared_limit",
     )
 
@@ -60,6 +64,7 @@ class CudaFunction:
         module: LoadedModule,
         cooperative: CooperativeLimit | None,
         reports: bool,
+        array_bytes: int,
     ) -> None:
         self.device = device
         self.entry = entry
@@ -69,9 +74,11 @@ class CudaFunction:
         self.module = module
         self.cooperative = cooperative
         self.reports = reports
+        self.array_bytes = array_bytes
         attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-        error, self.shared_limit = driver.cuFuncGetAttribute(attribute, handle)
+        error, self.shared_granted = driver.cuFuncGetAttribute(attribute, handle)
         check(error, f"cuFuncGetAttribute({entry})")
+        self.shared_limit = -1 if array_bytes else self.shared_granted
 
 
 @final
@@ -123,7 +130,8 @@ def load_functions(device: int, code: Code, entries: Sequence[str], retired: deq
             check(driver.cuFuncLoad(handle)[0], f"cuFuncLoad({entry})")
             places, size = parameter_layout(ptx, entry)
             limit = CooperativeLimit(device, handle, places) if code.cooperative else None
-            functions.append(CudaFunction(device, entry, handle, size, loaded, limit, uses_last_parameter(ptx, entry)))
+            reports = uses_last_parameter(ptx, entry)
+            functions.append(CudaFunction(device, entry, handle, size, loaded, limit, reports, code.array_bytes))
     except BaseException:
         loaded.retire()
         raise

@@ -17,8 +17,11 @@ _MUCH_LOCAL = 16384  # bytes of local memory; a launch with less failed for anot
 _SPILLS = re.compile(r"(\d+) bytes spill stores")
 
 
-def resources_of(function: CudaFunction, code: Code, threads: int, shared_bytes: int) -> KernelResources:
-    """Returns the resources of a kernel loaded from ``code``. Its context must be current."""
+def resources_of(
+    function: CudaFunction, code: Code, threads: int, shared_bytes: int, whole_shared: int
+) -> KernelResources:
+    """Returns the resources of a kernel loaded from ``code``, for launches that ask for ``shared_bytes`` and take
+    ``whole_shared`` bytes of dynamic shared memory. Its context must be current."""
 
     def attribute(name: str) -> int:
         return _attribute(function, name)
@@ -26,15 +29,15 @@ def resources_of(function: CudaFunction, code: Code, threads: int, shared_bytes:
     most = attribute("MAX_THREADS_PER_BLOCK")
     blocks = 0
     if threads <= most:
-        error, blocks = driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(function.handle, threads, shared_bytes)
-        check(error, f"cuOccupancyMaxActiveBlocksPerMultiprocessor({function.entry}, {threads}, {shared_bytes})")
+        error, blocks = driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(function.handle, threads, whole_shared)
+        check(error, f"cuOccupancyMaxActiveBlocksPerMultiprocessor({function.entry}, {threads}, {whole_shared})")
     resident = _of_device(function, "MAX_THREADS_PER_MULTIPROCESSOR")
     local = attribute("LOCAL_SIZE_BYTES")
     return KernelResources(
         registers=attribute("NUM_REGS"),
         local_bytes=local,
         spill_bytes=_spilled(code) if local else 0,
-        shared_bytes=attribute("SHARED_SIZE_BYTES"),
+        shared_bytes=attribute("SHARED_SIZE_BYTES") + function.array_bytes,
         constant_bytes=attribute("CONST_SIZE_BYTES"),
         max_threads_per_block=most,
         block=threads,

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Final, final
 
 import numpy as np
 
-from oxide.driver.base import MAX_BLOCK, MAX_GRID, MAX_THREADS_PER_BLOCK, Dim3
+from oxide.driver.base import MAX_BLOCK, MAX_GRID, MAX_SHARED_BYTES, MAX_THREADS_PER_BLOCK, Dim3
 from oxide.errors import LaunchError
 from oxide.messages import written
 from oxide.native import Given
@@ -15,7 +15,7 @@ from oxide.native import Given
 # Compiled code reads constants of its own module directly, and those of another module through Python.
 _MAX_BLOCK: Final = MAX_BLOCK
 _MAX_GRID: Final = MAX_GRID
-_MAX_SHARED_BYTES: Final = 227 * 1024
+_MAX_SHARED_BYTES: Final = MAX_SHARED_BYTES
 
 
 @final

@@ -114,6 +114,7 @@ def definitions(kernel: PortableKernel, signature: tuple[Closed, ...], kernel_id
         "last": str(len(words)),
         "room": str(primitives.ROOM_BYTES),
         "static": str(primitives.static_bytes(kernel.shared)),
+        "alignment": str(primitives.alignment(kernel.shared)),
         "divergent": str(DIVERGENT),
         "kernel_id": str(kernel_id),
     }

@@ -3,13 +3,13 @@
 define void @<entry>(ptr %launch, i64 %from, i64 %end) {
 entry:
   %block = alloca <block>, align 64
-  %shared.room = alloca [<room> x i8], align 64
+  %shared.room = alloca [<room> x i8], align <alignment>
   %frames.room = alloca [<room> x i8], align 64
 <read_launch>
   store ptr null, {{frames}}
   store ptr %frames.room, {{room}}
   %bytes = add i64 %dynamic, <static>
-  %shared = call ptr @oxide.take(ptr %shared.room, i64 %bytes)
+  %shared = call ptr @oxide.take(ptr %shared.room, i64 %bytes, i64 <alignment>)
   store ptr %shared, {{shared}}
   %plane = mul i32 %nx, %ny
   %threads = mul i32 %plane, %nz

@@ -71,7 +71,7 @@ done:
 define internal ptr @oxide.make_block(ptr %launch, i64 %linear) noinline {
   %size.at = getelementptr <block>, ptr null, i32 1
   %size = ptrtoint ptr %size.at to i64
-  %block = call ptr @oxide.allocate(i64 %size)
+  %block = call ptr @oxide.allocate(i64 %size, i64 64)
 <read_launch>
   ; With a seed, each block has its own, independent of what ran before. It is odd: xorshift would stay at 0.
   %linear.narrow = trunc i64 %linear to i32
@@ -83,7 +83,7 @@ define internal ptr @oxide.make_block(ptr %launch, i64 %linear) noinline {
   store ptr null, {{frames}}
   store ptr null, {{room}}
   %bytes = add i64 %dynamic, <static>
-  %shared = call ptr @oxide.allocate(i64 %bytes)
+  %shared = call ptr @oxide.allocate(i64 %bytes, i64 <alignment>)
   store ptr %shared, {{shared}}
   %gx.wide = zext i32 %gx to i64
   %gy.wide = zext i32 %gy to i64

@@ -59,7 +59,7 @@ define internal ptr @oxide.make_frames(ptr %block, i64 %stride) noinline cold {
   %wide = zext i32 %threads to i64
   %bytes = mul i64 %wide, %stride
   %room = load ptr, {{room}}
-  %frames = call ptr @oxide.take(ptr %room, i64 %bytes)
+  %frames = call ptr @oxide.take(ptr %room, i64 %bytes, i64 64)
   store ptr %frames, {{frames}}
   store i64 %stride, {{stride}}
   ret ptr %frames

@@ -7,6 +7,7 @@ Every axis of an index is checked against its own length, because a[0, 20] of a 
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import math
 import operator
@@ -19,6 +20,7 @@ from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, sig
 
 from oxide.compiler.ir import clearing
 from oxide.compiler.ir.local_memory import array_name
+from oxide.compiler.ir.primitives import LEAST_ALIGNMENT
 from oxide.language.shared import DynamicSharedArray, LocalArray, SharedArray
 
 from .primitives import call_primitive
@@ -28,23 +30,23 @@ from .types import conversion_problem, display
 
 _WORD = ir.IntType(64)
 _BYTE_POINTER = ir.IntType(8).as_pointer()
+_ALIGNMENTS = (16, 32, 64, 128, 256, 512, 1024)
 
 _numbers = itertools.count()
 
 
 class BlockArrayType(types.Type):  # type: ignore[misc]
-    """An array in shared or local memory. ``shape`` is None for dynamic shared memory."""
+    """An array in shared or local memory. ``shape`` is None for dynamic shared memory. ``alignment`` is what the
+    declaration asks for, or None. ``shown`` is the array's name in errors, the same for every alignment."""
 
-    def __init__(self, kind: str, shape: tuple[int, ...] | None, dtype: Any) -> None:
+    def __init__(self, kind: str, shape: tuple[int, ...] | None, dtype: Any, alignment: int | None = None) -> None:
         self.kind = kind
         self.shape = shape
         self.dtype = dtype
+        self.alignment = alignment
         sizes = "" if shape is None else f"{shape[0] if len(shape) == 1 else shape}, "
-        super().__init__(f"{kind}({sizes}{display(dtype)})")
-
-    @property
-    def shown(self) -> str:
-        return str(self.name)
+        self.shown = f"{kind}({sizes}{display(dtype)})"
+        super().__init__(self.shown if alignment is None else f"{self.shown} aligned to {alignment}")
 
     @property
     def ndim(self) -> int:
@@ -57,7 +59,7 @@ class BlockArrayModel(core_models.PrimitiveModel):  # type: ignore[misc]
         super().__init__(manager, numba_type, manager.lookup(numba_type.dtype).get_data_type().as_pointer())
 
 
-def _static(declaration: Any) -> Any:
+def _static(declaration: Any, parameters: tuple[str, ...]) -> Any:
     name = declaration.__name__
 
     @typing_registry.register_global(declaration)
@@ -65,24 +67,30 @@ def _static(declaration: Any) -> Any:
         prefer_literal = True
 
         def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
-            given = dict(zip(("shape", "dtype"), args, strict=False)) | dict(kws or {})
-            if len(args) + len(kws or {}) != 2 or set(given) != {"shape", "dtype"}:
-                note(f"{name} takes a shape and a dtype, as in {name}((16, 16), f32)")
+            given = dict(zip(parameters, args, strict=False)) | dict(kws or {})
+            if len(args) + len(kws or {}) != len(given) or not {"shape", "dtype"} <= set(given) <= set(parameters):
+                more = " and, if you like, an alignment" if "alignment" in parameters else ""
+                note(f"{name} takes a shape and a dtype{more}, as in {name}((16, 16), f32)")
                 return None
             shape, dtype = _shape(name, given["shape"]), _dtype(name, given["dtype"])
             if shape is None or dtype is None:
                 return None
-            kind = BlockArrayType(name, shape, dtype)
-            return signature(kind, given["shape"], given["dtype"]).replace(pysig=_two_parameters)
+            alignment = None
+            if "alignment" in given and (alignment := _alignment(name, given["alignment"])) is None:
+                return None
+            names = parameters[: len(given)]
+            kind = BlockArrayType(name, shape, dtype, alignment)
+            return signature(kind, *(given[each] for each in names)).replace(pysig=_signature_of(names))
 
     @lowering_registry.lower(declaration, types.Any, types.Any)
+    @lowering_registry.lower(declaration, types.Any, types.Any, types.Any)
     def lower_static(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         kind = sig.return_type
         element = context.get_data_type(kind.dtype)
         count = math.prod(kind.shape)
         if name == "LocalArray":
             return builder.bitcast(local_memory(context, builder, element, count), element.as_pointer())
-        alignment = max(16, context.get_abi_alignment(element))
+        alignment = kind.alignment or max(LEAST_ALIGNMENT, context.get_abi_alignment(element))
         memory = static_memory(builder, count * context.get_abi_sizeof(element), alignment)
         return builder.bitcast(memory, element.as_pointer())
 
@@ -119,16 +127,13 @@ def local_memory(context: Any, builder: Any, element: Any, count: int, alignment
     return memory
 
 
-def _two_parameters_signature() -> Any:
-    import inspect
-
+def _signature_of(names: tuple[str, ...]) -> inspect.Signature:
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    return inspect.Signature([inspect.Parameter(name, kind) for name in ("shape", "dtype")])
+    return inspect.Signature([inspect.Parameter(name, kind) for name in names])
 
 
-_two_parameters = _two_parameters_signature()
-_static(SharedArray)
-_static(LocalArray)
+_static(SharedArray, ("shape", "dtype", "alignment"))
+_static(LocalArray, ("shape", "dtype"))
 
 
 @typing_registry.register_global(DynamicSharedArray)
@@ -277,3 +282,12 @@ def _dtype(name: str, given: Any) -> Any:
         note(f"the dtype of {name} is one of oxide's scalar types, as f32; it is {display(given)}")
         return None
     return given.dtype
+
+
+def _alignment(name: str, given: Any) -> int | None:
+    value = int(given.literal_value) if isinstance(given, types.IntegerLiteral) else 0
+    if value not in _ALIGNMENTS:
+        found = f"it is {value}" if value else f"it is {display(given)}, and no constant"
+        note_first(f"the alignment of {name} is a constant power of two from 16 to 1024; {found}")
+        return None
+    return value
