@@ -19,7 +19,11 @@ BITS = {"f16": 16, "bf16": 16, "f32": 32, "f64": 64, "i8": 8, "u8": 8, "i32": 32
 _DEPTHS = {"f16": 16, "bf16": 16, "f32": 8, "f64": 4, "i8": 32, "u8": 32}
 """The products that one instruction adds to an element, by the type of the operands."""
 
-ELEMENTS = {"FragmentA": tuple(_DEPTHS), "FragmentB": tuple(_DEPTHS), "Accumulator": ("f32", "f16", "bf16", "f64", "i32")}
+ELEMENTS = {
+    "FragmentA": tuple(_DEPTHS),
+    "FragmentB": tuple(_DEPTHS),
+    "Accumulator": ("f32", "f16", "bf16", "f64", "i32"),
+}
 """The types of elements that each kind of fragment may have."""
 
 PRODUCTS = {

@@ -20,6 +20,7 @@ from cuda.bindings import driver
 from oxide.driver.base import Code
 from oxide.driver.cuda.cooperative import CooperativeLimit
 from oxide.driver.cuda.errors import check, failure
+from oxide.driver.cuda.tensor_maps import TensorMaps, tensor_maps
 from oxide.dropping import calls_drop, nothing
 from oxide.errors import DriverError
 from oxide.native import mypyc_attr
@@ -48,6 +49,7 @@ class CudaFunction:
         "device",
         "entry",
         "handle",
+        "maps",
         "module",
         "parameter_bytes",
         "reports",
@@ -65,6 +67,7 @@ class CudaFunction:
         cooperative: CooperativeLimit | None,
         reports: bool,
         array_bytes: int,
+        maps: TensorMaps | None,
     ) -> None:
         self.device = device
         self.entry = entry
@@ -74,6 +77,7 @@ class CudaFunction:
         self.module = module
         self.cooperative = cooperative
         self.reports = reports
+        self.maps = maps
         self.array_bytes = array_bytes
         attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         error, self.shared_granted = driver.cuFuncGetAttribute(attribute, handle)
@@ -131,7 +135,8 @@ def load_functions(device: int, code: Code, entries: Sequence[str], retired: deq
             places, size = parameter_layout(ptx, entry)
             limit = CooperativeLimit(device, handle, places) if code.cooperative else None
             reports = uses_last_parameter(ptx, entry)
-            functions.append(CudaFunction(device, entry, handle, size, loaded, limit, reports, code.array_bytes))
+            maps = tensor_maps(ptx, entry)
+            functions.append(CudaFunction(device, entry, handle, size, loaded, limit, reports, code.array_bytes, maps))
     except BaseException:
         loaded.retire()
         raise

@@ -17,7 +17,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import final
 
-from oxide.compiler.ir.module import Argument, Call, Constant, Module
+from oxide.compiler.ir.module import Argument, Call, Module
 from oxide.compiler.ir.parameters import word_types
 from oxide.compiler.ir.portable import PortableKernel
 from oxide.compiler.signature.signature import Closed, Parameter

@@ -73,8 +73,7 @@ def _product(symbol: str) -> str:
     registers = ", ".join(f"${i}" for i in range(count))
     flags = ", ".join(["1", "1", "1", *("1" if order == "mn" else "0" for order in (a_order, b_order))])
     text = (
-        f"wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{dtype}.{dtype} "
-        f"{{{registers}}}, ${count}, ${count + 1}, {flags};"
+        f"wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{dtype}.{dtype} {{{registers}}}, ${count}, ${count + 1}, {flags};"
     )
     constraints = ",".join(["=f"] * count + ["l", "l"] + [str(i) for i in range(count)])
     lines = [

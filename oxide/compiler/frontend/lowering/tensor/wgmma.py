@@ -179,7 +179,9 @@ def _wait_signature() -> Any:
 def _lower_wait(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     kind, pending = sig.args
     symbol = f"oxide.tensor.wgmma_wait.{kind.layout.length}.{pending.literal_value}"
-    call_primitive(builder, _VOID, symbol, (builder.bitcast(args[0], _BYTE_POINTER),), site(builder, "tensor.wait_wgmma()"))
+    call_primitive(
+        builder, _VOID, symbol, (builder.bitcast(args[0], _BYTE_POINTER),), site(builder, "tensor.wait_wgmma()")
+    )
     return context.get_dummy_value()
 
 
@@ -200,7 +202,13 @@ def _registers(function: Any, how: str) -> None:
 
     @lowering_registry.lower(function, types.Any)
     def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        call_primitive(builder, _VOID, f"oxide.tensor.registers.{how}.{sig.args[0].literal_value}", (), site(builder, f"tensor.{name}()"))
+        call_primitive(
+            builder,
+            _VOID,
+            f"oxide.tensor.registers.{how}.{sig.args[0].literal_value}",
+            (),
+            site(builder, f"tensor.{name}()"),
+        )
         return context.get_dummy_value()
 
 
