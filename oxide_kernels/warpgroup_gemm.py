@@ -57,7 +57,7 @@ def product_kernel(
         rows = min(tiles_m - group * GROUP, GROUP)
         return number % (GROUP * tiles_n) // rows * tile_n
 
-    @kernel(block=THREADS, max_registers=168, partial=True)
+    @kernel(block=THREADS, partial=True)
     def warpgroup_gemm(a: Slice2[dtype], b: Slice2[dtype], c: DisjointSlice2[out_dtype]) -> None:
         a_tiles = tensor.SharedTiles(a_tiles_count, (a_rows, 64), dtype)
         b_tiles = tensor.SharedTiles(b_tiles_count, (b_rows, 64), dtype)

@@ -7,6 +7,7 @@ from collections.abc import Collection
 from . import barriers, mma, tiles, wgmma
 from .capabilities import architecture, check_capability
 from .tiles import TensorMap, copies_tiles, entry_parameter, take_maps
+from .wgmma import moves_registers
 
 __all__ = [
     "TensorMap",
@@ -15,6 +16,7 @@ __all__ = [
     "copies_tiles",
     "definitions",
     "entry_parameter",
+    "moves_registers",
     "take_maps",
 ]
 
