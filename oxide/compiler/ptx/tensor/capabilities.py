@@ -31,18 +31,27 @@ def architecture(arch: str, symbols: Collection[str]) -> str:
     return "sm_90a" if arch == "sm_90" and any(symbol.startswith(_HOPPER) for symbol in symbols) else arch
 
 
+def _has(capability: int, prefix: str) -> bool:
+    major, minor = _NEEDS[prefix][1]
+    return capability == 10 * major + minor if prefix in _HOPPER else capability >= 10 * major + minor
+
+
 def check_capability(kernel: PortableKernel, capability: int) -> None:
-    """Raises ``CompileError`` for the first call that a compute capability, such as 75, has no instruction for."""
+    """Raises ``CompileError`` for the first call in the source that a compute capability, such as 75, has no
+    instruction for."""
+    lacking: list[tuple[int, str]] = []
     for call in kernel.module.calls:
-        for prefix, (function, needed, instead) in _NEEDS.items():
-            only = prefix.startswith(_HOPPER)
-            least = needed[0] * 10 + needed[1]
-            if not call.called.startswith(prefix) or capability == least or (capability > least and not only):
-                continue
-            place = kernel.sites[call.arguments[-1].integer or 0]
-            raise located_in(
-                place.file,
-                place.line,
-                f"kernel {kernel.name}: {function} needs compute capability {needed[0]}.{needed[1]}{' itself' * only}, and this code is "
-                f"for {capability // 10}.{capability % 10}; {instead}",
-            )
+        prefix = next((each for each in _NEEDS if call.called.startswith(each)), None)
+        if prefix is not None and not _has(capability, prefix):
+            lacking.append((call.arguments[-1].integer or 0, prefix))
+    if not lacking:
+        return
+    number, prefix = min(lacking, key=lambda each: kernel.sites[each[0]].line)
+    place, (function, needed, instead) = kernel.sites[number], _NEEDS[prefix]
+    itself = " itself" if prefix in _HOPPER else ""
+    raise located_in(
+        place.file,
+        place.line,
+        f"kernel {kernel.name}: {function} needs compute capability {needed[0]}.{needed[1]}{itself}, and this code "
+        f"is for {capability // 10}.{capability % 10}; {instead}",
+    )
