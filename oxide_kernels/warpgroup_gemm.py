@@ -17,12 +17,14 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from oxide import DisjointSlice2, Kernel, Slice2, device, f32, i64, kernel, tensor, thread, u32, unroll
+from oxide import DisjointSlice2, Kernel, SharedArray, Slice2, device, f32, i64, kernel, tensor, thread, u32, unroll, warp
 
 TILE_M = 128
 DEPTH = 64
-GROUP = 8
+GROUP = 16
 THREADS = 384
+PART = 64
+PITCH = PART + 8
 
 
 @functools.cache
@@ -41,7 +43,7 @@ def product_kernel(
     stage_bytes = (TILE_M + tile_n) * DEPTH * 2
     accumulators = tile_n // 2
     by_rows = not b_transposed
-    pairs = accumulators // 2
+    pairs, parts = accumulators // 2, tile_n // PART
 
     @device
     def tile_at(number: u32, tiles_m: u32, tiles_n: u32) -> tuple[i64, i64]:
@@ -87,6 +89,9 @@ def product_kernel(
                         done += 1
         else:
             tensor.increase_registers(232)
+            rows = SharedArray((TILE_M, PITCH), out_dtype)
+            warp_row = thread.thread_idx.x // 32 % 8 * 16
+            lane = thread.thread_idx.x % 32
             leads = thread.thread_idx.x % 128 == 0
             out = c.unchecked_mut
             for number in range(thread.block_idx.x, tiles_m * tiles_n, thread.grid_dim.x):
@@ -109,10 +114,18 @@ def product_kernel(
                 if leads and steps > 0:
                     empty.arrive((done - 1) % stages)
                 top = row + thread.thread_idx.x // 32 * 16
-                if row + TILE_M <= m and col + tile_n <= n and c.is_aligned(2):
-                    for pair in unroll(range(pairs)):
-                        at = (top + total.row(2 * pair), col + total.column(2 * pair))
-                        out.store2(at, out_dtype(total[2 * pair]), out_dtype(total[2 * pair + 1]))
+                if row + TILE_M <= m and col + tile_n <= n and c.is_aligned(4):
+                    for part in unroll(range(parts)):
+                        piece = tensor.Accumulator((16, PART), out_dtype)
+                        for i in unroll(range(PART // 2)):
+                            piece[i] = out_dtype(total[part * (PART // 2) + i])
+                        tensor.stmatrix(rows, (warp_row, 0), piece)
+                        warp.sync()
+                        for i in unroll(range(8)):
+                            r, s = 2 * i + lane // 16, lane % 16 * 4
+                            x, y, z, w = rows.load4((warp_row + r, s))
+                            out.store4((top + r, col + part * PART + s), x, y, z, w)
+                        warp.sync()
                 else:
                     for pair in unroll(range(pairs)):
                         r, s = top + total.row(2 * pair), col + total.column(2 * pair)
