@@ -33,7 +33,25 @@ from oxide.language.shaped import AtomicSlice2, AtomicSlice3, DisjointSlice2, Di
 from oxide.language.shared import DynamicSharedArray, LocalArray, SharedArray
 from oxide.language.slices import DisjointSlice, Ref, Slice
 from oxide.language.thread import ThreadIndex
-from oxide.language.types import bf16, bool_, c64, c128, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
+from oxide.language.types import (
+    bf16,
+    bool_,
+    c64,
+    c128,
+    f8e4m3,
+    f8e5m2,
+    f16,
+    f32,
+    f64,
+    i8,
+    i16,
+    i32,
+    i64,
+    u8,
+    u16,
+    u32,
+    u64,
+)
 from oxide.language.unroll import unroll
 from oxide.runtime.awaiting.future import DeviceFuture
 from oxide.runtime.device import reclaim
@@ -178,6 +196,8 @@ __all__ = [
     "devices",
     "dup",
     "empty",
+    "f8e4m3",
+    "f8e5m2",
     "f16",
     "f32",
     "f64",

@@ -98,7 +98,8 @@ def enabled() -> bool:
 
 
 def directory(*, create: bool = False) -> str | None:
-    """Returns the directory, or None if none is safe to use. ``create`` makes it if there is none."""
+    """Returns the cache's directory; None if the cache is off or there is no directory that is safe to use. ``create``
+    makes a missing directory."""
     if not enabled():
         return None
     place = os.environ.get("OXIDE_CACHE_DIR") or os.path.join(
@@ -125,7 +126,8 @@ def directory(*, create: bool = False) -> str | None:
 
 
 def digest(parts: Iterable[bytes | str]) -> str:
-    """Returns a name for a sequence of texts. Other sequences, also the same text divided differently, get another."""
+    """Returns a name for a sequence of texts. Different sequences get different names, even if their joined texts are
+    equal."""
     from hashlib import blake2b  # here, as it takes a thirtieth of the time of `import oxide`
 
     found = blake2b(digest_size=20)
@@ -137,8 +139,8 @@ def digest(parts: Iterable[bytes | str]) -> str:
 
 
 def version_text(package: str) -> str:
-    """Returns a text that differs between versions of an installed package, without importing it. It comes from the
-    package's own version file, or else from its metadata."""
+    """Returns a text that differs between versions of an installed package, without importing it: the content of the
+    package's version file, or else the version in its metadata."""
     import importlib.util
 
     found = importlib.util.find_spec(package)

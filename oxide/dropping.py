@@ -16,9 +16,9 @@ So a finaliser of this package is of one of three kinds:
 Work that must be Python, such as a warning, runs later through ``Soon``.
 
 A class also has a ``__del__`` in Python, for the compiled form: compiled code does not check for signals. In the
-interpreted form the two functions replace it. The replacement relies on the language: a special method is looked up on
-the class and bound by its ``__get__``. ``property(attrgetter("_drop"))`` binds to the attribute's value, and a wrapper
-of ``lru_cache`` binds as a function does.
+interpreted form ``calls_drop`` and ``joins_when_dropped`` replace it. The replacement relies on the language: a special
+method is looked up on the class and bound by its ``__get__``. ``property(attrgetter("_drop"))`` binds to the
+attribute's value, and a wrapper of ``lru_cache`` binds as a function does.
 
 This file itself is never compiled.
 """
@@ -62,8 +62,8 @@ def is_interpreted(kind: type) -> bool:
 
 
 def method_in_c(function: Callable[[Any], object]) -> Any:
-    """Returns a method that calls ``function(self)``. An ``lru_cache`` of size 0 stores nothing, and it binds, which a
-    C function does not."""
+    """Returns a method that calls ``function(self)``: an ``lru_cache`` of size 0. It stores nothing, and is bound to
+    ``self`` as a method is, which a C function is not."""
     return lru_cache(maxsize=0)(function)
 
 
@@ -87,7 +87,8 @@ def in_c(steps: Callable[[Iterator[Any]], Iterator[object]]) -> Callable[[Any], 
     """Returns a function of one argument that runs in C if ``steps`` does. ``steps`` takes an iterator over the
     arguments and returns an iterator with one value for each.
 
-    The argument goes into a queue of length one. It pushes out a marker, whose finaliser takes the step.
+    A call appends the argument to a queue of length one. That drops a marker from the queue, whose finaliser passes the
+    argument through ``steps`` and appends the next marker.
     """
     arguments: deque[Any] = deque(maxlen=1)
 

@@ -1,7 +1,7 @@
 """Parses environment variables: whole numbers, and one of several words.
 
-Any other value raises an error with the variable's name. Otherwise the effect of a mistake, such as a device of the
-wrong size or a run that repeats nothing, would show only much later.
+Any other value raises an error with the variable's name. Otherwise a mistake, such as a wrong memory limit or a seed
+that is no number, would show only much later.
 """
 
 from __future__ import annotations

@@ -37,8 +37,9 @@ class OperationCancelledError(OxideError):
 
 
 class OrderingError(OxideError):
-    """Raised if two uses of one box are unordered: under strict ordering, where a wait would have been inserted; and in
-    any mode, while a use that another thread declared is still being submitted."""
+    """Raised if nothing orders two uses of one box. Under strict ordering: the runtime would have had to insert a wait.
+    In any mode: work on another stream, declared by ``ctx.reads`` or ``ctx.writes``, is still being submitted, or a
+    declaration came after its run was submitted."""
 
 
 class DeviceError(OxideError):
@@ -46,7 +47,8 @@ class DeviceError(OxideError):
 
 
 class DriverError(DeviceError):
-    """Raised if a driver call failed. Holds its ``code``, its ``name`` and the call."""
+    """Raised if a driver call failed. ``code`` and ``name`` are those of the driver's error; the message names the
+    call."""
 
     def __init__(self, code: int, name: str, message: str = "") -> None:
         super().__init__(f"{name} ({code})" + (f": {message}" if message else ""))
@@ -59,12 +61,12 @@ class OutOfMemoryError(DeviceError):
 
 
 class DeviceLostError(DeviceError):
-    """Raised if the device's context is lost. Everything in flight on the device fails with this error, and its first
-    cause is attached."""
+    """Raised if the device's context is lost. Everything in flight on the device fails with this error. Its
+    ``__cause__`` is the first failure."""
 
 
 class GraphError(DeviceError):
-    """Raised if an operation cannot be captured into a CUDA graph, or if a graph was closed."""
+    """Raised if an operation or a call is not possible while a CUDA graph is captured, or if a graph was closed."""
 
 
 class KernelFault(DeviceError):
@@ -76,8 +78,8 @@ class BoundsError(KernelFault, IndexError):
     """Raised for an access outside a slice, found by the kernel itself; no memory outside the slice was touched.
 
     ``block`` and ``thread`` are (x, y, z). ``index`` is the index as the kernel computed it, signed. For an array of
-    several axes ``axis`` is the first axis whose index is outside, and ``index`` and ``length`` are those of this axis;
-    for one axis it is None. ``indices`` and ``shape`` are the index and the length of every axis.
+    several axes ``axis`` is the first axis whose index is outside, and ``index`` and ``length`` are those of this axis.
+    For an array of one axis ``axis`` is None. ``indices`` and ``shape`` are the index and the length of every axis.
     """
 
     def __init__(
@@ -212,6 +214,7 @@ class SanitizedAccess:
         done = {
             "read": "a read of ",
             "write": "a write to ",
+            "copy": "an asynchronous copy to ",
             "atomic": "an atomic operation on ",
             "warp operation": "",
         }[self.access]

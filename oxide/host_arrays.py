@@ -41,7 +41,7 @@ def refuse_masked(array: object, what: str) -> None:
 
 def masked(array: Any) -> str | None:
     """Describes an array, or an array in a list, that has masked elements: ``a MaskedArray with 2 of 9 elements
-    masked``. Returns None for any other."""
+    masked``. Returns None for any other object."""
     masked_array: Any = getattr(sys.modules.get("numpy.ma"), "MaskedArray", None)
     if masked_array is None:
         return None

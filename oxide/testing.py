@@ -1,7 +1,7 @@
 """Drivers for tests: one records every call, one fails on demand; and a way to install them.
 
 ``RecordingDriver`` and ``FailingDriver`` wrap any driver and each other, and otherwise change nothing about a call.
-With ``step_driver`` nothing runs until the test requests it. That puts a test at any moment of an operation's life,
+With ``step_driver`` nothing runs until the test requests it. So a test can examine any moment of an operation's life,
 without a sleep::
 
     driver = RecordingDriver(step_driver())
@@ -77,10 +77,9 @@ def use_driver(
     """Makes ``driver`` the runtime's driver inside the ``with``. Afterwards the previous runtime is the current one
     again.
 
-    ``num_devices`` is the number of the driver's devices that the runtime uses, by default all. ``completion`` is the
-    way in which an awaiting task learns of the end of its work. ``ordering`` decides about streams that share a box.
-    The end of the ``with`` waits for the work and leaves the driver open. Raises ``DeviceError`` for a device that the
-    driver does not have, ``TypeError`` if ``driver`` is not a driver.
+    ``num_devices`` is the number of the driver's devices that the runtime uses, by default all. The other arguments are
+    those of ``init_device_contexts``. The end of the ``with`` waits for the work and leaves the driver open. Raises
+    ``DeviceError`` for a device that the driver does not have, ``TypeError`` if ``driver`` is not a driver.
     """
     _require_driver(driver, "use_driver")
     from oxide.runtime.device import runtime
@@ -102,8 +101,8 @@ def use_driver(
 def step_driver(devices: int = 1, *, seed: int | None = None) -> CpuDriver:
     """Returns a CPU driver on which nothing runs until ``step()``, ``run_until_idle()`` or a blocking call.
 
-    ``seed`` draws the stream that advances at each step, and the order of a kernel's blocks and of their threads.
-    Without it, the item submitted first runs next, and blocks and threads run in order.
+    ``seed`` selects the stream that advances at each step, and the order of a kernel's blocks and of their threads.
+    Without a seed, the item submitted first runs next, and blocks and threads run in order.
     """
     from oxide.driver.cpu import CpuDriver
 
@@ -127,7 +126,8 @@ def failing_seed(
     it never raises.
 
     ``program`` checks its results itself, with ``assert`` for example. It runs each time on a new CPU device, so it
-    begins with data on the host. Under ``OXIDE_SEED`` with the seed, or on ``seeded_driver(seed)``, it fails each time.
+    begins with data on the host. With the returned seed in ``OXIDE_SEED``, or on ``seeded_driver(seed)``, it fails each
+    time.
     """
     for seed in range(first, first + tries):
         driver = seeded_driver(seed, devices)
@@ -301,7 +301,7 @@ class DelegatingDriver:
 
 
 def _as_run_uses_it(driver: DelegatingDriver, inner: Driver) -> Driver:
-    """Returns a driver that shares ``driver``'s state and methods, but wraps another ``inner``."""
+    """Returns a driver that shares ``driver``'s state and methods, but wraps ``inner``."""
     kind: Any = type(driver)
     view: Any = object.__new__(_view_of(kind))
     view.__dict__ = driver.__dict__

@@ -1,8 +1,8 @@
 """Ready-made kernels, written only with oxide's public names.
 
-A function that is one launch is a kernel: ``relu(x, y)`` is an operation, and its grid follows from ``y``. A function
-that needs several launches, or chooses its kernel by the shape, takes boxes or operations and returns such an operation
-too. Both yield their arguments. ``oxide_kernels.ops`` has the forms that allocate their output.
+Functions that need one launch are kernels: ``relu(x, y)`` is an operation whose grid follows from ``y``. Functions that
+need several launches, or choose a kernel by the shape, take boxes or operations and return an operation too. All these
+operations yield their arguments. ``oxide_kernels.ops`` has forms that allocate their output.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Activation functions, elementwise, four elements a thread, which reaches the memory's bandwidth.
 
-Elements are f16, bf16, f32 or f64. Narrow ones are computed in f32 and rounded once, at the end. If input and output
+Elements are f16, bf16, f32 or f64. f16 and bf16 are computed in f32 and rounded once, at the end. If input and output
 differ in their number of elements, the launch raises ``LaunchError``. For extreme arguments the results are those of
 the formulas, as in torch: ``gelu`` and ``silu`` of -inf are NaN, and ``silu`` below -88.7 is -0 in f32.
 """

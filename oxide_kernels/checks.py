@@ -16,7 +16,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def called(name: str) -> Callable[[F], F]:
-    """Names a kernel, under ``@kernel``: errors and profilers call it ``name``, like the function that launches it."""
+    """Names a kernel, as a decorator under ``@kernel``. Errors and profilers then use ``name``, the name of the
+    function that launches the kernel."""
 
     def named(function: F) -> F:
         function.__name__ = name

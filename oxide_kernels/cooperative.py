@@ -1,10 +1,10 @@
 """Cooperative device functions for a warp or a block: reductions, scans and broadcasts.
 
-``op`` is any associative function of two values, a ``@device`` function or one that the kernel was given. It need not
-be commutative, as values are combined in the order of the threads. Its result is converted to the values' type. Every
-thread of the warp or block calls these functions with its own ``value``, of 32 or 64 bits, and gets its result. The
-block functions contain barriers, so do not call them in a branch that some threads do not take. They work for blocks of
-any size and shape, with threads counted x fastest.
+``op`` is any associative function of two values: a ``@device`` function, or a function that is the kernel's argument.
+It need not be commutative, as values are combined in the order of the threads. Its result is converted to the values'
+type. Every thread of the warp or block must call these functions with its own ``value``, of 32 or 64 bits, and gets its
+own result. The block functions contain barriers, so do not call them in a branch that some threads do not take. They
+work for blocks of any size and shape, with threads counted x fastest.
 
 The scheme is CUB's: shuffles within a warp, 32 slots of shared memory between the warps. Sums and extremes begin with
 ``warp.reduce_add`` and similar functions, one instruction if the hardware has it. A warp's broadcast is
@@ -102,7 +102,8 @@ def block_exclusive_scan(op: Callable[[T, T], T], value: T, identity: T) -> T:
 
 @device
 def _of_the_warps_before(op: Callable[[T, T], T], in_warp: T) -> T:
-    """Returns ``op`` over all values of the warps before this one, given each warp's scan; undefined in the first."""
+    """Returns ``op`` over all values of the warps before this one; undefined in the first. ``in_warp`` is the scan of
+    this thread's warp."""
     partial = SharedArray(32, type(in_warp))
     # The last lane that exists has its warp's result.
     if warp.lane_id() == lanes_in_warp() - 1:

@@ -4,10 +4,10 @@ A block computes a tile of ``c``. It walks along ``k``, sixteen columns of ``a``
 While it multiplies those from shared memory, the next are loaded from global memory into registers. They then go into
 the other half of a double buffer, so there is one barrier a step.
 
-A thread keeps its 8×8 elements of the tile in registers, and for each of the sixteen reads 8 + 8 numbers as four
-vectors for 64 multiply-adds. The eight are two separate groups of four. So the lanes of a warp, 4 rows by 8 columns of
-such groups, read neighbouring vectors, and no two lanes read the same bank of shared memory. For the same reason the
-tile of ``a`` is stored transposed, with its rows padded by four.
+A thread keeps its 8×8 elements of the tile in registers. For each of the sixteen columns it reads 8 numbers of ``a``
+and 8 of ``b``, as four vectors, for 64 multiply-adds. The 8 rows, and the 8 columns, are two separate groups of four.
+So the lanes of a warp, 4 rows by 8 columns of such groups, read neighbouring vectors, and no two lanes read the same
+bank of shared memory. For the same reason the tile of ``a`` is stored transposed, with its rows padded by four.
 
 The loops contain no checks. Indices of shared memory are remainders, which the compiler proves to be in bounds. Global
 memory is read unchecked, at rows and columns that are clamped or tested, within matrices whose sizes the launch has
@@ -57,7 +57,7 @@ def sgemm_tiled(
     """Computes ``c = alpha * a @ b + beta * c``, float32: ``a`` is m×k, ``b`` k×n, ``c`` m×n, all row-major.
 
     The matrices are boxes, or operations that yield them. The operation yields the eight arguments. With a ``beta`` of
-    0 ``c`` is not read, and may be uninitialised. It is fastest if k and n are multiples of four. Raises
+    0 ``c`` is not read, and may be uninitialised. The kernel is fastest if k and n are multiples of four. Raises
     ``LaunchError`` for a matrix that is too small, and ``ArgumentError`` for a matrix of another type or if ``c``
     shares memory with ``a`` or ``b``.
     """
@@ -93,9 +93,9 @@ def kernel_of(large: bool, vectors: bool, swapped: bool = False, size: Any = u32
 def tiled(tile_m: int, tile_n: int, thread_n: int, vectors: bool, swapped: bool, size: Any, step: int = STEP) -> Kernel:
     """Returns the kernel for tiles of ``tile_m`` by ``tile_n``, of which a thread computes 8 by ``thread_n`` elements.
 
-    With ``vectors`` all rows begin at a multiple of 16 bytes. The tiles of a row are neighbours along x. With
-    ``swapped`` the tiles of a column are, for matrices with too many of them for y. The matrices' sizes are of the type
-    ``size``.
+    With ``vectors`` all rows must begin at a multiple of 16 bytes. The grid's x counts the tiles of a row, y those of a
+    column; with ``swapped`` it is the reverse, for matrices with too many rows of tiles for y. ``m``, ``n`` and ``k``
+    are of the type ``size``.
     """
     warp_m, warp_n = 32, 8 * thread_n
     warps_n = tile_n // warp_n
@@ -148,7 +148,7 @@ def tiled(tile_m: int, tile_n: int, thread_n: int, vectors: bool, swapped: bool,
         a_tile: SharedArray[f32],
         b_tile: SharedArray[f32],
     ) -> None:
-        """Stores the registers that ``fetch`` filled in shared memory."""
+        """Stores to shared memory the registers that ``fetch`` filled."""
         t = thread.thread_idx.x % threads
         for q in unroll(range(a_quads)):
             quad = t + q * threads
@@ -253,7 +253,8 @@ def store_four(
     p3: f32,
     vectors: bool_,
 ) -> None:
-    """Stores ``alpha * p + beta * c`` for four elements of a row, of which ``left`` remain from ``at`` on."""
+    """Stores ``alpha * p + beta * c`` for up to four elements of a row from ``at`` on. The row has ``left`` more
+    elements."""
     out = c.unchecked_mut
     if vectors:
         if left > 0:

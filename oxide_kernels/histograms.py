@@ -32,7 +32,7 @@ _IN_SHARED_MEMORY = 4096
 
 def histogram(values: Operand, counts: Operand) -> DeviceOperation[tuple[Any, ...]]:
     """Adds the number of occurrences of ``v`` in ``values`` to ``counts[v]``. Values are u8, u16, u32, i32 or i64, and
-    counts are u32. Yields the two. Counts accumulate over batches; ``zeros(bins, u32)`` starts again, as
+    counts are u32. Yields values and counts. Counts accumulate over calls; pass ``zeros(bins, u32)`` to begin at 0, as
     ``ops.histogram`` does.
 
     A value that is not an index of ``counts`` raises ``BoundsError``, and the other counts are then unreliable. With up

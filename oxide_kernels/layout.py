@@ -12,6 +12,9 @@ from oxide import (
     Kernel,
     SharedArray,
     Slice,
+    bf16,
+    f8e4m3,
+    f8e5m2,
     f16,
     f32,
     f64,
@@ -31,7 +34,7 @@ from oxide import (
 from .checks import require_apart, require_integers
 from .operands import Operand, with_boxes
 
-T = TypeVar("T", i8, i16, i32, i64, u8, u16, u32, u64, f16, f32, f64)
+T = TypeVar("T", i8, i16, i32, i64, u8, u16, u32, u64, f8e4m3, f8e5m2, f16, bf16, f32, f64)
 I = TypeVar("I", i32, i64)  # noqa: E741 - the usual name of an index
 
 _MOST_BLOCKS = 65535
@@ -40,7 +43,7 @@ _MOST_BLOCKS = 65535
 
 def transpose(rows: int, columns: int, input: Operand, output: Operand) -> DeviceOperation[tuple[Any, ...]]:
     """Computes ``output[c, r] = input[r, c]``: ``input`` is rows×columns, ``output`` columns×rows, both row-major. For
-    any dtype of 8 to 64 bits; pass bf16 as its u16 storage. Yields the four arguments.
+    any dtype of 8 to 64 bits. Yields the four arguments.
 
     Raises ``LaunchError`` for a box that is too small, and ``ArgumentError`` for other dtypes and for boxes that share
     memory: a matrix cannot be transposed in place.
@@ -60,8 +63,8 @@ def transpose(rows: int, columns: int, input: Operand, output: Operand) -> Devic
 @functools.cache
 def turning(swapped: bool, size: Any) -> Kernel:
     """Returns the kernel of ``transpose`` whose rows and columns are of the type ``size``. Its blocks along x cover the
-    rows or, if ``swapped``, the columns. A grid's y is too small for a large number of either, but no memory holds a
-    matrix in which both are too large.
+    rows or, if ``swapped``, the columns. A grid has at most 65535 blocks along y. No memory holds a matrix whose rows
+    and columns both need more.
 
     A block transposes a tile of 32×32 in shared memory, so that a warp reads and writes whole lines of memory. A row of
     the tile has one extra element, so that its columns lie in different banks.

@@ -28,8 +28,8 @@ def sgemm_naive(
 
 @kernel(block=256)
 def matvec_naive(m: u32, n: u32, mat: Slice[f32], vec_in: Slice[f32], vec_out: DisjointSlice[f32]) -> None:
-    """Computes ``vec_out = mat @ vec_in``, float32: ``mat`` is m×n, row-major. A thread computes a row: launch at least
-    m."""
+    """Computes ``vec_out = mat @ vec_in``, float32: ``mat`` is m×n, row-major. Each thread computes a row: launch at
+    least m threads."""
     idx = thread.index_1d()
     row = idx.get()
     if row < m:
@@ -43,7 +43,7 @@ def matvec_naive(m: u32, n: u32, mat: Slice[f32], vec_in: Slice[f32], vec_out: D
 
 @kernel
 def sgemm_2d(alpha: f32, a: Slice2[f32], b: Slice2[f32], beta: f32, c: DisjointSlice2[f32]) -> None:
-    """Computes ``c = alpha * a @ b + beta * c``, float32, with the sizes of the arrays' own axes. With a ``beta`` of 0
+    """Computes ``c = alpha * a @ b + beta * c``, float32. The sizes are those of the arrays' axes. With a ``beta`` of 0
     ``c`` is not read, as in BLAS.
 
     Launch at least as many threads in x as ``c`` has columns, and in y as it has rows.
@@ -62,7 +62,7 @@ def sgemm_2d(alpha: f32, a: Slice2[f32], b: Slice2[f32], beta: f32, c: DisjointS
 
 @kernel(block=256)
 def matvec_2d(mat: Slice2[f32], vec_in: Slice[f32], vec_out: DisjointSlice[f32]) -> None:
-    """Computes ``vec_out = mat @ vec_in``, float32. A thread computes a row: launch at least ``len(vec_out)``."""
+    """Computes ``vec_out = mat @ vec_in``, float32. Each thread computes a row: launch ``len(vec_out)`` threads."""
     idx = thread.index_1d()
     row = idx.get()
     if row < len(vec_out):

@@ -35,8 +35,8 @@ _WARPS = _BLOCK // 32
 
 
 def matvec(m: int, n: int, matrix: Operand, vector: Operand, output: Operand) -> DeviceOperation[tuple[Any, ...]]:
-    """Computes ``output = matrix @ vector``: ``matrix`` is m×n, row-major. Yields the five arguments. All have one
-    dtype: f16, bf16, f32 or f64. f16 and bf16 are summed in f32.
+    """Computes ``output = matrix @ vector``: ``matrix`` is m×n, row-major. Yields the five arguments. The three boxes
+    must have one dtype: f16, bf16, f32 or f64. f16 and bf16 are summed in f32.
 
     A warp computes a row, or a block if the row is longer than 2048. Its threads read neighbouring elements. Raises
     ``LaunchError`` for an operand that is too small, and ``ArgumentError`` for an operand of another type, or if the
@@ -57,8 +57,8 @@ def matvec(m: int, n: int, matrix: Operand, vector: Operand, output: Operand) ->
 
 @functools.cache
 def _rows_of(threads: int, vectors: bool, wide: Any) -> Kernel:
-    """Returns the kernel in which ``threads`` threads compute a row. With ``vectors``, rows begin at a multiple of a
-    vector's bytes."""
+    """Returns the kernel in which ``threads`` threads compute a row. With ``vectors``, rows must begin at a multiple of
+    a vector's bytes."""
 
     @kernel(
         requires=("len(matrix) >= m * n", "len(vector) >= n", "len(output) >= m"),

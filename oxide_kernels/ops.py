@@ -81,12 +81,12 @@ def dot(a: Operand, b: Operand) -> Result:
 
 
 def inclusive_scan(x: Operand) -> Result:
-    """Yields the running sums in the order of memory, of the shape of ``x``."""
+    """Yields the running sums in the order of memory, in the shape of ``x``."""
     return _like(scans.inclusive_scan, x)
 
 
 def exclusive_scan(x: Operand) -> Result:
-    """Yields the running sums before each element, of the shape of ``x``."""
+    """Yields for each element the sum of all elements before it in the order of memory, in the shape of ``x``."""
     return _like(scans.exclusive_scan, x)
 
 
@@ -148,7 +148,7 @@ def gather(table: Operand, indices: Operand) -> Result:
 
 
 def histogram(values: Operand, bins: int) -> Result:
-    """Yields the number of occurrences of each number under ``bins``: u32, of shape (bins,)."""
+    """Yields the number of occurrences of each number from 0 to ``bins - 1``: u32, of shape (bins,)."""
     require_integers("histogram", bins=bins)
     return with_boxes(lambda x: zeros(bins, u32).and_then(lambda counts: count_into(x, counts)).last(), values)
 

@@ -58,8 +58,8 @@ _MOST_BLOCKS = 1056
 
 
 def reduce_sum(input: Operand, output: Operand) -> DeviceOperation[tuple[Any, ...]]:
-    """Computes ``output[0] = sum(input)``, 0 if the input is empty: an i64 for signed and a u64 for unsigned integers,
-    otherwise of the input's dtype. Yields input and output. Raises ``ArgumentError`` for other dtypes."""
+    """Computes ``output[0] = sum(input)``, 0 if the input is empty. The output is i64 for signed and u64 for unsigned
+    integers, otherwise of the input's dtype. Yields input and output. Raises ``ArgumentError`` for other dtypes."""
 
     def both(x: DeviceBox, result: DeviceBox) -> DeviceOperation[tuple[Any, ...]]:
         _check("reduce_sum", x, result, total_dtype(x.dtype))
@@ -104,7 +104,8 @@ def argmax(input: Operand, output: Operand) -> DeviceOperation[tuple[Any, ...]]:
 
 def dot(a: Operand, b: Operand, output: Operand) -> DeviceOperation[tuple[Any, ...]]:
     """Computes ``output[0] = sum(a[i] * b[i])``, where the output has the dtype that ``reduce_sum`` gives for ``a``'s
-    dtype. Yields all three. Raises ``ValueError`` if the shapes differ, ``ArgumentError`` if the dtypes do."""
+    dtype. Yields the three boxes. Raises ``ValueError`` if the shapes differ, ``ArgumentError`` if the dtypes
+    differ."""
 
     def both(x: DeviceBox, y: DeviceBox, result: DeviceBox) -> DeviceOperation[tuple[Any, ...]]:
         require_same_shape("dot", a=x, b=y)
@@ -224,7 +225,7 @@ def _maxima(wide: Any) -> tuple[Kernel, Kernel]:
 
     @device
     def block_greatest(value: A, some_nan: bool_) -> Any:
-        """Returns the greatest of the block's values, in every thread; NaN if any thread has seen a NaN."""
+        """Returns the greatest of the block's values, in every thread; NaN if ``some_nan`` is true in any thread."""
         of_warps = SharedArray(32, wide)
         in_warp = warp.reduce_max(value)
         if warp.lane_id() == 0:

@@ -72,8 +72,8 @@ def _block(threads: int, held: int) -> int:
 def softmax(input: Operand, output: Operand) -> DeviceOperation[tuple[Any, ...]]:
     """Computes ``output = exp(input - max) / sum(exp(input - max))`` over each row. Yields input and output.
 
-    The two have one shape and dtype, f16, bf16, f32 or f64, and may be the same box. An element of -inf, as masks use,
-    gets 0. A row of only -inf is NaN, and so is a row with a NaN or an inf, as in torch. Raises ``ValueError`` for
+    The two must have one shape and dtype, f16, bf16, f32 or f64, and may be the same box. An element of -inf, as masks
+    use, gets 0. A row of only -inf is NaN, and so is a row with a NaN or an inf, as in torch. Raises ``ValueError`` for
     other shapes, and ``ArgumentError`` for other dtypes and if the output is a part of the input.
     """
 
@@ -93,10 +93,10 @@ def layer_norm(
     """Computes ``output = (input - mean) / sqrt(variance + eps) * weight + bias`` over each row. The variance is the
     sum of squares divided by the number of elements. Yields input, weight, bias and output.
 
-    Output and input have one shape and may be the same box; weight and bias have the length of a row. All have one
-    dtype, f16, bf16, f32 or f64. Squares of numbers beyond 1e19 are infinite in f32, and the row is then only its bias,
-    as in torch. Raises ``ValueError`` for other shapes, and ``ArgumentError`` for other dtypes and for an output that
-    shares memory with weight or bias, or is a part of the input.
+    Output and input must have one shape and may be the same box; weight and bias must have the length of a row. All
+    must have one dtype, f16, bf16, f32 or f64. Squares of numbers beyond 1e19 are infinite in f32, and the row is then
+    only its bias, as in torch. Raises ``ValueError`` for other shapes, and ``ArgumentError`` for other dtypes and for
+    an output that shares memory with weight or bias, or is a part of the input.
     """
 
     def rows(x: DeviceBox, w: DeviceBox, b: DeviceBox, y: DeviceBox) -> DeviceOperation[tuple[Any, ...]]:
@@ -148,7 +148,7 @@ def _launch(
     arguments: tuple[Any, ...],
     boxes: tuple[DeviceBox, ...],
 ) -> DeviceOperation[tuple[Any, ...]]:
-    """Launches the kernel for rows of this width."""
+    """Launches the kernel of ``narrow`` if a row fits in its threads' registers, else the kernel of ``walking``."""
     itemsize, wide = boxes[0].dtype.itemsize, accumulator(boxes[0].dtype)
     aligned = width % 4 == 0 and all(box.ptr % min(16, 4 * itemsize) == 0 for box in boxes)
     for threads, most in _THREADS:
@@ -180,8 +180,8 @@ def _tools(threads: int, held: int, form: _Form, wide: Any) -> tuple[Any, ...]:
 
     @device
     def load(values: Slice[T], start: i64, width: i64, vector: i64, fill: Any, once: bool_) -> Any:
-        """Loads one vector of the row that begins at ``start``, with ``fill`` past the row's end. ``once``, a constant,
-        says that the row is not read again."""
+        """Loads one vector of the row that begins at ``start``, with ``fill`` past the row's end. ``once`` must be a
+        constant: True if the row is not read again."""
         a, b, c, d = fill, fill, fill, fill
         if aligned:
             if whole or column(vector, 0) < width:

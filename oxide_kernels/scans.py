@@ -8,8 +8,8 @@ a word with a flag, and the two are written and read together: a 64-bit atomic h
 sum of 64 bits takes two such words, valid if their flags agree. So no other memory need be visible when the word is,
 and relaxed ordering is enough.
 
-**Why it terminates.** Blocks wait for others, which neither CUDA nor the CPU device permits for blocks that may not
-have begun. So a tile's number is not the block's index: a block draws it, with an atomic, when it begins to run. A
+**Why it terminates.** Blocks wait for other blocks. Neither CUDA nor the CPU device permits a wait for a block that may
+not have begun. So a tile's number is not the block's index: a block draws it, with an atomic, when it begins to run. A
 block with a number has begun, and so have all blocks with lower numbers. On a GPU a block that has begun stays on the
 device, and its warps make progress while others spin. On the CPU device a worker, a thread of the operating system,
 runs the block to its end before it takes another, and a waiting worker yields to other threads. Tile 0 waits for no
@@ -63,8 +63,8 @@ T = TypeVar("T", f16, bf16, f32, f64, i32, u32, i64, u64)
 
 _BLOCK = 256
 _VECTORS = {4: 6, 8: 4}
-"""The number of four-element vectors of a thread, by the bytes of the accumulator. On an H100, 2**25 of f32 take 127
-µs, 136 with four vectors, and torch takes 133. 2**24 of f64 take 145 µs, and 149 with six vectors."""
+"""The number of four-element vectors of a thread, by the bytes of the accumulator. On an H100, 2**25 elements of f32
+take 127 µs, 136 with four vectors, and torch takes 133. 2**24 elements of f64 take 145 µs, and 149 with six vectors."""
 
 _PART, _WHOLE = 1, 2
 """The flags of a tile's own sum, and of its complete sum with all tiles before it; 0 until a sum is published."""
@@ -73,8 +73,8 @@ _PART, _WHOLE = 1, 2
 def inclusive_scan(input: Operand, output: Operand) -> DeviceOperation[tuple[Any, ...]]:
     """Computes ``output[i] = input[0] + … + input[i]``. Yields input and output, which may be the same box.
 
-    Both have one dtype: f16, bf16, f32, f64, i32, u32, i64 or u64. Integers wrap; f16 and bf16 are summed in f32 and
-    rounded at the end. Raises ``ValueError`` if the output's shape is not the input's, ``ArgumentError`` for other
+    Both must have one dtype: f16, bf16, f32, f64, i32, u32, i64 or u64. Integers wrap; f16 and bf16 are summed in f32
+    and rounded at the end. Raises ``ValueError`` if the output's shape is not the input's, ``ArgumentError`` for other
     dtypes and if the output is a part of the input.
     """
     return with_boxes(lambda x, result: _scan("inclusive_scan", x, result, True), input, output)
@@ -101,7 +101,7 @@ def _scan(name: str, x: DeviceBox, result: DeviceBox, inclusive: bool) -> Device
 @functools.cache
 def _single_pass(wide: Any, name: str) -> Kernel:
     """Returns the kernel that accumulates in ``wide``, for the function ``name``. ``told[0]`` is the next tile's
-    number, and the rest are the published words. All of ``told`` begins as 0."""
+    number, and the rest are the published words. All of ``told`` must be 0 before the launch."""
     tell, listen = _words(wide)
     block, vectors = _BLOCK, _VECTORS[wide.dtype.itemsize]
     warps, tile_size = block // 32, 4 * vectors * block

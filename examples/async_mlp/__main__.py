@@ -1,4 +1,4 @@
-"""``python -m examples.async_mlp``: the options, the first line, the exit code.
+"""``python -m examples.async_mlp``: runs the example on synthetic batches or on handwritten digits.
 
 Exits with 0 when every result is right, 1 when one is wrong and 2 when the options cannot be met.
 """
@@ -21,12 +21,12 @@ from . import digits, synthetic
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        """One line, not the usage text: the reader asked for a run, and ``--help`` is a word away."""
+        """Prints one line instead of the usage text, and exits with 2."""
         self.exit(2, f"async_mlp: {message} (see --help)\n")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the example with these command-line arguments; returns the exit code."""
+    """Runs the example with these command-line arguments. Returns the exit code."""
     parser = _parser()
     options = parser.parse_args(arguments)
     if options.data == "digits" and (options.dim is not None or options.batches is not None):

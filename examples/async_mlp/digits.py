@@ -1,8 +1,8 @@
 """Handwritten digits: scikit-learn's 1797 images of 8×8 pixels through a network trained beforehand.
 
-``weights.npz`` holds what ``train_digits`` trained on three quarters of the images. Accuracy is stated for the other
-quarter, which the training never saw. The biases need no kernel of their own: a last input column of ones and a last
-hidden unit that is always 1 carry them, so both layers are plain matrix products.
+``weights.npz`` has the weights that ``train_digits`` trained on three quarters of the images. Accuracy is stated for
+the other quarter, which the training never saw. The biases are weights of a last input column of ones and of a last
+hidden unit that is always 1. So both layers are plain matrix products.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ INSTALL_HINT = "--data digits needs scikit-learn for its images: pip install 'ox
 
 @dataclass(frozen=True, slots=True)
 class Images:
-    """``pixels`` is ``(n, 65)`` float32, 64 pixels from 0 to 1 and a column of ones; ``labels`` ``(n,)``, 0 to 9."""
+    """Images and their digits. ``pixels`` is ``(n, 65)`` float32: 64 pixels from 0 to 1, and a 1. ``labels`` is
+    ``(n,)``, from 0 to 9."""
 
     pixels: Float32Array
     labels: NDArray[np.int64]
@@ -35,13 +36,13 @@ class Images:
         return len(self.labels)
 
     def where(self, chosen: NDArray[np.bool_]) -> Images:
-        """The chosen images, in order."""
+        """Returns the chosen images, in order."""
         return Images(self.pixels[chosen], self.labels[chosen])
 
 
 def load_images() -> tuple[Images, Images]:
-    """The images to train on and the ones held out: every fourth, 450 of 1797. Raises ``ModuleNotFoundError`` without
-    scikit-learn; needs no network."""
+    """Returns the images to train on, and the images held out: every fourth, 450 of 1797. Needs no network. Raises
+    ``ModuleNotFoundError`` without scikit-learn."""
     from sklearn.datasets import load_digits
 
     found = load_digits()
@@ -54,19 +55,20 @@ def load_images() -> tuple[Images, Images]:
 
 
 def load_weights() -> tuple[Float32Array, Float32Array]:
-    """W0 ``(65, hidden)`` and W1 ``(hidden, 10)``, float32."""
+    """Returns W0 ``(65, hidden)`` and W1 ``(hidden, 10)``, float32."""
     with np.load(WEIGHTS) as arrays:
         return arrays["w0"], arrays["w1"]
 
 
 def reference_scores(pixels: Float32Array, w0: Float32Array, w1: Float32Array) -> NDArray[np.float64]:
-    """The network in float64 NumPy: one score a class, ``(n, 10)``."""
+    """Computes the network in float64 NumPy. Returns a score for each class, ``(n, 10)``."""
     hidden = np.maximum(0.0, pixels.astype(np.float64) @ w0.astype(np.float64))
     return hidden @ w1.astype(np.float64)
 
 
 async def classify(images: Images) -> NDArray[np.int64]:
-    """The predicted digit of each image, ``(n,)``: batches of 64, the last one shorter, all in flight at once."""
+    """Returns the predicted digit of each image, ``(n,)``. Batches of 64 images, the last one shorter, are all in
+    flight at once."""
     w0, w1 = load_weights()
     await pipeline.prepare()
     w0_on_device = await h2d(w0).arc()
@@ -85,8 +87,8 @@ async def classify(images: Images) -> NDArray[np.int64]:
 
 
 async def run() -> bool:
-    """Classifies every image and prints each held-out batch's and the overall accuracy; whether the device agrees with
-    the float64 reference on every single prediction."""
+    """Classifies every image, and prints the accuracy of each held-out batch and of all. Returns whether every
+    prediction equals that of the float64 reference."""
     trained_on, held_out = load_images()
     print("\n=== Handwritten digits ===\n")
     print(f"{len(trained_on) + len(held_out)} images: {len(trained_on)} were trained on, {len(held_out)} held out")

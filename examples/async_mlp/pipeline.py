@@ -2,7 +2,7 @@
 
 The weights go to the device once, as ``Arc``s; each batch clones the reference, not the memory. The structure (shared
 weights, ``zip`` of an upload and two buffers, kernels in a row, a download) is that of the ``async_mlp`` example of
-NVIDIA's cuda-oxide. Nothing here runs anything: a pipeline is a recipe until somebody awaits it.
+NVIDIA's cuda-oxide. Building a pipeline runs nothing: a program runs it by awaiting it.
 """
 
 from __future__ import annotations
@@ -17,23 +17,24 @@ from oxide_kernels import matvec_naive, relu, sgemm_naive
 Float32Array = NDArray[np.float32]
 
 TILE = 16
-"""A block of a matrix product is ``TILE × TILE`` threads, one an element of the result."""
+"""A block of a matrix product has ``TILE × TILE`` threads, one for each element of the result."""
 
 
 async def prepare() -> None:
-    """Compiles the kernels beside the event loop, which a first launch would stall."""
+    """Compiles the kernels in a thread, because a first launch would stall the event loop."""
     await oxide.prepare(sgemm_naive, matvec_naive, lambda: relu.specialize(T=f32))
 
 
 def mlp(batch: Float32Array, w0: Arc[DeviceBox], w1: Arc[DeviceBox]) -> DeviceOperation[Float32Array]:
-    """``max(0, (batch @ W0) @ w1)``: ``batch`` is ``(rows, k)``, W0 ``(k, n)``, w1 ``(n,)``; yields ``(rows,)``."""
+    """Computes ``max(0, (batch @ W0) @ w1)``: ``batch`` is ``(rows, k)``, W0 ``(k, n)``, w1 ``(n,)``; yields
+    ``(rows,)``."""
     return forward(h2d(batch), len(batch), w0, w1).and_then(d2h)
 
 
 def forward(
     batch: DeviceOperation[DeviceBox], rows: int, w0: Arc[DeviceBox], w1: Arc[DeviceBox]
 ) -> DeviceOperation[DeviceBox]:
-    """``mlp`` of a batch that is on the device, yielding a box: what a graph is captured of."""
+    """Does ``mlp`` for a batch on the device, and yields a box. So a graph can be captured of it."""
     columns = w0.value.shape[1]
 
     def hidden_layer(buffers: tuple[DeviceBox, DeviceBox, DeviceBox]) -> DeviceOperation[tuple[DeviceBox, DeviceBox]]:
@@ -54,8 +55,8 @@ def forward(
 
 
 def classifier(batch: Float32Array, w0: Arc[DeviceBox], w1: Arc[DeviceBox]) -> DeviceOperation[Float32Array]:
-    """``max(0, batch @ W0) @ W1``: ``batch`` is ``(rows, k)``, W0 ``(k, n)``, W1 ``(n, classes)``; yields one score a
-    class, ``(rows, classes)``."""
+    """Computes ``max(0, batch @ W0) @ W1``: ``batch`` is ``(rows, k)``, W0 ``(k, n)``, W1 ``(n, classes)``; yields a
+    score for each class, ``(rows, classes)``."""
     rows = len(batch)
 
     def hidden_layer(buffers: tuple[DeviceBox, DeviceBox, DeviceBox]) -> DeviceOperation[tuple[DeviceBox, DeviceBox]]:
@@ -75,7 +76,7 @@ def classifier(batch: Float32Array, w0: Arc[DeviceBox], w1: Arc[DeviceBox]) -> D
 
 
 def matmul(left: DeviceBox, right: Arc[DeviceBox], product: DeviceBox) -> DeviceOperation[DeviceBox]:
-    """``product = left @ right``; yields ``product``."""
+    """Computes ``product = left @ right``; yields ``product``."""
     rows, inner = left.shape
     columns = right.value.shape[1]
     config = LaunchConfig(grid=(-(-columns // TILE), -(-rows // TILE)), block=(TILE, TILE))
@@ -83,5 +84,5 @@ def matmul(left: DeviceBox, right: Arc[DeviceBox], product: DeviceBox) -> Device
 
 
 def rectify(buffer: DeviceBox) -> DeviceOperation[DeviceBox]:
-    """``buffer = max(0, buffer)``, in place; yields ``buffer``."""
+    """Computes ``buffer = max(0, buffer)``, in place; yields ``buffer``."""
     return relu[LaunchConfig.for_num_elems(buffer.size)](buffer, buffer).last()

@@ -1,4 +1,4 @@
-"""The made-up model and batches, each a short formula, and the float64 arithmetic their results are checked with."""
+"""The synthetic model and batches, each given by a short formula, and the check of results by float64 arithmetic."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from . import pipeline
 from .pipeline import Float32Array
 
 RELATIVE_ERROR = 1e-6
-"""How far a whole result may be from the reference, as a ratio of norms."""
+"""The largest distance of a result from the reference that counts as right, as a ratio of norms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,20 +28,22 @@ class Model:
 
     @classmethod
     def of(cls, dim: int) -> Model:
-        """``w0[i] = ((i % 7) - 3) / 100`` over the flat index and ``w1[i] = ((i % 5) - 2) / 100``."""
+        """Returns the model ``w0[i] = ((i % 7) - 3) / 100``, with the flat index ``i``, and ``w1[i] = ((i % 5) - 2) /
+        100``."""
         w0 = (np.arange(dim * dim) % 7 - 3) * 0.01
         w1 = (np.arange(dim) % 5 - 2) * 0.01
         return cls(w0.reshape(dim, dim).astype(np.float32), w1.astype(np.float32))
 
 
 def input_batch(dim: int, number: int) -> Float32Array:
-    """``((i + 37 * number) % 13) / 10`` over the flat index, ``(dim, dim)``, float32."""
+    """Returns the batch ``((i + 37 * number) % 13) / 10``, with the flat index ``i``: ``(dim, dim)``, float32."""
     values = (np.arange(dim * dim) + 37 * number) % 13 * 0.1
     return values.reshape(dim, dim).astype(np.float32)
 
 
 def verdict(model: Model, batch: Float32Array, result: Float32Array) -> str:
-    """``ReLU OK``, or what is wrong with a result: ``ReLU FAILED`` for a value no ReLU gives, else ``MISMATCH``."""
+    """Returns ``ReLU OK`` for a right result, ``ReLU FAILED`` for a value that no ReLU gives, and otherwise
+    ``MISMATCH``."""
     if not np.all(np.isfinite(result)) or np.any(result < 0):
         return "ReLU FAILED"
     reference, allowed = reference_and_allowance(model, batch)
@@ -53,10 +55,11 @@ def verdict(model: Model, batch: Float32Array, result: Float32Array) -> str:
 
 
 def reference_and_allowance(model: Model, batch: Float32Array) -> tuple[NDArray[np.float64], float]:
-    """The result in float64, and the norm of the error that float32 arithmetic may leave.
+    """Returns the result in float64, and the allowed norm of a float32 result's error.
 
-    That is ``RELATIVE_ERROR``, unless the last sum cancels to under 1/32 of the terms it adds up (at dim 35 to exactly
-    0, at 512 to 1/170): then no float32 sum has those digits, and the allowance is one float32 ε of the terms.
+    The allowed norm is ``RELATIVE_ERROR`` times that of the result. If the last sum cancels to less than 1/32 of its
+    terms (at dim 35 to exactly 0, at 512 to 1/170), no float32 sum has that many digits. The allowed norm is then one
+    float32 ε times that of the terms.
     """
     hidden = batch.astype(np.float64) @ model.w0.astype(np.float64)
     w1 = model.w1.astype(np.float64)
@@ -69,7 +72,7 @@ def reference_and_allowance(model: Model, batch: Float32Array) -> tuple[NDArray[
 
 
 async def run(dim: int, batches: int) -> bool:
-    """Uploads the model, has every batch in flight at once, prints each result; whether all were right."""
+    """Uploads the model, runs all batches at once and prints each result. Returns whether all were right."""
     model = Model.of(dim)
     print("\n=== Async MLP Pipeline ===\n")
     print("Allocating model weights...")
@@ -95,5 +98,5 @@ async def run(dim: int, batches: int) -> bool:
 
 
 def format_values(values: Iterable[np.float32]) -> str:
-    """Six significant digits, all that a float32 promises, and no more of them than needed: ``[0.00208, 0.0]``."""
+    """Formats numbers with up to six significant digits, all that a float32 guarantees: ``[0.00208, 0.0]``."""
     return "[" + ", ".join(repr(float(f"{value:.6g}")) for value in values) + "]"

@@ -1,8 +1,11 @@
-"""``python -m examples.async_mlp.train_digits``: how ``weights.npz`` was made: NumPy, one core, two seconds.
+"""``python -m examples.async_mlp.train_digits``: trains the network and writes ``weights.npz``.
+
+The training takes NumPy two seconds on one core.
 
 One hidden layer of 127 units with dropout, softmax cross-entropy, AdamW with a rate that falls to zero, one image in
 five moved by a pixel. The settings were chosen on splits other than the one that accuracy is stated for. The seed is
-fixed: the same NumPy and BLAS give the same file; others differ in the last digits, and training amplifies those.
+fixed: the same NumPy and BLAS give the same file. Other versions differ in the last digits, and training amplifies such
+differences.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ Array = NDArray[np.float64]
 
 
 def main() -> None:
-    """Trains, says how well, writes the weights."""
+    """Trains, writes the weights and prints the accuracy."""
     training, held_out = digits.load_images()
     w0, w1 = train(training)
     np.savez(digits.WEIGHTS, w0=w0, w1=w1)
@@ -36,7 +39,8 @@ def main() -> None:
 
 
 def train(images: Images) -> tuple[Float32Array, Float32Array]:
-    """W0 ``(65, 128)`` and W1 ``(128, 10)``: the last row of each is the bias, the last hidden unit always 1."""
+    """Returns W0 ``(65, 128)`` and W1 ``(128, 10)``. The last row of each is the bias; the last hidden unit is always
+    1."""
     random = np.random.default_rng(SEED)
     pixels = images.pixels.astype(np.float64)
     one_hot = np.eye(10)[images.labels]
@@ -59,7 +63,7 @@ def train(images: Images) -> tuple[Float32Array, Float32Array]:
 
 
 def accuracy(images: Images, w0: Float32Array, w1: Float32Array) -> float:
-    """The share of images whose highest score is their label's."""
+    """Returns the share of images whose highest score is that of their label."""
     return float((digits.reference_scores(images.pixels, w0, w1).argmax(axis=1) == images.labels).mean())
 
 

@@ -1,4 +1,4 @@
-"""``python -m examples.batch_splitter --devices 2``: the options, the runs on 1, 2, 4, … devices, the exit code.
+"""``python -m examples.batch_splitter --devices 2``: runs the same batch on 1, 2, 4, … devices.
 
 Exits with 0 when every result is right, 1 when one is wrong and 2 when the options cannot be met.
 """
@@ -21,14 +21,14 @@ from . import splitter
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the example with these command-line arguments; returns the exit code."""
+    """Runs the example with these command-line arguments. Returns the exit code."""
     parser = _parser()
     options = parser.parse_args(arguments)
     if min(options.devices, options.rows, options.dim, options.depth) < 1:
         parser.error("--devices, --rows, --dim and --depth must be 1 or more")
     if options.device is not None:
         os.environ["OXIDE_DEVICE"] = options.device
-    os.environ.setdefault("OXIDE_CPU_DEVICES", str(options.devices))  # the CPU makes as many as are asked for
+    os.environ.setdefault("OXIDE_CPU_DEVICES", str(options.devices))  # as many CPU devices as requested
     try:
         init_device_contexts(0, options.devices)
     except oxide.DeviceError as error:
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 async def run(most: int, rows: int, dim: int, depth: int) -> bool:
-    """The same batch on 1, 2, 4, … and ``most`` devices; whether every result is right."""
+    """Runs the same batch on 1, 2, 4, … and ``most`` devices. Returns whether every result is right."""
     batch, weights = splitter.make_batch(rows, dim)
     print(f"\n{rows} rows through {depth} layers of {dim}×{dim}\n")
     expected = splitter.reference(batch, weights, depth)

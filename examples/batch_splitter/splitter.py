@@ -1,8 +1,8 @@
-"""The batch's rows in equal shares, a share a device, all devices at work at the same time.
+"""Splits a batch's rows into equal shares, one for each device. All devices work at the same time.
 
-The weights are uploaded once and go from device to device by ``to_device``, directly where the hardware can. Each
-share is a pipeline placed with ``on``; ``gather`` starts them all and waits for all. Nothing in a pipeline knows how
-many devices there are.
+The weights are uploaded once and go from device to device by ``to_device``, directly where the hardware can. Each share
+is a pipeline placed with ``on``; ``gather`` starts them all and waits for all. A pipeline does not depend on the number
+of devices.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ TILE = 16
 
 
 def layers(batch: Float32Array, weights: Arc[DeviceBox], depth: int) -> DeviceOperation[Float32Array]:
-    """``depth`` layers ``x = max(0, x @ W)``: ``batch`` is ``(rows, n)``, W ``(n, n)``; yields ``(rows, n)``."""
+    """Computes ``depth`` layers ``x = max(0, x @ W)``: ``batch`` is ``(rows, n)``, W ``(n, n)``; yields ``(rows,
+    n)``."""
     rows, n = batch.shape
     matmul = sgemm_naive[LaunchConfig(grid=(-(-n // TILE), -(-rows // TILE)), block=(TILE, TILE))]
 
@@ -39,7 +40,7 @@ def layers(batch: Float32Array, weights: Arc[DeviceBox], depth: int) -> DeviceOp
 
 
 async def spread(weights: Float32Array, devices: Sequence[int]) -> list[Arc[DeviceBox]]:
-    """The weights on each of the devices."""
+    """Returns the weights on each of the devices."""
     first = await h2d(weights).on(devices[0])
     copies = await gather(*(to_device(first, device) for device in devices))
     return [Arc(copy) for copy in copies]
@@ -48,7 +49,7 @@ async def spread(weights: Float32Array, devices: Sequence[int]) -> list[Arc[Devi
 async def run_split(
     batch: Float32Array, weights: Sequence[Arc[DeviceBox]], devices: Sequence[int], depth: int
 ) -> Float32Array:
-    """The whole batch's result, ``(rows, n)``; device ``devices[i]`` has the weights ``weights[i]``."""
+    """Returns the whole batch's result, ``(rows, n)``. Device ``devices[i]`` must have the weights ``weights[i]``."""
     shares = np.array_split(batch, len(devices))
     results = await gather(
         *(
@@ -61,7 +62,7 @@ async def run_split(
 
 
 def reference(batch: Float32Array, weights: Float32Array, depth: int) -> NDArray[np.float64]:
-    """The same in float64 NumPy."""
+    """Computes the layers in float64 NumPy."""
     state = batch.astype(np.float64)
     for _ in range(depth):
         state = np.maximum(0.0, state @ weights.astype(np.float64))
@@ -69,8 +70,8 @@ def reference(batch: Float32Array, weights: Float32Array, depth: int) -> NDArray
 
 
 def make_batch(rows: int, n: int) -> tuple[Float32Array, Float32Array]:
-    """A batch ``(rows, n)`` and weights ``(n, n)``, the same at every run, scaled so that layers neither grow nor
-    fade."""
+    """Returns a batch ``(rows, n)`` and weights ``(n, n)``. They are the same at every run, and scaled so that the
+    numbers neither grow nor fade from layer to layer."""
     rng = np.random.default_rng(0)
     batch = rng.random((rows, n), np.float32)
     weights = (rng.standard_normal((n, n)) * np.sqrt(2.0 / n)).astype(np.float32)

@@ -1,4 +1,4 @@
-"""``python -m examples.gallery``: a line about each program."""
+"""``python -m examples.gallery``: prints a line about each program."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Monte Carlo integration of any function: it is an argument of the kernel.
 
-A thread's random numbers are a hash of the seed and its number (PCG's output function), so there is no state to keep.
+A thread's random numbers are a hash (PCG's output function) of the seed and the thread's number, so there is no state
+to keep.
 
 Original: numba-cuda, docs, Monte Carlo integration (tests/doc_examples/test_montecarlo.py), 33 lines.
 """

@@ -51,7 +51,8 @@ def normal(x: f32, y: f32, z: f32) -> Vec:
 
 @device
 def lit(start: Vec, direction: Vec) -> f32:
-    """Returns how much of the light reaches a point: 1 without anything near the ray, 0 behind something."""
+    """Returns the share of the light that reaches a point: 1 if nothing is near the ray, 0 if something is in its
+    way."""
     t, share = f32(0.0), f32(1.0)
     for _ in range(64):
         x, y, z = along(start, direction, t)

@@ -15,7 +15,7 @@ from oxide import DisjointSlice2, Slice2, d2h, device, f32, i64, kernel, thread,
 
 @device
 def clamped(height: Slice2[f32], row: i64, col: i64) -> f32:
-    """Returns the height of a point, or of the nearest one at the edge."""
+    """Returns the height of a point; for a point outside the grid, that of the nearest point at the edge."""
     return height[min(max(row, 0), height.shape[0] - 1), min(max(col, 0), height.shape[1] - 1)]
 
 

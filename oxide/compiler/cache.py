@@ -5,7 +5,7 @@ Each specialization has one file for the front end's results, ``Facts``, and one
 plain data: JSON text, and the image as bytes. Nothing is unpickled. ``disk`` says where the files are and why they can
 be trusted; ``fingerprint`` computes their names.
 
-In memory, entries are kept with the Python function, so that two kernels of one function are compiled once.
+In memory, entries are kept by Python function, so that two kernels of the same function are compiled only once.
 """
 
 from __future__ import annotations
@@ -68,13 +68,14 @@ class Facts:
 
     @functools.cached_property
     def placements(self) -> tuple[Placement, ...]:
-        """Returns the place of each access's check."""
+        """Returns, for each access, where its bounds check is done."""
         return self._placements()
 
 
 @final
 class Entry:
-    """A specialization's entry in the cache. A read returns None for a missing or damaged file; a write never fails."""
+    """A specialization's entry in the cache. A read returns None if the file is missing or damaged. A write that fails
+    on disk is ignored."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -137,7 +138,7 @@ class Entry:
 
 _REMEMBERED = 8
 """The most entries that are kept in memory for one function; the least recently used is dropped. A limit is needed
-because a kernel may be given any number of functions."""
+because a kernel that takes a function has an entry for each function that it is given."""
 
 _lock = threading.Lock()
 _entries: WeakTable[Callable[..., Any], dict[str, Entry]] = WeakTable()
@@ -147,7 +148,7 @@ _told: WeakTable[Callable[..., Any], bool] = WeakTable()  # the functions that a
 def entry_of(kernel: KernelDescription, parameters: tuple[Closed, ...]) -> Entry | None:
     """Returns the cache entry of a kernel for some parameter types, or None if the compiler's source cannot be read.
 
-    Raises ``Unknown`` if the kernel reaches a value that cannot be compared with that of another process.
+    Raises ``Unknown`` if the kernel reaches a value that has no fingerprint.
     """
     try:
         name = fingerprint(kernel, parameters)
@@ -163,7 +164,7 @@ def entry_of(kernel: KernelDescription, parameters: tuple[Closed, ...]) -> Entry
 
 
 def warn_of_unknown(kernel: KernelDescription, unknown: Unknown) -> None:
-    """Warns, once for each function, that a kernel is compiled in every process."""
+    """Warns, once for each function, that a kernel is not cached, but compiled in every process."""
     if not disk.enabled() or _told.get(kernel.function):
         return
     _told.set(kernel.function, True)
@@ -188,7 +189,7 @@ _CLASSES = {
 
 
 def _encode(value: Any) -> Any:
-    """Encodes tuples as lists, and dataclasses as objects of their fields under their name."""
+    """Returns a value as JSON can hold it: a tuple as a list, a dataclass as ``{class name: {field name: value}}``."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, tuple):

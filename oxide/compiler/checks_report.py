@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 class Check:
     """The bounds check of one slice's accesses in one line of a kernel.
 
-    ``place`` says where the check is made: nowhere if it is ``"proved"``, before a loop if it is ``"hoisted"``, or at
-    the ``"access"``. ``detail`` says what proved it, out of which loop it was hoisted, or why it stays. ``in_loop``
-    says whether the access is inside a loop. ``axis`` is the axis of a slice of several axes, because each axis has a
-    check of its own; otherwise it is None. If a line has several accesses to one slice, or its device function is
-    called in several places, this is the costliest of their checks.
+    ``place`` says where the check is done: nowhere if it is ``"proved"``, before a loop if it is ``"hoisted"``, or at
+    the ``"access"``. ``detail`` says what proved the access, out of which loop the check was hoisted, or why it stays.
+    ``in_loop`` says whether the access is inside a loop. ``axis`` is the axis of a slice of several axes, because each
+    axis has a check of its own; otherwise it is None. If a line has several accesses to one slice, or its device
+    function is called in several places, this is the costliest of their checks.
     """
 
     parameter: str
@@ -45,8 +45,8 @@ class Check:
 
 
 def checks_of(special: Specialization) -> tuple[Check, ...]:
-    """Returns the checks of a kernel in the order of its lines. Runs LLVM's optimiser, which proves some more of
-    them."""
+    """Returns the checks of a kernel in the order of its lines. Runs LLVM's optimiser, which proves that further
+    accesses are in bounds."""
     from oxide.compiler.ptx.ptx import sites_left
 
     kernel = special.description
@@ -55,7 +55,7 @@ def checks_of(special: Specialization) -> tuple[Check, ...]:
     left = sites_left(special.portable, kernel.name, special.parameters)
     by_site: dict[int, Check] = {}
     for number, site in enumerate(special.sites):
-        # One access may be to any of several slices. Such a placement counts for every access that has no other.
+        # Site -1 is an access to one of several slices. Its placement counts for every site that has no other.
         found = [p for p in special.placements if p.site == number] or [p for p in special.placements if p.site == -1]
         checks = [_check(site, placement, placement.site in left or placement.site == -1) for placement in found]
         if checks:
@@ -96,7 +96,8 @@ def _check(site: FaultSite, placement: Placement, left: bool) -> Check:
 
 
 def _loop_line(site: FaultSite, depth: int) -> str:
-    """Names the line of the loop that is ``depth`` loops out from the innermost around an access."""
+    """Returns words that name the loop ``depth`` levels outside the innermost loop around an access, by its first
+    line."""
     around = [loop for loop in _loops(site.file) if loop[0] <= site.line <= loop[1]]
     around.sort(reverse=True)
     return f" in line {around[depth][0]}" if depth < len(around) else " of a caller"

@@ -1,4 +1,4 @@
-"""The description of a kernel: the arguments of ``@kernel``, checked, and nothing that compilation finds out later.
+"""The description of a kernel: the checked arguments of ``@kernel``, without the results of compilation.
 
 The kernel, its specializations, their fingerprint, the cache and the report of the checks all read this one object. It
 is frozen: two specializations of a kernel cannot see different options.
@@ -18,31 +18,32 @@ if TYPE_CHECKING:
     from oxide.compiler.signature.contracts import Contract
 
 APART: Final[Mapping[str, bool]] = {"apart": True}
-"""The metadata of a field that is hashed in another way, or not at all. A fingerprint hashes all other fields."""
+"""Metadata of a field that the fingerprint hashes in a special way, or not at all. It hashes all other fields."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class LaunchNeeds:
-    """The demands of a kernel's text on its launches."""
+    """The requirements of a kernel's code on its launches."""
 
     index_1d: bool
-    """It calls ``thread.index_1d()``, so a launch has one axis."""
+    """True if the kernel calls ``thread.index_1d()``: a launch must then have one axis."""
     index_2d: bool
-    """It calls ``thread.index_2d(width)``, so a launch has at most two axes."""
+    """True if the kernel calls ``thread.index_2d(width)``: a launch must then have at most two axes."""
     own_elements: bool
-    """A thread writes no other element or tile of a ``DisjointSlice`` than its index's, as it uses neither
-    ``scatter`` nor ``unchecked_mut``. So an output needs as many threads as it has elements or tiles."""
+    """True if the kernel uses neither ``scatter`` nor ``unchecked_mut``: a thread then writes only its own element or
+    tile of a ``DisjointSlice``, and a launch needs as many threads as an output has elements or tiles."""
     unchecked: bool
-    """Not all of its accesses are checked, so a launch may end the process."""
+    """True if some accesses are not checked: a wrong index may then end the process."""
     dynamic_shared: bool
-    """It uses dynamic shared memory, so a launch says how much."""
+    """True if the kernel uses dynamic shared memory: a launch must then give its size."""
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class KernelDescription:
-    """A kernel's function, parameters and options. A new option is part of the fingerprint unless it is ``APART``."""
+    """A kernel's function, parameters and options. A new option is part of the fingerprint unless its field has the
+    metadata ``APART``."""
 
     name: str
     function: Callable[..., Any] = field(metadata=APART)  # hashed with all that it reaches
@@ -50,7 +51,8 @@ class KernelDescription:
     adopted: bool
     """True for a numba-cuda kernel, made by ``kernel(dispatcher)``."""
     signatures: tuple[tuple[ArgumentType, ...], ...] = field(metadata=APART)  # the parameters' types follow from them
-    """The explicit signatures of an adopted kernel, or none. Arguments are converted to the types of one signature."""
+    """The explicit signatures of an adopted kernel, if it has any. A launch converts its arguments to the types of one
+    of them."""
     default_block: Dim3 | None
     items_per_thread: Dim3
     fastmath: bool
@@ -63,6 +65,7 @@ class KernelDescription:
     """True if a launch may leave a part of an output unwritten."""
     sanitize: frozenset[str] = field(metadata=APART)  # no sanitized code is in the cache
     sanitizable: bool
-    """False for a kernel of oxide's own that may copy what nothing has written, as any copy may."""
+    """False for oxide's own kernels that copy elements. These may copy elements that were never written, which the
+    sanitizer would report."""
     interpreted: bool = field(default=False, metadata=APART)  # nothing interpreted is in the cache
     """True for the form of a kernel whose launches are interpreted."""

@@ -1,17 +1,17 @@
-"""Fingerprints of kernels: two kernels of one fingerprint compile to the same code.
+"""Fingerprints of kernels: two kernels with the same fingerprint compile to the same code.
 
-Computed without numba and LLVM, since a program whose kernels are all in the cache imports neither. So it is wider than
-it need be, and never narrower:
+A fingerprint is computed without numba and LLVM, since a program whose kernels are all in the cache imports neither. So
+it may cover more than the code depends on, but never less:
 
-- the kernel's bytecode and source, with file and line (a fault names them), and what it was declared with;
-- the values of the globals and of the closure that its code names, and all that those reach in turn: constants,
-  device functions, their constants … Of a module, the attributes that the code may name;
+- the kernel's bytecode and source, with file and line (a fault names them), its options and its parameters' types;
+- the values of the globals and of the closure that its code names, and all that those reach in turn: constants, device
+  functions, their constants … Of a module, the attributes that the code may name;
 - the compiler: the source of this package, of ``oxide.language`` and of the records that code shares with the driver,
   the versions of Python, NumPy, numba, numba-cuda and llvmlite, and numba's settings in the environment.
 
-Of what belongs to Python, NumPy, numba or oxide, the name is enough: versions cover it. That is an object which one of
-their modules holds under its own name, and one of numba's types, which is made by its name. A kernel that reaches a
-value of a kind not known here has no fingerprint and is compiled in every process.
+An object that a module of Python, NumPy, numba or oxide holds under its own name is hashed by that name alone, and so
+is a type of numba's: the hashed versions determine the rest. A kernel that reaches a value of an unknown kind has no
+fingerprint and is compiled in every process.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ __all__ = ["Unknown", "environment", "fingerprint"]
 
 
 class Unknown(Exception):
-    """A value that the kernel reaches and that a fingerprint cannot be taken of. Its text names the value."""
+    """Raised for a value that the kernel reaches and that cannot be hashed. The message names the value."""
 
 
 def fingerprint(kernel: KernelDescription, parameters: tuple[Closed, ...]) -> str:
@@ -74,7 +74,8 @@ def fingerprint(kernel: KernelDescription, parameters: tuple[Closed, ...]) -> st
 
 @functools.cache
 def environment() -> tuple[str, ...]:
-    """Returns what every kernel depends on: the compiler and its packages. Raises ``Unknown`` without its source."""
+    """Returns the part of a fingerprint that is the same for all kernels: the compiler's source, the versions of its
+    packages, and numba's settings. Raises ``Unknown`` if the source cannot be read."""
     package = os.path.dirname(os.path.abspath(__file__))
     sources: list[str | bytes] = []
     paths = [os.path.abspath(module.__file__ or "") for module in (layout, records)]
@@ -108,13 +109,13 @@ def _is_plain(value: Any) -> bool:
 
 @final
 class _Text:
-    """The hashed text: items, each with its length before it, so that no two sequences of items are alike."""
+    """Hashes a sequence of items, each preceded by its length, so that different sequences give different texts."""
 
     def __init__(self) -> None:
         self._hash = blake2b(digest_size=20)
         self._seen: dict[tuple[int, tuple[str, ...]], int] = {}
         self._kept: list[Any] = []  # keeps values alive, so that no other object gets their id
-        self._path: list[str] = []  # the names by which the function at hand reaches the value, for ``Unknown``
+        self._path: list[str] = []  # how the function reaches the value, for ``Unknown``
 
     def digest(self) -> str:
         return self._hash.hexdigest()
@@ -156,7 +157,7 @@ class _Text:
         self._path = outer
 
     def value(self, value: Any, attributes: tuple[str, ...]) -> None:
-        """Adds a value; of the user's modules and classes, also those of the ``attributes`` that they have."""
+        """Adds a value. For a user's module or class, adds also those of the ``attributes`` that it has."""
         kind = type(value)
         if kind in _PLAIN or kind in (complex, bytes, type(...)):
             self.add(kind.__name__, repr(value))
@@ -220,7 +221,8 @@ class _Text:
             raise Unknown(f"{'.'.join(self._path) or 'it'}, an object of type {_name_of(kind)}")
 
     def _sequence(self, items: Any, attributes: tuple[str, ...], holder: Any = None) -> None:
-        """The items of a tuple or list, or of ``holder``, which may hold itself."""
+        """Adds the items of a sequence. A list, or ``holder`` if the items are another object's, may contain itself:
+        its items are added only once."""
         if not isinstance(items, tuple) and self._again(items if holder is None else holder, attributes):
             return
         self.add("sequence", _name_of(type(items)), str(len(items)), *getattr(items, "_fields", ()))
@@ -228,7 +230,7 @@ class _Text:
             self.value(item, attributes)
 
     def _numba_type(self, value: Any) -> None:
-        """One of numba's types, told by its name; of one made of a class of the user's, that class too."""
+        """Adds a type of numba's by its name. If it was made from a user's class, adds that class too."""
         if " at 0x" in value.name:
             raise Unknown(f"{'.'.join(self._path) or 'it'}, numba's type {value.name}")
         self.add("numba type", _name_of(type(value)), value.name)
@@ -288,7 +290,7 @@ class _Text:
                 self.value(constant, ())
 
     def _again(self, value: Any, attributes: tuple[str, ...] = ()) -> bool:
-        """Returns whether a value was added before; then adds only its number."""
+        """Returns whether a value was added before. If it was, adds only the number that it got then."""
         key = (id(value), attributes)
         if key in self._seen:
             self.add("again", str(self._seen[key]))
@@ -302,7 +304,8 @@ _ABSENT = object()
 
 
 def _known_name(value: Any) -> str | None:
-    """Returns the name under which a covered module holds this function or instance; None if none does."""
+    """Returns the qualified name of a function or instance if a covered module holds it, else None. The hashed versions
+    determine the content of a covered module."""
     owner = getattr(value, "__objclass__", value)
     module = getattr(owner, "__module__", None) or ("numpy" if isinstance(value, np.ufunc) else None)
     held = sys.modules.get(module) if isinstance(module, str) and _is_covered(module) else None
@@ -325,13 +328,14 @@ def _is_numba_type(kind: type) -> bool:
 
 
 def _signatures(dispatcher: Any) -> list[Any]:
-    """Returns the explicit signatures of a function of numba's, which converts its arguments to them."""
+    """Returns the explicit signatures of a numba function, or an empty list. Its arguments are converted to the types
+    of a signature."""
     return [] if getattr(dispatcher, "_can_compile", True) else list(dispatcher.nopython_signatures)
 
 
 def _fields(value: Any) -> list[tuple[str, Any]] | None:
-    """Returns the contents of a plain record of fields, by name: a dataclass, a namespace, or an annotation or layout
-    of oxide's."""
+    """Returns the fields of a plain record with their values; None for any other object. A plain record is a dataclass,
+    a namespace, a ``functools.partial``, or an annotation or layout of oxide's."""
     kind = type(value)
     if dataclasses.is_dataclass(kind):
         return [(field.name, getattr(value, field.name)) for field in dataclasses.fields(kind)]
@@ -352,13 +356,13 @@ _COVERED = {"oxide", "numpy", "numba", "numba_cuda", "llvmlite", "builtins"}
 
 
 def _is_covered(module: Any) -> bool:
-    """Returns whether the versions alone determine what a module has."""
+    """Returns whether the hashed versions determine the content of a module, given by its name."""
     package = str(module).partition(".")[0]
     if package in _COVERED or package in sys.builtin_module_names:
         return package != "__main__"
     if package not in sys.stdlib_module_names:
         return False
-    # A user's own package may be called `test`; and site-packages is in the library's folder.
+    # The name alone does not decide: a user's package may be called `test`, and site-packages is in this folder.
     file = getattr(sys.modules.get(package), "__file__", None) or ""
     return file.startswith(_LIBRARY) and "-packages" not in file[len(_LIBRARY) :]
 
@@ -370,11 +374,11 @@ _LOAD_GLOBAL, _EXTENDED_ARG = dis.opmap["LOAD_GLOBAL"], dis.opmap["EXTENDED_ARG"
 
 
 def _names(code: CodeType, *, attributes: bool) -> Iterator[str]:
-    """Yields the globals that code loads; or, with ``attributes``, its other names, which are attributes."""
+    """Yields the names of the globals that code loads, or with ``attributes``, all names that may be attributes."""
     loaded = set(_globals(code))
     yield from (set(code.co_names) - loaded) if attributes else loaded
     if attributes:
-        yield from loaded  # a name may be both
+        yield from loaded  # a global's name may also be an attribute's
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from _names(constant, attributes=attributes)

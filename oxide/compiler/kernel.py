@@ -54,16 +54,16 @@ class Launcher(Protocol):
 
 
 class Launches(Protocol):
-    """The runtime's side of one kernel. Each kernel has an object of this type, which may keep what its launches
-    share."""
+    """Launches one kernel; the runtime implements it. Each kernel has an object of its own, which may cache what all
+    launches of the kernel need."""
 
     @property
     def configured(self) -> Callable[[Kernel, object | None], Launcher]:
-        """Returns a function that takes a kernel and a launch configuration, which is the content of the brackets or
-        None."""
+        """Returns a function from a kernel and a launch configuration to a launcher. The configuration is the content
+        of the brackets, or None without brackets."""
 
     def again(self) -> Launches:
-        """Returns such an object for another form of the kernel."""
+        """Returns a new object of this type, for another form of the same kernel."""
 
     @without_frames
     def resources(
@@ -101,9 +101,9 @@ class Kernel:
         sanitizable: bool = True,
         names: Mapping[str, Any] | None = None,
     ) -> None:
-        """Makes a kernel. Without ``launches`` it can be compiled and not launched.
+        """Makes a kernel. Without ``launches`` it can be compiled but not launched.
 
-        ``compiled`` is called with the kernel's name and the seconds that the calling thread compiled it for.
+        ``compiled`` is called after each compilation, with the kernel's name and the duration in seconds.
         """
         dispatcher, function = function, getattr(function, "py_func", function)
         adopted = dispatcher is not function
@@ -167,7 +167,7 @@ class Kernel:
         self._unconfigured: Launcher | None = None
         self._interpreted: Kernel | None = None
         self.redirected: Callable[[Kernel, object | None], Launcher] | None = None
-        """What configures launches instead of ``launches``, if they are all interpreted."""
+        """A function that is used instead of ``launches.configured`` if all launches are interpreted, else None."""
 
     @property
     def default_block(self) -> Dim3 | None:
@@ -214,9 +214,9 @@ class Kernel:
     def interpret(self, *args: Any, **kwargs: Any) -> DeviceOperation[tuple[Any, ...]]:
         """Returns an operation that runs the kernel as plain Python in this process, thread by thread, for a debugger.
 
-        It does what a call does, with the same checks, results and faults: ``breakpoint()`` and a debugger work in the
-        kernel. ``kernel[grid, block].interpret(…)`` has a launch configuration. Runs on the CPU device only, and only
-        for typed kernels: ``LaunchError`` for others. ``OXIDE_INTERPRET=1`` has every launch interpreted.
+        The checks, results and faults are those of a launch. ``breakpoint()`` and a debugger work in the kernel.
+        ``kernel[grid, block].interpret(…)`` takes a launch configuration. Raises ``LaunchError`` on any device but the
+        CPU device, and for kernels that are not typed. With ``OXIDE_INTERPRET=1``, every launch is interpreted.
         """
         try:
             return self.interpreted(*args, **kwargs)
@@ -226,7 +226,8 @@ class Kernel:
 
     @property
     def interpreted(self) -> Kernel:
-        """Returns the kernel's form whose launches are interpreted. Raises ``LaunchError`` if it is not typed."""
+        """Returns the form of the kernel whose launches are interpreted. Raises ``LaunchError`` if the kernel is not
+        typed."""
         if self.description.interpreted:
             return self
         found = self._interpreted
@@ -261,7 +262,7 @@ class Kernel:
         return self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Kernel:
-        return self  # as a function is its own copy
+        return self  # a kernel is its own copy, as a function is
 
     def __repr__(self) -> str:
         return f"<kernel {self.name}({', '.join(f'{p.name}: {p.annotation}' for p in self.parameters)})>"
@@ -297,7 +298,8 @@ class Kernel:
         """Returns ``specialize(**types)`` with a choice for each type variable that is not given: ``f32`` if its
         constraints allow it, otherwise the first of them. A kernel's reports use it when no types are given.
 
-        It chooses no function, and no type for a parameter without an annotation: ``ArgumentError`` asks for it.
+        Raises ``ArgumentError`` if a function, or a type for a parameter without an annotation, is needed and not
+        given.
         """
         if not self.is_generic:
             return self.specialize(**types)
@@ -347,8 +349,8 @@ class Kernel:
         return self.example().checks()
 
     def positional(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-        """Returns all arguments of a call in order, with defaults. Raises ``ArgumentError`` for names that do not
-        fit."""
+        """Returns the arguments of a call in the order of the parameters, with defaults. Raises ``ArgumentError`` for
+        names that are no parameters."""
         names = [parameter.name for parameter in self.parameters]
         unknown = [name for name in kwargs if name not in names]
         if unknown:

@@ -17,7 +17,7 @@ _MOST_ITEMS = 2**31 - 1
 
 
 def checked_block(function: Callable[..., Any], name: str, block: int | tuple[int, ...]) -> Dim3:
-    """Returns ``block`` as three sizes, if a GPU can run such a block."""
+    """Returns ``block`` as three sizes. Refuses a block that no GPU can run."""
     sizes = _sizes(block)
     if not sizes:
         raise located(function, f"kernel {name}: block is {written(block)}; give one to three sizes of at least 1")
@@ -33,7 +33,7 @@ def checked_block(function: Callable[..., Any], name: str, block: int | tuple[in
 
 
 def checked_items(function: Callable[..., Any], name: str, items: int | tuple[int, ...]) -> Dim3:
-    """Returns ``items_per_thread`` as three numbers."""
+    """Returns ``items_per_thread`` as three numbers. Refuses numbers outside 1 to ``_MOST_ITEMS``."""
     sizes = _sizes(items)
     if not sizes or max(sizes) > _MOST_ITEMS:
         raise located(
@@ -45,13 +45,14 @@ def checked_items(function: Callable[..., Any], name: str, items: int | tuple[in
 
 
 def check_unchecked(function: Callable[..., Any], name: str, unchecked: bool, deny_checks: bool) -> None:
-    """Refuses ``unchecked`` together with ``deny_checks``: each option alone decides how bounds checks are treated."""
+    """Refuses ``unchecked``, which leaves all bounds checks out, together with ``deny_checks``, which requires that
+    none is left inside a loop."""
     if unchecked and deny_checks:
         raise located(function, f"kernel {name}: unchecked and deny_checks contradict each other: pick one")
 
 
 def check_max_registers(function: Callable[..., Any], name: str, max_registers: int | None) -> None:
-    """Refuses a register bound that no GPU can keep. None means no bound."""
+    """Refuses a register limit outside 1 to 255, the registers that a GPU's thread can have. None means no limit."""
     if max_registers is not None and not (_is_whole(max_registers) and 1 <= max_registers <= 255):
         raise located(function, f"kernel {name}: max_registers is {written(max_registers)}; a thread has 1 to 255")
 

@@ -1,7 +1,8 @@
-"""A kernel for certain types: the front end's work on it, done once, and machine code for each target.
+"""A kernel for certain types: the front end's results, and machine code for each target.
 
-Both come from the cache where it has them; else the first use of the kernel with these types compiles. The modules that
-bring numba or LLVM are imported where they are used: a program whose kernels are all in the cache loads neither.
+Both come from the cache if it has them. Otherwise the first use of the kernel with these types compiles them. The
+modules that load numba or LLVM are imported where they are used: a program whose kernels are all in the cache loads
+neither.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ __all__ = ["Specialization"]
 
 @final
 class Specialization:
-    """A kernel for certain types, typed and lowered, and its machine code for each target so far: from the cache, or
-    compiled."""
+    """A kernel for certain types, typed and lowered, with its machine code for each target used so far. All come from
+    the cache or are compiled."""
 
     def __init__(self, kernel: Kernel, parameters: tuple[Closed, ...]) -> None:
         from .cache import Unknown, entry_of, warn_of_unknown
@@ -49,11 +50,11 @@ class Specialization:
         self.parameters = parameters
         unknown: Unknown | None = None
         self.typed: TypedKernel | None = None
-        """What the interpreter knows, of a kernel's interpreted form."""
+        """The typed kernel that the interpreter runs; None unless the kernel is an interpreted form."""
         self.interpreted: Any = None
-        """The ``InterpretedKernel``, once it was launched."""
+        """The ``InterpretedKernel``; None before the first interpreted launch."""
         self.cooperative = False
-        """True for an interpreted form whose threads of the whole grid meet."""
+        """True for an interpreted form whose threads synchronise across the grid."""
         try:
             self._entry = None if described.interpreted else entry_of(described, parameters)
         except Unknown as error:
@@ -74,7 +75,7 @@ class Specialization:
         self.needs: LaunchNeeds = self._facts.needs
         self.kernel_id: int = _stable_hash(described, parameters)
         self._struct = struct.Struct("@" + "".join(p.struct_format for p in parameters) + "Q")
-        self.reference = weakref.ref(self)  # shared by all tables keyed by it
+        self.reference = weakref.ref(self)  # one object, shared by all tables that have weak keys
         self._lock = threading.Lock()
         self._codes: dict[Target, Code] = {}
         self._sanitized_sites: tuple[FaultSite, ...] = ()
@@ -109,7 +110,7 @@ class Specialization:
 
     @property
     def placements(self) -> tuple[Placement, ...]:
-        """Returns the place of each access's check; none if they are left out."""
+        """Returns, for each access, where its bounds check is done. Empty if the kernel is ``unchecked``."""
         return self._facts.placements
 
     def ptx(self, cc: tuple[int, int] = (9, 0)) -> str:
@@ -149,8 +150,8 @@ class Specialization:
         return launches.resources(self, block, shared_mem_bytes)
 
     def checks(self) -> tuple[Check | Widening, ...]:
-        """Returns each access's bounds check: proved, hoisted out of a loop, or at the access; none if unchecked. Then
-        the arithmetic on floats that is wider than an operand."""
+        """Returns the bounds check of each access, none if the kernel is unchecked. After these, returns the arithmetic
+        on floats that is wider than an operand."""
         from .checks_report import checks_of
 
         return checks_of(self) + self._facts.widenings
@@ -161,11 +162,11 @@ class Specialization:
         return self._sanitized_sites or self._facts.sites
 
     def code(self, target: Target) -> Code:
-        """Returns machine code for a target, made the first time. Any thread may call it."""
+        """Returns machine code for a target, loaded from the cache or compiled at first use. Any thread may call it."""
         with self._lock:
             code = self._codes.get(target)
             kinds = self.description.sanitize | sanitizing.requested() if self.description.sanitizable else frozenset()
-            # Sanitized code is for this process: the cache has no place for what comes with it.
+            # Sanitized code is not cached: it has sites of its own, which the cache does not store.
             entry = self._entry if target.kind == "ptx" or not kinds else None
             if code is None and target.kind == "ptx" and kinds:
                 sanitizing.warn_of_gpu(self.description.name, kinds)
@@ -186,8 +187,8 @@ class Specialization:
     def pack(self, values: Sequence[Any], fault_address: int) -> bytes:
         """Packs the parameters as a C structure, each naturally aligned.
 
-        ``values`` are in the order of the parameters: a converted scalar, or an (address, length) pair for a slice.
-        ``fault_address`` is the fault record's address, or 0 for none.
+        ``values`` are in the order of the parameters: a converted scalar, or for a slice a tuple of its address and
+        lengths. ``fault_address`` is the fault record's address, or 0 for none.
         """
         words: list[Any] = []
         for value in values:
@@ -198,11 +199,13 @@ class Specialization:
         return self.pack_words(words, fault_address)
 
     def pack_words(self, words: Sequence[Any], fault_address: int) -> bytes:
-        """Packs words one after the other: a scalar, or an address and then a length for a slice."""
+        """Packs the parameters' words, given one after the other: the value of a scalar, the address and the lengths of
+        a slice."""
         return self._struct.pack(*words, fault_address)
 
     def _typed_facts(self) -> Facts:
-        """Types a kernel that is interpreted. Raises ``CompileError``, and ``NotTyped`` for numba-cuda's semantics."""
+        """Types a kernel for the interpreter. Raises ``CompileError``, and ``NotTyped`` if it has numba-cuda's
+        semantics."""
         from oxide.compiler.bounds.leaving import threads_may_wait
         from oxide.compiler.check.breakpoints import debugged
         from oxide.compiler.frontend.frontend import lower
@@ -260,7 +263,7 @@ class Specialization:
         )
 
     def _compile_sanitized(self, target: Target, kinds: frozenset[str]) -> Code:
-        """Compiles a second lowering, whose accesses know their places in the source and keep their checks."""
+        """Lowers the kernel again, with a source location and a check at every access, and compiles the result."""
         from oxide.compiler.bounds.hoist import leave_assertions_out
         from oxide.compiler.frontend.frontend import lower
         from oxide.compiler.ir.portable import translate
@@ -288,7 +291,7 @@ class Specialization:
 
 
 def _specialized(kernel: Kernel) -> Specialization:
-    """Returns the one specialization of a kernel that is not generic: what a pickled one becomes."""
+    """Returns the only specialization of a kernel that is not generic. Unpickling calls this function."""
     return kernel.specialize()
 
 
@@ -298,7 +301,7 @@ def _note_compiled(kernel: Kernel, begun: float) -> None:
 
 
 def _style(kernel: KernelDescription, parameters: tuple[Closed, ...]) -> tuple[Uses, Style]:
-    """Returns the uses of thread indices in a kernel, and its style of semantics. Raises ``CompileError``."""
+    """Returns the features that a kernel uses, and the style of its semantics. Raises ``CompileError``."""
     from oxide.compiler.check.check import check
 
     numba_style = kernel.adopted or any(isinstance(parameter, NumbaParameter) for parameter in parameters)
@@ -328,7 +331,7 @@ def _front_end(kernel: KernelDescription, parameters: tuple[Closed, ...]) -> Fac
 
 
 class NotTyped(LaunchError):
-    """Raised for the interpretation of a kernel with numba-cuda's semantics."""
+    """Raised for an attempt to interpret a kernel with numba-cuda's semantics."""
 
 
 NotTyped.__name__ = NotTyped.__qualname__ = LaunchError.__name__
@@ -371,7 +374,7 @@ def _facts_of(
 
 def _stable_hash(kernel: KernelDescription, parameters: tuple[Closed, ...]) -> int:
     """Returns a number that is the same for the same kernel and types in every process."""
-    import hashlib  # here, since it takes a thirtieth of `import oxide`
+    import hashlib  # imported here: it would be a thirtieth of `import oxide`
 
     function = kernel.function
     types = ", ".join(f"{parameter.name}: {parameter.identity}" for parameter in parameters)

@@ -1,7 +1,7 @@
 """The Driver protocol: the runtime's interface to a device.
 
-To the runtime, devices differ only in their driver. A driver is flat: plain methods over opaque handles. So a driver
-that records, fails or steps is a thin wrapper, and the runtime has one code path. Three rules hold for every method:
+To the runtime, devices differ only in their driver. A driver is flat: plain methods over opaque handles. So a thin
+wrapper can record its calls or inject failures, and the runtime has one code path. Three rules hold for every method:
 
 - **A method blocks only if its docstring says so.** Work is submitted to a stream and runs in order there.
 - **Any thread may call any method**, at any time, on any handle that has not been destroyed.
@@ -37,7 +37,7 @@ class Target:
     """The kind of code that a device executes.
 
     ``kind`` picks the back end, ``arch`` is ``sm_90`` or a CPU's name, ``features`` is the back end's own feature
-    string. In ``seeded`` code each launch may choose the order in which a block's threads run.
+    string. If ``seeded``, each launch may choose the order in which a block's threads run.
     """
 
     kind: Literal["ptx", "native"]
@@ -47,8 +47,8 @@ class Target:
 
 
 COOPERATIVE_ENTRY = "oxide_run_cooperative"
-"""The entry of a native kernel whose threads synchronise across the grid. Its launch record is longer, and the driver
-calls it as ``cpu/cooperative.py`` does."""
+"""The entry of a native kernel whose threads synchronise across the grid. It takes a longer launch record, and is
+called once for each pass from one grid barrier to the next (``cpu/cooperative.py``)."""
 
 
 LOOP_FREE_ENTRY = "oxide_run_loop_free_blocks"
@@ -74,8 +74,8 @@ class Code:
     def cooperative(self) -> bool:
         """Returns True if threads synchronise across the grid, so that all blocks must be resident at once.
 
-        The code itself shows this, also if it comes from a cache: native code by the name of its entry, PTX by its use
-        of the workspace of a cooperative launch.
+        This is read from the code itself, which may come from a cache: from the name of a native entry, or from the use
+        of a cooperative launch's workspace in PTX.
         """
         return self.entry == COOPERATIVE_ENTRY if self.target.kind == "native" else b"%envreg1" in self.image
 
@@ -125,7 +125,7 @@ class KernelResources:
 
 
 class Droppable(Protocol):
-    """The identity of one run's work. Once ``dropped`` is set, work that has not started never starts."""
+    """One run of an operation. Once ``dropped`` is set, the run's work that has not started never starts."""
 
     dropped: bool
 
@@ -182,16 +182,16 @@ class Driver(Protocol):
         """
 
     def query_event(self, event: EventHandle) -> bool:
-        """Returns whether the point last recorded has been passed; True if the event was never recorded."""
+        """Returns whether the stream has passed the event's latest recording; True if the event was never recorded."""
 
     def synchronize_event(self, event: EventHandle) -> None:
-        """Blocks, with the GIL released, until the point last recorded has been passed."""
+        """Blocks, with the GIL released, until the stream has passed the event's latest recording."""
 
     def wait_event(self, stream: StreamHandle, event: EventHandle) -> None:
         """Makes work submitted to the stream from now on run after the event's point. Does not block."""
 
     def elapsed_ms(self, start: EventHandle, end: EventHandle) -> float:
-        """Returns the milliseconds between two passed events that were created with ``timing``."""
+        """Returns the milliseconds between two events, created with ``timing``, that their streams have passed."""
 
     # Memory: addresses are plain integers, sizes are bytes and never 0
 
@@ -227,16 +227,19 @@ class Driver(Protocol):
         """Copies from one device's memory to another's: directly if the hardware can, else through the host."""
 
     def fill(self, address: int, pattern: bytes, count: int, stream: StreamHandle) -> None:
-        """Writes ``pattern`` (1, 2, 4, 8 or 16 bytes) ``count`` times. The address is a multiple of its size, or 8."""
+        """Writes ``pattern`` (1, 2, 4, 8 or 16 bytes) ``count`` times. The address must be a multiple of that size, or
+        of 8 for 16 bytes."""
 
     def report(self, record: int, cursor: int, nbytes: int, stream: StreamHandle) -> None:
         """Copies a claimed fault record to the host and advances the cursor.
 
-        If the first 4 bytes of ``record`` are not all 0, copies its ``nbytes`` (a multiple of 8) from the memory of the
-        stream's device to the page-locked host memory whose address the 8 bytes at ``cursor`` hold, and zeroes it. In
-        any case adds ``nbytes`` to the address at ``cursor``, which is in device memory too.
+        ``record`` and ``cursor`` are addresses in the memory of the stream's device. The 8 bytes at ``cursor`` are an
+        address in page-locked host memory. A record is claimed if its first 4 bytes are not all 0: its ``nbytes``, a
+        multiple of 8, are then copied to that address, and the record is zeroed. In any case ``nbytes`` is added to the
+        address at ``cursor``.
 
-        For the end of a graph: each launch reports into its own memory, and the host submits nothing for that.
+        A graph of kernels that may fail ends with a report. So each launch of the graph reports to memory of its own,
+        without another submission.
         """
 
     # Code
@@ -271,18 +274,19 @@ class Driver(Protocol):
     def begin_capture(self, stream: StreamHandle) -> None:
         """Starts to record launches, copies, fills and reports submitted to the stream, instead of running them.
 
-        Until ``end_capture``, on the same thread, the stream takes nothing else. Other streams and threads are not
-        affected.
+        No other work may be submitted to the stream until ``end_capture``, which must be called on the same thread.
+        Other streams and threads are not affected.
         """
 
     def end_capture(self, stream: StreamHandle) -> GraphHandle:
         """Ends a capture, also a failed one: the stream is usable again even if this raises."""
 
     def launch_graph(self, graph: GraphHandle, stream: StreamHandle) -> None:
-        """Submits the recorded work, in order, to a stream of the same device. Memory that it uses must stay."""
+        """Submits the recorded work, in order, to a stream of the same device. Memory that it uses must stay
+        allocated."""
 
     def destroy_graph(self, graph: GraphHandle) -> None:
-        """Destroys a graph that no work in flight uses."""
+        """Destroys a graph. No launch of the graph may be in flight."""
 
     # Host functions: run in stream order, on one of the driver's threads
 
@@ -300,7 +304,7 @@ class Driver(Protocol):
         calling thread's). The library that created the stream destroys it."""
 
     def adopt(self, address: int, nbytes: int) -> int:
-        """Lets work use device memory that another library allocated. Returns the memory's device."""
+        """Lets work use device memory that another library allocated. Returns the number of the memory's device."""
 
     def disown(self, address: int, nbytes: int) -> None:
         """Undoes one ``adopt``."""

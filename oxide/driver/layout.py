@@ -1,7 +1,7 @@
 """Layouts of memory that machine code and Python share: named fields at fixed offsets.
 
 A layout follows the rules of C: each field is aligned to its type, and the size is a multiple of the largest alignment.
-``records.py`` declares every layout. IR takes offsets from it, NumPy and ctypes their own descriptions.
+``records.py`` declares every layout. A layout gives offsets to IR, a dtype to NumPy and a structure to ctypes.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Layout:
     def offset(self, place: str) -> int:
         """Returns the offset of a field, or of an element of an array, such as ``"block[1]"``.
 
-        Raises ``LookupError`` if there is none.
+        Raises ``LookupError`` if there is no such field or element.
         """
         found = _PLACE.fullmatch(place)
         field = self.fields.get(found[1]) if found is not None else None
@@ -100,7 +100,7 @@ class Layout:
 
     @functools.cached_property
     def structure(self) -> Any:
-        """Returns the layout for ctypes, a subclass of ``Structure``. It also has fields for the gaps between these."""
+        """Returns the layout for ctypes, a subclass of ``Structure``. Gaps between the fields are fields too."""
         members: list[tuple[str, Any]] = []
         end = 0
         for name, field in self.fields.items():

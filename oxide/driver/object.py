@@ -44,7 +44,7 @@ class MissingFunction(Unloadable):
 def load_object(image: bytes, entry: str) -> tuple[Any, int]:
     """Maps an object file. Returns the object that keeps it mapped, and the address of ``entry``, 0 if not found.
 
-    Raises ``Unloadable``.
+    Raises ``Unloadable`` for an image that this loader cannot load.
     """
     machine = _MACHINES.get(platform.machine()) if sys.platform == "linux" else None
     if machine is None:
@@ -277,8 +277,8 @@ def _external(name: str) -> int:
 
 @functools.cache
 def _libraries() -> list[ctypes.CDLL]:
-    """Returns the program with its globally loaded libraries (the C library first), and libm, which it may not have
-    loaded."""
+    """Returns the program with its globally loaded libraries (the C library first), and libm, which the program may not
+    have loaded."""
     found = [ctypes.CDLL(None)]
     with contextlib.suppress(OSError):
         found.append(ctypes.CDLL("libm.so.6"))

@@ -1,4 +1,4 @@
-"""Every record that machine code and Python share, declared once: the ABI between the compiler, the driver and runtime.
+"""Every record that machine code and Python share, declared once: the ABI of compiler, driver and runtime.
 
 Python takes a record's description for NumPy or ctypes from its layout. IR takes the offsets: in ``.ll`` files
 ``<fault.site>`` stands for the offset of the field ``site`` of the record ``fault``, ``<launch.block[1]>`` for that of
@@ -24,10 +24,11 @@ FAULT: Final = Layout(
     other_indices="i64[2]",
     other_lengths="u64[2]",
 )
-"""A launch's fault. The host zeroes it and a kernel's first failed check fills it (``bounds/in_bounds.py``), on the CPU
-also a deadlock (``coroutines/schedule.ll``) and the sanitizer (``driver/cpu/sanitizer.py``). ``source/faults.py`` reads
-it. ``index`` and ``length`` are of the axis that the check is of; the other axes follow in their order. ``claimed``
-comes first: ``Driver.report`` tests the first four bytes."""
+"""A launch's fault. The host zeroes it, and a kernel's first failed check fills it (``bounds/in_bounds.py``). On the
+CPU a deadlock (``coroutines/schedule.ll``) and the sanitizer (``driver/cpu/sanitizer.py``) fill it too.
+``source/faults.py`` reads it. ``index`` and ``length`` are those of the axis that was checked, ``other_indices`` and
+``other_lengths`` those of the other axes in order. ``claimed`` comes first: ``Driver.report`` tests the first four
+bytes."""
 
 LAUNCH: Final = Layout(
     "launch",
@@ -38,7 +39,7 @@ LAUNCH: Final = Layout(
     params="bytes",
 )
 """A launch on the CPU device. The driver writes it (``driver/cpu/code.py``); a native kernel's entry reads it.
-``params`` are the packed parameters, which end with the fault record's address. ``seed``, unless it is 0, draws the
+``params`` are the packed parameters, which end with the fault record's address. ``seed``, unless it is 0, selects the
 order of threads."""
 
 COOPERATIVE: Final = Layout(
@@ -53,8 +54,9 @@ COOPERATIVE: Final = Layout(
 )
 """A cooperative launch on the CPU device. The driver (``driver/cpu/cooperative.py``) and the kernel's entry
 (``coroutines/grid.ll``) both write and read it. ``blocks`` has a word for each block, null before the block begins.
-``waiting`` and ``finished`` count the blocks that reached the grid's barrier and their end in this pass. ``least`` and
-``greatest`` are of the barriers' places in the source. ``abandon`` ends all blocks."""
+``waiting`` counts the blocks that reached a barrier of the grid in this pass, ``finished`` those that ended in it. A
+barrier's place in the source has a number; ``least`` and ``greatest`` are those of the barriers reached. ``abandon``
+ends all blocks."""
 
 # The sanitizer
 
@@ -72,12 +74,14 @@ SANITIZED_VIEW: Final = Layout(
     shift="i64",
     elements="address",
 )
-"""A parameter's memory: its first address and the address behind its last byte; of its allocation, the address, the
-shadow of values, the cells and the cell size as a shift; for a strided view the address of one byte for each byte of
-the view, 1 for bytes of elements, else null. ``driver/cpu/sanitizer.py`` writes it, and sanitized code reads it."""
+"""A parameter's memory. ``lo`` is its first address, ``hi`` the address behind its last byte, ``start`` the address of
+its allocation. ``init`` is the address of the allocation's flags, one for each byte, 1 once that was written. ``cells``
+is the address of its shadow cells, one for each ``1 << shift`` bytes. ``elements`` is the address of one byte for each
+byte of a strided view, 1 for bytes of elements; null for other memory. ``driver/cpu/sanitizer.py`` writes it, and
+sanitized code reads it."""
 
 SANITIZED_ACCESS: Final = Layout("sanitized_access", time="i64", who="i64")
-"""An access in a cell. Sanitized code alone writes and reads it (``sanitizer/races.ll``)."""
+"""An access in a shadow cell. Only sanitized code writes and reads it (``sanitizer/races.ll``)."""
 
 SANITIZED_CELL: Final = Layout(
     "sanitized_cell",
@@ -90,9 +94,14 @@ SANITIZED_CELL: Final = Layout(
     known="i64",
 )
 """The shadow of an element: a write, two reads, an atomic read and two atomic writes, each a ``sanitized_access``, and
-the time known on acquire. The driver allocates zeroed cells; sanitized code writes and reads them."""
+the time that becomes known to a thread that acquires. The driver allocates zeroed cells; sanitized code writes and
+reads them."""
+
+SANITIZED_COPY: Final = Layout("sanitized_copy", cell="address", cells="i64", group="i64")
+"""An asynchronous copy that its thread has not waited for: the shadow cells that it writes, and its group."""
 
 MAX_REPORTS: Final = 32
+MAX_COPIES: Final = 256
 THREADS: Final = 1024
 
 SANITIZED_STATE: Final = Layout(
@@ -100,6 +109,7 @@ SANITIZED_STATE: Final = Layout(
     FAULT,
     now="i64",  # counts accesses; 0 is before the first
     running="i64",  # the running block; -1 before the first
+    begun="i64",  # when the running block began
     barrier="i64",  # when the block last passed a barrier, or began
     phase="i64",  # barriers that the block has passed
     block_known="i64",  # the whole block knows everything up to this time, through atomics and a barrier
@@ -113,17 +123,20 @@ SANITIZED_STATE: Final = Layout(
     shared_init="address",
     shared_inits="address",  # in a cooperative launch, those of all blocks in a row; else null
     shared_bytes="i64",
+    copies="address",  # MAX_COPIES of ``sanitized_copy`` for each thread of a block
     report=f"i64[{MAX_REPORTS * SANITIZED_REPORT.size // 8}]",
     scratch="i64[64]@64",  # target of accesses that must not be made, vectors too
     # Per thread: barriers passed; time of its last release; time that acquiring would make known; time known;
     # time of its arrival at a synchronisation of its warp; for each lane of its warp, the time up to which that lane's
-    # accesses are ordered.
+    # accesses are ordered; the asynchronous copies that it has not waited for, and their groups that are closed.
     passed=f"i64[{THREADS}]",
     released=f"i64[{THREADS}]",
     acquired=f"i64[{THREADS}]",
     known=f"i64[{THREADS}]",
     arrived=f"i64[{THREADS}]",
     seen=f"i64[{THREADS * 32}]",
+    pending=f"i64[{THREADS}]",
+    groups=f"i64[{THREADS}]",
 )
 """The state of a sanitized launch, where the kernel expects its fault record. The driver prepares it and reads the
 findings (``driver/cpu/sanitizer.py``); sanitized code writes and reads it (``sanitizer/runtime.ll``)."""
@@ -136,7 +149,7 @@ ALARM: Final = Layout("alarm", descriptor="i64", write="address")
 
 COPY_ROW: Final = Layout("copy_row", destination="address", source="address", length="i64", copier="address")
 """A copy within host memory. ``copier`` is the C library's ``memcpy`` for ``moves.ll``, a ``copy_pool`` for
-``copy_pool.ll``. ``host_memory/moves.py`` writes it, and these read it."""
+``copy_pool.ll``. ``host_memory/moves.py`` writes the record, and these two files read it."""
 
 COPY_POOL: Final = Layout(
     "copy_pool",
@@ -163,8 +176,8 @@ COPY_POOL: Final = Layout(
 rest."""
 
 CRASH_KERNEL: Final = Layout("crash_kernel", first="u64", end="u64", text="bytes", length="u64")
-"""A kernel's code, its end, and the line that names the kernel. ``awaiting/crash_reports.py`` writes it, and the signal
-handler in ``crash_reports.ll`` reads it."""
+"""The address of a kernel's code, the address behind it, and the line that names the kernel.
+``awaiting/crash_reports.py`` writes it, and the signal handler in ``crash_reports.ll`` reads it."""
 
 CRASH_TABLE: Final = Layout(
     "crash_table",
@@ -176,8 +189,8 @@ CRASH_TABLE: Final = Layout(
     before="address[32]",
 )
 """The data of the signal handler: two functions of the C library, the offset of the program counter in a signal's
-context, the ``crash_kernel`` records, newest last, and by its number each signal's earlier action, or null.
-``awaiting/crash_reports.py`` writes it, ``crash_reports.ll`` reads it."""
+context, the ``crash_kernel`` records, newest last, and the earlier action of each signal, by the signal's number, or
+null. ``awaiting/crash_reports.py`` writes it, ``crash_reports.ll`` reads it."""
 
 RECORDS: Final = {
     layout.name: layout
@@ -189,6 +202,7 @@ RECORDS: Final = {
         SANITIZED_VIEW,
         SANITIZED_ACCESS,
         SANITIZED_CELL,
+        SANITIZED_COPY,
         SANITIZED_STATE,
         ALARM,
         COPY_ROW,

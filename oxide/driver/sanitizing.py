@@ -35,9 +35,9 @@ class Access:
 class PointerWord:
     """A parameter's memory: the offsets of its address and length in the packed parameters, and its element size.
 
-    At ``length_at`` are ``lengths`` words, whose product is the number of elements; None for a record, which is one
-    element. For a strided view the packed parameters also hold the sizes of its ``axes`` axes at ``axes_at``, followed
-    by their strides. All accesses are to whole multiples of ``granule`` bytes.
+    At ``length_at`` are ``lengths`` words, whose product is the number of elements. ``length_at`` is None for a record,
+    which is one element. For a strided view the packed parameters also hold the sizes of its ``axes`` axes at
+    ``axes_at``, followed by their strides. All accesses are to whole multiples of ``granule`` bytes.
     """
 
     name: str
@@ -91,7 +91,7 @@ def requested() -> frozenset[str]:
 def kinds_of(given: str | Iterable[str], kernel: str) -> frozenset[str]:
     """Returns the kinds that a kernel's decorator names, and turns memory tracking on if there are any.
 
-    Raises ``TypeError`` if ``given`` is not of names, ``ValueError`` for unknown names.
+    Raises ``TypeError`` if ``given`` is neither a string nor an iterable of strings, ``ValueError`` for unknown names.
     """
     if not given:
         return frozenset()
@@ -124,17 +124,21 @@ def warn_of_gpu(kernel: str, kinds: frozenset[str]) -> None:
 
 
 class Tracking:
-    """A flag for the process: memory is tracked from its allocation on. Set once any kernel is to be sanitized."""
+    """A flag for the process: the CPU device tracks which bytes of memory were written. Set once any kernel is to be
+    sanitized. Memory allocated before is not tracked."""
 
     wanted = False
 
 
 SANITIZED = 3
-"""A fault record's ``claimed`` if the sanitizer has reports; ``index`` is the argument for ``published``."""
+"""The value of a fault record's ``claimed`` if the sanitizer has reports. The record's ``index`` is then the argument
+for ``published``."""
 
 WRITE, ATOMIC, BLOCK_SCOPE, ALSO_READS = 1, 2, 4, 8
-"""Flags of an access: the low bits of ``who``. The access's number starts at bit 4, the thread at bit 20 and the block
-at bit 32."""
+ASYNCHRONOUS = WRITE | BLOCK_SCOPE
+"""Flags of an access: the low bits of ``who``. A write that is no atomic and has the scope's flag is an asynchronous
+copy, which its thread has not waited for. The access's index in ``Sanitized.accesses`` starts at bit 4, the thread at
+bit 20 and the block at bit 32."""
 
 REPORT_KINDS = ("out-of-bounds", "misaligned", "uninitialized", "race", "missing-lanes")
 OUT_OF_BOUNDS, MISALIGNED, UNINITIALIZED, RACE, MISSING_LANES = range(5)
@@ -159,7 +163,7 @@ def publish(errors: tuple[SanitizerError, ...]) -> int:
 
 
 def published(number: int) -> SanitizerError | None:
-    """Returns the first of a launch's errors, with the others as notes, or None."""
+    """Returns the first of the errors stored under ``number``, with the others as notes; None if they were dropped."""
     with _lock:
         errors = _waiting.get(number)
     if not errors:

@@ -9,7 +9,8 @@ ordinary reads and writes, counts are lost::
 The default ``ordering`` is ``RELAXED``: the element is right, but the order of accesses to other memory is undefined.
 ``RELEASE`` makes this thread's earlier writes visible to a thread that sees the new value with ``ACQUIRE``. The default
 ``scope`` is ``DEVICE``: all threads of the launch. ``BLOCK`` is enough among the threads of a block, and may be faster.
-``SYSTEM`` reaches other devices and the host. Both are constants. The terms are those of C++ and CUDA.
+``SYSTEM`` reaches other devices and the host. ``ordering`` and ``scope`` must be constants. The terms are those of C++
+and CUDA.
 """
 
 from __future__ import annotations
@@ -110,7 +111,7 @@ class AtomicAccess(Generic[T]):
         _only_in_a_kernel("compare_exchange")
 
     def load(self, index: Index, ordering: Ordering = RELAXED, scope: Scope = DEVICE) -> T:
-        """Returns the value."""
+        """Returns the element."""
         _only_in_a_kernel("load")
 
     def store(self, index: Index, value: T, ordering: Ordering = RELAXED, scope: Scope = DEVICE) -> None:
@@ -120,8 +121,8 @@ class AtomicAccess(Generic[T]):
 
 @final
 class AtomicSlice(AtomicAccess[T]):
-    """Elements in device memory that all threads may change, only through atomic methods. ``len(a)`` is their number,
-    an ``i64``. A launch takes a ``DeviceBox`` for it, as for a ``DisjointSlice``."""
+    """Elements in device memory that all threads may change, only through atomic methods. ``len(a)`` is the number of
+    elements, an ``i64``. A launch takes a ``DeviceBox`` for it, as for a ``DisjointSlice``."""
 
     if not TYPE_CHECKING:
 
@@ -138,7 +139,8 @@ class AtomicSlice(AtomicAccess[T]):
 
 
 def fence(ordering: Ordering = SEQUENTIAL, scope: Scope = DEVICE) -> None:
-    """Orders this thread's memory accesses before it and after it, as seen by the threads of ``scope``."""
+    """Orders this thread's memory accesses before the fence ahead of those after it, as seen by the threads of
+    ``scope``."""
     _only_in_a_kernel("fence")
 
 

@@ -28,43 +28,45 @@ def ffs(x: int) -> int:
 
 
 def brev(x: int) -> int:
-    """Returns the bits in reverse order."""
+    """Returns ``x`` with its bits in reverse order."""
     _only_in_a_kernel("brev")
 
 
 def mulhi(a: int, b: int) -> int:
-    """Returns the upper half of the double-width product. Both arguments have one type."""
+    """Returns the upper half of the double-width product. Both arguments must have the same type."""
     _only_in_a_kernel("mulhi")
 
 
 def saturating_add(a: int, b: int) -> int:
-    """Returns ``a + b``, or the type's least or greatest number if the sum does not fit. Both have one type."""
+    """Returns ``a + b``, or the type's least or greatest number if the sum does not fit. ``a`` and ``b`` must have the
+    same type."""
     _only_in_a_kernel("saturating_add")
 
 
 def saturating_sub(a: int, b: int) -> int:
-    """Returns ``a - b``, or the type's least or greatest number if it does not fit. Both have one type."""
+    """Returns ``a - b``, or the type's least or greatest number if the difference does not fit. ``a`` and ``b`` must
+    have the same type."""
     _only_in_a_kernel("saturating_sub")
 
 
 def saturate(x: float) -> float:
-    """Returns ``x`` clamped to 0 and 1, CUDA's ``__saturatef``; 0 for a NaN. An ``f32`` or ``f64``."""
+    """Returns ``x``, an ``f32`` or ``f64``, clamped to [0, 1]; 0 for a NaN. CUDA's name is ``__saturatef``."""
     _only_in_a_kernel("saturate")
 
 
 def fma(a: float, b: float, c: float) -> float:
-    """Returns ``a * b + c``, rounded once: an ``f32`` if all are, else an ``f64``."""
+    """Returns ``a * b + c``, rounded once: an ``f32`` if all arguments are ``f32``, else an ``f64``."""
     _only_in_a_kernel("fma")
 
 
 def fmax(a: float, b: float) -> float:
-    """Returns the greater of two floats, and the number if the other is a NaN: C's ``fmax``, one instruction on a GPU.
-    The built-in ``max`` has Python's semantics."""
+    """Returns the greater of two floats; if one is a NaN, the other one. This is C's ``fmax``, one instruction on a
+    GPU. The built-in ``max`` has Python's semantics."""
     _only_in_a_kernel("fmax")
 
 
 def fmin(a: float, b: float) -> float:
-    """Returns the lesser of two floats, and the number if the other is a NaN: C's ``fmin``."""
+    """Returns the lesser of two floats; if one is a NaN, the other one. This is C's ``fmin``."""
     _only_in_a_kernel("fmin")
 
 

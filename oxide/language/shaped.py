@@ -1,9 +1,9 @@
-"""Slices of two and three axes: ``Slice2``, ``DisjointSlice2``, ``AtomicSlice2`` and the same of three.
+"""Slices of two and three axes: ``Slice2``, ``DisjointSlice2``, ``AtomicSlice2``, and ``Slice3`` and so on.
 
-Each index is checked against its own axis. In a flat slice ``a[row * width + col]`` with a column past the width is
-another row's element, which no check finds; ``a[row, col]`` is a fault that names the axis.
+Each index is checked against its own axis. In a flat slice, ``a[row * width + col]`` with a column past the width reads
+another row's element, and no check finds that. ``a[row, col]`` is then a fault that names the axis.
 
-``Slice[T, 2]`` is ``Slice2[T]`` at run time; a type checker takes the second spelling only. These are declarations: the
+``Slice[T, 2]`` is ``Slice2[T]`` at run time; a type checker accepts only ``Slice2[T]``. These are declarations: the
 compiler gives them their meaning inside a kernel, and a type checker reads them.
 """
 
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 
 class _Parameterized:
-    """The base of slices with a layout: a type checker has it from ``Generic``."""
+    """The base of slices with a layout. At run time it accepts any type arguments, where ``Generic`` would require
+    both."""
 
     if not TYPE_CHECKING:
 
@@ -55,7 +56,7 @@ class _Reads(VectorReads[T, Index], Alignment):
 
 class UncheckedReads(VectorReads[T, Index]):
     """The type of ``a.unchecked``: reads without checks. An index outside reads other memory, or destroys the whole
-    device context. Only a vector's address is checked."""
+    device context. Only the alignment of vectors is checked."""
 
     def __init__(self) -> None:
         _only_in_a_kernel(type(self).__name__)
@@ -83,8 +84,8 @@ class Slice2(_Reads[T, tuple[int, int]]):
     """A read-only matrix in device memory, row-major: ``a[row, col]``.
 
     Takes a contiguous box of two axes. An index that is negative or past the end of its axis is a fault: the thread
-    leaves the kernel, or reads zero if others may wait for it, and the launch fails with a ``BoundsError`` whose
-    ``axis`` says which.
+    leaves the kernel, or reads zero if other threads may wait for it, and the launch fails with a ``BoundsError`` that
+    names the ``axis``.
     """
 
     def __init__(self) -> None:
@@ -108,7 +109,7 @@ class Slice2(_Reads[T, tuple[int, int]]):
 
     @property
     def unchecked(self) -> UncheckedReads[T, tuple[int, int]]:
-        """The slice without bounds checks, for indices that you know to be inside and the compiler does not."""
+        """The slice without bounds checks, for indices that are inside although the compiler cannot prove it."""
         _only_in_a_kernel("Slice2")
 
     @property
@@ -129,7 +130,7 @@ class Slice3(_Reads[T, tuple[int, int, int]]):
 
     @property
     def unchecked(self) -> UncheckedReads[T, tuple[int, int, int]]:
-        """The slice without bounds checks, for indices that you know to be inside and the compiler does not."""
+        """The slice without bounds checks, for indices that are inside although the compiler cannot prove it."""
         _only_in_a_kernel("Slice3")
 
     @property
@@ -177,7 +178,7 @@ class DisjointSlice2(_Parameterized, Alignment, Generic[T, Layout]):
 
     @property
     def unchecked_mut(self) -> UncheckedWrites[T, tuple[int, int]]:
-        """The output without its rules, as that of a ``DisjointSlice``."""
+        """The output without its rules: see ``DisjointSlice.unchecked_mut``."""
         _only_in_a_kernel("DisjointSlice2")
 
     @property
@@ -196,8 +197,8 @@ class DisjointSlice2(_Parameterized, Alignment, Generic[T, Layout]):
 
 @final
 class DisjointSlice3(_Parameterized, Alignment, Generic[T, Layout]):
-    """A kernel's output of three axes. ``thread.index_1d()`` opens the element at that place in row-major order, and
-    with the layout ``Tiles(n)`` that many elements."""
+    """A kernel's output of three axes. ``thread.index_1d()`` opens the element at that place in row-major order; with
+    the layout ``Tiles(n)``, a tile of ``n`` elements."""
 
     def __init__(self) -> None:
         _only_in_a_kernel("DisjointSlice3")
@@ -222,7 +223,7 @@ class DisjointSlice3(_Parameterized, Alignment, Generic[T, Layout]):
 
     @property
     def unchecked_mut(self) -> UncheckedWrites[T, tuple[int, int, int]]:
-        """The output without its rules, as that of a ``DisjointSlice``."""
+        """The output without its rules: see ``DisjointSlice.unchecked_mut``."""
         _only_in_a_kernel("DisjointSlice3")
 
     @property

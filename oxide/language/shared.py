@@ -23,8 +23,8 @@ Index: TypeAlias = int | tuple[int, ...]
 class _Elements(Generic[T]):
     """The base of the arrays: checked access to elements.
 
-    An index outside the array is a fault: it reads as zero, writes nothing, its thread goes on to the next barrier,
-    and the launch fails with a ``BoundsError``.
+    An access outside the array is a fault: it reads zero or writes nothing, its thread goes on to the next barrier, and
+    the launch fails with a ``BoundsError``.
     """
 
     def __getitem__(self, index: Index) -> T:
@@ -78,7 +78,8 @@ class DynamicSharedArray(_Elements[T], AtomicAccess[T], VectorReads[T, Index], V
 @final
 class LocalArray(_Elements[T]):
     """An array that belongs to one thread: ``LocalArray(8, f32)``. It lives in registers if the compiler knows every
-    index, else in memory: 512 KiB in all. ``shape`` and ``dtype`` are those of ``SharedArray``."""
+    index, else in memory, up to 512 KiB for all arrays of a thread. ``shape`` and ``dtype`` are those of
+    ``SharedArray``."""
 
     def __init__(self, shape: int | tuple[int, ...], dtype: type[T]) -> None:
         _only_in_a_kernel("LocalArray")

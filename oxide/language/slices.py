@@ -1,7 +1,7 @@
 """A kernel's inputs and outputs: ``Slice``, ``DisjointSlice`` and ``Ref``.
 
-The rule comes from cuda-oxide: an output element is reached only by a ``ThreadIndex``, and no two threads hold an equal
-one, so no two threads write the same element. With a plain index they could::
+The rule comes from cuda-oxide: an output element is reached only by a ``ThreadIndex``, and no two threads have equal
+ones. So no two threads write the same element. With a plain index they could::
 
     c[0] = row          # every thread writes c[0]: refused, a DisjointSlice has no [...]
     c_elem = c.get_mut(thread.index_1d())
@@ -41,8 +41,8 @@ class Slice(VectorReads[T, int], Alignment):
     """A read-only, bounds-checked run of elements in device memory.
 
     ``a[i]`` takes any integer. A negative index, or an index past the end, is a fault: the thread leaves the kernel, or
-    reads zero if others may wait for it, and the launch fails with a ``BoundsError``. ``len(a)`` is the number of
-    elements, an ``i64``.
+    reads zero if other threads may wait for it, and the launch fails with a ``BoundsError``. ``len(a)`` is the number
+    of elements, an ``i64``.
     """
 
     if not TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Slice(VectorReads[T, int], Alignment):
         _only_in_a_kernel("Slice")
 
     def __iter__(self) -> Iterator[T]:
-        """Yields the elements: a loop over a slice, ``enumerate(x)``, ``zip(x, y)``."""
+        """Yields the elements, for a loop over the slice, ``enumerate(x)`` or ``zip(x, y)``."""
         _only_in_a_kernel("Slice")
 
     @property
@@ -71,7 +71,7 @@ class Slice(VectorReads[T, int], Alignment):
     @property
     def unchecked(self) -> UncheckedSlice[T]:
         """The slice without bounds checks. ``a.unchecked[i]`` outside the slice reads other memory, or destroys the
-        whole device context: nothing catches it. For indices that you know to be inside and the compiler does not."""
+        whole device context: nothing catches it. For indices that are inside although the compiler cannot prove it."""
         _only_in_a_kernel("Slice")
 
 
@@ -96,9 +96,9 @@ class DisjointSlice(Alignment, Generic[T, Layout]):
     """A kernel's output: each thread reaches only the element of its own ``ThreadIndex``.
 
     ``len(c)`` is the number of elements, an ``i64``. There is no ``c[i]``. ``DisjointSlice[T, Tiles(n)]`` and
-    ``DisjointSlice[T, RowMajorTiles(r, c)]`` give a thread a tile of several elements instead (``tiles.py``). So that
-    tiles move by vectors, a box for such an output must begin at a multiple of the tile's bytes, or of the greatest
-    power of two in them up to 16; otherwise the launch is refused. Every box does, except some pieces of one.
+    ``DisjointSlice[T, RowMajorTiles(r, c)]`` give a thread a tile of several elements instead (``tiles.py``). Tiles are
+    loaded and stored as vectors. So a box for such an output must begin at a multiple of the greatest power of two, up
+    to 16, that divides the bytes of a tile's row; otherwise the launch is refused. Only views can begin elsewhere.
     """
 
     def __init__(self) -> None:

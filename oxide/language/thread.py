@@ -13,7 +13,7 @@ from typing import NoReturn, final
 class ThreadIndex:
     """A number that no other thread of the launch has: the only key to an element of a ``DisjointSlice``.
 
-    Only ``index_1d()`` and ``index_2d(width)`` make one. It has no arithmetic: a number computed from it could be
+    Only ``index_1d()`` and ``index_2d(width)`` return one. It has no arithmetic: a number computed from it could be
     another thread's. ``get()`` returns the plain number, for reading a ``Slice``.
     """
 
@@ -89,7 +89,8 @@ def index_2d_col() -> int:
 
 
 def sync_threads() -> None:
-    """Waits until every thread of the block is here. Their earlier writes are then visible to all of them.
+    """Waits until every thread of the block has reached this call. Their earlier writes are then visible to all of
+    them.
 
     Every thread that has not returned must reach the same call. A barrier in a branch that only some threads take is a
     mistake: a ``BarrierError`` on the CPU device, undefined on a GPU, as with CUDA's ``__syncthreads``.
@@ -113,13 +114,13 @@ def sync_threads_or(condition: bool) -> bool:
 
 
 def sync_grid() -> None:
-    """Waits until every thread of the grid is here. Their earlier writes are then visible to all of them.
+    """Waits until every thread of the grid has reached this call. Their earlier writes are then visible to all of them.
 
     A kernel that calls it is launched cooperatively: all its blocks are on the device at once. So the grid must fit, or
     the launch is a ``LaunchError`` that says how many blocks fit. Every thread of the grid must reach the same call,
     threads without work too: a thread that has returned is a mistake, a ``BarrierError`` on the CPU device and a hang
-    on a GPU. Hence such a kernel has no ``assert``, and no ``range`` with a step that is not constant. CUDA's name is
-    ``cooperative_groups::this_grid().sync()``.
+    on a GPU. Hence such a kernel may not contain an ``assert``, or a ``range`` with a step that is not constant. CUDA's
+    name is ``cooperative_groups::this_grid().sync()``.
     """
     _only_in_a_kernel("thread.sync_grid")
 
@@ -127,7 +128,7 @@ def sync_grid() -> None:
 def nanosleep(nanoseconds: int) -> None:
     """Sleeps for about this many nanoseconds, at most twice as many: for polling a value that another block will write.
 
-    A GPU takes up to a million; before compute capability 7.0 it does not sleep at all. The CPU device yields to other
+    A GPU sleeps for a million at most, and before compute capability 7.0 not at all. The CPU device yields to other
     threads of the operating system, whatever the number: otherwise a waiting block takes the processor from the block
     that it waits for. Wait only for blocks that are sure to have begun, such as a block that has published its number;
     nothing else guarantees that they run at the same time. CUDA's name is ``__nanosleep``.

@@ -6,14 +6,14 @@ kernel's type, so it is the same in every thread, and it maps each number to ele
 - With ``Tiles(n)`` the thread with index t has the elements from t*n to t*n + n - 1: intervals that begin n apart and
   are n long.
 - With ``RowMajorTiles(r, c)`` the index comes from ``thread.index_2d(width)``. The thread in row i and column j of the
-  launch has the rows from i*r and the columns from j*c of the matrix that is ``width`` wide. All threads have the same
-  width, since ``index_2d`` takes no other, and a tile must end within the width. So two tiles that differ in i have no
-  row in common, two that differ in j no column, and an element has one row and one column. With widths 5 and 100,
-  element 5 would be (1, 0) to one thread and (0, 5) to another.
+  launch has r rows from row i*r and c columns from column j*c of the matrix that is ``width`` wide. All threads have
+  the same width, since ``index_2d`` takes no other, and a tile must end within the width. So two tiles that differ in i
+  have no row in common, two that differ in j no column, and an element has one row and one column. With widths 5 and
+  100, element 5 would be (1, 0) to one thread and (0, 5) to another.
 
-The elements past the last whole tile: ``get_mut`` returns None if the tile would not be whole, and ``get_remainder``
-then returns the elements that exist, as ``chunks_exact_mut`` and its remainder do in Rust. So a loop over whole tiles
-needs no check, and a loop over a remainder has its own bounds::
+At the end of the slice, ``get_mut`` returns None if the tile would not be whole, and ``get_remainder`` then returns the
+elements that exist, as ``chunks_exact_mut`` and its remainder do in Rust. So a loop over whole tiles needs no check,
+and a loop over a remainder has its own bounds::
 
     tile = y.get_mut(index)
     if tile is not None:

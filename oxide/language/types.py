@@ -1,4 +1,4 @@
-"""The scalar types of kernels: ``i8`` … ``u64``, ``f16``, ``bf16``, ``f32``, ``f64``, ``c64``, ``c128``, ``bool_``.
+"""The scalar types of kernels: ``i8`` … ``u64``, ``f8e4m3`` … ``f64``, ``c64``, ``c128``, ``bool_``.
 
 Each is one object with three uses: an annotation (``m: u32``, ``Slice[f32]``), a conversion (``f32(0.0)``, on the host
 and in kernels) and a dtype (``np.dtype(f32)``). For a static type checker each is an alias of the Python type that
@@ -7,6 +7,7 @@ behaves like it, ``int``, ``float``, ``complex`` or ``bool``, so kernels type-ch
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, final
 
@@ -14,32 +15,62 @@ import numpy as np
 
 from oxide.messages import written
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+_ML_DTYPES = {"bf16": "bfloat16", "f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2"}
+"""The scalar types that NumPy does not have, and their names in ``ml_dtypes``."""
+
+
+@functools.cache
+def _of_ml_dtypes(name: str) -> np.dtype[Any]:
+    import ml_dtypes  # imported here: few programs need it
+
+    found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, _ML_DTYPES[name]))
+    return found
+
 
 @final
 @dataclass(frozen=True, slots=True)
 class ScalarType:
-    """A scalar type: its ``name`` and its NumPy ``dtype``.
-
-    NumPy has no bfloat16: ``bf16.dtype`` is ``uint16``, the type of its storage.
-    """
+    """A scalar type: its ``name`` and its NumPy ``dtype``, which for ``bf16``, ``f8e4m3`` and ``f8e5m2`` is that
+    of ``ml_dtypes``."""
 
     name: str
-    dtype: np.dtype[Any]
+    numpys: np.dtype[Any] | None = None
+    """The dtype, if it is one of NumPy's own."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The NumPy dtype. ``ml_dtypes`` has those that NumPy has not, and is imported when it is asked for."""
+        return _of_ml_dtypes(self.name) if self.numpys is None else self.numpys
+
+    @property
+    def kind(self) -> str:
+        """NumPy's letter for the kind of number: b, i, u, f or c."""
+        return "f" if self.numpys is None else self.numpys.kind
+
+    def takes(self, dtype: np.dtype[Any]) -> bool:
+        """Returns whether a box of this dtype holds such elements: of the type's own dtype, or of the unsigned
+        integers that are the bits of a type of ``ml_dtypes``."""
+        return dtype == self.dtype or (self.numpys is None and dtype == self.bits)
+
+    @property
+    def bits(self) -> np.dtype[Any]:
+        """The dtype of unsigned integers of the type's size."""
+        return np.dtype(f"u{self.dtype.itemsize}")
 
     def __call__(self, value: Any, *imag: Any) -> Any:
         """Converts a number, as a C cast would: ``u8(300)`` is 44. On the host the result is a NumPy scalar.
 
         ``c64`` and ``c128`` take one number, or the real and the imaginary part.
         """
-        if self.name == "bf16":
-            raise TypeError("bf16(...) needs a kernel: NumPy has no bfloat16 scalar")
         if imag:
-            if self.dtype.kind != "c" or len(imag) > 1:
-                raise TypeError(
-                    f"{self.name}(...) takes {'one or two numbers' if self.dtype.kind == 'c' else 'one number'}"
-                )
+            if self.kind != "c" or len(imag) > 1:
+                raise TypeError(f"{self.name}(...) takes {'one or two numbers' if self.kind == 'c' else 'one number'}")
             value = complex(value, *imag)
-        return np.asarray(value).astype(self.dtype)[()]
+        return converted(value, self.dtype)[()]
 
     def __repr__(self) -> str:
         return self.name
@@ -54,6 +85,8 @@ if TYPE_CHECKING:
     u16: TypeAlias = int
     u32: TypeAlias = int
     u64: TypeAlias = int
+    f8e4m3: TypeAlias = float
+    f8e5m2: TypeAlias = float
     f16: TypeAlias = float
     bf16: TypeAlias = float
     f32: TypeAlias = float
@@ -70,8 +103,10 @@ else:
     u16 = ScalarType("u16", np.dtype(np.uint16))
     u32 = ScalarType("u32", np.dtype(np.uint32))
     u64 = ScalarType("u64", np.dtype(np.uint64))
+    f8e4m3 = ScalarType("f8e4m3")
+    f8e5m2 = ScalarType("f8e5m2")
     f16 = ScalarType("f16", np.dtype(np.float16))
-    bf16 = ScalarType("bf16", np.dtype(np.uint16))
+    bf16 = ScalarType("bf16")
     f32 = ScalarType("f32", np.dtype(np.float32))
     f64 = ScalarType("f64", np.dtype(np.float64))
     c64 = ScalarType("c64", np.dtype(np.complex64))
@@ -80,27 +115,53 @@ else:
 
 
 def of_dtype(dtype: np.dtype[Any]) -> ScalarType | None:
-    """Returns the scalar type of a NumPy dtype, or None. ``uint16`` is ``u16``, not the storage of a ``bf16``."""
+    """Returns the scalar type of a NumPy dtype, or None. ``uint16`` is ``u16``, not the bits of a ``bf16``."""
+    if dtype.isbuiltin == _REGISTERED:
+        return next((known for known in _NARROW if known.dtype == dtype), None)
     name = {"b": "bool_"}.get(dtype.kind, f"{dtype.kind}{8 * dtype.itemsize}")
     found = globals().get(name) if dtype.isnative else None
     return found if isinstance(found, ScalarType) else None
 
 
+_NARROW: list[ScalarType] = [globals()[name] for name in _ML_DTYPES]
+_REGISTERED = 2
+"""What ``np.dtype.isbuiltin`` is for a dtype that another library has registered."""
+
+
+def of_narrow_scalar(value: Any) -> ScalarType | None:
+    """Returns the scalar type of a scalar of ``ml_dtypes``, or None for any other value. NumPy's classes of numbers do
+    not include these scalars."""
+    if isinstance(value, np.generic) and value.dtype.isbuiltin == _REGISTERED:
+        return of_dtype(value.dtype)
+    return None
+
+
+def is_float(dtype: np.dtype[Any]) -> bool:
+    """Returns whether a dtype is of real floats, also one that NumPy does not have."""
+    if dtype.isbuiltin == _REGISTERED:
+        return of_dtype(dtype) is not None
+    return dtype.kind == "f"
+
+
+def converted(values: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Returns numbers as an array of a dtype, as kernels convert them."""
+    if dtype.isbuiltin == _REGISTERED and (scalar := of_dtype(dtype)) is not None:
+        from .narrow import narrowed  # imported here: few programs need it
+
+        return narrowed(values, scalar.name, dtype)
+    return np.asarray(values).astype(dtype)
+
+
 def as_dtype(dtype: Any, what: str = "dtype") -> np.dtype[Any]:
     """Returns the NumPy dtype of a ``ScalarType``, or of anything that NumPy accepts as a dtype. ``what`` begins the
-    messages.
-
-    Raises ``TypeError`` for ``bf16``, which NumPy cannot hold, and for a value that is not a dtype.
-    """
+    messages. Raises ``TypeError`` for a value that is not a dtype."""
     if isinstance(dtype, ScalarType):
-        if dtype.name == "bf16":
-            raise TypeError(f"{what}: bf16 has no NumPy dtype; use f32, or u16 for its storage")
         return dtype.dtype
     try:
-        converted: np.dtype[Any] = np.dtype(dtype)
+        resolved: np.dtype[Any] = np.dtype(dtype)
     except Exception:  # of several kinds, even an object's own; NumPy's messages do not know of oxide.f32
         raise TypeError(
             f"{what}: {written(dtype)} is no dtype; give one of oxide's types, as oxide.f32, or what NumPy takes for a "
             f"dtype, as 'float32'"
         ) from None
-    return converted
+    return resolved

@@ -1,7 +1,8 @@
 """``unroll``: unrolls a loop, one copy of its body for each iteration.
 
 If each iteration's number is a constant, a ``LocalArray`` can live in registers, and the instructions of different
-iterations can overlap. The compiler unrolls short loops by itself; this is CUDA's ``#pragma unroll`` for the others::
+iterations can overlap. The compiler unrolls short loops by itself. For longer loops there is ``unroll``, like CUDA's
+``#pragma unroll``::
 
     for i in unroll(range(8)):
         sums[i] += x[i] * y

@@ -1,8 +1,8 @@
 """Vectors: ``load2``, ``load4``, ``store2`` and ``store4``, which load or store several neighbouring elements at once.
 
 On a GPU, one instruction loads or stores up to 16 bytes a thread, and a memory-bound kernel needs such instructions to
-reach the memory's bandwidth. The hardware requires an address that is a multiple of the vector's size, so that is
-checked as the bounds are. CUDA's ``float4`` requires the same, and leaves a violation undefined::
+reach the memory's bandwidth. The hardware requires an address that is a multiple of the vector's size, so the address
+is checked like the bounds. CUDA's ``float4`` has the same requirement, and leaves a violation undefined::
 
     x0, x1, x2, x3 = a.load4(4 * i)
 
@@ -49,9 +49,9 @@ class Alignment:
 
     def is_aligned(self, count: int) -> bool:
         """Returns whether vectors of ``count`` elements, 2 or 4, may begin at every index that is a multiple of
-        ``count``: the first element's address is a multiple of the vector's size. True for every box, except for pieces
-        of one that begin in the middle of a vector. With several axes the index is that of the last one, whose length
-        must be a multiple of ``count``, so that every row begins at a vector's address."""
+        ``count``: the first element's address is a multiple of the vector's size. True for every box, except for views
+        that begin in the middle of a vector. With several axes, this is about indices of the last axis, and False
+        unless its length is a multiple of ``count``: every row must begin at a multiple of the vector's size."""
         _only_in_a_kernel("is_aligned")
 
 

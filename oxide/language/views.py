@@ -32,7 +32,7 @@ class MatrixView(Generic[T]):
 
     Its columns are 0 to ``stride - 1``. It has as many rows as the slice has elements for. The last row may be cut
     short, as in BLAS a matrix's last row needs no padding. All arguments are integers of any size and sign. A view that
-    would not be inside the matrix, or whose size is negative, is None. Nothing in the check can wrap round.
+    would not be inside the matrix, or whose size is negative, is None. The check itself cannot overflow.
 
     Using a view that is None, which a type checker refuses, is a fault: the launch fails with a ``BoundsError``.
     """
@@ -113,7 +113,7 @@ def zip_exact(*views: VectorView[Any]) -> Iterator[tuple[Any, ...]]:
 
     Views of different lengths are a mistake, as for Python's ``zip(strict=True)`` and itertools' ``zip_eq`` in Rust:
     the loop does not run, and the launch fails with a ``KernelAssertionError``. The lengths are compared once, before
-    the loop; views that were made with the same number need no comparison.
+    the loop; views that were made with the same length need no comparison.
     """
     _only_in_a_kernel("zip_exact")
 

@@ -86,7 +86,8 @@ def active_mask() -> int:
 
 
 def sync(mask: int = FULL_MASK) -> None:
-    """Waits for the lanes. Their earlier writes to memory are then visible to all of them."""
+    """Waits until the lanes of the mask have reached this call. Their earlier writes to memory are then visible to all
+    of them."""
     _only_in_a_kernel("sync")
 
 

@@ -1,1 +1,1 @@
-"""Operations and what runs them."""
+"""Operations, and the runtime that executes them."""

@@ -171,6 +171,30 @@ def test_a_second_process_runs_its_first_kernel_without_numba_and_llvm(source: P
     assert {path.name: path.read_bytes() for path in files(cache)} == kept
 
 
+def test_code_from_the_cache_knows_the_memory_of_large_arrays(source: Path, cache: Path) -> None:
+    text = """
+from oxide import DisjointSlice, SharedArray, f32, kernel, thread
+
+@kernel
+def large(y: DisjointSlice[f32]):
+    values = SharedArray(20_000, f32)
+    values[0] = 1.0
+    element = y.get_mut(thread.index_1d())
+    if element is not None:
+        element.value = values[0]
+"""
+    program = """
+import sys
+from large import large
+from oxide.driver.base import Target
+code = large.specialize().code(Target("ptx", "sm_90", "+ptx86"))
+print(code.entry, code.array_bytes, b"oxide_dynamic_shared" in code.image, "numba" in sys.modules)
+"""
+    write_module(source / "large.py", text)
+    assert run(source, program) == "large 80000 True True"
+    assert run(source, program) == "large 80000 True False"
+
+
 def test_without_a_cache_every_process_compiles_and_nothing_is_written(source: Path, cache: Path) -> None:
     for _ in range(2):
         assert run(source, OXIDE_CACHE="0").startswith("compiled")

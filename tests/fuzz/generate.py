@@ -295,7 +295,9 @@ class Generator:
             if value.op == "literal":
                 value = convert(value, kind) if value.type != kind else constant(kind, value.value)
             return self.remainder(value, limit)
-        return self.expr(self.pick(("i64", "i32", "u32", "u64", "i16")), 1)
+        value = self.expr(self.pick(("i64", "i32", "u32", "u64", "i16")), 1)
+        # A negative literal is refused, as Python's index from the end.
+        return constant(value.type, value.value) if value.op == "literal" and value.value < 0 else value
 
     def remainder(self, value: Expr, limit: Expr) -> Expr:
         if value.type == "u64" and limit.op != "literal":

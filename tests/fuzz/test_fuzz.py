@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import random
+import re
 import subprocess
 import sys
 from fractions import Fraction
@@ -111,6 +112,12 @@ def test_a_seed_gives_the_same_program_and_launches() -> None:
         first, second = program_of(seed), program_of(seed)
         assert tree.source(first) == tree.source(second)
         assert str(launches_of(first, seed, 3)) == str(launches_of(second, seed, 3))
+
+
+def test_no_program_has_a_negative_literal_as_an_index() -> None:
+    """oxide refuses it: Python would count from the end."""
+    for seed in (990067, *range(20)):
+        assert re.search(r"\bx\d+\[\(?-\d+\)?\]", tree.source(program_of(seed))) is None
 
 
 def test_the_reference_ends_a_thread_at_its_fault() -> None:

@@ -8,6 +8,7 @@ from oxide import (
     AtomicSlice,
     DisjointSlice,
     DriverError,
+    LaunchConfig,
     LocalArray,
     SharedArray,
     Slice,
@@ -90,6 +91,26 @@ def test_shared_memory_bounds_the_blocks_of_a_multiprocessor() -> None:
     assert 1 <= more.blocks_per_multiprocessor < found.blocks_per_multiprocessor
     assert more.occupancy < found.occupancy <= 1.0
     assert more.dynamic_shared_bytes == 64 * 1024
+
+
+def test_arrays_beyond_48_kib_count_as_the_others_do() -> None:
+    @kernel(block=256)
+    def large(x: Slice[f32], y: DisjointSlice[f32]) -> None:
+        tile = SharedArray(25_000, f32, alignment=1024)
+        index = thread.index_1d()
+        tile[thread.thread_idx.x] = x[index.get()]
+        thread.sync_threads()
+        element = y.get_mut(index)
+        if element is not None:
+            element.value = tile[255 - thread.thread_idx.x]
+
+    found = large.resources()
+    assert (found.shared_bytes, found.dynamic_shared_bytes) == (100_000, 0)
+    assert found.blocks_per_multiprocessor == 2
+    more = large.resources(shared_mem_bytes=64 * 1024)
+    assert (more.shared_bytes, more.dynamic_shared_bytes, more.blocks_per_multiprocessor) == (100_000, 65536, 1)
+    with pytest.raises(DriverError, match=r"230000 bytes of .*, 100000 of them for its SharedArrays"):
+        large[LaunchConfig(1, 256, shared_mem_bytes=130_000)](zeros(256), zeros(256)).sync()
 
 
 def test_an_array_indexed_by_a_variable_is_in_local_memory() -> None:

@@ -9,6 +9,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from numba import cuda
@@ -34,6 +35,7 @@ from oxide.compiler.source.widening import Widening
 from oxide_kernels import map_
 
 DTYPES = {"f16": np.float16, "f32": np.float32, "f64": np.float64}
+NARROW = {"bf16": ml_dtypes.bfloat16, "f8e4m3": ml_dtypes.float8_e4m3fn, "f8e5m2": ml_dtypes.float8_e5m2}
 EPSILON = 1e-3
 THIRD = 1 / 3
 COUNT = 3
@@ -50,6 +52,10 @@ LITERALS = (
     "(0.1 * 3)",
     "(2.5 ** 0.5)",
     "warp.SIZE",
+    "(COUNT + COUNT)",
+    "(-COUNT * 2 + 1)",
+    "(COUNT / 2)",
+    "(warp.SIZE // COUNT)",
 )
 EXACT = ("x + L", "L - x", "x * L", "L / x", "x / L", "-(x * L)", "x * L * L", "abs(x * L)")
 ROUNDED = ("x // L", "x % L", "x ** L", "L ** x", "math.hypot(x, L)", "math.atan2(L, x)", "np.arctan2(L, x)")
@@ -90,9 +96,9 @@ def numbers(name: str) -> Any:
     return np.random.default_rng(len(name)).uniform(0.3, 4, 33).astype(DTYPES[name])
 
 
-def of_numpy(expression: str, x: Any) -> Any:
+def of_numpy(expression: str, x: Any, **names: Any) -> Any:
     with np.errstate(all="ignore"):
-        return eval(expression, {**vars(oxide), **globals(), "x": x})
+        return eval(expression, {**vars(oxide), **globals(), "x": x, **names})
 
 
 @pytest.mark.parametrize("name", DTYPES)
@@ -154,6 +160,8 @@ def test_a_comparison_is_made_in_the_type_that_the_literal_meets(name: str) -> N
         ("out = scaled(x, 0.1)",),
         ("out = scaled(x)",),
         ("out = third() * x",),
+        ("count = 3", "count += COUNT", "out = x * count"),
+        ("count = 2", "more = count * COUNT - 1", "if n > 3:", "    out = x / more", "else:", "    out = x"),
     ],
 )
 def test_the_type_follows_variables_calls_and_loops(name: str, lines: tuple[str, ...]) -> None:
@@ -199,6 +207,20 @@ def test_a_wider_number_still_widens() -> None:
             continue
         names = {**globals(), "x": x.astype(np.float64), "n": 5, "f64": np.float64}
         np.testing.assert_allclose(run(body(f"out = {written}", name="f32"), x), eval(written, names), rtol=1e-15)
+
+
+@pytest.mark.parametrize("name", NARROW)
+def test_a_literal_takes_the_narrow_type_that_it_meets(name: str) -> None:
+    x = np.random.default_rng(2).uniform(0.3, 4, 33).astype(np.float32).astype(NARROW[name])
+    for literal in ("3", "-7", "COUNT", "0.1", "-2.7", "THIRD", "math.pi"):
+        number = eval(literal, {**vars(oxide), **globals()})
+        # NumPy's rule for Python floats covers its own types only: with those of ml_dtypes they give a float32.
+        assert (x * number).dtype == (x.dtype if type(number) is int else np.float32)
+        for expression in EXACT:
+            expected = of_numpy(expression.replace("L", "L_"), x, L_=x.dtype.type(number))
+            assert expected.dtype == x.dtype
+            found = run(body(f"out = {expression.replace('L', literal)}", name=name), x)
+            np.testing.assert_array_equal(found, expected.astype(np.float64), f"{expression}, L = {literal}")
 
 
 def test_a_bf16_stays_one() -> None:
@@ -271,6 +293,44 @@ def test_integers_keep_the_rule_of_64_bits() -> None:
 
     found = wide(h2d(np.full(3, 2**31 - 1, np.int32)), zeros(3, np.int64), 1).sync()[1]
     assert d2h(found).sync().tolist() == [(2**31 - 1) * 3 + 1] * 3
+
+
+BIG = 2**62
+NOTHING = 0
+
+
+def test_arithmetic_of_named_integers_is_that_of_64_bits() -> None:
+    shift = 70
+
+    @kernel(block=32)
+    def computed(y: DisjointSlice[i64]) -> None:
+        row = thread.index_1d().get()
+        if row == 0:
+            y.scatter[0] = BIG + BIG
+            y.scatter[1] = COUNT // NOTHING + COUNT % NOTHING
+            y.scatter[2] = COUNT << shift
+            y.scatter[3] = BIG * 5 >> 60
+            y.scatter[4] = -COUNT % 5 + (~COUNT & 7) + COUNT**4
+            i = 0
+            while i < COUNT:
+                i = i + COUNT - 2
+            y.scatter[5] = i - 2 * COUNT
+
+    found = d2h(computed(zeros(6, np.int64)).last()).sync()
+    assert found.tolist() == [-(2**63), 0, 0, 4, 2 + 4 + 81, -3]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ("out = (n + 4 * COUNT) * x",),
+        ("count = 2", "for i in range(n):", "    count = count + COUNT", "out = count * x"),
+        ("count = 2 if n < 100 else COUNT", "if n > 3:", "    count += 15", "out = count * x"),
+    ],
+)
+def test_an_integer_that_is_not_known_is_wide(lines: tuple[str, ...]) -> None:
+    x = numbers("f32")
+    np.testing.assert_array_equal(run(body(*lines, name="f32"), x), 17 * x.astype(np.float64))
 
 
 def test_checks_list_arithmetic_that_is_wider_than_an_operand() -> None:

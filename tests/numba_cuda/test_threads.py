@@ -401,3 +401,23 @@ def test_print_of_as_many_items_as_a_gpu_takes_shows_them(capfd: pytest.CaptureF
 
     launch(say, 1, 1, np.arange(32))
     assert capfd.readouterr().out == " ".join(map(str, range(32))) + "\n"
+
+
+@pytest.mark.parametrize("large", [False, True])
+@pytest.mark.parametrize("meets", [False, True])
+def test_the_address_of_an_array_is_a_multiple_of_its_alignment(meets: bool, large: bool) -> None:
+    count = 20_000 if large else 32
+
+    @kernel
+    def places(y):
+        before = cuda.shared.array(shape=(1,), dtype=np.uint8)
+        values = cuda.shared.array(shape=(count,), dtype=np.float32, alignment=1024)
+        before[0] = 1
+        values[0] = 1.0
+        if meets:
+            cuda.syncthreads()
+        y[cuda.blockIdx.x] = values.ctypes.data
+
+    found = launch(places, 4, 1, np.zeros(4, np.int64))
+    assert found.all()
+    assert not (found % 1024).any()

@@ -42,7 +42,7 @@ from oxide.compiler.ir.module import (
 from oxide.compiler.ir.recognise import INVERSE, MIRROR, called, integer_intrinsic, register_of
 
 Coefficient: TypeAlias = int | Value
-"""A whole number known at compile time, or an ``i64`` that is available at the preheader."""
+"""A whole number known at compile time, or an ``i64`` value available at the preheader."""
 
 Wide: TypeAlias = int | Value
 """A whole number known at compile time, or an ``i128`` that is available at the preheader."""
@@ -61,7 +61,8 @@ _ARITHMETIC = frozenset(("add", "sub", "mul", "shl", "and", "or", "xor", "lshr",
 
 
 class Undecidable(Exception):
-    """The range of a value cannot be computed before the loop. The message gives the kernel's author the reason."""
+    """Raised if the range of a value cannot be computed before the loop. The message gives the kernel's author the
+    reason."""
 
 
 @final
@@ -94,16 +95,17 @@ class Range:
         self._require("slt", high, self._wide(size))
 
     def start_of_consecutive(self, index: Value) -> Coefficient | None:
-        """Returns an ``i64`` index's first value if it grows by one an iteration, else None. Raises ``Undecidable``."""
+        """Returns the first value of an ``i64`` index that grows by one an iteration; None for any other index. Raises
+        ``Undecidable``."""
         self._steps = 0
         form = self._affine(index, "sext")
         return form.get(None, 0) if form.keys() <= {None, self.loop} and form.get(self.loop) == 1 else None
 
     def line(self, value: Value) -> tuple[int, Coefficient]:
-        """Returns ``(factor, start)`` and adds to ``conditions``. Whenever those hold, the value, read as signed, is
-        ``factor * counter + start``, with the start at most 2**61 in magnitude. The loop's counter must be under 2**42.
-        Raises ``Undecidable`` if the value does not have this form, or if the factor is not a compile-time constant of
-        at most 2**18 in magnitude."""
+        """Returns ``(factor, start)`` and adds to ``conditions``. Whenever the conditions hold, the value, read as
+        signed, is ``factor * counter + start``, with the start at most 2**61 in magnitude. The loop's counter must be
+        under 2**42. Raises ``Undecidable`` if the value does not have this form, or if the factor is not a compile-time
+        constant of at most 2**18 in magnitude."""
         self._steps = 0
         with self._all_or_nothing():
             form = self._affine(value, "sext")
@@ -121,7 +123,8 @@ class Range:
         return factor, start
 
     def before(self, value: Value) -> Value | None:
-        """Returns a loop-invariant value at the preheader, recomputed there if necessary; None if it varies."""
+        """Returns a value as it is at the preheader, recomputed there if necessary. None if the value varies in the
+        loop."""
         if isinstance(value, Constant):
             return None if value.integer is None else value
         if value not in self._moved:
@@ -138,7 +141,8 @@ class Range:
         return self._plus(self._plus(left, self._times(right, -1)), -less)
 
     def emit(self, instruction: Instruction) -> Value:
-        """Appends an instruction to ``code`` under a new name. Returns an equal one instead if there is one."""
+        """Appends an instruction to ``code`` under a new name, and returns it. If ``code`` has an equal instruction,
+        returns that instruction instead."""
         known = self._emitted.setdefault(instruction.body, instruction)
         if known is instruction:
             self.code.append(instruction)
@@ -167,8 +171,8 @@ class Range:
     # Affine forms
 
     def _affine(self, value: Value, extension: str) -> Affine:
-        """Returns an affine function congruent to the value modulo 2**bits. Narrower constants are widened by
-        ``extension``. Raises ``Undecidable``."""
+        """Returns an affine function congruent to the value modulo 2 to the power of its width. Narrower constants are
+        widened by ``extension``. Raises ``Undecidable``."""
         self._steps += 1
         if self._steps > _MOST_STEPS:
             raise Undecidable("the index is made of too many sums and products")
@@ -250,7 +254,7 @@ class Range:
         raise problem
 
     def _either(self, value: Value, *choices: Value) -> Affine:
-        """Introduces a variable for a value that is one of two choices; its range covers both of theirs."""
+        """Introduces a variable for a value that is one of two choices. Its range covers the ranges of both choices."""
         if value not in self._extents:
             lows, highs = [], []
             for choice in choices:
@@ -274,8 +278,8 @@ class Range:
             try:
                 iterations = self._iterations(loop)
                 if set(iterations) != {None}:
-                    # The greatest count need not occur with the greatest index. A check hoisted out of the inner loop
-                    # alone is exact.
+                    # The inner loop's greatest count and the greatest index may be in different iterations of this
+                    # loop. A check hoisted out of the inner loop alone is exact.
                     raise Undecidable("an inner loop's end changes in the loop")
                 _, high = self._extent(iterations)
             finally:
@@ -327,7 +331,8 @@ class Range:
         return self._sum(stop, self._scaled(start, -1))
 
     def _test(self, loop: Loop) -> tuple[Value, bool] | None:
-        """Returns the condition of a loop's header and whether the loop continues if it is true, or None."""
+        """Returns the condition of a loop's header, and whether the loop continues if the condition is true. None if
+        the header has no such condition."""
         match loop.header.terminator:
             case Branch(condition=Value() as condition, yes=yes, no=no) if (yes in loop.blocks) != (no in loop.blocks):
                 return None if loop.header in (yes, no) else (condition, yes in loop.blocks)
@@ -362,7 +367,8 @@ class Range:
         return low, high
 
     def _require_fits(self, form: Affine, type_: str, how: str) -> None:
-        """Requires that all values fit a type, which is signed or not by ``how``, and are in ±``_LARGEST``."""
+        """Requires that all values are in the range of a type, and in ±``_LARGEST``. ``how`` tells whether the type is
+        signed."""
         bits = _bits(type_)
         least, greatest = {
             "sext": (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1),
@@ -412,7 +418,7 @@ class Range:
         return self._binary("mul", self._wide(left), self._wide(right), "i128")
 
     def _pick(self, predicate: str, left: Wide, right: Wide) -> Wide:
-        """Returns the smaller or the larger of two numbers."""
+        """Returns the smaller or the larger of two numbers, by the predicate that the result fulfils."""
         if left == right:
             return left
         first, second = _operand(left, "i128"), _operand(right, "i128")

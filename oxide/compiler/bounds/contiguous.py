@@ -53,7 +53,8 @@ _TYPES = ("float", "i32", "double", "i64")
 
 
 def version_contiguous_loops(kernel: PortableKernel) -> PortableKernel:
-    """Returns the kernel with second versions of loops that read consecutive elements; itself if there are none."""
+    """Returns the kernel with second versions of loops that read consecutive elements. Returns the same kernel if it
+    has no such loop."""
     module = kernel.module.copy()
     flow = ControlFlow(module.functions[kernel.symbol])
     versions = 0
@@ -80,7 +81,7 @@ def _may_write(instruction: Instruction) -> bool:
 
 
 def _version(module: Module, flow: ControlFlow, loop: Loop, prefix: str) -> bool:
-    """Adds a second version of the loop and returns True, if a load advances by one element in each iteration."""
+    """Adds a second version of the loop if a load advances by one element in each iteration. Returns whether it did."""
     ranges = Range(flow, loop, prefix)
     # In block order: it decides the order of the emitted code.
     ordered = (block for block in flow.function.blocks.values() if block in loop.blocks)
@@ -116,7 +117,8 @@ def _version(module: Module, flow: ControlFlow, loop: Loop, prefix: str) -> bool
 
 
 def _first_of_consecutive(ranges: Range, address: Instruction) -> GetElementPtr | None:
-    """Returns the address of an element as it is before the loop, if it advances by one element in each iteration."""
+    """Returns the value that an address has before the loop, if it advances by one element in each iteration, else
+    None."""
     source, indices = "", []
     base: Value = address
     while isinstance(base, GetElementPtr) and base.block in ranges.loop.blocks:

@@ -17,7 +17,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from oxide.compiler.ir import verifier
+from oxide.compiler.ir import half, verifier
 from oxide.compiler.ir.control_flow import ControlFlow, Loop, copy_loop
 from oxide.compiler.ir.llvm import host_machine, host_target, portable_module, run_passes
 from oxide.compiler.ir.module import TRUE, Block, Branch, Call, Function, Instruction, Module, Value
@@ -36,9 +36,9 @@ Place = Literal["proved", "hoisted", "access"]
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The place of one access's check, and the reason if it stayed at the access. ``in_loop`` says whether the access
-    is in a loop. ``depth`` is the number of loops around the access within the loop that its check was hoisted out
-    of."""
+    """Says where the check of one access is done, and the reason if it is done at the access. ``in_loop`` says whether
+    the access is in a loop. ``depth`` is 0 if the check was hoisted out of the innermost loop around the access, 1 for
+    the next loop, and so on."""
 
     site: int
     place: Place
@@ -93,7 +93,7 @@ def _verify_accesses(module: Module, symbol: str, parameters: Sequence[Closed]) 
 
 
 def leave_checks_out(kernel: PortableKernel) -> PortableKernel:
-    """Returns the kernel without bounds checks and asserts, in the form that ``hoist_checks`` gives."""
+    """Returns the kernel without bounds checks and asserts, after the same passes as in ``hoist_checks``."""
     module = leave_assertions_out(kernel).module
     for function in module.defined:
         _leave_out(function, list(filter(is_alignment_check, function.calls)))
@@ -126,7 +126,8 @@ def _leave_out(function: Function, checks: Collection[Call]) -> None:
 
 
 def _after(passes: Sequence[str], module: Module, symbol: str) -> Module:
-    """Returns the module after some of LLVM's passes, with which the kernel becomes one function."""
+    """Returns the module after some of LLVM's passes. They inline all functions, so that the kernel becomes one
+    function."""
     for function in module.functions.values():
         if function.is_declaration:
             function.add_attributes(*_attributes(function.symbol))
@@ -142,7 +143,7 @@ def _attributes(symbol: str) -> tuple[str, ...]:
     if symbol.startswith("oxide.register."):
         # A thread's coordinates never change, so these calls have no side effects and may be moved.
         return "nounwind", "willreturn", "speculatable", "memory(none)"
-    if symbol.startswith(("oxide.f16.", "oxide.bf16.")):
+    if symbol.startswith(half.PREFIXES):
         return "nounwind", "willreturn", "memory(none)"
     # An unknown call may be convergent: then LLVM must neither duplicate nor move it.
     return () if symbol.startswith(_HARMLESS) else ("convergent",)
@@ -155,7 +156,7 @@ class _Check:
     index: Value
     length: Value
     site: int
-    """The access's number, or -1 for an access to one of several slices."""
+    """The index of the access's fault site, or -1 for an access to one of several slices."""
 
     @classmethod
     def of(cls, call: Call) -> _Check:
@@ -218,8 +219,8 @@ class _Hoister:
         return self.flow.innermost.get(check.block)
 
     def _conditional(self, check: _Check, loop: Loop) -> str | None:
-        """Returns the reason why some iteration of the loop may not make the access. Returns None if all iterations
-        make it."""
+        """Returns the reason why some iteration of the loop may skip the access. Returns None if no iteration skips
+        it."""
         inner = self._innermost(check)
         assert inner is not None
         point = check.block
@@ -265,7 +266,7 @@ def _cannot_copy(loop: Loop) -> str | None:
 
 
 def _alone(call: Call) -> bool:
-    """Returns whether a thread may make a call without the other threads."""
+    """Returns whether a thread may make a call independently of the other threads."""
     if call.is_assembly:
         return "sideeffect" not in call.callee.name.partition('"')[0]
     return call.called.startswith(_HARMLESS) and not call.called.startswith(CONVERGENT)

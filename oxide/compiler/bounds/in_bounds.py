@@ -1,11 +1,11 @@
 """LLVM IR of the bounds check ``oxide.in_bounds`` and the alignment check ``oxide.aligned``.
 
-The front end calls ``oxide.in_bounds`` at every access, with the index, the slice's length and the access's number. For
-an access of two or three axes it calls ``oxide.in_bounds.2`` or ``oxide.in_bounds.3`` for each axis, with the indices
-and lengths of the other axes behind these: a fault reports all of them. If the comparison fails, a separate function
-off the hot path claims and fills the fault record (``records.FAULT``). One unsigned comparison covers both ends: a
-negative index is a huge unsigned number, and no length reaches 2**63. ``oxide.aligned`` checks a vector's address in
-the same way: its bits below the vector's size must be 0.
+The front end calls ``oxide.in_bounds`` at every access, with the index, the slice's length and the index of the
+access's fault site. For an access of two or three axes it calls ``oxide.in_bounds.2`` or ``oxide.in_bounds.3`` for each
+axis. The indices and lengths of the other axes are further arguments, because a fault reports those of all axes. If the
+comparison fails, a separate function off the hot path claims and fills the fault record (``records.FAULT``). One
+unsigned comparison covers both ends: a negative index is a huge unsigned number, and no length reaches 2**63.
+``oxide.aligned`` checks a vector's address in the same way: its bits below the vector's size must be 0.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _AXES = (1, 2, 3)
 
 
 def _head(axes: int) -> str:
-    """Returns the head of the check of one of an access's ``axes`` axes."""
+    """Returns the head of the function that checks one axis of an access with ``axes`` axes."""
     parameters = f"ptr %context, i64 %index, i64 %length, i32 %site{_others(axes)}"
     return f"define i1 @{bounds_check(axes)}({parameters}) alwaysinline"
 
 
 def _fault(axes: int) -> str:
-    """Returns the symbol of the function that fills the record."""
+    """Returns the symbol of the function that fills the fault record for an access with ``axes`` axes."""
     return f"oxide.fault.{axes}" if axes > 1 else "oxide.fault"
 
 
@@ -61,18 +61,19 @@ REPORTING = f"""
 declare void @oxide.report(i32) nounwind willreturn memory(inaccessiblemem: readwrite)
 {_REPORTS}
 {_NO_ASSERTIONS}"""
-"""A check for inspecting optimised IR: a remaining call of ``oxide.report`` shows that the access's check remains."""
+"""A check for inspecting optimised IR: if a call of ``oxide.report`` remains, so does the check of its access."""
 
 
 def checked(kernel_id: int, scope: str, *, hardware_registers: bool = False) -> str:
-    """Returns the check for a kernel. ``scope`` is the synchronisation scope of the claim: the threads of a launch.
+    """Returns the IR of a kernel's checks. ``scope`` is the synchronisation scope of the fault record's atomic claim.
 
-    With ``hardware_registers``, on a GPU, the code that fills the record is inlined into the check. It reads the
-    thread's coordinates there, by instructions that LLVM does not merge with others, so that they occupy no registers
-    before. A call would cost registers: the calling convention fixes the places of values that live across it, and a
-    kernel takes as many registers as its coldest loop needs. A naive matrix product takes 40 registers a thread with
-    the call and 32 without, which is 6 or 8 blocks on a multiprocessor. On the CPU it is a call with the coordinates by
-    value: a context whose address escapes could not live in registers.
+    With ``hardware_registers``, on a GPU, the code that fills the record is inlined into the check. There it reads the
+    thread's coordinates by instructions that LLVM does not merge with others, so that the coordinates occupy no
+    registers before. A call instead would cost registers: the calling convention fixes the places of values that are
+    live across it, and a kernel needs as many registers as its most demanding path, even if that path is never taken. A
+    naive matrix product takes 40 registers a thread with the call and 32 without, which is 6 or 8 blocks on a
+    multiprocessor. On the CPU that code is called, with the coordinates by value: a context whose address escapes could
+    not live in registers.
     """
     coordinates = [f"{register}.{axis}" for register in ("ctaid", "tid") for axis in "xyz"]
     declarations = "\n".join(f"declare i32 @oxide.register.{name}(ptr)" for name in coordinates)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from oxide.compiler.ir import half
 from oxide.compiler.ir.module import (
     FALSE,
     TRUE,
@@ -35,8 +36,7 @@ ALONE = (
     "oxide.aligned",
     "oxide.assertion_failed",
     "oxide.register.",
-    "oxide.f16.",
-    "oxide.bf16.",
+    *half.PREFIXES,
     "oxide.print.",
     "oxide.clock64",
     "oxide.nanosleep",
@@ -48,12 +48,12 @@ ALONE = (
 """Name prefixes of calls that affect one thread only: they do not wait, and other threads see no effect of them."""
 
 CONVERGENT = ("llvm.nvvm.", "llvm.coro.")
-"""Name prefixes of convergent calls among ``ALONE``: threads make them together."""
+"""Name prefixes of those calls in ``ALONE`` that are convergent: the threads of a warp must make them together."""
 
 
 def leave_after_faults(module: Module, kernel: PortableKernel) -> None:
-    """Adds early exits after failed checks to the kernel's module, which is not optimised yet, unless its threads may
-    wait for one another."""
+    """Adds early exits after failed checks to a kernel, unless its threads may wait for one another. The module must
+    not be optimised yet."""
     functions = [function for function in module.reached(kernel.symbol) if not function.is_declaration]
     if not threads_may_wait(kernel, functions):
         for function in functions:
@@ -72,7 +72,7 @@ def threads_may_wait(kernel: PortableKernel, functions: Iterable[Function]) -> b
 
 
 def _may_meet(instruction: Instruction, own: Iterable[str]) -> bool:
-    """Returns whether threads may wait for one another at the instruction, or for the value that it writes."""
+    """Returns whether threads may wait for one another at the instruction, or may wait for the value that it writes."""
     match instruction:
         case Atomic():
             return True

@@ -43,13 +43,13 @@ from oxide.compiler.signature.contracts import Contract
 from oxide.compiler.signature.signature import Closed, NumbaParameter
 
 Polynomial: TypeAlias = dict[tuple[str, ...], int]
-"""Coefficients by monomial. A monomial is its sorted atoms, and the constant's is empty."""
+"""Coefficients by monomial. A monomial is the tuple of its sorted atoms, which is empty for the constant term."""
 
 Shape: TypeAlias = tuple[tuple[tuple[str, ...], int], ...]
-"""A polynomial without its constant, sorted."""
+"""The terms of a polynomial, sorted, without its constant term."""
 
 BUDGET = 600
-"""The most steps for one access or one test: values read as polynomials, and polynomials bounded."""
+"""The most steps for one access or one test. A step reads a value as a polynomial, or finds a bound of a polynomial."""
 
 _MISSING: Any = object()
 _DEPTH = 8
@@ -161,7 +161,7 @@ class Prover:
         table[key] = value
 
     def _forget(self, before: int) -> None:
-        """Undoes what was learnt since the trail had length ``before``."""
+        """Undoes the facts that were learnt since the trail had the length ``before``."""
         while len(self._trail) > before:
             table, key, value = self._trail.pop()
             if value is _MISSING:
@@ -182,7 +182,7 @@ class Prover:
             self._set(self._by_monomial.setdefault(monomial, {}), shape, fact)
 
     def _enter(self, block: Block) -> None:
-        """Learns what holds in a block and in all blocks that it dominates."""
+        """Learns the facts that hold in a block and in all blocks that it dominates."""
         self._failed.clear()
         self._around = [loop for loop in self._loops_around(block) if block is not loop.header]
         match self.flow.predecessors[block]:
@@ -434,7 +434,8 @@ class Prover:
         return list(found.values())
 
     def _with_bounds(self, form: Polynomial) -> Iterator[Polynomial]:
-        """Yields lower bounds of a form: one atom with a factor of at most 0 is replaced by its upper bound."""
+        """Yields lower bounds of a form. In each, one atom with a factor of at most 0 is replaced by its upper
+        bound."""
         for atom in sorted({atom for monomial in form for atom in monomial}):
             if any(monomial.count(atom) > 1 for monomial in form):
                 continue
@@ -477,8 +478,8 @@ class Prover:
 
 
 def words_of(parameters: Sequence[Closed], function: Function) -> Iterator[tuple[Closed, list[Argument]]]:
-    """Yields each parameter, the parts of tuples and of complex numbers one by one, with the arguments of the kernel
-    that hold it: a slice's address and lengths, or a scalar."""
+    """Yields each parameter with the arguments of the kernel that hold it: a slice's address and lengths, or a scalar.
+    The parts of tuples and of complex numbers are yielded as parameters of their own."""
     words = iter(function.arguments[1:])
     for parameter in _leaves(parameters):
         if isinstance(parameter, NumbaParameter):

@@ -106,7 +106,7 @@ BUILTINS: dict[str, str] = {
 _MAKER_NAMES = """arange array asarray ascontiguousarray concatenate copy diag empty empty_like eye fromiter full
 full_like hstack identity linspace ones ones_like stack vstack zeros zeros_like"""
 _MAKERS = frozenset(_MAKER_NAMES.split())
-"""NumPy's functions that make an array."""
+"""NumPy's functions that create an array."""
 
 
 def undefined(name: str, known: Iterable[str]) -> str:
@@ -126,7 +126,7 @@ def names_in(module: str) -> list[str]:
 
 
 def rebound(name: str, what: str) -> str:
-    """Returns the error for a name that held a reference and is assigned a value."""
+    """Returns the error for an assignment of a value to a name that holds a reference."""
     return (
         f"{name} is a reference to an element, and this binds the name to {what} and writes nothing: "
         f"write {name}.value = ..., or use another name"
@@ -134,7 +134,7 @@ def rebound(name: str, what: str) -> str:
 
 
 def allocating(numba_style: bool) -> str:
-    """Returns what to use for an array that a kernel makes."""
+    """Returns advice for a kernel that allocates an array: the arrays that it can have instead."""
     if numba_style:
         return "cuda.local.array(shape, dtype) or cuda.shared.array(shape, dtype), with a constant shape"
     return "LocalArray(shape, dtype) or SharedArray(shape, dtype), with a constant shape"
@@ -144,8 +144,8 @@ INTERPRET = "run k.interpret(…) for a kernel k, or set OXIDE_INTERPRET=1"
 
 
 def of_value(shown: str, value: Any, *, numba_style: bool = False, called: bool = False) -> str:
-    """Returns why a kernel cannot use an object from outside it, and what to do. ``shown`` is the object's name
-    there."""
+    """Returns why a kernel cannot use an object from outside it, and what to do. ``shown`` is the object's name in the
+    kernel."""
     if getattr(value, "__name__", "") == "set_trace":
         return f"{shown} stops no kernel: write breakpoint() here, and {INTERPRET}"
     dtype = dtype_name(value)
@@ -210,7 +210,7 @@ def of_numpy(shown: str, name: str, numba_style: bool) -> str:
 
 
 def of_text(node: ast.AST) -> str:
-    """Returns the error for a string that a kernel would format: print its parts, named from the kernel's source."""
+    """Returns the error for string formatting in a kernel, with the advice to print the parts as separate values."""
     items = _printed(node) or "'x', x"
     return f"strings are not supported in kernels: print takes its values one by one, as in print({items})"
 

@@ -18,11 +18,11 @@ Assigned: TypeAlias = frozenset[str] | None
 def unassigned_read(
     function: ast.FunctionDef, constant: Callable[[ast.expr], int | None]
 ) -> tuple[ast.Name, bool] | None:
-    """Returns the first read of a local that may be unassigned, and whether any path assigns it before; None if all is
-    well.
+    """Returns the first read of a local that may be unassigned, and whether any path assigns it before; None if there
+    is no such read.
 
-    ``constant`` gives the number that an expression always has, or None: a loop over a non-empty range of constants
-    runs its body at least once.
+    ``constant`` returns the number that an expression always has, or None. It tells which loops over a ``range`` run
+    their bodies at least once.
     """
     parameters = frozenset(argument.arg for argument in function.args.args)
     stored = {node.id for node in ast.walk(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}

@@ -1,4 +1,4 @@
-"""``breakpoint()`` in functions that are read for the interpreter: the front end reads them as if they had none."""
+"""``breakpoint()`` in kernels that are interpreted: the front end reads such a kernel without these calls."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def without_breakpoints(function: FunctionType, definition: ast.FunctionDef) -> 
 
 
 def is_debugged() -> bool:
-    """Returns whether functions are now read for the interpreter, which has ``breakpoint()``."""
+    """Returns whether this thread is reading functions for the interpreter, which supports ``breakpoint()``."""
     return _debugged.get()
 
 
 @contextlib.contextmanager
 def debugged() -> Iterator[None]:
-    """Has functions read for the interpreter: as if they had no ``breakpoint()``."""
+    """Makes the front end ignore ``breakpoint()`` calls within the ``with`` block, as it must for the interpreter."""
     token = _debugged.set(True)
     try:
         yield

@@ -47,22 +47,23 @@ number); ("slice", a ``Parameter``) for a slice; ("tuple", its ``Fields``) for a
 
 @dataclass(slots=True)
 class Uses:
-    """What a kernel uses, its device functions included: thread indices, numba-cuda's functions, outside arrays."""
+    """The features that a kernel and its device functions use: thread indices, numba-cuda's functions, outside
+    arrays."""
 
     index_1d: bool = False
     index_2d: bool = False
     width: Uniform = None
     numba_cuda: bool = False
-    """True if it calls functions of numba-cuda."""
+    """True if the kernel names an object of numba-cuda."""
     sync_grid: bool = False
     unchecked: bool = False
-    """True if it names accesses without checks."""
+    """True if the kernel uses ``unchecked`` or ``unchecked_mut``."""
     other_elements: bool = False
-    """True if it may write other elements than its thread's."""
+    """True if a thread may write elements other than its own."""
     constants: dict[int, str] = field(default_factory=dict)
-    """The kernel's names for the outside arrays, by ``id``."""
+    """The kernel's name for each outside array, by the array's ``id``."""
     leaves: CompileError | None = None
-    """The error to raise if the kernel syncs the grid: the first place at which a thread may end early."""
+    """The error to raise if the kernel syncs the grid. It names the first place at which a thread may end early."""
 
 
 def check(
@@ -88,7 +89,7 @@ def check(
 
 
 def _shared_by_threads(parameter: Closed) -> Uniform:
-    """Returns what is known of a parameter's value."""
+    """Returns the source of a parameter's value if all threads share that value."""
     if _is_number(parameter):
         return "parameter", parameter.name
     if isinstance(parameter.lifted, Lifted | Fields):
@@ -116,7 +117,7 @@ _ARRAYS = (SharedArray, DynamicSharedArray, LocalArray)
 
 @final
 class _Body:
-    """Checks one function's body, for one chain of callers."""
+    """Checks the body of one function, as called by one chain of callers."""
 
     def __init__(
         self,
@@ -161,7 +162,7 @@ class _Body:
                 self.outer[name] = value
 
     def check(self, values: dict[str, Uniform]) -> None:
-        """Checks the body for parameters that have ``values``."""
+        """Checks the body. ``values`` has the source of each parameter's value."""
         self.values = {name: value for name, value in values.items() if name not in self.assigned}
         for name, value in values.items():
             if name in self.assigned and value is not None and value[0] == "function":
@@ -198,7 +199,8 @@ class _Body:
             raise self._error(name, f"{name.id} {problem}")
 
     def _visit_numba(self, node: ast.AST) -> None:
-        """Checks the calls that the width rule concerns, and those whose arguments numba does not count."""
+        """Checks a statement with numba-cuda's semantics: only the width rule, argument counts and ``unroll``. numba
+        checks the rest."""
         for child in ast.walk(node):
             self._note_attribute(child)
             if isinstance(child, ast.Call):
@@ -285,7 +287,8 @@ class _Body:
                 self._visit(child)
 
     def _check_iterated(self, node: ast.expr) -> None:
-        """Refuses a loop over an expression that cannot be a range or a view. The type of a local is not known yet."""
+        """Refuses a loop over an expression that cannot be a range or a view. Accepts any local, since its type is not
+        known yet."""
         if isinstance(node, ast.Call) and self._resolve(node.func) is unroll and node.args:
             node = node.args[0]
             if not isinstance(node, ast.Call) or self._resolve(node.func) is not range:
@@ -358,13 +361,13 @@ class _Body:
             self._device_function(node, called)
 
     def _check_count(self, node: ast.Call, called: Any) -> None:
-        """Refuses a call with the wrong number of arguments, for which numba's message would be about its internals."""
+        """Refuses a call with the wrong number of arguments, since numba's message would describe its own internals."""
         shown, given = ast.unparse(node.func), len(node.args) + len(node.keywords)
         if isinstance(called, thread.Coordinates):
             raise self._error(node, f"{shown} is not called: its numbers are {shown}.x, {shown}.y and {shown}.z")
         if called is len and (given != 1 or node.keywords):
             raise self._error(node, f"{shown}(...) takes one argument, by position; the call has {given}")
-        if called is complex or (isinstance(called, ScalarType) and called.dtype.kind == "c"):
+        if called is complex or (isinstance(called, ScalarType) and called.kind == "c"):
             if given not in (1, 2) or node.keywords:
                 takes = "takes a number, or a real and an imaginary part, by position"
                 raise self._error(node, f"{shown}(...) {takes}; the call has {given} arguments")
@@ -421,12 +424,13 @@ class _Body:
         return value is not None and value[0] == "constant"
 
     def _function_of(self, node: ast.expr) -> Uniform:
-        """Returns ``_uniform`` of a function that is passed to another, and None for anything else."""
+        """Returns ``_uniform`` of an expression that names a function, and None for any other expression."""
         value = self._uniform(node)
         return value if value is not None and value[0] == "function" else None
 
     def _extent(self, node: ast.expr) -> str | None:
-        """Returns the name of ``c.shape[1]``, a slice's length that all threads share; None for anything else."""
+        """Returns the name of the length that ``c.shape[1]`` reads from a slice parameter, which all threads share;
+        None for any other expression."""
         match node:
             case ast.Subscript(
                 value=ast.Attribute(value=ast.Name(id=name), attr="shape"), slice=ast.Constant(value=axis)
@@ -527,8 +531,8 @@ class _Body:
         return is_dtype(node.value if isinstance(node, ast.Constant) else self._resolve(node))
 
     def _resolve(self, node: ast.expr) -> Any:
-        """Returns the outside object that an expression names, or ``_UNRESOLVED``. For a function of NumPy, it is what
-        a kernel calls."""
+        """Returns the outside object that an expression names, or ``_UNRESOLVED``. A function of NumPy is replaced by
+        the function that a kernel calls for it."""
         found = self._named(node)
         return found if self.numba_style else in_kernels(found)
 

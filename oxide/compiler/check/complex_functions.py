@@ -1,7 +1,7 @@
-"""Python's ``cmath``, and NumPy's functions of complex numbers, in kernels: computed in the number's own precision.
+"""Python's ``cmath``, and NumPy's functions of complex numbers, in kernels: computed in the precision of the argument.
 
-They take a c64 or c128, and real numbers too. The special values are those of C's Annex G and of Python, but nothing
-raises: ``cmath.log(0j)`` is ``-inf``.
+They take a c64 or c128, and real numbers too. Special values have the results of C's Annex G and of Python, but no
+function raises: ``cmath.log(0j)`` is ``-inf``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def exp(z: Any) -> Any:
         return complex(size, y)
     if math.isfinite(y):
         if math.isinf(size) and math.isfinite(x):
-            # The factor alone overflows, and the parts may not.
+            # The exponential overflows, but its products with cosine and sine may not.
             root = math.exp(x * type(x)(0.5))
             return complex(root * math.cos(y) * root, root * math.sin(y) * root)
         return complex(size * math.cos(y), size * math.sin(y))
@@ -41,12 +41,12 @@ def log(z: Any) -> Any:
     one, half = type(x)(1), type(x)(0.5)
     size = math.hypot(x, y)
     if size > half and size < one + one:
-        # Near 1 the logarithm of the size would show the error of its rounding.
+        # Near 1, the rounding error of the size would dominate its logarithm.
         greater, less = max(x, y), min(x, y)
         return complex(half * math.log1p((greater - one) * (greater + one) + less * less), angle)
     is_small = size > type(x)(0) and size < type(x)(1e-30)
     if is_small or (math.isinf(size) and math.isfinite(x) and math.isfinite(y)):
-        # A factor keeps the size finite, and that of a small number normal.
+        # Scaling keeps the size of a large number finite, and that of a small number normal.
         factor = type(x)(2.0**60) if is_small else half
         return complex(math.log(math.hypot(factor * x, factor * y)) - math.log(factor), angle)
     return complex(math.log(size), angle)
@@ -69,7 +69,7 @@ def sqrt(z: Any) -> Any:
         return complex(y, y)
     if x == zero and y == zero:
         return complex(zero, y)
-    # A factor keeps the sum of size and real part finite, and the parts of a small number normal.
+    # Scaling keeps the sum of size and real part finite, and the parts of a small number normal.
     is_small = max(abs(x), abs(y)) < type(x)(1e-30)
     factor = type(x)(2.0**60) if is_small else type(x)(0.0625)
     back = type(x)(2.0**-30) if is_small else type(x)(4)

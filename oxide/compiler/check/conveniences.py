@@ -7,8 +7,8 @@
 - f-strings and ``%`` as arguments of ``print``: a format and its values.
 
 Each new expression has the place of the one that it replaces, so errors, faults and carets point into the file as it is
-written. What is not one of these forms stays, and the checks that follow refuse it. Kernels with numba-cuda's semantics
-are not rewritten.
+written. Anything else stays unchanged, and later checks refuse what kernels do not support. Kernels with numba-cuda's
+semantics are not rewritten.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from .print_formats import FORMAT, formatted, is_text
 N = TypeVar("N", bound=ast.AST)
 
 _plain: WeakTable[Callable[..., Any], tuple[Callable[..., Any] | None]] = WeakTable()
-"""The functions without conveniences. The value None means that the key uses no conveniences: the function itself as a
-value would keep its key alive."""
+"""The rewritten functions, by their originals. None stands for an original that uses no conveniences, because the
+original as a value would keep its own key alive."""
 
 _without_breakpoints: WeakTable[Callable[..., Any], tuple[Callable[..., Any] | None]] = WeakTable()
-"""The same functions as they are read for the interpreter."""
+"""The functions rewritten for the interpreter, without ``breakpoint()`` calls, by their originals."""
 
 
 def plain(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns the function without conveniences. A function that uses none, or has no source, is returned as its file
-    has it."""
+    """Returns the function with its conveniences rewritten. A function that uses none, or has no source, is returned as
+    written."""
     known = _without_breakpoints if is_debugged() else _plain
     found = known.get(function)
     if found is None:
@@ -54,7 +54,7 @@ def plain(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _rewritten(function: Callable[..., Any]) -> Callable[..., Any] | None:
-    """Returns the function without conveniences; None if it uses none, or has no source."""
+    """Returns the function with its conveniences rewritten; None if it uses none, or has no source."""
     if not isinstance(function, FunctionType):
         return None
     try:
@@ -71,8 +71,8 @@ def _rewritten(function: Callable[..., Any]) -> Callable[..., Any] | None:
 
 
 def plain_definition(function: FunctionType) -> tuple[ast.FunctionDef, bool]:
-    """Returns a new syntax tree of the function without conveniences, with the lines and columns of its file, and
-    whether it used any. Raises ``CompileError`` if the source cannot be read."""
+    """Returns a new syntax tree of the function with its conveniences rewritten, and whether it used any. The lines and
+    columns are those of the file. Raises ``CompileError`` if the source cannot be read."""
     original, indent = parse_definition(function)
     definition = copy.deepcopy(original)
     rewriter = _Rewriter(function, definition)
@@ -87,10 +87,10 @@ def plain_definition(function: FunctionType) -> tuple[ast.FunctionDef, bool]:
 
 
 def compiled(function: FunctionType, definition: ast.FunctionDef) -> FunctionType:
-    """Returns a function of a definition's code, in the original's module and with its closure."""
+    """Compiles a definition. Returns a function with the original's globals, name, defaults and closure."""
     code = function.__code__
     inner = copy.copy(definition)
-    # A decorator keeps the first line. It is never run, as no more than the code is taken from the module.
+    # A decorator makes the code begin at the same line. It never runs: only the code object is taken.
     first = ast.Name("decorator", ast.Load(), lineno=code.co_firstlineno, col_offset=0)
     first.end_lineno, first.end_col_offset = code.co_firstlineno, 0
     inner.decorator_list, inner.returns = [first], None
@@ -120,7 +120,8 @@ def compiled(function: FunctionType, definition: ast.FunctionDef) -> FunctionTyp
 
 @final
 class _Sequence:
-    """What a loop goes over: its length, and its item at a counter, or its items if it yields tuples."""
+    """The items that a loop iterates over: their number, and a function that returns the item at a counter. An item
+    that is a tuple is returned as a list of its items."""
 
     def __init__(self, length: ast.expr, item: Callable[[ast.expr], ast.expr | list[Any]]) -> None:
         self.length = length
@@ -147,7 +148,7 @@ class _Rewriter(ast.NodeTransformer):
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
                 self._stored.setdefault(node.id, [])
         self._numbers = 0
-        self._before: list[ast.stmt] = []  # what has to run in front of the statement that is being rewritten
+        self._before: list[ast.stmt] = []  # the statements to insert before the one being rewritten
 
     def block(self, body: list[ast.stmt]) -> list[ast.stmt]:
         """Returns the statements rewritten."""
@@ -172,7 +173,8 @@ class _Rewriter(ast.NodeTransformer):
     # Assignments in expressions
 
     def _without_walrus(self, node: ast.stmt) -> ast.stmt:
-        """Returns a statement with the ``:=`` of its own expressions done before it."""
+        """Replaces each ``:=`` in the statement's own expressions by an assignment before the statement, or at the
+        start of the body of a ``while``. Returns the statement."""
         before = len(self._before)
         try:
             match node:
@@ -198,8 +200,9 @@ class _Rewriter(ast.NodeTransformer):
         return node
 
     def _split(self, node: ast.stmt) -> list[ast.stmt]:
-        """Returns an ``if`` of several tests as nested ``if`` statements if a later test assigns, so that the body sees
-        the assigned value. Any other statement is returned as it is."""
+        """Returns an ``if`` whose test is an ``and`` with ``:=`` after the first operand as nested ``if`` statements,
+        so that the body sees the assigned value. Removes the ``else`` of a ``while`` that assigns in its test. Returns
+        any other statement unchanged."""
         match node:
             case ast.If(test=ast.BoolOp(op=ast.And(), values=[first, *others])) if any(map(_has_walrus, others)):
                 pass
@@ -218,7 +221,8 @@ class _Rewriter(ast.NodeTransformer):
         return [*before, self._at(ast.If(first, inside, []), node), *after]
 
     def _without_else(self, node: ast.While) -> list[ast.stmt]:
-        """Returns a ``while`` whose test assigns, without its ``else``: that runs unless a ``break`` was reached."""
+        """Returns a ``while`` whose test assigns, with its ``else`` as an ``if`` after it: the ``else`` runs unless a
+        ``break`` was reached."""
         ended = self._name(node.test)
         before = self._at(ast.Assign([_store(ended)], ast.Constant(True)), node.test)
         after = self._at(ast.If(ended, node.orelse, []), node)
@@ -227,8 +231,8 @@ class _Rewriter(ast.NodeTransformer):
         return [before, node, after]
 
     def _lifted(self, node: ast.expr) -> ast.expr:
-        """Returns an expression without its ``:=``. They are appended to what runs before, with all that the expression
-        evaluates earlier. Raises ``_NotLifted``."""
+        """Returns an expression with its ``:=`` as assignments before the statement. Everything that the expression
+        evaluates before a ``:=`` is evaluated there too. Raises ``_NotLifted``."""
         match node:
             case ast.NamedExpr(target=target, value=value):
                 assigned = self._lifted(value) if _has_walrus(value) else value
@@ -271,7 +275,7 @@ class _Rewriter(ast.NodeTransformer):
         return isinstance(part, ast.Constant) or (isinstance(node, ast.Call) and part is node.func)
 
     def _kept(self, node: ast.expr) -> ast.Name:
-        """Returns a variable that holds the expression's value at this point of the program."""
+        """Assigns the expression to a new variable before the statement. Returns the variable."""
         name = self._name(node)
         self._before.append(self._at(ast.Assign([_store(name)], node), node))
         return name
@@ -302,7 +306,7 @@ class _Rewriter(ast.NodeTransformer):
         items = sequence.item(counter)
         bound = list(self._bound(loop.target, items))
         for target, item in bound:
-            if item is counter and isinstance(target, ast.Name):  # the program's own name is the loop's variable
+            if item is counter and isinstance(target, ast.Name):  # the loop's own variable serves as the counter
                 counter = target
                 bound = [(other, value) for other, value in self._bound(loop.target, sequence.item(_load(target)))]
                 bound = [(other, value) for other, value in bound if other is not target]
@@ -363,7 +367,7 @@ class _Rewriter(ast.NodeTransformer):
             return None
         step = 1 if len(bounds) == 2 else _integer(bounds[2])
         if not step:
-            return None  # a step that varies
+            return None  # the step is 0 or not a constant
         start, stop = self._once(bounds[0], place), bounds[1]
         length = self._binary(stop, ast.Sub(), start, place)
         if step != 1:
@@ -377,7 +381,7 @@ class _Rewriter(ast.NodeTransformer):
         return _Sequence(length, item)
 
     def _bound(self, target: ast.expr, item: ast.expr | list[Any]) -> list[tuple[ast.expr, ast.expr]]:
-        """Returns the targets of a loop with the value of each. A tuple of names takes a tuple's items one by one."""
+        """Returns the targets of a loop, each with its value. The names of a tuple take the items one by one."""
         if isinstance(target, ast.Tuple) and isinstance(item, list) and len(target.elts) == len(item):
             return [pair for part, value in zip(target.elts, item, strict=True) for pair in self._bound(part, value)]
         return [(target, self._whole(item, target))]
@@ -388,8 +392,8 @@ class _Rewriter(ast.NodeTransformer):
         return item
 
     def _is_array(self, node: ast.expr) -> bool:
-        """Returns whether an expression names an array that is indexed: a ``Slice``, a shared, a local or a constant
-        array. A view is a loop's own already."""
+        """Returns whether an expression names an array over which a loop must count: a ``Slice``, a shared, a local or
+        a constant array. A kernel can loop over a view directly."""
         if not isinstance(node, ast.Name | ast.Attribute):
             return False
         if isinstance(node, ast.Name) and node.id in self._parameters and node.id not in self._stored:
@@ -449,7 +453,8 @@ class _Rewriter(ast.NodeTransformer):
         return self.generic_visit(node)
 
     def _give_defaults(self, node: ast.Call, called: DeviceFunction[..., Any]) -> None:
-        """Adds the default values of parameters that a call leaves out, for which the rules of arguments then hold."""
+        """Adds to a call the default values of the parameters that it leaves out. The rules for arguments then apply to
+        them."""
         code, defaults = called.function.__code__, called.function.__defaults__ or ()
         names = code.co_varnames[: code.co_argcount]
         given = {*names[: len(node.args)], *(keyword.arg for keyword in node.keywords)}
@@ -463,7 +468,7 @@ class _Rewriter(ast.NodeTransformer):
     # New expressions
 
     def _at(self, node: N, place: ast.AST) -> N:
-        """Gives an expression or statement, and the new nodes in it, the place of another."""
+        """Gives a new expression or statement, and the new nodes in it, the source location of ``place``."""
         ast.copy_location(node, place)
         for each in ast.walk(node):
             if "lineno" in each._attributes and not hasattr(each, "lineno"):
@@ -471,7 +476,8 @@ class _Rewriter(ast.NodeTransformer):
         return node
 
     def _once(self, node: ast.expr, place: ast.expr) -> ast.expr:
-        """Returns an expression that has the node's value at the loop's beginning, wherever it is evaluated."""
+        """Returns an expression for the value that the node has before the loop. It may be used anywhere in the
+        loop."""
         if isinstance(node, ast.Constant) or (isinstance(node, ast.Name) and self._is_fixed(node)):
             return node
         name = self._name(place)
@@ -545,13 +551,13 @@ class _Breaks(ast.NodeTransformer):
         return self._inner(node)
 
     def _inner(self, node: ast.For | ast.While) -> ast.stmt:
-        """A loop inside has breaks of its own, but for those in its ``else``."""
+        """Visits only the ``else`` of an inner loop, since a ``break`` in its body leaves the inner loop."""
         node.orelse = [part for each in node.orelse for part in self._of(each)]
         return node
 
 
 class _NotLifted(Exception):
-    """Raised for a ``:=`` in an expression whose parts may not be evaluated."""
+    """Raised for a ``:=`` in an expression that may not evaluate all of its parts."""
 
 
 def _has_walrus(node: ast.AST) -> bool:
@@ -559,7 +565,7 @@ def _has_walrus(node: ast.AST) -> bool:
 
 
 def _exchange(node: ast.AST, old: ast.expr, new: ast.expr) -> None:
-    """Puts an expression in the place of another, as a child of the node or of one of its keywords."""
+    """Replaces an expression by another among the children of a node and of its keywords."""
     for parent in (node, *(each for each in ast.iter_child_nodes(node) if isinstance(each, ast.keyword))):
         for field, value in ast.iter_fields(parent):
             if value is old:
@@ -569,7 +575,8 @@ def _exchange(node: ast.AST, old: ast.expr, new: ast.expr) -> None:
 
 
 def _pairs(target: ast.expr, value: ast.expr | None) -> list[tuple[ast.Name, ast.expr | None]]:
-    """Returns the names that an assignment gives values, and the expression of each, or None if it has none."""
+    """Returns the names that an assignment binds, each with the expression of its value. The expression is None if the
+    name is bound to an item of a tuple that is not written out."""
     if isinstance(target, ast.Name):
         return [(target, value)]
     if not isinstance(target, ast.Tuple):
@@ -602,7 +609,8 @@ def _integer(node: ast.expr) -> int | None:
 
 
 def _test(pattern: ast.pattern, subject: ast.expr) -> tuple[ast.expr | None] | None:
-    """Returns the test for a pattern, (None,) if it always matches, and None for a pattern that kernels do not have."""
+    """Returns the test for a pattern, as a tuple of one: ``(None,)`` if the pattern always matches. Returns None for a
+    pattern that kernels do not support."""
     found: ast.expr
     match pattern:
         case ast.MatchValue(value=value):

@@ -66,8 +66,8 @@ Node: TypeAlias = ast.expr | ast.stmt | None
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A failed compilation: its place, numba's text, and the notes of oxide's own rules. Line 0 means an unknown
-    place."""
+    """A failed compilation: its place, numba's message, and messages of oxide's own typing rules. Line 0 means an
+    unknown place."""
 
     file: str
     line: int
@@ -100,7 +100,8 @@ def _column_of_name(failure: Failure, name: str) -> int | None:
 
 @contextmanager
 def placed_errors(name: str, function: Callable[..., Any]) -> Iterator[None]:
-    """Raises each failure of a compilation step as an oxide error with a file and a line, by default the kernel's own.
+    """Raises each failure of a compilation step as an oxide error with a file and a line. If the line is not known, it
+    is the kernel's first line.
 
     An unexpected exception becomes the cause of a ``CompileError``.
     """
@@ -131,7 +132,7 @@ def placed_errors(name: str, function: Callable[..., Any]) -> Iterator[None]:
 
 
 def _construct(text: str, node: Node, numba_style: bool) -> str | None:
-    """Returns the problem where the source shows it better than the types do, else None."""
+    """Returns the problem if the construct in the source explains it better than the types do, else None."""
     if "DictType[" in text:
         return f"a dict is not supported in kernels: nothing is allocated there; use {advice.allocating(numba_style)}"
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
@@ -202,7 +203,7 @@ def _allocation_problem(node: Node, numba_style: bool) -> str:
 
 
 def _problem(text: str, node: Node, numba_style: bool) -> str:
-    """Returns the problem from numba's text. The first match is the outermost problem."""
+    """Returns the problem that numba's message describes. The first match is the outermost problem."""
     if match := _CONVERSION.search(text):
         hint = "; its plain number is index.get()" if match["source"] == "ThreadIndex" else ""
         return f"{_shown(match['source'])} cannot be converted to {_shown(match['target'])}{hint}"

@@ -1,8 +1,8 @@
-"""Functions whose every expression has a number, by which the front end's types are found again.
+"""Numbers every expression of a function, so that its type can be looked up in the front end's results.
 
 A rewritten function has many expressions at one place of its file, so a place does not tell them apart. For the
-interpreter a function is compiled from a tree in which the number of a node stands for its line. The front end keeps
-lines, so each of its instructions names the node that it comes from.
+interpreter, a function is compiled from a tree whose line numbers are the numbers of its nodes. The front end keeps
+line numbers, so each of its instructions names the node that it comes from.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _FIRST = 2  # line 1 is the decorator's
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Numbered:
-    """A function without conveniences. ``definition`` has the places of its file; each expression and statement has its
-    number as the attribute ``number``. ``made`` is the function compiled with numbers for lines, without calls of
-    ``breakpoint``."""
+    """A function with its conveniences rewritten and its nodes numbered. ``definition`` has the lines and columns of
+    the file, and each expression and statement in it has its number as the attribute ``number``. ``made`` is compiled
+    with the numbers as line numbers, and without calls of ``breakpoint``."""
 
     original: FunctionType
     definition: ast.FunctionDef
@@ -35,7 +35,7 @@ class Numbered:
 
 
 def numbered(function: Callable[..., Any]) -> Numbered:
-    """Numbers a function. Raises ``CompileError`` if its source cannot be read."""
+    """Numbers the expressions and statements of a function. Raises ``CompileError`` if its source cannot be read."""
     function = as_written(function)
     if not isinstance(function, FunctionType):
         raise located(function, f"{function.__name__} is not a Python function")
@@ -76,5 +76,5 @@ class _Distinct(ast.NodeTransformer):
         if "lineno" in node._attributes and id(node) in self._seen:
             node = copy.deepcopy(node)
         self._seen.add(id(node))
-        self._kept.append(node)  # an id is that of a living object only
+        self._kept.append(node)  # keeps the node alive, so that no other node gets its id
         return self.generic_visit(node)

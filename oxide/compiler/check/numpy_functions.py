@@ -1,8 +1,8 @@
-"""NumPy's functions of scalars, as kernels have them: ``np.exp(x)`` is ``math.exp(x)``. Those of ``cmath`` are in
-``complex_functions.py``.
+"""NumPy's functions of scalars in kernels: ``np.exp(x)`` is ``math.exp(x)``. For NumPy's functions of complex numbers,
+see ``complex_functions.py``.
 
-Most are functions of ``math`` with another name. The others follow NumPy where ``math`` does not: ``np.floor`` gives a
-float, and ``np.maximum`` a NaN if either argument is one.
+Most are functions of ``math`` with another name. The others follow NumPy where ``math`` differs: ``np.floor`` returns a
+float, and ``np.maximum`` returns NaN if either argument is NaN.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def trunc(x: float) -> float:
 
 
 def rint(x: float) -> float:
-    """Returns the whole number next to ``x``, the even one of two, as a float."""
+    """Returns the nearest whole number as a float; if two are equally near, the even one."""
     _only_in_a_kernel("rint")
 
 
@@ -78,7 +78,7 @@ def square(x: Any) -> Any:
 
 
 ROUNDING = (floor, ceil, trunc, rint)
-"""The functions here that the front end lowers."""
+"""Functions without a body here: the front end lowers calls of them."""
 
 FUNCTIONS: dict[Any, Any] = {
     **{getattr(np, name): getattr(math, name) for name in _SAME.split()},
@@ -99,7 +99,8 @@ _ALL = {**FUNCTIONS, **complex_functions.FUNCTIONS, **complex_functions.NUMPY}
 
 
 def in_kernels(value: Any) -> Any:
-    """Returns what a kernel calls for a function of NumPy or ``cmath``, and any other object unchanged."""
+    """Returns the function that a kernel calls for a function of NumPy or ``cmath``. Returns any other object
+    unchanged."""
     return _ALL.get(value, value) if isinstance(value, _KINDS) else value
 
 

@@ -1,6 +1,6 @@
-"""The arguments of ``print`` as one format and its values: f-strings, and ``%`` of a string.
+"""The arguments of ``print`` as one format and its values: f-strings, ``%`` formatting and plain values.
 
-A format is a string constant that begins with ``FORMAT``. The rest is as ``str.format`` takes it.
+A format is a string constant that begins with ``FORMAT``. The rest of it has the syntax of ``str.format``.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import ast
 import re
 
 FORMAT = "\0"
-"""The first character of ``print``'s first argument if that is a format of the others."""
+"""Begins the first argument of ``print`` if that argument is the format of the other arguments."""
 
 
 def is_text(node: ast.expr) -> bool:
@@ -22,7 +22,7 @@ def is_text(node: ast.expr) -> bool:
 
 
 def formatted(node: ast.expr) -> tuple[str, list[ast.expr]] | None:
-    """Returns an argument of ``print`` as a format and its values; None if it cannot be one."""
+    """Returns an argument of ``print`` as a format and its values; None if kernels do not support its formatting."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return _escaped(node.value), []
     if isinstance(node, ast.JoinedStr):

@@ -1,7 +1,7 @@
 """The outside objects that a kernel may name: the language's functions and types, numbers, arrays and modules.
 
-``check`` resolves the names in a kernel. This file decides which of the objects a kernel can use, and words the error
-for each of the others.
+``check`` resolves the names in a kernel. This file decides which objects a kernel can use, and words the error for an
+object that it cannot use.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from oxide.compiler.signature.device_function import DeviceFunction
 from oxide.language import atomic, debug, fast, intrinsics, tensor, thread, warp
 from oxide.language.shared import DynamicSharedArray, LocalArray, SharedArray
-from oxide.language.types import ScalarType, of_dtype
+from oxide.language.types import ScalarType, of_dtype, of_narrow_scalar
 from oxide.language.unroll import unroll
 from oxide.language.views import MatrixView, zip_exact
 from oxide.messages import written
@@ -70,16 +70,19 @@ def is_numbas(value: Any) -> bool:
 
 
 def is_dtype(value: Any) -> bool:
-    """Returns whether an argument of a numba-cuda function names a dtype. Nothing else in a kernel takes a dtype."""
+    """Returns whether an object is a dtype as numba-cuda's functions take it. Nothing else in a kernel takes a
+    dtype."""
     return isinstance(value, str | np.dtype) or (isinstance(value, type) and issubclass(value, np.generic))
 
 
 def is_usable(value: Any) -> bool:
-    """Returns whether a kernel can name this object, which is not one of numba-cuda's."""
+    """Returns whether a kernel can name the object. The caller must have excluded numba-cuda's objects."""
     if isinstance(value, int):
         return LEAST <= value <= LARGEST
     if isinstance(value, np.ndarray):
         return _problem_with_array(value) is None
+    if of_narrow_scalar(value) is not None:
+        return True
     return is_of_the_language(value) or isinstance(
         value,
         ScalarType

@@ -135,9 +135,9 @@ def _waits_in_a_recursion(kernel: PortableKernel) -> CompileError:
 
 
 def _has_far_addresses(module: Module) -> bool:
-    """Returns whether a kernel may compute addresses half the address space apart, such as those of x[i] and x[i +
-    2**62]. Their distance equals the empty key of a hash table in LLVM 22's SLP vectoriser, which aborts. No such
-    access is in bounds, but the kernel may contain the code of one."""
+    """Returns whether a kernel may compute addresses half the address space apart, such as those of ``x[i]`` and
+    ``x[i + 2**62]``. LLVM 22's SLP vectoriser aborts then: their distance equals the empty key of one of its hash
+    tables. Such an access is never in bounds, but a kernel may contain its code."""
     binary = (each for each in module.instructions if isinstance(each, Binary))
     return any((each.opcode, each.type) == ("add", "i64") and abs(each.right.integer or 0) >= 10**18 for each in binary)
 
@@ -162,7 +162,7 @@ _EXTREMES = ("maxnum.f32", "maxnum.f64", "minnum.f32", "minnum.f64")
 
 
 def _plain_extreme(name: str, suffix: str) -> str:
-    """Defines IEEE 754's maxNum or minNum: of a number and a NaN, it returns the number."""
+    """Defines IEEE 754's maxNum or minNum: if one operand is a NaN, the result is the other operand."""
     kind = {"f32": "float", "f64": "double"}[suffix]
     comparison = {"maxnum": "ogt", "minnum": "olt"}[name]
     return f"""
@@ -255,8 +255,8 @@ done:
 
 
 def _shared_memory(kernel: PortableKernel) -> tuple[str, str]:
-    """Returns the code that allocates a call's shared memory, and the code that releases it. Both are empty for most
-    kernels."""
+    """Returns code that allocates the shared memory of a range of blocks, and code that releases it. Both are empty if
+    the kernel uses no shared memory."""
     if not kernel.shared.used:
         return "", ""
     shared, dynamic = primitives.SHARED_FIELD, primitives.DYNAMIC_FIELD
@@ -274,7 +274,7 @@ def _shared_memory(kernel: PortableKernel) -> tuple[str, str]:
 
 
 def _set(field: int, axis: str, value: str) -> str:
-    """Stores one coordinate in the context."""
+    """Stores one axis of a register in the context."""
     place = "xyz".index(axis)
     at = f"%set.{_REGISTERS[field]}.{axis}"
     address = f"getelementptr {_CONTEXT}, ptr %context, i32 0, i32 {field}, i32 {place}"

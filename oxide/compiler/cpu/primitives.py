@@ -11,8 +11,8 @@ from oxide.compiler.ir.primitives import SharedMemory
 REGISTERS = ("tid", "ctaid", "ntid", "nctaid")
 
 CONTEXT = "{ [3 x i32], [3 x i32], [3 x i32], [3 x i32], ptr, ptr, i64, ptr }"
-"""The fields: ``REGISTERS``, the fault record, the block's shared memory, the bytes of its dynamic part, and the
-block's state. The last is for kernels whose threads wait for one another (``coroutines``)."""
+"""The fields: ``REGISTERS``, the fault record, the block's shared memory, the size of its dynamic part in bytes, and
+the block's state, for kernels whose threads wait for one another (``coroutines``)."""
 
 RECORD_FIELD, SHARED_FIELD, DYNAMIC_FIELD, BLOCK_FIELD = 4, 5, 6, 7
 
@@ -20,7 +20,8 @@ ALIGNMENT = 64
 """The alignment of the threads' frames, and the least of a block's shared memory."""
 
 ROOM_BYTES = 1 << 15
-"""The bytes of each of a range's two stack buffers: for shared memory, and for the threads' frames."""
+"""The size of a stack buffer. Each call that runs a range of blocks has two: for shared memory, and for the threads'
+frames."""
 
 
 def definitions(shared: SharedMemory) -> str:
@@ -51,8 +52,8 @@ def definitions(shared: SharedMemory) -> str:
 
 
 _UNANIMOUS = "define i1 @oxide.unanimous(i1 %condition) alwaysinline {\n  ret i1 false\n}"
-"""False in all cases: alignment does not slow a CPU's loads of neighbouring elements, and LLVM vectorises one
-version."""
+"""Always false, so that only a loop's version without alignment runs. A CPU loads neighbouring elements as fast without
+alignment, and LLVM vectorises that version."""
 
 
 WIDE_DIVISIONS = "\n".join(
@@ -82,8 +83,8 @@ end:
 }}"""
     for name, result in (("__udivti3", "%longer"), ("__umodti3", "%less"))
 )
-"""Divisions of 128 bits, one bit at a time. LLVM rarely emits such a division, for the upper half of a product in a
-loop. It calls the compiler's runtime for it, which need not be in any library of the process."""
+"""Divisions of 128 bits, one bit at a time. LLVM sometimes emits one, for the upper half of a product in a loop. It
+would call the compiler's runtime library for it, which the process may not have loaded."""
 
 
 def alignment(shared: SharedMemory) -> int:
@@ -134,15 +135,15 @@ define void @oxide.nanosleep(i32 %nanoseconds) alwaysinline {
   ret void
 }
 """
-"""Yields the processor instead of sleeping: a thread that sleeps waits for a block on another worker, which may need
-this processor."""
+"""Yields the processor instead of sleeping: a thread that calls ``nanosleep`` usually waits for a block on another
+worker, which may need this processor."""
 
 _NOTHING = """
 define void @oxide.breakpoint() alwaysinline {
   ret void
 }
 """
-"""No-ops on the CPU: no debugger is attached to its threads."""
+"""A no-op on the CPU, where no debugger can stop a kernel's threads."""
 
 ALLOCATOR = f"""
 declare noalias ptr @malloc(i64)

@@ -2,9 +2,9 @@
 
 numba counts references. For that it computes the lifetimes of all variables after most passes, inserts a ``del`` behind
 each last use, and lowers each ``del`` and each assignment to a load of the old value and a store. A kernel allocates
-nothing, so nothing reads any of it. numba builds SSA form with a pass over the whole function for each variable, and
-finds dominators in a time that grows with the square of a function. numba also gives colour to the text of each
-internal error, of which inference catches dozens, and times each pass for its event log.
+nothing, so none of this has a use. numba builds SSA form with a pass over the whole function for each variable, and
+finds dominators in a time that grows with the square of a function's length. numba also gives colour to the text of
+each internal error, of which inference catches dozens, and times each pass for its event log.
 
 The machine code stays the same: LLVM used to remove those loads and stores as dead.
 """
@@ -34,7 +34,8 @@ from .lowering.inference import Place
 def without_waste() -> Iterator[None]:
     """Makes numba compute lifetimes when they are read, insert no ``del``, and leave its errors without colour.
 
-    The caller holds numba's compiler lock, so no other thread compiles meanwhile."""
+    The caller must hold numba's compiler lock, so that no other thread compiles meanwhile.
+    """
     try:
         for owner, name, own, _ in _REPLACED:
             setattr(owner, name, own)
@@ -54,12 +55,13 @@ def _postprocess(self: Any, emit_dels: bool = False, extend_lifetimes: bool = Fa
         _postprocess_with_lifetimes(self, emit_dels, extend_lifetimes)
         return
     found.blocks = transforms.canonicalize_cfg(found.blocks)
-    found.variable_lifetime = VariableLifetime(found.blocks)  # computes what it is asked for
+    found.variable_lifetime = VariableLifetime(found.blocks)  # computes each part on demand
     found.generator_info = None
 
 
 def _variables(self: Any, value: Any) -> list[Any]:
-    """Returns the variables in a part of an instruction. numba tests each part against all classes of its IR."""
+    """Returns the variables in a part of an instruction. numba's own method tests each part against all classes of its
+    IR."""
     kind = type(value)
     if kind is numba_ir.Var:
         return [value]
@@ -70,7 +72,8 @@ _NO_VARIABLE = frozenset((str, int, float, bool, type(None), type(len), numba_ir
 
 
 def _define_in_scopes(blocks: dict[int, Any]) -> None:
-    """Declares each variable in each scope. numba asks each block for its scope, and they all have the same."""
+    """Declares all variables in the scope of the blocks. All blocks share one scope, but numba visits it once for each
+    block."""
     scopes = {id(block.scope): block.scope for block in blocks.values()}.values()
     for block in blocks.values():
         for statement in block.body:
@@ -81,8 +84,8 @@ def _define_in_scopes(blocks: dict[int, Any]) -> None:
 
 
 def _rewrite_where_named(blocks: dict[int, Any], states: Any, handler: Any) -> dict[int, Any]:
-    """Rewrites the blocks that name the variable of one step of SSA construction. numba rewrites all blocks for each
-    variable, which takes a time that grows with the square of the branches."""
+    """Rewrites the blocks that name the variable of one step of SSA construction. numba's own function rewrites all
+    blocks for each variable, so its time grows with the square of the number of branches."""
     variable, rewritten = states["varname"], {}
     for label, block in blocks.items():
         names = getattr(block, "names", None)
@@ -94,7 +97,7 @@ def _rewrite_where_named(blocks: dict[int, Any], states: Any, handler: Any) -> d
         states["label"], states["block"] = label, block
         made = rewritten[label] = numba_ir.Block(scope=block.scope, loc=block.loc)
         made.body = list(ssa._run_ssa_block_pass(states, block, handler))
-        made.names = names  # a step adds versions of its own variable only, which no other step looks for
+        made.names = names  # still valid: a step adds only new versions of its own variable
     return rewritten
 
 
@@ -158,12 +161,13 @@ _REPLACED: tuple[tuple[Any, str, Any, Any], ...] = tuple(
     )
     if hasattr(owner, name)  # without colorama there are no colours
 )
-"""Attributes of numba: their owner, name, and oxide's and numba's own values."""
+"""The attributes of numba that are replaced: owner, name, oxide's value, and numba's value."""
 
 
 class Compiler(CUDACompiler):  # type: ignore[misc]
-    """numba-cuda's compiler, whose list of passes is made once. numba makes five for each function, and searches each
-    for dependencies that no pass declares: a twentieth of a small kernel's front end."""
+    """numba-cuda's compiler, with a list of passes that is built once. numba builds five lists for each function, and
+    searches each for dependencies, which no pass declares. That took a twentieth of the front end's time for a small
+    kernel."""
 
     _lists: ClassVar[dict[Any, list[Passes]]] = {}
 
@@ -175,7 +179,7 @@ class Compiler(CUDACompiler):  # type: ignore[misc]
         return self._lists[key]
 
     def replaced(self, passes: list[tuple[Any, str]]) -> list[tuple[Any, str]]:
-        """Returns the passes to run in place of numba-cuda's."""
+        """Returns the passes to run instead of numba-cuda's."""
         return passes
 
 
@@ -199,7 +203,7 @@ class Passes(PassManager):  # type: ignore[misc]
 
 
 class UncountedLower(CUDALower):  # type: ignore[misc]
-    """Lowers variables without counting references: an assignment is a store, and a ``del`` is nothing."""
+    """Lowers variables without counting references: an assignment becomes a store, and a ``del`` becomes nothing."""
 
     def _find_singly_assigned_variable(self) -> None:
         """Finds the variables that need no memory: assigned once, and read in the same block after that.

@@ -110,8 +110,8 @@ from .lowering.tensor import tiles as shared_tiles  # noqa: F401
 from .lowering.total import TotalBuilder
 
 Style: TypeAlias = Literal["oxide", "mixed", "numba"]
-"""A kernel's semantics: those of oxide's typed vocabulary, the same with numba-cuda's functions available, or
-numba-cuda's."""
+"""A kernel's semantics: ``"oxide"`` has those of oxide's typed vocabulary, ``"mixed"`` also allows numba-cuda's
+functions, and ``"numba"`` has numba-cuda's semantics."""
 
 
 @global_compiler_lock
@@ -131,17 +131,17 @@ def lower(
 
     With ``fma``, products are fused into sums by the rules of ``contraction``. With ``located``, loads, stores and
     calls carry their places in the source. ``constants`` maps the ``id`` of each array outside the kernel to the
-    kernel's name for it. With ``keeps_types``, the result has the types of all expressions, for the interpreter; its
-    sites then have numbers of expressions for lines.
+    kernel's name for it. With ``keeps_types``, the result has the types of all expressions, for the interpreter, and
+    its fault sites have the numbers of expressions as lines.
     """
-    session.typings, session.dispatchers = typings.Typings() if keeps_types else None, {}  # the parameters' types ask
+    session.typings, session.dispatchers = typings.Typings() if keeps_types else None, {}  # read by `_parameter_type`
     args = tuple(_parameter_type(parameter) for parameter in parameters)
     full = full_traceback()  # read first: an invalid value raises its own error
     session.notes.clear()
     session.failures.clear()
     _contexts()[0].remembered.clear()
     if session.fastmath != fastmath:
-        _contexts()[1].cached_internal_func.clear()  # numba's own functions have the kernel's arithmetic
+        _contexts()[1].cached_internal_func.clear()  # numba's own functions were compiled without it, or with it
     session.fastmath = fastmath
     session.fma = fma and not fastmath  # fastmath lets LLVM choose
     session.located = located
@@ -222,7 +222,8 @@ _waiting: dict[str, list[Any]] = {}
 _called_back: WeakTable[Any, list[Any]] = WeakTable()
 
 _widenings: WeakTable[Any, tuple[Widening, ...]] = WeakTable()
-"""The wider arithmetic of each function, by its library: a device function is compiled once for many kernels."""
+"""The recorded widenings of each compiled function, by its library. A device function is compiled once for many
+kernels, and each kernel reports them."""
 
 
 class _Flags(CUDAFlags):  # type: ignore[misc]
@@ -296,17 +297,19 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
                 return literal
             if type(val) is float and self._is_the_authors():
                 return OPEN
+            if (narrow := half.type_of_constant(val)) is not None:
+                return narrow
             val = complex_numbers.in_kernels(in_kernels(val))
         return super().resolve_value_type(bool if val is bool_ else twin_of(val))
 
     def resolve_module_constants(self, typ: Any, attr: str) -> Any:
         value = getattr(typ.pymod, attr, None)
         if type(value) is int and not session.numba_style and self._is_the_authors():
-            return types.literal(value)  # a literal where it meets a float
+            return types.literal(value)  # typed as a literal, to take the type of a float that it meets
         return super().resolve_module_constants(typ, attr)
 
     def _is_the_authors(self) -> bool:
-        """Returns whether the function being typed is the author's, and not one that numba wrote for its own rules."""
+        """Returns whether the function being typed was written by the kernel's author and not by numba."""
         function = next(iter(self.callstack), None)
         return function is None or not inference.is_numbas(function.func_id.filename)
 
@@ -346,8 +349,8 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
         found = super().can_convert(fromty, toty)
         return half.half_conversion(fromty, toty) if found is None else found
 
-    # The conversion above is for a function's return value. A call's arguments have rules of their own, or are not
-    # converted.
+    # The conversion above is for a function's return value. The arguments of a call are converted by their own rules,
+    # or not at all.
 
     def _rate_arguments(self, actualargs: Any, formalargs: Any, **options: Any) -> Any:
         return (
@@ -480,7 +483,8 @@ class _TargetContext(CUDATargetContext):  # type: ignore[misc]
 
 
 class _TotalLower(UncountedLower):
-    """Lowers numba's own functions, which its lowering of others compiles, with total arithmetic."""
+    """Lowers functions of numba's own with total arithmetic. numba's lowering compiles them to implement its
+    operations."""
 
     builder_class: type[TotalBuilder] = TotalBuilder
 
@@ -496,8 +500,8 @@ class _Lower(_TotalLower):
     def notify_loc(self, loc: Any) -> None:
         inference.follow(loc)
         if session.located:
-            # llvmlite attaches this to every following instruction; ``compiler/ir/portable.py`` keeps it on loads,
-            # stores, atomics and calls.
+            # llvmlite attaches this metadata to all following instructions; ``compiler/ir/portable.py`` keeps it on
+            # loads, stores, atomics and calls.
             place = [loc.filename, ir.Constant(ir.IntType(32), loc.line)]
             self.builder.debug_metadata = self.module.add_metadata(place)
 
@@ -535,7 +539,7 @@ class _Lower(_TotalLower):
         kind = fnty.dispatcher_type
         if signature.args not in kind.dispatcher.overloads:
             return super()._lower_call_RecursiveCall(fnty, expr, signature)
-        # The callee has been compiled by now, for other argument types than the caller's own.
+        # The callee has already been compiled, for argument types that differ from the caller's.
         arguments = self.fold_call_args(fnty, signature, expr.args, expr.vararg, expr.kws)
         call = self.context.get_function(kind, signature)
         self.context.add_linking_libs(call.libs)
@@ -618,7 +622,7 @@ def _contexts() -> tuple[Any, Any]:
 
 
 def adopted_signatures(dispatcher: Any) -> tuple[tuple[ArgumentType, ...], ...]:
-    """Returns the argument types of a numba-cuda kernel's explicit signatures, () without any."""
+    """Returns the argument types of a numba-cuda kernel's explicit signatures; an empty tuple if it has none."""
     if dispatcher._can_compile:
         return ()
     return tuple(tuple(argument_type(kind) for kind in types) for types in dispatcher.overloads)
@@ -646,9 +650,10 @@ def _parameter_type(parameter: Closed) -> Any:
 def _libraries(library: Any) -> dict[str, Any]:
     """Returns the libraries of a kernel and of all functions that it calls, by the text of their modules.
 
-    Each module follows one that calls it: LLVM links only those device functions that have been called by then. The
-    order is sorted, because numba keeps linked libraries in sets, whose order differs from run to run. The same kernel
-    must give the same code."""
+    Each module follows one that calls it, because LLVM links a device function only if a module linked before calls it.
+    The order is sorted, because numba keeps linked libraries in sets, whose order differs from run to run. The same
+    kernel must give the same code.
+    """
     texts: dict[Any, str] = {}
 
     def text(each: Any) -> str:

@@ -1,4 +1,4 @@
-"""The functions of the kernel language, and Python's own, as the interpreter calls them."""
+"""The interpreter's implementations of the kernel language's functions, and of Python's functions in kernels."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from oxide.language.unroll import unroll
 
 from . import tensor
 from .memory import SCALARS, ThreadIndex, dynamic_array, greatest, least, local_array, shared_array
-from .numbers import CONVERT, FLOATS, GREATEST, INTEGERS, LEAST, ROUND, WRAP, bits_of, divided, fused
+from .numbers import CONVERT, FLOATS, GREATEST, INTEGERS, LEAST, ROUND, WRAP, binary, bits_of, fused
 from .threads import Leave, Meeting, current, here
 from .views import MatrixView, zip_exact
 
@@ -27,7 +27,7 @@ Maker: TypeAlias = Callable[[Call, Key], Callable[..., Any] | None]
 
 
 class Refused(Exception):
-    """What the interpreter cannot do: the construct, and its place."""
+    """Raised for a construct that the interpreter cannot run. Has the construct and its place."""
 
     def __init__(self, what: str, file: str, line: int) -> None:
         super().__init__(what)
@@ -35,7 +35,8 @@ class Refused(Exception):
 
 
 def helper_for(callee: Any, call: Call, key: Key) -> Callable[..., Any] | None:
-    """Returns the function that stands for a call; None if there is none. ``key`` is the same for one place."""
+    """Returns the function that implements a call in the interpreter; None if there is none. ``key`` identifies the
+    call's place."""
     try:
         maker = _MAKERS.get(callee)
     except TypeError:  # an object that cannot be hashed
@@ -75,6 +76,8 @@ def _formatted(value: Any, spec: str) -> str:
         return value
     if isinstance(value, tuple):
         return f"({', '.join(_formatted(each, '') for each in value)}{',' * (len(value) == 1)})"
+    if isinstance(value, complex):
+        return f"({value.real:f}{value.imag:+f}j)"
     if not spec:
         return f"{value:f}" if isinstance(value, float) else str(value)
     letter = spec[-1] if spec[-1].isalpha() else ""
@@ -133,7 +136,7 @@ def _index_2d(width: int) -> ThreadIndex:
     return ThreadIndex(row * width + col if inside else -1, width)
 
 
-# Meetings
+# Barriers and warp operations
 
 
 def _block_barrier(name: str, combine: Callable[[dict[int, Any]], Any]) -> Maker:
@@ -151,7 +154,7 @@ def _sync_grid(call: Call, key: Key) -> Callable[..., Any]:
 
 
 def _all_of(result: Callable[[dict[int, Any]], Any]) -> Callable[[dict[int, Any]], dict[int, Any]]:
-    """Returns what gives each lane the same result."""
+    """Returns a function that computes one result from the values of all lanes and gives it to each lane."""
 
     def combine(brought: dict[int, Any]) -> dict[int, Any]:
         return dict.fromkeys(brought, result(brought))
@@ -160,8 +163,11 @@ def _all_of(result: Callable[[dict[int, Any]], Any]) -> Callable[[dict[int, Any]
 
 
 def _of_lanes(name: str, made: Callable[[str], Callable[[dict[int, Any]], dict[int, Any]]], values: int = 1) -> Maker:
-    """Makes an operation of a warp: ``made`` returns what it gives each lane, for the type of the first value. Such an
-    operation has ``values`` values and a mask behind them."""
+    """Returns the maker of a warp operation that takes ``values`` values and an optional mask after them.
+
+    ``made`` takes the type of the first value. It returns a function from the values of the lanes to the lanes'
+    results.
+    """
 
     def maker(call: Call, key: Key) -> Callable[..., Any]:
         kinds = call.signature.arguments
@@ -218,7 +224,7 @@ def _match_all(kind: str) -> Callable[[dict[int, Any]], dict[int, Any]]:
 
 
 def _reduction(operation: Callable[[Any, Any], Any]) -> Callable[[str], Callable[[dict[int, Any]], dict[int, Any]]]:
-    """Combines the values from the lowest lane to the highest, as the CPU device does."""
+    """Returns a reduction that combines the values from the lowest lane to the highest, as the CPU device does."""
 
     def made(kind: str) -> Callable[[dict[int, Any]], dict[int, Any]]:
         rounded = ROUND[kind] if kind in FLOATS else WRAP[kind]
@@ -279,7 +285,10 @@ def _divmod(call: Call, key: Key) -> Callable[..., Any] | None:
         return None
     (kind,) = kinds
     if kind in FLOATS:
-        return _converted(call, lambda a, b: divided(kind, a, b))
+        quotient, remainder = binary("FloorDiv", kind, kind, kind), binary("Mod", kind, kind, kind)
+        assert quotient is not None
+        assert remainder is not None
+        return _converted(call, lambda a, b: (quotient(a, b), remainder(a, b)))
     wrapped = WRAP[kind]
     return _converted(call, lambda a, b: (wrapped(a // b), a % b) if b else (0, 0))
 
@@ -289,7 +298,7 @@ def _abs(call: Call, key: Key) -> Callable[..., Any] | None:
     if kind in INTEGERS:
         wrapped = WRAP[kind]
         return _converted(call, lambda a: wrapped(abs(a)))
-    return _converted(call, abs) if kind in FLOATS else None
+    return _converted(call, abs) if kind in FLOATS and kind == call.signature.arguments[0] else None
 
 
 def _fma(call: Call, key: Key) -> Callable[..., Any] | None:
@@ -333,7 +342,7 @@ def _local(call: Call, key: Key) -> Callable[..., Any] | None:
     made = call.made
     if made is None:
         return None
-    # Each call of a function has its own array. The frame stays in the key, so that no other one has its address.
+    # Each call of a function has its own array. The key keeps the call's frame alive, so that no later frame equals it.
     return lambda *args, **named: local_array(current(), (sys._getframe(1), *key), made)
 
 

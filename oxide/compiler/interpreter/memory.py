@@ -1,23 +1,23 @@
-"""The arrays of a kernel that is interpreted: slices of all kinds, and shared, local and constant arrays.
+"""The arrays of an interpreted kernel: slices of all kinds, and shared, local and constant arrays.
 
-Each has the methods and attributes that kernels use, and checks an access as compiled code does. An access that
-compiled code does not check is checked here too: it would read other memory, which no debugger should.
+Each has the methods and attributes that kernels use, and checks an access as compiled code does. Accesses that compiled
+code leaves unchecked are checked here too, so that a kernel in a debugger cannot access other memory.
 """
 
 from __future__ import annotations
 
 import ctypes
 import math
-import struct
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, TypeAlias, final
 
 import numpy as np
 
 from oxide.compiler.source.typings import Elements
+from oxide.language import narrow
 from oxide.language.types import ScalarType
 
-from .numbers import BITS, CONVERT, FLOATS, bits_of
+from .numbers import CONVERT, bits_of
 from .threads import Thread, current, here
 from .views import TileView, VectorView, line_of, tile_of
 
@@ -26,30 +26,32 @@ Index: TypeAlias = int | tuple[int, ...]
 _DTYPES = {
     **{f"i{bits}": np.dtype(f"int{bits}") for bits in (8, 16, 32, 64)},
     **{f"u{bits}": np.dtype(f"uint{bits}") for bits in (8, 16, 32, 64)},
-    "f16": np.dtype(np.float16),
-    "bf16": np.dtype(np.uint16),
+    **{name: np.dtype(f"uint{form.bits}") for name, form in narrow.FORMATS.items()},
     "f32": np.dtype(np.float32),
     "f64": np.dtype(np.float64),
+    "c64": np.dtype(np.complex64),
+    "c128": np.dtype(np.complex128),
     "bool_": np.dtype(np.bool_),
-}  # fmt: skip
+}
+"""The dtypes of elements. Narrow floats are held as their bits, which do not depend on ``ml_dtypes``."""
 
 
 @final
 class Memory:
-    """Elements of one type, row after row: ``array`` holds them as the device does."""
+    """Elements of one type in row-major order. ``array`` holds them in the device's representation."""
 
-    __slots__ = ("address", "array", "convert", "dtype", "is_bf16")
+    __slots__ = ("address", "array", "convert", "dtype", "is_narrow")
 
     def __init__(self, dtype: str, array: np.ndarray[Any, Any]) -> None:
         self.dtype = dtype
         self.array = array
         self.address: int = array.ctypes.data
-        self.is_bf16 = dtype == "bf16"
+        self.is_narrow = dtype in narrow.FORMATS
         self.convert = CONVERT[dtype]
 
     @classmethod
     def at(cls, dtype: str, address: int, count: int) -> Memory:
-        """Returns the elements at an address of the host."""
+        """Returns the elements at an address in host memory."""
         kind = _DTYPES[dtype]
         if count == 0:
             return cls(dtype, np.empty(0, kind))
@@ -63,8 +65,14 @@ class Memory:
         return cls(dtype, np.zeros(count, _DTYPES[dtype]))
 
     @property
+    def shown(self) -> np.ndarray[Any, Any]:
+        """The elements as a debugger shows them."""
+        found: ScalarType = SCALARS[self.dtype]
+        return self.array.view(found.dtype)
+
+    @property
     def zero(self) -> Any:
-        return False if self.dtype == "bool_" else 0.0 if self.dtype in FLOATS else 0
+        return self.convert(0)
 
     def get(self, place: int) -> Any:
         current().launch.spend()
@@ -73,9 +81,7 @@ class Memory:
     def peek(self, place: int) -> Any:
         """Returns an element without counting the access."""
         value = self.array.item(place)
-        if self.is_bf16:
-            return struct.unpack("<f", (value << 16).to_bytes(4, "little"))[0]
-        return value
+        return narrow.number_of(self.dtype, value) if self.is_narrow else value
 
     def set(self, place: int, value: Any) -> None:
         current().launch.spend()
@@ -83,11 +89,11 @@ class Memory:
 
     def poke(self, place: int, value: Any) -> None:
         """Sets an element to a number of its type without counting the access."""
-        self.array[place] = bits_of("bf16", value) if self.is_bf16 else value
+        self.array[place] = narrow.bits_of(self.dtype, value) if self.is_narrow else value
 
 
 class _Atomics:
-    """The atomic methods. One thread runs at a time, so each is a read and a write."""
+    """The atomic methods. Only one thread runs at a time, so each method is an ordinary read and an ordinary write."""
 
     memory: Memory
 
@@ -145,7 +151,7 @@ class _Atomics:
 
 
 def least(a: Any, b: Any) -> Any:
-    """Returns the lesser of two numbers: of a NaN and a number, the number."""
+    """Returns the lesser of two numbers. If one of them is a NaN, returns the other."""
     return b if a != a or b < a else a
 
 
@@ -154,12 +160,12 @@ def greatest(a: Any, b: Any) -> Any:
 
 
 def others_of(index: Sequence[int], shape: Sequence[int], axis: int) -> tuple[tuple[int, int], ...]:
-    """Returns the indices and lengths of the other axes than one."""
+    """Returns the index and the length of each axis other than ``axis``."""
     return tuple(pair for other, pair in enumerate(zip(index, shape, strict=True)) if other != axis)
 
 
 class BaseArray:
-    """The base of all arrays: checked access, axis by axis."""
+    """The base class of all arrays. Checks accesses axis by axis."""
 
     memory: Memory
     shape: tuple[int, ...]
@@ -176,10 +182,11 @@ class BaseArray:
         return found
 
     def __repr__(self) -> str:
-        return f"<{self.shown}: {self.memory.array.reshape(self.shape)}>"
+        return f"<{self.shown}: {self.memory.shown.reshape(self.shape)}>"
 
     def _place(self, index: Index) -> int | None:
-        """Returns the place of an element in row-major order; None, and a fault, outside."""
+        """Returns the position of an element in row-major order. If the index is out of bounds, records a fault and
+        returns None."""
         parts = index if isinstance(index, tuple) else (index,)
         if len(self.shape) != len(parts):  # a shared array's index of one axis may be written as a tuple
             raise TypeError(f"{self.shown} has {len(self.shape)} axes, and the index {len(parts)}")
@@ -206,7 +213,8 @@ class BaseArray:
     # Vectors
 
     def _vector(self, index: Index, count: int, name: str) -> int | None:
-        """Returns the place of a vector's first element; None, and a fault, if it may not be moved."""
+        """Returns the position of a vector's first element. If the vector is out of bounds or not aligned, records a
+        fault and returns None."""
         first = self._place(index)
         *others, last = index if isinstance(index, tuple) else (index,)
         end = last + count - 1
@@ -222,7 +230,7 @@ class BaseArray:
             return None
         size = self.memory.array.itemsize
         alignment = min(count * size, 16)
-        # Compiled code has the arrays of a block at multiples of 16 bytes.
+        # In compiled code, the arrays of a block begin at multiples of 16 bytes.
         address = first * size + (0 if isinstance(self, BlockArray) else self.memory.address)
         if address % alignment:
             current().mistake(
@@ -303,7 +311,7 @@ class Slice(_Parameter, _VectorReads):
 
 @final
 class Raw(_Parameter, _VectorWrites):
-    """A slice without its rules: ``unchecked``, ``unchecked_mut`` and ``streaming``."""
+    """The ``unchecked``, ``unchecked_mut`` and ``streaming`` forms of a slice, which read and write any element."""
 
     def __getitem__(self, index: Index) -> Any:
         return self._get(index)
@@ -382,7 +390,8 @@ class DisjointSlice(_Parameter):
 
 @final
 class ThreadIndex:
-    """A ``ThreadIndex``, or None if its number is negative. ``width`` is that of ``index_2d``."""
+    """A ``ThreadIndex``, or None if its number is negative. ``width`` is the argument of ``index_2d``, and None for an
+    index of ``index_1d``."""
 
     __slots__ = ("number", "width")
 
@@ -401,7 +410,7 @@ class ThreadIndex:
 
 
 class Ref:
-    """An element of an output, or None. Its fault is at the place that got it."""
+    """An element of an output, or None. A fault names the place of the ``get_mut`` call."""
 
     __slots__ = ("_index", "_output", "_place")
 
@@ -432,7 +441,7 @@ class Ref:
     def __repr__(self) -> str:
         if self.is_none:
             return f"<Ref of {self._output.shown}: None>"
-        return f"<Ref of {self._output.shown}[{self._index}]: {self._output.memory.array[self._index]}>"
+        return f"<Ref of {self._output.shown}[{self._index}]: {self._output.memory.shown[self._index]}>"
 
 
 @final
@@ -459,8 +468,8 @@ class PlaceRef(Ref):
 
 @final
 class TileRef:
-    """A thread's tile of an output, or None. ``limit`` is the index that must be below a length, and the name of the
-    fault if it is not; None for a remainder."""
+    """A thread's tile of an output, or None. For a whole tile, ``limit`` is an index that must be in bounds, the
+    length, and the name that a fault reports. For a remainder, ``limit`` is None."""
 
     def __init__(
         self,
@@ -482,7 +491,7 @@ class TileRef:
         return not 0 <= self._limit[0] < self._limit[1]
 
     def _report(self) -> bool:
-        """Returns whether the tile may be used; else it is a fault."""
+        """Returns whether the tile may be used. Records a fault if it is a whole tile that is None."""
         if self._limit is not None and self.is_none:
             current().outside(self._limit[2], self._limit[0], self._limit[1], place=self._place_got)
             return False
@@ -545,7 +554,7 @@ class BlockArray(_VectorWrites, _Atomics):
 
 
 def shared_array(thread: Thread, key: Any, elements: Elements) -> BlockArray:
-    """Returns the block's array that is declared at one place."""
+    """Returns the block's shared array with this key. Its first use creates it."""
     found = thread.shared.get(key)
     if found is None:
         assert elements.shape is not None
@@ -556,7 +565,7 @@ def shared_array(thread: Thread, key: Any, elements: Elements) -> BlockArray:
 
 
 def local_array(thread: Thread, key: Any, elements: Elements) -> BlockArray:
-    """Returns the thread's array that is declared at one place."""
+    """Returns the thread's local array with this key. Its first use creates it."""
     assert elements.shape is not None
     found = thread.local.get(key)
     if found is None:
@@ -579,7 +588,7 @@ def dynamic_array(thread: Thread, elements: Elements) -> BlockArray:
 
 @final
 class ConstantArray(BaseArray):
-    """A NumPy array outside the kernel."""
+    """A constant array: a NumPy array from outside the kernel."""
 
     def __init__(self, array: np.ndarray[Any, Any], elements: Elements) -> None:
         plain = np.ascontiguousarray(array)
@@ -596,7 +605,7 @@ class ConstantArray(BaseArray):
 def _scalars() -> dict[str, Any]:
     from oxide.language import types
 
-    return {name: getattr(types, name) for name in BITS}
+    return {name: getattr(types, name) for name in CONVERT}
 
 
 SCALARS: dict[str, Any] = _scalars()

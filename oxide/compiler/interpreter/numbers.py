@@ -1,7 +1,8 @@
-"""The numbers of kernels in Python's own: conversions, and operators for the types that the front end found.
+"""The numbers of kernels as Python's numbers: conversions, and operators for the types that the front end found.
 
-An integer is an ``int`` in its type's range, a float of any width a ``float`` that its type holds. So a debugger shows
-ordinary numbers. Each result is computed exactly, or in a double where that rounds to the same, and rounded once.
+An integer is an ``int`` in its type's range, a float of any width a ``float`` that its type holds, a complex number a
+``complex`` of two such floats. So a debugger shows ordinary numbers. Each result, or each step of a complex one, is
+computed exactly, or in a double where that rounds to the same, and rounded once.
 """
 
 from __future__ import annotations
@@ -14,12 +15,22 @@ import struct
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
+from oxide.language import narrow
+
 Convert: TypeAlias = Callable[[Any], Any]
 
 SIGNED = ("i8", "i16", "i32", "i64")
 INTEGERS = (*SIGNED, "u8", "u16", "u32", "u64")
-FLOATS = ("f16", "bf16", "f32", "f64")
-BITS = {name: int(name[1:]) for name in INTEGERS} | {"f16": 16, "bf16": 16, "f32": 32, "f64": 64, "bool_": 8}
+FLOATS = (*narrow.FORMATS, "f32", "f64")
+PARTS = {"c64": "f32", "c128": "f64"}
+"""For each complex type, the type of its parts."""
+BITS = {
+    **{name: int(name[1:]) for name in INTEGERS},
+    **{name: form.bits for name, form in narrow.FORMATS.items()},
+    "f32": 32,
+    "f64": 64,
+    "bool_": 8,
+}
 LEAST: dict[str, int] = {name: -(2 ** (BITS[name] - 1)) if name in SIGNED else 0 for name in INTEGERS}
 GREATEST: dict[str, int] = {name: 2 ** (BITS[name] - (name in SIGNED)) - 1 for name in INTEGERS}
 
@@ -33,32 +44,18 @@ def _wrapper(kind: str) -> Callable[[int], int]:
 
 
 WRAP = {kind: _wrapper(kind) for kind in INTEGERS}
-"""Of each integer type, the number of the type that is congruent to a number."""
-
-
-def _f16(number: float) -> float:
-    try:
-        return float(struct.unpack("e", struct.pack("e", number))[0])
-    except OverflowError:
-        return math.copysign(math.inf, number)
-
-
-def _bf16(number: float) -> float:
-    if number != number or math.isinf(number) or number == 0.0:
-        return number
-    unit = max(math.frexp(number)[1] - 8, -133)
-    # Below half of the least number the result is 0, and ldexp could not scale the number back exactly.
-    if unit == -133 and abs(number) <= math.ldexp(1.0, -134):
-        return math.copysign(0.0, number)
-    rounded = math.ldexp(round(math.ldexp(number, -unit)), unit)
-    return math.copysign(math.inf, number) if abs(rounded) > math.ldexp(255, 120) else rounded
+"""For each integer type, a function that wraps an integer to the type's range."""
 
 
 def _f32(number: float) -> float:
     return ctypes.c_float(number).value
 
 
-ROUND: dict[str, Callable[[float], float]] = {"f16": _f16, "bf16": _bf16, "f32": _f32, "f64": float}
+ROUND: dict[str, Callable[[float], float]] = {
+    **{name: functools.partial(narrow.rounded, name) for name in narrow.FORMATS},
+    "f32": _f32,
+    "f64": float,
+}
 """Of each float type, the nearest number of the type, ties to even."""
 
 
@@ -68,12 +65,13 @@ def of_integer(kind: str, number: int) -> float:
     spare = size.bit_length() - 40
     if kind == "f64" or spare <= 0:
         return ROUND[kind](float(number))
-    kept = (size >> spare) | bool(size & ((1 << spare) - 1))  # 40 bits and whether there are more decide any rounding
+    kept = (size >> spare) | bool(size & ((1 << spare) - 1))  # the last bit stands for all lower bits
     return ROUND[kind](math.copysign(math.ldexp(float(kept), spare), number))
 
 
 def to_integer(kind: str, number: float) -> int:
-    """Converts a float: towards zero, held in the type's range; 0 of a NaN."""
+    """Converts a float to an integer type: rounds towards zero, and limits the result to the type's range. NaN becomes
+    0."""
     if number != number:
         return 0
     if math.isinf(number):
@@ -92,11 +90,24 @@ def _converter(kind: str) -> Convert:
 
 
 CONVERT: dict[str, Convert] = {kind: _converter(kind) for kind in (*INTEGERS, *FLOATS, "bool_")}
-"""Of each type, the conversion of a number of any type to it."""
+"""Of each type, the conversion of a number of any type to it. That to a complex type also takes two parts."""
+
+
+def _complex_converter(kind: str) -> Callable[..., complex]:
+    part = CONVERT[PARTS[kind]]
+
+    def convert(value: Any, imag: Any = 0.0) -> complex:
+        real, imag = (value.real, value.imag) if type(value) is complex else (value, imag)
+        return complex(part(real), part(imag))
+
+    return convert
+
+
+CONVERT |= {kind: _complex_converter(kind) for kind in PARTS}
 
 
 def conversion(source: str, target: str) -> Convert | None:
-    """Returns the conversion of numbers of one type to another; None if each stays as it is."""
+    """Returns the function that converts numbers of one type to another; None if no number changes."""
     if target == "" or source == target:
         return None
     if (
@@ -107,11 +118,13 @@ def conversion(source: str, target: str) -> Convert | None:
         return None
     if source in FLOATS and target in FLOATS and (target == "f64" or (target == "f32" and source != "f64")):
         return None
+    if source in PARTS and target == "c128":
+        return None
     return CONVERT[target]
 
 
 def divide(a: float, b: float) -> float:
-    """Divides in doubles."""
+    """Divides in double precision. Division by zero gives infinities and NaNs."""
     if b == 0.0:
         return math.nan if a != a or a == 0.0 else math.copysign(math.inf, a) * math.copysign(1.0, b)
     return a / b
@@ -133,7 +146,7 @@ def fused(kind: str, a: float, b: float, c: float) -> float:
         rest = total - product
         error = (product - (total - rest)) + (c - rest)
         if error != 0.0:
-            # Rounded to odd, the double keeps what a second rounding needs.
+            # Rounded to odd, so that rounding the double again is correct.
             (bits,) = struct.unpack("q", struct.pack("d", total))
             if not bits & 1:
                 total = math.nextafter(total, math.copysign(math.inf, error))
@@ -143,13 +156,14 @@ def fused(kind: str, a: float, b: float, c: float) -> float:
     if top == 0:
         return 0.0
     try:
-        return top / (a_bottom * b_bottom * c_bottom)  # of two ints: rounded once
+        return top / (a_bottom * b_bottom * c_bottom)  # a quotient of two integers is rounded once
     except OverflowError:
         return math.inf if top > 0 else -math.inf
 
 
 def divided(kind: str, a: float, b: float) -> tuple[float, float]:
-    """Returns ``a // b`` and ``a % b`` of floats as Python computes them, in a type's own arithmetic."""
+    """Returns ``a // b`` and ``a % b`` of floats as Python computes them, with each step rounded to the type
+    ``kind``."""
     rounded = ROUND[kind]
     if a != a or b != b or math.isinf(a) or b == 0.0:
         return (rounded(divide(a, b)) if b == 0.0 else math.nan), math.nan
@@ -171,7 +185,8 @@ def divided(kind: str, a: float, b: float) -> tuple[float, float]:
 
 
 def power(a: int, exponent: int) -> int:
-    """Returns an integer's power modulo 2**64; of a negative exponent the integer part, and 0 of the base 0."""
+    """Returns a power of an integer modulo 2**64. For a negative exponent, returns the integer part, and 0 for the base
+    0."""
     if exponent < 0:
         return (1 if exponent % 2 == 0 else a) if a in (1, -1) else 0
     return pow(a, exponent, 2**64)
@@ -196,15 +211,34 @@ _FLOAT: dict[str, Callable[[float, float], float]] = {
 }
 
 
+def _of_complex(name: str, kind: str) -> Callable[[complex, complex], complex] | None:
+    """Returns an operator on complex numbers. Each product and each sum of parts is rounded."""
+    rounded = ROUND[PARTS[kind]]
+    if name in ("Add", "Sub"):
+        of_parts = _FLOAT[name]
+        return lambda a, b: complex(rounded(of_parts(a.real, b.real)), rounded(of_parts(a.imag, b.imag)))
+    if name != "Mult":
+        return None
+
+    def multiply(a: complex, b: complex) -> complex:
+        real = rounded(rounded(a.real * b.real) - rounded(a.imag * b.imag))
+        return complex(real, rounded(rounded(a.real * b.imag) + rounded(a.imag * b.real)))
+
+    return multiply
+
+
 _UNARY: dict[str, Callable[[Any], Any]] = {"USub": operator.neg, "UAdd": operator.pos, "Invert": operator.invert}
 
 
 @functools.cache
 def binary(name: str, left: str, right: str, result: str) -> Callable[[Any, Any], Any] | None:
-    """Returns an operator on numbers that have been converted to ``left`` and ``right``; None if there is none."""
+    """Returns the function of a binary operator. Its operands must have been converted to ``left`` and ``right``. None
+    if the interpreter has no such function."""
     if result in FLOATS:
         if name in ("FloorDiv", "Mod"):
             place = int(name == "Mod")
+            if result in narrow.FORMATS:  # computed in f32, and rounded once
+                return lambda a, b: ROUND[result](divided("f32", a, b)[place])
             return lambda a, b: divided(result, a, b)[place]
         of_floats = _FLOAT.get(name)
         if of_floats is None:
@@ -213,6 +247,8 @@ def binary(name: str, left: str, right: str, result: str) -> Callable[[Any, Any]
             return of_floats
         rounded = ROUND[result]
         return lambda a, b: rounded(of_floats(a, b))
+    if result in PARTS:
+        return _of_complex(name, result)
     if result == "bool_":
         return _INTEGER[name] if name in ("BitAnd", "BitOr", "BitXor") else None
     wrapped = WRAP.get(result)
@@ -225,7 +261,8 @@ def binary(name: str, left: str, right: str, result: str) -> Callable[[Any, Any]
 
 
 def _shift(name: str, result: str, wrapped: Callable[[int], int]) -> Callable[[int, int], int]:
-    """Shifts as if one bit at a time. A count below 0 is a large unsigned number."""
+    """Returns a shift that has the result of repeated shifts by one bit. A negative count acts as a large unsigned
+    number."""
     bits = BITS[result]
     if name == "LShift":
         return lambda a, b: wrapped(a << b) if 0 <= b < bits else 0
@@ -234,7 +271,7 @@ def _shift(name: str, result: str, wrapped: Callable[[int], int]) -> Callable[[i
 
 def unary(name: str, result: str) -> Callable[[Any], Any] | None:
     """Returns an operator on a number that has been converted to its result's type; None if there is none."""
-    if result in FLOATS:
+    if result in FLOATS or result in PARTS:
         return _UNARY.get(name) if name != "Invert" else None
     wrapped = WRAP.get(result)
     of_integers = _UNARY.get(name)
@@ -246,10 +283,8 @@ def unary(name: str, result: str) -> Callable[[Any], Any] | None:
 def bits_of(kind: str, value: Any) -> int:
     """Returns the bits of a number as an unsigned integer."""
     match kind:
-        case "f16":
-            return int.from_bytes(struct.pack("<e", value), "little")
-        case "bf16":
-            return int.from_bytes(struct.pack("<f", value), "little") >> 16
+        case _ if kind in narrow.FORMATS:
+            return narrow.bits_of(kind, value)
         case "f32":
             return int.from_bytes(struct.pack("<f", value), "little")
         case "f64":

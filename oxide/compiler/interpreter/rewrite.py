@@ -1,7 +1,8 @@
-"""Rewrites a typed function as Python that computes with the numbers of kernels.
+"""Rewrites a typed function as Python code that computes with the numbers of kernels.
 
-Each operator and call of the kernel's language becomes a call of a helper, which is a global of the new function;
-names, statements and places stay. So a debugger shows the function as it is written, with its own variables.
+Each operator and call of the kernel's language becomes a call of a helper, which is a global of the new function.
+Names, statements and source places stay the same. So a debugger shows the function as it is written, with its own
+variables.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import ast
 import builtins
 from collections.abc import Callable, Iterable
-from itertools import chain
 from types import FunctionType, ModuleType
 from typing import Any, Final, final
 
@@ -17,24 +17,21 @@ import numpy as np
 
 from oxide.compiler.check.conveniences import compiled
 from oxide.compiler.source.source import closure_values
-from oxide.compiler.source.typings import Signature, TypedFunction
+from oxide.compiler.source.typings import Call, Signature, TypedFunction
 from oxide.language import debug, thread
 
 from .functions import Coordinates, Refused, fail, helper_for, is_none, print_line
 from .memory import ConstantArray
-from .numbers import CONVERT, FLOATS, INTEGERS, Convert, binary, conversion, fused, unary
+from .native import Native, NativeArguments
+from .numbers import CONVERT, FLOATS, INTEGERS, PARTS, Convert, binary, conversion, fused, unary
 from .threads import MARK
-
-Native = Callable[[str, dict[str, Any], tuple[str, ...], str], Callable[..., Any]]
-"""Returns a compiled function of scalars: for an expression of ``x0``, ``x1``, …, the outside objects that it names,
-the types of the arguments, and that of the result."""
 
 _UNKNOWN: Final = object()
 
 
 @final
 class Interpreter:
-    """The functions of one kernel, rewritten when they are first called."""
+    """Rewrites the functions of one kernel, and keeps the results."""
 
     def __init__(self, kernel: str, *, fma: bool, native: Native) -> None:
         self.kernel, self.fma, self.native = kernel, fma, native
@@ -42,16 +39,16 @@ class Interpreter:
         self._pending: list[TypedFunction] = []
 
     def function(self, typed: TypedFunction) -> Callable[..., Any]:
-        """Returns a function rewritten, with all that it calls. Raises ``Refused``."""
+        """Returns a rewritten function, after rewriting all functions that it calls. Raises ``Refused``."""
         self.callee(typed)
         while self._pending:
             each = self._pending.pop()
-            _refuse_complex(each)
             self._functions[id(each)] = each, _Rewriter(self, each).function()
         return self._functions[id(typed)][1]
 
     def callee(self, typed: TypedFunction) -> Callable[..., Any]:
-        """Returns a device function to be called with arguments of any number type: it converts them and its result."""
+        """Returns a function that calls a device function, which need not be rewritten yet. It converts the arguments,
+        which may have any number types, and the result."""
         if id(typed) not in self._functions:
             self._functions[id(typed)] = typed, _unready
             self._pending.append(typed)
@@ -67,13 +64,6 @@ class Interpreter:
             return returned if result is None else result(returned)
 
         return call
-
-
-def _refuse_complex(typed: TypedFunction) -> None:
-    kinds = {*typed.parameters, typed.result, *typed.types.values(), *chain.from_iterable(typed.variables.values())}
-    if kinds & {"c64", "c128"}:
-        name, code = typed.original.__name__, typed.original.__code__
-        raise Refused(f"{name}, which computes with complex numbers,", code.co_filename, code.co_firstlineno)
 
 
 def _unready(*args: Any) -> Any:
@@ -101,6 +91,8 @@ class _Rewriter(ast.NodeTransformer):
         self._names: dict[Any, str] = {}
         self._kept: list[Any] = []
         self._numbers = 0
+        self._path: list[int] = []
+        """The numbers of the nodes that are being visited, the outermost first."""
         self.outer: dict[str, Any] = {**vars(builtins), **function.__globals__, **dict(closure_values(function))}
         definition = typed.definition
         self.locals = {argument.arg for argument in definition.args.args}
@@ -115,6 +107,13 @@ class _Rewriter(ast.NodeTransformer):
         made = compiled(original, definition)
         names = {**original.__globals__, **self.helpers}
         return FunctionType(made.__code__, names, made.__name__, None, made.__closure__)
+
+    def visit(self, node: ast.AST) -> Any:
+        self._path.append(_number(node))
+        try:
+            return super().visit(node)
+        finally:
+            self._path.pop()
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         node.body = [part for each in node.body for part in self._statements(each)]
@@ -137,7 +136,7 @@ class _Rewriter(ast.NodeTransformer):
     # Helpers
 
     def _helper(self, value: Any, name: str, key: Any = None) -> ast.expr:
-        """Returns the name of a global that holds a helper."""
+        """Makes a helper a global of the new function, and returns its name. Helpers with equal keys share a global."""
         known = self._names.get(key) if key is not None else None
         if known is None:
             self._numbers += 1
@@ -158,8 +157,12 @@ class _Rewriter(ast.NodeTransformer):
     def _converted(self, new: ast.expr, convert: Convert | None, kind: str) -> ast.expr:
         return new if convert is None else self._call(convert, f"as_{kind}", [new], new, ("convert", kind))
 
+    def _from(self, new: ast.expr, own: str, kind: str) -> ast.expr:
+        """Returns an expression of the type ``own`` converted to another."""
+        return self._converted(new, conversion(own, kind) if own else CONVERT.get(kind), kind)
+
     def _joined(self, node: ast.expr) -> ast.expr:
-        """Returns an operand of a conditional expression, converted to the type of the whole."""
+        """Returns an operand of a conditional expression, converted to the type of the whole expression."""
         kind = self.typed.joined.get(_number(node), "")
         return self._converted(self.visit(node), conversion(self.kind(node), kind) if kind else None, kind)
 
@@ -181,12 +184,13 @@ class _Rewriter(ast.NodeTransformer):
 
     def visit_Constant(self, node: ast.Constant) -> ast.AST:
         kind = self.kind(node)
-        if kind and isinstance(node.value, bool | int | float):
+        if kind and isinstance(node.value, bool | int | float | complex):
             return ast.copy_location(_literal(CONVERT[kind](node.value)), node)
         return node
 
     def _outside(self, node: ast.expr) -> ast.expr | None:
-        """Returns what stands for an outside number, array or coordinate; None for anything else."""
+        """Returns the expression that replaces an outside number, array or coordinate. None for any other
+        expression."""
         number = _number(node)
         if number in self.typed.arrays:
             array = ConstantArray(self.typed.constants[number], self.typed.arrays[number])
@@ -204,10 +208,19 @@ class _Rewriter(ast.NodeTransformer):
             return node
         if node.id not in self.locals:
             return self._outside(node) or node
-        kind = self.kind(node)
+        kind = self.kind(node) or self._type_read(node.id)
         if kind and self.typed.variables.get(node.id, {kind}) != {kind}:
             return self._converted(node, CONVERT[kind], kind)
         return node
+
+    def _type_read(self, name: str) -> str:
+        """Returns the type that a variable has where it is read; "" if it is no scalar or not known."""
+        reads = self.typed.reads.get(name, {})
+        for number in reversed(self._path):
+            if number in reads:
+                return reads[number]
+        kinds = {*reads.values()}
+        return kinds.pop() if len(kinds) == 1 else ""
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
         if isinstance(node.ctx, ast.Load):
@@ -215,7 +228,7 @@ class _Rewriter(ast.NodeTransformer):
             if found is not None:
                 return found
             if self.resolve(node) is not _UNKNOWN:
-                return node  # of a module, whose names stay
+                return node  # attributes of modules stay as written
         node.value = self.visit(node.value)
         return node
 
@@ -233,7 +246,7 @@ class _Rewriter(ast.NodeTransformer):
     def _binary(
         self, op: ast.operator, left: ast.expr, right: ast.expr, signature: Signature, node: ast.AST
     ) -> ast.expr:
-        """Returns the call that computes an operator."""
+        """Returns the call that computes a binary operator."""
         name, result = type(op).__name__, signature.result
         if name in ("Add", "Sub") and (found := self._fused(name, left, right, signature, node)) is not None:
             return found
@@ -243,12 +256,8 @@ class _Rewriter(ast.NodeTransformer):
         new_left, new_right = self.visit(left), self.visit(right)
         if base is None:
             return self._native_operator(op, (new_left, left_kind), (new_right, right_kind), signature, node)
-        to_left, to_right = (
-            conversion(left_kind, first) if left_kind else CONVERT.get(first),
-            conversion(right_kind, second) if right_kind else CONVERT.get(second),
-        )
         key = "binary", name, first, second, result
-        arguments = self._converted(new_left, to_left, first), self._converted(new_right, to_right, second)
+        arguments = self._from(new_left, left_kind, first), self._from(new_right, right_kind, second)
         return self._call(base, name.lower(), arguments, node, key)
 
     def _native_operator(
@@ -259,26 +268,23 @@ class _Rewriter(ast.NodeTransformer):
         signature: Signature,
         node: ast.AST,
     ) -> ast.expr:
-        operands = [left, right]
-        if not (signature.result and left[1] and right[1]):
+        if not (signature.result and all(signature.arguments)):
             raise self.refuse(node, f"the operator of {ast.unparse(node)}")
-        texts, kinds, given = list[str](), list[str](), list[ast.expr]()
-        for each, kind in operands:
-            if isinstance(each, ast.Constant):
-                texts.append(repr(each.value))
+        arguments, texts = NativeArguments(), list[str]()
+        for (new, own), kind in zip((left, right), signature.arguments, strict=True):
+            if isinstance(new, ast.Constant) and kind not in PARTS:
+                texts.append(arguments.constant(new.value))
             else:
-                texts.append(f"x{len(kinds)}")
-                kinds.append(kind)
-                given.append(each)
-        symbol = _SYMBOLS[type(op).__name__]
-        text = f"({texts[0]}) {symbol} ({texts[1]})"
-        called = self.interpreter.native(text, {}, tuple(kinds), signature.result)
-        return self._call(called, type(op).__name__.lower(), given, node)
+                texts.append(arguments.scalar(self._from(new, own, kind), kind))
+        text = f"({texts[0]}) {_SYMBOLS[type(op).__name__]} ({texts[1]})"
+        called = arguments.function(self.interpreter.native, text, signature.result)
+        return self._call(called, type(op).__name__.lower(), arguments.given, node)
 
     def _fused(
         self, name: str, left: ast.expr, right: ast.expr, signature: Signature, node: ast.AST
     ) -> ast.expr | None:
-        """Returns a sum that contains a product as a fused multiply-add, by the rules of ``contraction``."""
+        """Returns the fused multiply-add for a sum that contains a product, by the rules of ``contraction``. None for
+        any other sum."""
         kind = signature.result
         if not self.interpreter.fma or kind not in ("f32", "f64") or set(signature.arguments) != {kind}:
             return None
@@ -304,8 +310,7 @@ class _Rewriter(ast.NodeTransformer):
         return self._operand(node.left, first), self._operand(node.right, second)
 
     def _operand(self, node: ast.expr, kind: str) -> ast.expr:
-        own = self.kind(node)
-        return self._converted(self.visit(node), conversion(own, kind) if own else CONVERT.get(kind), kind)
+        return self._from(self.visit(node), self.kind(node), kind)
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.AST:
         number = _number(node)
@@ -335,7 +340,7 @@ class _Rewriter(ast.NodeTransformer):
         wanted: list[set[str]] = [set() for _ in operands]
         for place, signature in enumerate(signatures[: len(node.ops)]):
             # Integers compare by their numbers, whatever their types.
-            if any(kind in FLOATS for kind in signature.arguments):
+            if any(kind in FLOATS or kind in PARTS for kind in signature.arguments):
                 for side, kind in enumerate(signature.arguments):
                     if conversion(self.kind(operands[place + side]), kind) is not None:
                         wanted[place + side].add(kind)
@@ -362,7 +367,7 @@ class _Rewriter(ast.NodeTransformer):
     def visit_AugAssign(self, node: ast.AugAssign) -> ast.AST | list[ast.stmt]:
         signatures = self.typed.operations.get(_number(node))
         if not signatures:
-            return node  # never reached
+            return node  # never reached, or of known integers, whose arithmetic is Python's
         before: list[ast.stmt] = []
         target = node.target
         if isinstance(target, ast.Attribute):
@@ -371,7 +376,7 @@ class _Rewriter(ast.NodeTransformer):
             target.value = self._once(target.value, before)
             target.slice = self._once(target.slice, before)
         old = _loaded(target)
-        # Only the operator itself takes two numbers.
+        # Of the signatures here, only that of the operator itself has two numbers.
         of_two = [each for each in signatures if len(each.arguments) == 2 and all(each.arguments)]
         value = self._binary(node.op, old, node.value, of_two[0] if of_two else signatures[0], node)
         if isinstance(target, ast.Attribute | ast.Subscript):
@@ -380,7 +385,8 @@ class _Rewriter(ast.NodeTransformer):
         return [*before, made] if before else made
 
     def _once(self, node: ast.expr, before: list[ast.stmt]) -> ast.expr:
-        """Returns an expression that has the node's value at the statement's beginning."""
+        """Returns an expression for the value that the node has before the statement. Appends to ``before`` the
+        assignment of a new variable, if one is needed."""
         new: ast.expr = self.visit(node)
         if isinstance(new, ast.Name | ast.Constant):
             return new
@@ -428,31 +434,41 @@ class _Rewriter(ast.NodeTransformer):
                 node.args, node.keywords = arguments, keywords
                 return node
             if made is None:
-                return self._native_call(node, callee, call.signature, arguments)
+                return self._native_call(node, callee, call, arguments, keywords)
             new = self._call(made, getattr(callee, "__name__", "call"), arguments, node)
         assert isinstance(new, ast.Call)
         new.keywords = keywords
         return new
 
-    def _native_call(self, node: ast.Call, callee: Any, signature: Signature, arguments: list[ast.expr]) -> ast.expr:
+    def _native_call(
+        self, node: ast.Call, callee: Any, call: Call, new: list[ast.expr], keywords: list[ast.keyword]
+    ) -> ast.expr:
         """Returns the call of a compiled function of scalars, as its result is that of a library's own code."""
-        kinds = signature.arguments
+        kinds, result = call.signature.arguments[: len(new)], call.signature.result
+        # Named arguments come in the function's order, and one that the call leaves out has no scalar type.
+        of_names = [kind for kind in call.signature.arguments[len(new) :] if kind]
+        fits = len(kinds) == len(new) and len(of_names) == len(keywords) and len({*of_names}) <= 1 and bool(result)
         shown = ast.unparse(node.func)
-        fits = not node.keywords and len(arguments) == len(kinds) and all(kinds) and bool(signature.result)
         if not fits or isinstance(callee, ModuleType) or not callable(callee):
             raise self.refuse(node, f"{shown}(…)")
-        texts, given, passed = list[str](), list[ast.expr](), list[str]()
-        for argument, kind in zip(arguments, kinds, strict=True):
+        arguments, texts = NativeArguments(), list[str]()
+        arguments.names["called"] = callee
+        for place, (argument, own, kind) in enumerate(zip(new, map(self.kind, node.args), kinds, strict=True)):
             if isinstance(argument, ast.Constant) and kind in INTEGERS:
-                texts.append(repr(argument.value))
+                texts.append(arguments.constant(argument.value))
+            elif kind:
+                texts.append(arguments.scalar(self._from(argument, own, kind), kind))
             else:
-                texts.append(f"x{len(passed)}")
-                passed.append(kind)
-                given.append(argument)
+                text = arguments.of_tuple(argument, call.tuples[place]) if place in call.tuples else None
+                if text is None:
+                    raise self.refuse(node, f"{shown}(…)")
+                texts.append(text)
+        for keyword, given, kind in zip(keywords, node.keywords, of_names, strict=True):
+            value = self._from(keyword.value, self.kind(given.value), kind)
+            texts.append(f"{keyword.arg}={arguments.scalar(value, kind)}")
         # As many numbers as a function of any type has: NumPy's names are those of math.
-        text = f"called({', '.join(texts)})"
-        called = self.interpreter.native(text, {"called": callee}, tuple(passed), signature.result)
-        return self._call(called, getattr(callee, "__name__", "call"), given, node)
+        called = arguments.function(self.interpreter.native, f"called({', '.join(texts)})", result)
+        return self._call(called, getattr(callee, "__name__", "call"), arguments.given, node)
 
 
 def _number(node: ast.AST) -> int:
@@ -468,7 +484,7 @@ def _literal(value: Any) -> ast.expr:
 
 
 def _loaded(node: ast.expr) -> ast.expr:
-    """Returns a copy of the target of an assignment that reads it."""
+    """Returns an expression that reads the target of an assignment."""
     new: Any = _copied(node)
     new.ctx = ast.Load()
     made: ast.expr = new

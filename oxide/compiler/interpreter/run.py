@@ -1,4 +1,4 @@
-"""Runs a launch of a kernel that is interpreted."""
+"""Runs a launch of an interpreted kernel."""
 
 from __future__ import annotations
 
@@ -7,24 +7,27 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
+from oxide.compiler.signature.complex_parameters import Parts
 from oxide.compiler.signature.generic_parameters import Lifted
 from oxide.compiler.signature.signature import Closed, Parameter
 from oxide.compiler.signature.tuples import Fields
 from oxide.compiler.source.source import located_in
 from oxide.compiler.source.typings import TypedFunction
 from oxide.errors import LaunchError
+from oxide.language import narrow
 
 from .functions import Refused
 from .memory import AtomicSlice, DisjointSlice, Memory, Slice
+from .native import Native
 from .numbers import CONVERT, FLOATS
-from .rewrite import FunctionValue, Interpreter, Native
+from .rewrite import FunctionValue, Interpreter
 from .threads import Fault, Launch, Triple, run_alone, run_together
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class TypedKernel:
-    """What the interpreter knows of a kernel for certain types."""
+    """The front end's results that the interpreter needs, for a kernel and certain types."""
 
     name: str
     function: TypedFunction
@@ -32,19 +35,20 @@ class TypedKernel:
     fma: bool
     """True if products are fused into sums."""
     goes_on: bool
-    """True if a thread goes on after a fault, as others may wait for it."""
+    """True if a thread continues after a fault, because other threads may wait for it."""
     suspends: bool
-    """True if the threads of a block or a warp meet."""
+    """True if the threads of a block or a warp synchronise."""
     cooperative: bool
-    """True if the threads of the grid meet."""
+    """True if the threads of the grid synchronise."""
 
 
 @final
 class InterpretedKernel:
-    """A kernel for certain types as Python functions."""
+    """A kernel for certain types, rewritten as Python functions."""
 
     def __init__(self, kernel: TypedKernel, native: Native) -> None:
-        """Rewrites the kernel and all that it calls. Raises ``LaunchError`` for what cannot be interpreted."""
+        """Rewrites the kernel and all functions that it calls. Raises ``LaunchError`` for a construct that cannot be
+        interpreted."""
         self._kernel = kernel
         interpreter = Interpreter(kernel.name, fma=kernel.fma, native=native)
         try:
@@ -62,10 +66,11 @@ class InterpretedKernel:
         *,
         limit: int | None = None,
     ) -> Fault | None:
-        """Runs a launch to its end. Returns its first fault.
+        """Runs a launch to its end. Returns its first fault, or None.
 
-        ``values`` are in the order of the parameters: a number, the numbers of a tuple or of a function, or an address
-        and the lengths of a slice's axes. ``limit`` bounds the accesses to memory: ``TooLong`` past it.
+        ``values`` are in the order of the parameters: a scalar's number, the numbers of a tuple or of a function, or a
+        slice's address and the lengths of its axes. ``limit`` bounds the accesses to memory: beyond it, raises
+        ``TooLong``.
         """
         kernel = self._kernel
         launch = Launch(grid, block, shared_bytes, kernel.goes_on)
@@ -87,11 +92,10 @@ class InterpretedKernel:
 def _argument(parameter: Closed, value: Any) -> Any:
     assert isinstance(parameter, Parameter), "numba-cuda's arrays are refused before"
     if isinstance(parameter.lifted, Lifted):
-        numbers = zip(parameter.lifted.parts, value, strict=True)
-        return FunctionValue(tuple(_number(part, number) for part, number in numbers))
+        words = iter(value)
+        return FunctionValue(tuple(_element(part, words) for part in parameter.lifted.parts))
     if parameter.lifted is not None:
-        assert isinstance(parameter.lifted, Fields), "complex numbers are refused before"
-        return _tuple(parameter.lifted, iter(value))
+        return _element(parameter, iter(value))
     if parameter.kind == "scalar":
         return _number(parameter, value)
     address, *shape = value
@@ -104,19 +108,19 @@ def _argument(parameter: Closed, value: Any) -> Any:
 
 
 def _number(parameter: Parameter, word: Any) -> Any:
-    """Returns a number as the interpreter has it. The word of an ``f16`` or ``bf16`` is its bits."""
+    """Returns a number as the interpreter has it. The word of a narrow float is its bits."""
     kind = parameter.scalar.name
-    if kind in ("f16", "bf16"):
-        import numpy as np
-
-        bits = np.uint16(word)
-        return float(bits.view(np.float16)) if kind == "f16" else float((np.uint32(bits) << 16).view(np.float32))
+    if kind in narrow.FORMATS:
+        return narrow.number_of(kind, word)
     return CONVERT[kind](float(word) if kind in FLOATS else int(word))
 
 
-def _tuple(fields: Fields, words: Iterator[Any]) -> Any:
-    elements = [
-        _tuple(element.lifted, words) if isinstance(element.lifted, Fields) else _number(element, next(words))
-        for element in fields.elements
-    ]
-    return fields.made_of(*elements) if fields.names else tuple(elements)
+def _element(parameter: Parameter, words: Iterator[Any]) -> Any:
+    """Returns a number or a tuple as the interpreter has it, from the next of the words."""
+    fields = parameter.lifted
+    if isinstance(fields, Fields):
+        elements = [_element(element, words) for element in fields.elements]
+        return fields.made_of(*elements) if fields.names else tuple(elements)
+    if isinstance(fields, Parts):
+        return complex(*(_number(part, next(words)) for part in fields.parts))
+    return _number(parameter, next(words))

@@ -89,12 +89,17 @@ def _together(name: str, value: Any, combine: Callable[[dict[int, Any]], dict[in
     some cannot."""
 
     def combined(brought: dict[int, Any]) -> dict[int, Any]:
-        return combine(brought) if len(brought) == LANES else dict.fromkeys(brought)
+        if len(brought) < LANES or len({place for place, _ in brought.values()}) > 1:
+            return dict.fromkeys(brought)
+        return combine({lane: given for lane, (_, given) in brought.items()})
 
     site = FaultSite(f"tensor.{name}()", *here())
-    found = current().meet(Meeting("warp", site, value, combined, _EVERY_LANE))
+    found = current().meet(Meeting("warp", site, (site, value), combined, _EVERY_LANE))
     if found is None:
-        problem = f"tensor.{name}(…) needs all 32 lanes of the warp, and some have returned or do not exist"
+        problem = (
+            f"tensor.{name}(…) needs all 32 lanes of the warp at this call, and some have returned, do not exist, or "
+            "make another call"
+        )
         current().mistake(f"tensor.{name}()", problem)
     return found
 

@@ -1,8 +1,8 @@
-"""Threads of a launch that is interpreted: where the running one is, its faults, and the meetings of several.
+"""Threads of an interpreted launch: the current thread, its faults, and the synchronisation of threads.
 
-Each thread of a block whose threads meet is a thread of Python, of which one runs at a time: it hands over where it
-waits. So a debugger stops in it as in any function, at any depth of calls. Threads that never meet run one after the
-other in the thread that launches.
+If the threads of a kernel synchronise, each of them runs in a Python thread of its own. Only one Python thread runs at
+a time, until it waits or ends and hands over control. So a debugger stops in it as in any function, at any depth of
+calls. If the threads never synchronise, they run one after the other in the Python thread that launches.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from oxide.compiler.source.faults import FaultSite
 Triple: TypeAlias = tuple[int, int, int]
 
 MARK = "__oxide_interpreted__"
-"""The global that marks the functions that are interpreted."""
+"""The global variable that marks interpreted functions."""
 
 
 class Leave(BaseException):
-    """Ends a thread of the kernel."""
+    """Raised to end a thread of the kernel."""
 
 
 @final
@@ -41,7 +41,8 @@ class Fault:
     thread: Triple = (0, 0, 0)
     claimed: int = 1
     other: FaultSite | None = None
-    """The second place of threads that wait for one another for ever; ``length`` says how they do."""
+    """The second place, if threads wait for one another for ever. ``length`` then says how they wait (see
+    ``DIVERGENT``)."""
     others: tuple[tuple[int, int], ...] = ()
     """The index and the length of each other axis of the access."""
 
@@ -49,19 +50,21 @@ class Fault:
 @final
 @dataclass(slots=True)
 class Launch:
-    """A launch while it runs."""
+    """The state of a launch that is running."""
 
     grid: Triple
     block: Triple
     shared_bytes: int
     goes_on: bool
-    """True if a thread goes on after a fault, as others may wait for it."""
+    """True if a thread continues after a fault, because other threads may wait for it."""
     fault: Fault | None = None
     accesses: int | None = None
-    """How many more accesses the launch may make, and threads it may have; None if there is no limit."""
+    """The number of accesses that the launch may still make; None if there is no limit. A new thread counts as an
+    access."""
 
     def spend(self, accesses: int = 1) -> None:
-        """Counts an access or a thread, or the ``accesses`` that take as long. Raises ``TooLong`` past the limit."""
+        """Counts accesses, or work that takes as long as that many accesses. Raises ``TooLong`` if the limit is
+        exceeded."""
         if self.accesses is not None:
             self.accesses -= accesses
             if self.accesses < 0:
@@ -69,12 +72,16 @@ class Launch:
 
 
 class TooLong(Exception):
-    """Raised by a launch that makes more accesses than the limit allows."""
+    """Raised when a launch makes more accesses than its limit."""
 
 
 @final
 class Meeting:
-    """What a thread waits for: ``kind`` is "block", "grid" or "warp", ``value`` what it brings."""
+    """A synchronisation that a thread waits for: a barrier or a warp operation.
+
+    ``kind`` is "block", "grid" or "warp". ``value`` is the thread's own value. ``combine`` computes the results from
+    the values of all threads.
+    """
 
     __slots__ = ("combine", "kind", "mask", "site", "value")
 
@@ -92,15 +99,15 @@ class Thread:
         self.launch = launch
         self.block_idx, self.thread_idx = block, thread
         self.shared = shared
-        """The shared arrays of its block."""
+        """The shared arrays of the thread's block."""
         self.local: dict[Any, Any] = {}
-        """Its own arrays, by the place that declares them."""
+        """The thread's local arrays, by the place of their declaration."""
         self.worker: Worker | None = None
         launch.spend()
 
     @property
     def number(self) -> int:
-        """The thread's number in its block, x fastest."""
+        """Returns the thread's number in its block, counted with x fastest."""
         (x, y, z), (width, height, _) = self.thread_idx, self.launch.block
         return x + width * (y + height * z)
 
@@ -117,7 +124,7 @@ class Thread:
         place: tuple[str, int] | None = None,
         others: tuple[tuple[int, int], ...] = (),
     ) -> None:
-        """Records an access outside. The thread leaves, or goes on if others may wait for it."""
+        """Records an access out of bounds. Then ends the thread, unless threads continue after faults."""
         site = FaultSite(parameter, *(place or here()), None, axis, 1 + len(others))
         found = tuple((_wrapped(each), size) for each, size in others)
         self._record(Fault(site, _wrapped(index), length, others=found))
@@ -125,13 +132,13 @@ class Thread:
             raise Leave
 
     def mistake(self, what: str, problem: str) -> None:
-        """Records a fault without an index, after which the thread leaves, or goes on if others may wait for it."""
+        """Records a fault that has no index. Then ends the thread, unless threads continue after faults."""
         self._record(Fault(FaultSite(what, *here(), problem)))
         if not self.launch.goes_on:
             raise Leave
 
     def fail(self, message: str) -> None:
-        """Records a failed assertion and leaves."""
+        """Records a failed assertion and ends the thread."""
         self._record(Fault(FaultSite("", *here(), message)))
         raise Leave
 
@@ -141,7 +148,7 @@ class Thread:
             self.launch.fault = fault
 
     def meet(self, meeting: Meeting) -> Any:
-        """Waits for the other threads of a meeting. Returns what it gives this thread."""
+        """Waits until a synchronisation is complete. Returns this thread's result."""
         assert self.worker is not None, "the front end knows which threads meet"
         self.launch.spend(_ACCESSES_OF_MEETING)
         return self.worker.wait(meeting)
@@ -152,19 +159,19 @@ def _wrapped(index: int) -> int:
 
 
 _ACCESSES_OF_MEETING = 20
-"""The accesses to memory that take as long as two hand-overs between threads of Python."""
+"""The number of memory accesses that take as long as two switches between Python threads."""
 
 _local = threading.local()
 
 
 def current() -> Thread:
-    """Returns the kernel's thread that runs in this thread of Python."""
+    """Returns the kernel's thread that this Python thread runs."""
     found: Thread = _local.thread
     return found
 
 
 def here() -> tuple[str, int]:
-    """Returns the file and line of the kernel that run."""
+    """Returns the file and the line of the kernel's code that is being executed."""
     frame = sys._getframe(1)
     while frame.f_back is not None and MARK not in frame.f_globals:
         frame = frame.f_back
@@ -173,9 +180,10 @@ def here() -> tuple[str, int]:
 
 @final
 class Worker:
-    """A thread of Python that runs threads of the kernel one after the other, each between two hand-overs.
+    """A Python thread that runs threads of the kernel, one after the other. ``step`` hands control to it, and it hands
+    control back when the kernel's thread waits or ends.
 
-    Two locks hand over: a worker waits for its own, and the thread that launches waits for ``back``.
+    Each side waits for a lock: the worker for its own, and the thread that launches for ``back``.
     """
 
     def __init__(self, body: Callable[[], object], back: Any, trace: Any) -> None:
@@ -191,19 +199,19 @@ class Worker:
         self._os_thread.start()
 
     def begin(self, thread: Thread) -> Worker:
-        """Takes a new thread of the kernel, which ``step`` then runs."""
+        """Assigns a new thread of the kernel to this worker. ``step`` then runs it."""
         self.thread, thread.worker = thread, self
         self.ended = False
         return self
 
     def step(self) -> None:
-        """Runs the thread up to its next meeting or to its end."""
+        """Runs the kernel's thread up to its next synchronisation or its end."""
         self.meeting = None
         self._go.release()
         self._back.acquire()
 
     def close(self) -> None:
-        """Ends the thread where it waits, and the thread of Python."""
+        """Ends the kernel's thread if it is waiting, and then the Python thread."""
         self.stopped = True
         while not self.ended:
             self.step()
@@ -212,7 +220,7 @@ class Worker:
         self._os_thread.join()
 
     def interrupt(self) -> None:
-        """Has the thread, which runs, stop at its next line, and waits for that."""
+        """Stops the running thread of the kernel at its next line. Returns once it has stopped."""
         self.stopped = True
         number = self._os_thread.ident
         if number is not None:
@@ -220,7 +228,7 @@ class Worker:
         self._back.acquire()
 
     def wait(self, meeting: Meeting) -> Any:
-        """Hands over until a meeting is complete. Returns what it gives."""
+        """Hands control back until a synchronisation is complete. Returns this thread's result."""
         self.meeting = meeting
         self._back.release()
         self._go.acquire()
@@ -257,7 +265,7 @@ def places(shape: Triple) -> Iterator[Triple]:
 
 
 def run_alone(launch: Launch, body: Callable[[], object]) -> None:
-    """Runs the threads of a launch one after the other in this thread of Python."""
+    """Runs the threads of a launch one after the other in the calling Python thread."""
     outer = getattr(_local, "thread", None)
     try:
         for block in places(launch.grid):
@@ -271,7 +279,7 @@ def run_alone(launch: Launch, body: Callable[[], object]) -> None:
 
 
 def run_together(launch: Launch, body: Callable[[], object], *, cooperative: bool) -> None:
-    """Runs the threads of a launch whose threads meet: block by block, or all blocks of a cooperative launch."""
+    """Runs the threads of a launch that synchronise: block by block, or all blocks of a cooperative launch together."""
     blocks = list(places(launch.grid))
     back = allocate_lock()
     back.acquire()
@@ -294,7 +302,7 @@ def run_together(launch: Launch, body: Callable[[], object], *, cooperative: boo
 
 
 def _run_group(launch: Launch, workers: Sequence[Worker]) -> bool:
-    """Runs threads that may meet to their ends. Returns False if they wait for one another for ever."""
+    """Runs threads that synchronise until all have ended. Returns False if they wait for one another for ever."""
     running: Worker | None = None
     try:
         ready = list(workers)
@@ -312,12 +320,12 @@ def _run_group(launch: Launch, workers: Sequence[Worker]) -> bool:
         return True
     except BaseException:
         if running is not None and not running.ended and running.meeting is None:
-            running.interrupt()  # Ctrl-C came while it ran
+            running.interrupt()  # Ctrl-C interrupted the wait for this worker
         raise
 
 
 def _released(alive: Sequence[Worker]) -> list[Worker]:
-    """Gives the threads whose meetings are complete what they are given. Returns them."""
+    """Gives results to the threads whose synchronisation is complete. Returns these threads."""
     ready: list[Worker] = []
     if alive and all(_kind(worker) == "grid" for worker in alive) and _one_site(alive):
         return _give(alive)
@@ -337,7 +345,8 @@ def _released(alive: Sequence[Worker]) -> list[Worker]:
 
 
 def _released_lanes(warp: Sequence[Worker]) -> list[Worker]:
-    """Gives the lanes of a warp whose operation all lanes of its mask have come to what they are given."""
+    """Gives results to the lanes of a warp whose operation is complete: all lanes of its mask have reached it. Returns
+    these lanes."""
     ready: list[Worker] = []
     left = [worker for worker in warp if _kind(worker) == "warp"]
     while left:

@@ -1,17 +1,22 @@
-"""Views of slices in a kernel that is interpreted: ``MatrixView``, its rows, columns and tiles, and ``zip_exact``."""
+"""Views of slices in a kernel that is interpreted: ``MatrixView``, its rows, columns and tiles, and ``zip_exact``.
+
+Strides, places and sizes are signed words, as in compiled code: a ``u64`` of 2**63 or more is negative, so outside.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any, Protocol, final
 
+from .numbers import GREATEST, WRAP
 from .threads import current, here
 
-_GREATEST = 2**63 - 1
+_GREATEST = GREATEST["i64"]
+_signed = WRAP["i64"]
 
 
 class Matrix(Protocol):
-    """The slice that a view is of."""
+    """The properties of a slice that its views use."""
 
     @property
     def memory(self) -> Any: ...
@@ -25,22 +30,26 @@ class Matrix(Protocol):
 @final
 class MatrixView:
     def __init__(self, matrix: Matrix, stride: int) -> None:
-        self._matrix, self._stride = matrix, stride
+        self._matrix, self._stride = matrix, _signed(stride)
 
     def row(self, i: int, k: int) -> VectorView:
+        i, k = _signed(i), _signed(k)
         bad = self._problem(i, 0, 1, k)
         return VectorView(self._matrix, i * self._stride, k, 1, bad)
 
     def col(self, j: int, k: int) -> VectorView:
+        j, k = _signed(j), _signed(k)
         bad = self._problem(0, j, k, 1)
         return VectorView(self._matrix, j, k, self._stride, bad)
 
     def tile(self, row: int, col: int, rows: int, cols: int) -> TileView:
+        row, col, rows, cols = map(_signed, (row, col, rows, cols))
         bad = self._problem(row, col, rows, cols)
         return TileView(self._matrix, row * self._stride + col, (rows, cols), self._stride, bad)
 
     def _problem(self, row: int, col: int, rows: int, cols: int) -> tuple[Any, ...] | None:
-        """Returns what the use of a view reports if it is not inside: a name, an index, a length and a place."""
+        """Returns the fault that the use of a view reports if the view is out of bounds: a name, an index, a length and
+        a place. None if the view is in bounds."""
         stride, name, length = self._stride, self._matrix.shown, len(self._matrix)
         across = stride >= 0 and 0 <= cols <= stride and 0 <= col <= stride - cols
         down = row >= 0 and rows >= 0 and (rows == 0 or (row + rows - 1) * stride + col + cols <= length)
@@ -63,7 +72,7 @@ class _View:
         return self._bad is not None
 
     def report(self) -> None:
-        """Reports the use of a view that is None."""
+        """Records a fault if the view is None."""
         if self._bad is not None:
             what, index, length, place, axis = self._bad
             current().outside(what, index, length, axis, place)
@@ -81,7 +90,7 @@ class VectorView(_View):
         return self.count
 
     def at(self, index: int) -> Any:
-        """Returns an element that is inside."""
+        """Returns the element at an index, which must be in bounds."""
         return self._matrix.memory.get(self._first + index * self._stride)
 
     def __getitem__(self, index: int) -> Any:
@@ -150,6 +159,7 @@ def line_of(matrix: Matrix, index: int, axis: int) -> VectorView:
 def tile_of(matrix: Matrix, row: int, col: int, rows: int, cols: int) -> TileView:
     """Returns a tile of a slice of two axes."""
     height, width = matrix.shape
+    row, col, rows, cols = map(_signed, (row, col, rows, cols))
     bad = None
     for axis, (first, count, length) in reversed([*enumerate(((row, rows, height), (col, cols, width)))]):
         if not (0 <= count <= length and 0 <= first <= length - count):
@@ -159,12 +169,12 @@ def tile_of(matrix: Matrix, row: int, col: int, rows: int, cols: int) -> TileVie
 
 
 def zip_exact(*views: VectorView) -> Iterator[tuple[Any, ...]]:
-    """Iterates over views in step. Views of different lengths are a fault."""
+    """Iterates over views in lockstep. Records a fault if their lengths differ."""
     for view in views:
         view.report()
     equal = len({view.count for view in views}) == 1
     if not equal and not any(view.is_none for view in views):
-        # Unlike an assertion it ends the thread only if no other may wait for it.
+        # Unlike a failed assertion, this ends the thread only if no other thread may wait for it.
         current().mistake("", "zip_exact got views of different lengths")
     count = views[0].count if equal else 0
     return (tuple(view.at(index) for view in views) for index in range(count))

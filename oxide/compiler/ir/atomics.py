@@ -85,8 +85,8 @@ def _operation(symbol: str, operation: str, kind: str, scope: str, ordering: str
 
 
 def _half_sum(kind: str, scope: str, after: str) -> str:
-    """Returns the body of a sum of 16-bit floats: the GPU's instruction for f16, or a loop for system scope and for
-    bf16, which few processors can add."""
+    """Returns the body of an atomic addition of 16-bit floats. It is one instruction for f16. For system scope it is a
+    loop, and also for bf16, which few processors can add."""
     if kind == "f16" and scope != "system":
         return f"""  %number = bitcast i16 %value to half
   %before = atomicrmw fadd ptr %at, half %number {_SCOPES[scope]}monotonic, align 2
@@ -111,7 +111,7 @@ done:
 
 
 def _loop(operation: str, kind: str, after: str) -> str:
-    """Returns a read-modify-write with system scope, as a loop around a compare-exchange."""
+    """Returns the body of a read-modify-write with system scope, as a loop around a compare-exchange."""
     name, bits, size = _TYPES[kind]
     operator = operation.removeprefix("f") if kind[0] == "f" else operation
     if operation == "exchange":

@@ -1,9 +1,9 @@
 """Zero initialisation of a thread's local arrays.
 
 A small array is cleared by one store of the whole array. LLVM splits it into one store for each element, and drops
-these if the array lives in registers. For thousands of elements, LLVM's time grows with the square of their number. So
-a large array is cleared by a loop, ``oxide.clear.<bits>(address, words)``. A memset is no alternative: on a GPU it
-becomes a loop of single bytes.
+these stores if the array lives in registers. For thousands of elements, LLVM's time grows with the square of their
+number. So a large array is cleared by a loop, ``oxide.clear.<bits>(address, words)``. A memset is no alternative: on a
+GPU it becomes a loop of single bytes.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Collection
 
 LARGE = 256
-"""The number of elements from which on an array is cleared by a loop. No thread has so many registers."""
+"""An array of at least this many elements is cleared by a loop. No thread has so many registers."""
 
 
 def word_bits(size: int, alignment: int) -> int:
-    """Returns the bits of the widest word whose size divides ``size`` and ``alignment``, which are in bytes."""
+    """Returns the width in bits of the widest word whose size divides ``size`` and ``alignment``, both in bytes."""
     return 8 * next(width for width in (8, 4, 2, 1) if size % width == 0 and alignment % width == 0)
 
 

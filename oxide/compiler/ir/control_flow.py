@@ -2,7 +2,7 @@
 
 Immediate dominators are computed as by Cooper, Harvey and Kennedy, "A Simple, Fast Dominance Algorithm". Natural loops
 are found by their back edges: edges to a block that dominates their source. A ``ControlFlow`` describes the function as
-it was when it was made.
+it was when the ``ControlFlow`` was created.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Loop:
         return [self, *(inner for child in self.children for inner in child.within())]
 
     def chain(self, outer: Loop) -> list[Loop]:
-        """Returns the loops from this loop out to ``outer``, which contains it, both included."""
+        """Returns the loops from this loop out to ``outer``, both included. ``outer`` must contain this loop."""
         found = [self]
         while found[-1] is not outer:
             parent = found[-1].parent
@@ -152,10 +152,10 @@ def postorder(
 
 
 def copy_loop(function: Function, loop: Loop, suffix: str) -> dict[Value, Value]:
-    """Adds a copy of a loop. No block branches to the copy yet; it leaves to the loop's exit blocks.
+    """Adds a copy of a loop, with the same exit blocks. No block branches to the copy yet.
 
-    Returns the copies by the loop's blocks and instructions. Their names have the suffix. The copies of latches have no
-    loop metadata.
+    Returns the copy of each block and instruction of the loop. The copies' names end in the suffix. The copies of
+    latches have no loop metadata.
     """
     ordered = [block for block in function.blocks.values() if block in loop.blocks]
     copies: dict[Value, Value] = {block: Block(suffixed(block.name, suffix)) for block in ordered}

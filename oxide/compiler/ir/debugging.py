@@ -16,7 +16,7 @@ _TYPES = {"i": "i64", "d": "double", "s": "ptr"}
 
 
 def native_definitions(symbols: Collection[str]) -> str:
-    """Returns the CPU's definitions. Each line is one ``dprintf`` to standard output, so that lines do not
+    """Returns the CPU's definitions. A line is printed by one ``dprintf`` to standard output, so that lines do not
     interleave."""
     texts = []
     for name, items in _prints(symbols):
@@ -40,7 +40,8 @@ def native_definitions(symbols: Collection[str]) -> str:
 
 
 def ptx_definitions(symbols: Collection[str]) -> str:
-    """Returns a GPU's definitions. Each line is one ``vprintf``, which takes its items as a structure in memory."""
+    """Returns a GPU's definitions. A line is printed by one ``vprintf``, which takes the items as a structure in
+    memory."""
     texts = []
     for name, items in _prints(symbols):
         structure = "{ " + ", ".join(item.split()[0] for item in items) + " }" if items else "{ i64 }"
@@ -67,7 +68,7 @@ def ptx_definitions(symbols: Collection[str]) -> str:
 
 
 def _prints(symbols: Collection[str]) -> list[tuple[str, list[str]]]:
-    """Returns the printing functions among symbols, and the items of each."""
+    """Returns the printing functions among symbols, each with the letters of its items."""
     names = sorted(symbol for symbol in symbols if symbol.startswith("oxide.print."))
     return [(name, _items(name.removeprefix("oxide.print."))) for name in names]
 

@@ -2,9 +2,10 @@
 
 Python rounds the float's exact value half to even, and converts the decimals to the nearest float. The float 0.15 is
 less than 0.15, so ``round(0.15, 1)`` is 0.1. Python converts to text and back; this function uses exact arithmetic.
-10**n is a float up to n = 22. The rounding error of a product is a float too, and a fused multiply-add computes it. One
-division or product of integers rounds once. From 2**53 on, 10**n * x has no fraction: its decimals are finer than the
-spacing of floats, and the result is x.
+10**n is a float up to n = 22. The rounding error of the product 10**n * x is a float too: a fused multiply-add computes
+it, and with it the product is rounded correctly to a whole number. Dividing that number by 10**n rounds once. If the
+product is 2**53 or more, it has no fraction, and the result is x. For a negative n, the division comes first and the
+product last.
 
 The function is IR, not Python, since its operations must not be fused with others or reordered under fastmath.
 """

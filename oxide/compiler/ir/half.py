@@ -1,21 +1,26 @@
-"""Conversions of ``f16`` and ``bf16`` as IR, the only operations on them that the back ends define.
+"""Conversions of narrow floats as IR, the only operations on them that the back ends define.
 
-Both types are passed as their 16 bits. A number is widened to f32 for arithmetic and rounded to nearest, ties to even,
-after each operation. f32 has more than twice their precision, so rounding twice gives the same result as rounding once.
+The types are ``f16``, ``bf16`` and the floats of 8 bits, ``f8e4m3`` and ``f8e5m2``. They are passed as their bits. A
+number is widened to f32 for arithmetic and rounded to nearest, ties to even, after each operation. f32 has more than
+twice their precision, so rounding twice gives the same result as rounding once.
 LLVM narrows an operation to the GPU's own instruction if the wide numbers have no other use. A double is first rounded
 to odd, so that double rounding gives the correct result.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Collection
 
 from oxide.driver.base import Target
 from oxide.errors import CompileError
+from oxide.language.narrow import FORMATS
 
 from .control_flow import suffixed
 from .module import Call, Cast, Module, Value
 
+PREFIXES = tuple(f"oxide.{name}." for name in FORMATS)
+"""The prefixes of the conversions' symbols."""
 _F16 = ("oxide.f16.", "__nv_half2float", "__nv_float2half_rn")
 """The prefixes of symbols that need the conversions of f16. libdevice's functions call them on the CPU."""
 
@@ -39,7 +44,7 @@ declare double @llvm.fabs.f64(double)"""
 
 def hide_integers(module: Module) -> None:
     """Hides from LLVM, in a kernel with f16s, that a float was converted from an integer. LLVM 22 assumes that any
-    integer that ends in zeros is exact as an f16, even one so large that it becomes infinite."""
+    integer that ends in zeros is exact as an f16, even an integer so large that the f16 is infinite."""
     if "oxide.f16.narrow" not in module.functions:
         return
     for function in module.defined:
@@ -52,13 +57,14 @@ def hide_integers(module: Module) -> None:
 
 
 def portable_definitions(symbols: Collection[str]) -> str:
-    """Returns the definitions that a kernel with these symbols needs and both back ends share."""
+    """Returns the definitions for a kernel with these symbols that are the same for both back ends."""
     return _ROUND_TO_ODD if "oxide.round_to_odd" in symbols else ""
 
 
 def native_definitions(kernel: str, symbols: Collection[str], target: Target) -> str:
     """Returns the conversions for a CPU. Raises ``CompileError`` for f16 on a CPU without the instructions."""
-    texts = [_BF16_BY_BITS] if any(symbol.startswith("oxide.bf16.") for symbol in symbols) else []
+    texts = [_BF16_BY_BITS] if _uses("bf16", symbols) else []
+    texts += [_f8_by_bits(name) for name in _F8 if _uses(name, symbols)]
     if any(symbol.startswith(_F16) for symbol in symbols):
         if "x86" in _family(target) and "+f16c" not in target.features:
             raise CompileError(f"kernel {kernel}: f16 needs a processor with F16C, and {target.arch} has none; use f32")
@@ -67,11 +73,17 @@ def native_definitions(kernel: str, symbols: Collection[str], target: Target) ->
 
 
 def ptx_definitions(symbols: Collection[str], capability: int) -> str:
-    """Returns the conversions for a GPU: instructions for f16, and for bf16 from compute capability 9.0 on."""
+    """Returns the conversions for a GPU: instructions for f16, for the floats of 8 bits from compute capability 8.9 on,
+    and for bf16 from 9.0 on."""
     texts = [_instructions("f16", "half"), _COUNTED] if any(symbol.startswith(_F16) for symbol in symbols) else []
-    if any(symbol.startswith("oxide.bf16.") for symbol in symbols):
+    if _uses("bf16", symbols):
         texts.append(_instructions("bf16", "bfloat") if capability >= 90 else _BF16_BY_BITS)
+    texts += [_f8_instructions(name) if capability >= 89 else _f8_by_bits(name) for name in _F8 if _uses(name, symbols)]
     return "\n".join(texts)
+
+
+def _uses(name: str, symbols: Collection[str]) -> bool:
+    return any(symbol.startswith(f"oxide.{name}.") for symbol in symbols)
 
 
 def _family(target: Target) -> str:
@@ -122,3 +134,92 @@ define i16 @oxide.bf16.narrow(float %wide) alwaysinline {
 }"""
 """The conversions of bf16 by integer operations. A bf16 is the upper half of an f32: the lower half rounds it, and a
 carry moves correctly into the exponent."""
+_F8 = {"f8e4m3": "e4m3", "f8e5m2": "e5m2"}
+"""The floats of 8 bits, and their names in instructions."""
+
+
+def _f8_instructions(name: str) -> str:
+    """Returns the GPU's conversions, which convert two numbers at once. ``cvt.rn.satfinite`` gives the largest number
+    for what is larger, and 0x7F for a NaN."""
+    kind = _F8[name]
+    return f"""define float @oxide.{name}.widen(i8 %bits) alwaysinline {{
+  %pair = zext i8 %bits to i16
+  %numbers = call <2 x half> @llvm.nvvm.{kind}x2.to.f16x2.rn(i16 %pair)
+  %number = extractelement <2 x half> %numbers, i32 0
+  %wide = fpext half %number to float
+  ret float %wide
+}}
+declare <2 x half> @llvm.nvvm.{kind}x2.to.f16x2.rn(i16)
+define i8 @oxide.{name}.narrow(float %wide) alwaysinline {{
+  %pair = call i16 @llvm.nvvm.ff.to.{kind}x2.rn(float 0.0, float %wide)
+  %bits = trunc i16 %pair to i8
+  ret i8 %bits
+}}
+declare i16 @llvm.nvvm.ff.to.{kind}x2.rn(float, float)"""
+
+
+def _f8_by_bits(name: str) -> str:
+    """Returns the conversions by integer operations, with the results of the GPU's instructions.
+
+    Numbers below the least normal one are multiples of the least number. Adding 2**23 of these to a number rounds it to
+    one, and leaves the multiple in the lower bits. The other numbers are rounded by integer addition, whose carry moves
+    correctly into the exponent.
+    """
+    form = FORMATS[name]
+    kept = form.precision - 1
+    dropped = 23 - kept
+    bias = 2 ** (6 - kept) - 1
+    shift = (127 - bias) << kept
+    least, normal = 2.0**form.least, 2.0 ** (form.least + kept)
+    infinity = 0x7F if name == "f8e4m3" else 0x7C
+    return f"""define float @oxide.{name}.widen(i8 %bits) alwaysinline {{
+  %word = zext i8 %bits to i32
+  %size = and i32 %word, 127
+  %sign.low = and i32 %word, 128
+  %sign = shl i32 %sign.low, 24
+  %placed = shl i32 %size, {dropped}
+  %normal = add i32 %placed, {(127 - bias) << 23}
+  %count = uitofp i32 %size to float
+  %small = fmul float %count, {_hex(least)}
+  %small.bits = bitcast float %small to i32
+  %is.small = icmp ult i32 %size, {1 << kept}
+  %finite = select i1 %is.small, i32 %small.bits, i32 %normal
+  %is.nan = icmp ugt i32 %size, {infinity - (name == "f8e4m3")}
+  %special = select i1 %is.nan, i32 2143289344, i32 2139095040
+  %is.special = icmp uge i32 %size, {infinity}
+  %magnitude = select i1 %is.special, i32 %special, i32 %finite
+  %result = or i32 %magnitude, %sign
+  %number = bitcast i32 %result to float
+  ret float %number
+}}
+define i8 @oxide.{name}.narrow(float %wide) alwaysinline {{
+  %given = bitcast float %wide to i32
+  %sign.high = lshr i32 %given, 24
+  %sign = and i32 %sign.high, 128
+  %unsigned = and i32 %given, 2147483647
+  %number = bitcast i32 %unsigned to float
+  %is.over = fcmp ogt float %number, {_hex(form.greatest)}
+  %size = select i1 %is.over, float {_hex(form.greatest)}, float %number
+  %bits = bitcast float %size to i32
+  %high = lshr i32 %bits, {dropped}
+  %last = and i32 %high, 1
+  %half = add i32 %last, {2 ** (dropped - 1) - 1}
+  %rounded = add i32 %bits, %half
+  %kept = lshr i32 %rounded, {dropped}
+  %normal = sub i32 %kept, {shift}
+  %sum = fadd float %size, {_hex(least * 2**23)}
+  %sum.bits = bitcast float %sum to i32
+  %small = and i32 %sum.bits, 255
+  %is.small = fcmp olt float %size, {_hex(normal)}
+  %magnitude = select i1 %is.small, i32 %small, i32 %normal
+  %with.sign = or i32 %magnitude, %sign
+  %is.nan = fcmp uno float %wide, %wide
+  %result = select i1 %is.nan, i32 127, i32 %with.sign
+  %narrow = trunc i32 %result to i8
+  ret i8 %narrow
+}}"""
+
+
+def _hex(number: float) -> str:
+    """Returns a float constant as LLVM writes it exactly."""
+    return f"0x{struct.pack('>d', number).hex()}"

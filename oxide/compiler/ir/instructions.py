@@ -15,8 +15,8 @@ miscompile branches that test for them."""
 
 
 class _Body(NamedTuple):
-    """A function's result, parameters and instructions, and the declarations of the intrinsics that it calls. The
-    parameters are ``%p0``, ``%p1`` …, and the result is ``%r``."""
+    """The types of a function's result and parameters, its instructions, and the declarations of the intrinsics that it
+    calls. The parameters are ``%p0``, ``%p1`` …, and the result is ``%r``."""
 
     result: str
     parameters: tuple[str, ...]
@@ -43,7 +43,8 @@ _FLOATS = (("f", "float", "f32"), ("", "double", "f64"))
 
 
 def _intrinsic(intrinsic: str, kind: str, count: int, last: str = "") -> _Body:
-    """Returns a call of an LLVM intrinsic. ``last`` is a constant argument after the parameters."""
+    """Returns the body of a function that calls an LLVM intrinsic. ``last`` is a constant argument after the
+    parameters."""
     given = ", ".join([f"{kind} %p{number}" for number in range(count)] + ([last] if last else []))
     declared = ", ".join([kind] * count + ([last.split()[0]] if last else []))
     line = f"%r = call {kind} @{intrinsic}({given})"
@@ -124,7 +125,7 @@ def _bits() -> Iterator[tuple[str, _Body]]:
 
 
 def _rounded() -> Iterator[tuple[str, _Body]]:
-    """Yields arithmetic that rounds to nearest and is never fused with other operations."""
+    """Yields the arithmetic functions that round to nearest and are never fused with other operations."""
     for operation in ("add", "sub", "mul", "div"):
         for kind in ("float", "double"):
             yield f"{kind[0]}{operation}_rn", _Body(kind, (kind, kind), [f"%r = f{operation} {kind} %p0, %p1"])
@@ -136,8 +137,8 @@ _DIRECTIONS = {"n": "roundeven", "z": "", "d": "floor", "u": "ceil"}
 
 
 def _conversions() -> Iterator[tuple[str, _Body]]:
-    """Yields the conversions. From float to integer they saturate and round in any direction. From integer to float,
-    and from f64 to f32, they round to nearest only."""
+    """Yields the conversion functions. Those from float to integer saturate, and there is one for each rounding
+    direction. Those from integer to float, and from f64 to f32, only round to nearest."""
     for _, given, suffix in _FLOATS:
         for integer in ("int", "uint", "ll", "ull"):
             kind = _KINDS[integer]

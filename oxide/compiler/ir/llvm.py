@@ -59,7 +59,8 @@ def _initialise(which: Literal["native", "all"]) -> None:
 
 
 _LAYOUT = 'target datalayout = "e-i64:64-i128:128"\n'
-"""The common part of both back ends' layouts. Without it LLVM aligns an i64 to 4 bytes and a GPU loads two halves."""
+"""The common part of both back ends' layouts. Without it, LLVM aligns an i64 to 4 bytes, and a GPU loads it as two
+halves."""
 
 
 def portable_module(text: str) -> Any:

@@ -1,8 +1,8 @@
 """The size limit of local arrays, the arrays that belong to one thread.
 
-The front end allocates each array under the name ``local_array.<number>.<bytes>``. Both devices have a CUDA thread's
-limit. Beyond it a GPU's driver refuses the kernel. The CPU device keeps the arrays on its threads' stacks, and beyond
-the limit the process would crash.
+The front end allocates each array under the name ``local_array.<number>.<bytes>``. The limit of a CUDA thread applies
+to both devices. Beyond it a GPU's driver refuses the kernel. The CPU device keeps the arrays on its threads' stacks, so
+too large arrays would crash the process.
 """
 
 from __future__ import annotations
@@ -15,22 +15,25 @@ from oxide.compiler.source.source import SourcePlace, column_of, located_in
 from .module import Alloca, Function, Module
 
 LIMIT = 512 * 1024
-"""The bytes of local memory that every CUDA device gives a thread."""
+"""The size in bytes of the local memory that every CUDA device gives a thread."""
 
 _PREFIX = "%local_array."
 
 
 def array_name(number: int, size: int) -> str:
-    """Returns the name of an array of ``size`` bytes, which ``place_local_memory`` reads."""
+    """Returns the name of an array of ``size`` bytes. ``place_local_memory`` reads the number and the size from the
+    name."""
     return f"{_PREFIX[1:]}{number}.{size}"
 
 
 def place_local_memory(
     kernel: Callable[..., Any], module: Module, symbol: str, places: Mapping[int, SourcePlace]
 ) -> None:
-    """Numbers the module's local arrays from 0. Raises ``CompileError`` over the limit, at the largest array.
+    """Numbers the module's local arrays from 0. Raises ``CompileError``, at the largest array, if their total size
+    exceeds the limit.
 
-    A device function's arrays count once for each call of it, since each call is inlined with its own arrays."""
+    A device function's arrays count once for each call of it, since each call is inlined with its own arrays.
+    """
     arrays = {alloca: size for function in module.defined for alloca, size in _arrays(function)}
     total = _bytes_of(symbol, module, {}) if arrays else 0
     if total > LIMIT:
@@ -48,14 +51,14 @@ def place_local_memory(
 
 
 def _arrays(function: Function) -> Iterator[tuple[Alloca, int]]:
-    """Yields a function's local arrays with their bytes."""
+    """Yields a function's local arrays, each with its size in bytes."""
     for instruction in function.instructions:
         if isinstance(instruction, Alloca) and instruction.name.startswith(_PREFIX):
             yield instruction, int(instruction.name.split(".")[2])
 
 
 def _bytes_of(symbol: str, module: Module, known: dict[str, int]) -> int:
-    """Returns the bytes of the arrays of a function and of its callees. A recursive function counts once."""
+    """Returns the size in bytes of the arrays of a function and of its callees. A recursive function counts once."""
     if symbol not in known and symbol in module.functions:
         known[symbol] = 0
         function = module.functions[symbol]

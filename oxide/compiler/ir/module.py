@@ -57,7 +57,8 @@ class Value:
 
 @final
 class Constant(Value):
-    """A constant, a constant expression or a global. Its name is its text. Equal texts of equal types are equal."""
+    """A constant, a constant expression or a global. Its name is its text. Constants of equal text and type are
+    equal."""
 
     __slots__ = ()
 
@@ -122,7 +123,8 @@ class Block(Value):
         self.instructions[place:place] = added
 
     def replace(self, old: Instruction, new: Iterable[Instruction]) -> None:
-        """Replaces an instruction of the block by others, possibly none. Its uses stay as they are."""
+        """Replaces an instruction of the block by others, possibly none. Does not change the uses of the old
+        instruction."""
         place = self.instructions.index(old)
         del self.instructions[place]
         self.insert(place, new)
@@ -146,7 +148,7 @@ class Block(Value):
 
 
 class Instruction(Value):
-    """An instruction. ``name`` is the name of its result, "" for none. ``metadata`` is printed after it, by kind."""
+    """An instruction. ``name`` is the name of its result, "" for none. ``metadata`` has its metadata nodes, by kind."""
 
     __slots__ = ("block", "metadata", "opcode", "operands")
     _copied: ClassVar[tuple[str, ...]] = ()
@@ -172,7 +174,7 @@ class Instruction(Value):
         self.operands = [replaced.get(operand, operand) for operand in self.operands]
 
     def copy(self, replaced: Mapping[Value, Value], name: str) -> Instruction:
-        """Returns a copy with a new name, in no block, with some operands replaced."""
+        """Returns a copy that is in no block, with a new name and with some operands replaced."""
         result = object.__new__(type(self))
         result.name, result.type, result.opcode = name, self.type, self.opcode
         result.operands = [replaced.get(operand, operand) for operand in self.operands]
@@ -207,7 +209,7 @@ class Binary(Instruction):
 
     @property
     def is_sum(self) -> bool:
-        """Returns whether it adds integers. LLVM writes a sum without carries as a disjoint ``or``."""
+        """Returns whether the instruction adds integers. LLVM writes a sum without carries as a disjoint ``or``."""
         return self.opcode == "add" or (self.opcode == "or" and self.flags == "disjoint")
 
     @property
@@ -574,8 +576,8 @@ class Call(Instruction):
 
     The first operand is the callee; assembly is a constant. ``before`` has the words between ``call`` and the result's
     type. ``function_type``, if given, is printed instead of the result's type, as for variable arguments.
-    ``attributes`` are those of the arguments, by number. ``after`` follows the arguments. ``bundles`` are the tags of
-    LLVM's operand bundles with the numbers of their operands, which are the last operands.
+    ``attributes`` are those of the arguments, by position. ``after`` follows the arguments. ``bundles`` has the tag of
+    each of LLVM's operand bundles and the count of its operands, which are the last operands of the call.
     """
 
     __slots__ = ("after", "attributes", "before", "bundles", "function_type", "tail")
@@ -731,7 +733,8 @@ class Function:
                     break
 
     def substitute(self, old: Instruction, *new: Instruction) -> None:
-        """Replaces an instruction by others, and its uses by the last of them. The new ones may use the old one."""
+        """Replaces an instruction by new ones, and its uses by uses of the last new one. The new instructions may use
+        the old one."""
         self.replace({old: new[-1]})
         old.block.replace(old, new)
 
@@ -773,8 +776,8 @@ _SYMBOL = re.compile(r'@((?:"[^"]*"|[-\w$.]+))')
 
 @final
 class Module:
-    """A module of IR. ``globals`` are lines of text, by name for variables. ``metadata`` are its nodes' texts by
-    number."""
+    """A module of IR. ``globals`` has the line of text of each variable and named type, by name. ``metadata`` has the
+    text of each node, by number."""
 
     def __init__(self) -> None:
         self.globals: dict[str, str] = {}
@@ -894,7 +897,7 @@ def spaced(words: str) -> str:
 
 
 def alignment(text: str) -> int:
-    """Returns the alignment that ends an access's text, or 1."""
+    """Returns the alignment that an access's text ends with, or 1 if it has none."""
     _, found, align = text.rpartition("align ")
     return int(align.partition(",")[0]) if found else 1
 

@@ -15,6 +15,8 @@ _TYPES = {
     "u16": "i16",
     "u32": "i32",
     "u64": "i64",
+    "f8e4m3": "i8",
+    "f8e5m2": "i8",
     "f16": "i16",
     "bf16": "i16",
     "f32": "float",
@@ -25,7 +27,7 @@ _TYPES = {
 
 def word_types(parameters: tuple[Closed, ...]) -> list[str]:
     """Returns the type of each word that is passed: one word for a scalar or a captured number, the address and the
-    length of each axis for a slice, and numba-cuda's words for its own arguments."""
+    length of each axis for a slice, and numba-cuda's words for an argument with numba-cuda's semantics."""
     types: list[str] = []
     for parameter in parameters:
         if isinstance(parameter, NumbaParameter):

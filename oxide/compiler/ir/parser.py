@@ -48,7 +48,7 @@ from .module import (
 
 
 def parse(text: str) -> Module:
-    """Returns the module. Raises ``ValueError`` for text that it cannot read."""
+    """Parses a module. Raises ``ValueError`` for text that the parser does not know."""
     return _ModuleParser(_opaque_pointers(text) if "*" in text else text).module
 
 
@@ -85,7 +85,7 @@ _AGGREGATE_POINTER = re.compile(r"(\{[^{}*]*\}|\[\d+ x [^\[\]{}*]*\]|<\d+ x \w+>
 
 @functools.lru_cache(maxsize=256)
 def _without_stars(text: str) -> str:
-    """Returns a type in which pointers to structures of structures are ``ptr`` too."""
+    """Replaces the remaining typed pointers in a type by ``ptr``: those to structures that contain structures."""
     while "*" in text:
         end = text.index("*")
         start = end
@@ -134,7 +134,7 @@ _CALL_WORD = re.compile(
 )
 _BUNDLE = re.compile(r'[, ]*"([^"]*)"\(')
 _ASSEMBLY = re.compile(r'asm(?: \w+)*\s+"[^"]*",\s*"[^"]*"')
-_UNNAMED = "%oxide.value."  # a parameter's or a variable's name has no dot, so none begins so
+_UNNAMED = "%oxide.value."  # cannot clash: the names of parameters and variables have no dot
 _CLOSING = {"(": ")", "[": "]", "{": "}", "<": ">"}
 
 
@@ -181,7 +181,7 @@ class _ModuleParser:
                 self.module.attributes.append(line)
             elif line.startswith("%"):
                 self.module.globals[line.partition(" = ")[0]] = line
-            elif not line.startswith(("target ", "source_filename ")):  # a back end has its own
+            elif not line.startswith(("target ", "source_filename ")):  # each back end adds its own
                 raise ValueError(f"cannot read {line!r}")
 
 
@@ -496,7 +496,7 @@ class _FunctionParser:
         return match[0]
 
     def _matches(self, pattern: re.Pattern[str]) -> str:
-        """Takes words that a pattern matches. Returns them with single spaces between them."""
+        """Reads the words that a pattern matches. Returns them with single spaces between them."""
         words: list[str] = []
         while True:
             self._space()
@@ -521,7 +521,7 @@ class _FunctionParser:
         return tuple(int(part) for part in self._rest().removeprefix(",").split(","))
 
     def _operands(self) -> list[Value]:
-        """Takes typed operands, separated by commas."""
+        """Reads typed operands, separated by commas."""
         operands = [self._typed()]
         while True:
             at = self._at
@@ -553,7 +553,7 @@ class _FunctionParser:
         return _without_stars(found) if "*" in found else found
 
     def _bracketed(self) -> str:
-        """Takes a text in brackets, including nested brackets."""
+        """Reads a text in brackets, including nested brackets."""
         found = bracketed(self._text, self._at)
         self._at += len(found)
         return found
@@ -589,8 +589,8 @@ class _FunctionParser:
 
 
 def bracketed(text: str, start: int) -> str:
-    """Returns the text in brackets that begins at a position, including the brackets. Raises ``ValueError`` if it does
-    not end."""
+    """Returns the text in brackets that begins at a position, including the brackets. Raises ``ValueError`` if the
+    closing bracket is missing."""
     at, depth = start, 0
     while True:
         letter = text[at : at + 1]

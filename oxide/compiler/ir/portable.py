@@ -5,12 +5,15 @@ The parser replaces typed pointers by opaque ones. Then:
 - The modules of the kernel and of its device functions become one. Functions that the kernel does not reach, and parts
   that only libNVVM reads, are removed.
 - Every function gets a hidden first parameter, the context: the fault record's address, and on the CPU the thread's
-  coordinates too. Special registers become calls that take it.
+  coordinates too. Reads of special registers become calls that take the context.
 - Fault sites, shared and local arrays are renumbered from 0 in each kernel.
 
-Each back end defines the remaining calls: ``oxide.in_bounds``, ``oxide.aligned``, ``oxide.assertion_failed``,
-``oxide.register.*``, ``oxide.fault_record``, those of ``primitives.py``: shared memory, barriers and warps; and
-``__nv_*``, libdevice's functions (``ptx/libdevice.py``, ``cpu/libdevice/libm.py``).
+Each back end defines the functions that are still only declared:
+
+- checks and faults: ``oxide.in_bounds``, ``oxide.aligned``, ``oxide.assertion_failed``, ``oxide.fault_record``;
+- special registers: ``oxide.register.*``;
+- shared memory, barriers and warp operations, which ``primitives.py`` lists;
+- libdevice's functions, ``__nv_*`` (``ptx/libdevice.py``, ``cpu/libdevice/libm.py``).
 """
 
 from __future__ import annotations
@@ -36,9 +39,12 @@ from .unroll import unroll_marked_loops
 
 @dataclass(frozen=True, slots=True)
 class LoweredKernel:
-    """A kernel in numba-cuda's dialect: the modules of the kernel and of its device functions, and the kernel's symbol.
-    Also all known sites and the source places of all shared and local arrays, both in the numbering of the modules, and
-    its arithmetic that is wider than its operands."""
+    """A kernel in numba-cuda's dialect.
+
+    ``modules`` are those of the kernel and of its device functions, and ``symbol`` is the kernel's. ``sites`` and
+    ``array_places`` have all known fault sites and the source places of all shared and local arrays, numbered as in the
+    modules. ``widenings`` has the kernel's arithmetic that is wider than its operands.
+    """
 
     modules: tuple[str, ...]
     symbol: str
@@ -46,14 +52,14 @@ class LoweredKernel:
     array_places: Mapping[int, SourcePlace]
     widenings: tuple[Widening, ...] = ()
     typed: TypedFunction | None = None
-    """The types of the kernel's expressions, if they were asked for."""
+    """The types of the kernel's expressions, or None if the front end did not keep them."""
 
 
 @dataclass(frozen=True, slots=True)
 class PortableKernel:
     """A kernel for either back end: its IR, the symbol of the function to call for each thread, its sites, its shared
-    memory and its name. ``suspends`` says whether a thread may wait for another of its block, ``cooperative`` whether
-    it may wait for the whole grid."""
+    memory and its name. ``suspends`` says whether a thread may wait for another thread of its block, and
+    ``cooperative`` whether it may wait for the whole grid."""
 
     module: Module
     symbol: str
@@ -65,7 +71,7 @@ class PortableKernel:
 
     @property
     def text(self) -> str:
-        """Returns the IR as LLVM parses it."""
+        """Returns the IR as text for LLVM's parser."""
         return str(self.module)
 
     @property
@@ -125,8 +131,8 @@ _ENVIRONMENT = "_ZN08NumbaEnv"
 
 
 def _adopt_front_end(module: Module, part: Module) -> None:
-    """Adds a module of the front end. Variables of one name have one content, as the front end derives their names from
-    it."""
+    """Adds a module of the front end. Variables of equal names have equal contents, because the front end derives the
+    names from the contents."""
     part.globals = {
         name: line for name, line in part.globals.items() if name != "llvm.used" and not name.startswith(_ENVIRONMENT)
     }
@@ -148,7 +154,8 @@ _SITE = "oxide.site."
 
 
 def _number_sites(module: Module) -> list[int]:
-    """Replaces the calls that stand for fault sites by numbers from 0. Returns the front end's number of each site."""
+    """Replaces the calls that stand for fault sites by numbers from 0. Returns the front end's number of each site, in
+    the order of the new numbers."""
     sites = sorted(int(symbol.removeprefix(_SITE)) for symbol in module.functions if symbol.startswith(_SITE))
     dense = {f"{_SITE}{site}": number(place, "i32") for place, site in enumerate(sites)}
     for function in module.defined:
@@ -168,8 +175,8 @@ _REGISTER = "llvm.nvvm.read.ptx.sreg."
 
 
 def _take_context(module: Module) -> None:
-    """Adds the context as the first parameter of each function that needs it, and as the first argument of its calls.
-    Reads of special registers become such calls."""
+    """Adds the context as the first parameter of each function that needs it, and as the first argument of its calls. A
+    read of a special register becomes a call of ``oxide.register.*``."""
     taking: dict[str, Constant] = {}
     functions: dict[str, Function] = {}
     for symbol, function in module.functions.items():
@@ -195,9 +202,9 @@ def _take_context(module: Module) -> None:
 
 
 def _define_known_functions(kernel: Callable[..., Any], module: Module) -> None:
-    """Adds definitions of oxide's own functions that are plain IR, and of those functions of libdevice and numba's
-    runtime that are. The back ends define the rest of libdevice. Raises ``CompileError`` for a function of neither
-    libdevice, LLVM nor oxide."""
+    """Adds the functions of oxide, libdevice and numba's runtime whose definitions are the same IR for both back ends.
+    The back ends define the rest of libdevice. Raises ``CompileError`` for a function that belongs neither to libdevice
+    nor to LLVM nor to oxide."""
     symbols = module.functions
     for text in (
         half.portable_definitions(symbols),

@@ -14,7 +14,7 @@ INVERSE = {
     "ugt": "ule",
     "uge": "ult",
 }
-"""The negation of each predicate."""
+"""Maps each predicate to its negation."""
 
 MIRROR = {
     "slt": "sgt",
@@ -26,7 +26,7 @@ MIRROR = {
     "ugt": "ult",
     "uge": "ule",
 }
-"""Each predicate with its operands exchanged."""
+"""Maps each predicate to the predicate that is equivalent once the operands are exchanged."""
 
 
 def called(value: Value) -> str:
@@ -35,7 +35,7 @@ def called(value: Value) -> str:
 
 
 def bounds_check(axes: int) -> str:
-    """Returns the symbol of the check of one axis of an access that has ``axes`` of them, from 1 to 3."""
+    """Returns the symbol of the check of one axis of an access with ``axes`` axes, from 1 to 3."""
     return f"oxide.in_bounds.{axes}" if axes > 1 else "oxide.in_bounds"
 
 
@@ -89,8 +89,8 @@ def integer_intrinsic(value: Value) -> str:
 
 
 def conditions_of(value: Value, truth: bool) -> list[tuple[Value, bool]]:
-    """Returns the truth values that an instruction's operands must have for its result to be ``truth``: of an ``and``
-    that is true, an ``or`` that is false, and a ``not``. Returns [] for any other value."""
+    """Returns the truth values that an instruction's operands must have for its result to be ``truth``. It knows an
+    ``and`` that is true, an ``or`` that is false, and a ``not``. Returns [] for any other value."""
     match value:
         # `a and b` is select(a, b, false), `a or b` is select(a, true, b).
         case Select(type="i1", condition=condition, left=left, right=right):

@@ -1,6 +1,6 @@
 """Definitions of total integer operations, which the front end's builder calls (``frontend/lowering/total.py``).
 
-A shift by the width or more gives 0, or the sign, as if it shifted bit by bit. ``x // 0`` and ``x % 0`` are 0. The
+A shift by the width or more gives 0, or the sign, like repeated shifts by one bit. ``x // 0`` and ``x % 0`` are 0. The
 least number divided by -1 wraps.
 """
 

@@ -54,7 +54,7 @@ length bounds the index. Only ``verify_accesses`` reads it."""
 
 
 class InvalidIR(AssertionError):
-    """Raised for IR that the compiler must never make: a fault of the compiler, not of the kernel."""
+    """Raised for IR that the compiler must never produce: the compiler has a bug, not the kernel."""
 
 
 def is_enabled() -> bool:
@@ -347,7 +347,7 @@ class _Accesses:
         return known[before]
 
     def _implied(self, condition: Value, truth: bool, known: dict[Block, _Facts]) -> _Facts:
-        """Returns the indices that are in bounds if a condition has a truth value."""
+        """Returns the indices that are in bounds if a condition has the value ``truth``."""
         if is_bounds_check(condition) and truth:
             return frozenset((self._plain(condition.operands[2]),))  # type: ignore[attr-defined]
         if isinstance(condition, Phi):
@@ -406,7 +406,8 @@ class _Accesses:
         return False
 
     def _plain(self, value: Value) -> Value:
-        """Returns the value that a member of a structure was made of, and equal values for equal members."""
+        """Returns the value that was inserted as the member that an ``extractvalue`` reads. If it is unknown, returns
+        the same value for each read of the member. Returns any other value unchanged."""
         if not isinstance(value, Extract):
             return value
         whole, path = self._plain(value.whole), value.path

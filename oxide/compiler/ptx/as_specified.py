@@ -9,23 +9,24 @@ By PTX's specification ``abs`` and ``neg`` wrap for the least number. ptxas 13.0
 - It fuses ``mul.hi.u32`` and a 64-bit subtraction from its result into ``IMAD.HI.U32``, with the lower half's negation
   as operand: the difference is 2**32 too small if that half is 0.
 - It fuses a minimum or maximum of 16 bits and its comparison with the same constant into ``VIMNMX.S16x2``. The results
-  of the lower and the upper half go to one predicate, which keeps the upper half's.
+  of the lower and the upper half go to one predicate, so that only the result of the upper half is left.
 - It drops a mask of a number that was converted to f16 or bf16, if the result is the lower half of a word.
 - It treats ``max(min(x, 1.0), 0.0)`` as a saturation, which gives 0 for NaN instead of 1: in f16, f32 and f64.
 
-Observed on an H100 (2026-11-22, driver 580.159.04). The first two: in 565 combinations of an instruction and a reader
-of its result, over every number of 16 bits, and the extremes and 3000 others of 32 and 64 bits. 20 were wrong, all by
-``abs`` in three widths and ``neg.s16``. The others: by random kernels, then in SASS. Other subtractions, ``add``,
-``mul``, ``mad``, ``not``, ``xor``, shifts, ``min``, ``max``, ``div`` and ``rem`` are as specified.
+Observed on an H100 (2026-11-22, driver 580.159.04). The first two were found by 565 combinations of an instruction and
+a reader of its result, over every number of 16 bits, and over the extremes and 3000 other numbers of 32 and 64 bits. 20
+combinations were wrong, all with ``abs`` in three widths or with ``neg.s16``. The other cases were found by random
+kernels, and then in their SASS. Other subtractions, ``add``, ``mul``, ``mad``, ``not``, ``xor``, shifts, ``min``,
+``max``, ``div`` and ``rem`` are as specified.
 
-LLVM 22 selects wrong instructions in two cases. It turns a comparison with a constant zero and a selection by it, ``x <
-0.0 ? x : 0.0``, into ``min``, which returns -0.0 for -0.0 instead of 0.0. It turns a shift of 64 bits, whose amount was
-compared with 64, into the instruction that gives 0 if its 32-bit amount is too large, and truncates the amount to 32
-bits first: a shift by 2**32 does nothing.
+LLVM 22 selects wrong instructions in two cases. It turns a comparison with a constant zero and a selection by it,
+``x < 0.0 ? x : 0.0``, into ``min``, which returns -0.0 for -0.0 instead of 0.0. It turns a shift of 64 bits, whose
+amount was compared with 64, into the instruction that gives 0 if its 32-bit amount is too large, and truncates the
+amount to 32 bits first: a shift by 2**32 does nothing.
 
 These instructions are therefore expanded in the assembly, where no pass folds the expansion back. LLVM's instruction
 selection creates some of them itself, for example a negation for a product with a negative power of two. The amounts of
-shifts are hidden from LLVM's back end beforehand, since its assembly no longer shows them.
+shifts are hidden from LLVM's back end beforehand, because its assembly no longer shows the original amounts.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ def as_specified(assembly: str) -> str:
 
 
 def _masked(mask: re.Match[str]) -> str:
-    """Returns a mask as two instructions. ptxas fuses them into one again, but keeps it."""
+    """Returns a mask as two instructions. ptxas fuses them into one mask again, which it does not drop."""
     result, source, constant = mask.groups()
     others = ~int(constant)
     return f"or.b16 {result}, {source}, {others};\n\txor.b16 {result}, {result}, {others};"
@@ -139,7 +140,7 @@ def _with_float_extremes(assembly: str) -> str:
             x = "number"
         if (zero[0] == "8") == is_minimum:
             return f"{{ {before}{extreme['operation']}.{kind} {result}, {x}, {limit}; }}" if before else extreme[0]
-        # LLVM made it from a selection. This restores the selection.
+        # LLVM has turned a selection into this minimum or maximum. Restores the selection.
         comparison, selection = "lt" if is_minimum else "gt", "b16" if extreme["bits"] == "16" else kind
         return (
             f"{{ {before}.reg .pred beyond; setp.{comparison}.{kind} beyond, {x}, {limit}; "

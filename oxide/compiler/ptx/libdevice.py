@@ -22,9 +22,10 @@ _lock = threading.Lock()
 
 
 def link_libdevice(kernel: str, module: Any) -> None:
-    """Links the libdevice functions that ``module`` only declares into it, if there are any.
+    """Links into ``module`` the libdevice functions that it only declares.
 
-    Raises ``CompileError`` if libdevice cannot be found, or lacks a function."""
+    Raises ``CompileError`` if libdevice cannot be found, or lacks a function.
+    """
     import llvmlite.binding as llvm  # here, since a program that only looks for the file needs no LLVM
 
     from oxide.compiler.ir.llvm import gpu_machine, run_passes
@@ -69,7 +70,8 @@ def find_libdevice() -> Path | None:
 
 
 def identity() -> str:
-    """Returns the identity of the libdevice in use, for the cache key of code compiled with it."""
+    """Returns a text that identifies the libdevice in use. The cache key of code that is compiled with it contains this
+    text."""
     path = find_libdevice()
     if path is None:
         return "no libdevice"

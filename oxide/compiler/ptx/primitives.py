@@ -247,8 +247,8 @@ define i32 @oxide.warp.active_mask(ptr %context, i32 %site) alwaysinline converg
 
 
 def _reduction(symbol: str, operator: str, kind: str, arch: str) -> str:
-    """Defines a reduction: one instruction for 32-bit integers since sm_80, else a butterfly of shuffles. Under a mask
-    without all lanes it is one shuffle for each lane in the mask."""
+    """Defines a reduction. On 32-bit integers it is one instruction since sm_80. Otherwise it is a butterfly of
+    shuffles if the mask has all lanes, and else one shuffle for each lane in the mask."""
     name, bits = reductions.llvm_type(kind), reductions.bits_type(kind)
     head = (
         f"{reductions.declaration(operator, kind)}\n"
@@ -279,7 +279,7 @@ def _reduction(symbol: str, operator: str, kind: str, arch: str) -> str:
         [
             head.rstrip("\n"),
             "entry:",
-            # Only lanes that exist: a butterfly would read undefined values from the lanes that a short warp lacks.
+            # The mask without lanes that a short warp lacks: a butterfly would read undefined values from them.
             "  %live = call i32 @oxide.warp.ballot(ptr %context, i32 %mask, i1 true, i32 %site) convergent",
             "  %full = icmp eq i32 %live, -1",
             "  br i1 %full, label %butterfly, label %first",

@@ -24,7 +24,8 @@ from .libdevice import link_libdevice
 from .remainder import make_exact
 
 FEATURES = "+ptx86"
-"""PTX ISA 8.6: old enough for a wide range of drivers. Architectures that it does not know need a newer version."""
+"""PTX ISA 8.6: old enough for a wide range of drivers. Architectures that this version does not know need a newer
+one."""
 
 _OLDER = "50 52 53 60 61 62 70 72 75 80 86 87 89 90 100 101"
 # LLVM only warns on stderr about an unknown processor, and ends the process for one that is newer than the PTX version.

@@ -11,7 +11,7 @@ from oxide.compiler.ir.module import Binary, Call, Module
 
 
 def make_exact(module: Module) -> list[str]:
-    """Replaces each remainder by a call. Returns the functions' definitions."""
+    """Replaces each remainder by a call. Returns the definitions of the called functions."""
     kinds: set[str] = set()
     for function in module.defined:
         for each in function.instructions:

@@ -1,8 +1,9 @@
 """Streaming vector accesses on a GPU: turns the front end's marks of loads and stores into instructions with a cache
 hint.
 
-LLVM's own mark, ``!nontemporal``, is ignored by its NVPTX back end, so the hint takes inline assembly. This pass comes
-last, so that the sanitizer and the bounds checks see ordinary loads and stores. On a CPU the accesses stay so.
+LLVM's own mark, ``!nontemporal``, is ignored by its NVPTX back end, so the hint requires inline assembly. This pass
+comes last, so that the bounds checks see ordinary loads and stores. On a CPU, streaming accesses stay ordinary loads
+and stores.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ _WIDEST = 4
 
 
 def hint(module: Module) -> list[str]:
-    """Replaces a kernel's streaming vector accesses by calls. Returns the functions' definitions. Vectors whose size is
-    not a multiple of 32 bits are unchanged."""
+    """Replaces a kernel's streaming vector accesses by calls. Returns the definitions of the called functions. Vectors
+    whose size is not a multiple of 32 bits are unchanged."""
     definitions: dict[str, str] = {}
     for function in module.defined:
         for access in function.instructions:
@@ -74,7 +75,8 @@ _GLOBAL = ("  %global = addrspacecast ptr %pointer to ptr addrspace(1)",)
 
 
 def _parts(words: int) -> list[tuple[int, int]]:
-    """Returns the words that each instruction loads or stores: the index of the first word, and how many words."""
+    """Returns the parts of a vector that one instruction each loads or stores: the index of a part's first word, and
+    the number of its words."""
     return [(place, min(words, _WIDEST)) for place in range(0, words, _WIDEST)]
 
 

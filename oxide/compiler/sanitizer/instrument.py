@@ -1,9 +1,9 @@
 """The sanitizer's instrumentation: a call before each access of a kernel, with the bounds of the accessed array.
 
 It works on the portable IR, before a back end's definitions are linked. The kernel's own functions are inlined and its
-variables leave the stack, so that the remaining loads and stores access arrays. Each access is traced back to its array
-(``origins.py``): a parameter, a shared or a local array (``regions.py``). compute-sanitizer does not know the array: it
-accepts an access one past the end of a buffer if another buffer begins there.
+variables become registers, so that the remaining loads and stores access arrays. Each access is traced back to its
+array (``origins.py``): a parameter, a shared or a local array (``regions.py``). compute-sanitizer does not know the
+array: it accepts an access one past the end of a buffer if another buffer begins there.
 
 During this pass atomics, fences and local arrays are calls, so that no optimisation splits them. ``runtime.py`` has the
 checks themselves.
@@ -46,7 +46,7 @@ from oxide.compiler.ir.portable import PortableKernel, link
 from oxide.compiler.ir.recognise import called, source_place
 from oxide.compiler.signature.signature import Closed
 from oxide.driver.base import Code, Target
-from oxide.driver.sanitizing import ALSO_READS, ATOMIC, BLOCK_SCOPE, WRITE, Access, PointerWord, Sanitized
+from oxide.driver.sanitizing import ALSO_READS, ASYNCHRONOUS, ATOMIC, BLOCK_SCOPE, WRITE, Access, PointerWord, Sanitized
 from oxide.errors import CompileError
 
 from . import runtime
@@ -142,9 +142,9 @@ _ORDERINGS = {"release": (2, 3, 4), "acquire": (1, 3, 4)}
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Touch:
-    """An instruction's access to memory: the index of its pointer among its operands, the bytes and their alignment,
+    """An instruction's access to memory: the index of its pointer among its operands, the size in bytes, the alignment,
     the access's kind as flags of ``sanitizing``, and an atomic's ordering. ``counted`` is the index of an operand with
-    the number of bytes, at most ``size``; only the first ``lanes`` lanes of the warp make the access."""
+    the number of bytes, at most ``size``. Only the first ``lanes`` lanes of the warp make the access."""
 
     place: int
     size: int
@@ -179,7 +179,7 @@ def _touches_of(instruction: Instruction) -> list[_Touch]:
                     found = [_Touch(2, 16, 16, what, lanes=8 * int(count.removeprefix("x")))]
                 case "oxide", "tensor", "copy_async", moved:
                     size = int(moved)
-                    found = [_Touch(2, size, size, WRITE), _Touch(3, size, size, 0, counted=4)]
+                    found = [_Touch(2, size, size, ASYNCHRONOUS), _Touch(3, size, size, 0, counted=4)]
     return [each for each in found if _is_touched(instruction.operands[each.place])]
 
 
@@ -189,8 +189,8 @@ def _is_touched(pointer: Value) -> bool:
 
 @final
 class _Instrumenter:
-    """The instrumentation of one kernel, whose body it rewrites in its module. ``accesses`` are the places that its
-    checks name by number.
+    """Instruments one kernel: rewrites its body within its module. ``accesses`` has the source place of each access. A
+    check refers to an access by its index.
 
     A shadow cell covers ``1 << shared_shift`` bytes of shared memory, the granule of the kernel's accesses to it. If no
     thread can wait for another, a thread leaves the kernel as soon as it would continue with a meaningless value: after
@@ -245,7 +245,8 @@ class _Instrumenter:
             function.add(self._leaving)
 
     def _granules(self, pointers: tuple[PointerWord, ...]) -> tuple[int, tuple[PointerWord, ...]]:
-        """Returns the shift of the granule of accesses to shared memory, and the pointers with their granules."""
+        """Returns the base-2 logarithm of the granule of shared memory, and the pointers with the granules of their
+        memory. A granule is the greatest power of two that divides the size and the alignment of each access."""
         shared, granules = 8, [min(8, _power(pointer.itemsize)) for pointer in pointers]
         for instruction in self._function.instructions:
             for touch in _touches_of(instruction):
@@ -301,6 +302,12 @@ class _Instrumenter:
                 else:
                     missing = self._call("i32", "oxide.warp.missing", self._context, mask)
                 self._call("void", "oxide.sanitize.lanes", self._context, missing, self._number("a warp operation", 0))
+            case "oxide", "tensor", "commit":
+                self._block.append(instruction)
+                self._call("void", "oxide.sanitize.committed", self._context)
+            case "oxide", "tensor", "wait", groups:
+                self._block.append(instruction)
+                self._call("void", "oxide.sanitize.waited", self._context, number(int(groups)))
             case "oxide", "held", "local":
                 size, align = (operand.integer or 0 for operand in instruction.operands[1:])
                 instruction.operands[1:] = number(2 * size), number(max(16, align))
@@ -311,7 +318,8 @@ class _Instrumenter:
                 self._block.append(instruction)
 
     def _is_initial_zero(self, instruction: Instruction) -> bool:
-        """Returns whether a store is numba-cuda's own to a local array. A kernel must not rely on its zeros."""
+        """Returns whether a store is numba-cuda's zero initialisation of a local array. A kernel must not rely on these
+        zeros."""
         return (
             isinstance(instruction, Store)
             and "!oxide.place" not in instruction.metadata
@@ -347,8 +355,8 @@ class _Instrumenter:
         return result
 
     def _of_several(self, pointer: Value, what: int, regions: Mapping[int, Region]) -> tuple[str, Value, list[Value]]:
-        """Returns the check of an access to one of several regions, which the pointer's origin selects: its kind, the
-        access's number, and the words of the region."""
+        """Returns the check of an access to one of several regions: its kind, the access's number, and the words of the
+        region. At run time, the pointer's origin selects the region."""
         chosen = self._origins.chosen(pointer)
         whats = {region.what for region in regions.values()}
         access: Value = self._number(min(whats) if len(whats) == 1 else UNKNOWN.what, what)
@@ -366,8 +374,8 @@ class _Instrumenter:
         return "chosen", access, [self._anywhere(pointer, chosen), *words]
 
     def _anywhere(self, pointer: Value, view: Value) -> Value:
-        """Returns the view's number at run time. Replaces -1 (unknown) by -2 if the address is in an array that is not
-        a parameter."""
+        """Returns the number of the view that an access is in, as a run-time value. ``view`` is that number, or -1 if
+        it is unknown. Then the result is -2 if the address is in an array that is not a parameter."""
         elsewhere: Value = TRUE if self._regions.others is None else FALSE
         address = self._emit(Cast(self._fresh(), "ptrtoint", pointer, "i64"))
         for region in self._regions.others or ():
@@ -391,7 +399,7 @@ class _Instrumenter:
             return []
         array = region.array
         if region.kind == "shared":
-            array = self._call("ptr", array.symbol, self._context)  # here, as the first call may be on another path
+            array = self._call("ptr", array.symbol, self._context)  # the first call may be on another path
         if region.bytes is None:
             length = self._call("i64", "oxide.shared.dynamic.bytes", self._context)
         else:
@@ -400,8 +408,8 @@ class _Instrumenter:
         return [array, length, *place]
 
     def _number(self, what: str, bits: int) -> Constant:
-        """Returns the access's number, shifted to its position, with the bits of its kind. Raises ``CompileError`` for
-        too many accesses."""
+        """Returns the number of the access at the current place, with the flags ``bits`` in its lowest four bits.
+        Raises ``CompileError`` for too many accesses."""
         access = Access(what, *self._place)
         place = self._known.setdefault(access, len(self._known))
         if place >= _MAX_ACCESSES:
@@ -422,7 +430,7 @@ class _Instrumenter:
         return self._emit(Call(self._fresh() if type_ != "void" else "", type_, callee, arguments))
 
     def _order(self, what: str, ordering: int) -> None:
-        """Releases or acquires, if the ordering does so."""
+        """Emits the call of the release or acquire if the ordering includes it."""
         if ordering in _ORDERINGS[what]:
             self._call("void", f"oxide.sanitize.{what}", self._context)
 

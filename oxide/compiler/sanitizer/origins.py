@@ -30,19 +30,19 @@ from oxide.compiler.ir.module import (
 from oxide.compiler.ir.recognise import called
 
 HELD_LOCAL = "oxide.held.local"
-"""The function that returns a local array of as many bytes as its argument, while the kernel is simplified."""
+"""The function whose calls stand for local arrays while the kernel is simplified. Its argument is the size in bytes."""
 
 _NOTHING = ("null", "undef", "poison", "zeroinitializer")
 
 Member = tuple[Value, tuple[int, ...]]
-"""A pointer in a structure: the structure, and the path of its indices; the path is () for a value that is a pointer.
-Also a place in a variable on the stack: the variable, and the path without trailing zeros."""
+"""A pointer in a structure, as the structure and the path of indices. The path is () for a value that is itself a
+pointer. Also a place in a stack variable, as the variable and the path without trailing zeros."""
 
 
 @final
 class Origins:
-    """The roots of a kernel's pointers, each with a number: the given number for roots in ``numbered``, a higher one
-    for others. A root that is no known array has the number ``unknown``, -1."""
+    """Numbers the roots of a kernel's pointers. Roots in ``numbered`` have the given numbers, other roots get higher
+    numbers. A root that is no known array has the number ``unknown``, -1."""
 
     unknown = -1
 
@@ -76,14 +76,15 @@ class Origins:
         return self._choice((pointer, ()))
 
     def add_choices(self) -> None:
-        """Adds the instructions that ``chosen`` refers to: after each choice of a pointer, the choice of its root."""
+        """Adds the instructions that ``chosen`` refers to. After each ``phi`` or ``select`` of a pointer comes another
+        that selects the number of its root."""
         for instruction, choice in self._beside:
             block = instruction.block
             block.insert(block.instructions.index(instruction) + 1, [choice])
 
     def _roots(self, member: Member, seen: set[Member]) -> dict[Value, None]:
-        """Returns an ordered set: the roots of a pointer, or the structure that it is in if it cannot be traced
-        further."""
+        """Returns the roots of a pointer, as an ordered set. If a pointer in a structure cannot be traced further, the
+        structure is the root."""
         if member in seen or member[0].name in _NOTHING:
             return {}
         seen.add(member)
@@ -113,7 +114,7 @@ class Origins:
                 return [(each, ()) for each in _addresses(value)] or None
             case Load(pointer=pointer, type="ptr", before=""):
                 slot = _slot(pointer)
-                stored = self._stored.get(slot) if slot else None  # whenever it is stored
+                stored = self._stored.get(slot) if slot else None  # all pointers that are stored there at any time
                 return [(each, ()) for each in stored] if stored else None
         return None
 

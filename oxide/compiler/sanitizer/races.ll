@@ -11,6 +11,9 @@
 ; - the earlier access was released by a fence and an atomic that this thread has acquired. All accesses made by then
 ;   count as released, whichever thread made them: this can hide a race, but never reports a false one.
 ;
+; An asynchronous copy is a write that is ordered before nothing until its thread waits for it. The wait makes it a plain
+; write of that time.
+;
 ; Two accesses race if one of them is a write and they are not ordered. Two atomic accesses do not race, unless one of
 ; them has block scope and they are of different blocks. A shared array belongs to a block: accesses made before the
 ; block began are ignored.
@@ -18,6 +21,13 @@
 ; Returns whether an access made at %time is ordered before the thread's present access. Time 0 stands for no access.
 define i1 @oxide.sanitize.ordered(ptr %state, i64 %time, i64 %old, i64 %who, i64 %known) alwaysinline {
 entry:
+  %flags = and i64 %old, 7
+  %copies = icmp eq i64 %flags, <asynchronous>
+  %begun = load i64, {{begun}}
+  %here = icmp ugt i64 %time, %begun
+  %under_way = and i1 %copies, %here
+  br i1 %under_way, label %no, label %finished
+finished:
   %before = icmp ule i64 %time, %known
   br i1 %before, label %done, label %look
 look:

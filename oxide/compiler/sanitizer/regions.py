@@ -93,8 +93,8 @@ class Regions:
         return Region("stack", "") if root.symbol or isinstance(root, Alloca) else UNKNOWN
 
     def _arrays_but_parameters(self, function: Function) -> list[Region] | None:
-        """Returns the regions, other than parameters, that an unknown address may be in. Returns None if one has no
-        fixed place."""
+        """Returns the regions, other than parameters, that an unknown address may be in. Returns None if the place of
+        one of them is not fixed."""
         found = list(self._arrays.values())
         for instruction in function.instructions:
             if isinstance(instruction, Alloca):
@@ -108,7 +108,8 @@ class Regions:
 
 
 def pointers_of(signature: tuple[Closed, ...]) -> tuple[tuple[PointerWord, ...], dict[int, int]]:
-    """Returns the memory of the parameters, and the view that each of the kernel's address words points to."""
+    """Returns each piece of memory that the parameters point to, called a view. Also returns, for each of the kernel's
+    words that is an address, the index of the view that it points to."""
     found: list[PointerWord] = []
     views: dict[int, int] = {}
     layout, words = "@", 0
@@ -141,9 +142,9 @@ def pointers_of(signature: tuple[Closed, ...]) -> tuple[tuple[PointerWord, ...],
 
 
 def _memory(kind: ArgumentType, before: int = 0) -> list[tuple[int, int | None, int, int]]:
-    """Returns the arrays and records of an argument with numba-cuda's semantics, whose first word is ``before``. For
-    each: the word of the address, the word of the number of elements, an element's bytes, and the axes of a strided
-    view."""
+    """Returns four numbers for each array or record in an argument with numba-cuda's semantics: the word of the
+    address, the word of the number of elements, an element's size in bytes, and the axes of a strided view. ``before``
+    is the index of the argument's first word."""
     match kind:
         case ArrayType(dtype, ndim, strided):
             return [(before + ArrayType.ADDRESS, before + ArrayType.SIZE, dtype.itemsize, ndim if strided else 0)]
@@ -160,5 +161,6 @@ def _memory(kind: ArgumentType, before: int = 0) -> list[tuple[int, int | None, 
 
 
 def _place_of(before: str, words: str, number: int) -> int:
-    """Returns the offset of an eight-byte word among the packed parameters, after those of format ``before``."""
+    """Returns the offset in the packed parameters of the word ``number``, which has eight bytes, of a parameter of the
+    format ``words``. ``before`` is the format of the parameters before this one."""
     return struct.calcsize(before + words[: number + 1]) - 8

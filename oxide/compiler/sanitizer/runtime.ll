@@ -48,6 +48,7 @@ define void @oxide.sanitize.begin(ptr %context, ptr %state, i64 %block) noinline
   %tick = add i64 %now, 1
   store i64 %tick, {{now}}
   store i64 %tick, {{barrier}}
+  store i64 %tick, {{begun}}
   store i64 0, {{phase}}
   %grid.known = load i64, {{grid_known}}
   store i64 %grid.known, {{block_known}}
@@ -63,6 +64,8 @@ define void @oxide.sanitize.begin(ptr %context, ptr %state, i64 %block) noinline
   call void @llvm.memset.p0.i64({{released}}, i8 0, i64 %bytes, i1 false)
   call void @llvm.memset.p0.i64({{acquired}}, i8 0, i64 %bytes, i1 false)
   call void @llvm.memset.p0.i64({{known}}, i8 0, i64 %bytes, i1 false)
+  call void @llvm.memset.p0.i64({{pending}}, i8 0, i64 %bytes, i1 false)
+  call void @llvm.memset.p0.i64({{groups}}, i8 0, i64 %bytes, i1 false)
   %shared = load i64, {{shared_bytes}}
   %inits = load ptr, {{shared_inits}}
   %alone = icmp eq ptr %inits, null
@@ -238,7 +241,18 @@ next:
   call void @oxide.sanitize.race(ptr %state, ptr %cell.at, i64 %who, i64 %known, i64 %at)
   %number.next = add i64 %number, 1
   %more = icmp ule i64 %number.next, %last
-  br i1 %more, label %next, label %go
+  br i1 %more, label %next, label %done
+done:
+  %flags = and i64 %who, 7
+  %copies = icmp eq i64 %flags, <asynchronous>
+  br i1 %copies, label %copy, label %go
+copy:
+  %first.offset = mul i64 %first, <sanitized_cell.sizeof>
+  %first.at = getelementptr i8, ptr %cells, i64 %first.offset
+  %between = sub i64 %last, %first
+  %cell.count = add i64 %between, 1
+  call void @oxide.sanitize.copying(ptr %state, i64 %who, ptr %first.at, i64 %cell.count)
+  br label %go
 go:
   ret ptr %pointer
 }

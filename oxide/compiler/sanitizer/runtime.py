@@ -1,6 +1,7 @@
 """The sanitizer's checks as LLVM IR: the functions that are called before a sanitized kernel's accesses.
 
-``runtime.ll`` checks bounds, alignment and reads of uninitialised memory; ``races.ll`` finds races. The blocks of a
+``runtime.ll`` checks bounds, alignment and reads of uninitialised memory; ``races.ll`` finds races, and ``copies.ll``
+knows which asynchronous copies have ended. The blocks of a
 sanitized launch run one after the other on one worker, so nothing here is atomic, and time is a counter of accesses.
 
 ``{{name}}`` stands for a word of the launch's state, the ``sanitized_state`` of ``driver/records.py``.
@@ -12,24 +13,27 @@ import re
 
 from oxide.compiler.ir.files import ir_file
 from oxide.driver import sanitizing
-from oxide.driver.records import MAX_REPORTS, SANITIZED_STATE
+from oxide.driver.records import MAX_COPIES, MAX_REPORTS, SANITIZED_STATE
 
 _FIELD = re.compile(r"\{\{(\w+)(?:\[(%[\w.]+)\])?\}\}")
 
 
 def definitions(kinds: frozenset[str]) -> str:
-    """Returns the functions that sanitized code calls. They check only for ``kinds``."""
+    """Returns the functions that sanitized code calls. They check only for the kinds of faults in ``kinds``."""
     values = {
         "memory": "true" if "memory" in kinds else "false",
         "race": "true" if "race" in kinds else "false",
         "max_reports": MAX_REPORTS,
+        "max_copies": MAX_COPIES,
+        "asynchronous": sanitizing.ASYNCHRONOUS,
+        "scope_flag": sanitizing.BLOCK_SCOPE,
         "out_of_bounds": sanitizing.OUT_OF_BOUNDS,
         "misaligned": sanitizing.MISALIGNED,
         "uninitialized": sanitizing.UNINITIALIZED,
         "race_kind": sanitizing.RACE,
         "missing_lanes": sanitizing.MISSING_LANES,
     }
-    text = ir_file(__file__, "runtime.ll") + ir_file(__file__, "races.ll")
+    text = "".join(ir_file(__file__, name) for name in ("runtime.ll", "races.ll", "copies.ll"))
     for name, value in values.items():
         text = text.replace(f"<{name}>", str(value))
     return _render(text)

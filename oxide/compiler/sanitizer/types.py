@@ -8,7 +8,7 @@ _SIZES = {"half": 2, "bfloat": 2, "float": 4, "double": 8, "ptr": 8}
 
 
 def size_of(kind: str) -> int:
-    """Returns the bytes of a type in memory. Structures have natural alignment."""
+    """Returns the size in bytes of a type in memory. Structures have natural alignment."""
     if kind in _SIZES:
         return _SIZES[kind]
     if kind.startswith("i"):

@@ -22,7 +22,7 @@ _SLICES = (
 
 
 def of_annotation(annotation: Any) -> str:
-    """Returns what to annotate a kernel's parameter as. ``annotation`` is the one that was refused."""
+    """Returns advice for the annotation of a kernel's parameter. ``annotation`` is the refused annotation."""
     scalars = _scalars_for(annotation)
     if scalars:
         return f"annotate it as {scalars}"
@@ -37,7 +37,7 @@ def of_annotation(annotation: Any) -> str:
 
 
 def of_element(annotation: Any) -> str:
-    """Returns what the elements of a slice may be. ``annotation`` is the one that was refused."""
+    """Returns advice for the element type of a slice. ``annotation`` is the refused element type."""
     scalars = _scalars_for(annotation)
     shown = getattr(annotation, "__name__", repr(annotation))
     return f"write {scalars}, not {shown}" if scalars else " ".join(FORMATS)

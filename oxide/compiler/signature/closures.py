@@ -32,7 +32,7 @@ import numpy as np
 from oxide.compiler.source.source import EMPTY, closure_values, located, trees
 from oxide.errors import ArgumentError
 from oxide.language import atomic, thread
-from oxide.language.types import ScalarType
+from oxide.language.types import ScalarType, of_dtype
 
 from .device_function import DeviceFunction
 from .generic_parameters import Lifted, OpenFunction
@@ -42,7 +42,7 @@ Function: TypeAlias = FunctionType | DeviceFunction[..., Any]
 
 _NUMBERS = (int, float, complex, np.generic)
 _BY_TYPE: dict[type, ScalarType] = {
-    scalar.dtype.type: scalar for scalar in SCALARS.values() if scalar.name != "bf16"
+    scalar.dtype.type: scalar for scalar in SCALARS.values() if scalar.numpys is not None
 } | {
     bool: SCALARS["bool_"],
     int: SCALARS["i64"],
@@ -52,8 +52,8 @@ _BY_TYPE: dict[type, ScalarType] = {
 
 
 def kind_of(function: Function) -> Hashable:
-    """Returns what selects the specialization for a function: its code, its numbers' types, and the other things it
-    names."""
+    """Returns a key for the specialization that a function needs: its code, its numbers' types, and the other things
+    that it names."""
     plain, shape = _plain(function)
     is_device = plain is not function
     parts: list[Any] = [shape.number, is_device]
@@ -73,8 +73,8 @@ def lift(
 ) -> Parameter:
     """Returns the kernel parameter for a function, given the types that it takes and returns.
 
-    Raises ``ArgumentError`` if the function has another number of parameters, or captures something that cannot be a
-    parameter. Raises ``CompileError`` if its source cannot be read.
+    Raises ``ArgumentError`` if the number of its parameters is not that of ``takes``, or if it captures something that
+    cannot be a parameter. Raises ``CompileError`` if its source cannot be read.
     """
     plain, shape = _plain(function)
     code, is_device = plain.__code__, plain is not function
@@ -87,11 +87,12 @@ def lift(
     constants: dict[str, Any] = {}
     for name, value, is_global in _outer(plain, shape):
         if isinstance(value, _NUMBERS) and not (is_device and is_global):
-            if type(value) not in _BY_TYPE:
+            kind = _BY_TYPE.get(type(value)) or (of_dtype(value.dtype) if isinstance(value, np.generic) else None)
+            if kind is None:
                 raise _refused(
                     parameter, plain, f"uses {name}, a {type(value).__name__}, which kernels have no type for"
                 )
-            numbers.append((name, _BY_TYPE[type(value)]))
+            numbers.append((name, kind))
             literal.append(type(value) is float)
         elif isinstance(value, _NUMBERS) or _is_constant(value):
             constants[name] = value
@@ -124,7 +125,7 @@ def lift(
 
 
 def _captured(parts: tuple[Parameter, ...], function: Function) -> tuple[Any, ...]:
-    """Returns the numbers that a function captures now, converted for the kernel."""
+    """Returns the current values of the numbers that a function captures, converted for the kernel."""
     plain, shape = _plain(function)
     is_device = plain is not function
     numbers = (
@@ -136,7 +137,7 @@ def _captured(parts: tuple[Parameter, ...], function: Function) -> tuple[Any, ..
 
 
 _NO_SCALAR = ScalarType("function", np.dtype(np.void))
-_lifted: dict[int, tuple[weakref.ref[DeviceFunction[..., Any]], Hashable]] = {}  # by hash(key), which C can compare
+_lifted: dict[int, tuple[weakref.ref[DeviceFunction[..., Any]], Hashable]] = {}  # by hash(key), which C compares
 
 
 def _known(key: Hashable) -> DeviceFunction[..., Any] | None:
@@ -294,7 +295,7 @@ class _Copy:
 
 @functools.lru_cache(maxsize=32)
 def _functions(source: str) -> dict[int, list[ast.Lambda | ast.FunctionDef]]:
-    """Returns the functions in a file by their first line, which is that of the first decorator."""
+    """Returns the functions in a file by their first line, which is that of the first decorator if there is one."""
     found: dict[int, list[ast.Lambda | ast.FunctionDef]] = {}
     try:
         tree = ast.parse(source)

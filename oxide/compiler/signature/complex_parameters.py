@@ -30,18 +30,18 @@ class Parts:
 
     @property
     def parts(self) -> tuple[Parameter, ...]:
-        """The real and the imaginary part, as the scalars that are passed."""
+        """Returns the real and the imaginary part, as the scalars that are passed."""
         kind = SCALARS[_FLOATS[self.scalar.name]]
         return tuple(Parameter(self.kernel, f"{self.name}.{part}", "scalar", kind) for part in ("real", "imag"))
 
     @property
     def annotation(self) -> str:
-        """The annotation as it is written."""
+        """Returns the annotation as it is written."""
         return self.scalar.name
 
     @property
     def identity(self) -> str:
-        """The type's name, which is the same in every process."""
+        """Returns the type's name, which is the same in every process."""
         return self.scalar.name
 
     def words(self, argument: Any) -> tuple[Any, ...]:

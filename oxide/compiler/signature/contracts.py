@@ -42,8 +42,8 @@ _COMPARISONS: dict[type[ast.cmpop], Callable[[int, int], bool]] = {
 @final
 @dataclass(frozen=True, slots=True)
 class Contract:
-    """One comparison. ``names`` are its variables: ``m`` for a parameter, ``len(a)`` for a slice's length, and
-    ``a.shape[1]`` for that of an axis."""
+    """A comparison of two expressions. ``names`` are its variables: ``m`` for a parameter, ``len(a)`` for a slice's
+    length, and ``a.shape[1]`` for the length of an axis."""
 
     text: str
     left: ast.expr
@@ -169,7 +169,7 @@ class _Parser:
                     raise self._error(f"uses {name}, a whole tuple; name one of its numbers, as a kernel does")
                 if parameter.kind != "scalar":
                     raise self._error(f"compares the slice {name} itself; its length is len({name})")
-                if parameter.dtype.kind not in "iu" or parameter.annotation == "bf16":
+                if parameter.dtype.kind not in "iu":
                     raise self._error(f"uses {name}, a {parameter.annotation}; contracts are about integers")
                 self.names.add(name)
             case _:
@@ -238,7 +238,7 @@ class _NamedElements(ast.NodeTransformer):
 
 @final
 class _FirstAxes(ast.NodeTransformer):
-    """Replaces ``len(a)`` by ``a.shape[0]`` for a slice of several axes: one length has one name."""
+    """Replaces ``len(a)`` by ``a.shape[0]`` for a slice of several axes, so that each length has only one name."""
 
     def __init__(self, parser: _Parser) -> None:
         self.parser = parser

@@ -41,12 +41,12 @@ class OpenParameter:
 
     @property
     def annotation(self) -> str:
-        """The annotation as it is written."""
+        """Returns the annotation as it is written."""
         return shown(self.kind, self.variable, self.tile, self.ndim)
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """void, because the dtype is not known yet."""
+        """Returns void, because the dtype is not known yet."""
         return np.dtype(np.void)
 
     def convert(self, value: Any) -> Any:
@@ -88,7 +88,7 @@ class OpenFunction:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """void: a function is not a number."""
+        """Returns void, because a function is not a number."""
         return np.dtype(np.void)
 
 
@@ -104,13 +104,13 @@ class Lifted:
     function: DeviceFunction[..., Any]
     parts: tuple[Parameter, ...]
     literal: tuple[bool, ...]
-    """Whether each part is a Python float, which takes the type that it meets, as a literal does."""
+    """For each part, True if it is a Python float. Like a literal, a Python float takes the type that it meets."""
     arity: int
     annotation: str
     identity: str
     words: Callable[[Any], tuple[Any, ...]]
-    """Returns the numbers that such a function captures now. Raises ``ArgumentError`` if a number does not fit its
-    type."""
+    """Returns the current values of the numbers that a given function captures. Raises ``ArgumentError`` if a number
+    does not fit its type."""
 
 
 def open_parameter(
@@ -122,15 +122,15 @@ def open_parameter(
     tile: tuple[int, ...],
     ndim: int,
 ) -> OpenParameter:
-    """Returns the parameter for an annotation with a type variable. Raises ``CompileError`` if it is no machine
-    type."""
+    """Returns the parameter for an annotation with a type variable. Raises ``CompileError`` if the variable may stand
+    for a type that such a parameter cannot have."""
     choices = _choices(function, kernel, name, kind, variable)
     return OpenParameter(kernel, name, kind, variable.__name__, choices, tile, ndim)
 
 
 def function_parameter(function: Callable[..., Any], kernel: str, name: str, annotation: Any) -> OpenFunction:
     """Returns the parameter for ``Callable``, ``Callable[[f32, T], T]`` or ``Callable[..., f32]``. ``Any`` means no
-    conversion. Raises ``CompileError`` for anything but scalars."""
+    conversion. Raises ``CompileError`` for any other type in the annotation that is no scalar."""
     choices: dict[str, tuple[ScalarType, ...]] = {}
 
     def meaning(each: Any) -> ScalarType | str | None:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 Kind = Literal["scalar", "slice", "disjoint", "tiles", "atomic", "function", "tuple", "argument"]
 """``tiles`` is a ``DisjointSlice`` with a layout."""
 
-SCALAR_NAMES = "i8 i16 i32 i64 u8 u16 u32 u64 f16 bf16 f32 f64 c64 c128 bool_"
+SCALAR_NAMES = "i8 i16 i32 i64 u8 u16 u32 u64 f8e4m3 f8e5m2 f16 bf16 f32 f64 c64 c128 bool_"
 ATOMIC = ("i32", "u32", "i64", "u64", "f16", "bf16", "f32", "f64")
 FORMATS = {
     "i8": "b",
@@ -46,6 +46,8 @@ FORMATS = {
     "u16": "H",
     "u32": "I",
     "u64": "Q",
+    "f8e4m3": "B",
+    "f8e5m2": "B",
     "f16": "H",
     "bf16": "H",
     "f32": "f",
@@ -68,11 +70,11 @@ _LIMITS = {
 }
 _CLASSES = {
     **{name: name[0] for name in _LIMITS},
-    **dict.fromkeys(("f16", "bf16"), "h"),
+    **dict.fromkeys(("f8e4m3", "f8e5m2", "f16", "bf16"), "h"),
     **dict.fromkeys(("f32", "f64"), "f"),
     "bool_": "b",
 }
-"""The class of a scalar, which decides how an argument is converted: i, u, f, b, or h for the 16-bit floats, which are
+"""The class of a scalar, which decides how an argument is converted: i, u, f, b, or h for the narrow floats, which are
 passed as their bits."""
 SAFE_FLOAT = 3.4e38
 """A magnitude that both f32 and f64 hold."""
@@ -94,13 +96,13 @@ class Parameter:
     tile: tuple[int, ...] = ()
     """For kind ``tiles``, the sides of a tile: one for ``Tiles``, two for ``RowMajorTiles``."""
     lifted: Lifted | Fields | Parts | None = None
-    """For a function, a tuple or a complex number, the scalars that are passed in its place."""
+    """For a function, a tuple or a complex number, the scalars that are passed instead of it."""
     ndim: int = 1
     """The number of a slice's axes. A slice of one axis takes the elements of any box in row-major order."""
     dtype: np.dtype[Any] = field(init=False, repr=False, compare=False)
     """The scalar's dtype, or that of the slice's elements."""
     integers: range | None = field(init=False, repr=False, compare=False)
-    """The range of an integer scalar. None for anything else."""
+    """The range of an integer scalar. None for any other parameter."""
     is_float: bool = field(init=False, repr=False, compare=False)
     """True for a scalar that is passed as a float: an f32 or an f64."""
 
@@ -110,36 +112,38 @@ class Parameter:
         object.__setattr__(self, "dtype", self.scalar.dtype)
         object.__setattr__(self, "integers", None if limits is None else range(limits[0], limits[1] + 1))
         object.__setattr__(self, "is_float", self.kind == "scalar" and _CLASSES.get(self.scalar.name) == "f")
-        if self.kind == "scalar" and self.scalar.dtype.kind == "c":
+        if self.kind == "scalar" and self.scalar.kind == "c":
             from .complex_parameters import Parts  # imported here: few programs need it
 
             object.__setattr__(self, "lifted", Parts(self.kernel, self.name, self.scalar))
 
     @property
     def annotation(self) -> str:
-        """The annotation as it is written."""
+        """Returns the annotation as it is written."""
         return (
             shown(self.kind, self.scalar.name, self.tile, self.ndim) if self.lifted is None else self.lifted.annotation
         )
 
     @property
     def identity(self) -> str:
-        """The annotation and, for a function or a tuple, its own identity. The text is the same in every process."""
+        """Returns the annotation and, for a function or a tuple, its own identity. The text is the same in every
+        process."""
         return self.annotation if self.lifted is None else f"{self.annotation} {self.lifted.identity}"
 
     @property
     def lengths(self) -> tuple[str, ...]:
-        """The names of a slice's lengths in contracts: ``len(a)``, or ``a.shape[0]`` and its like for several axes."""
+        """Returns the names of a slice's lengths in contracts: ``len(a)``, or ``a.shape[0]``, ``a.shape[1]`` … for
+        several axes."""
         return lengths_of(self.name, self.ndim)
 
     @property
     def alignment(self) -> int:
-        """The alignment of a tiled output's address, in bytes."""
+        """Returns the alignment of a tiled output's address, in bytes."""
         return alignment_of(self.tile, self.dtype.itemsize)
 
     @property
     def struct_format(self) -> str:
-        """The parameter's format for ``struct``."""
+        """Returns the parameter's format for ``struct``."""
         if self.lifted is not None:
             return "".join(part.struct_format for part in self.lifted.parts)
         return FORMATS[self.scalar.name] if self.kind == "scalar" else "Q" + "Q" * self.ndim
@@ -164,7 +168,7 @@ class Parameter:
         if type(value) is np.ndarray and value.ndim == 0:
             value = value[()]
         if kind == "h":
-            if isinstance(value, int | float | np.integer | np.floating | np.bool_):
+            if _is_real(value):
                 return self._to_half(self._to_float(value))
             raise self._refuse(value, "pass a number")
         if kind == "b":
@@ -172,7 +176,7 @@ class Parameter:
                 return bool(value)
             raise self._refuse(value, "pass True or False")
         if kind == "f":
-            if isinstance(value, int | float | np.integer | np.floating | np.bool_):
+            if _is_real(value):
                 return self._to_float(value)
             raise self._refuse(value, "pass a number")
         if isinstance(value, bool | np.bool_):
@@ -200,17 +204,13 @@ class Parameter:
         return number
 
     def _to_half(self, number: float) -> int:
-        """Returns the bits of an f16 or bf16, rounded to nearest, ties to even."""
-        if self.scalar.name == "f16":
-            with np.errstate(over="ignore"):
-                bits = int(np.float16(number).view(np.uint16))
-            infinity = 0x7C00
-        else:
-            bits, infinity = _bf16_bits(number), 0x7F80
-        if bits & 0x7FFF == infinity and math.isfinite(number):
-            limit = "65504" if self.scalar.name == "f16" else "3.39e38"
-            raise self._refuse(number, f"{self.scalar.name} holds magnitudes up to {limit}")
-        return bits
+        """Returns the bits of a narrow float, rounded to nearest, ties to even."""
+        from oxide.language import narrow  # imported here: few programs need it
+
+        name = self.scalar.name
+        if not narrow.fits(name, number):
+            raise self._refuse(number, f"{name} holds magnitudes up to {narrow.FORMATS[name].greatest:.6g}")
+        return narrow.encoded(name, number)
 
     def _refuse(self, value: Any, advice: str) -> ArgumentError:
         if type(value) is int and is_long(value):
@@ -241,17 +241,17 @@ class NumbaParameter:
 
     @property
     def annotation(self) -> str:
-        """The type, as an annotation would spell it."""
+        """Returns the type as an annotation would spell it."""
         return str(self.type)
 
     @property
     def identity(self) -> str:
-        """A text that is the same for the same type in every process."""
+        """Returns a text that is the same for the same type in every process."""
         return identity(self.type)
 
     @property
     def struct_format(self) -> str:
-        """The parameter's format for ``struct``."""
+        """Returns the parameter's format for ``struct``."""
         return self.type.format
 
 
@@ -282,7 +282,7 @@ Declared: TypeAlias = "Closed | OpenParameter | OpenFunction | UntypedParameter"
 def parse_parameters(
     function: Callable[..., Any], name: str, local_names: Mapping[str, Any], adopted: bool = False
 ) -> tuple[Declared, ...]:
-    """Parses a kernel's parameters from its annotations, strings included. Raises ``CompileError``.
+    """Parses a kernel's parameters from its annotations, string annotations included. Raises ``CompileError``.
 
     ``local_names`` are the local names where the kernel is defined: a string annotation may use them. The annotations
     of an ``adopted`` kernel, one of numba-cuda's, are ignored.
@@ -368,7 +368,8 @@ def parse_annotations(function: Callable[..., Any], local_names: Mapping[str, An
 
 
 class _Names:
-    """The names that a function's annotations may use: those of its module, its surroundings and its closure."""
+    """The names that a function's annotations may use: those of its module, of the scope that defines it, and of its
+    closure."""
 
     def __init__(self, function: Callable[..., Any], local_names: Mapping[str, Any]) -> None:
         self.function = function
@@ -432,8 +433,8 @@ def alignment_of(tile: tuple[int, ...], itemsize: int) -> int:
 def _slice_of(
     function: Callable[..., Any], what: str, name: str, annotation: Any
 ) -> tuple[Kind, Any, tuple[int, ...], int]:
-    """Returns the kind of a slice's annotation, the element type, the sides of its layout's tiles, () without a layout,
-    and the number of axes."""
+    """Returns, for a slice's annotation: the kind, the element type, the sides of the layout's tiles, () without a
+    layout, and the number of axes."""
     kind, ndim = _KINDS[get_origin(annotation)]
     scalar, *layouts = get_args(annotation)
     if ndim == 1 and layouts and type(layouts[0]) is int and layouts[0] in (1, 2, 3):
@@ -508,21 +509,12 @@ def _parameter(function: Callable[..., Any], kernel: str, name: str, annotation:
     return Parameter(kernel, name, kind, scalar, tile, ndim=ndim)
 
 
-def _bf16_bits(number: float) -> int:
-    """Returns the bits of a bf16, which is the upper half of an f32.
-
-    Rounds once, from the double, in steps of the last place that is kept.
-    """
-    if not math.isfinite(number):
-        with np.errstate(invalid="ignore"):
-            return int(np.float32(number).view(np.uint32)) >> 16 | (0x40 if math.isnan(number) else 0)
-    fraction, exponent = math.frexp(number)
-    step = max(exponent, -125) - 8
-    steps = math.copysign(round(math.ldexp(fraction, exponent - step)), number)  # an integer has no -0.0
-    rounded = math.ldexp(steps, step)
-    with np.errstate(over="ignore"):
-        return int(np.float32(rounded).view(np.uint32)) >> 16
+def _is_real(value: Any) -> bool:
+    return (
+        isinstance(value, int | float | np.integer | np.floating | np.bool_)
+        or types.of_narrow_scalar(value) is not None
+    )
 
 
 def _is_float(value: Any) -> bool:
-    return isinstance(value, float | np.floating)
+    return isinstance(value, float | np.floating) or types.of_narrow_scalar(value) is not None

@@ -45,19 +45,19 @@ class Fields:
 
     @property
     def parts(self) -> tuple[Parameter, ...]:
-        """The scalars in the order in which they are passed, those of inner tuples included."""
+        """Returns the scalars in the order in which they are passed, those of inner tuples included."""
         return tuple(_scalars(self.elements))
 
     @property
     def annotation(self) -> str:
-        """The annotation as it is written."""
+        """Returns the annotation as it is written."""
         if self.names:
             return self.made_of.__name__
         return f"tuple[{', '.join(element.annotation for element in self.elements)}]"
 
     @property
     def identity(self) -> str:
-        """The class, the fields and their types. The text is the same in every process."""
+        """Returns the class, the fields and their types as a text that is the same in every process."""
         inside = ", ".join(element.identity for element in self.elements)
         return f"{self.made_of.__module__}.{self.made_of.__qualname__}{self.names}({inside})"
 
@@ -73,7 +73,8 @@ class Fields:
         return self.elements[index] if inside else None
 
     def problem(self, node: ast.Attribute | ast.Subscript) -> str | None:
-        """Returns why a kernel cannot write ``node`` of this tuple. None if it can, or if only the types can tell."""
+        """Returns why a kernel's source cannot contain ``node``, a use of this tuple. None if it can, or if only the
+        typing can tell."""
         if isinstance(node.ctx, ast.Store):
             return f"{self.name} is a parameter, and its elements do not change; assign to a name of your own"
         constant = isinstance(node, ast.Attribute) or isinstance(node.slice, ast.Constant)
@@ -124,7 +125,7 @@ def tuple_parameter(
 ) -> Parameter:
     """Returns the parameter for ``tuple[f32, i32]`` or a NamedTuple class. ``evaluate`` evaluates string annotations.
 
-    Raises ``CompileError`` for elements that are no scalars, and for a tuple of any length.
+    Raises ``CompileError`` for elements that are no scalars, and for a tuple without a fixed length.
     """
     refuse = functools.partial(_refused, function, kernel, name)
     return _parameter(kernel, name, annotation, evaluate, refuse)

@@ -1,9 +1,9 @@
 """Infers the types of a generic kernel's type variables from the arguments of a launch, or takes them by name.
 
-A variable that is the element type of a slice is the dtype of the buffer. All uses must agree, and scalars of that type
-convert as those of a fixed type do. A variable that only scalars have takes the type of the values: a NumPy scalar's
-own, else ``i64`` for an int, ``f64`` for a float, ``c128`` for a complex and ``bool_`` for a bool. If the constraints
-exclude that type, the variable takes the only constraint of that kind.
+If a variable is the element type of a slice, it takes the buffer's dtype. All buffers must agree, and scalars of that
+type are converted as for a fixed type. If a variable is the type of scalars only, it takes the type of the arguments: a
+NumPy scalar's own, else ``i64`` for an int, ``f64`` for a float, ``c128`` for a complex and ``bool_`` for a bool. If
+the constraints exclude that type, the variable takes the only constraint of that kind.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 from oxide.errors import ArgumentError
 from oxide.language.arrays import ArrayAnnotation
-from oxide.language.types import ScalarType
+from oxide.language.types import ScalarType, of_dtype
 from oxide.messages import written
 
 from .closures import lift
@@ -25,8 +25,6 @@ from .generic_parameters import OpenFunction, OpenParameter
 from .signature import SCALARS, Closed, Declared, UntypedParameter
 from .untyped_arguments import ArgumentType, ArrayType, EnumType, NoneType, NumberType, RecordType, TupleType
 
-# bf16 is stored as u16, so a buffer of u16 means u16 where a variable may be either.
-_BY_DTYPE = {scalar.dtype: scalar for scalar in SCALARS.values() if scalar.name != "bf16"}
 _PLAIN: dict[type, tuple[str, str]] = {
     bool: ("bool_", "b"),
     int: ("i64", "iu"),
@@ -47,7 +45,7 @@ class Evidence:
     @property
     def shown(self) -> str:
         if self.dtype is not None:
-            scalar = _BY_DTYPE.get(self.dtype)
+            scalar = of_dtype(self.dtype)
             return str(self.dtype) if scalar is None else scalar.name
         return "an unknown type" if self.number is None else f"a Python {self.number.__name__}"
 
@@ -140,7 +138,8 @@ def close_by_name(kernel: str, declared: Sequence[Declared], given: Mapping[str,
 
 
 def example_types(declared: Sequence[Declared]) -> dict[str, Any]:
-    """Returns a type for each type variable: ``f32`` if it may be that, else its first choice."""
+    """Returns a type for each type variable: ``f32`` if the variable may stand for it, else the variable's first
+    choice."""
     variables: dict[str, tuple[ScalarType, ...]] = {}
     for parameter in declared:
         if isinstance(parameter, OpenParameter):
@@ -212,24 +211,24 @@ def _known(
 
 
 def _allowed(parameter: OpenParameter, evidence: Evidence) -> ScalarType:
-    """Returns the scalar type of a dtype, if the variable may be that type."""
+    """Returns the scalar type of a dtype. Raises ``ArgumentError`` if the variable may not be that type."""
     assert evidence.dtype is not None
-    scalar = _BY_DTYPE.get(evidence.dtype)
-    if scalar in parameter.choices:
+    scalar = of_dtype(evidence.dtype)
+    if scalar is not None and scalar in parameter.choices:
         return scalar
-    for choice in parameter.choices:
-        if choice.dtype == evidence.dtype:
-            return choice
+    fitting = [choice for choice in parameter.choices if choice.takes(evidence.dtype)]  # of its bits
+    if len(fitting) == 1:
+        return fitting[0]
     raise _impossible(parameter, evidence)
 
 
 def _plain(parameter: OpenParameter, evidence: Evidence) -> ScalarType:
-    """Returns the type for a plain number."""
+    """Returns the variable's type for a plain Python number."""
     assert evidence.number is not None
     name, kinds = _PLAIN[evidence.number]
     if SCALARS[name] in parameter.choices:
         return SCALARS[name]
-    fitting = [scalar for scalar in parameter.choices if scalar.dtype.kind in kinds]
+    fitting = [scalar for scalar in parameter.choices if scalar.kind in kinds]
     if len(fitting) != 1:
         raise _impossible(parameter, evidence)
     return fitting[0]

@@ -14,6 +14,8 @@ from typing import Any, ClassVar, TypeAlias, final
 
 import numpy as np
 
+from oxide.language.types import of_narrow_scalar
+
 _LLVM_WORDS = {
     "b": ("i8",),
     "i": ("i8", "i16", "i32", "i64"),
@@ -28,7 +30,7 @@ _FORMATS = {"b": "?", "i": "bhiq", "u": "BHIQ", "f": " efd", "m": "   q", "M": "
 class _Described:
     """A type that is fully described by its fields.
 
-    A plain class, because making a dataclass takes a millisecond of `import oxide`.
+    It is no dataclass, because each dataclass adds a millisecond to ``import oxide``.
     """
 
     __slots__ = ("_hash",)
@@ -109,7 +111,7 @@ class ArrayType(_Described):
     SIZE: ClassVar[int] = 2
     ADDRESS: ClassVar[int] = 4
     AXES: ClassVar[int] = 5
-    """Positions among the words: the number of elements, the address, and the first of the shape's words. The strides
+    """The positions of words: of the number of elements, of the address, and of the shape's first word. The strides
     follow the shape."""
 
     dtype: np.dtype[Any]
@@ -124,8 +126,8 @@ class ArrayType(_Described):
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Returns numba-cuda's array structure: two null pointers, size, item size, address, shape, strides in
-        bytes."""
+        """Returns the types in numba-cuda's array structure: two null pointers, size, item size, address, shape,
+        strides in bytes."""
         return ("ptr", "ptr", "i64", "i64", "ptr", *["i64"] * (2 * self.ndim))
 
     @property
@@ -249,13 +251,13 @@ ArgumentType: TypeAlias = NumberType | ArrayType | RecordType | TupleType | Enum
 
 @lru_cache(maxsize=256)
 def of_box(dtype: np.dtype[Any], ndim: int, strided: bool = False) -> ArrayType | RecordType:
-    """Returns the type of a box. Boxes of equal types share one object, so that launches compare it quickly."""
+    """Returns the type of a box. Boxes of equal types share one type object, so that launches compare types quickly."""
     return RecordType(dtype) if ndim == 0 and dtype.names is not None else ArrayType(dtype, ndim, strided)
 
 
 def laid_out(kind: ArgumentType, value: Any, strided: Callable[[ArrayType, Any], bool]) -> ArgumentType:
-    """Returns a type in which each array is strided if ``strided`` says so, given the array type and its part of
-    ``value``."""
+    """Returns the type with the layout of each array in it changed: strided if ``strided`` returns True for the array's
+    type and its part of ``value``, else contiguous."""
     if isinstance(kind, ArrayType):
         wanted = strided(kind, value)
         return kind if wanted is kind.strided else ArrayType(kind.dtype, kind.ndim, wanted)
@@ -302,7 +304,8 @@ def type_of(value: Any, array_type: Callable[[Any], ArrayType | RecordType | Non
     if plain is not None:
         return plain
     if isinstance(value, np.generic):
-        return NumberType(value.dtype) if value.dtype.kind in "biufcmM" and value.dtype.itemsize <= 16 else None
+        known = value.dtype.kind in "biufcmM" and value.dtype.itemsize <= 16 and of_narrow_scalar(value) is None
+        return NumberType(value.dtype) if known else None
     if isinstance(value, enum.Enum):
         values = {type_of(member.value, array_type) for member in type(value)}
         inner = values.pop()
@@ -333,7 +336,7 @@ def identity(kind: ArgumentType) -> str:
 
 
 def arrays_in(kind: ArgumentType, value: Any) -> Sequence[Any]:
-    """Returns the arrays that an argument is or holds."""
+    """Returns the arrays in an argument. An array contains itself."""
     if isinstance(kind, ArrayType | RecordType):
         return (value,)
     if isinstance(kind, TupleType):

@@ -1,6 +1,6 @@
 """The fault of threads that wait for one another for ever: turns its record into an error that names both places.
 
-Only the CPU device detects it (``cpu/coroutines``).
+Only the CPU device detects this fault (``cpu/coroutines``).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ DIVERGENT = 2
 """The value of the fault record's ``claimed`` for this fault.
 
 ``site`` and ``index`` are the two places. ``length`` is 0 if threads wait at two barriers, 1 if a warp operation waits
-for lanes that do not come to it, and 2 if threads of the grid have returned while others wait for them at ``site``.
+for lanes that do not reach it, and 2 if threads of the grid have returned while others wait for them at ``site``.
 """
 
 

@@ -30,8 +30,8 @@ RECORD: np.dtype[Any] = FAULT.dtype
 class FaultSite:
     """A place in the source that may fail: an access to the slice passed as ``parameter``, or an ``assert``.
 
-    For an ``assert``, ``assertion`` is its message or "". Of an access of several ``axes``, ``axis`` is the one of the
-    check.
+    For an ``assert``, ``assertion`` is its message or "". For an access of several ``axes``, ``axis`` is the axis that
+    is checked.
     """
 
     parameter: str

@@ -22,7 +22,8 @@ _before = 0
 
 @contextmanager
 def room_for_recursion() -> Iterator[None]:
-    """Raises Python's recursion limit, which all threads share, until the last thread inside has left."""
+    """Raises Python's recursion limit within the ``with`` block. All threads share the limit, so the last to leave
+    restores it."""
     global _inside, _before
     with _lock:
         if _inside == 0:

@@ -22,14 +22,15 @@ SourcePlace: TypeAlias = tuple[str, int, Span | None]
 """A file, a line in it, and the exact span if it is known."""
 
 trees: WeakTable[Callable[..., Any], ast.FunctionDef] = WeakTable()
-"""Syntax trees of functions that were compiled from a changed source, with the lines and columns of their file."""
+"""The syntax trees of rewritten functions. They have the lines and columns of the original file, or for the interpreter
+the numbers of nodes as lines."""
 
 
 def located(
     function: Callable[..., Any], problem: str, line: int | None = None, column: int | None = None
 ) -> CompileError:
-    """Returns a ``CompileError`` at a line of the function's file, by default its first. Shows the line with a caret
-    under it."""
+    """Returns a ``CompileError`` at a line of the function's file, by default its first. The error shows the line with
+    a caret under it."""
     code = function.__code__
     return located_in(code.co_filename, line if line is not None else code.co_firstlineno, problem, column)
 
@@ -47,8 +48,8 @@ def located_in(file: str, line: int, problem: str, column: int | None = None) ->
 
 
 def parse_definition(function: Callable[..., Any]) -> tuple[ast.FunctionDef, int]:
-    """Returns the function's syntax tree, with the line numbers of its file, and the number of columns cut off its
-    lines."""
+    """Returns the function's syntax tree, with the line numbers of its file, and the number of columns by which its
+    lines were dedented."""
     known = trees.get(function)
     if known is not None:
         return known, 0
@@ -69,7 +70,7 @@ def parse_definition(function: Callable[..., Any]) -> tuple[ast.FunctionDef, int
 
 
 EMPTY = object()
-"""The value of a variable that has no value yet."""
+"""Stands for the value of a variable that is not assigned yet."""
 
 
 def closure_values(function: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
@@ -82,10 +83,10 @@ def closure_values(function: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
 
 
 def as_written(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a function as its file has it, if pytest has rewritten its asserts: they call pytest's functions, which
-    no kernel can call.
+    """Returns the original of a function whose asserts pytest has rewritten: they call pytest's functions, which no
+    kernel can call.
 
-    Returns any other function unchanged, and also a function whose file has changed since.
+    Returns any other function unchanged, and also a function whose file has changed since it was imported.
     """
     code = getattr(function, "__code__", None)
     if not isinstance(function, FunctionType) or not isinstance(code, CodeType) or not _is_rewritten(code):
@@ -135,7 +136,7 @@ def node_at(file: str, span: Span | None) -> ast.expr | ast.stmt | None:
     text: ast.JoinedStr | None = None
     for node in ast.walk(tree):
         if isinstance(node, ast.JoinedStr) and any(isinstance(p, ast.expr) and _span(p) == span for p in node.values):
-            text = node  # a part of an f-string stands for the whole
+            text = node  # a part of an f-string may have the span of the whole
         if isinstance(node, ast.expr | ast.stmt) and not isinstance(node, ast.Expr) and _span(node) == span:
             return text or node
     return None

@@ -1,7 +1,7 @@
-"""The types of a kernel's expressions, as plain data: what the interpreter knows of the front end's inference.
+"""The types of a kernel's expressions, as plain data: the part of the front end's inference that the interpreter uses.
 
-A type is written as oxide names it, ``"i64"`` or ``"f32"``. Every type that is no scalar is ``""``: its values carry
-what they are.
+A scalar type is written as oxide names it, ``"i64"`` or ``"f32"``. Any other type is ``""``: the interpreter's values
+of these types know their own types.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ class Signature:
 @final
 @dataclass(frozen=True, slots=True)
 class Elements:
-    """The elements of an array or a fragment that the kernel declares: ``shape`` is None for dynamic shared memory."""
+    """The shape and the type of the elements of an array or a fragment that the kernel declares. ``shape`` is None for
+    dynamic shared memory."""
 
     shape: tuple[int, ...] | None
     dtype: str
@@ -35,19 +36,23 @@ class Elements:
 @final
 @dataclass(slots=True)
 class Call:
-    """A call. ``callee`` is what it calls: a ``TypedFunction``, the name of a scalar type, or a Python object."""
+    """A call. ``callee`` is a ``TypedFunction``, the name of a scalar type, or a Python object."""
 
     signature: Signature
     callee: Any = None
     captures: bool = False
-    """True if the function is a value of the kernel, which holds the numbers that the function captures."""
+    """True if the callee is a value in the kernel that holds the numbers that the function captures."""
     made: Elements | None = None
+    tuples: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    """The types of the elements of each argument that is a tuple of numbers; ``"float"`` of a Python float, which takes
+    the type that it meets."""
 
 
 @final
 @dataclass(slots=True)
 class TypedFunction:
-    """A function for certain types of its arguments. All tables but ``variables`` are by the nodes' numbers."""
+    """A function for certain types of its arguments. The keys of all tables but ``variables`` are the numbers of
+    nodes."""
 
     original: FunctionType
     definition: ast.FunctionDef
@@ -56,14 +61,16 @@ class TypedFunction:
     joined: dict[int, str] = field(default_factory=dict)
     """The type that the value of an operand of ``if … else``, ``and`` or ``or`` is converted to."""
     operations: dict[int, list[Signature]] = field(default_factory=dict)
-    """The operators of each expression, in order."""
+    """The signatures of each expression's operators, in order."""
     calls: dict[int, Call] = field(default_factory=dict)
     constants: dict[int, Any] = field(default_factory=dict)
-    """The numbers and arrays that expressions stand for."""
+    """The numbers and arrays of expressions that are constants."""
     arrays: dict[int, Elements] = field(default_factory=dict)
-    """The constant arrays among them."""
+    """The shapes and element types of the constant arrays."""
     variables: dict[str, set[str]] = field(default_factory=dict)
     """The types of each variable and of all that is assigned to it."""
+    reads: dict[str, dict[int, str]] = field(default_factory=dict)
+    """The type of each variable in each expression or statement that reads it."""
     parameters: tuple[str, ...] = ()
     """The types of the parameters."""
     result: str = ""

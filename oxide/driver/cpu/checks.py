@@ -84,7 +84,7 @@ def check_count(what: str, number: int) -> None:
 
 
 def checked_seed(seed: int) -> int:
-    """Returns a seed as an int that ``OXIDE_SEED`` could hold. Raises ``TypeError`` or ``ValueError`` for others."""
+    """Returns a seed as an int. Raises ``TypeError`` if it is not an integer, ``ValueError`` if it is negative."""
     try:
         number = operator.index(seed)
     except TypeError:

@@ -1,9 +1,9 @@
-"""The CPU device's code: loads object files, and makes launches that run a range of blocks.
+"""The CPU device's code: loads object files, and binds launches to functions that run a range of blocks.
 
-A kernel's object file exports ``void entry(void *launch, int64 first_block, int64 end_block)``; ``launch`` points to
-a ``LAUNCH``. Blocks are numbered with x fastest. ``driver/object.py`` loads what it can, LLVM the rest. llvmlite
-is imported only for that, or to name this machine's processor for the first time. It is not thread-safe, so one lock
-guards loading and queries of the processor.
+A kernel's object file exports ``void entry(void *launch, int64 first_block, int64 end_block)``; ``launch`` points to a
+``LAUNCH``. Blocks are numbered with x fastest. ``driver/object.py`` loads most object files; LLVM loads those that need
+more. llvmlite is imported only for those, or to name this machine's processor for the first time. LLVM is not
+thread-safe, so one lock guards loading and queries of the processor.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _llvm_lock = threading.Lock()
 
 @final
 class CpuFunction:
-    """A kernel in memory. It keeps the owner of its machine code alive."""
+    """A loaded kernel. It keeps its machine code in memory."""
 
     __slots__ = ("_call_holding", "_memory", "call", "cooperative", "device", "entry", "pace", "sanitized")
 
@@ -67,9 +67,9 @@ class CpuFunction:
     ) -> Callable[[int, int], None]:
         """Returns a launch as a function: called with a range of blocks, it runs them without the GIL.
 
-        The blocks of a cooperative kernel run up to the grid's next barrier. ``seed``, unless it is 0, draws the order
-        of a block's threads, if the code was compiled for that. Raises ``LaunchError`` for a cooperative grid that does
-        not fit.
+        The blocks of a cooperative kernel run up to the grid's next barrier. ``seed``, unless it is 0, selects the
+        order of a block's threads, if the code's target is ``seeded``. Raises ``LaunchError`` for a cooperative grid
+        whose blocks cannot all be live at once.
         """
         if self.cooperative:
             return CooperativeRun(self, grid, block, shared_bytes, params, seed)
@@ -136,7 +136,7 @@ def host_name() -> str:
 
 def _processor() -> str | None:
     """Returns a description of the processor: its usable features from the system, and LLVM's version, as a newer LLVM
-    may know more names. Returns None if the system does not provide one."""
+    may know more names. Returns None if the system does not describe its processor."""
     found = [disk.version_text("llvmlite"), platform.machine()]
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:

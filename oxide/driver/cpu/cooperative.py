@@ -53,9 +53,9 @@ class CooperativeRun:
         self._function.call(self._pointer, first, end)
 
     def goes_on(self) -> bool:
-        """Returns whether another pass over all blocks is due after the one that has ended.
+        """Returns whether all blocks must run another pass, now that a pass has ended.
 
-        Abandons the blocks if they can never continue.
+        Abandons the blocks if they can never continue: if some have finished, or wait at another barrier than the rest.
         """
         record = self._record
         if not record.waiting:

@@ -1,7 +1,7 @@
 """Copies, fills and reports of the CPU device: their checks, and the tasks that a stream runs.
 
-Every range is checked against the live allocations when it is submitted. So a wrong address or a use after free is an
-error with a name on the CPU device, while on a GPU it would be a fault later.
+Every range is checked against the live allocations when it is submitted. So a wrong address or a use after free raises
+a ``DriverError`` at once, while on a GPU it would be a fault later.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ BRIEF_BYTES = 32 * 1024
 
 @final
 class Copies:
-    """The maker of the memory tasks of one driver, which has one heap per device and the heap of pinned host memory.
+    """Makes the tasks of one driver that copy, fill and report. ``heaps`` are its devices' heaps in order, ``host`` is
+    the heap of page-locked memory.
 
     Each method raises ``DriverError`` for a range that does not lie in one live allocation.
     """
@@ -77,7 +78,7 @@ class Copies:
         return Task(f"fill {nbytes} bytes", run, brief=nbytes <= BRIEF_BYTES)
 
     def report(self, device: int, record: int, cursor: int, nbytes: int) -> Task:
-        """Makes a task that copies a device's record to the address that its cursor holds, if it is claimed by then."""
+        """Makes a task that does ``Driver.report`` for addresses in a device's memory."""
         heap = self._heaps[device]
         if nbytes % 8 or record % 8 or cursor % 8:
             raise driver_error(
@@ -129,7 +130,7 @@ def _report(record: int, cursor: int, nbytes: int, host: Heap) -> bool:
     """Copies a record whose first word is not 0 to the address in ``host`` that the cursor holds, and zeroes the
     record.
 
-    Advances the cursor by ``nbytes`` in any case. Returns whether there was such a record.
+    Advances the cursor by ``nbytes`` in any case. Returns whether it copied the record.
     """
     there = ctypes.c_uint64.from_address(cursor)
     destination = there.value
@@ -143,7 +144,8 @@ def _report(record: int, cursor: int, nbytes: int, host: Heap) -> bool:
 
 
 def _note_copy(heaps: list[Heap], destination: int, source: int, nbytes: int) -> None:
-    """Marks, for the sanitizer, the copied bytes as written if their source was."""
+    """Copies the sanitizer's flags with the bytes: a copied byte counts as written if its source byte does. A source
+    without flags counts as written."""
     values: bytes | None = None
     for heap in heaps:
         found = heap.tracked(source, nbytes)

@@ -6,8 +6,8 @@ This file checks requests and turns them into items for a scheduler. Its modules
 for it.
 
 If the stream is idle, the submitting thread itself does a free, or a copy or fill of up to 32 KiB: that takes a
-microsecond, and handing it to another thread ten times that. For the same reason a thread that blocks for a stream or
-an event may run small kernels that come before.
+microsecond, and handing it to another thread takes ten. For the same reason a thread that blocks for a stream or an
+event may itself run the small kernels that it waits for.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ from oxide.environment import whole_number
 from oxide.errors import DeviceError
 
 _LOOKS = 16
-"""Unsuccessful queries per release of the GIL. More than a wait polls before it parks (``runtime/loop/pace.py``)."""
+"""A polling thread releases the GIL once in this many queries that find work unfinished. A wait makes fewer queries
+before it parks (``runtime/loop/pace.py``)."""
 
 
 class CpuDriver:
@@ -58,12 +59,14 @@ class CpuDriver:
     machine's memory.
 
     With ``step`` there are no threads, and work runs only in ``step``, ``run_until_idle`` and ``synchronize_*``.
-    ``seed``, without ``step`` by default ``OXIDE_SEED`` if that is set, draws the order in which streams make progress,
-    blocks of a kernel run, and warps and threads of a block run between barriers: the same seed gives the same run.
-    With a seed alone nothing runs concurrently with the program: work runs inside the calls that wait for it or query
-    it. ``poison``, on by default with ``step``, fills memory with 0xFF bytes when it is allocated and when it is freed.
+    ``seed`` selects the order in which streams make progress, blocks of a kernel run, and warps and threads of a block
+    run between barriers: the same seed gives the same run. Without ``step``, the default is ``OXIDE_SEED`` if that is
+    set. With a seed and without ``step``, nothing runs concurrently with the program: work runs inside the calls that
+    wait for it or query it. ``poison``, on by default with ``step``, fills memory with 0xFF bytes when it is allocated
+    and when it is freed.
 
-    Raises ``DeviceError`` for an invalid number of devices, threads or bytes.
+    Raises ``DeviceError`` for an invalid number of devices, threads or bytes, ``TypeError`` or ``ValueError`` for an
+    invalid ``seed``.
     """
 
     name = "cpu"
@@ -152,7 +155,7 @@ class CpuDriver:
     def query_stream(self, stream: CpuStream) -> bool:
         """Returns whether all submitted work has run. Takes no lock.
 
-        With a seed and without ``step``, runs the remaining work first.
+        With a seed and without ``step``, first runs the remaining work.
         """
         check_idle(stream)
         # The order matters: a stream that first has no items and then is not running has run all that it held at the
@@ -198,9 +201,9 @@ class CpuDriver:
         event.point = point
 
     def query_event(self, event: CpuEvent) -> bool:
-        """Returns whether the point last recorded has been passed. Takes no lock.
+        """Returns whether the stream has passed the event's latest recording. Takes no lock.
 
-        With a seed and without ``step``, runs the work before the point first.
+        With a seed and without ``step``, first runs the work before the point.
         """
         if type(event) is not CpuEvent or event.destroyed:
             check_handle(event, CpuEvent)
@@ -216,7 +219,7 @@ class CpuDriver:
         return True
 
     def synchronize_event(self, event: CpuEvent) -> None:
-        """Blocks until the point last recorded has been passed; in step mode, runs the work before it."""
+        """Blocks until the stream has passed the event's latest recording; in step mode, runs the work before it."""
         if type(event) is not CpuEvent or event.destroyed:
             check_handle(event, CpuEvent)
         point = event.point
@@ -226,14 +229,15 @@ class CpuDriver:
             self._scheduler.raise_failure(event.device)
 
     def wait_event(self, stream: CpuStream, event: CpuEvent) -> None:
-        """Holds the stream back until the event's point is passed, on any of the driver's devices."""
+        """Holds the stream back until the event's point is passed. The event may be of another device of this
+        driver."""
         check_idle(stream)
         point = check_handle(event, CpuEvent).point
         if point is not None:
             self._scheduler.submit(stream, Wait(point))
 
     def elapsed_ms(self, start: CpuEvent, end: CpuEvent) -> float:
-        """Returns the milliseconds between two passed events that were created with ``timing``."""
+        """Returns the milliseconds between two events, created with ``timing``, that their streams have passed."""
         times = []
         for event in (start, end):
             point = check_handle(event, CpuEvent).point
@@ -315,7 +319,7 @@ class CpuDriver:
     def report(self, record: int, cursor: int, nbytes: int, stream: CpuStream) -> None:
         """Copies a claimed record to the address that the cursor holds, zeroes it, and advances the cursor.
 
-        The cursor is read when the stream comes to it: an invalid address then ends the device, as on a GPU.
+        The address at the cursor is read when the report runs. If it is invalid, the device fails then, as a GPU does.
         """
         device = check_handle(stream, CpuStream).device
         self._submit(stream, self._copies.report(device, record, cursor, nbytes))
@@ -362,7 +366,7 @@ class CpuDriver:
         check_idle(stream).captured = []
 
     def end_capture(self, stream: CpuStream) -> CpuGraph:
-        """Ends the capture. Raises ``DriverError`` if the stream is not in one."""
+        """Ends the capture. Raises ``DriverError`` if the stream is not in a capture."""
         items = check_handle(stream, CpuStream).captured
         if items is None:
             raise driver_error(
@@ -398,7 +402,7 @@ class CpuDriver:
     def launch_native_host_function(self, function: int, argument: int, stream: CpuStream) -> None:
         """Submits a call of a C function on a worker thread, without the GIL."""
         self._submit(check_idle(stream), native_call(function, argument))
-        if self._driven:  # the function wakes a sleeping waiter, which does not query again
+        if self._driven:  # the function may wake a waiter that makes no more queries
             self._scheduler.synchronize(stream)
 
     # Other libraries' streams and memory
@@ -431,8 +435,8 @@ class CpuDriver:
         """Waits for submitted work and ends the threads. May be called again.
 
         Later submissions raise ``DriverError``. Memory that is still allocated stays valid, for example under a NumPy
-        array that ``d2h`` returned or that views a box. It can still be freed. The rest is freed with the driver, when
-        neither the driver nor its memory is referenced any more.
+        array that ``d2h`` returned or that views a box. It can still be freed. Memory that is never freed returns to
+        the system when neither the driver nor that memory is referenced any more.
         """
         if self._closed:
             return
@@ -519,7 +523,7 @@ calls_drop(CpuDriver)
 
 @final
 class _RunDriver(CpuDriver):
-    """A driver for one run: it marks submitted work as the run's, and shares all else with the driver."""
+    """A driver for one run: it marks submitted work as the run's, and shares all other state with ``driver``."""
 
     __slots__ = ("_drop", "_run")
 
@@ -542,4 +546,5 @@ def _end_threads() -> None:
 _dropped: deque[Scheduler] = deque()
 _soon = Soon(_end_threads)
 _abandon = in_c(lambda dropped: zip(map(_dropped.append, dropped), _soon.asking, strict=False))
-"""Ends the threads of a driver that was dropped without ``close``. Runs in C."""
+"""Lets the threads of a driver that was dropped without ``close`` end soon. A finaliser that runs in C
+(``dropping.py``)."""

@@ -27,5 +27,6 @@ class CpuGraph:
 
 
 def recorded(item: Task | BlockRange) -> Task | BlockRange:
-    """Returns the item for one launch. A range of blocks counts the blocks handed out, so each launch gets its own."""
+    """Returns the item to submit for one launch of a graph. A ``BlockRange`` counts the blocks handed out, so each
+    launch gets a new one."""
     return item.renewed() if isinstance(item, BlockRange) else item

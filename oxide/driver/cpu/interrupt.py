@@ -1,9 +1,10 @@
 """Runs kernels so that Ctrl-C ends the wait for them. For drivers that run kernels on the waiting thread: with a seed,
 or step by step.
 
-Python reports Ctrl-C to the main thread only, and only between two instructions. Inside a kernel there are none. So the
-main thread has another thread run the kernel and waits for it. Still only one of the two runs at a time. A thread for
-each kernel costs some 50 microseconds. Other threads get no signals and run kernels themselves.
+Python reports Ctrl-C to the main thread only, and only between two of its instructions. A whole kernel runs within one
+instruction. So the main thread has another thread run the kernel and waits for it. Still only one of the two threads
+runs at a time. A thread for each kernel costs some 50 microseconds. Other threads get no signals and run kernels
+themselves.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from typing import final
 
 @final
 class Abandoned(Exception):
-    """Raised if the wait for a kernel was interrupted, by ``__cause__``. The kernel continues to run."""
+    """Raised if a signal handler's exception, the ``__cause__``, ended the wait for a kernel. The kernel continues to
+    run."""
 
 
 def run_interruptibly(calls: Iterable[Callable[[], object]]) -> None:

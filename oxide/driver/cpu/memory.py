@@ -1,7 +1,8 @@
-"""The CPU device's memory: blocks of the C library with limits and bounds, and checks that a range lies inside a block.
+"""The CPU device's memory: allocates blocks from the C library up to a limit, and checks that ranges lie inside a
+block.
 
-With ``poison``, memory is filled with 0xFF when it is allocated and again before it is freed. As a float that is a NaN,
-as an index it is far out of bounds.
+With ``poison``, memory is filled with 0xFF when it is allocated and again before it is freed. A float of this pattern
+is a NaN, and an index is far out of bounds.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ class Heap:
     """The allocations of one device, or of page-locked host memory. ``limit`` is in bytes, and ``None`` means the
     system's limit.
 
-    Every holder of an address also holds the heap, through the driver. So remaining allocations are freed only when the
-    heap is dropped and no work is left: an array on its memory may live longer than the driver is open.
+    Remaining allocations are freed when the heap is dropped and no work is left. An array on the heap's memory may
+    outlive ``close``: every object with an address of the heap also references the heap, through the driver.
     """
 
     def __init__(self, name: str, limit: int | None, *, poison: bool) -> None:
@@ -65,21 +66,21 @@ class Heap:
         self._ordered: list[int] | None = None
         self._changes = 0
         self._adopted = Counter[tuple[int, int]]()
-        # For the sanitizer: for each block, until it is released, a byte for each of its bytes, 1 once that was
-        # written.
+        # For the sanitizer: the flags of each block until it is released, a byte for each of its bytes, 1 once that
+        # byte was written.
         self._values: dict[int, bytearray] = {}
 
     @property
     def held(self) -> tuple[int, int]:
-        """Returns the bytes and blocks not yet returned to the system."""
+        """Returns how many bytes and how many blocks are not yet returned to the system."""
         with self._lock:
             return self._held, len(self._live) + len(self._leaving)
 
     def allocate(self, nbytes: int) -> int:
-        """Allocates a 256-byte aligned block. Raises ``OutOfMemoryError`` beyond the limit or if the system has none.
+        """Allocates a 256-byte aligned block. Raises ``OutOfMemoryError`` beyond the heap's limit or the system's.
 
-        The bytes between its end and the next multiple of 256 bytes are unused, as on a GPU: a kernel of raw arrays
-        that writes a little too far damages nothing there, in particular not the C library's own records.
+        The block is padded to a multiple of 256 bytes, as on a GPU. A kernel of raw arrays that writes a little beyond
+        the end damages only the padding, not the C library's own records.
         """
         if nbytes <= 0:
             raise driver_error(
@@ -127,7 +128,8 @@ class Heap:
         return address.value
 
     def retire(self, address: int) -> int:
-        """Takes an address out of use and returns a number. The memory stays until ``release`` gets that number.
+        """Takes a live allocation out of use and returns its retirement number. ``release`` of that number frees the
+        memory.
 
         Raises ``DriverError`` if the address is not a live allocation of this heap.
         """
@@ -145,7 +147,8 @@ class Heap:
             return retirement
 
     def release(self, retirement: int) -> None:
-        """Returns a retired address to the system, unless that was done before: an interrupted free is repeated."""
+        """Returns retired memory to the system. Does nothing if it was returned before: an interrupted free is
+        repeated."""
         with self._lock:
             leaving = self._leaving.get(retirement)
             if leaving is None:
@@ -191,7 +194,8 @@ class Heap:
             raise out_of_range(what, address, nbytes, self.name)
 
     def tracked(self, address: int, nbytes: int) -> tuple[int, bytearray] | None:
-        """Returns the start of the block around a range, and a 1 for each byte ever written; None if not tracked."""
+        """Returns the start and the flags of the block around a range, one flag for each byte of the block, 1 if the
+        byte was ever written. Returns None if no tracked block contains the range."""
         with self._lock:
             exact = self._values.get(address)
             if exact is not None:
@@ -202,20 +206,21 @@ class Heap:
         return None
 
     def wrote(self, address: int, nbytes: int, values: bytes | None) -> None:
-        """Marks a range as written: all of it, or the bytes that are 1 in ``values``."""
+        """Sets the flags of a range, if it is tracked: to ``values``, or all to 1 if that is None."""
         found = self.tracked(address, nbytes)
         if found is not None:
             start, flags = found
             flags[address - start : address - start + nbytes] = b"\1" * nbytes if values is None else values
 
     def adopt(self, address: int, nbytes: int) -> None:
-        """Counts a range of another library's memory as live, until as many calls of ``disown``."""
+        """Treats a range of another library's memory as live, until ``disown`` has undone each ``adopt`` of the
+        range."""
         key = address, nbytes
         with self._lock:
             self._adopted[key] = self._adopted.get(key, 0) + 1  # "+=" would call Python code for a new key
 
     def disown(self, address: int, nbytes: int) -> bool:
-        """Undoes one ``adopt``; False if there was none."""
+        """Undoes one ``adopt``. Returns False if there was none."""
         with self._lock:
             count = self._adopted[address, nbytes]
             if count > 1:
@@ -232,7 +237,8 @@ class Heap:
         return nbytes > 0 and any(start <= address and address + nbytes <= start + size for start, size in ranges)
 
     def _block_around(self, address: int, nbytes: int) -> tuple[int, int, int]:
-        """Returns address and size of the block around an address, and the bytes from its start to the range's end."""
+        """Returns address and size of the last live block that begins at or before ``address``, both 0 without such a
+        block, and the number of bytes from its start to the range's end, 0 for an empty range."""
         with self._lock:
             ordered = self._ordered
             if ordered is None:
@@ -262,7 +268,7 @@ def out_of_range(what: str, address: int, nbytes: int, where: str) -> Exception:
 
 
 def note_launch(heaps: list[Heap], params: bytes) -> None:
-    """Marks, for the sanitizer, every block that an unsanitized kernel gets an address of as written."""
+    """Marks each block that a parameter of an unsanitized kernel points into as written, for the sanitizer."""
     for at in range(0, len(params) - 7, 8):
         for heap in heaps:
             found = heap.tracked(int.from_bytes(params[at : at + 8], "little"), 1)
@@ -283,7 +289,7 @@ def physical_memory() -> int:
 
 _MAX_SIZE = 2**63 - 1
 
-# Large blocks ask for huge pages, from the same size on as NumPy's arrays: kernels that read 16 MB arrays once take a
+# Blocks of this size or more ask for huge pages, as NumPy's arrays do: kernels that read 16 MB arrays once take a
 # quarter less time.
 _LARGE = 4 * 1024 * 1024
 _PAGE = 4096

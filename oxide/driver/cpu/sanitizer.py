@@ -1,8 +1,8 @@
 """The sanitizer's runtime on the CPU device: shadow memory, sanitized launches, and reports.
 
-A sanitized launch runs all its blocks one after the other on one worker. Its state lies at the address that the kernel
-gets as its fault record. For the life of each allocation, a byte for each of its bytes tells whether that was ever
-written. The last accesses to each element are kept for the launch only, as launches on a box are ordered.
+A sanitized launch runs all its blocks one after the other on one worker. The kernel gets the address of the launch's
+state as that of its fault record. Each allocation has a flag for each of its bytes: 1 once the byte was written. The
+last accesses to each element are kept for one launch only, as launches that use the same box are ordered.
 """
 
 from __future__ import annotations
@@ -17,8 +17,16 @@ import numpy as np
 from oxide.driver import sanitizing
 from oxide.driver.base import Dim3
 from oxide.driver.cpu.cooperative import CooperativeRun, check_fits
-from oxide.driver.records import FAULT, SANITIZED_CELL, SANITIZED_REPORT, SANITIZED_STATE, SANITIZED_VIEW
-from oxide.driver.sanitizing import ATOMIC, WRITE, PointerWord, Sanitized
+from oxide.driver.records import (
+    FAULT,
+    MAX_COPIES,
+    SANITIZED_CELL,
+    SANITIZED_COPY,
+    SANITIZED_REPORT,
+    SANITIZED_STATE,
+    SANITIZED_VIEW,
+)
+from oxide.driver.sanitizing import ASYNCHRONOUS, ATOMIC, WRITE, PointerWord, Sanitized
 from oxide.errors import SanitizedAccess, SanitizerError
 
 if TYPE_CHECKING:
@@ -40,7 +48,8 @@ def sanitized_launch(
     order: Callable[[int], list[tuple[int, int]]],
     tracked: Tracked,
 ) -> SanitizedLaunch:
-    """Returns a launch of a sanitized kernel. Raises ``LaunchError`` for a cooperative launch that does not fit."""
+    """Returns a launch of a sanitized kernel. Raises ``LaunchError`` for a cooperative launch whose blocks cannot all
+    be live at once."""
     assert function.sanitized is not None
     if function.cooperative:
         check_fits(function, grid, block)  # here, as a worker that binds it can no longer refuse it
@@ -100,6 +109,8 @@ class SanitizedLaunch:
         if self._shared and "race" in self._sanitized.kinds:
             kept.append(_cells(self._shared, self._sanitized.shared_shift))
             state["shared_cells"] = kept[-1].ctypes.data
+            kept.append(np.zeros(MAX_COPIES * math.prod(self._block), SANITIZED_COPY.dtype))  # used where it is copied
+            state["copies"] = kept[-1].ctypes.data
         for first, end in self._order(blocks):
             run(first, end)
         while isinstance(run, CooperativeRun) and run.goes_on():
@@ -110,7 +121,8 @@ class SanitizedLaunch:
         self._report(state, views)
 
     def _views(self) -> tuple[Records, list[Any]]:
-        """Returns the views that the kernel's parameters point to, and objects that must live as long as the launch."""
+        """Returns a ``SANITIZED_VIEW`` for the memory of each parameter, and objects that must live as long as the
+        launch."""
         sanitized, params = self._sanitized, self._params
         views = np.zeros(len(sanitized.pointers), SANITIZED_VIEW.dtype)
         sizes: dict[int, tuple[int, int]] = {}  # by start of an allocation: its bytes, and the least shift
@@ -143,7 +155,8 @@ class SanitizedLaunch:
         return views, kept
 
     def _report(self, state: Any, views: Records) -> None:
-        """Writes the findings to the launch's fault record, unless the kernel's own fault is in it."""
+        """Fills the launch's fault record, if it has one that is not claimed: with the kernel's own fault, or else with
+        the number under which the findings are published."""
         record_address = _word(self._params, len(self._params) - 8)
         if not record_address:
             return
@@ -182,7 +195,8 @@ class SanitizedLaunch:
             sanitizing.OUT_OF_BOUNDS: f"is outside it: {inside}" if inside else "is outside it",
             sanitizing.MISALIGNED: f"is at an address, {address:#x}, that is no multiple of what its type needs",
             sanitizing.UNINITIALIZED: "finds memory that nothing has written" + (f": {inside}" if inside else ""),
-            sanitizing.RACE: f"is in a race: no barrier or atomic orders it{element}",
+            sanitizing.RACE: f"is in a race: no {'tensor.wait' if _is_copy(other) else 'barrier or atomic'} orders it"
+            + element,
             sanitizing.MISSING_LANES: f"has a mask that names {_lanes(address)} of its warp, which had returned: the "
             "result is undefined on a GPU. Let every lane of the mask reach it, and test whose result counts later",
         }[kind]
@@ -193,7 +207,8 @@ class SanitizedLaunch:
         return SanitizerError(name, self._sanitized.kernel, place.what, offset, problem, access, earlier)
 
     def _pointer(self, name: str, address: int, start: int, views: Records) -> int | None:
-        """Returns the index of the parameter ``name`` whose memory the access belongs to, or else contains."""
+        """Returns the index of the memory of parameter ``name`` that an access was meant for: memory that begins at
+        ``start``, else memory that contains ``address``, else the first; None if no parameter has the name."""
         named = [n for n, pointer in enumerate(self._sanitized.pointers) if pointer.name == name]
         should = [n for n in named if start == int(views[n]["lo"])]
         found = [n for n in named if int(views[n]["lo"]) <= address < int(views[n]["hi"])]
@@ -202,6 +217,8 @@ class SanitizedLaunch:
     def _access(self, who: int) -> SanitizedAccess:
         place = self._sanitized.accesses[who >> 4 & 0xFFFF]
         done = "atomic" if who & ATOMIC else "write" if who & WRITE else "read"
+        if _is_copy(who):
+            done = "copy"
         block = _coordinates((who >> 32) & 0xFFFFFFFF, self._grid)
         return SanitizedAccess(
             done, place.what, block, _coordinates(who >> 20 & 0x7FF, self._block), place.file, place.line
@@ -216,6 +233,11 @@ _GRAVITY = {
     sanitizing.MISSING_LANES: 3,
     sanitizing.UNINITIALIZED: 4,
 }
+
+
+def _is_copy(who: int) -> bool:
+    """Returns whether an access is an asynchronous copy that its thread has not waited for."""
+    return who & (ASYNCHRONOUS | ATOMIC) == ASYNCHRONOUS
 
 
 def _lanes(mask: int) -> str:

@@ -4,7 +4,7 @@ A test builds a situation (a kernel "in flight", a copy not yet made), examines 
 lets one item run. A seed decides each choice among the runnable streams and the order of a kernel's blocks. So a search
 over seeds is a search over schedules, and a failure is replayed by its seed.
 
-Ctrl-C ends the wait for a kernel, and with it the device: nothing can end the kernel, so later work never runs.
+Ctrl-C ends the wait for a kernel. The device is then lost: nothing can end the kernel itself, so later work never runs.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from oxide.driver.cpu.streams import (
 from oxide.errors import DeviceLostError
 
 _MOST_RANGES = 4096
-"""The most ranges of blocks of a kernel, as shuffling and calling more of them takes too long."""
+"""The most ranges that a kernel's blocks are divided into: shuffling and calling more of them takes too long."""
 
 
 @final
@@ -41,11 +41,11 @@ class StepScheduler(Scheduler):
     """A scheduler that runs one item a step: of a given stream, of a stream drawn with ``seed``, or the earliest
     submission.
 
-    ``abandoned`` is called when a kernel is left behind that may use memory forever.
+    ``abandoned`` is called when a kernel is left running: it may use memory forever.
 
     Ctrl-C may interrupt a call anywhere. Python checks for signals after calls, so lines without calls, followed by one
-    call of a function in C, are one atomic step. An item stays at the head of its stream until it has run. If it was
-    interrupted and may be run again, it is.
+    call of a function in C, are one atomic step. An item stays at the head of its stream until it has run. An
+    interrupted item that may be run again stays there too, and the next step of the stream runs it again.
     """
 
     def __init__(self, seed: int | None, abandoned: Callable[[], object] = lambda: None) -> None:
@@ -153,8 +153,8 @@ class StepScheduler(Scheduler):
         self.run_until_idle()
 
     def block_order(self, total: int) -> list[tuple[int, int]]:
-        """Returns ranges of blocks in running order: one range, or with a seed single blocks, which are runs of
-        neighbours if there are many blocks."""
+        """Returns ranges of blocks in running order: one range of all blocks, or with a seed at most ``_MOST_RANGES``
+        ranges of neighbours, single blocks if possible, in random order."""
         if self._random is None:
             return [(0, total)]
         size = -(-total // _MOST_RANGES)
@@ -163,7 +163,8 @@ class StepScheduler(Scheduler):
         return ranges
 
     def _passes(self, blocks: BlockRange) -> Iterator[Callable[[], object]]:
-        """Yields the calls that run a kernel, one per range of blocks; for a cooperative launch, pass after pass."""
+        """Yields the calls that run a kernel, one per range of blocks; for a cooperative launch, those of every
+        pass."""
         goes_on = True
         while goes_on:
             for first, end in self.block_order(blocks.total):

@@ -24,7 +24,7 @@ _numbers = itertools.count(1)
 
 @final
 class Point:
-    """A position in ``stream``, until it is passed.
+    """A position in ``stream``, which is None once the point is passed.
 
     Passing it calls the ``waiters`` under the scheduler's lock: once, or twice if an interrupt came during the call.
     """
@@ -98,14 +98,16 @@ class Pace:
         self.nanoseconds = 0.0
 
     def learn(self, nanoseconds: float, *, exact: bool) -> None:
-        """Records the time of one thread. Without ``exact`` it may include the caller's wait for the GIL."""
+        """Records the time of one thread. A time that is not ``exact`` may include the caller's wait for the GIL, so it
+        never replaces a shorter one."""
         known = self.nanoseconds
         self.nanoseconds = nanoseconds if exact or not known else min(nanoseconds, known)
 
 
 @final
 class LoopFree:
-    """A launch of a kernel without loops, in blocks of ``threads``, for a waiting thread that runs the blocks itself.
+    """A launch of a kernel without loops, for a waiting thread that runs the blocks itself. A block has ``threads``
+    threads.
 
     ``run_holding`` is the launch's ``run`` with the GIL held, for work that takes less time than a hand-over of the
     GIL.
@@ -125,8 +127,8 @@ class BlockRange:
 
     ``run(first, end)`` runs blocks without the GIL. The rest is state under the scheduler's lock: the next block to
     hand out, the number of workers inside, and the pace of the blocks that have run. The blocks of a ``cooperative``
-    launch are handed out again and again, for as long as it goes on. ``loop_free`` is set for a kernel whose blocks end
-    soon whatever its arguments are; ``run`` is then a function in C. ``droppable`` as in ``Task``.
+    launch are handed out again for each pass. ``loop_free`` is set for a kernel whose blocks end soon whatever its
+    arguments are; ``run`` is then a function in C. ``droppable`` as in ``Task``.
     """
 
     __slots__ = (
@@ -148,7 +150,7 @@ class BlockRange:
         self.droppable: Droppable | None = None
 
     def expected(self) -> float:
-        """Returns the nanoseconds that the remaining blocks take on one thread, as far as known; else 0."""
+        """Returns the nanoseconds that the remaining blocks take on one thread, 0 if that is unknown."""
         small, left = self.loop_free, self.total - self.next
         if self.nanoseconds_per_block or small is None:
             return self.nanoseconds_per_block * left
@@ -180,8 +182,8 @@ def is_dropped(work: Task | BlockRange) -> bool:
 
 @final
 class CpuStream:
-    """An in-order queue of items. ``running`` says that a thread has the stream. A stream with items that is not
-    running is held back."""
+    """An in-order queue of items. ``running`` is True while a thread runs its items, or will soon. With worker threads,
+    a stream that has items and is not running waits for an event."""
 
     __slots__ = ("captured", "destroyed", "device", "items", "number", "running")
 
@@ -233,7 +235,8 @@ class Scheduler(ABC):
         """Runs all submitted work and ends the threads. May be called again."""
 
     def abandon(self) -> None:  # noqa: B027
-        """Lets threads end when they run out of work, without waiting. Called by a finalizer, so at any moment."""
+        """Lets threads end when they run out of work. Does not wait. A finalizer calls it, so it may be called at any
+        moment."""
 
     def block_order(self, total: int) -> list[tuple[int, int]]:
         """Returns the blocks of a kernel that one thread runs alone, as ranges in running order."""
@@ -257,7 +260,7 @@ class Scheduler(ABC):
             raise cause
 
     def raise_failure(self, device: int) -> None:
-        """Raises the error that ended a device, if there is one."""
+        """Raises an error if the device has failed."""
         self.raise_lost(device)
         cause = self.failures.get(device)
         if cause is not None:
@@ -269,7 +272,8 @@ class Scheduler(ABC):
 
 
 def pass_point(point: Point) -> None:
-    """Passes a point, or resumes an interrupted call. Call under the scheduler's lock."""
+    """Marks a point as passed and calls its waiters; after an interrupted call, the waiters that remain. Must be called
+    under the scheduler's lock."""
     if not point.passed:
         point.time_ns = perf_counter_ns()
         point.passed = True

@@ -26,7 +26,7 @@ So an interrupted call goes through the busy streams and the backlog once more (
 the next call does it.
 
 A thread that waits for a point runs the items before the point on its own, unless a worker has begun with them
-(``_help``): waking a worker and being woken by it takes tens of microseconds, and a small kernel takes one. The thread
+(``_help``): waking a worker and being woken by it takes tens of microseconds, and a small kernel about one. The thread
 runs kernels and brief tasks. Other items, and a kernel that turns out to be long, go to the workers. The main thread
 runs kernels without loops only: Ctrl-C cannot end its wait for a kernel that it runs itself.
 
@@ -60,7 +60,8 @@ from oxide.driver.cpu.streams import (
 )
 
 _Job: TypeAlias = tuple[CpuStream, BlockRange | None]
-"""A job for a worker: a stream, and a kernel of it to join, or None for everything that the stream can run."""
+"""A job for a worker: a stream, and the stream's kernel to join. Without a kernel, the worker runs everything that the
+stream can run."""
 
 # Handing a stream to another thread costs tens of microseconds. So a kernel with less than _WORTH_A_WORKER_NS left is
 # finished by its present workers. Taking a chunk costs about 2 microseconds, which is small against _CHUNK_NS.
@@ -246,7 +247,8 @@ class WorkerScheduler(Scheduler):
             following = self._take_next(stream, worker)
 
     def _run_blocks(self, stream: CpuStream, blocks: BlockRange, worker: _Worker | None) -> bool:
-        """Runs chunks until none is left. If other workers still run theirs, rests ``worker`` and returns ``False``."""
+        """Runs chunks of a kernel until none is left. If other workers still run chunks, rests ``worker`` and returns
+        ``False``."""
         ran = elapsed = 0
         while True:
             with self._lock:
@@ -296,10 +298,11 @@ class WorkerScheduler(Scheduler):
                 blocks.cooperative = None
 
     def _take_chunk(self, stream: CpuStream, blocks: BlockRange) -> tuple[int, int]:
-        """Takes the next blocks for one worker: one block to learn the pace, then by time, shrinking towards the end.
+        """Takes the next blocks for one worker: one block to learn the pace, then as many as ``_CHUNK_NS`` allows,
+        fewer towards the end.
 
-        Dropped work yields no more blocks: no caller sees it half done. A dropped cooperative launch runs to its end,
-        because its threads wait for each other.
+        Dropped work yields no more blocks: no caller sees its partial result. A dropped cooperative launch runs to its
+        end, because its threads wait for each other.
         """
         if is_dropped(blocks) and blocks.cooperative is None:
             blocks.next = blocks.total
@@ -325,7 +328,8 @@ class WorkerScheduler(Scheduler):
         """Takes the next work of a stream that this thread has. If there is none, releases the stream and returns
         ``None``.
 
-        ``worker`` then rests in the same critical section. So a later submission finds it idle and starts no other.
+        ``worker`` then rests in the same critical section. So a later submission finds this worker idle and starts no
+        other.
         """
         with self._lock:
             self._in_section = True
@@ -478,7 +482,7 @@ class WorkerScheduler(Scheduler):
                 raise
 
     def serve(self, worker: _Worker) -> None:
-        """Runs a job from the backlog on ``worker``, which rests afterwards or if there is no job."""
+        """Runs a job from the backlog on ``worker``, if there is one. Then ``worker`` rests."""
         with self._lock:
             self._coming = max(0, self._coming - 1)
             job = self._backlog.popleft() if self._backlog else None
@@ -509,8 +513,8 @@ class WorkerScheduler(Scheduler):
 
 
 def _is_small(item: Task | BlockRange, interruptible: bool) -> bool:
-    """Returns whether a waiting thread runs an item itself, as far as its duration is known. ``interruptible`` says
-    that it is the main thread."""
+    """Returns whether a waiting thread should run an item itself, judged by its expected duration. ``interruptible`` is
+    True for the main thread."""
     if isinstance(item, Task):
         return item.brief
     if item.cooperative is not None or (interruptible and item.loop_free is None):
@@ -522,7 +526,7 @@ def _run_some(item: Task | BlockRange) -> bool:
     """Runs a task, or blocks of a kernel that no other thread has: all of them, or one to learn the pace. Returns True
     if the item has ended.
 
-    A signal handler's exception is raised after the call of a function in C, so its blocks have run by then.
+    A signal handler's exception is raised after a call of a function in C. So if ``run`` raises, the blocks have run.
     """
     if isinstance(item, Task):
         item.run()

@@ -32,7 +32,7 @@ class CooperativeLimit:
     def launch(self, grid: Dim3, block: Dim3, shared_bytes: int, stream: Any, params: int) -> Any:
         """Launches the kernel with the packed parameters at ``params``. Returns the driver's result.
 
-        Raises ``LaunchError`` for a grid that does not fit.
+        Raises ``LaunchError`` for a grid of more blocks than the device holds at once.
         """
         blocks, threads = math.prod(grid), math.prod(block)
         fitting = self.blocks_that_fit(threads, shared_bytes)

@@ -5,7 +5,7 @@ Calls go through these interfaces, chosen by measurements on an H100 (``benchmar
 
 - Streams and events are cuda.core's. It calls the driver from compiled code, while ``cuda.bindings`` converts each
   handle first: recording an event takes 0.3 against 0.5, querying an event 1.4 against 1.6. The compiled form queries
-  them from C: the driver needs 1.35 for a query of a finished kernel, and 2.5 with the Python around it.
+  them from C: a query of a finished kernel takes 1.35 in the driver itself, and 2.5 when Python makes the call.
 - Launches are ``cuLaunchKernel`` through ``cuda.bindings``: cuda.core takes a little longer (3.6 against 3.3) and takes
   Python values, not the packed structure that the compiler defines.
 - Memory, copies and fills are ``cuda.bindings``: cuda.core's buffers own their memory, but the runtime itself decides
@@ -44,7 +44,7 @@ from oxide.driver.cuda.handles import CudaContext, CudaEvent, CudaStream, open_c
 from oxide.driver.cuda.host_memory import LARGE_BYTES, RegisteredMemory
 from oxide.driver.cuda.kernels import BLOCK, ONE, fill_grid, fill_params, report_params
 from oxide.driver.cuda.launch import HostFunctions, ParameterPacket, call_from_c, launch_from_c
-from oxide.driver.cuda.module import CudaFunction, load_function, unload
+from oxide.driver.cuda.module import CudaFunction, load_function, unload, whole_shared
 from oxide.driver.cuda.peer import open_peer_access
 from oxide.driver.cuda.probe import available, libcuda, unavailable_reason
 from oxide.driver.cuda.target import ptx_target
@@ -145,7 +145,7 @@ class CudaDriver:
             raise_core_failure(error, "cuStreamDestroy")
 
     def synchronize_stream(self, stream: CudaStream) -> None:
-        _give_back(stream)  # a caller that waits for a whole stream may look at allocated memory
+        _give_back(stream)  # a caller that waits for a whole stream may measure the allocated memory
         try:
             stream.core.sync()
         except Exception as error:
@@ -263,7 +263,8 @@ class CudaDriver:
         return int(address)
 
     def free_host(self, address: int) -> None:
-        # Waits for all work on the device (0.3 s during a kernel of 0.3 s): for pools, not for each result.
+        # Waits for all work on the device (0.3 s during a kernel of 0.3 s). So pools of memory call it, not each
+        # result.
         _enter(self._any_context())
         if not self._registered.free(address):
             check(driver.cuMemFreeHost(address)[0], "cuMemFreeHost")
@@ -343,7 +344,7 @@ class CudaDriver:
         _enter(self._context(function.device))
         whole = shared_bytes
         if shared_bytes > function.shared_limit:
-            whole = _whole_shared(function, shared_bytes)
+            whole = whole_shared(function, shared_bytes)
         return resources_of(function, code, threads, shared_bytes, whole)
 
     def launch(
@@ -356,7 +357,7 @@ class CudaDriver:
         stream: CudaStream,
     ) -> None:
         if shared_bytes > function.shared_limit:
-            shared_bytes = _whole_shared(function, shared_bytes)
+            shared_bytes = whole_shared(function, shared_bytes)
         if function.maps is not None:
             params = function.maps.appended(params)
         if len(params) < function.parameter_bytes:
@@ -548,28 +549,6 @@ def _is_over(code: int, call: str) -> bool:
     if code == _NOT_READY:
         return False
     raise failure(code, call)
-
-
-def _whole_shared(function: CudaFunction, shared_bytes: int) -> int:
-    """Returns the dynamic shared memory of a launch that asks for ``shared_bytes``: those, after the kernel's
-    ``SharedArray``s if they are there. Opts in to more than the default 48 KiB."""
-    whole = function.array_bytes + shared_bytes
-    if whole > function.shared_granted:
-        attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-        (error,) = driver.cuFuncSetAttribute(function.handle, attribute, whole)
-        if error:
-            most = core.Device(function.device).properties.max_shared_memory_per_block_optin
-            arrays = f", {function.array_bytes} of them for its SharedArrays" if function.array_bytes else ""
-            raise failure(
-                error,
-                "cuFuncSetAttribute",
-                f"kernel {function.entry} was launched with {whole} bytes of dynamic shared memory{arrays}; the device "
-                f"gives a block {most} at most, static shared memory included",
-            )
-        function.shared_granted = whole
-        if not function.array_bytes:
-            function.shared_limit = whole
-    return whole
 
 
 def _launch_failure(code: int, function: CudaFunction, grid: Dim3, block: Dim3, shared_bytes: int) -> DeviceError:

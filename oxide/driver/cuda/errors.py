@@ -44,7 +44,7 @@ def check(code: int, call: str) -> None:
 def failure(code: int, call: str, detail: str = "") -> DeviceError:
     """Returns the exception for a failed driver call.
 
-    ``call`` is the driver's function. ``detail`` is text from the driver or oxide that replaces the code's own.
+    ``call`` is the driver's function. ``detail`` is text from the driver or oxide that replaces the code's description.
     """
     name = _name(code)
     error = DriverError(code=int(code), name=name, message=f"{call}: {detail or _text(code)}")
@@ -60,7 +60,8 @@ def failure(code: int, call: str, detail: str = "") -> DeviceError:
 
 
 def raise_core_failure(error: Exception, call: str) -> NoReturn:
-    """Raises ``failure`` for an exception of cuda.core's, whose message may begin with the code's name."""
+    """Raises the exception that ``failure`` returns for an exception of cuda.core, whose message may begin with the
+    code's name."""
     name, _, detail = str(error).partition(":")
     code = next((int(result) for result in driver.CUresult if result.name == name), None)
     if code is None:

@@ -27,7 +27,7 @@ class CudaGraphExec:
 
 
 def instantiate(graph: Any, stream: CudaStream) -> CudaGraphExec:
-    """Returns the executable graph of a captured one, uploaded in ``stream``. Destroys the captured graph."""
+    """Instantiates a captured graph and uploads it in ``stream``. Destroys the captured graph."""
     try:
         error, handle = driver.cuGraphInstantiate(graph, 0)
         check(error, "cuGraphInstantiate")

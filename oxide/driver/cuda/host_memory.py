@@ -19,13 +19,14 @@ from cuda.bindings import driver
 from oxide.driver.cuda.errors import check
 
 LARGE_BYTES = 2 << 20
-"""The least size in bytes. Smaller memory comes from ``cuMemHostAlloc``; kernels may write to it on any system."""
+"""The least size in bytes that is registered. Smaller memory comes from ``cuMemHostAlloc``, and on any system kernels
+may write to it at the same address."""
 
 _MAP_FAILED = (1 << 64) - 1
 
 
 def _available() -> int:
-    """Returns the bytes of memory that the system can still provide; 0 if it does not say."""
+    """Returns the bytes of memory that the system can still provide; 0 if that is unknown."""
     try:
         with open("/proc/meminfo", encoding="ascii") as lines:
             return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))

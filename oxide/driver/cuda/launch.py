@@ -68,8 +68,8 @@ class ParameterPacket:
 class HostFunctions:
     """Python functions that wait in a stream, each under a number that the driver passes back.
 
-    One C entry point serves all of them: a ctypes closure for each call would have to outlive the call, and nothing
-    would free it.
+    One C entry point serves all of them. The alternative, a ctypes closure for each function, would have to outlive its
+    call, and nothing would free it.
     """
 
     def __init__(self) -> None:
@@ -81,7 +81,7 @@ class HostFunctions:
         self.entry = address
 
     def add(self, function: Callable[[], None]) -> int:
-        """Stores a function and returns its number, the argument of ``entry``. It runs once and is then forgotten."""
+        """Stores a function and returns its number, the argument of ``entry``. The function is removed when it runs."""
         key = next(self._keys)
         self._waiting[key] = function
         return key

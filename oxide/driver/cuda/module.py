@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, final
 
+from cuda import core
 from cuda.bindings import driver
 
 from oxide.driver.base import Code
@@ -34,7 +35,7 @@ _JIT_LOG_BYTES = 16384
 class CudaFunction:
     """A loaded kernel. Dropping the last kernel of a module retires the module.
 
-    ``shared_limit`` is the dynamic shared memory that a launch may ask for as it is; for more, ``driver.whole_shared``
+    ``shared_limit`` is the dynamic shared memory that a launch may ask for as it is; for more, ``whole_shared``
     computes the size. It is -1 if ``array_bytes``, the memory of the kernel's ``SharedArray``s, is always added.
     ``shared_granted`` is what the driver was asked to allow. ``parameter_bytes`` is the least size of the parameters.
     ``cooperative`` limits the blocks of a kernel whose blocks must all be resident at once. ``reports`` says whether
@@ -146,6 +147,28 @@ def load_functions(device: int, code: Code, entries: Sequence[str], retired: deq
     return functions
 
 
+def whole_shared(function: CudaFunction, shared_bytes: int) -> int:
+    """Returns the dynamic shared memory of a launch that asks for ``shared_bytes``: those, after the kernel's
+    ``SharedArray``s if they are there. Opts in to more than the default 48 KiB."""
+    whole = function.array_bytes + shared_bytes
+    if whole > function.shared_granted:
+        attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        (error,) = driver.cuFuncSetAttribute(function.handle, attribute, whole)
+        if error:
+            most = core.Device(function.device).properties.max_shared_memory_per_block_optin
+            arrays = f", {function.array_bytes} of them for its SharedArrays" if function.array_bytes else ""
+            raise failure(
+                error,
+                "cuFuncSetAttribute",
+                f"kernel {function.entry} was launched with {whole} bytes of dynamic shared memory{arrays}; the device "
+                f"gives a block {most} at most, static shared memory included",
+            )
+        function.shared_granted = whole
+        if not function.array_bytes:
+            function.shared_limit = whole
+    return whole
+
+
 def unload(retired: deque[Any]) -> None:
     """Unloads the retired modules, in the current context."""
     while retired:
@@ -175,7 +198,8 @@ def parameter_layout(ptx: str, entry: str) -> tuple[tuple[int, ...], int]:
     """Returns the offset of each parameter of an entry, naturally aligned, and their least total size, parsed from its
     PTX.
 
-    Not ``cuFuncGetParamInfo``: its list ends with an error, which compute-sanitizer reports as the program's.
+    The alternative, ``cuFuncGetParamInfo``, shows the end of the parameters by an error, which compute-sanitizer
+    reports as the program's.
     """
     places = []
     end = 0

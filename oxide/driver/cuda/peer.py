@@ -19,7 +19,8 @@ _STAGED = (driver.CUresult.CUDA_ERROR_TOO_MANY_PEERS, driver.CUresult.CUDA_ERROR
 
 
 def open_peer_access(reader: int, owner: int, owners: CudaContext) -> bool:
-    """Lets the device ``reader``, whose context is current, access ``owner``'s memory. Returns whether it can."""
+    """Lets the device ``reader`` access ``owner``'s memory, if the hardware can. Returns whether it can. The context of
+    ``reader`` must be current."""
     error, can = driver.cuDeviceCanAccessPeer(reader, owner)
     check(error, "cuDeviceCanAccessPeer")
     if not can:

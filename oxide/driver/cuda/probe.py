@@ -1,7 +1,7 @@
 """Detects through libcuda itself whether CUDA can be used.
 
 It uses only ctypes: on a machine without an NVIDIA driver it costs one failed ``dlopen``, not the 70 ms of importing
-``cuda.bindings``. Import ``oxide.driver.cuda.driver`` only if the answer is yes.
+``cuda.bindings``. Import ``oxide.driver.cuda.driver`` only if ``available()`` is True.
 """
 
 from __future__ import annotations

@@ -77,8 +77,8 @@ def spill_bytes(log: str) -> int | None:
 
 
 def launch_detail(function: CudaFunction, code: int) -> str:
-    """Returns the reason of a launch that the driver refused with ``code``, if its threads' local memory exceeds the
-    GPU's memory, and otherwise an empty string."""
+    """Returns the text for a launch that the driver refused with ``code``, if the likely reason is the kernel's local
+    memory: 16 KiB or more for each thread. Otherwise returns an empty string."""
     if int(code) not in (int(driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY), int(driver.CUresult.CUDA_ERROR_INVALID_VALUE)):
         return ""
     local = _attribute(function, "LOCAL_SIZE_BYTES")

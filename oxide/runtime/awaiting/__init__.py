@@ -1,1 +1,1 @@
-"""Futures, completion, and preloading before anything is awaited."""
+"""Futures, the completion of awaited work, and the preloading of kernels."""

@@ -32,12 +32,12 @@ from oxide.runtime.loop.turns import current_turn
 from oxide.runtime.submission.once import Once
 
 LOOK_SECONDS = 0.25
-"""The interval at which parked tasks' marks are polled without a callback: a lost CUDA device runs no callbacks."""
+"""The interval at which marks of parked tasks are queried even without a callback: a lost CUDA device runs none."""
 
 
 WAKE_AT_ONCE = 128
-"""The most tasks woken at a time. A loop runs all ready tasks before it looks at anything else, and each takes 10 to 20
-microseconds, of which trio itself takes 4."""
+"""The most tasks woken at a time. A loop runs all ready tasks before it looks at anything else, and each task takes 10
+to 20 microseconds, 4 of them in trio itself."""
 
 
 async def wait_any(loop: EventLoop, runtime: Runtime, marks: list[Mark]) -> None:
@@ -53,11 +53,11 @@ async def wait_any(loop: EventLoop, runtime: Runtime, marks: list[Mark]) -> None
 
 
 def spin(runtime: Runtime, marks: list[Mark], begun: float) -> bool:
-    """Busy-polls ``marks`` for the stream's spin budget. Returns True if the device was seen past one. Separate from
-    ``wait_on``, as a coroutine takes longer than most spins do."""
+    """Busy-polls ``marks`` for the spin budget of the first mark's stream, in adaptive mode only. Returns True if a
+    mark has passed. Separate from ``wait_on``, as starting a coroutine takes longer than most spins."""
     if runtime.completion != "adaptive":
         return False
-    # Of several, the first was submitted first and is the likeliest to pass next.
+    # Of several marks, the first was submitted first and is the likeliest to pass next.
     pace = marks[0].timeline.pace
     until = begun + pace.spin_budget
     now = begun
@@ -71,8 +71,8 @@ def spin(runtime: Runtime, marks: list[Mark], begun: float) -> bool:
 
 
 async def wait_on(loop: EventLoop, runtime: Runtime, marks: list[Mark], begun: float) -> None:
-    """Returns once one of ``marks`` has passed, after ``spin`` returned False. ``begun`` is the start of the wait by
-    ``time.perf_counter``, after a checkpoint."""
+    """Returns once one of ``marks`` has passed. Call it after a checkpoint, if ``spin`` returned False. ``begun`` is
+    the start of the wait by ``time.perf_counter``."""
     if runtime.completion == "poll":
         while not _one_passed(marks):
             await checkpoint(loop)
@@ -134,7 +134,7 @@ class Reactor:
         loop.watch_readable(self._alarm.descriptor, self._on_alarm, self._alarm.give_back)
 
     async def park(self, loop: EventLoop, marks: list[Mark]) -> None:
-        """Sleeps until the device may be past one of ``marks``. The caller queries them again."""
+        """Sleeps until the device may be past one of ``marks``. The caller must query them again."""
         sleeper = loop.sleeper()
         for mark in marks:
             self._add(mark, sleeper)
@@ -167,12 +167,12 @@ class Reactor:
 
     @property
     def works_beside(self) -> bool:
-        """Returns whether a task's work is running in a thread."""
+        """Returns whether a thread is running a task's ``work_beside``."""
         return self._beside is not None
 
     async def work_beside(self, loop: EventLoop, work: Callable[[], None]) -> None:
-        """Calls ``work`` in a thread and waits for it. While one task's work runs, the others only wait for its end;
-        then they check again what is left to do."""
+        """Calls ``work`` in a thread and waits for it. If a thread is running another task's work, waits for that
+        instead and never calls ``work``: the caller must check again what is left to do."""
         if self._beside is not None:
             sleeper = loop.sleeper()
             self._beside.append(sleeper)
@@ -188,8 +188,9 @@ class Reactor:
                 self._alarm.ring()
 
     def notice(self, mark: Mark) -> None:
-        """Has the reclaimer sweep once the device is past ``mark``, though no task waits for it any more. Also has it
-        sweep in the loop's next turn: by then the cancelled task holds nothing of the run, which can be dropped."""
+        """Makes the reclaimer sweep twice after a cancellation. The first sweep is in the loop's next turn, when the
+        cancelled task no longer references the run, so that the run can be dropped. The second is once the device is
+        past ``mark``."""
         with contextlib.suppress(DeviceError):
             self._add(mark, None)
             self._alarm.ring()
@@ -217,7 +218,8 @@ class Reactor:
         self._plan_look(loop)
 
     def _on_alarm(self) -> None:
-        """Handles the alarm. It runs in the loop, in no user task, so errors are left to the woken tasks' queries."""
+        """Handles the alarm. Runs in the loop and not in a task, so it raises no errors: the woken tasks' queries raise
+        them."""
         self._alarm.clear()
         turn = current_turn()
         turn.next()
@@ -228,7 +230,8 @@ class Reactor:
             self._alarm.ring()
 
     def _wake_finished(self) -> None:
-        """Does a few milliseconds of work. If more is left, rings the alarm for the loop's next turn."""
+        """Wakes tasks whose marks have passed, and sweeps, for a few milliseconds. If more is left, rings the alarm for
+        the loop's next turn."""
         if not self._ready:
             self._wait_turn(self._parked.pop_passed(WAKE_AT_ONCE))
         for _ in range(min(len(self._ready), WAKE_AT_ONCE)):

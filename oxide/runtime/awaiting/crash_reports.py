@@ -22,7 +22,7 @@ from oxide.driver.records import CRASH_KERNEL, CRASH_TABLE
 from oxide.environment import word
 
 _COUNTERS: Final = {"x86_64": 168, "aarch64": 440}
-"""The bytes before the program counter in a ``ucontext_t``, by the machine."""
+"""The offset of the program counter in a ``ucontext_t``, in bytes, by machine."""
 
 _SIGNALS: Final = (signal.SIGSEGV, signal.SIGBUS)
 _SA_SIGINFO, _SA_ONSTACK = 4, 0x08000000

@@ -35,8 +35,8 @@ def would_keep(turn: Turn, stream: Stream) -> bool:
 
 
 async def ready_to_submit(loop: EventLoop, stream: Stream) -> Turn:
-    """Returns when a submission to ``stream`` will not block the loop: at once, or after letting the loop run. Returns
-    the thread's current turn, as an asyncio loop may continue in another thread."""
+    """Waits until a submission to ``stream`` will not block the loop. Returns the calling thread's current turn, which
+    may be another one than before: an asyncio loop may continue in another thread."""
     if may_load(stream.device):
         await load_beside(loop, stream.device)
     if current_turn().used_up:
@@ -86,7 +86,7 @@ class DeviceFuture(Generic[T]):
     )
 
     _result: T
-    _trace: TracebackType | None  # of the first raise: each awaiting task appends its own frames
+    _trace: TracebackType | None  # as first raised: each awaiting task would append its own frames to it
 
     def __init__(self, operation: Submittable[T], stream: Stream) -> None:
         self._operation: Submittable[T] | None = operation
@@ -111,10 +111,14 @@ class DeviceFuture(Generic[T]):
         return self.wait(current_loop()).__await__()
 
     async def wait(self, loop: EventLoop, *, alone: bool = False) -> T:
-        """Awaits the future in ``loop``, which is the running loop. ``alone`` says that no other task has this future.
-        The device works while other tasks run. If the work is done by then, this costs one query of the driver and no
-        other coroutine. Raises a cancellation before anything is submitted, and while it waits. Work that is done when
-        the other tasks have run returns its result."""
+        """Awaits the future in ``loop``, which must be the running loop. ``alone`` is True if no other task has this
+        future.
+
+        Submits the work, lets other tasks run once, and then waits if necessary. If the work is done after the other
+        tasks have run, this costs one query of the driver and no further coroutine, and returns the result even to a
+        task that trio has cancelled. Otherwise raises a cancellation: before anything is submitted, or while it
+        waits.
+        """
         self.consume()
         await loop.checkpoint_if_cancelled()
         turn = current_turn()
@@ -156,10 +160,11 @@ class DeviceFuture(Generic[T]):
     # Used by the runtime
 
     def start(self, turn: Turn | None = None) -> Once | None:
-        """Submits the work in the thread's ``turn``, unless that has been done. An error of the submission becomes the
-        outcome.
+        """Submits the work, unless that has been done, and counts the time as the thread's ``turn``. An error of the
+        submission becomes the outcome.
 
-        If the work needs something that another thread is running, submits nothing and returns what to wait for.
+        If the work uses a shared operation whose source another thread is running, submits nothing and returns the
+        ``Once`` to wait for.
         """
         if self._submission is not None or self._state is _COMPLETE:
             return None
@@ -201,7 +206,7 @@ class DeviceFuture(Generic[T]):
 
     @property
     def submission(self) -> Submission[T] | None:
-        """Returns the submission, while its outcome is unknown."""
+        """Returns the submission while its outcome is unknown, else None."""
         return self._submission
 
     def outcome(self) -> T:
@@ -221,7 +226,8 @@ class DeviceFuture(Generic[T]):
         return self._result
 
     def abandon(self) -> None:
-        """Moves what the work uses into the limbo, as no waiter is left."""
+        """Hands everything that the work uses to the reclaimer's limbo. Call it when no task waits for the work any
+        more."""
         submission = self._submission
         if submission is not None:
             submission.abandon()

@@ -1,15 +1,16 @@
 """Preloads kernels, staging buffers and host numbers in a thread, so that the event loop does not stall.
 
 A kernel's first launch compiles its IR to machine code, 25 to 60 ms, and loads the code. A GPU's driver does not load
-code until nothing runs on the device, however long that takes; no way of loading without this wait was found. On an
-event loop's thread it would stall all other tasks. So before a task awaits an operation, a thread loads the new
-kernels: those that have a built launch and were never loaded. The loop runs meanwhile. The exception is the first
-launch of a kernel that a function of ``and_then`` builds: it is built and run in one step, on the loop.
+code until nothing runs on the device, however long that takes; no way of loading without this wait was found. Loading
+on an event loop's thread would stall all other tasks. So before a task awaits an operation, a thread loads the new
+kernels: those of which a launch was built and that were never loaded. The loop runs meanwhile. The exception is a
+kernel's first launch if a function of ``and_then`` builds it: that launch is built and submitted in one step, on the
+loop.
 
-The first large copy on a device is handled alike. Once one has been built, the next task that awaits an operation on a
-device without a prepared ring of page-locked memory has a thread make the ring (``staging_ring``). So are numbers that
-the host generates (``numbers``): those of operations that were built and not yet run are generated before the next
-submission.
+The first large copy on a device is handled alike: once a large copy has been built, the next task that awaits an
+operation on a device without a prepared ring of page-locked memory has a thread make the ring (``staging_ring``).
+Numbers that the host generates (``numbers``) are handled alike too: those of operations that were built and not yet run
+are generated before the next submission.
 """
 
 from __future__ import annotations
@@ -83,8 +84,8 @@ def announce(specialization: Specialization) -> None:
 
 
 def loaded_function(specialization: Any, device: Device) -> FunctionHandle:
-    """Returns the kernel's machine code. Loads it on the device first if necessary."""
-    # functions.get looks for a weak reference at each call; the existing one finds the same entry at once.
+    """Returns the driver's handle of a kernel on ``device``. Loads the kernel first if necessary."""
+    # functions.get looks for the key's weak reference at each call; ``reference`` is that weak reference.
     function = device.loaded.get(specialization.reference)
     if function is None:
         code: Code = specialization.code(device.info.target)

@@ -27,10 +27,10 @@ _PACKAGE: str | None = os.path.dirname(os.path.dirname(os.path.dirname(os.path.a
 
 
 class Unseen(Protocol):
-    """An object whose drop may be noted."""
+    """An object that a program should not drop unused."""
 
     def _complaint(self) -> str | None:
-        """Returns why dropping it is a mistake; None if it is not."""
+        """Returns the text of the warning; None if dropping the object now is right."""
 
 
 _dropped: Final[deque[Unseen]] = deque()

@@ -22,8 +22,8 @@ _FEW = 64
 @final
 @mypyc_attr(native_class=False)  # the ranges refer to it weakly
 class Known:
-    """An allocation that other libraries know. Separate from ``Allocation``, as a class with weak references cannot be
-    a native class: three such objects slow a batch of async_mlp by 5 %.
+    """An allocation that other libraries know. Separate from ``Allocation``, which can then be a native class: a class
+    with weak references cannot, and three objects of such classes slow a batch of async_mlp by 5 %.
 
     Its holders are the boxes exported to or imported from other libraries, the views of those boxes, the graphs that
     use them, and runs in flight that use another library's memory.
@@ -43,7 +43,7 @@ class AddressRanges:
     def __init__(self) -> None:
         self._lock = threading.RLock()  # reentrant: a finaliser may run while it is held
         self._starts: list[int] = []
-        self._entries: list[tuple[int, int, Callable[[], Known | None]]] = []  # each range's end, and its allocation
+        self._entries: list[tuple[int, int, Callable[[], Known | None]]] = []  # of each range: start, end, reference
         self._forget_above = _FEW
 
     def overlapping(self, address: int, nbytes: int) -> list[Known]:

@@ -34,7 +34,7 @@ class Run:
         self._visible: weakref.ref[Visible] | None = None
 
     def visible(self) -> Visible:
-        """Returns the token that everything observable of the run holds. Call it once."""
+        """Returns the run's token, which every observable result of the run must reference. Call it once."""
         token = Visible(self)
         self._visible = weakref.ref(token)
         return token
@@ -52,7 +52,7 @@ class Run:
 @final
 @mypyc_attr(native_class=False)  # `Run` refers to it weakly
 class Visible:
-    """A token held by every result of a run through which the run can be observed."""
+    """A run's token. Every object through which the program can observe the run's results holds it."""
 
     __slots__ = ("__weakref__", "run")
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 import numpy as np
 
 from oxide.dropping import calls_drop, nothing
+from oxide.language import types
 from oxide.runtime.device import reclaim
 from oxide.runtime.device.foreign_layout import MOST_AXES, ForeignLayout
 
@@ -29,7 +30,7 @@ CPU, CUDA = 1, 2  # DLDeviceType
 
 _WHAT = "from_dlpack"
 
-# DLDataTypeCode and bits of each NumPy type. bfloat16 is imported as uint16, the type of its storage.
+# DLDataTypeCode and bits of each NumPy type.
 _CODES: Final[dict[str, tuple[int, int]]] = {
     **{f"i{bits // 8}": (0, bits) for bits in (8, 16, 32, 64)},
     **{f"u{bits // 8}": (1, bits) for bits in (8, 16, 32, 64)},
@@ -37,13 +38,17 @@ _CODES: Final[dict[str, tuple[int, int]]] = {
     **{f"c{bits // 8}": (5, bits) for bits in (64, 128)},
     "b1": (6, 8),
 }
-_BFLOAT = 4
 _DTYPES: Final[dict[tuple[int, int], np.dtype[Any]]] = {
-    (_BFLOAT, 16): np.dtype(np.uint16),
     **{code: np.dtype(name) for name, code in _CODES.items() if name != "b1"},
     _CODES["b1"]: np.dtype(np.bool_),
 }
-_CODE_NAMES = ("int", "uint", "float", "opaque handle", "bfloat", "complex", "bool")
+_NARROW: Final[dict[str, tuple[int, int]]] = {"bf16": (4, 16), "f8e4m3": (10, 8), "f8e5m2": (12, 8)}
+"""The codes of the types of ``ml_dtypes``, which is imported with the first such tensor."""
+_NARROW_TYPES: Final = {code: getattr(types, name) for name, code in _NARROW.items()}
+_CODE_NAMES = (
+    *("int", "uint", "float", "opaque handle", "bfloat", "complex", "bool", "float8_e3m4", "float8_e4m3"),
+    *("float8_e4m3b11fnuz", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"),
+)
 
 
 class _Tensor(ctypes.Structure):
@@ -117,13 +122,15 @@ def require_code(dtype: np.dtype[Any]) -> tuple[int, int]:
     """Returns DLPack's type code and bits of a dtype. Raises ``BufferError`` for a dtype that DLPack has no type
     for."""
     code = _CODES.get(f"{dtype.kind}{dtype.itemsize}") if dtype.isnative else None
+    if code is None and (narrow := types.of_dtype(dtype)) is not None:
+        code = _NARROW.get(narrow.name)
     if code is None:
         raise BufferError(f"DLPack has no type for {dtype}")
     return code
 
 
 def export(box: DeviceBox, device: tuple[int, int], *, versioned: bool) -> object:
-    """Returns a capsule of a box on ``device``."""
+    """Returns a DLPack capsule of a box. ``device`` is the box's device as DLPack's type and number."""
     name = b"dltensor_versioned" if versioned else b"dltensor"
     kind = _KINDS[name][0]
     collect_exported()
@@ -152,8 +159,8 @@ def export(box: DeviceBox, device: tuple[int, int], *, versioned: bool) -> objec
 
 _done = ctypes.c_int64(0)
 """The head of the linked list of released tensors, 0 if it is empty. The word before a tensor links to the tensor that
-was released before it. Tensors from ``_collected`` on have been collected. The memory of the ``_collected`` tensor is
-kept, so that no other tensor gets its address."""
+was released before it. The ``_collected`` tensor and all that follow it in the list have been collected. The memory of
+the ``_collected`` tensor is kept, so that no other tensor gets its address."""
 _collected: tuple[int, Any] = (0, None)
 _graves: dict[int, Any] = {}
 _collecting = threading.Lock()
@@ -213,8 +220,8 @@ end:
 @cache
 def _functions() -> tuple[int, int]:
     """Returns the addresses of the tensor's deleter and the capsule's destructor. A consumer may call the deleter from
-    any thread at any time. The destructor releases the tensor only if no consumer has taken it: a consumer that did has
-    renamed the capsule.
+    any thread at any time. The destructor releases the tensor only if no consumer has taken it: taking it renames the
+    capsule.
 
     Both are native code. In a Python callback an interrupt would be lost. An exception that is being raised while the
     array is dropped would be lost too.
@@ -243,8 +250,8 @@ class ImportedTensor:
     __slots__ = ("_address", "_capsule", "_drop", "_managed", "_name", "layout")
 
     def __init__(self, capsule: Any, device: tuple[int, int]) -> None:
-        """Reads and validates the tensor of an array that announced ``device``. Raises ``BufferError``, and leaves the
-        capsule unchanged."""
+        """Reads and validates the tensor of an array whose ``__dlpack_device__`` gave ``device``. Leaves the capsule
+        unchanged. Raises ``BufferError`` for a tensor that a box cannot represent."""
         self._drop: Any = nothing
         self._capsule = capsule
         name, address = _unused_name(capsule)
@@ -281,12 +288,13 @@ calls_drop(ImportedTensor)
 
 @lru_cache(maxsize=64)
 def _deleter_at(address: int) -> Callable[[int], None]:
-    """Returns a library's deleter as a callable. A library has one for all its tensors."""
+    """Returns a library's deleter as a callable. Cached, because a library uses one deleter for all its tensors."""
     return _Deleter(address)
 
 
 def _unused_name(capsule: Any) -> tuple[bytes, int]:
-    """Returns the name of a capsule that was not taken yet, and the address that it holds. Raises ``BufferError``."""
+    """Returns the name of a capsule that was not taken yet, and the address that it holds. Raises ``BufferError`` for a
+    taken capsule and for other objects."""
     for name, (_, used) in _KINDS.items():
         try:
             return name, _pointer(id(capsule), name)
@@ -309,6 +317,8 @@ def _layout_of(tensor: _Tensor, announced: tuple[int, int]) -> ForeignLayout:
     if not 0 <= ndim <= MOST_AXES:
         raise BufferError(f"{_WHAT}: the tensor has {ndim} axes; 0 to {MOST_AXES} are understood")
     dtype = _DTYPES.get((code, bits))
+    if dtype is None and (narrow := _NARROW_TYPES.get((code, bits))) is not None:
+        dtype = narrow.dtype
     if dtype is None or lanes != 1:
         name = _CODE_NAMES[code] if code < len(_CODE_NAMES) else "unknown"
         raise BufferError(

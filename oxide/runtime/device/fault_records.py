@@ -5,7 +5,7 @@ each launch.
 
 Launches by a graph: the kernels always report at one address in device memory. At the end of each launch of the graph,
 the device copies the record, if it was claimed, to the next record of a *page*, and advances by one record in any case
-(``Driver.report``). The host counts the launches, and submits work for this only once a page.
+(``Driver.report``). The host counts the launches, and submits extra work only when it begins a page.
 
 Records are reused. A submission holds its reports until the device is past it, whether it finished or was abandoned. So
 the device never writes to a record of another submission, and a fault is never attributed to another launch. Records
@@ -44,7 +44,7 @@ PAGE_RECORDS: Final = 64
 
 RECORD_BYTES: Final[int] = RECORD.itemsize
 CURSOR_BYTES: Final = 8
-"""The size of the cursor: the position of the next fault, kept in device memory behind a graph's record."""
+"""The size of the cursor: the address of the page's next record, in device memory behind the graph's record."""
 
 REPORT_RECORDS: Final = 8
 """The number of launches that one ``FaultReport`` serves."""
@@ -60,8 +60,8 @@ _BLOCK_BYTES = _BLOCK_REPORTS * REPORT_RECORDS * RECORD.itemsize
 class FaultReport:
     """The fault records of one submission, for up to eight launches. Dropping the report frees its records.
 
-    Each launch has a record of its own, which tells where in the operation the launch was. One record for all launches,
-    with the kernel's number in it, was slower: each launch had to search them.
+    Each launch has a record of its own, so a claimed record tells which launch failed. The alternative, one record for
+    all launches with the kernel's number in it, was slower: each launch had to search the launches before it.
     """
 
     __slots__ = ("_drop", "_records", "launches", "places")
@@ -124,7 +124,8 @@ class ReportRecords:
         return self.words[number]
 
     def clean(self) -> None:
-        """Zeroes all records, so that they hold no fault. Kernels write only records that they claimed."""
+        """Zeroes all records if one is claimed. Otherwise they are zero already, as kernels write only records that
+        they claimed."""
         if self.flags[::_RECORD_WORDS].tobytes() != _NO_CLAIMS:
             self.records.view(np.uint64)[:] = 0
 
@@ -187,8 +188,8 @@ class FaultRecordPool:
 
 @final
 class GraphFaultReport:
-    """The record in a page of one launch of a graph. ``kernels`` are the graph's kernels by number, and ``graph_place``
-    is where the graph was launched."""
+    """The record of one launch of a graph, at index ``number`` of a page. ``kernels`` are the graph's kernels by
+    ``kernel_id``, with the places of their launches. ``graph_place`` is where the graph was launched."""
 
     __slots__ = ("_graph_place", "_kernels", "_number", "_page")
 
@@ -250,11 +251,11 @@ class FaultPage:
         self.address = self._memory.address
 
     def claimed(self, number: int) -> bool:
-        """Returns whether a kernel of a launch reported a fault."""
+        """Returns whether a kernel of the page's launch ``number`` reported a fault."""
         return bool(self._memory.flags[number * _RECORD_WORDS])
 
     def record(self, number: int) -> Any:
-        """Returns a launch's record, a ``RECORD``."""
+        """Returns the record of the page's launch ``number``, a ``RECORD``."""
         return self._memory.records[number]
 
     def __del__(self) -> None:
@@ -275,7 +276,7 @@ class PageMemory:
 
 @final
 class FaultPages:
-    """The free pages. No lock is needed: taking a page off the deque is atomic."""
+    """The pool of free ``FaultPage``s. It needs no lock: taking a page off the deque is atomic."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
@@ -297,7 +298,7 @@ class FaultPages:
             raise
 
     def trim(self) -> None:
-        """Returns the pages' memory to the driver. Blocks until the device is idle."""
+        """Returns the memory of free pages to the driver. Blocks until the device is idle."""
         while self._returned:
             held: list[PageMemory] = []
             try:

@@ -1,8 +1,8 @@
 """Layouts of other libraries' arrays in memory, validated before use.
 
 A description comes from foreign code: a DLPack tensor, or the fields of ``__cuda_array_interface__``. Whether the
-memory exists cannot be checked. Everything that follows from the numbers is: the array fits into an address space, its
-elements are aligned and do not overlap, and its address is not null.
+memory exists cannot be checked. The description itself is checked: the array fits into an address space, its elements
+are aligned and do not overlap, and its address is not null.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from oxide.messages import written
 from oxide.runtime.device.strides import contiguous_strides, may_share_elements, span
 
 MOST_AXES = 64
-"""The most axes that a NumPy array can have, as ``d2h`` makes one."""
+"""The most axes that a NumPy array can have. ``d2h`` of a box with more would fail."""
 
 _LARGEST = 2**63 - 1
 _LOWEST_ADDRESS = 4096  # no system maps the first page
@@ -39,8 +39,8 @@ class ForeignLayout:
         dtype: np.dtype[Any],
         unit: int = 1,
     ) -> None:
-        """Validates a layout. ``what`` is the function that was called with the array. ``strides`` count ``unit``
-        bytes, and are None for an array in C order.
+        """Validates a layout. ``what`` names the called function in errors. ``strides`` are multiples of ``unit``
+        bytes, None for an array in C order.
 
         Raises ``BufferError`` for an impossible layout, and for an array that a box cannot represent.
         """

@@ -2,7 +2,7 @@
 
 Export: the consumer's stream waits for the box's uses so far. On the CPU device the calling thread waits. Import: the
 producer makes one of oxide's streams wait for its own work. From then on every use of the box is ordered as usual.
-Neither side sees what the other does with the memory afterwards. ``ctx.reads`` and ``ctx.writes`` declare work to
+Afterwards neither side sees the other's work on the memory. ``ctx.reads`` and ``ctx.writes`` declare such work to
 oxide. All boxes on one memory share one history (``device/address_ranges.py``). A producer's description of its memory
 is validated before use (``foreign_layout.py``, ``dlpack.py``).
 """
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 _NO_SYNCHRONISATION = -1
 _LEGACY_DEFAULT_STREAM = 1
+_REGISTERED = 2  # np.dtype.isbuiltin of a dtype that another library has registered
 
 
 def from_dlpack(x: Any) -> DeviceBox:
@@ -72,7 +73,9 @@ def from_dlpack(x: Any) -> DeviceBox:
 def from_cuda_array_interface(x: Any) -> DeviceBox:
     """Returns a box on the memory of an object with ``__cuda_array_interface__``, without a copy. See ``from_dlpack``.
 
-    If the interface names a stream, uses of the box wait for the stream's work so far.
+    If the interface names a stream, uses of the box wait for the stream's work so far. Raises ``TypeError`` for an
+    object without the interface or a dtype that no box has, ``DeviceError`` on the CPU device, and ``BufferError`` as
+    ``from_dlpack`` does.
     """
     what = "from_cuda_array_interface"
     interface = getattr(x, "__cuda_array_interface__", None)
@@ -131,7 +134,8 @@ def _read_interface(interface: dict[str, Any], what: str) -> tuple[ForeignLayout
 
 
 def _known(runtime: Runtime, address: int, nbytes: int) -> Known | None:
-    """Returns the allocation of other boxes on this memory. Raises ``BufferError`` if they have several."""
+    """Returns the allocation of the boxes that already exist on this memory, None without such boxes. Raises
+    ``BufferError`` if they have several allocations."""
     known = runtime.shared_ranges.overlapping(address, nbytes) if nbytes else []
     if len(known) > 1:
         raise BufferError(
@@ -155,7 +159,7 @@ def _box_on(
     """Returns a box on another library's memory, ordered with the other boxes on it. ``take`` returns the object that
     keeps the memory alive.
 
-    ``written`` says that the library's work is ordered before the box's uses: the library has made ``timeline`` wait
+    ``written`` is True if the library's work is ordered before the box's uses: the library has made ``timeline`` wait
     for it, or ``order`` makes the picked stream wait.
     """
     known = _known(runtime, layout.low, layout.nbytes)
@@ -250,7 +254,7 @@ def _ask(x: Any, **stream: int) -> Any:
 
 
 def dlpack_device(device: Device) -> tuple[int, int]:
-    """Returns DLPack's name for a device. All memory of CPU devices is host memory."""
+    """Returns DLPack's type and number of a device. All memory of CPU devices is host memory, of number 0."""
     return (CUDA, device.id) if device.kind == "cuda" else (CPU, 0)
 
 
@@ -298,6 +302,8 @@ def cuda_array_interface(box: DeviceBox) -> dict[str, Any]:
     """Returns version 3 of the interface. Its stream is the stream to wait for, None if nothing is pending."""
     if box.device.kind != "cuda":
         raise AttributeError(f"a box on {box.device.label} has __dlpack__ and host_view()")
+    if box.dtype.isbuiltin == _REGISTERED:  # its typestr, <V2, is that of any two bytes
+        raise AttributeError(f"__cuda_array_interface__ has no type for {box.dtype}; a box has __dlpack__ too")
     pending = [use for use in _uses(box) if not use[0].passed(use[1])]
     stream = None
     if pending:
@@ -310,7 +316,8 @@ def cuda_array_interface(box: DeviceBox) -> dict[str, Any]:
 
 
 class _HostMemory:
-    """A box's memory as NumPy reads it, by version 3 of the interface. The array keeps this object, and so the box."""
+    """A box's memory as NumPy reads it, by version 3 of ``__array_interface__``. The array keeps this object, and so
+    the box."""
 
     def __init__(self, box: DeviceBox) -> None:
         self._box = box
@@ -327,7 +334,9 @@ def host_array(box: DeviceBox) -> NDArray[Any]:
 
 def _description(box: DeviceBox) -> dict[str, Any]:
     strides = None if box.is_contiguous else box.strides
-    return {"shape": box.shape, "typestr": box.dtype.str, "data": (box.ptr, False), "strides": strides}
+    dtype = box.dtype
+    typestr = f"|V{dtype.itemsize}" if dtype.isbuiltin == _REGISTERED else dtype.str
+    return {"shape": box.shape, "typestr": typestr, "data": (box.ptr, False), "strides": strides}
 
 
 def _uses(box: DeviceBox) -> tuple[tuple[Timeline, int], ...]:

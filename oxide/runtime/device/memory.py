@@ -17,6 +17,7 @@ import numpy as np
 from oxide.compiler.signature.untyped_arguments import of_box
 from oxide.dropping import joins_when_dropped
 from oxide.errors import DeviceError, OrderingError, OutOfMemoryError
+from oxide.language.types import of_dtype
 from oxide.messages import dtype_name, written
 from oxide.native import Given, caused
 from oxide.runtime.device.out_of_memory import allocate_when_free
@@ -38,7 +39,8 @@ _BYTE: Final[np.dtype[Any]] = np.dtype(np.uint8)
 
 @final
 class Allocation:
-    """A piece of device memory and its uses. The methods are called with the runtime's submission lock held."""
+    """A piece of device memory and its uses. Methods that order or record uses must be called with the runtime's
+    submission lock held."""
 
     __slots__ = (
         "_written_at",
@@ -83,7 +85,8 @@ class Allocation:
         """Allocates the memory on its stream. The allocation counts as the first write, so other streams wait for it.
 
         If the device is out of memory, frees dropped memory, waits for the work that uses it, and tries again
-        (``out_of_memory``). Raises ``OutOfMemoryError``, which lists what is held. Call it without the submission lock.
+        (``out_of_memory``). Raises ``OutOfMemoryError`` with a list of the boxes that take the memory. Call it without
+        the submission lock.
         """
         timeline, nbytes = self.home, self.nbytes
         if nbytes:
@@ -104,8 +107,8 @@ class Allocation:
         written: tuple[Timeline, int] | None,
         nbytes: int,
     ) -> Allocation:
-        """Returns an allocation for memory that ``owner`` keeps alive and that was last written at ``written``. The
-        driver must have adopted the memory."""
+        """Returns an allocation for memory that ``owner`` keeps alive. ``written`` is the timeline and position of the
+        last write, None if that is over. The driver must have adopted the memory."""
         allocation = Allocation(timeline, nbytes, shape, dtype)
         allocation.adopted = True
         allocation.owners = ((address, allocation.nbytes, owner),)
@@ -161,7 +164,7 @@ class Allocation:
         self.claims += ((timeline, writes),)
 
     def settle(self, timeline: Timeline, position: int, *, writes: bool) -> None:
-        """Ends a claim, all of whose work precedes ``position``, and records its use."""
+        """Ends a claim and records its use. All work of the claim must precede ``position``."""
         self._end_claim(timeline, writes)
         (self.note_write if writes else self.note_read)(timeline, position)
 
@@ -171,7 +174,7 @@ class Allocation:
         self.claims = tuple(claims)
 
     def uses(self) -> tuple[tuple[Timeline, int], ...]:
-        """Returns the last write and the reads since."""
+        """Returns the last write and the reads since, each as a timeline and a position."""
         written = () if self.written_by is None else ((self.written_by, self._written_at),)
         return (*written, *self.reads.items()) if self.reads else written
 
@@ -217,7 +220,7 @@ class Allocation:
 
     @property
     def label(self) -> str:
-        """Returns its name for messages."""
+        """Returns the allocation's name for messages."""
         shape = "x".join(map(str, self.shape)) or "scalar"
         what = f"{shape} {dtype_name(self.dtype)}" if self.dtype else f"{self.nbytes} bytes"
         return f"box {what} at {self.address:#x}"
@@ -274,8 +277,8 @@ class DeviceBox:
         offset: int = 0,
         strides: tuple[int, ...] | None = None,
     ) -> None:
-        """``offset`` is the first element's distance from the allocation's start, in bytes. ``strides`` is None for a
-        contiguous box."""
+        """Makes a box. ``offset`` is the first element's distance from the allocation's start, in bytes. ``strides`` is
+        None for a contiguous box."""
         self._allocation = allocation
         self._offset = offset
         self._shape = shape
@@ -329,7 +332,7 @@ class DeviceBox:
 
     @property
     def device(self) -> Device:
-        """Returns the device whose memory it is."""
+        """Returns the device whose memory the box is in."""
         return self._allocation.device
 
     @property
@@ -347,7 +350,8 @@ class DeviceBox:
         """Returns a view of the elements that integers, slices and ``...`` select. A single element gives a box without
         axes.
 
-        Raises ``IndexError`` and ``TypeError``.
+        Raises ``IndexError`` for an index outside its axis or too many indices, ``TypeError`` for other keys, such as
+        arrays.
         """
         return self._view_of(indexed(self._shape, self.strides, key))
 
@@ -360,7 +364,7 @@ class DeviceBox:
     def host_view(self) -> NDArray[Any]:
         """Returns a NumPy array on the same memory, once the box's uses so far have ended. For the CPU device only.
 
-        Later uses of the array are not ordered with the box's. Raises ``DeviceError`` on a GPU.
+        Later uses of the array are not ordered with uses of the box. Raises ``DeviceError`` on a GPU.
         """
         if self.device.kind != "cpu":
             raise DeviceError(f"host_view: the box is on {self.device.label}; d2h copies it to the host")
@@ -399,8 +403,8 @@ class DeviceBox:
     def partition(self, rows: Given[int]) -> tuple[DeviceBox, ...]:
         """Returns views of ``rows`` rows of the first axis each; the last may be shorter. The name is cuTile's.
 
-        Uses of two pieces are ordered as uses of one box, as the memory is one. Raises ``TypeError`` or ``ValueError``
-        for a number of rows below 1, or for a box without axes.
+        Uses of different pieces are ordered like uses of one box, because the pieces share an allocation. Raises
+        ``TypeError`` or ``ValueError`` for a number of rows below 1, or for a box without axes.
         """
         if isinstance(rows, bool) or not isinstance(rows, (int, np.integer)):
             raise TypeError(f"partition({written(rows)}): the number of rows is an int")
@@ -465,7 +469,7 @@ class DeviceBox:
         return cuda_array_interface(self)
 
     def copy_to_host(self) -> NoReturn:
-        """Raises ``AttributeError`` that names ``d2h``: this is numba-cuda's method."""
+        """Raises an ``AttributeError`` that names ``d2h``. numba-cuda's arrays have a method of this name."""
         raise AttributeError("a DeviceBox has no copy_to_host; d2h(box).sync() or await d2h(box) is a new host array")
 
     def __array__(self, dtype: object = None, copy: object = None) -> NoReturn:
@@ -499,7 +503,8 @@ class DeviceBox:
         far.
 
         The other library must order its later work itself: submit it to ``ctx.stream`` of a ``with_context`` that
-        declares it. Raises ``BufferError`` for another device or a copy.
+        declares it. Raises ``BufferError`` for another ``dl_device`` and if ``copy`` is True, ``TypeError`` for
+        arguments of other types.
         """
         from oxide.runtime.device.interop import to_dlpack
 
@@ -514,7 +519,7 @@ class DeviceBox:
 
 
 _LARGEST = 2**63 - 1
-"""The largest size: the most that an address can count."""
+"""The largest length of an axis: no address space has more bytes."""
 
 _PLAIN: Final = 2**48
 """Sizes below this bound are checked by two compares of machine words."""
@@ -560,7 +565,7 @@ def require_device(box: DeviceBox, device: Device, what: str) -> None:
 
 def require_number(dtype: np.dtype[Any], what: str) -> None:
     """Raises ``TypeError`` unless the dtype is a number type in the machine's byte order."""
-    if dtype.kind not in _NUMBERS or not dtype.isnative:
+    if (dtype.kind not in _NUMBERS or not dtype.isnative) and of_dtype(dtype) is None:
         raise TypeError(f"{what}: dtype {dtype} is not supported; numbers in the machine's byte order are")
 
 

@@ -3,8 +3,8 @@
 Memory may be unreferenced and not yet free: the program dropped a box, cancelled a task or dropped a result of
 ``async_on`` while the device works on it. An allocation that the driver refuses is therefore tried again as long as
 such work is in flight on its device. The allocation fails when no such work is left, or after a bounded time. The time
-is bounded because the work may be waiting for this very thread: for a host function that needs it, or for another
-stream that it has yet to feed.
+is bounded because the work may be waiting for this very thread: for a host function that needs this thread, or for work
+that this thread has yet to submit.
 
 Work that a task still awaits is not waited for, because that task will hold its result.
 """
@@ -35,7 +35,8 @@ _LARGEST = 5  # the number of kinds of boxes that an error lists
 
 
 def allocate_when_free(timeline: Timeline, nbytes: int) -> int:
-    """Allocates memory that the driver refused once. Raises ``OutOfMemoryError``, which lists what is held."""
+    """Allocates memory that the driver refused once. Raises ``OutOfMemoryError`` with a list of the boxes that take the
+    memory."""
     device = timeline.device
     patience = PATIENCE_SECONDS if running_loop_name() is None else LOOP_PATIENCE_SECONDS
     until = time.perf_counter() + patience

@@ -39,7 +39,7 @@ def origin(function: Callable[..., Any]) -> object:
 
 
 def described(function: object) -> str:
-    """Returns a message's name for a user's function or its ``origin``."""
+    """Returns the name that messages give to a user's function, or to its ``origin``."""
     if type(function) is str:
         return function
     name: object = type(function).__name__
@@ -82,8 +82,8 @@ def place_notes(place: Place | None) -> list[str]:
 
 
 def launch_notes(kernel: str, places: Iterable[Place | None]) -> list[str]:
-    """Returns the notes for a kernel that was launched at one of ``places``. Only a graph has several. Returns none if
-    the launch was the whole operation, as the fault's message names the kernel."""
+    """Returns the notes for a kernel that was launched at one of ``places``. Only a kernel in a graph has several.
+    Returns no notes if the launch was the whole operation: the fault's message names the kernel already."""
     launched = f"in <oxide launch of {kernel}>"
     found = list(dict.fromkeys(tuple(place_notes(place)) for place in places))
     if found == [()]:

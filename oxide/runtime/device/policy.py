@@ -17,5 +17,5 @@ class SchedulingPolicy(Protocol):
     """A policy that picks streams. It is called once for each operation that is run, from any thread."""
 
     def next_stream(self, device: Device) -> Stream:
-        """Returns the stream of ``device`` for the next operation. A stream of another device is refused, except for
-        the policy of ``op.schedule``: there it decides the device too."""
+        """Returns the stream of ``device`` for the next operation. A stream of another device is refused, unless the
+        policy was given to ``op.schedule``: the operation then runs on the stream's device."""

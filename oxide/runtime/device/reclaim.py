@@ -54,9 +54,9 @@ def drain() -> None:
     """Waits until the device is past all dropped and cancelled work, and frees its memory.
 
     Work of ``async_on`` counts as dropped, as it has no waiter that oxide knows; its errors stay for
-    ``stream.synchronize()``. Work that a task awaits is not waited for. Blocks the thread, for ever if such work waits
-    for this thread. Cached page-locked memory is freed too, so that afterwards only memory that the program holds is
-    allocated.
+    ``stream.synchronize()``. Work that a task awaits is not waited for. Blocks the thread, for ever if dropped work
+    waits for this thread. Cached page-locked memory is freed too, so that afterwards only memory that the program holds
+    is allocated. Raises ``DeviceError`` if the driver refuses twice.
     """
     from oxide.runtime.device import runtime
 
@@ -66,8 +66,8 @@ def drain() -> None:
 
 def collect(until: float = math.inf) -> None:
     """Hands dropped allocations to their runtimes' reclaimers, all or until the time ``until``. After an interrupt, or
-    with another thread that collects, an allocation may be handed over twice: a sweep frees it only while it has its
-    address."""
+    with another thread that collects, an allocation may be handed over twice. A sweep frees it only once: its address
+    is then 0."""
     clock = time.perf_counter
     for more in collectors:
         more()
@@ -208,8 +208,8 @@ class Reclaimer:
         self._in_flight[mark] = kept
 
     def release(self, mark: Mark) -> bool:
-        """Releases what ``hold`` kept, as the device is past ``mark``. Returns False if it was released before: of
-        several threads, one gets True."""
+        """Ends ``hold`` for ``mark``. Returns False if it was ended before: only one of several calling threads gets
+        True."""
         return self._in_flight.pop(mark, None) is not None
 
     def awaited(self) -> int:
@@ -380,7 +380,7 @@ class Reclaimer:
                     home, allocation.uses_away(), default=allocation.exported and home.device.kind == "cuda"
                 )
             except DeviceLostError:
-                allocation.address = 0  # the memory went with the device
+                allocation.address = 0  # memory is lost with its device
                 self._retired.popleft()
                 continue
             if last not in self._freeing:
@@ -421,7 +421,7 @@ class Reclaimer:
 
     def _behind(self, home: Timeline, uses: tuple[tuple[Timeline, int], ...], *, default: bool) -> Timeline:
         """Returns a stream of ``home``'s device whose next work runs after all of ``uses`` and, with ``default``, after
-        CUDA's default stream."""
+        the work of CUDA's default stream."""
         device = home.device
         if not default:
             if _is_after(home, uses):
@@ -448,13 +448,13 @@ class Reclaimer:
 
 
 def _give(forget: Callable[[], object], take: Callable[..., None], *arguments: Any) -> None:
-    """Hands something to the driver, then calls ``forget``, unless the driver refuses it. ``forget`` is a function in
-    C."""
+    """Hands something to the driver by ``take(*arguments)``, then calls ``forget``, which must be a function in C. If
+    the driver refuses, raises its error and does not call ``forget``."""
     refused = False
     try:
         take(*arguments)
     except DeviceLostError:
-        pass  # it went with the device
+        pass  # memory and handles are lost with their device
     except DeviceError:
         refused = True
         raise

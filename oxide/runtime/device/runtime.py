@@ -42,7 +42,8 @@ _ORDERING_MODES = ("wait", "strict")
 
 @final
 class Device:
-    """One device. ``devices()`` lists them. Two are the same device exactly if they are the same object."""
+    """One device. ``devices()`` lists all. Each device of a runtime has one such object, so devices are compared by
+    identity."""
 
     def __init__(self, runtime: Runtime, number: int) -> None:
         self.id = number
@@ -109,7 +110,7 @@ class Device:
             return self.driver.create_event(self.id, timing=False)
 
     def take_timeline(self) -> Timeline:
-        """Returns a stream to use: a returned one that has run all its work, or a new one."""
+        """Returns a timeline to use: one of a dropped stream that has run all its work, or a new one."""
         for _ in range(len(self.spare_timelines)):
             try:
                 timeline = self.spare_timelines.popleft()
@@ -135,7 +136,8 @@ class Device:
         return list(self._timelines)
 
     def raise_lost(self, error: DeviceLostError) -> NoReturn:
-        """Raises ``error``, which ends this device if it is the first; a later one is raised with the first's cause."""
+        """Raises ``error`` and records it as the loss of this device. If the device was lost before, raises a new error
+        with the cause of the first."""
         if self.lost is None:
             self.lost = error
             raise error
@@ -144,7 +146,7 @@ class Device:
         raise caused(DeviceLostError(f"{self.label} was lost: {first}"), cause) from cause
 
     def raise_if_lost(self) -> None:
-        """Raises the error that ended this device, if any."""
+        """Raises ``DeviceLostError`` if this device was lost."""
         if self.lost is not None:
             self.raise_lost(self.lost)
 
@@ -288,7 +290,8 @@ def init_device_contexts(
     (``OXIDE_ORDERING`` sets the default). It may be called again: work submitted before still completes.
 
     ``OXIDE_DEVICE=cuda|cpu`` picks the kind of device. If it is unset, a CUDA device is used if there is one, else the
-    CPU device. Raises ``DeviceError`` for a device that does not exist. The name is cuda-async's.
+    CPU device. Raises ``DeviceError`` for a device that does not exist, ``TypeError`` for an object that is no policy,
+    ``ValueError`` for an unknown mode. The name is cuda-async's.
     """
     _set_up(default_device, num_devices, policy, completion, ordering)
 

@@ -15,8 +15,8 @@ from oxide.runtime.device.stream import Stream
 
 @final
 class StreamPoolRoundRobin:
-    """The default policy: round robin over ``streams`` streams of each device, so that independent operations
-    overlap."""
+    """The default policy: round robin over ``streams`` streams of each device, so that independent operations overlap.
+    Raises ``ValueError`` unless ``streams`` is an int of 1 or more."""
 
     def __init__(self, streams: Given[int] = 4) -> None:
         if isinstance(streams, bool) or not isinstance(streams, int) or streams < 1:
@@ -91,8 +91,8 @@ def policy_of(device: Given[int | Device]) -> SchedulingPolicy:
     """Returns a policy that picks streams of one device by the runtime's policy: ``op.schedule(policy_of(1))`` runs on
     device 1.
 
-    ``device`` is a number or one of ``devices()``. Raises ``TypeError`` for anything else. Picking a stream raises
-    ``DeviceError`` if the device is not set up.
+    ``device`` is a number or one of ``devices()``. Raises ``TypeError`` for anything else, ``DeviceError`` for a
+    negative number. Picking a stream raises ``DeviceError`` if the device is not set up.
     """
     return PolicyOf(device)
 
@@ -119,8 +119,8 @@ def find_device(runtime: Runtime, placement: int | Device) -> Device:
 
 
 def picked_stream(policy: Any, device: Device) -> Stream:
-    """Returns the stream of ``device`` that the runtime's policy picks. The policy may be the user's own. Raises
-    ``TypeError`` if it returns no stream, ``DeviceError`` if it returns a stream of another device."""
+    """Returns the stream of ``device`` that ``policy`` picks. The policy may be a user's. Raises ``TypeError`` if it
+    returns no stream, ``DeviceError`` if it returns a stream of another device."""
     stream = require_stream(policy.next_stream(device))
     if stream.device is not device:
         raise _wrong_device(type(policy).__name__, stream.device, device)

@@ -19,10 +19,11 @@ if TYPE_CHECKING:
     from oxide.runtime.device.timeline import Timeline
 
 CHUNK_BYTES = 1 << 20
-"""The ring's chunk: 20 µs of transfer, about the time in which the driver calls a host function."""
+"""The size of the ring's chunks: 20 µs of transfer, about as long as the driver takes to call a host function."""
 
 PREPARED_CHUNK_BYTES = 4 << 20
-"""The ring's chunk when ``prepare`` makes it off the loop: a copy of 64 MiB is then only 16 chunks to submit."""
+"""The size of the chunks if ``prepare`` makes the ring, outside an event loop's thread: a copy of 64 MiB is then only
+16 chunks to submit."""
 
 _RING_SLOTS = 4
 
@@ -72,8 +73,8 @@ class Turns:
 @final
 class StagingRing:
     """A device's slots of ``chunk`` bytes, for copies that find no page-locked buffer. The chunks are small if the
-    first copy makes the ring. They are larger if ``prepare`` does, which a task that awaits a large copy has a thread
-    call."""
+    first copy makes the ring. They are larger if ``prepare`` makes it. A task that awaits a large copy has a thread
+    call ``prepare``."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
@@ -82,8 +83,8 @@ class StagingRing:
         self.prepared = False
 
     def prepare(self) -> None:
-        """Makes everything that the first large copy would otherwise make, up to 200 ms on an H100: the ring, the copy
-        helpers, streams for host functions, and what the driver sets up at its first host function."""
+        """Creates everything that the first large copy needs: the ring, the copy helpers, streams for host functions,
+        and the driver's own state for its first host function. This takes up to 200 ms on an H100."""
         device = self._device
         with self.lock:
             if self.prepared:
@@ -120,8 +121,8 @@ class StagingRing:
         self._turns.lock = threading.Lock()
 
     def take(self, nbytes: int, most: int) -> tuple[list[Slot], int]:
-        """Returns the slots for a copy of ``nbytes``, in the order of ``Turns.take``, and the size of its chunks, at
-        ``most`` that many bytes."""
+        """Returns the slots for a copy of ``nbytes``, in the order of ``Turns.take``, and the size of its chunks, which
+        is ``most`` bytes or less."""
         if not self._turns.slots:
             self._make(CHUNK_BYTES)
         chunk = min(most, self.chunk)

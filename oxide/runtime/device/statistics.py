@@ -11,10 +11,12 @@ if TYPE_CHECKING:
 
 @final
 class StreamStatistics(NamedTuple):
-    """The waits of one stream's awaiting tasks whose work was not done at the first query.
+    """The tasks' waits for one stream. A wait counts if the work was not done at the first query.
 
-    ``stream`` is the stream's number, as in ``Stream.handle``. ``expected_us`` is the expected duration of the next
-    wait in µs. ``poll_budget_us`` is the time that it may poll before it parks: 0 for a stream whose work is long.
+    ``stream`` is the stream's number, as in ``Stream.handle``. ``waits`` is the number of waits, ``parked`` the number
+    of waits that parked, ``polling_seconds`` the time that waits polled. ``expected_us`` is the expected duration of
+    the next wait in µs. ``poll_budget_us`` is the time in µs that the next wait may poll before it parks: 0 for a
+    stream whose work is long.
     """
 
     device: str
@@ -31,14 +33,15 @@ class Statistics(NamedTuple):
     """The runtime's statistics. Every number counts from the moment the runtime was set up.
 
     - ``submitted``: executions of an operation. ``completed`` of them have ended on the device. ``cancelled`` were
-      abandoned before that (a task was cancelled, a future dropped). ``in_flight`` is the rest. A run that blocks its
-      thread, ``sync``, counts when it has ended.
+      abandoned before that (a task was cancelled, a future dropped). ``in_flight`` is the rest. A run by ``sync``
+      counts only when it has ended.
     - ``waits_inserted``: event waits that ordered a stream after another stream's write or read. ``waits_avoided``:
       orderings that needed no wait, since the device was known to be past the earlier use.
     - ``polling_seconds``: total time that awaiting tasks spent polling the device. ``completion="poll"`` does not count
       it.
     - ``streams``: the streams with their learned waits.
-    - the pools: the number of streams made, the number of free events, and the bytes of free page-locked memory.
+    - ``streams_made``, ``events_free`` and ``pinned_bytes_free``: the number of streams made, the number of free
+      events, and the bytes of free page-locked memory.
     """
 
     submitted: int

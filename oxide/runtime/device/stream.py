@@ -28,7 +28,7 @@ class InFlight(Protocol):
         """Returns the mark after the submission's work."""
 
     def finish(self) -> object:
-        """Returns the result once the device is past the mark. Raises the fault that a kernel reported."""
+        """Returns the result. Called only once the device is past the mark. Raises the fault that a kernel reported."""
 
     def finished_well(self) -> bool:
         """Returns whether the device is past the mark and no kernel failed."""
@@ -36,9 +36,10 @@ class InFlight(Protocol):
 
 @final
 class Stream:
-    """An in-order queue of work on one device. ``device.new_stream()`` makes one. A policy holds its own.
+    """An in-order queue of work on one device. ``device.new_stream()`` makes one.
 
-    Dropping the stream returns it to its device. Submitted work still runs.
+    Dropping the stream returns it to its device. Submitted work still runs. While a graph is captured on the stream,
+    its methods raise ``GraphError``.
     """
 
     def __init__(self, device: Device) -> None:
@@ -153,8 +154,8 @@ _FEW: Final = 4  # the number of results kept before the first query
 @final
 class LooseResults:
     """The ``async_on`` submissions to a stream since its last ``synchronize``. The stream holds this object. While the
-    stream exists, the device holds it too, for out-of-memory recovery. Dropping it returns the stream's timeline to the
-    device."""
+    stream exists, the device holds it too, for out-of-memory recovery. Dropping the object returns the stream's
+    timeline to the device."""
 
     def __init__(self, timeline: Timeline) -> None:
         self._drop: Any = partial(timeline.device.spare_timelines.append, timeline)
@@ -189,8 +190,8 @@ class LooseResults:
             return taken
 
     def forget_finished(self) -> bool:
-        """Drops the results of work that the device is past, but keeps failed ones for ``synchronize``. Returns whether
-        any is still in flight."""
+        """Drops the submissions that the device is past, but keeps failed ones for ``synchronize``. Returns whether a
+        submission is still in flight."""
         with self._lock:
             self._keep_unfinished()
             return any(submission.mark.position > self._timeline.seen for submission in list(self._submissions))

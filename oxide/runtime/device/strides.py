@@ -1,7 +1,7 @@
 """The geometry of strided memory: the bytes that a shape and strides cover, and the result of an index.
 
 Strides are in bytes, one for each axis, and may be negative. Offsets count from the first element, whose indices are
-all 0. With a negative stride it is not the lowest in memory.
+all 0. With a negative stride, other elements lie below it in memory.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ def may_share_elements(shape: Sequence[int], strides: Sequence[int], itemsize: i
 def indexed(shape: tuple[int, ...], strides: tuple[int, ...], key: Any) -> Geometry:
     """Returns the geometry of ``array[key]``, for integers, slices and one ``...``.
 
-    Raises ``IndexError`` for an index outside its axis and for more indices than axes, ``TypeError`` for anything else.
+    Raises ``IndexError`` for an index outside its axis, for more indices than axes and for a second ``...``,
+    ``ValueError`` for a slice of step 0, ``TypeError`` for any other key.
     """
     parts = list(key) if isinstance(key, tuple) else [key]
     dots = [place for place, part in enumerate(parts) if isinstance(part, EllipsisType)]

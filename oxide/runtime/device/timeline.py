@@ -1,9 +1,9 @@
 """Timelines: the numbered history of a stream's submissions, and marks: points in it that the device reports.
 
-A timeline counts the submissions to its stream: a *position*. A use of a buffer is a (timeline, position) pair. A
-``Mark`` is an event recorded in the stream, with the position that it covers. So "has the device passed this use?" and
-"make that stream wait for this use" are questions about integers. The driver is called only if the integers do not
-decide.
+A timeline numbers the submissions to its stream; the number is a *position*. A use of a buffer is a (timeline,
+position) pair. A ``Mark`` is an event recorded in the stream, with the position that it covers. So "has the device
+passed this use?" and "make that stream wait for this use" are questions about integers. The driver is called only if
+the integers do not decide.
 
 Three invariants hold:
 
@@ -43,7 +43,8 @@ _FEW: Final = 8  # marks that are queried one by one
 
 @final
 class Mark:
-    """A point in a timeline. ``passed()`` queries the driver until the device is past the mark, and not after that."""
+    """A point in a timeline. ``passed()`` queries the driver until the device is found past the mark, and never after
+    that."""
 
     __slots__ = ("_drop", "event", "position", "timeline")
 
@@ -79,8 +80,8 @@ class Mark:
             timeline.note_passed(self.position)
 
     def has_event(self, event: EventHandle) -> None:
-        """Sets the mark's recorded event. When the mark is dropped, the event may be recorded again: a wait that was
-        submitted for it keeps its own point."""
+        """Sets the mark's recorded event. When the mark is dropped, the event is reused: a wait that was submitted for
+        the event keeps the point recorded then."""
         self.event = event
         self._drop = partial(self.timeline.device.spare_events.append, event)
 
@@ -187,7 +188,7 @@ class Timeline:
 
     def follow(self, other: Timeline, position: int) -> None:
         """Orders this stream after work that was just submitted, as ``wait_for`` does. The device is not queried, as it
-        is unlikely to be past that work. For the streams of one copy, whose waits do not count as ordering."""
+        is unlikely to be past that work. For the streams of one copy: ``statistics()`` does not count these waits."""
         if other is not self and self._waited.get(other, 0) < position > other.seen:
             self._wait(other, position)
 
@@ -215,7 +216,7 @@ class Timeline:
         return other is self or self._waited.get(other, 0) >= position or other.passed(position)
 
     def seen_dry(self) -> bool:
-        """Returns whether the stream has run all its work. If so, forgets the marks that this decides."""
+        """Returns whether the stream has run all its work. If so, records that its marks so far have passed."""
         position = self.advance()
         if not self.driver.query_stream(self.handle):
             return False
@@ -223,8 +224,8 @@ class Timeline:
         return True
 
     def synchronize_past(self, position: int) -> None:
-        """Blocks the thread until the device is past ``position``, which covers all work submitted so far. Waits for an
-        event, not the stream: another thread may submit work that waits for this thread."""
+        """Blocks the thread until the device is past ``position``. All work at or before ``position`` must have been
+        submitted. Waits for an event, not the stream: another thread may submit work that waits for this thread."""
         device = self.device
         event = device.take_event()
         try:

@@ -3,7 +3,7 @@
 On an H100's machine one core copies 9 GB/s into page-locked memory, and the device reads 55 GB/s from there. So the
 memcpy limits an upload from ordinary memory. CUDA calls all host functions on one thread. Here that thread shares each
 copy with a few helpers, copies too, and returns when all is done: fork and join in machine code. The helpers are
-threads of the C library. Python does not know them, they take no lock and never ask for the GIL. None waits for a
+threads of the C library. Python does not know them, they take no lock and never ask for the GIL. No helper waits for a
 device. After a copy they poll for the next one for about 50 µs, because the chunks of one upload follow each other.
 Then they sleep in the kernel (a futex).
 
@@ -12,8 +12,8 @@ Then they sleep in the kernel (a futex).
 The protocol works on a structure in memory that is never freed:
 
 - The owner of a copy takes ``busy``. A thread that does not get it copies alone.
-- The owner writes the copy down, zeroes ``next``, opens the copy and wakes the helpers. Every thread claims pieces by
-  adding to ``next``.
+- The owner writes the copy's addresses and length, zeroes ``next``, opens the copy and wakes the helpers. Every thread
+  claims pieces by adding to ``next``.
 - A helper adds itself to ``inside`` *before* it checks whether a copy is open. The owner closes the copy *before* it
   checks ``inside``, and leaves only when ``inside`` is 0. So either the helper sees the copy closed, or the owner waits
   for the helper: no helper claims a piece of one copy with the addresses of another.
@@ -36,7 +36,8 @@ from oxide.driver.records import COPY_POOL
 from oxide.runtime.host_memory.streaming_copy import streaming_copy_address
 
 PIECE_BYTES = 128 << 10
-"""The bytes claimed at once: 13 µs of one core's time, so that the others wait little for the last to finish."""
+"""The number of bytes that a thread claims at once: 13 µs of one core's time, so that the threads wait little for the
+last to finish."""
 
 MOST_HELPERS = 11
 """The largest number of helpers. The program needs the other cores.

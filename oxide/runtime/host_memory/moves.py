@@ -1,9 +1,9 @@
 """Copies within host memory, done by the device's host-function thread in stream order.
 
 An upload's data must be copied from ordinary into page-locked memory before the device can read it. 64 MiB take 6 ms:
-too long for an event loop. So a native host function does it. It reads the copy from a table, allocates nothing and
-never asks for the GIL. With cores to spare it shares a large copy out (``copy_pool``); else it is a stub that calls the
-C library's ``memcpy``.
+too long for an event loop. So a native host function makes the copy. It reads addresses and length from a table,
+allocates nothing and never asks for the GIL. If there are cores to spare, threads share a large copy (``copy_pool``).
+Otherwise the function only calls the C library's ``memcpy``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @final
 class Moves:
-    """A table of ``count`` copies to submit. Keep it alive until the last has been done."""
+    """A table of ``count`` copies to submit. Keep it alive until the last copy has run."""
 
     __slots__ = ("_address", "_next", "_table")
 

@@ -64,7 +64,8 @@ class PinnedBuffer:
         block.user = number
 
     def array(self, shape: tuple[int, ...], dtype: np.dtype[Any], visible: object | None = None) -> NDArray[Any]:
-        """Returns the memory as a C-contiguous array. It holds ``visible``, the token of the run that fills it."""
+        """Returns the memory as a C-contiguous array. The array keeps ``visible``, the token of the run that fills
+        it."""
         held = _new_array(_Held, self._block.nbytes, _BYTES, self._block.exported)
         held.buffer = self
         if visible is not None:
@@ -72,7 +73,7 @@ class PinnedBuffer:
         return np.ndarray(shape, dtype, held)
 
     def fill(self, array: NDArray[Any]) -> None:
-        """Copies in a C-contiguous array of at most ``nbytes``."""
+        """Copies a C-contiguous array of at most ``nbytes`` into the buffer."""
         np.ndarray(array.shape, array.dtype, self._block.memory)[...] = array
 
     def __del__(self) -> None:
@@ -125,8 +126,8 @@ class Block:
 
 @final
 class PinnedPool:
-    """Page-locked buffers by size class: from 256 bytes, and from 64 KiB eight classes to each power of two. They take
-    ``OXIDE_PINNED_LIMIT`` bytes at most.
+    """Page-locked buffers by size class: powers of two from 256 bytes to a page, then whole pages, and above 64 KiB
+    eight classes to each power of two. All buffers together take ``OXIDE_PINNED_LIMIT`` bytes at most.
 
     The pool never returns memory to the driver while work may be in flight: on a GPU that call waits for the device
     (300 ms next to a 300 ms kernel). Only ``reclaim.drain`` returns memory, because it blocks anyway. So at the limit a
@@ -316,7 +317,8 @@ class PinnedPool:
                     self._held -= capacity
 
     def _take(self, capacity: int, nbytes: int) -> PinnedBuffer | None:
-        """Takes a free block of this class. If none is free or may be made, takes the smallest larger one."""
+        """Takes a free block of this class. If none is free and the limit allows no new one, takes the smallest larger
+        free block. Returns None without such a block."""
         blocks = self._free.get(capacity)
         if (blocks is None or not _has_unused(blocks)) and self._held + _given(capacity) > self.limit:
             larger = [other for other, free in self._free.items() if other > capacity and _has_unused(free)]
@@ -343,7 +345,8 @@ class PinnedPool:
 
 
 def _has_unused(blocks: list[Block]) -> bool:
-    """Returns whether a block is unused; if so, that block is the last of the list."""
+    """Removes used blocks from the end of a list. Returns whether a block is left: it is unused, and the last of the
+    list."""
     while blocks and blocks[-1].user:
         blocks.pop()
     return bool(blocks)

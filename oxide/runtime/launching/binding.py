@@ -52,7 +52,7 @@ _KINDS = {"slice": _SLICE, "disjoint": _DISJOINT, "tiles": _TILES, "scalar": _SC
 
 @final
 class Packed:
-    """A valid number, as words and as bytes."""
+    """A number, tuple or function that passed its check, as words and as parameter bytes."""
 
     __slots__ = ("number", "piece", "words")
 
@@ -70,16 +70,21 @@ class Slot:
     """The rules that bind an argument to one parameter."""
 
     __slots__ = (
-        "alignment", "before", "dtype", "floats", "integers", "judged", "kind", "last", "most", "ndim", "pack",
+        "alignment", "before", "bits", "dtype", "floats", "integers", "judged", "kind", "last", "most", "ndim", "pack",
         "parameter", "parts", "rest", "tile", "type",
     )  # fmt: skip
 
     def __init__(self, parameter: Closed, offset: int, named: set[str]) -> None:
-        """Makes a slot. ``offset`` is the end of the parameters before it in bytes; ``named``, the contracts' names."""
+        """Makes a slot. ``offset`` is the end of the preceding parameters in bytes. ``named`` are the names in the
+        contracts."""
         kind = _LIFTED if parameter.lifted is not None else _KINDS.get(parameter.kind, _OTHER)
         self.kind: int = kind
         self.parameter: Any = parameter
         self.dtype: Any = parameter.dtype if kind <= _TILES and isinstance(parameter, Parameter) else None
+        self.bits: Any = self.dtype
+        """The dtype of the elements' bits, which a box may also have, for a type of ``ml_dtypes``; else ``dtype``."""
+        if self.dtype is not None and isinstance(parameter, Parameter) and parameter.scalar.numpys is None:
+            self.bits = parameter.scalar.bits
         self.alignment: int = parameter.alignment if kind == _TILES and isinstance(parameter, Parameter) else 1
         self.ndim: int = parameter.ndim if isinstance(parameter, Parameter) else 1
         scalar = parameter if kind == _SCALAR and isinstance(parameter, Parameter) else None
@@ -95,7 +100,7 @@ class Slot:
         # 8. So its fields are aligned as in the whole.
         self.rest = offset % 8
         self.pack = struct.Struct(f"@{self.rest}x{parameter.struct_format}").pack
-        self.last = _NOTHING  # a program's constants and small sizes are the same objects at each launch
+        self.last = _NOTHING  # the last number: a program's constants are the same objects at each launch
         self.parts: list[int] = []
         """The indices of a tuple's numbers, or of a slice's axes, that the contracts name."""
         self.judged: list[str] = []
@@ -216,7 +221,10 @@ def bind(plan: Plan, arguments: tuple[Any, ...]) -> Binding | None:
                 slot.type = given.type  # equal types: makes the next launch find the identical one
             words = given.words
         elif (
-            kind == _OTHER or not isinstance(box, DeviceBox) or box._dtype is not slot.dtype or box._strides is not None
+            kind == _OTHER
+            or not isinstance(box, DeviceBox)
+            or (box._dtype is not slot.dtype and box._dtype is not slot.bits)
+            or box._strides is not None
         ):
             return None
         elif slot.ndim == 1:

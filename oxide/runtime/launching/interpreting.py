@@ -1,15 +1,14 @@
 """Launches that are interpreted, by ``k.interpret(…)`` or under ``OXIDE_INTERPRET=1``.
 
 Such a launch waits until the device is past all that it depends on, and runs in the thread that submits it, so that a
-debugger has its own terminal. It leaves its first fault in the record that a compiled launch would fill, so the fault
-is raised where and when that of a compiled launch is.
+debugger can use the terminal. It writes its first fault to the record that a compiled launch would fill, so the fault
+is raised where and when a compiled launch's fault would be.
 """
 
 from __future__ import annotations
 
 import linecache
 import math
-import struct
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, final
 
@@ -22,7 +21,7 @@ from oxide.compiler.source.faults import RECORD, FaultSite
 from oxide.driver.base import MAX_THREADS_PER_BLOCK
 from oxide.environment import whole_number
 from oxide.errors import LaunchError
-from oxide.language import slices, thread, types
+from oxide.language import narrow, slices, thread, types
 from oxide.runtime.awaiting.loading import loaded_function
 from oxide.runtime.device.memory import Allocation
 from oxide.runtime.host_memory.pinned import Block
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
 LIMIT: Final = "OXIDE_INTERPRET_LIMIT"
 
 MOST_THREADS: Final = 2**12
-"""The most threads of a launch whose threads meet: each is a thread of Python."""
+"""The most threads of a cooperative launch: each is a thread of Python."""
 
 
 def interpret(
@@ -47,7 +46,8 @@ def interpret(
     reads: list[Allocation],
     writes: list[Allocation],
 ) -> None:
-    """Runs a launch of a kernel's interpreted form, with the words of its parameters."""
+    """Interprets a launch. ``values`` are the words of its parameters. Raises ``LaunchError`` if the launch cannot be
+    interpreted or makes more accesses than ``OXIDE_INTERPRET_LIMIT`` allows."""
     name = special.kernel.name
     device = context.device
     if device.driver.name != "cpu":
@@ -91,7 +91,7 @@ def interpret(
 
 @final
 class _Faulted:
-    """What a report asks of the specialization whose launch reports to it."""
+    """The part of a specialization that a fault report reads: the kernel, and the fault sites of this launch."""
 
     def __init__(self, special: Specialization, sites: tuple[FaultSite, ...]) -> None:
         self.kernel = special.kernel
@@ -99,7 +99,7 @@ class _Faulted:
 
 
 def _record(fault: Fault, special: Specialization, context: ExecutionContext) -> None:
-    """Fills the record of a launch."""
+    """Takes a fault record for an interpreted launch and writes the fault to it."""
     sites = (fault.site,) if fault.other is None else (fault.site, fault.other)
     faulted: Any = _Faulted(special, sites)
     address = context.fault_address(faulted)
@@ -113,7 +113,7 @@ def _record(fault: Fault, special: Specialization, context: ExecutionContext) ->
 
 
 def _interpreted(special: Specialization, device: Device) -> InterpretedKernel:
-    """Returns the kernel as Python functions. Raises ``LaunchError`` for what cannot be interpreted."""
+    """Returns the kernel as Python functions. Raises ``LaunchError`` if it cannot be interpreted."""
     found = special.interpreted
     if found is None:
         assert special.typed is not None
@@ -134,7 +134,8 @@ _FILE: Final = "<oxide interpreter {}>"
 def _native(
     text: str, names: dict[str, Any], kinds: tuple[str, ...], result: str, fastmath: bool, device: Device
 ) -> Callable[..., Any]:
-    """Returns a compiled function that computes an expression of scalars: its result is a compiled kernel's."""
+    """Returns a compiled function that computes an expression of scalars, so that the result equals a compiled
+    kernel's."""
     key = text, tuple(names.items()), kinds, result, fastmath, device.id
     found = _natives.get(key)
     if found is None:
@@ -165,15 +166,15 @@ def _compiled(
     special = Kernel(outside["call"], fastmath=fastmath, sanitizable=False).specialize()
     function: Any = loaded_function(special, device)
     closed: Any = special.parameters
-    memory = np.zeros(1, closed[-1].dtype)
+    bits = result in narrow.FORMATS
+    memory = np.zeros(1, closed[-1].scalar.bits if bits else closed[-1].dtype)
     address = memory.ctypes.data
-    converts = [parameter.convert for parameter in closed[:-1]]
-    bits = result == "bf16"
+    all_words = [parameter.words for parameter in closed[:-1]]
 
     def call(*args: Any) -> Any:
-        words = [convert(arg) for convert, arg in zip(converts, args, strict=True)]
+        words = [word for words_of, arg in zip(all_words, args, strict=True) for word in words_of(arg)]
         function.bind((1, 1, 1), (1, 1, 1), 0, special.pack_words([*words, address, 1], 0))(0, 1)
         value = memory.item(0)
-        return struct.unpack("<f", (value << 16).to_bytes(4, "little"))[0] if bits else value
+        return narrow.number_of(result, value) if bits else value
 
     return call

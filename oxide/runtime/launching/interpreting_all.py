@@ -1,6 +1,6 @@
 """``OXIDE_INTERPRET=1``: every launch of a typed kernel on the CPU device is interpreted.
 
-The variable is read when a kernel is defined, so a launch without it costs nothing more.
+The variable is read when a kernel is defined. If it is unset, a launch costs nothing more.
 """
 
 from __future__ import annotations
@@ -17,17 +17,16 @@ VARIABLE = "OXIDE_INTERPRET"
 
 
 def redirect(kernel: Kernel) -> None:
-    """Has all launches of a kernel interpreted if the variable asks for it. Raises ``DeviceError`` for anything but
-    1."""
+    """Makes all launches of a kernel interpreted if ``OXIDE_INTERPRET`` is 1. Raises ``DeviceError`` for another
+    value."""
     if word(VARIABLE, ("1",)) is not None:
         kernel.redirected = InterpretingKernel
 
 
 @final
 class InterpretingKernel:
-    """A kernel and the content of the brackets; calling it makes a launch that is interpreted.
-
-    On a GPU, and of a kernel with numba-cuda's semantics, it makes a compiled one."""
+    """A kernel with its launch configuration, ``kernel[grid, block]``. Calling it makes an interpreted launch; on a
+    GPU, or for a kernel with numba-cuda's semantics, a compiled one."""
 
     __slots__ = ("_config", "_kernel")
 

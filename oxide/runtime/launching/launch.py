@@ -1,8 +1,8 @@
 """Kernel launches as operations: here the compiler and the runtime meet.
 
 A launch is checked when the operation is built, before anything is submitted: the number of arguments, their types and
-dtypes, the grid and the block, and the kernel's own requirements. Only the result of an argument that is itself an
-operation is checked when it exists.
+dtypes, the grid and the block, and the kernel's own requirements. If an argument is itself an operation, its result is
+checked when the operation has run.
 """
 
 from __future__ import annotations
@@ -132,7 +132,8 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         return self._arguments
 
     def _bind_and_execute(self, context: ExecutionContext) -> tuple[Any, ...]:
-        """Executes a launch whose arguments include operations. Raises for refused arguments."""
+        """Executes a launch without a binding for this device, for example because an argument is an operation. Raises
+        for refused arguments."""
         kernel, specialization, device = self._kernel, self._specialization, context.device
         results: list[Any] = []
         values: list[Any] = []
@@ -195,7 +196,7 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         return tuple(results)
 
     def _require_device(self, device: Device) -> None:
-        """Raises if the boxes are all on another device."""
+        """Raises ``DeviceError`` if the boxes are on another device."""
         for parameter, argument in zip(self._specialization.parameters, self._arguments, strict=True):
             box = argument.value if isinstance(argument, Arc) else argument
             if isinstance(box, DeviceBox):
@@ -244,7 +245,8 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
             refuse_shared_outputs(self._kernel.name, outputs)
 
     def _check_contracts(self, specs: tuple[Spec, ...]) -> None:
-        """Checks the contracts whose names are all known. The others are checked once the operations have yielded."""
+        """Checks the contracts whose names are all known. The others are checked at execution, when the arguments that
+        are operations have run."""
         known: dict[str, int] = {}
         certain: set[str] = set()
         for parameter, argument, spec in zip(self._specialization.parameters, self._arguments, specs, strict=True):
@@ -272,8 +274,8 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         self._open_contracts = tuple(c for c in self._kernel.description.contracts if not c.names <= certain)
 
     def _check_shape(self, config: LaunchConfig) -> None:
-        """Raises ``LaunchError`` for a launch with more axes than the kernel's thread indices have: the indices would
-        not be unique."""
+        """Raises ``LaunchError`` for a launch with more axes than the kernel's thread indices have, as the indices
+        would not be unique, and for one without the dynamic shared memory that the kernel uses."""
         needs = self._plan.needs
         _, grid_y, grid_z = config._grid
         _, block_y, block_z = config._block
@@ -402,7 +404,7 @@ class KernelLaunches:
         self._by_kinds: dict[tuple[Any, ...], Plan] = {}  # keyed by the kinds of the arguments that determine the types
 
     def again(self) -> KernelLaunches:
-        """Returns a new object, for another form of the kernel."""
+        """Returns a new ``KernelLaunches``, for another form of the kernel."""
         return KernelLaunches()
 
     def resources(
@@ -562,7 +564,7 @@ def _check(kernel: Kernel, parameter: Declared, argument: object) -> Spec:
 
 
 def _check_dtype(kernel: Kernel, parameter: Parameter | OpenParameter, dtype: np.dtype[Any]) -> None:
-    if isinstance(parameter, Parameter) and dtype != parameter.dtype:
+    if isinstance(parameter, Parameter) and dtype != parameter.dtype and not parameter.scalar.takes(dtype):
         raise _refusal(
             kernel, parameter, f"a box of {dtype}; convert the data before the upload: array.astype({parameter.dtype})"
         )

@@ -80,7 +80,7 @@ class LaunchConfig:
     @classmethod
     def for_num_elems(cls, n: Given[int], block: Given[int] = 256) -> LaunchConfig:
         """Returns a configuration of one thread for each of ``n`` elements: along x, at least one block of ``block``
-        threads."""
+        threads. Raises ``LaunchError`` unless ``n`` is an integer of 0 or more."""
         if (type(n) is not int and (isinstance(n, bool) or not isinstance(n, (int, np.integer)))) or n < 0:
             raise LaunchError(f"for_num_elems({written(n)}): the number of elements must be an integer of 0 or more")
         threads, _, _ = _dim3(block, "block", _MAX_BLOCK)

@@ -19,7 +19,7 @@ from oxide.runtime.operations.operation import BoxSpec, DeviceOperation
 def specialize_for(kernel: Kernel, arguments: tuple[Any, ...]) -> Specialization:
     """Returns the specialization for valid arguments, and makes it if necessary.
 
-    Raises ``ArgumentError`` if the arguments do not agree, and ``CompileError``.
+    Raises ``ArgumentError`` if the arguments imply different types for one type variable, and ``CompileError``.
     """
     declared = kernel.parameters
     found = {

@@ -153,8 +153,8 @@ def _signature(kernel: Kernel, found: tuple[ArgumentType, ...]) -> tuple[Argumen
 
 
 def converts(found: ArgumentType, wanted: ArgumentType) -> bool:
-    """Returns whether an argument of type ``found`` is accepted where a signature says ``wanted``. Numbers convert,
-    integers by wrapping, but a number with a fraction does not convert to an integer."""
+    """Returns whether an argument of type ``found`` is accepted where a signature says ``wanted``. A number converts to
+    its own kind or a wider one: integer, float, complex. Integers wrap."""
     if isinstance(found, NumberType) and isinstance(wanted, NumberType):
         return _ORDER[found.dtype.kind] <= _ORDER[wanted.dtype.kind]
     if isinstance(found, ArrayType) and isinstance(wanted, ArrayType):

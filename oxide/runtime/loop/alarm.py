@@ -18,7 +18,7 @@ class Alarm:
     """A file descriptor that a native callback makes readable.
 
     It is never closed, because a callback may still be on its way when its loop ends. Instead it is reused by the next
-    loop, where a late callback is only a spurious wake-up. ``argument`` is the native function's.
+    loop, where a late callback is only a spurious wake-up. ``argument`` is the argument for the native function.
     """
 
     _spare: ClassVar[list[Alarm]] = []
@@ -58,8 +58,8 @@ class Alarm:
 
 
 def notify_function() -> int:
-    """Returns the address of ``void notify(void *argument)``, which writes the eight bytes of the number 1 to the alarm
-    whose ``argument`` it is given.
+    """Returns the address of ``void notify(void *argument)``, which writes the number 1, in eight bytes, to the alarm
+    with this ``argument``.
 
     The function takes no lock, allocates nothing and does not use Python.
     """

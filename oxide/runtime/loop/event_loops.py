@@ -107,8 +107,8 @@ def _sniffed_name() -> str | None:
 
 
 def _in_trio() -> bool:
-    # Asks sniffio first. trio itself finds out by an exception that it does not run, and another thread may still be
-    # importing it.
+    # Asks sniffio first: trio's own answer takes an exception if trio does not run, and another thread may still be
+    # importing trio.
     if _sniffed_name() is None:
         return False
     if _found.in_trio_task is None:
@@ -168,9 +168,9 @@ def _trio_is_inside() -> bool:
 
 @final
 class _TrioLoop(EventLoop):
-    """The single object for all of trio's runs: trio knows which run is meant.
+    """One object for all of trio's runs: trio's functions act on the current run.
 
-    Its checkpoints are returned as they are, without a coroutine around each.
+    Its checkpoint methods return trio's coroutines themselves, without another coroutine around each.
     """
 
     def __init__(self) -> None:

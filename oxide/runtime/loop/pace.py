@@ -21,12 +21,13 @@ SPIN_SECONDS: Final = 10e-6
 """The longest that a wait spins. A stream's waits spin only while their mean is at most this."""
 
 POLL_SECONDS: Final = 50e-6
-"""The longest that a wait polls: what parking costs more than polling. So no wait costs more than twice the minimum."""
+"""The longest that a wait polls: about as long as parking takes in addition. So no wait costs more than twice the
+minimum."""
 
 PARK_SECONDS: Final = 40e-6
 """The time that parking adds to a wait on an H100. ``learn`` subtracts it from a parked wait."""
 
-_LONGEST: Final = 2 * POLL_SECONDS  # an upper bound on what a wait counts, so that a wait of an hour is forgotten too
+_LONGEST: Final = 2 * POLL_SECONDS  # longer waits count as this, so that a wait of an hour is forgotten too
 _PROBE_EVERY: Final = 16
 
 
@@ -46,12 +47,12 @@ class Pace:
 
     @property
     def spin_budget(self) -> float:
-        """Seconds that a wait may spin."""
+        """Returns the seconds that a wait may spin."""
         return SPIN_SECONDS if self.expected <= SPIN_SECONDS else 0.0
 
     @property
     def poll_budget(self) -> float:
-        """Seconds that a wait may spin and poll before it parks."""
+        """Returns the seconds that a wait may spin and poll before it parks."""
         if self.expected > POLL_SECONDS:
             return 0.0
         return min(POLL_SECONDS, 2 * self.expected + SPIN_SECONDS)

@@ -16,7 +16,7 @@ import time
 from typing import Final, final
 
 SHARE_SECONDS: Final = 2e-3
-"""The share of one turn for submissions, and as much for sweeping and for waking."""
+"""The time for submissions in one turn. Sweeping and waking get as much each."""
 
 _MOST: Final = 128  # the most tasks admitted in one turn: each costs about 10 µs under trio, whatever it then does
 
@@ -34,7 +34,8 @@ class Turn:
         self._usual = 20e-6  # running mean of a submission's seconds
 
     def over(self, number: int) -> None:
-        """Starts a new turn if the current one is still ``number``, which the caller saw before the loop resumed it."""
+        """Starts a new turn if the current turn's number is still ``number``: a task passes the number that it read
+        before it last let other tasks run."""
         if self.number == number:
             self.next()
 
@@ -49,7 +50,7 @@ class Turn:
         return self.spent >= SHARE_SECONDS
 
     def spend(self, begun: float) -> None:
-        """Adds a submission that began at ``begun``, a time of ``time.perf_counter``."""
+        """Adds the time of a submission that began at ``begun``, by ``time.perf_counter``, and ends now."""
         seconds = _clock() - begun
         self.spent += seconds
         self._usual += (seconds - self._usual) / 8

@@ -92,7 +92,8 @@ class Stage(DeviceOperation[U]):
 
 @final
 class AndThen(Stage[U]):
-    """A stage that runs the operation that a function returns for the result, on the same stream."""
+    """A stage that calls a function with the result and runs the operation that the function returns, on the same
+    stream."""
 
     def __init__(
         self, source: DeviceOperation[Any], function: Callable[..., Any], name: str, *, with_context: bool = False
@@ -217,7 +218,8 @@ def zip(
 @overload
 def zip(*operations: DeviceOperation[Any]) -> DeviceOperation[tuple[Any, ...]]: ...
 def zip(*operations: Given[DeviceOperation[Any]]) -> DeviceOperation[Any]:
-    """Returns an operation that yields the tuple of the operations' results. They run on one stream, in order."""
+    """Returns an operation that yields the tuple of the operations' results. They run on one stream, in order. Raises
+    ``TypeError`` for an argument that is not an operation."""
     for operation in operations:
         if isinstance(operation, DeviceOperation):
             operation.consume()  # also if another argument is refused
@@ -260,7 +262,7 @@ class Shared(DeviceOperation[T]):
     """An operation that runs its source once, at the first run. Every consumer gets the same result, or the same error.
 
     The first consumer submits the source on its own stream. Later consumers take the outcome, and their streams wait
-    for the mark behind it.
+    for the end of the source's work.
 
     A consumer that comes while another thread is submitting the source waits for the end of that submission: a thread
     blocks; a task of an event loop sleeps and can be cancelled. The task's operation is then submitted again from the

@@ -59,11 +59,11 @@ class CudaGraph(Generic[T]):
         # Updates whose faults no launch has taken over yet, each with its own reports.
         self._updates: deque[tuple[Submission[Any], list[Report]]] = deque()
         self._passed_on: list[Report] = []
-        self._updated: tuple[Timeline, int] | None = None  # the next launch runs after it, whatever buffers it uses
+        self._updated: tuple[Timeline, int] | None = None  # the end of the last update: later launches run after it
 
     def take_output(self) -> T:
-        """Returns the result of the captured operation: handles that launches fill. It can be taken once, so that the
-        graph keeps no host array that its user has dropped. Raises ``GraphError`` for a second call."""
+        """Returns the result of the captured operation: handles that launches fill. The result can be taken once, so
+        that the graph keeps no host array that its user has dropped. Raises ``GraphError`` for a second call."""
         self._require_open()
         if self._taken:
             raise GraphError("take_output: the graph's output was taken before; keep what the first call returned")
@@ -145,8 +145,8 @@ class CudaGraph(Generic[T]):
         return f"<oxide.CudaGraph {'closed' if self.closed else 'on ' + self.device.label}>"
 
     def _follow_updates(self, context: ExecutionContext) -> None:
-        """Orders a launch after the earlier updates and makes it report their faults. If its submission fails, the next
-        launch reports them."""
+        """Orders a launch after the earlier updates and makes it report their faults. If the launch's submission fails,
+        the next launch reports them."""
         if self._updated is not None:
             context.timeline.wait_for(*self._updated)
         while self._updates:
@@ -400,7 +400,7 @@ def _instantiate(device: Device, recording: Recording, kept: list[Any]) -> _Capt
 
 
 def _discard(context: ExecutionContext) -> None:
-    """Discards a capture: keeps what its work outside the graph uses until the device is past that work."""
+    """Discards a capture. Work that ran outside the graph keeps its memory until the device is past it."""
     with suppress(DeviceError):
         context.wait_for_joined()
     context.runtime.reclaimer.strand(context.timeline, [*context.kept, *context.faults])

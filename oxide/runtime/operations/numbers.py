@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from oxide.language.types import as_dtype, f32
+from oxide.language.types import as_dtype, converted, f32, is_float
 from oxide.messages import written
 from oxide.native import Given, mypyc_attr
 from oxide.runtime.awaiting.loading import announce_numbers
@@ -44,7 +44,11 @@ def arange(n: Given[int], dtype: DType = f32) -> DeviceOperation[DeviceBox]:
     resolved = as_dtype(dtype, "arange")
     if resolved.kind in "iu" and count - 1 > np.iinfo(resolved).max:
         raise OverflowError(f"arange: {count - 1} is too large for {resolved}; its largest is {np.iinfo(resolved).max}")
-    return Generated("arange", (count,), resolved, lambda: np.arange(count, dtype=resolved))
+    return Generated("arange", (count,), resolved, lambda: _counted(count, resolved))
+
+
+def _counted(count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+    return np.arange(count, dtype=dtype) if dtype.isbuiltin == 1 else converted(np.arange(count), dtype)
 
 
 def randn(
@@ -53,12 +57,12 @@ def randn(
     """Yields normally distributed numbers: those of ``numpy.random.default_rng(seed).normal``, rounded to ``dtype``.
 
     The same seed gives the same numbers on every device, and one operation yields the same numbers at every run. The
-    host generates them, in 0.5 s for 64 MiB. If the operation is awaited, a thread does so before the submission.
-    Raises ``TypeError`` if ``dtype`` is not of floating point, or ``mean`` or ``std`` is not a number. Raises
-    ``ValueError`` if one of them does not fit float64, and for a negative ``std`` or ``seed``.
+    host generates them, in 0.5 s for 64 MiB. If the operation is awaited, a thread generates them before the
+    submission. Raises ``TypeError`` if ``dtype`` is not of floating point, or ``mean`` or ``std`` is not a number.
+    Raises ``ValueError`` if one of them does not fit float64, and for a negative ``std`` or ``seed``.
     """
     resolved = as_dtype(dtype, "randn")
-    if resolved.kind != "f":
+    if not is_float(resolved):
         raise TypeError(f"randn: {resolved} is no floating-point type")
     centre, deviation = _float64("mean", mean), _float64("standard deviation", std)
     if not deviation >= 0:
@@ -69,7 +73,7 @@ def randn(
     except (TypeError, ValueError) as refusal:
         wrong = f"randn: the seed is {written(seed)}; give a whole number of 0 or more, or None for another each time"
         raise type(refusal)(wrong) from refusal
-    return Generated("randn", sizes, resolved, lambda: generator.normal(centre, deviation, sizes).astype(resolved))
+    return Generated("randn", sizes, resolved, lambda: converted(generator.normal(centre, deviation, sizes), resolved))
 
 
 def _float64(name: str, number: Any) -> float:
@@ -91,7 +95,7 @@ def _float64(name: str, number: Any) -> float:
 @final
 @mypyc_attr(native_class=False)  # `loading` refers to it weakly
 class HostNumbers:
-    """An array that the first request makes, on its thread."""
+    """An array that is generated at the first request, in the requesting thread."""
 
     __slots__ = ("__weakref__", "_array", "_lock", "_make")
 

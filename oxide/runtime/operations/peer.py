@@ -47,7 +47,7 @@ class ToDevice(DeviceOperation[DeviceBox]):
 
 @final
 class _Arrival(DeviceOperation[DeviceBox]):
-    """An operation that copies a box of any device to the device it runs on."""
+    """An operation that copies a box of any device to the device that the operation runs on."""
 
     def __init__(self, source: DeviceBox) -> None:
         self._source = source
@@ -65,11 +65,11 @@ def to_device(
 ) -> DeviceOperation[DeviceBox]:
     """Copies a box to a device: directly between two devices if the hardware can, or within one device.
 
-    It always yields a new box, which takes memory and the time of a copy even if the box is on that device already. To
+    Always yields a new box, which takes memory and the time of a copy even if the box is on that device already. To
     avoid that, compare ``box.device`` first. Takes a box, an ``Arc`` of a box, or an operation that yields one, and a
-    device's number or one of ``devices()``. It may be run on any device. Later stages run on the device where they
-    would run without it: ``op.to_device(1).and_then(f)`` needs ``.on(1)`` inside ``f``. Raises ``TypeError`` for
-    anything else.
+    device's number or one of ``devices()``. The operation may be run on any device, and later stages run on that
+    device: to run on device 1, ``f`` in ``op.to_device(1).and_then(f)`` needs ``.on(1)`` inside. Raises ``TypeError``
+    for other arguments.
     """
     if not isinstance(box, DeviceOperation):
         require_box(box, "to_device")

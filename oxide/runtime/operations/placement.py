@@ -38,8 +38,8 @@ class OnDevice(DeviceOperation[T]):
         return self._innermost()._source.spec()
 
     def _innermost(self) -> OnDevice[T]:
-        """Returns the innermost of nested placements, which decides where the work runs. It uses no recursion, so that
-        any number of them can be described."""
+        """Returns the innermost of nested placements, which decides where the work runs. Works without recursion, so
+        that any number of placements may be nested."""
         inner = self
         while isinstance(inner._source, OnDevice):
             inner = inner._source

@@ -58,8 +58,8 @@ def copy_strided(
     source_2: i64,
     source_3: i64,
 ) -> None:
-    """Copies one of ``count`` words for each thread. The indices follow from the thread's number, the last axis
-    first."""
+    """Copies ``count`` words, one in each thread. A thread's indices follow from its number, with the last axis
+    fastest."""
     number = i64(index_1d().get())
     if number < count:
         third = number // size_3
@@ -76,7 +76,7 @@ _KERNEL = Kernel(copy_strided, compiled=note_compiled, unchecked=True, sanitizab
 
 
 def copy_with_strides(context: ExecutionContext, destination: DeviceBox, source: DeviceBox) -> None:
-    """Copies a box into another of its shape and dtype on the same device. The two share no memory."""
+    """Copies a box into another of its shape and dtype on the same device. The two must not share memory."""
     require_device(destination, context.device, "a strided copy")
     require_device(source, context.device, "a strided copy")
     axes = _merged(destination, source)

@@ -79,9 +79,10 @@ def as_completed(
     """Yields results as they finish, with at most ``limit`` operations in flight:
     ``async for result in as_completed(ops, limit=8)``.
 
-    ``operations`` may be a generator. It is asked for the next operation when there is room for one, so with a limit it
-    may be endless. An error ends the iteration and is raised. After an error or a cancellation, submitted work keeps
-    its memory until the device is past it, and the rest is not submitted.
+    ``operations`` may be a generator. The next operation is taken from it when fewer than ``limit`` are in flight, so
+    with a limit the generator may be endless. An error ends the iteration and is raised. After an error or a
+    cancellation, submitted work keeps its memory until the device is past it, and the rest is not submitted. Raises
+    ``ValueError`` for a limit below 1.
     """
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
         raise ValueError(f"as_completed(limit={written(limit)}): the limit must be an integer of 1 or more, or None")
@@ -190,7 +191,8 @@ def spawn(nursery: trio.Nursery, operation: Given[DeviceOperation[T] | DeviceFut
     """Runs an operation as a task of a trio nursery. ``await handle`` returns its result or raises its error.
 
     While the handle is alive, the error goes to the handle. If the handle was dropped, the error is raised in the
-    nursery, as for any task.
+    nursery, as for any task. Raises ``TypeError`` unless the arguments are a nursery and an operation,
+    ``NoEventLoopError`` outside trio.
     """
     if not hasattr(nursery, "start_soon"):
         raise TypeError(
@@ -274,7 +276,7 @@ async def _run(future: DeviceFuture[T], state: _JoinState[T], handle: weakref.re
 
 def _hold_to_account(handle: JoinHandle[Any] | None, state: _JoinState[Any]) -> None:
     """Makes the handle warn when dropped. Separate from ``_run``, because the error's traceback keeps ``_run``'s frame
-    alive: a reference to the handle in a local there would keep the handle from being dropped."""
+    alive: a reference to the handle in a local variable there would keep the handle alive."""
     if handle is not None and not isinstance(state.error, OperationCancelledError):
         handle._drop = partial(note, state)
 
@@ -315,7 +317,7 @@ def _is_done(future: DeviceFuture[Any]) -> bool:
 
 
 def _leave(future: DeviceFuture[Any]) -> None:
-    """Abandons the submitted work and has it swept when the device is past it."""
+    """Abandons a future's submitted work. Its memory is freed when the device is past it."""
     submission = future.submission
     if submission is not None:
         future.abandon()

@@ -1,7 +1,7 @@
 """Operations that allocate device memory and move data: h2d, d2h, empty, zeros, ones, full, dup, memcpy.
 
 Host data goes through page-locked buffers in both directions, so that submitting a copy never blocks.
-``host_memory/pinned.py`` says what that saves.
+``host_memory/pinned.py`` has measurements.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 import numpy as np
 
 from oxide.errors import GraphError
-from oxide.language.types import as_dtype, f32
+from oxide.language.types import as_dtype, f32, is_float, of_dtype, of_narrow_scalar
 from oxide.messages import dtype_name, written
 from oxide.native import Given
 from oxide.runtime.awaiting.loading import announce_large_copy, large_copy_was_run
@@ -220,6 +220,8 @@ def full(shape: Shape, x: Given[complex], dtype: DType = f32) -> DeviceOperation
     fit."""
     resolved = as_dtype(dtype, "full")
     require_number(resolved, "full")
+    if of_narrow_scalar(x) is not None:
+        x = float(x.real)
     if not isinstance(x, (int, float, complex, np.number, np.bool_)):
         raise TypeError(f"full: one number fills the box, not {type(x).__name__}; h2d copies an array")
     if resolved.itemsize > 16:
@@ -229,9 +231,10 @@ def full(shape: Shape, x: Given[complex], dtype: DType = f32) -> DeviceOperation
 
 def _element(x: Any, dtype: np.dtype[Any]) -> bytes:
     """Returns the bytes of a number as an element of ``dtype``. Raises ``OverflowError`` or ``TypeError``."""
-    if dtype.kind in "iuf" and x.imag != 0:
+    real = dtype.kind in "iu" or is_float(dtype)
+    if real and x.imag != 0:
         raise TypeError(f"full: {x!r} is no {dtype}; give a real number, or a complex dtype")
-    number: Any = x.real if dtype.kind in "iuf" else x
+    number: Any = x.real if real else x
     finite = not isinstance(number, (float, complex, np.inexact)) or bool(np.isfinite(number))
     if dtype.kind in "iu":
         if number != number or (finite and int(number) != number):
@@ -244,6 +247,8 @@ def _element(x: Any, dtype: np.dtype[Any]) -> bytes:
             )
         return np.array(int(number), dtype).tobytes()
     try:
+        if dtype.isbuiltin != 1 and (scalar := of_dtype(dtype)) is not None:
+            return _narrow_element(scalar, float(number))
         with np.errstate(over="ignore"):
             element = np.array(number, dtype)
         held = not finite or bool(np.isfinite(element))
@@ -252,6 +257,15 @@ def _element(x: Any, dtype: np.dtype[Any]) -> bytes:
     if not held:
         raise OverflowError(f"full: {written(x)} is too large for {dtype}; give a smaller one, or a wider dtype")
     return element.tobytes()
+
+
+def _narrow_element(scalar: ScalarType, number: float) -> bytes:
+    """Returns the bytes of a number as a type of ``ml_dtypes``. Raises ``OverflowError``."""
+    from oxide.language import narrow  # imported here: few programs need it
+
+    if not narrow.fits(scalar.name, number):
+        raise OverflowError
+    return narrow.encoded(scalar.name, number).to_bytes(scalar.dtype.itemsize, "little")
 
 
 def zeros(shape: Shape, dtype: DType = f32) -> DeviceOperation[DeviceBox]:
@@ -332,9 +346,9 @@ def memcpy(
     The shapes may differ: the elements are copied in C order, and ``dst`` keeps its shape. Both may be strided views.
     They may overlap: the result is as if all of ``src`` were read first. ``src`` is a box or a NumPy array. An array is
     read until the operation has completed; do not change it before. The two boxes may be on different devices if the
-    operation runs on one of them. If ``dst`` is a strided view, it must run on the device of ``dst``. Raises
+    operation runs on one of them. If ``dst`` is a strided view, the operation must run on the device of ``dst``. Raises
     ``TypeError`` if the dtypes differ, ``ValueError`` if the numbers of elements differ or ``src`` has masked elements,
-    and ``DeviceError`` when it is run on another device.
+    and ``DeviceError`` when the operation is run on another device.
     """
     if isinstance(dst, np.ndarray):
         raise TypeError("memcpy writes into a DeviceBox, not into an ndarray; d2h(box) copies to a new host array")
@@ -372,7 +386,8 @@ def require_box(thing: object, what: str) -> DeviceBox:
 
 
 def copy_box(context: ExecutionContext, destination: DeviceBox, source: DeviceBox) -> None:
-    """Copies a box into another of its size, in C order, on the same device or on two."""
+    """Copies the elements of a box into another box of as many elements, in C order. The boxes may be on different
+    devices."""
     if not source.nbytes or _is_same(destination, source):
         return
     if not (destination.is_contiguous and source.is_contiguous) or _overlap(destination, source):
@@ -382,7 +397,7 @@ def copy_box(context: ExecutionContext, destination: DeviceBox, source: DeviceBo
 
 
 def _copy_bytes(context: ExecutionContext, destination: DeviceBox, source: DeviceBox) -> None:
-    """Copies a contiguous box into another."""
+    """Copies a contiguous box into another of the same size."""
     to, origin, stream = destination.device, source.device, context.timeline.handle
     with context.submission_lock, context.ordered([source._allocation], [destination._allocation]):
         if to is origin:

@@ -47,7 +47,7 @@ class Recording:
         self.at_launch: list[Callable[[ExecutionContext], None]] = []
         self.reads: dict[Allocation, None] = {}
         self.writes: dict[Allocation, None] = {}
-        self.known: list[Known | None] = []  # for memory that other libraries know: keeps it known to the graph
+        self.known: list[Known | None] = []  # entries of ``address_ranges``, kept as long as the graph
         self.kernels: dict[int, tuple[Specialization, dict[object, Place | None]]] = {}
         self.fault_record: Allocation | None = None
         self.results: dict[object, Any] = {}
@@ -69,14 +69,15 @@ class Recording:
     # Used by contexts
 
     def note_uses(self, reads: list[Allocation], writes: list[Allocation]) -> None:
-        """Records that the graph reads and writes these allocations, by which each of its launches is ordered."""
+        """Records that the graph reads and writes these allocations. Each launch of the graph is ordered by these
+        uses."""
         self.reads.update(dict.fromkeys(reads))
         self.writes.update(dict.fromkeys(writes))
         self.known += [allocation.known_to_others() for allocation in (*reads, *writes)]
 
     def fault_address(self, specialization: Specialization, place: Place | None) -> int:
         """Returns the address in device memory where the graph's kernels report a fault. The cursor lies behind the
-        record. The end of each launch uses it to copy a claimed record to the host, and zeroes it."""
+        record. The end of each launch copies a claimed record to the address at the cursor, and zeroes the record."""
         if self.fault_record is None:
             self.fault_record = Allocation(self.stream._timeline, RECORD_BYTES + CURSOR_BYTES)
             self.fault_record.obtain()

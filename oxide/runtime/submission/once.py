@@ -1,6 +1,6 @@
 """Runs something once: the first caller runs it while the others wait. Shared operations are built on it.
 
-It knows nothing of devices. A caller that arrives while another thread runs it does one of three things:
+This file knows nothing of devices. A caller that arrives during another thread's run does one of three things:
 
 - A thread outside of event loops blocks until the run has ended.
 - A submission by a task of an event loop must not block the loop, as the run may be waiting for that very loop. It

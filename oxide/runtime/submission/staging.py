@@ -50,7 +50,7 @@ SMALL_BYTES = 256 << 10
 """Uploads up to this size are copied at submission: at most 30 microseconds of the loop's time."""
 
 _SLOTS = 4  # one being filled, one in transfer, and two in between
-_LANE_BYTES = 16 << 20  # how far ahead uploads of a single chunk are filled
+_LANE_BYTES = 16 << 20  # the size of a lane of small chunks, which are filled so far ahead of the transfer
 _MUCH_LARGER = 8
 
 _NOTHING: Final[list[Allocation]] = []
@@ -137,8 +137,8 @@ def upload(context: ExecutionContext, box: DeviceBox, array: NDArray[Any]) -> No
 
 
 def _copy(context: ExecutionContext, box: DeviceBox, host: int, *, up: bool) -> None:
-    """Submits one ordered copy between a box and page-locked memory at the address ``host``. It calls ``begin`` and
-    ``end`` itself instead of using ``ordered``, as launches do: small copies are as frequent."""
+    """Submits one ordered copy between a box and page-locked memory at the address ``host``. Calls ``begin`` and
+    ``end`` itself, which is faster than ``ordered``: small copies are as frequent as launches."""
     this = [box._allocation]
     reads, writes = (_NOTHING, this) if up else (this, _NOTHING)
     submitted = False
@@ -155,8 +155,8 @@ def _copy(context: ExecutionContext, box: DeviceBox, host: int, *, up: bool) -> 
 
 
 def _lane(timeline: Timeline, chunk: int) -> Lane:
-    """Returns the lane of the uploads in flight on a stream, if its slots are large enough and not much larger. If not,
-    starts a new lane; the uploads of the old one keep it alive."""
+    """Returns the lane of the uploads in flight on a stream, if its slots hold a chunk and are not much larger than
+    that. If not, starts a new lane; the uploads in flight keep the old lane alive."""
     lane: Lane | None = timeline.lane() if timeline.lane is not None else None
     if lane is None or not chunk <= lane.chunk <= _MUCH_LARGER * chunk:
         lane = Lane(chunk)
@@ -169,10 +169,10 @@ def _chunk_bytes(nbytes: int) -> int:
     nothing overlaps, stay short. At least 4 MiB, because each chunk costs another hand-over. At most 8 MiB, unless
     submitting so many chunks would take milliseconds of the loop's thread.
 
-    GB/s on an H100, of one upload / of uploads on four streams, in eighths and in quarters: 16 MiB 26.3 / 38.4 and 29.4
-    / 42.7; 32 MiB 29.9 / 32.0 and 34.1 / 44.2. 4 MiB in four chunks, two and one: 17.3 / 22.0, 19.1 / 32.8, 19.3 /
-    40.4. 64 MiB in quarters of 16 MiB were faster on that host (36.1 / 42.6 against 35.2 / 36.2), but on a host with
-    slower memory a single upload took a fifth longer."""
+    Measured on an H100, in GB/s, for one upload / for uploads on four streams. In eighths and in quarters: 16 MiB 26.3
+    / 38.4 and 29.4 / 42.7; 32 MiB 29.9 / 32.0 and 34.1 / 44.2. An upload of 4 MiB in four chunks, in two and in one:
+    17.3 / 22.0, 19.1 / 32.8, 19.3 / 40.4. For 64 MiB, quarters of 16 MiB were faster on that host than 8 MiB (36.1 /
+    42.6 against 35.2 / 36.2), but on a host with slower memory a single upload took a fifth longer."""
     size = 4 * staging_ring.CHUNK_BYTES
     while 4 * size < nbytes and (size < 8 * staging_ring.CHUNK_BYTES or 128 * size < nbytes):
         size *= 2
@@ -231,7 +231,7 @@ def _beside(context: ExecutionContext, count: int, kept: list[Any]) -> Iterator[
     run.
 
     Each slot has its own stream, so that the next chunk's host function is ready when one ends. On a single stream each
-    would start 90 µs after the last (on an H100), the time in which the device sees the end and calls the next.
+    would start 90 µs after the last on an H100: the device takes that long to notice the end and call the next.
     """
     stagers: list[Timeline] = []
     try:
@@ -273,7 +273,7 @@ def _download_in_chunks(
     kept = [result, moves]
     context.keep(kept)
     if context.visible is not None:
-        # ``kept`` holds the result, so it is unknown whether anything else does
+        # ``kept`` references the result, so it is unknown whether the program still does
         context.visible.run.used_by_others = True
     with (
         _beside(context, min(len(slots), len(layout)), kept) as stagers,

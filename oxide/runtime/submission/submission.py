@@ -1,7 +1,7 @@
 """A submission: one execution of an operation on a stream, and the context that the operation executes in.
 
-It is *submitted*, then exactly once either *finished* (the device is past it and its outcome is known) or *abandoned*
-(no waiter is left, and the memory that it uses goes into the limbo). From submission to that point the reclaimer holds
+A submission is *submitted*, then exactly once either *finished* (the device is past it and its outcome is known) or
+*abandoned* (no waiter is left, and the memory that it uses goes into the limbo). Up to that point the reclaimer holds
 everything that the device may still use. So the program may drop any object at any time.
 """
 
@@ -58,7 +58,8 @@ class Submittable(Protocol[Result]):
 
 @final
 class ExecutionContext:
-    """The context of one execution: ``stream``, of ``device``. Functions of ``with_context`` receive it."""
+    """The context of one execution: the ``stream`` that its work is submitted to, and the stream's ``device``.
+    Functions of ``with_context`` receive it."""
 
     # Every part of an operation reads these, so they are plain slots. Objects that few runs need are made on demand.
     __slots__ = (
@@ -137,8 +138,8 @@ class ExecutionContext:
 
     def begin(self, reads: list[Allocation], writes: list[Allocation]) -> None:
         """Begins the work of ``ordered`` without its object, for launches. Call it with the lock held. Work submitted
-        between this call and ``end`` is ordered after the buffers' earlier uses. In a capture, each launch of the graph
-        is."""
+        between this call and ``end`` is ordered after the buffers' earlier uses. In a capture, this holds for each
+        launch of the graph."""
         if self.recording is not None:
             self.recording.note_uses(reads, writes)
             return
@@ -196,8 +197,8 @@ class ExecutionContext:
         """Submits a launch of a kernel that reads and writes these buffers. Raises ``LaunchError`` with the kernel's
         name.
 
-        ``grid`` and ``block`` are tuples, as the drivers take them. With a tuple type, compiled code would make new
-        ones.
+        ``grid`` and ``block`` are tuples of three. If they were annotated as tuples, compiled code would make new
+        tuples at each launch.
         """
         self._kept.append(function)
         submitted = False
@@ -228,7 +229,8 @@ class ExecutionContext:
             self.recording.at_launch.append(function)
 
     def join(self, other: ExecutionContext) -> None:
-        """Makes this run end after ``other``'s work on its own stream, and takes over the objects ``other`` keeps."""
+        """Makes this run end after the work of ``other``, a context on another stream, and takes over the objects that
+        it keeps."""
         try:
             other.wait_for_joined()
             mark = other.timeline.mark()
@@ -272,7 +274,8 @@ class ExecutionContext:
         self._joined += other._joined
 
     def watch_faults(self, faults: list[Report]) -> None:
-        """Reports another submission's faults too, as this one uses its results."""
+        """Adds reports whose faults this submission raises too: those of another submission whose results it uses, or
+        of a graph's launch."""
         self._faults.extend(faults)
         self._report = None  # later launches get a new report, which is checked after these
 
@@ -289,7 +292,7 @@ class ExecutionContext:
         return self._kept
 
     def settle(self, position: int) -> None:
-        """Ends the declared uses at ``position``: everything submitted in this context lies before it."""
+        """Ends the declared uses at ``position``, which must be after everything submitted in this context."""
         declared, self._declared = self._declared, None
         if declared:
             with self.runtime.submission:
@@ -381,11 +384,12 @@ class Submission(Generic[T]):
 
     @property
     def faults(self) -> list[Report]:
-        """Returns the reports in which its kernels may record faults; empty if none can."""
+        """Returns the reports in which the submission's kernels may record faults; empty if none can."""
         return self._faults
 
     def finish(self) -> T:
-        """Returns the result, once the device is past the submission. Raises the fault that a kernel reported."""
+        """Returns the result. Call it only once the device is past the submission. Raises the fault that a kernel
+        reported."""
         if self._drop is not nothing:
             if self._reclaimer.release(self.mark):  # True for only one thread, which counts it
                 self.mark.timeline.device.runtime.counters.completed.add()
@@ -410,7 +414,8 @@ class Submission(Generic[T]):
         return True
 
     def abandon(self) -> None:
-        """Moves the submission's memory into the limbo, as no waiter is left."""
+        """Hands the submission's memory to the reclaimer's limbo. Call it when no task waits for the submission any
+        more."""
         self._drop()
         self._drop = nothing
 
@@ -471,7 +476,8 @@ def run_blocking(operation: Submittable[T], stream: Stream) -> T:
 
 
 def _context_for(operation: Submittable[T], stream: Stream, visible: Visible | None = None) -> ExecutionContext:
-    """Returns the context for a run of ``operation`` on ``stream``. Raises if nothing can run there."""
+    """Returns the context for a run of ``operation`` on ``stream``. Raises ``GraphError`` during a capture, and
+    ``DeviceLostError`` if the device is lost."""
     operation.consume()
     refuse_in_capture("running an operation")
     device = stream.device

@@ -356,7 +356,7 @@ def takes_more_shared_memory_than_there_is() -> Any:
     @kernel
     def tile(y: DisjointSlice[f32]) -> None:
         small = SharedArray(64, f32)
-        large = SharedArray(20_000, f32)
+        large = SharedArray(60_000, f32)
         small[0] = f32(1)
         large[0] = f32(1)
 

@@ -25,6 +25,7 @@ from oxide import (
     LaunchConfig,
     LaunchError,
     LocalArray,
+    MatrixView,
     SharedArray,
     Slice,
     Slice2,
@@ -35,6 +36,7 @@ from oxide import (
     f16,
     f32,
     f64,
+    full,
     h2d,
     i32,
     i64,
@@ -42,6 +44,7 @@ from oxide import (
     thread,
     u8,
     u32,
+    u64,
     warp,
     zeros,
 )
@@ -95,6 +98,25 @@ def test_arithmetic_has_the_same_bits() -> None:
     x = (RNG.standard_normal(70) * 3).astype(np.float32)
     n = RNG.integers(-(2**31), 2**31, 70).astype(np.int32)
     compiled, interpreted = both(arithmetic, lambda: (h2d(x), h2d(n), zeros(70, f64)))
+    assert compiled == interpreted
+
+
+@kernel(block=32)
+def with_large_arrays(x: Slice[i32], y: DisjointSlice[i32]):
+    rows = SharedArray((32, 500), i32, alignment=1024)
+    more = SharedArray((32, 500), i32, 128)
+    index = thread.index_1d()
+    here = thread.thread_idx.x
+    rows[here, here] = x[index.get()]
+    more[here, 499] = i32(here)
+    thread.sync_threads()
+    element = y.get_mut(index)
+    if element is not None:
+        element.value = rows[31 - here, 31 - here] - more[here, 499]
+
+
+def test_arrays_beyond_48_kib_have_the_same_values() -> None:
+    compiled, interpreted = both(with_large_arrays, lambda: (h2d(np.arange(64, dtype=np.int32)), zeros(64, i32)))
     assert compiled == interpreted
 
 
@@ -158,6 +180,57 @@ def test_functions_that_capture_numbers_and_tiles_give_the_same(dtype: type) -> 
         assert compiled == interpreted
 
 
+@device
+def chosen(n: u64):
+    number = 1
+    if n > 3:
+        number = n
+    return number, 0 if n else number
+
+
+@kernel(block=1)
+def joined(n: u64, x: Slice[f32], y: DisjointSlice2[f64]):
+    if thread.index_1d().get() == 0:
+        number = 1
+        if n > 3:
+            number = n
+        y.scatter[0, 0] = 1 if number < 2 else 0
+        y.scatter[0, 1] = number
+        y.scatter[0, 2] = f32(number) * 0.5 + max(number, 5)
+        copied, other = number, n
+        y.scatter[0, 3] = copied + f64(other)
+        number >>= 1
+        y.scatter[0, 4] = chosen(n)[0] + x[0] * number
+        total = 1
+        for _ in range(3):
+            total = total + n
+        y.scatter[0, 5] = total
+
+
+@pytest.mark.parametrize("n", [2, 5, 2**63, 2**64 - 3])
+def test_a_variable_of_several_types_is_read_in_the_type_that_they_have_in_common(n: int) -> None:
+    compiled, interpreted = both(joined, lambda: (n, full(1, 0.1), zeros((1, 6), f64)))
+    assert compiled == interpreted
+
+
+@kernel(block=1)
+def views_of_unsigned_numbers(stride: u64, count: u64, x: Slice[f32], y: DisjointSlice[f32]):
+    element = y.get_mut(thread.index_1d())
+    if element is not None:
+        if MatrixView(x, stride).row(0, 1) is not None:
+            element.value += 1
+        if MatrixView(x, 1).col(0, count) is not None:
+            element.value += 2
+        if MatrixView(x, 2).tile(count, 0, 1, 1) is not None:
+            element.value += 4
+
+
+@pytest.mark.parametrize("word", [2**63, 2**64 - 1, 1])
+def test_a_u64_past_the_words_of_views_is_negative(word: int) -> None:
+    compiled, interpreted = both(views_of_unsigned_numbers, lambda: (word, word, zeros(4), zeros(1)))
+    assert compiled == interpreted
+
+
 def faults(launch: Any, *arguments: Any) -> tuple[KernelFault, KernelFault]:
     """Returns the fault of a compiled and of an interpreted launch."""
     found = []
@@ -186,6 +259,13 @@ def reads_a_shared_array_outside(y: DisjointSlice[f32]):
         element.value = tile[1, thread.thread_idx.x + 2]
 
 
+@kernel(block=1)
+def reads_a_tile_of_unsigned_size(x: Slice2[f32], y: DisjointSlice[f32]):
+    element = y.get_mut(thread.index_1d())
+    if element is not None:
+        element.value = len(x.tile(0, 1, u64(1), u64(0xFFFFFFFFFFFFFFFE)))
+
+
 @kernel(block=4)
 def asserts(y: DisjointSlice[f32]):
     index = thread.index_1d()
@@ -205,6 +285,7 @@ def meets_at_two_barriers(y: DisjointSlice[f32]):
     [
         (reads_outside, (zeros(6), zeros(4)), BoundsError),
         (reads_a_shared_array_outside, (zeros(4),), BoundsError),
+        (reads_a_tile_of_unsigned_size, (zeros((2, 3)), zeros(1)), BoundsError),
         (asserts, (zeros(4),), KernelAssertionError),
         (meets_at_two_barriers, (zeros(4),), BarrierError),
     ],
@@ -244,17 +325,18 @@ def test_an_untyped_kernel_is_refused() -> None:
 
 
 @kernel(block=1)
-def distance(x: Slice[f32], y: DisjointSlice[f64]):
+def product(x: Slice[f32], y: DisjointSlice[f64]):
     element = y.get_mut(thread.index_1d())
     if element is not None:
-        element.value = math.dist((x[0], x[1]), (1.0, 2.0))
+        factor = 0.1
+        element.value = math.prod((x[0], factor))
 
 
 def test_what_cannot_be_interpreted_is_refused_with_its_line() -> None:
     boxes = zeros(2).sync(), zeros(1, f64).sync()
-    line = distance.function.__code__.co_firstlineno + 4
-    with pytest.raises(LaunchError, match=rf"{Path(__file__).name}:{line}: math.dist"):
-        distance.interpret(*boxes).sync()
+    line = product.function.__code__.co_firstlineno + 5
+    with pytest.raises(LaunchError, match=rf"{Path(__file__).name}:{line}: math.prod"):
+        product.interpret(*boxes).sync()
 
 
 def test_a_graph_is_refused() -> None:

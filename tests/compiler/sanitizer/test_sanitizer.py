@@ -406,6 +406,43 @@ def test_an_atomic_of_uninitialised_shared_memory_is_found_whatever_its_type(dty
     assert (error.kind, error.what, error.access) == ("uninitialized", "a SharedArray", "atomic")
 
 
+@kernel(sanitize=BOTH)
+def half_filled_large_tile(y: DisjointSlice[f32]) -> None:
+    before = SharedArray((100, 200), f32, alignment=1024)
+    tile = SharedArray((64, 200), f32)
+    i = thread.index_1d()
+    before[99, i.get()] = f32(1)
+    if i.get() < 32:
+        tile[63, i.get()] = f32(1)
+    thread.sync_threads()
+    out = y.get_mut(i)
+    if out is not None:
+        out.value = tile[63, i.get()] + before[99, i.get()]  # read
+
+
+def test_arrays_beyond_48_kib_are_watched_too() -> None:
+    error = found(half_filled_large_tile, zeros(64))
+    line = line_of(half_filled_large_tile, "read")
+    assert (error.kind, error.what, error.thread, error.line) == ("uninitialized", "a SharedArray", (32, 0, 0), line)
+
+
+@kernel(sanitize=BOTH)
+def large_without_a_barrier(y: DisjointSlice[f32]) -> None:
+    before = SharedArray((100, 200), f32)
+    tile = SharedArray((64, 200), f32)
+    i = thread.index_1d()
+    before[0, i.get()] = f32(1)
+    tile[63, i.get()] = f32(1)
+    out = y.get_mut(i)
+    if out is not None:
+        out.value = tile[63, 63 - i.get()]
+
+
+def test_races_in_arrays_beyond_48_kib_are_found() -> None:
+    error = found(large_without_a_barrier, zeros(64))
+    assert (error.kind, error.what) == ("race", "a SharedArray")
+
+
 @kernel(sanitize="memory")
 def filled_by_the_first_block(y: DisjointSlice[f32]) -> None:
     tile = SharedArray(8, f32)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 from collections import deque
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +14,7 @@ pytest.importorskip("cuda.bindings.driver")
 from oxide import DisjointSlice, Kernel, Slice, f32, kernel, thread
 from oxide.driver.cuda import module as cuda_module
 from oxide.driver.cuda.kernels import CODE, FILL, REPORT, fill_params, report_params
-from oxide.driver.cuda.module import load_functions, parameter_layout, uses_last_parameter
+from oxide.driver.cuda.module import load_functions, parameter_layout, uses_last_parameter, whole_shared
 from oxide.errors import DriverError
 from tests.compiler.assembler import assembled, needs_ptxas
 
@@ -114,6 +116,58 @@ def test_two_functions_of_one_module_are_loaded_once_and_retired_with_the_last(m
     functions.pop()
     gc.collect()
     assert list(retired) == ["module"]
+
+
+class Function:
+    """Stands for a kernel that is allowed 48 KiB, on a device that gives a block 99 KiB."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, array_bytes: int) -> None:
+        modules = Modules(monkeypatch)
+        self.asked: list[int] = []
+        monkeypatch.setattr(cuda_module.driver, "cuFuncSetAttribute", self.cuFuncSetAttribute)
+        monkeypatch.setattr(cuda_module.core, "Device", lambda number: SimpleNamespace(properties=self))
+        self.max_shared_memory_per_block_optin = 99 << 10
+        code = replace(CODE, array_bytes=array_bytes)
+        (self.function,) = load_functions(0, code, (FILL,), deque())
+        assert modules.calls == ["load", FILL]
+
+    def cuFuncSetAttribute(self, handle: int, attribute: Any, value: int) -> Any:
+        self.asked.append(value)
+        return (codes.CUDA_SUCCESS if value <= 99 << 10 else codes.CUDA_ERROR_INVALID_VALUE,)
+
+    def launched(self, shared_bytes: int) -> int:
+        """Returns the dynamic shared memory of a launch, found as ``CudaDriver.launch`` does."""
+        function = self.function
+        return whole_shared(function, shared_bytes) if shared_bytes > function.shared_limit else shared_bytes
+
+
+def test_each_launch_takes_the_memory_of_large_arrays_and_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    arrays = Function(monkeypatch, 64 << 10)
+    assert [arrays.launched(size) for size in (0, 256, 0, 128)] == [65536, 65792, 65536, 65664]
+    assert arrays.asked == [65536, 65792]
+
+
+def test_a_launch_opts_in_once_to_more_dynamic_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = Function(monkeypatch, 0)
+    sizes = [0, 48 << 10, 64 << 10, 64 << 10, 50 << 10, 0]
+    assert [plain.launched(size) for size in sizes] == sizes
+    assert plain.asked == [64 << 10]
+
+
+@pytest.mark.parametrize(
+    ("array_bytes", "given", "told"),
+    [
+        (65536, 65536, "131072 bytes of dynamic shared memory, 65536 of them for its SharedArrays; the device gives"),
+        (0, 131072, "131072 bytes of dynamic shared memory; the device gives a block 101376 at most"),
+    ],
+)
+def test_a_device_that_gives_less_refuses_the_launch(
+    monkeypatch: pytest.MonkeyPatch, array_bytes: int, given: int, told: str
+) -> None:
+    monkeypatch.setattr("oxide.driver.cuda.errors._text", lambda code: "no")
+    function = Function(monkeypatch, array_bytes)
+    with pytest.raises(DriverError, match=told):
+        function.launched(given)
 
 
 def test_a_module_without_one_of_its_entries_is_retired(monkeypatch: pytest.MonkeyPatch) -> None:

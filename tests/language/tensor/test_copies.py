@@ -68,7 +68,7 @@ def through_shared(
         thread.sync_threads()
         fragment = declared((rows, columns), dtype)
         how(fragment, tile, (first, second), transposed)
-        for i in unroll(range(len(fragment))):
+        for i in range(len(fragment)):
             y.scatter[fragment.row(i), fragment.column(i)] = host(fragment[i])
 
     return move
@@ -175,7 +175,7 @@ def test_stmatrix_is_store_in_blocks(kind: str, shape: tuple[int, int], dtype: A
     def move(x: Slice2[f32], y: DisjointSlice2[f32]) -> None:
         tile = SharedArray((taller, 56), dtype)
         fragment = declared((rows, columns), dtype)
-        for i in unroll(range(len(fragment))):
+        for i in range(len(fragment)):
             fragment[i] = dtype(x[fragment.row(i), fragment.column(i)])
         tensor.stmatrix(tile, (1, 8), fragment, transposed)
         thread.sync_threads()

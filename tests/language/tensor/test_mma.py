@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 
 from oxide import (
+    BarrierError,
     BoundsError,
     CompileError,
     DisjointSlice,
     DisjointSlice2,
     KernelAssertionError,
     LaunchConfig,
+    SharedArray,
     Slice,
     Slice2,
     bf16,
@@ -318,10 +320,38 @@ def test_a_warp_without_all_its_lanes_is_a_fault_of_the_cpu_device(request: pyte
             tensor.mma(c, tensor.FragmentA((16, 16), f16), tensor.FragmentB((16, 8), f16))
         d.scatter[0, 0] = c[0]
 
-    problem = r"tensor.mma\(…\) needs all 32 lanes of the warp, and some have returned or do not exist"
+    problem = (
+        r"tensor.mma\(…\) needs all 32 lanes of the warp at this call, and some have returned, do not exist, or make "
+        "another call"
+    )
     for least, threads in ((0, 48), (1, 32)):
         with pytest.raises(KernelAssertionError, match=problem):
             half[LaunchConfig(1, threads)](least, zeros((1, 1))).sync()
+
+
+def test_lanes_at_different_calls_are_a_fault_of_the_cpu_device(request: pytest.FixtureRequest) -> None:
+    if request.config.getoption("--device") == "cuda":
+        pytest.skip("undefined on a GPU")
+
+    @kernel
+    def mixed(other: i32, d: DisjointSlice2[f32]) -> None:
+        tile = SharedArray((16, 16), f16)
+        a = tensor.FragmentA((16, 16), f16)
+        b = tensor.FragmentB((16, 8), f16)
+        c = tensor.Accumulator((16, 8), f32)
+        if warp.lane_id() < 16:
+            tensor.mma(c, a, b)
+        elif other == 0:
+            tensor.ldmatrix(a, tile, (0, 0))
+        elif other == 1:
+            c[0] = f32(warp.shuffle(1, 0))
+        else:
+            tensor.mma(c, a, b)
+        d.scatter[0, 0] = c[0]
+
+    for other in range(3):
+        with pytest.raises((KernelAssertionError, BarrierError), match=r"tensor.(mma|ldmatrix)"):
+            mixed[LaunchConfig(1, 32)](other, zeros((1, 1))).sync()
 
 
 # PTX

@@ -89,6 +89,84 @@ def test_a_missing_barrier_is_a_race_of_the_copy_and_ldmatrix(missing: str) -> N
         run(gemm(**{missing: False}))
 
 
+@pytest.mark.parametrize("meets", [False, True])
+def test_a_read_of_a_copy_before_the_wait_is_a_race_whatever_barriers_there_are(meets: bool) -> None:
+    with pytest.raises(SanitizerError) as caught:
+        run(gemm(waits=False, meets=meets))
+    assert "a read of a SharedArray" in str(caught.value)
+    assert "is in a race: no tensor.wait orders it" in str(caught.value)
+    assert "an asynchronous copy to a SharedArray" in str(caught.value)
+
+
+def pipelined(groups: int, stages: int, *, meets: bool = True) -> Any:
+    """Returns a kernel whose copies are two steps ahead, with a wait that leaves ``groups`` groups under way."""
+    first = groups == 1
+
+    @kernel(sanitize=BOTH)
+    def sums(x: Slice2[f32], y: DisjointSlice2[f32]) -> None:
+        staged = SharedArray((stages, 64, 4), f32)
+        t = thread.index_1d().get()
+        for k in range(2):
+            tensor.copy_async(staged, (k, t, 0), x, (k * 64 + t, 0), 4)
+            tensor.commit()
+        for k in range(x.shape[0] // 64):
+            if first:
+                tensor.wait(1)
+            else:
+                tensor.wait(2)
+            if meets:
+                thread.sync_threads()
+            total = f32(0.0)
+            for i in unroll(range(4)):
+                total += staged[k % stages, 63 - t, i]
+            y.scatter[k, t] = total
+            tensor.copy_async(staged, ((k + 2) % stages, t, 0), x, ((k + 2) * 64 + t, 0), 4)
+            tensor.commit()
+
+    return sums
+
+
+def run_pipelined(made: Any) -> None:
+    x = RANDOM.integers(-9, 10, (64 * 7, 4)).astype(np.float32)
+    result = made[LaunchConfig(1, 64)](h2d(x), zeros((7, 64))).last().and_then(d2h).sync()
+    assert np.array_equal(result, x.sum(1).reshape(7, 64)[:, ::-1])
+
+
+def test_a_pipeline_that_waits_for_enough_groups_is_clean() -> None:
+    run_pipelined(pipelined(1, 3))
+
+
+def test_a_wait_for_too_few_groups_is_found() -> None:
+    with pytest.raises(SanitizerError, match=r"no tensor.wait orders it"):
+        run_pipelined(pipelined(2, 3))
+
+
+def test_a_stage_that_is_copied_to_while_others_read_it_is_found() -> None:
+    with pytest.raises(SanitizerError, match=r"an asynchronous copy to a SharedArray.* in a race"):
+        run_pipelined(pipelined(1, 2))
+
+
+def test_a_wait_without_a_barrier_is_found() -> None:
+    with pytest.raises(SanitizerError, match="race: no barrier or atomic orders it"):
+        run_pipelined(pipelined(1, 3, meets=False))
+
+
+def test_a_copy_that_no_thread_has_waited_for_does_not_outlast_its_block() -> None:
+    @kernel(sanitize=BOTH)
+    def leave(x: Slice2[f32], y: DisjointSlice2[f32]) -> None:
+        tile = SharedArray((32, 4), f32)
+        t = thread.thread_idx.x
+        if thread.block_idx.x % 2 == 0:
+            tensor.copy_async(tile, (t, 0), x, (t, 0), 4)
+            tensor.commit()
+        else:
+            tile[t, 0] = 1.0
+            y.scatter[thread.block_idx.x, t] = tile[t, 0]
+
+    x = np.ones((32, 4), np.float32)
+    leave[LaunchConfig(6, 32)](h2d(x), zeros((6, 32))).sync()
+
+
 def test_ldmatrix_of_what_none_has_written_is_reported() -> None:
     @kernel(sanitize=BOTH)
     def read(rows: i64, y: DisjointSlice2[f32]) -> None:

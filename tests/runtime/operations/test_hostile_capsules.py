@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
@@ -45,7 +46,7 @@ IMPOSSIBLE: dict[str, tuple[dict[str, Any], str]] = {
     "a wide bool": ({"dtype": (6, 32, 1)}, r"\(bool\), 32 bits"),
     "a wide bfloat": ({"dtype": (4, 32, 1)}, r"\(bfloat\), 32 bits"),
     "floats that are not IEEE's": ({"dtype": (2, 128, 1)}, "128 bits"),
-    "an 8-bit float": ({"dtype": (10, 8, 1)}, r"type code 10 \(unknown\)"),
+    "an 8-bit float": ({"dtype": (11, 8, 1)}, r"type code 11 \(float8_e4m3fnuz\)"),
     "no lanes": ({"dtype": (2, 32, 0)}, "0 lanes"),
     "vectors": ({"dtype": (2, 32, 4)}, "4 lanes"),
     "a handle": ({"dtype": (3, 64, 1)}, "opaque handle"),
@@ -132,7 +133,7 @@ POSSIBLE: dict[str, tuple[dict[str, Any], np.ndarray[Any, Any]]] = {
     "rows with gaps": ({"shape": (3, 2), "strides": (8, 1)}, MEMORY[:24].reshape(3, 8)[:, :2]),
     "Fortran order": ({"shape": (3, 2), "strides": (1, 3)}, MEMORY[:6].reshape(2, 3).T),
     "backwards": ({"strides": (-2,), "byte_offset": 32}, MEMORY[8:0:-2]),
-    "bfloat16 as its storage": ({"dtype": (4, 16, 1)}, MEMORY[:2].view(np.uint16)),
+    "bfloat16": ({"dtype": (4, 16, 1)}, MEMORY[:2].view(ml_dtypes.bfloat16)),
     "bools": ({"dtype": (6, 8, 1)}, MEMORY[:1].view(np.bool_)),
     "no deleter": ({"deleter": False}, MEMORY[:4]),
     "a flag for what is copied": ({"flags": 2}, MEMORY[:4]),
@@ -148,7 +149,8 @@ def test_a_tensor_that_can_be_is_a_box_and_let_go_once(case: str) -> None:
     with use_driver(driver):
         box = from_dlpack(exporter)
         np.testing.assert_array_equal(d2h(box).sync(), expected)
-        np.testing.assert_array_equal(np.from_dlpack(box), expected)
+        if box.dtype != ml_dtypes.bfloat16:  # NumPy takes only its own types
+            np.testing.assert_array_equal(np.from_dlpack(box), expected)
         assert exporter.deleted == 0
         del box
         gc.collect()

@@ -3,8 +3,8 @@
 One worker runs a block. It resumes the threads in turn, warp by warp. A thread runs until it reaches a barrier or a
 warp operation, records that in the block's state, and suspends. When all lanes that a warp operation names have
 arrived, their values are published and the lanes continue. When every thread that has not returned is at the barrier, a
-new round begins. A switch is a call through a pointer. The frames are contiguous in memory that serves one block after
-another; no memory is allocated for a thread.
+new round begins. Switching to a thread is a call through a pointer. The frames are contiguous in memory that serves one
+block after another; no memory is allocated for a thread.
 
 **Semantics.** As on GPUs since Volta, neither barriers nor warp operations wait for threads that have returned, and a
 warp operation waits only for the lanes in its mask. If the threads of a block wait at different barriers, or in a
@@ -12,16 +12,16 @@ cycle, none can ever continue: the block is abandoned, and the fault record gets
 source. A thread that spins until another thread writes is not detected, and hangs: nothing preempts it.
 
 At the grid's barrier a block's threads suspend as at their own barrier, and ``oxide.run_block`` returns. ``grid.ll``
-has the launch in which all blocks stay live until they have met there.
+runs a launch in which all blocks stay live until all of them have reached the grid's barrier.
 
 **How a call becomes a suspension.** ``@oxide.suspend`` is inlined as a call and a branch on its result, so that it ends
-a basic block. Once everything is inlined into the coroutine, each such pair becomes ``llvm.coro.suspend`` and a switch
-with the same target: no block is split and no phi changes. LLVM's pipeline simplifies the coroutine and then splits it.
-Only values that are live across a suspension go to the frame.
+a basic block. Once everything is inlined into the coroutine, each call with its branch becomes ``llvm.coro.suspend``
+and a switch with the branch's target: no block is split and no phi changes. LLVM's pipeline simplifies the coroutine
+and then splits it. Only values that are live across a suspension go to the frame.
 
-The values that a group publishes are copied when the group is released: its first thread may publish its next value
-before its last thread has read the present one. Only one warp at a time is between its rounds, so a block has one set
-of exchange slots. All state belongs to the worker; none of it is atomic.
+The values that the lanes of a warp operation publish are copied when the lanes are released: the first lane may publish
+its next value before the last lane has read the present values. From one barrier to the next, the warps run one after
+the other, so a block has one set of exchange slots. All state belongs to the worker; none of it is atomic.
 """
 
 from __future__ import annotations
@@ -93,7 +93,8 @@ def split_points(module: Module) -> None:
 
 
 def inline_all(module: Any, machine: Any) -> Any:
-    """Returns the module with every function inlined into the coroutine, and its suspensions as suspend points."""
+    """Returns the module with every function inlined into the coroutine, and each suspension turned into a suspend
+    point."""
     for function in list(module.functions):
         if function.name.startswith(WAITING):
             function.linkage = "internal"

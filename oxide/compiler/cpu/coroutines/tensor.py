@@ -36,16 +36,36 @@ def definitions(symbols: Collection[str]) -> list[str]:
 _WHOLE_WARP = """
 declare void @oxide.assertion_failed(ptr, i32)
 declare double @llvm.fma.f64(double, double, double)
-; Returns whether all lanes of the warp take part. Otherwise it is a fault.
+; Returns whether all lanes of the warp are at one call. If not, it is a fault: what they published is not of one kind.
+; No lane changes its place before all have looked, as each waits there a second time.
 define internal i1 @oxide.tensor.together(ptr %context, ptr %block, i32 %lane, i32 %site) alwaysinline {
   %group = load i32, {{group[i32 %lane]}}
   %all = icmp eq i32 %group, -1
-  br i1 %all, label %good, label %bad
+  %apart = call i32 @oxide.tensor.apart(ptr %block, i32 %site)
+  %one = icmp eq i32 %apart, 0
+  %together = and i1 %all, %one
+  br i1 %together, label %good, label %bad
 bad:
   call void @oxide.assertion_failed(ptr %context, i32 %site)
   ret i1 false
 good:
   ret i1 true
+}
+; Returns 0 if all lanes are at one place in the source.
+define internal i32 @oxide.tensor.apart(ptr %block, i32 %site) noinline {
+entry:
+  br label %next
+next:
+  %lane = phi i32 [ 0, %entry ], [ %lane.next, %next ]
+  %apart = phi i32 [ 0, %entry ], [ %apart.next, %next ]
+  %place = load i32, {{site[i32 %lane]}}
+  %differs = xor i32 %place, %site
+  %apart.next = or i32 %apart, %differs
+  %lane.next = add i32 %lane, 1
+  %more = icmp ult i32 %lane.next, 32
+  br i1 %more, label %next, label %done
+done:
+  ret i32 %apart.next
 }
 ; Returns what a lane has published, as an address.
 define internal ptr @oxide.tensor.published(ptr %block, i32 %lane) alwaysinline {

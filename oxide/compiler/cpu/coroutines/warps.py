@@ -11,7 +11,7 @@ from oxide.compiler.ir import reductions
 
 
 def definitions(symbols: Collection[str]) -> list[str]:
-    """Returns the warp operations for a kernel with these symbols, not yet rendered; none if it calls none. The
+    """Returns the warp operations that a kernel with these symbols calls, not yet rendered. Empty if it calls none. The
     primitives of ``tensor.py`` call them too."""
     if not any(symbol.startswith(("oxide.warp.", "oxide.tensor.")) for symbol in symbols):
         return []

@@ -2,7 +2,7 @@
 
 ``words.py``, ``special.py`` and ``rounding.py`` have the functions that the C library lacks. The C library is already
 loaded in the process. Its errors are at most an ulp or two, as libdevice's are, so the two devices may differ in the
-last bit. The fast approximations are the ordinary functions here.
+last bit. libdevice's fast approximations are the ordinary functions here.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _SHAPES = {
     "modf": ("{t}", ("{t}", "ptr")),
     "remquo": ("{t}", ("{t}", "{t}", "ptr")),
 }
-"""The result and the parameters of the functions that C has under the same name. ``{t}`` is double, or float in the f
-form."""
+"""The result and the parameters of the functions that C has under the same name. ``{t}`` is double, or float for the
+function whose name ends in f."""
 
 _FAST = "sin cos tan exp log log2 log10 pow tanh sincos exp10"
 
@@ -55,8 +55,8 @@ def definitions(kernel: str, module: Module) -> str:
 
 
 def _definitions(symbol: str) -> list[str]:
-    """Returns a function's definition as texts. Each text declares or defines one function, so that others may share
-    it."""
+    """Returns a function's definition as texts. Each text declares or defines one function, so that two definitions
+    with a callee in common have the same text for it."""
     if symbol in QUOTIENTS:
         return quotient(symbol, approximate=False)
     return (
@@ -87,8 +87,8 @@ def _of_c(symbol: str) -> list[str]:
 def _declare(base: str, kind: str) -> tuple[str, str]:
     """Returns the C function's name and its declaration. The function is declared pure, as no kernel reads errno.
 
-    LLVM assumes that ``fmod(x, y)`` is no NaN if x is not infinite and y is not 0, and forgets that y may be a NaN. So
-    ``fmod`` is declared as a function that LLVM does not know.
+    ``fmod`` is declared ``nobuiltin``: LLVM assumes wrongly that ``fmod(x, y)`` is no NaN if x is not infinite and y is
+    not 0, although y may be a NaN.
     """
     result, parameters = _SHAPES[base]
     called = base + ("f" if kind == "float" else "")

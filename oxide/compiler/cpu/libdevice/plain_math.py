@@ -3,9 +3,10 @@
 ``exp``, ``exp2``, ``exp10``, ``tanh``, ``erf``, ``log``, ``log2`` and ``log10`` of a float are computed in double
 precision, without a branch, and rounded once at the end. Their errors are little more than half an ulp: 0.501 at most,
 measured over one float in 29. Subnormal numbers, overflow and cancellation need no special cases: a float's extremes
-are ordinary doubles. The range reductions are standard (Muller, *Elementary Functions*): a power of two times ``2**z``
-with ``z`` within a half, and ``2 atanh(s)`` of the mantissa. ``tanh`` is ``m / (m + 2)`` with ``m = exp(2x) - 1``. It
-has a double's relative precision near 0 too, as the power of two is 1 there.
+are ordinary doubles. The range reductions are standard (Muller, *Elementary Functions*). An exponential is a power of
+two times ``2**z``, with ``z`` between -1/2 and 1/2. The logarithm of the mantissa is ``2 atanh(s)``. ``tanh`` is
+``m / (m + 2)`` with ``m = exp(2x) - 1``. Near 0, ``m`` keeps a double's relative precision, because the power of two is
+1 there.
 
 Functions of doubles would need twice the precision, and stay calls of the C library.
 """
@@ -17,7 +18,7 @@ import struct
 
 _NAMES = {"exp", "exp2", "exp10", "tanh", "log", "log2", "log10", "erf"}
 _ROUNDING = 1.5 * 2.0**52
-"""A double to add: the sum is rounded to a whole number, which is in its lowest bits."""
+"""Rounds a small double to a whole number when added to it: the lowest bits of the sum are that number."""
 
 
 def definitions(symbol: str) -> list[str]:
@@ -49,7 +50,8 @@ def _exp(name: str) -> str:
 
 
 def _tanh() -> str:
-    """Returns the body of ``tanh``. Beyond 14 / log2(e) it is 1 in float precision. The sign is restored for -0."""
+    """Returns the body of ``tanh``. Beyond ±14 / log2(e) the result is ±1 in float precision. The sign is restored for
+    -0."""
     return f"""  %exponent = fmul double %wide, {_bits(2 / math.log(2))}
 {_clamped("%exponent", 28.0)}
 {_power_of_two("%clamped")}
@@ -64,7 +66,7 @@ def _tanh() -> str:
 
 
 def _erf() -> str:
-    """Returns the body of ``erf``: x times a polynomial in its square. Beyond 4 it is 1 in float precision."""
+    """Returns the body of ``erf``: x times a polynomial in ``x**2``. Beyond ±4 the result is ±1 in float precision."""
     return f"""{_clamped("%wide", 4.0)}
   %square = fmul double %clamped, %clamped
   %from.middle = fsub double %square, {_bits(8.0)}
@@ -76,9 +78,9 @@ def _erf() -> str:
 
 
 def _log(name: str) -> str:
-    """Returns the body of a logarithm of ``2**e * m``, with m between the roots of 1/2 and 2.
+    """Returns the body of a logarithm of ``2**e * m``, with m between the square roots of 1/2 and 2.
 
-    The bits of x less those of the lower root have e as their highest bits.
+    The bits of the lower root are subtracted from the bits of x, as integers. The highest bits of the difference are e.
     """
     per_e = {"log": math.log(2), "log2": 1.0, "log10": math.log10(2)}[name]
     factor = {"log": 1.0, "log2": 1 / math.log(2), "log10": 1 / math.log(10)}[name]
@@ -136,7 +138,7 @@ def _power_of_two(exponent: str) -> str:
 
 
 _EXPONENTIAL = [math.log(2) ** n / math.factorial(n) for n in range(1, 11)]
-"""Taylor coefficients of ``(2**z - 1) / z``. The first omitted term is under 2**-45 for z within a half."""
+"""Taylor coefficients of ``(2**z - 1) / z``. The first omitted term is under 2**-45 for z between -1/2 and 1/2."""
 
 
 _ERF = [
@@ -162,7 +164,8 @@ _ERF = [
     -3.6714090660456005e-05,
     1.3255563312585474e-05,
 ]
-"""``erf(x) / x`` in ``x**2 / 8 - 1``, for x within 4: interpolated at Chebyshev points, relative error 2e-11."""
+"""Coefficients of ``erf(x) / x`` as a polynomial in ``x**2 / 8 - 1``, for x between -4 and 4: interpolated at Chebyshev
+points, with a relative error of 2e-11."""
 
 
 def _horner(result: str, variable: str, coefficients: list[float]) -> str:

@@ -1,8 +1,8 @@
 """libdevice's functions with a rounding mode on the CPU: ``dadd_ru``, ``double2float_rd`` and similar.
 
-A processor rounds to nearest. The sign of the rounding error is exact. For a sum it is the sum's error; for the others
-a fused multiply-add computes it: its result is rounded, but has the sign of the exact result, even if that underflows.
-Rounding up is one step up from the nearest if the exact result is greater. Rounding down is the negated rounding up of
+A processor rounds to nearest. Rounding up takes the next number above that result if the exact result is greater, so it
+needs the sign of the rounding error. The error of a sum is itself a double. For other operations a fused multiply-add
+computes the error: it may be rounded or underflow, but its sign is exact. Rounding down is the negated rounding up of
 the negated operands, which also gives zeros their signs. An operation on floats is the operation on doubles, rounded
 once more in the same direction.
 
@@ -36,7 +36,7 @@ def definitions(symbol: str) -> list[str]:
 
 def _arithmetic(symbol: str, kind: str, operation: str, how: str) -> list[str]:
     name, suffix = _NAMES[kind]
-    if how == "n":  # the portable IR has the other operations
+    if how == "n":  # IR itself has the other operations
         plain = {"rcp": f"fdiv {name} 1.0, %p0", "sqrt": f"call {name} @llvm.sqrt.{suffix}({name} %p0)"}.get(operation)
         return [*_DECLARATIONS, _function(symbol, name, (name,), [f"%r = {plain}"])] if plain else []
     lines, operands = _wide(kind, 1 if operation in ("rcp", "sqrt") else 2)

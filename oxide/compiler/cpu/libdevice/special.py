@@ -1,7 +1,7 @@
 """libdevice's functions on the CPU that neither the C library nor ``words.py`` has: ``sinpi``, ``erfinv``, halves.
 
-All are computed in doubles. The forms for floats are then right to a bit or so, and those for doubles to a few units in
-the last place, as libdevice's are.
+All are computed in doubles. The functions of floats are then exact to about one bit, and those of doubles to a few
+units in the last place, as libdevice's are.
 
 - ``sinpi`` and ``cospi`` first subtract multiples of a half, which is exact, and then multiply by pi.
 - ``erfcx(x)`` is ``exp(x*x) * erfc(x)``, corrected for the rounding error of ``x*x``. For large x it is an asymptotic
@@ -30,12 +30,13 @@ def definitions(symbol: str) -> tuple[tuple[str, ...], list[str]]:
 
 
 def forms(name: str) -> list[tuple[str, str]]:
-    """Returns the names and types that a libdevice function may stand for: of doubles, or of floats if it ends in f."""
+    """Returns the functions that a libdevice name may stand for: one of doubles, and if it ends in f, one of floats
+    named without the f."""
     return [(name, "double"), *([(name[:-1], "float")] if name.endswith("f") else [])]
 
 
 def _exported(symbol: str, base: str, kind: str) -> str:
-    """Returns ``symbol``, of floats or doubles, as a call of the function of doubles."""
+    """Defines ``symbol``, a function of floats or doubles, as a call of the function of doubles."""
     if base == "sincospi":
         sine, cosine = ("%s", "%c") if kind == "double" else ("%s.narrow", "%c.narrow")
         narrow = (

@@ -7,8 +7,8 @@ that are *linear* in the position, so each test holds in one interval of positio
 
 ``positions`` writes a function that computes the intersection of those intervals once a call. ``affine`` explains why
 wrap-around cannot break this. The function runs the whole blocks within the intersection in the loop, without these
-tests. The blocks before and after run with every check. So a faulty block never takes the fast path, and a faulty
-thread behaves and reports as it would without it.
+tests. The blocks before and after run with every check. So a faulty block never takes the fast path, and its faults are
+those of the checked code.
 
 LLVM turns the remaining tests in the loop, such as tests of data, into masks. It need not compare addresses: threads
 that no barrier separates may run in any order, also in lockstep, so the loop's accesses are marked as independent
@@ -16,7 +16,7 @@ across iterations.
 
 The fast path excludes kernels that use a thread's coordinates in any other way, that have local or shared memory, that
 have a check that is not linear in the position, or that loop. One kind of loop is allowed: a thread of four elements
-may loop where its vectors are incomplete. That the thread bypasses this loop is then one more requirement.
+may loop where its vectors are incomplete. The fast path then also requires that the thread bypasses this loop.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from collections.abc import Iterator, Mapping
 from typing import final
 
 from oxide.compiler.bounds.affine import Range, Undecidable
-from oxide.compiler.ir import parameters
+from oxide.compiler.ir import half, parameters
 from oxide.compiler.ir.control_flow import ControlFlow, postorder
 from oxide.compiler.ir.files import ir_file
 from oxide.compiler.ir.module import (
@@ -66,7 +66,7 @@ from oxide.compiler.signature.signature import Closed
 from .scalarise import scalarise
 from .whole_blocks import Line, add_requirements
 
-_PURE = ("__nv_", "llvm.", "oxide.maxnum.", "oxide.minnum.", "oxide.f16.", "oxide.bf16.", "oxide.round_to_odd")
+_PURE = ("__nv_", "llvm.", "oxide.maxnum.", "oxide.minnum.", *half.PREFIXES, "oxide.round_to_odd")
 _IMPURE = ("llvm.nvvm.", "llvm.coro.", "llvm.mem", "llvm.stack", "llvm.lifetime")
 
 
@@ -88,7 +88,8 @@ def positions(kernel: PortableKernel, entry: str, signature: tuple[Closed, ...])
 
 @final
 class _Positions:
-    """One kernel's loop. Its body is the kernel's blocks; a return continues with the next position."""
+    """The loop over positions for one kernel. The kernel's blocks are its body, in which a return continues with the
+    next position."""
 
     def __init__(self, kernel: Function, looped: Function) -> None:
         self.kernel = kernel
@@ -132,7 +133,7 @@ class _Positions:
     # The loop's requirements on a position
 
     def _go_round_loops(self) -> None:
-        """Requires the paths that bypass a kernel's loops, if the loops are for threads with incomplete vectors. Raises
+        """Requires that threads bypass a kernel's loops, if the loops are for threads with incomplete vectors. Raises
         ``Undecidable`` for other loops."""
         if not self._cyclic(self.entry):
             return
@@ -169,7 +170,8 @@ class _Positions:
         self.held.append((first, second))
 
     def _require_ways_on(self) -> None:
-        """Requires the linear tests that keep a thread from ending at once, and indices that are not negative."""
+        """Requires the results of linear tests with which a thread does not end at once, and that indices are not
+        negative."""
         ends = {
             block
             for block in self.kernel.blocks.values()
@@ -185,7 +187,8 @@ class _Positions:
                         self._try(instruction, False)
 
     def _try(self, condition: Value, truth: bool) -> None:
-        """Requires those of a condition's comparisons that are linear to have the values that make it ``truth``."""
+        """Requires those linear comparisons that a condition needs to have the value ``truth``. Other comparisons stay
+        in the loop."""
         if condition in self.known:
             return
         for part, is_so in conditions_of(condition, truth):
@@ -201,8 +204,7 @@ class _Positions:
             self.known[condition] = truth
 
     def _learn_what_follows(self) -> None:
-        """Marks tests whose results follow from the requirements as known, such as an author's test before an
-        access."""
+        """Marks a test as known if the requirements already decide it, such as an author's test before an access."""
         for instruction in self._instructions():
             match instruction:
                 case Binary(opcode="and", operands=both) if all(self.known.get(each) for each in both):
@@ -286,7 +288,8 @@ class _Positions:
     # The function
 
     def _arguments(self, function: Function, signature: tuple[Closed, ...]) -> dict[Value, Value]:
-        """Adds loads of the kernel's arguments. Returns them by parameter, without the context."""
+        """Adds loads of the kernel's arguments. Returns the loaded values by parameter; the context parameter has
+        none."""
         _, *arguments = self.kernel.arguments
         types = parameters.word_types(signature)
         if len(types) != len(arguments):
@@ -364,8 +367,8 @@ def _leave_out_unused(kernel: Function) -> None:
 
 
 def _replace_registers(kernel: Function, outside: Mapping[str, Value]) -> None:
-    """Replaces registers by their values in a one-dimensional launch. Raises ``Undecidable`` for a thread's
-    coordinate."""
+    """Replaces registers by their values in a one-dimensional launch. Raises ``Undecidable`` if the kernel reads a
+    thread's coordinate."""
     replaced: dict[Value, Value] = {}
     for call in kernel.calls:
         match register_of(call).split("."):

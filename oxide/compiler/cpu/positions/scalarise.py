@@ -23,8 +23,8 @@ _BYTES = {"float": 4, "double": 8, "i8": 1, "i16": 2, "i32": 4, "i64": 8, "half"
 
 
 def scalarise(function: Function) -> None:
-    """Splits a function's vectors. Leaves the function unchanged if it uses a vector in any other way. The order of its
-    blocks must define each value before its use."""
+    """Splits a function's vector loads and stores. Leaves the function unchanged if it uses a vector in any other way.
+    The order of its blocks must define each value before its use."""
     elements: dict[Value, list[Value]] = {}
     taken: dict[Value, Value] = {}
     split: dict[Instruction, list[Instruction]] = {}
@@ -60,7 +60,8 @@ def scalarise(function: Function) -> None:
 def _accesses(
     whole: Instruction, kind: str, pointer: Value, stored: list[Value] | list[None], name: str
 ) -> list[Instruction]:
-    """Returns the accesses to a vector's elements, each after its address: stores of values, or loads for None."""
+    """Returns the accesses to a vector's elements, each after its address. They store the values in ``stored``, or load
+    if it has None."""
     after = f", align {_BYTES[kind]}"
     code: list[Instruction] = []
     for place, value in enumerate(stored):

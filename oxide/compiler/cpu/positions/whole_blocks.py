@@ -1,7 +1,7 @@
-"""IR that computes, once a call, the range of whole blocks that need no checks, as ``positions``' requirements hold in
-them.
+"""IR that computes, once a call, the range of whole blocks in which the requirements of ``positions`` hold. These
+blocks need no checks.
 
-A requirement is a line, ``factor * position + start``, that is not negative. A rising line gives a first position, a
+A requirement is that a line, ``factor * position + start``, is not negative. A rising line gives a first position, a
 falling line an end. The blocks lie between the greatest first position and the least end. No computation here can wrap:
 positions are under 2**42, starts under 2**62, factors under 2**19.
 """
@@ -15,7 +15,7 @@ from oxide.compiler.bounds.affine import Coefficient, Range
 from oxide.compiler.ir.module import Binary, Call, Compare, Constant, Function, Instruction, Value, number
 
 CHECKED_BLOCKS = "oxide.checked_blocks"
-"""The function that runs a range of blocks with every check. Its parameters are the entry's."""
+"""The function that runs a range of blocks with every check. It has the parameters of the entry."""
 
 Line: TypeAlias = tuple[int, Coefficient]
 """A number that is linear in the position: the factor and the start."""
@@ -24,8 +24,8 @@ Line: TypeAlias = tuple[int, Coefficient]
 def add_requirements(
     function: Function, ranges: Range, held: Iterable[tuple[Value, Value]], required: Iterable[Line]
 ) -> None:
-    """Adds the instructions that compute the range of blocks to the function of ``positions.ll``. All pairs in ``held``
-    must be equal, and all lines in ``required`` not negative."""
+    """Adds to the function of ``positions.ll`` the instructions that compute the range of blocks. In these blocks, the
+    pairs in ``held`` are equal and the lines in ``required`` are not negative."""
     code = list(ranges.code)
 
     def add(instruction: Instruction) -> Instruction:

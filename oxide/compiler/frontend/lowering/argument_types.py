@@ -19,6 +19,7 @@ from oxide.compiler.signature.untyped_arguments import (
     of_box,
 )
 from oxide.errors import CompileError
+from oxide.language.types import of_dtype
 
 
 def numba_type(kind: ArgumentType) -> Any:
@@ -62,6 +63,12 @@ def _dtype(kind: Any) -> np.dtype[Any]:
 
 
 def _of_dtype(dtype: np.dtype[Any]) -> Any:
+    scalar = of_dtype(dtype)
+    if scalar is not None and scalar.numpys is None:  # numba's own type needs a library in CUDA C++
+        raise CompileError(
+            f"kernels cannot use the dtype {dtype} for a parameter without an annotation; annotate it, as in "
+            f"Slice[{scalar.name}]"
+        )
     try:
         return numpy_support.from_dtype(dtype)
     except Exception as error:

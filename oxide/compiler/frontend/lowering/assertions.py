@@ -1,4 +1,4 @@
-"""``assert`` in kernels: the failure is recorded as a fault, and the thread leaves the kernel as after a raise."""
+"""``assert`` in kernels: a failure is recorded as a fault, and the thread leaves the kernel as if it had raised."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from .primitives import call_primitive, site
 
 
 def lower_failure(builder: Any, arguments: tuple[Any, ...] | None) -> None:
-    """Emits the call that records the failure of the assert being lowered. ``arguments`` holds its message, if any."""
+    """Emits the call that records the failure of the assert being lowered. ``arguments`` holds the assert's message, if
+    any."""
     message = str(arguments[0]) if arguments else ""
     call_primitive(builder, ir.VoidType(), "oxide.assertion_failed", (), site(builder, "", message))

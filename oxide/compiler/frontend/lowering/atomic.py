@@ -32,7 +32,7 @@ _METHODS = {
 
 
 class SettingType(types.Type):  # type: ignore[misc]
-    """A constant ordering or scope."""
+    """The type of a constant memory ordering or scope."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -115,7 +115,8 @@ class BlockArrayMethods(_Methods):
 
 
 def _setting(args: dict[str, Any], name: str, default: Any) -> Any:
-    """Returns the type of an ordering or scope, or None, with a note, for anything else."""
+    """Returns the type of an argument that is an ordering or scope. For any other argument, adds a note and returns
+    None."""
     given = args.get(name)
     if given is None or isinstance(given, types.Omitted):
         return SettingType(default)
@@ -126,7 +127,7 @@ def _setting(args: dict[str, Any], name: str, default: Any) -> Any:
 
 
 def _bind(name: str, args: tuple[Any, ...], kws: dict[str, Any]) -> dict[str, Any] | None:
-    """Returns the arguments by name, or None, with a note, if they do not match the method's parameters."""
+    """Returns the arguments by name. If they do not match the method's parameters, adds a note and returns None."""
     values = {0: [], 1: ["value"], 2: ["expected", "value"]}[_METHODS[name]]
     names = ["index", *values, "ordering", "scope"]
     bound = dict(zip(names, args, strict=False))
@@ -148,7 +149,7 @@ def _make_template(name: str) -> Any:
             bound = _bind(name, args, dict(kws or {}))
             if bound is None:
                 return None
-            if isinstance(kind.dtype, HalfType):
+            if isinstance(kind.dtype, HalfType) and kind.dtype.bitwidth == 16:
                 if name not in _HALF_METHODS:
                     allowed = ", ".join(f".{method}" for method in _HALF_METHODS)
                     note(f"{_shown(kind)} has elements of {display(kind.dtype)}, which have only {allowed}")

@@ -1,6 +1,7 @@
 """``thread.sync_threads()``, its counting forms, ``thread.sync_grid()`` and ``thread.nanosleep(…)``.
 
-Each is lowered to a call that both back ends define. The barriers also pass the number of their fault site."""
+Each is lowered to a call that both back ends define. A barrier's call also has the number of its fault site.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +81,8 @@ _counting(thread.sync_threads_or, "oxide.block.barrier.or", types.boolean, _BIT)
 
 
 def condition_signature(name: str, args: tuple[Any, ...], kws: Any, result: Any) -> Any:
-    """Returns the signature of a function of one condition: a bool, or an integer, which is true if it is not 0."""
+    """Returns the signature of a function that takes one condition: a bool, or an integer, which is true if it is not
+    0."""
     if len(args) != 1 or kws:
         note(f"{name} takes one condition")
         return None

@@ -4,10 +4,11 @@ They are numba's ``complex64`` and ``complex128``: two floats, in a kernel's var
 Results are NumPy's:
 
 - Operands have one type, that of ``numpy.result_type``. A real operand becomes a complex number first.
-- A product has four real ones, each rounded. A quotient is Smith's, as in NumPy: it does not overflow where the result
-  is finite, and a division by zero gives infinities or NaNs. numba's own raises ``ZeroDivisionError``.
+- A product is computed from four real products, each rounded. A quotient is computed by Smith's method, as in NumPy: it
+  does not overflow where the result is finite, and a division by zero gives infinities or NaNs. numba's division raises
+  ``ZeroDivisionError``.
 - A complex literal, and a number computed from literals alone, has the type ``PythonComplex``. It takes the type of the
-  first number of another type that it meets, so that ``z * 1j`` of a c64 computes no f64.
+  first number of another type that it meets, so that ``z * 1j`` computes no f64 if ``z`` is a c64.
 
 Kernels in numba-cuda's own vocabulary keep numba-cuda's behaviour.
 """
@@ -86,18 +87,17 @@ _CMATH = {function.__name__ for function in FUNCTIONS}
 
 
 def complex_of(real: Any, imag: Any = None) -> Any:
-    """Python's ``complex`` in a kernel. A function of its own, because numba's typing of ``complex`` knows no
-    literals."""
+    """Stands for Python's ``complex`` in a kernel, because numba's typing of ``complex`` itself knows no literals."""
     raise TypeError("only in a kernel")
 
 
 def in_kernels(value: Any) -> Any:
-    """Returns what a kernel calls for ``complex``, and any other object unchanged."""
+    """Returns the function that a kernel calls for ``complex``. Returns any other object unchanged."""
     return complex_of if value is complex else value
 
 
 def type_of_constant(value: Any) -> Any:
-    """Returns the type of a complex number that a kernel names or writes, or None for any other value."""
+    """Returns the type of a Python complex number that is a constant in a kernel. None for any other value."""
     return COMPLEX_LITERAL if type(value) is complex else None
 
 
@@ -118,14 +118,14 @@ def _are_numbers(kinds: Iterable[Any]) -> bool:
 
 
 def _is_literal(kind: Any) -> bool:
-    """Returns whether a number is a constant of Python, which takes the type of the other operand."""
+    """Returns whether a type is that of a Python literal, which takes the type of the other operand."""
     return isinstance(kind, PythonComplex | OpenFloat) or (
         isinstance(kind, types.Literal) and isinstance(kind.literal_value, int | float)
     )
 
 
 def _common(args: Iterable[Any]) -> Any:
-    """Returns the complex type that numbers have in common, by NumPy's rules of promotion."""
+    """Returns the complex type that numbers of the given types are promoted to, by NumPy's rules."""
     typed = [types.unliteral(argument) for argument in args if not _is_literal(argument)]
     if not typed:
         return COMPLEX_LITERAL
@@ -189,8 +189,8 @@ def _refused(problem: str) -> Exception:
 
 
 def complex_signature(function: Any, args: tuple[Any, ...]) -> Any:
-    """Returns the signature of an operation on complex numbers whose arguments have been converted. None for any
-    other."""
+    """Returns the signature of an operation on complex numbers, given its converted arguments. None for any other
+    operation."""
     kinds = plain(args)
     if isinstance(function, types.NumberClass):
         return _parts_signature(function.instance_type, kinds) if len(kinds) == 2 else None
@@ -218,7 +218,7 @@ def _parts_signature(target: Any, kinds: tuple[Any, ...]) -> Any:
 
 
 def unify_complex(first: Any, second: Any) -> Any:
-    """Returns the type of a name that is a complex number in one place and another number in another. None for other
+    """Returns the type of a name to which a complex number and a number of another type are assigned. None for other
     pairs of types."""
     kinds = [types.unliteral(first), types.unliteral(second)]
     return _common((first, second)) if _is_complex(kinds) and _are_numbers(kinds) else None
@@ -226,7 +226,7 @@ def unify_complex(first: Any, second: Any) -> Any:
 
 @typing_registry.register_global(complex_of)
 class Construction(AbstractTemplate):  # type: ignore[misc]
-    """``complex(z)`` and ``complex(real, imag)``: a c64 of f32, f16 and bf16, else a c128."""
+    """Types ``complex(z)`` and ``complex(real, imag)``: a c64 if all parts are f32, f16 or bf16, else a c128."""
 
     def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
         kinds = plain(args)
@@ -261,7 +261,8 @@ def make(context: Any, builder: Any, kind: Any, real: Any, imag: Any) -> Any:
 
 
 def _quotient(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    """Returns NumPy's quotient: Smith's method. Of a division by zero, the parts of the dividend are divided by it."""
+    """Returns NumPy's quotient, computed by Smith's method. If the divisor is 0, divides the parts of the dividend by
+    0."""
     if session.numba_style:
         return numba_numbers.complex_div_impl(context, builder, sig, args)
     kind = sig.return_type
@@ -301,7 +302,7 @@ def _magnitude(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 
 @device
 def _power(z: Any, exponent: i64) -> Any:
-    """Multiplies by squaring, as NumPy does for exponents below 100."""
+    """Computes a power by repeated squaring, as NumPy does for exponents below 100."""
     if z == 0 and exponent < 0:
         return type(z)(math.nan, math.nan)
     left = abs(exponent)

@@ -24,7 +24,7 @@ from .types import NUMBA_TYPES, HalfType, display
 
 
 class ConstantArrayType(types.Type):  # type: ignore[misc]
-    """A constant array, which the kernel calls ``shown``. Its contents belong to the constant, not to the type."""
+    """The type of a constant array, which the kernel calls ``shown``. It does not contain the array's numbers."""
 
     def __init__(self, shape: tuple[int, ...], dtype: Any, shown: str | None = None) -> None:
         self.shape = shape
@@ -71,7 +71,7 @@ def _cast(context: Any, builder: Any, source: Any, target: Any, value: Any) -> A
 def _lower_constant(context: Any, builder: Any, kind: Any, array: Any) -> Any:
     element = context.get_data_type(kind.dtype)
     if isinstance(kind.dtype, HalfType):
-        array = array.view(np.uint16)
+        array = array.view(f"u{array.itemsize}")
     numbers = [
         context.get_constant_generic(builder, kind.dtype, number)
         if isinstance(number, complex)
@@ -83,7 +83,8 @@ def _lower_constant(context: Any, builder: Any, kind: Any, array: Any) -> Any:
 
 
 def constant_of(builder: Any, name: str, constant: Any) -> Any:
-    """Returns a variable with a constant's content, which is part of its name: the modules of a kernel become one."""
+    """Returns a global variable with a constant's content. Its name has a hash of the content, because the modules of a
+    kernel become one module."""
     name = f"{name}.{blake2b(str(constant).encode(), digest_size=8).hexdigest()}"
     known = builder.module.globals.get(name)
     return known or cgutils.global_constant(builder.module, name, constant)

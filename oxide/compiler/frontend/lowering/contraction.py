@@ -5,8 +5,8 @@ fused multiply-add, which rounds once:
 
 - The product and the sum are written with operators, ``*`` and ``+``, ``-``, ``+=`` or ``-=``, in one expression, and
   have the same type, f32 or f64.
-- The product has no name of its own, and nothing comes between it and the sum: a variable, an element, a conversion, a
-  unary minus and a call each take the rounded product.
+- The product is itself the operand of the sum. A product that is first assigned to a variable or an element, converted,
+  negated or passed to a call is rounded.
 - No ``if … else``, ``and`` or ``or`` is evaluated between the product and the sum.
 - Of two products the left one is fused, and the right one is rounded.
 
@@ -26,7 +26,7 @@ _DIFFERENCES = (operator.sub, operator.isub)
 
 
 def lower_fused(lower: Any, result: Any, expression: Any, function: Any) -> Any:
-    """Returns a sum or difference that contains a product as a fused multiply-add. None for any other expression.
+    """Returns the fused multiply-add for a sum or difference that contains a product. None for any other expression.
 
     ``lower`` is numba's lowering of the function that contains ``expression``.
     """

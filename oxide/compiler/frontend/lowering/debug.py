@@ -29,7 +29,7 @@ MOST_ITEMS = 32
 
 def lower_print(context: Any, builder: Any, kinds: list[Any], values: list[Any]) -> None:
     """Emits the print of one line with the items, separated by spaces: floats as ``%f``, as in numba-cuda, complex
-    numbers as two of these, and bools as True or False."""
+    numbers as two floats, and bools as True or False."""
     letters: list[str] = []
     items: list[Any] = []
     if template := _template_of(kinds):
@@ -57,15 +57,15 @@ def lower_print(context: Any, builder: Any, kinds: list[Any], values: list[Any])
 
 
 def _template_of(kinds: Sequence[Any]) -> list[tuple[str, str | None]]:
-    """Returns the format that is ``print``'s first argument, as texts with the specification of the value behind each;
-    nothing if there is none."""
+    """Returns the parts of the format that is ``print``'s first argument: a text, and the specification of the value
+    after it, or None after the last value. Empty if the first argument is not a format."""
     first = kinds[0].literal_value if kinds and isinstance(kinds[0], types.StringLiteral) else ""
     if not first.startswith(FORMAT):
         return []
     return [(text, spec) for text, _, spec, _ in Formatter().parse(first.removeprefix(FORMAT))]
 
 
-# What Python and C both have, with one meaning.
+# The specifications that have the same meaning in Python and in C.
 _SPECIFICATION = re.compile(
     r"(?P<align>[<>]?)(?P<sign>[+ ]?)(?P<other>#?)(?P<zero>0?)(?P<width>\d*)(?P<precision>(?:\.\d+)?)"
     r"(?P<kind>[doxXeEfFgG]?)"
@@ -102,7 +102,8 @@ def _conversion(kind: Any, spec: str) -> tuple[Any, str]:
 def _format(
     context: Any, builder: Any, kind: Any, value: Any, letters: list[str], items: list[Any], spec: str = ""
 ) -> str:
-    """Returns C's format of an item. Appends its values to ``items`` and their kinds to ``letters``."""
+    """Returns C's format for one item of ``print``. Appends the item's values to ``items`` and their kinds to
+    ``letters``."""
     if spec:
         printed, text = _conversion(kind, spec)
         letters.append("d" if isinstance(printed, types.Float) else "i")
@@ -145,7 +146,7 @@ def _text(builder: Any, text: str) -> Any:
 
 
 def check_print(args: tuple[Any, ...]) -> bool:
-    """Returns whether all arguments can be printed. Notes why if not."""
+    """Returns whether all arguments can be printed. If not, adds a note with the reason."""
     specs = [spec for _, spec in _template_of(args) if spec is not None]
     for argument in args:
         plain = argument if isinstance(argument, types.StringLiteral) else types.unliteral(argument)

@@ -41,16 +41,18 @@ class DeviceDispatcher(ContextDispatcher):
     """Compiles a device function in oxide's own contexts and for no particular GPU."""
 
     compile_function: ClassVar[Callable[[Any, tuple[Any, ...], Any], Any]]
-    """The compiler of kernels. ``frontend`` sets it, because ``frontend`` imports this module."""
+    """Compiles a function. ``frontend`` sets this attribute, because it imports this module."""
 
     def __init__(self, function: DeviceFunction[..., Any]) -> None:
         super().__init__(as_written(function.function), {"device": True})
         self.annotations: dict[str, Annotation] = function.annotations
         self.number = next(_numbers)
-        """A number that is never reused, unlike an address: numba keeps types by their names."""
+        """A number for the type's name. It is never reused, unlike an address, because numba keeps types by their
+        names."""
 
     def get_call_template(self, args: Any, kws: Any) -> Any:
-        """Returns the function for a call, and the types from its annotations that the arguments are converted to."""
+        """Returns the typing of a call, for numba. Arguments are converted to the types that the function's annotations
+        declare."""
         pysig, given = self.fold_argument_types(args, kws)
         wanted = tuple(self._parameter(name, argument) for name, argument in zip(pysig.parameters, given, strict=True))
         result = self.compile_device(wanted)
@@ -127,7 +129,7 @@ class FunctionValueType(types.Callable):  # type: ignore[misc]
 
     @property
     def dispatcher(self) -> DeviceDispatcher:
-        """The function's dispatcher, which compiles it."""
+        """Returns the dispatcher that compiles the function."""
         found = self._dispatcher()
         assert found is not None, "a type is used while its function is compiled"
         return found

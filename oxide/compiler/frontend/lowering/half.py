@@ -1,7 +1,7 @@
-"""``f16`` and ``bf16``: the types of operations on them, and their lowering through f32.
+"""``f16``, ``bf16`` and the floats of 8 bits: the types of operations on them, and their lowering through f32.
 
 An operation on numbers of one of these types, and integers, has that type. With an f32 or f64 it has that operand's
-type. An f16 with a bf16 gives an f32. The functions of ``math`` in ``_ARITHMETIC`` and ``_UNARY`` return the type of
+type. Two of different types give an f32. The functions of ``math`` in ``_ARITHMETIC`` and ``_UNARY`` return the type of
 their arguments.
 """
 
@@ -11,6 +11,7 @@ import math
 import operator
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
 from numba.cuda import types
 from numba.cuda.extending import core_models, register_model
@@ -18,12 +19,13 @@ from numba.cuda.typeconv import Conversion
 from numba.cuda.typing.templates import AbstractTemplate, signature
 
 from oxide.language import fast, intrinsics
+from oxide.language.narrow import FORMATS, bits_of
+from oxide.language.types import of_narrow_scalar
 
 from .mathematics import call
 from .registry import lowering_registry, typing_registry
-from .types import HalfType
+from .types import NUMBA_TYPES, HalfType
 
-_BITS = ir.IntType(16)
 _SINGLE = ir.FloatType()
 
 _ARITHMETIC = {
@@ -73,18 +75,30 @@ _THROUGH_SINGLE = (
     *(float, int, bool, round, divmod, intrinsics.fma),
     *_FAST,
 )
-"""Functions that take an f16 or bf16 as f32, and return what they return for f32."""
+"""Functions for which an f16 or bf16 argument is converted to f32. Their results have the same types as for f32."""
 
 
 @register_model(HalfType)
 class HalfModel(core_models.PrimitiveModel):  # type: ignore[misc]
     def __init__(self, manager: Any, numba_type: Any) -> None:
-        super().__init__(manager, numba_type, _BITS)
+        super().__init__(manager, numba_type, ir.IntType(numba_type.bitwidth))
+
+
+def type_of_constant(value: Any) -> Any:
+    """Returns the type of a scalar of ``ml_dtypes`` that a kernel names, or None for any other value."""
+    scalar = of_narrow_scalar(value)
+    return None if scalar is None else NUMBA_TYPES[scalar.name]
+
+
+@lowering_registry.lower_constant(HalfType)
+def _lower_constant(context: Any, builder: Any, kind: Any, value: Any) -> Any:
+    bits = np.asarray(value).view(f"u{value.dtype.itemsize}")
+    return ir.Constant(context.get_value_type(kind), int(bits))
 
 
 def half_signature(function: Any, args: tuple[Any, ...]) -> Any:
-    """Returns the signature of an operation whose result is an f16 or bf16, or of a comparison of two of one type. None
-    for any other."""
+    """Returns the signature of an operation whose result is an f16 or bf16, or of a comparison of two f16 or of two
+    bf16. None for any other operation."""
     key = getattr(function, "typing_key", function)
     kinds = {argument for argument in map(types.unliteral, args) if isinstance(argument, HalfType)}
     others = [types.unliteral(argument) for argument in args if not isinstance(types.unliteral(argument), HalfType)]
@@ -120,7 +134,7 @@ def _is_one_of(key: Any, functions: Any) -> bool:
 
 
 def unify_half(first: Any, second: Any) -> Any:
-    """Returns the type of a name that is an f16 or bf16 in one place and another number in another. None for other
+    """Returns the type of a name to which an f16 or bf16 and a number of another type are assigned. None for other
     pairs of types."""
     kinds = [types.unliteral(first), types.unliteral(second)]
     halves = [kind for kind in kinds if isinstance(kind, HalfType)]
@@ -144,7 +158,7 @@ def _widen(builder: Any, kind: Any, value: Any) -> Any:
 
 
 def _narrow(builder: Any, kind: Any, value: Any) -> Any:
-    return call(builder, f"oxide.{kind.name}.narrow", _BITS, value)
+    return call(builder, f"oxide.{kind.name}.narrow", ir.IntType(kind.bitwidth), value)
 
 
 def _register(function: Any, single: Any, count: int) -> None:
@@ -170,7 +184,7 @@ def _lower_comparison(function: Any) -> None:
 
 
 def _lower_extreme(function: Any) -> None:
-    """Registers Python's ``min`` or ``max`` of two. It selects one of the 16-bit values instead of one of the widened
+    """Registers Python's ``min`` or ``max`` of two. It selects one of the narrow values instead of one of the widened
     numbers, for which LLVM 22 may select the wrong zero."""
     comparison = "<" if function is min else ">"
 
@@ -195,8 +209,8 @@ def _lower_extreme_of_several(function: Any) -> None:
 
 
 def _register_type(function: Any) -> None:
-    """Registers the typing of a function. numba's lowering of an operator needs it: it resolves the operator's
-    signature again from the types of the operands."""
+    """Registers the signatures of a function. Type inference does not need this, but numba's lowering of an operator
+    does: it looks up the operator's signature again by the types of the operands."""
 
     @typing_registry.register_global(function)
     class Template(AbstractTemplate):  # type: ignore[misc]
@@ -205,29 +219,31 @@ def _register_type(function: Any) -> None:
 
 
 def _lower_sign(function: Any) -> None:
-    """Registers an operation on the sign alone. It works on bits, so that a NaN is preserved."""
+    """Registers a function that changes only the sign. It changes bits, so that a NaN is preserved."""
 
     def lowered(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         (value,) = args
+        sign = 1 << (sig.return_type.bitwidth - 1)
         if function is operator.neg:
-            return builder.xor(value, ir.Constant(_BITS, 0x8000))
-        return value if function is operator.pos else builder.and_(value, ir.Constant(_BITS, 0x7FFF))
+            return builder.xor(value, value.type(sign))
+        return value if function is operator.pos else builder.and_(value, value.type(sign - 1))
 
     lowering_registry.lower(function, HalfType)(lowered)
     _register_type(function)
 
 
 def _lower_ulp(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    """Returns the distance to the next number away from zero. For the largest number, which has none, returns the
-    distance to the previous one."""
+    """Returns the distance to the next number away from zero. For the largest finite number, returns the distance to
+    the previous one."""
     kind = sig.return_type
-    infinity = _BITS(0x7C00 if kind.name == "f16" else 0x7F80)
-    size, one = builder.and_(args[0], _BITS(0x7FFF)), _BITS(1)
+    bits = args[0].type
+    beyond = bits(bits_of(kind.name, FORMATS[kind.name].greatest) + 1)  # an infinity or a NaN
+    size, one = builder.and_(args[0], bits((1 << (kind.bitwidth - 1)) - 1)), bits(1)
     following = builder.add(size, one)
-    is_largest = builder.icmp_unsigned("==", following, infinity)
+    is_largest = builder.icmp_unsigned("==", following, beyond)
     upper = builder.select(is_largest, size, following)
     difference = builder.fsub(_widen(builder, kind, upper), _widen(builder, kind, builder.sub(upper, one)))
-    is_finite = builder.icmp_unsigned("<", size, infinity)
+    is_finite = builder.icmp_unsigned("<", size, beyond)
     return builder.select(is_finite, _narrow(builder, kind, difference), size)
 
 
@@ -290,7 +306,7 @@ def _within_a_double(builder: Any, kind: Any, value: Any) -> Any:
     kept, dropped = builder.and_(value, bits(-2048)), builder.and_(value, bits(2047))
     exact = builder.icmp_unsigned("==", dropped, bits(0))
     odd = builder.or_(kept, builder.select(exact, bits(0), bits(2048)))
-    # Only from 2**53 on; for a signed integer, on either side of 0.
+    # A double holds every integer below 2**53 in magnitude.
     above = builder.add(value, bits(2**53)) if kind.signed else value
     is_small = builder.icmp_unsigned("<", above, bits(2**54 if kind.signed else 2**53))
     return builder.select(is_small, value, odd)

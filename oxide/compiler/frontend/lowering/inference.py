@@ -1,9 +1,9 @@
 """Places in the source for expressions, and the causes of failed type inference.
 
-numba knows the line of an instruction; a failure only has a text that names the line. Here the bytecode keeps Python's
-columns. Each constraint of type inference that fails leaves a ``Failure``: the place, the notes of oxide's rules for
-that constraint, and the cause inside a function that it called. So of two mistakes in a kernel, one is reported at its
-own line.
+numba keeps only the line of an instruction, and a failed inference names the line only in its text. Here instructions
+keep Python's columns too. Each constraint of type inference that fails leaves a ``Failure``: the place, the notes of
+oxide's rules for that constraint, and the cause inside a function that it called. So each mistake is reported at its
+own place, even if a kernel has several.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from oxide.compiler.check.vocabulary import LARGEST, LEAST
 from oxide.compiler.source.source import Span
 from oxide.messages import written
 
+from .integer_constants import FoldIntegers
 from .registry import session
 from .slices import RefType
 from .tiles import TileRefType
@@ -54,11 +55,13 @@ class _Interpreter(numba_compiler.CUDABytecodeInterpreter):  # type: ignore[misc
         self._corrected = False
 
     def store(self, value: Any, name: str, redefine: bool = False) -> Any:
-        """Does what numba's method does, and corrects the blocks in which an assignment makes a new variable.
+        """Does what numba's method does, after removing blocks from the set in which an assignment makes a new
+        variable.
 
-        numba does so in each block that all paths pass, and all later bytecode reads the new variable. But a block
-        behind a ``while True`` may come before blocks of the loop, which then read and write another variable than the
-        rest. So the block must dominate all later blocks."""
+        numba makes a new variable in each block that all paths pass, and all later bytecode reads it. But bytecode
+        after a ``while True`` may come before blocks of the loop, which would then read and write another variable than
+        the rest. So only blocks that dominate all later blocks stay in the set.
+        """
         if not self._corrected:
             self._corrected = True
             dominators = self.cfa.graph.dominators()
@@ -100,8 +103,8 @@ class TranslateBytecode(FunctionPass):  # type: ignore[misc]
 
 
 class CheckNames(AnalysisPass):  # type: ignore[misc]
-    """Refuses outer names that kernels cannot use, and integers that no type holds, at the place of their use. Branches
-    decided by constants have been removed by then."""
+    """Refuses outer names that kernels cannot use, and integers that no type holds, at the place of their use. Must run
+    after the removal of branches that constants decide."""
 
     _name = "oxide_check_names"
 
@@ -159,8 +162,8 @@ def _attribute_of(block: Any, variable: Any) -> Any:
 
 
 class CheckReferences(AnalysisPass):  # type: ignore[misc]
-    """Refuses ``element = x[i]`` where ``element`` holds a result of ``get_mut``: the assignment would bind the name to
-    a number and write nothing."""
+    """Refuses ``element = x[i]`` if ``element`` was assigned a result of ``get_mut`` before: the assignment would bind
+    the name to a number and write nothing."""
 
     _name = "oxide_check_references"
 
@@ -223,7 +226,8 @@ class Constraints(ConstraintNetwork):  # type: ignore[misc]
 
 
 class PlacedCallStack(CallStack):  # type: ignore[misc]
-    """The stack of functions being typed. Type inference registers here before it has any constraint."""
+    """The stack of functions being typed. A type inference registers itself here before it has any constraint, so this
+    is where it gets oxide's ``Constraints``."""
 
     def register(self, target: Any, typeinfer: Any, func_id: Any, args: Any) -> Any:
         typeinfer.constraints = Constraints()
@@ -231,21 +235,23 @@ class PlacedCallStack(CallStack):  # type: ignore[misc]
 
 
 def refused_at(place: Any, problem: str, said: str | None = None) -> Exception:
-    """Returns the error for a refusal by oxide's own passes. ``said`` is numba's text for it, shown with the full
-    traceback."""
+    """Returns the error for a refusal by oxide's own passes. ``said`` is numba's text for the problem, shown with the
+    full traceback."""
     error: Exception = errors.TypingError(said or problem)
     error.failure = _failure(place, problem, (problem,))  # type: ignore[attr-defined]
     return error
 
 
 def follow(place: Any) -> None:
-    """Sets the session's place in the source. Within numba's code the session stays at the author's call into it."""
+    """Sets the session's place in the source. For a place in numba's code, the session keeps the place of the author's
+    call."""
     if not is_numbas(place.filename):
         session.file, session.line, session.span = place.filename, place.line, getattr(place, "span", None)
 
 
 def record_failure(error: Exception, function: Any, notes: int) -> None:
-    """Records why a function could not be compiled. ``notes`` is the number of notes before its compilation."""
+    """Records why a function could not be compiled. ``notes`` is the number of notes that existed before its
+    compilation."""
     failure = getattr(error, "failure", None)
     text = str(error)
     if failure is None or not failure.notes or any(word in text for word in _OF_TRY):
@@ -256,7 +262,7 @@ def record_failure(error: Exception, function: Any, notes: int) -> None:
     if failure is None:
         place = getattr(error, "loc", None)
         if place is None or place.line <= 0:
-            # During lowering the session follows the function.
+            # During lowering, the session has the place of the current instruction.
             place = Place(session.file, session.line)
             place.span = session.span
         failure = _failure(place, text, tuple(session.notes[notes:]))
@@ -267,14 +273,14 @@ _OF_TRY = ("set_try_status", "exception_match")
 
 
 def _is_early(error: Exception, failure: Failure | None, text: str) -> bool:
-    """Returns whether a function was refused before type inference, or for a ``try``, which typing ignores."""
+    """Returns whether a function was refused before type inference, or for a ``try``, which type inference ignores."""
     untyped = failure is None and not isinstance(error, errors.TypingError | errors.LoweringError)
     return untyped or not session.line or any(word in text for word in _OF_TRY)
 
 
 def _of_constraint(place: Any, error: Exception, causes: int) -> Failure:
-    """Returns why a constraint failed: inside the function that it calls if that is at least as near to the author as
-    the constraint, else here."""
+    """Returns why a constraint failed. The cause is the first failure inside the function that the constraint calls,
+    unless that function is farther from the kernel's author, by ``_rank``, than the constraint."""
     own = _failure(place, str(error), tuple(session.notes))
     inner = session.failures[causes] if len(session.failures) > causes else None
     if inner is None:
@@ -318,6 +324,7 @@ def replace_passes(passes: list[tuple[Any, str]]) -> list[tuple[Any, str]]:
             kind = TranslateBytecode
         elif kind is typed_passes.NopythonTypeInference:
             result.append((CheckNames, "check the names from outside"))
+            result.append((FoldIntegers, "compute with known integers"))
         result.append((kind, text))
         if kind is typed_passes.NopythonTypeInference:
             result.append((CheckReferences, "check what is bound to the names of references"))

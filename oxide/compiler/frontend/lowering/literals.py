@@ -1,10 +1,11 @@
-"""Literals of typed kernels: Python's floats, and its integers where they meet floats, take the type that they meet.
+"""Literals of typed kernels: a literal takes the type of a typed float that it *meets* as an operand of one operation.
 
-The rule is NumPy 2's for Python scalars (NEP 50). A Python float is *open*: ``0.5 * x[i]`` of an f32 is an f32, and so
-is an accumulator that begins as ``0.0`` and then holds f32. The type is numba's type of a value in the kernel, so the
-rule follows variables, calls and loops. Numbers that are still open are f64: they are computed with Python's precision
-and rounded once, where they meet a narrower type. An integer literal that meets a float takes the float's type.
-Integers among themselves keep their own rule, of 64 bits. Kernels in numba-cuda's vocabulary keep numba's rule.
+The rule is NumPy 2's for Python scalars (NEP 50). A Python float is *open* until then: ``0.5 * x[i]`` is an f32 if
+``x[i]`` is, and so is an accumulator that begins as ``0.0`` and then holds f32. Open floats have a numba type of their
+own, so the rule follows variables, calls and loops. Numbers that are still open are f64: they are computed with
+Python's precision and rounded once, where they meet a narrower type. An integer literal that meets a float takes the
+float's type. Integers among themselves keep their own rule, of 64 bits. Kernels in numba-cuda's vocabulary keep numba's
+rule.
 """
 
 from __future__ import annotations
@@ -42,9 +43,11 @@ class OpenFloatModel(core_models.FloatModel):  # type: ignore[misc]
 
 
 def literal_arguments(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Returns the types that the arguments of an operation are converted to: literals take the type that they meet.
+    """Returns the types that the arguments of an operation are converted to. Literals take the type of the typed floats
+    among the arguments.
 
-    Arguments of other calls than arithmetic are returned with open floats as f64."""
+    If the function is not arithmetic, open floats become f64.
+    """
     if not any(isinstance(argument, OpenFloat | types.IntegerLiteral) for argument in args):
         return args
     if any(isinstance(argument, types.Complex) for argument in args):
@@ -64,7 +67,8 @@ def literal_arguments(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def open_result(function: Any, args: tuple[Any, ...], resolved: Any) -> Any:
-    """Returns the signature of an operation on literals alone, whose result is open too. ``resolved`` for others."""
+    """Returns the signature of an operation on literals alone whose result is an open float. Returns ``resolved`` for
+    any other operation."""
     key = getattr(function, "typing_key", function)
     if (
         resolved is None
@@ -78,7 +82,7 @@ def open_result(function: Any, args: tuple[Any, ...], resolved: Any) -> Any:
 
 
 def unify_literals(first: Any, second: Any) -> Any:
-    """Returns the type of a name that is a literal in one place and a float in another. None for other pairs."""
+    """Returns the type of a name to which a literal and a float are assigned. None for other pairs of types."""
     for literal, other in ((first, second), (second, first)):
         if isinstance(literal, OpenFloat):
             if isinstance(other, types.Float | HalfType):
@@ -119,7 +123,8 @@ def _is_of_math(key: Any) -> bool:
 
 
 def _takes_open(function: Any) -> bool:
-    """Returns whether open floats stay open in a call: of a function of the author's, and in making a tuple."""
+    """Returns whether arguments that are open floats stay open: in calls of functions that the author wrote, and in
+    tuples."""
     return isinstance(function, types.Dispatcher) or not isinstance(function, types.Callable)
 
 

@@ -36,7 +36,7 @@ def _register(
     takes: str | None = None,
 ) -> None:
     """Registers a function of ``count`` arguments. ``typed`` maps their types to a signature, or to None. ``takes``
-    describes the arguments in words where other numbers of arguments are registered elsewhere."""
+    describes the arguments in words, for a function whose other numbers of arguments are registered elsewhere."""
     takes = takes or f"{count} argument{'s' * (count != 1)}"
 
     @typing_registry.register_global(function)
@@ -59,13 +59,14 @@ def call(builder: Any, name: str, result: Any, *arguments: Any) -> Any:
 
 
 def call_of_floats(builder: Any, name: str, *arguments: Any) -> Any:
-    """Calls libdevice's function for floats or doubles, by the type of the arguments, which is also the result's."""
+    """Calls libdevice's function of floats or of doubles, by the type of the first argument. The result has the same
+    type."""
     kind = arguments[0].type
     return call(builder, f"__nv_{name}{'f' if kind == ir.FloatType() else ''}", kind, *arguments)
 
 
 def plain(args: Iterable[Any]) -> tuple[Any, ...]:
-    """Returns the types of arguments with literal types replaced by plain ones."""
+    """Returns the types of arguments, with each literal type replaced by the type of its value."""
     return tuple(types.unliteral(argument) for argument in args)
 
 
@@ -258,8 +259,9 @@ def power_arguments(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
     """Returns the types that the arguments of a power are converted to.
 
     An f32 to the power of an integer is an f32; numba would compute in f64. With an f64 base an unsigned exponent
-    becomes an f64. A constant exponent of ``**`` stays, because numba turns it into products. A negative constant
-    exponent of an integer is refused: the result could only be 0, 1 or -1."""
+    becomes an f64. A constant exponent of ``**`` stays a constant, because numba turns it into products. A negative
+    constant exponent of an integer is refused: the result could only be 0, 1 or -1.
+    """
     key = getattr(function, "typing_key", function)
     if len(args) != 2 or key not in _POWERS:
         return args

@@ -33,7 +33,7 @@ _twins: WeakTable[Any, dict[tuple[bool, bool, bool], Any]] = WeakTable()
 
 class ContextDispatcher(CUDADispatcher):  # type: ignore[misc]
     """A dispatcher whose functions are compiled in oxide's contexts. They are removed from these contexts when the
-    dispatcher is dropped; numba-cuda would look for them in its own."""
+    dispatcher is dropped; numba-cuda's own dispatcher would look for them in numba-cuda's contexts."""
 
     def _make_finalizer(self) -> Callable[[], None]:
         overloads = self.overloads
@@ -68,7 +68,8 @@ class NumbaDispatcher(ContextDispatcher):
 
 
 def twin_of(value: Any) -> Any:
-    """Returns the value that a kernel uses for ``value``: the twin of a dispatcher of numba's, or ``value`` itself."""
+    """Returns the value that a kernel uses for ``value``: its twin if it is a dispatcher of numba's, else ``value``
+    itself."""
     if isinstance(value, CUDADispatcher):
         if type(value) is not CUDADispatcher:
             return value
@@ -87,7 +88,8 @@ def twin_of(value: Any) -> Any:
 
 
 def _read(function: Any) -> Any:
-    """Returns a function as numba reads it."""
+    """Returns the form of a function that numba compiles: as written, with conveniences rewritten, or with numbered
+    nodes."""
     if session.numba_style:
         return as_written(function)
     return plain(function) if session.typings is None else session.typings.numbered(function)
@@ -95,10 +97,12 @@ def _read(function: Any) -> Any:
 
 @contextmanager
 def compiled_with(compile_function: CompileFunction) -> Iterator[None]:
-    """Makes every dispatcher of numba's compile with ``compile_function``, or refuse if ``session.overloads`` is off.
+    """Makes every numba dispatcher compile with ``compile_function``. If ``session.overloads`` is off, it refuses to
+    compile.
 
-    Also makes numba read every function, inlined ones too, as written in its file. numba holds its compiler lock while
-    it types a function, so no other thread sees the change."""
+    Also makes numba compile the form of each function that ``_read`` returns, even of inlined functions. numba holds
+    its compiler lock while it types a function, so no other thread sees the change.
+    """
 
     def compile_device(dispatcher: Any, args: tuple[Any, ...], return_type: Any = None) -> Any:
         if not session.overloads:

@@ -1,7 +1,8 @@
 """numba-cuda's float16: ``cuda.fp16`` and its operators, computed in f32 and rounded after each step.
 
-numba-cuda lowers them to calls of CUDA C++ functions, which NVRTC compiles and its linker links. f32 has more than
-twice the precision of f16, so rounding a sum, product, quotient or root twice gives the same result as rounding once.
+numba-cuda lowers these operations to calls of CUDA C++ functions, which NVRTC compiles and a linker links. f32 has more
+than twice the precision of f16, so rounding a sum, product, quotient or root twice gives the same result as rounding
+once.
 """
 
 from __future__ import annotations
@@ -179,4 +180,4 @@ CONVERSIONS: dict[str, Any] = {
         for bits in (8, 16, 32, 64)
     },
 }
-"""Lowerings of the conversions of an f16, by their PTX, to calls that both back ends define."""
+"""Maps the inline PTX of each conversion of an f16 to a lowering that calls functions of both back ends."""

@@ -1,9 +1,9 @@
 """Lowers numba-cuda's own functions to primitives that both of oxide's back ends define.
 
 numba-cuda lowers ``cuda.syncthreads()``, ``cuda.shfl_sync(…)`` and similar functions to NVVM intrinsics and inline PTX,
-through templates, intrinsics and overloads. All of them end in ``builder.call``. They are intercepted there, while the
-line being lowered is still known, so that a fault can name it. Arrays in shared and local memory have a lowering of
-their own: numba-cuda places shared arrays in its own globals and asks libNVVM for the size of an element.
+through templates, intrinsics and overloads. All of these call ``builder.call``, and the calls are intercepted there:
+the line being lowered is still known then, so that a fault can name it. Arrays in shared and local memory have a
+lowering of their own: numba-cuda places shared arrays in its own globals and asks libNVVM for the size of an element.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ _SEQUENTIALLY_CONSISTENT = 4
 
 
 def word_arguments(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Returns the types that the arguments of ``cuda.brev`` are converted to. numba-cuda has it only for unsigned
-    words, and takes the lower half of an int64."""
+    """Returns the types that the arguments of ``cuda.brev`` are converted to. numba-cuda defines it only for unsigned
+    words, and uses only the lower half of an int64."""
     if getattr(function, "typing_key", None) is cuda.brev and args and types.unliteral(args[0]) == types.int64:
         return (types.uint64, *args[1:])
     return args
@@ -161,7 +161,8 @@ def _atomic(operation: str) -> Any:
 
 
 def _extreme(operation: str) -> Any:
-    """Lowers ``atomic.max`` and ``min`` of floats: a NaN in memory stays, and a NaN operand changes nothing."""
+    """Returns a lowering of ``atomic.max`` or ``atomic.min`` of floats: a NaN in memory stays, and a NaN operand has no
+    effect."""
 
     def lower(builder: Any, pointer: Any, value: Any) -> Any:
         nothing = value.type(-math.inf if operation == "fmaximum" else math.inf)
@@ -181,7 +182,8 @@ def _grid_sync(builder: Any, grid: Any, flags: Any) -> Any:
 
 
 class GridGroupSync(AbstractTemplate):  # type: ignore[misc]
-    """``this_grid().sync()``, lowered at each call. numba-cuda's own is compiled once for all calls."""
+    """``this_grid().sync()``, lowered at each call, because the fault site is that of the call. numba-cuda's own
+    function is compiled once for all calls."""
 
     key = "oxide.grid_group.sync"
 
@@ -195,7 +197,7 @@ def _lower_grid_group_sync(context: Any, builder: Any, sig: Any, args: Any) -> A
 
 
 def _named(name: str, result: Any) -> Any:
-    """Returns a lowering to a call of ``name``, which both back ends define."""
+    """Returns a lowering that emits a call of ``name``, which both back ends define."""
 
     def lower(builder: Any, *args: Any) -> Any:
         return call_primitive(builder, result, name, args)

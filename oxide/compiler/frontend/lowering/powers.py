@@ -1,6 +1,6 @@
 """Powers of integers, modulo 2**64, like every product of integers.
 
-numba's own compute large exponents through floats, and return -2**63 for a negative power of 0. Here a negative
+numba computes powers with large exponents through floats, and returns -2**63 for a negative power of 0. Here a negative
 exponent gives the fraction truncated towards 0. A negative power of 0 is undefined and gives 0, because nothing raises
 in a kernel. Kernels in numba-cuda's own vocabulary keep numba-cuda's behaviour.
 """

@@ -20,6 +20,6 @@ def call_primitive(builder: Any, result: Any, name: str, arguments: tuple[Any, .
 
 
 def site(builder: Any, what: str, assertion: str | None = None, axis: int | None = None, axes: int = 1) -> Any:
-    """Returns the number of the place being lowered, which accesses ``what`` or makes an assertion. It is a call that
-    ``compiler.ir`` resolves once all sites of the kernel are known."""
+    """Returns the fault site number of the place being lowered, which accesses ``what`` or makes an assertion. The
+    value is a call that ``compiler.ir`` replaces by the number once all sites of the kernel are known."""
     return call_primitive(builder, _SITE, f"oxide.site.{site_number(what, assertion, axis, axes)}", ())

@@ -190,7 +190,7 @@ def _dispatcher(typing_context: Any, function: DeviceFunction[..., Any]) -> Any:
 def call_device_function(
     context: Any, builder: Any, function: DeviceFunction[..., Any], kinds: tuple[Any, ...], args: Any
 ) -> Any:
-    """Calls a device function such as those above, compiled for the argument types ``kinds``."""
+    """Calls a device function, compiled for the argument types ``kinds``."""
     dispatcher = _dispatcher(context.typing_context, function)
     called = context.get_function(types.Dispatcher(dispatcher), dispatcher.compile_device(kinds).signature)
     return called(builder, args)
@@ -199,7 +199,8 @@ def call_device_function(
 def _whole(
     function: Any, unsigned: DeviceFunction[..., Any], signed: DeviceFunction[..., Any], count: int, more: bool = False
 ) -> None:
-    """Registers a function of ``count`` integers. With ``more`` it takes further ones, folded in from left to right."""
+    """Registers a function of ``count`` integers. With ``more``, it takes further integers, folded in from left to
+    right."""
 
     def typed(context: Any, args: tuple[Any, ...]) -> Any:
         shown = f"math.{function.__name__}"
@@ -307,7 +308,7 @@ _register(math.hypot, _type_hypotenuse, _lower_hypotenuse)
 
 
 def _tuples(shown: str, args: tuple[Any, ...]) -> bool:
-    """Returns whether the arguments are two tuples of numbers of equal length. Notes it if not."""
+    """Returns whether the arguments are two tuples of numbers of equal length. If not, adds a note."""
     fine = len(args) == 2 and all(isinstance(argument, types.BaseTuple) for argument in args)
     if fine and len(args[0]) == len(args[1]) > 0 and floating(plain((*args[0], *args[1]))) is not None:
         return True

@@ -1,9 +1,10 @@
 """Python's ``min`` and ``max`` of floats, and ``//`` and ``%`` of integers, where numba-cuda differs from Python.
 
-Python's ``max(a, b)`` is a unless b is greater. So ``max(x, 0.0)`` of a NaN is that NaN, and a relu hides no fault.
-numba-cuda uses libdevice's ``fmax``, which returns the number. The least integer ``// -1`` wraps, as every sum does;
-numba returns 0. A ``u64`` and a signed integer, which numba divides as floats, are divided by Python's rules, with the
-results modulo 2**64 as an ``i64``. Kernels in numba-cuda's own vocabulary keep numba-cuda's behaviour.
+Python's ``max(a, b)`` returns ``a`` unless ``b`` is greater. So ``max(x, 0.0)`` is NaN if ``x`` is, and a relu hides no
+NaN. numba-cuda uses libdevice's ``fmax``, which returns the operand that is no NaN. The least integer ``// -1`` wraps,
+as every sum does; numba returns 0. A ``u64`` and a signed integer are divided as integers by Python's rules, with the
+result modulo 2**64 as an ``i64``; numba divides them as floats. Kernels in numba-cuda's own vocabulary keep
+numba-cuda's behaviour.
 """
 
 from __future__ import annotations
@@ -36,11 +37,12 @@ def _lower_extreme(function: Any) -> Any:
 
 
 def _is_beyond(builder: Any, comparison: str, second: Any, first: Any) -> Any:
-    """Returns whether ``second`` is ``<`` or ``>`` than ``first``.
+    """Returns whether ``second`` is less or greater than ``first``; ``comparison`` is ``<`` or ``>``.
 
-    A comparison with zero is written with the smallest number, which is the same. LLVM 22 would make a minimum of the
-    comparison and the selection, and of widened numbers the selection of the opposite comparison. Both give the wrong
-    zero."""
+    A comparison with zero is emitted as the equivalent comparison with the smallest number above or below zero.
+    Otherwise LLVM 22 would replace the comparison and the selection after it by a minimum or maximum, or for widened
+    numbers by a selection with the opposite comparison. Both may return the wrong zero.
+    """
     if _is_zero(first):
         tiny = ir.Constant(first.type, _SMALLEST[str(first.type)] if comparison == ">" else -_SMALLEST[str(first.type)])
         return builder.fcmp_ordered(f"{comparison}=", second, tiny)

@@ -141,8 +141,8 @@ def _iterations(context: Any, builder: Any, kind: Any, state: Any) -> Any:
 
 
 def _several(builder: Any, some: Any, low: Any, high: Any, size: Any) -> Any:
-    """Returns the number of iterations from ``low`` up to ``high`` in steps of the unsigned ``size``; 0 if not
-    ``some``."""
+    """Returns the number of iterations from ``low`` up to ``high`` in steps of the unsigned ``size``. Returns 0 if
+    ``some`` is false."""
     last = builder.udiv(builder.sub(builder.sub(high, low), _ONE), size)
     return builder.select(some, _call(builder, "umin", builder.add(last, _ONE), _LARGEST), _ZERO)
 

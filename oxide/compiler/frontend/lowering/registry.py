@@ -25,8 +25,8 @@ lowering_registry = LoweringRegistry("oxide")
 
 @dataclass(slots=True)
 class Session:
-    """The state of one run of the front end: its options, the place being lowered, and the errors of typing in the
-    user's terms. With ``located`` each memory access carries its place in the source, for the sanitizer."""
+    """The state of one run of the front end: its options, the place being lowered, and the notes and failures of the
+    typing. With ``located``, each memory access carries its place in the source, for the sanitizer."""
 
     file: str = ""
     line: int = 0
@@ -41,31 +41,32 @@ class Session:
     located: bool = False
     notes: list[str] = field(default_factory=list)
     constants: Mapping[int, str] = field(default_factory=dict)
-    """The kernel's names for the arrays outside it, by ``id``."""
+    """The kernel's name for each array outside it, by the array's ``id``."""
     typings: Any = None
-    """The ``Typings`` that types are kept in for the interpreter, or None."""
+    """The ``Typings`` that records types for the interpreter, or None."""
     dispatchers: dict[int, Any] = field(default_factory=dict)
-    """The dispatchers of device functions while types are kept: each kernel then has its own."""
+    """The dispatchers of device functions while types are recorded. Each kernel then has its own dispatchers."""
     failures: list[Failure] = field(default_factory=list)
     """Failures to compile functions, the innermost first."""
     widenings: list[Widening] = field(default_factory=list)
-    """The wider arithmetic of the function that is being compiled."""
+    """The arithmetic wider than its operands in the function that is being compiled."""
 
 
 session = Session()
 
 sites: list[FaultSite] = []
-"""Every access and assert ever lowered. The index here is its number, until ``compiler.ir`` renumbers a kernel's."""
+"""Every access and assert that was ever lowered. Its index is its site number, until ``compiler.ir`` renumbers the
+sites of a kernel."""
 
 array_places: dict[int, SourcePlace] = {}
-"""The declaration of each static shared and each local array ever lowered, by the number in its name."""
+"""The source place of each static shared and each local array that was ever lowered, by the number in its name."""
 
 _numbers: dict[FaultSite, int] = {}
 
 
 def site_number(parameter: str, assertion: str | None = None, axis: int | None = None, axes: int = 1) -> int:
-    """Returns the number of the access to ``parameter``, or of the ``assert``, that is being lowered. For an
-    access of several ``axes``, ``axis`` is the one that is checked."""
+    """Returns the site number of the access to ``parameter``, or of the ``assert``, that is being lowered. For an
+    access of several ``axes``, ``axis`` is the axis that is checked."""
     site = FaultSite(parameter, session.file, session.line, assertion, axis, axes)
     if site not in _numbers:
         _numbers[site] = len(sites)
@@ -91,5 +92,6 @@ def first_parameters(function: Any, count: int) -> inspect.Signature:
 
 
 def proxy(context: Any, builder: Any, kind: Any, value: Any = None) -> Any:
-    """Returns access by name to the members of a structure: of ``value``, or of a new structure without a value."""
+    """Returns an object whose attributes are the members of a structure: of ``value``, or of a new structure if
+    ``value`` is None."""
     return cgutils.create_struct_proxy(kind)(context, builder, value)

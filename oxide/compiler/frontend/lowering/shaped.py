@@ -1,4 +1,4 @@
-"""Slices of two and three axes: ``Slice2``, ``DisjointSlice2``, ``AtomicSlice2`` and the same of three.
+"""Slices of two and three axes: ``Slice2``, ``DisjointSlice2``, ``AtomicSlice2``, ``Slice3`` and so on.
 
 Such a slice is a pointer and the length of each axis, also as a kernel parameter. ``a[row, col]`` is one check for each
 axis and one access at ``row * cols + col``, which cannot wrap once the checks hold: the number of elements fits.
@@ -42,7 +42,8 @@ class ShapedSliceType(types.Type):  # type: ignore[misc]
     """A slice of ``ndim`` axes of the kernel parameter ``parameter``.
 
     ``kind`` is ``"slice"``, ``"disjoint"``, ``"atomic"``, ``"scatter"``, ``"unchecked"``, ``"unchecked_mut"``,
-    ``"streaming"`` or ``"streaming_mut"``. ``tile`` holds the sides of its layout's tiles; it is () without one."""
+    ``"streaming"`` or ``"streaming_mut"``. ``tile`` holds the sides of its layout's tiles; it is () without a layout.
+    """
 
     def __init__(self, kind: str, dtype: Any, ndim: int, parameter: str, tile: tuple[int, ...] = ()) -> None:
         self.kind = kind
@@ -65,7 +66,7 @@ class ShapedSliceType(types.Type):  # type: ignore[misc]
 
     @property
     def flat(self) -> SliceType:
-        """The slice of all elements in row-major order."""
+        """Returns the type of the slice of all elements in row-major order."""
         return SliceType(self.dtype, self.mutable, self.parameter, self.tile)
 
     def is_like(self, other: ShapedSliceType) -> bool:
@@ -188,7 +189,8 @@ def _note_vectors_only(kind: ShapedSliceType) -> None:
 
 
 def check_indices(kind: ShapedSliceType, index: Any) -> bool:
-    """Returns whether the type of an index fits a slice: an integer for each axis. Notes why if not."""
+    """Returns whether the type of an index fits a slice: an integer for each axis. If not, adds a note with the
+    reason."""
     if isinstance(index, types.Optional):
         return False  # numba tries again without the None
     name, parts = kind.parameter, list(index) if isinstance(index, types.BaseTuple) else [index]
@@ -225,7 +227,7 @@ def element_of(
 
 
 def axes_inside(builder: Any, kind: Any, places: list[tuple[Any, Any]]) -> Any:
-    """Returns whether each index is within its axis. The first that is outside is reported."""
+    """Returns whether each index is within its axis. If not, reports the first axis whose index is outside."""
     return axes_in_bounds(builder, places, axis_sites(builder, kind.parameter, kind.ndim))
 
 
@@ -359,7 +361,7 @@ def _lower_get_mut(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         ref.length = proxy(context, builder, kind.flat, _lower_flat(context, builder, kind, args[0])).length
         ref.site = site(builder, kind.parameter)
         return ref._getvalue()
-    # No two threads of a launch of two axes have the same row and column, whatever the width that they agreed on.
+    # The launch has two axes, so no two threads have the same row and column. The width of the index does not matter.
     ref.row, ref.col = global_index(builder, "y"), global_index(builder, "x")
     ref.rows, ref.cols = cgutils.unpack_tuple(builder, view.shape)
     ref.row_site, ref.col_site = axis_sites(builder, kind.parameter, kind.ndim)
@@ -398,7 +400,7 @@ class PlaceRefAttributes(AttributeTemplate):  # type: ignore[misc]
 
 
 def _place(builder: Any, ref: Any) -> tuple[Any, Any]:
-    """Returns whether a Ref's element is inside, and its offset."""
+    """Returns whether a Ref's element is in bounds, and the element's offset. A fault is recorded if it is not."""
     places = [(ref.row, ref.rows), (ref.col, ref.cols)]
     inside = axes_in_bounds(builder, places, [ref.row_site, ref.col_site])
     return inside, builder.add(builder.mul(ref.row, ref.cols), ref.col)
@@ -426,7 +428,8 @@ def _lower_ref_set(context: Any, builder: Any, sig: Any, args: Any) -> None:
 
 def _lower_tiled(lower: Any) -> Any:
     def lower_flat(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        """Lowers a tile as one of the flat slice. Its rows are as wide as the slice's own."""
+        """Lowers a tile as a tile of the flat slice. The width of its rows is that of the slice, not that of the
+        index."""
         kind, index_type = sig.args
         index = args[1]
         if isinstance(index_type, GridIndexType) and kind.ndim == 2:

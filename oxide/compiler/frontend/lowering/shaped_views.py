@@ -80,7 +80,7 @@ def _lower_column(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 
 
 def _line(context: Any, builder: Any, sig: Any, index: Any, length: Any, axis: int) -> Any:
-    """Returns a row or column without its elements: its validity and its report."""
+    """Returns the view of a row or column with its validity and its fault report, but without its data and count."""
     view = proxy(context, builder, sig.return_type)
     view.valid = builder.icmp_unsigned("<", index, length)
     view.bad_index, view.bad_length = index, length
@@ -111,7 +111,8 @@ def _matrix(context: Any, builder: Any, sig: Any, args: Any) -> tuple[Any, list[
 
 
 def _within(builder: Any, first: Any, count: Any, length: Any) -> Any:
-    """Returns whether ``[first, first + count)`` is within an axis, whose length is not negative, without a sum."""
+    """Returns whether ``[first, first + count)`` is within an axis, computed without the sum, which may overflow. The
+    length of the axis must not be negative."""
     return builder.and_(
         builder.icmp_unsigned("<=", count, length),
         builder.icmp_unsigned("<=", first, builder.sub(length, count)),

@@ -2,7 +2,8 @@
 
 The shape is in the type, so an array is one pointer, in a kernel's variables and in a device function's parameters.
 Each back end places shared memory: a call ``oxide.shared.static.<number>.<bytes>.<alignment>`` returns its address.
-Every axis of an index is checked against its own length, because a[0, 20] of a 16 by 16 array is inside the memory.
+Every axis of an index is checked against its own length, because ``a[0, 20]`` of a 16 by 16 array is inside the array's
+memory.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ def static_memory(builder: Any, size: int, alignment: int) -> Any:
 
 
 def _number() -> int:
-    """Returns a new number for the array being lowered, and records the array's place in the source under it."""
+    """Returns a new number for the array being lowered, and records the array's place in the source by this number."""
     number = next(_numbers)
     array_places[number] = session.file, session.line, session.span
     return number
@@ -215,7 +216,7 @@ def _lower_setitem(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 
 
 def check_index(kind: Any, index: Any) -> bool:
-    """Returns whether the type of an index fits an array. Notes why if not."""
+    """Returns whether the type of an index fits an array. If not, adds a note with the reason."""
     parts = list(index) if isinstance(index, types.BaseTuple) else [index]
     shown = kind.shown
     if len(parts) != kind.ndim:
@@ -229,8 +230,8 @@ def check_index(kind: Any, index: Any) -> bool:
 
 
 def check_value(dtype: Any, value: Any) -> bool:
-    """Returns whether a value may be stored as ``dtype``: a float in an integer would lose its fraction. Notes why if
-    not."""
+    """Returns whether a value may be stored as ``dtype``: a float in an integer would lose its fraction. If not, adds a
+    note with the reason."""
     why = conversion_problem(dtype, value)
     if why is not None:
         note(f"the element is {display(dtype)} and {why}")
@@ -238,7 +239,7 @@ def check_value(dtype: Any, value: Any) -> bool:
 
 
 def locate(context: Any, builder: Any, kind: Any, index_type: Any, index: Any) -> tuple[Any, Any]:
-    """Returns whether an index is inside, checked axis by axis, and the element's offset in row-major order."""
+    """Returns whether an index is in bounds, checked axis by axis, and the element's offset in row-major order."""
     if isinstance(index_type, types.BaseTuple):
         parts = [
             element_index(builder, part_type, part)

@@ -143,9 +143,10 @@ class SliceGetItem(AbstractTemplate):  # type: ignore[misc]
 
 
 def refuse_from_the_end(kind: Any, index: Any) -> None:
-    """Refuses a constant negative index of an oxide array. It would be outside, where Python counts from the end."""
+    """Refuses a constant negative index of an oxide array. Python would count from the end, but in a kernel it is out
+    of bounds."""
     if getattr(kind, "mutable", False):
-        return  # it takes no integer at all
+        return  # its index is no integer
     array = getattr(kind, "parameter", None) or getattr(kind, "shown", None)
     parts = index if isinstance(index, tuple) else (index,)
     for axis, part in enumerate(parts):
@@ -269,7 +270,7 @@ class GetMut(AbstractTemplate):  # type: ignore[misc]
 
 
 def takes_thread_index(name: str, args: tuple[Any, ...], kws: Any) -> bool:
-    """Returns whether a call has one ``ThreadIndex`` and nothing else. Notes why if not."""
+    """Returns whether a call has one ``ThreadIndex`` and no other argument. If not, adds a note with the reason."""
     if len(args) != 1 or kws:
         note(f"{name} takes one ThreadIndex")
         return False
@@ -343,9 +344,11 @@ def _lower_ref_set(context: Any, builder: Any, sig: Any, args: Any) -> None:
 
 
 def check_store(ref: Any, value: Any) -> None:
-    """Refuses a value that ``ref.value = …`` cannot take, with a note: a float, say, would lose its fraction.
+    """Refuses a value that ``ref.value = …`` cannot take, such as a float for an integer, which would lose its
+    fraction.
 
-    Raises ``TypingError``."""
+    Adds a note and raises ``TypingError``.
+    """
     why = conversion_problem(ref.dtype, value)
     if why is not None:
         note(f"the element is {display(ref.dtype)} and {why}")
@@ -368,13 +371,13 @@ def element_index(builder: Any, kind: Any, value: Any) -> Any:
 
 
 def in_bounds(builder: Any, index: Any, length: Any, place: Any) -> Any:
-    """Returns whether an index is in [0, length). Otherwise a fault of the site ``place`` is recorded."""
+    """Returns whether an index is in [0, length). If it is not, a fault of the site ``place`` is recorded."""
     return call_primitive(builder, ir.IntType(1), bounds_check(1), (index, length, place))
 
 
 def axes_in_bounds(builder: Any, axes: Sequence[tuple[Any, Any]], places: Sequence[Any]) -> Any:
-    """Returns whether each axis's index is in [0, length). Otherwise a fault of the first axis that is outside is
-    recorded, with the indices and lengths of all. ``places`` are the sites of the axes."""
+    """Returns whether the index of each axis is in [0, length). If one is not, a fault of the first such axis is
+    recorded, with the indices and lengths of all axes. ``places`` are the sites of the axes."""
     inside = None
     for axis, place in enumerate(places):
         others = [word for other, pair in enumerate(axes) if other != axis for word in pair]

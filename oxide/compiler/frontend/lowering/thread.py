@@ -1,8 +1,8 @@
 """``ThreadIndex`` and the thread's coordinates.
 
-A ``ThreadIndex`` is an ``i64``; that of ``index_2d`` also carries the width. ``index_2d`` may return None, which is -1:
-a negative index is outside every slice. The numbers come from numba-cuda's special register intrinsics, which each
-back end defines.
+A ``ThreadIndex`` is an ``i64``; an index of ``index_2d`` also carries the width. ``index_2d`` may return None, which is
+-1: a negative index is outside every slice. The coordinates come from numba-cuda's special register intrinsics, which
+each back end defines.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """``TileRef`` and ``MatrixTileRef``: a thread's tile of a ``DisjointSlice`` with a layout.
 
-A whole tile carries a pointer to its first element and, like a ``Ref``, an index and a limit. The test for None and
-the check of an access are the same comparison, so LLVM drops the check where the program has tested the tile. A
-remainder carries its size, which is 0 if it is None. A position is compared with the tile's size. The size of a whole
-tile is a constant, so LLVM removes the comparison for a constant position and in a loop over the tile.
+A whole tile carries a pointer to its first element and, like a ``Ref``, an index and a limit. The test for None and the
+check of an access are the same comparison, so LLVM drops the check where the program has tested the tile. A remainder
+carries its size, and the size 0 means None. A position is compared with the tile's size. The size of a whole tile is a
+constant, so LLVM removes the comparison for a constant position and in a loop over the tile.
 
 No overflow goes undetected. With ``Tiles(n)`` the thread's index is compared with the number of whole tiles before it
-is multiplied. With ``RowMajorTiles(r, c)`` index_2d has bounded rows by 2**26 and the width by 2**36, and sides are at
-most 2**16. Only the product for the end of the tile's last row could exceed 63 bits; it is computed with an overflow
-bit.
+is multiplied. With ``RowMajorTiles(r, c)``, ``index_2d`` bounds rows by 2**26 and the width by 2**36, and the sides of
+tiles are at most 2**16. Only the product for the end of the tile's last row could exceed 63 bits; it is computed with
+an overflow bit.
 """
 
 from __future__ import annotations
@@ -139,7 +139,8 @@ def lower_get_tile(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 
 @lowering_registry.lower("oxide.slice.get_remainder", SliceType, ThreadIndexType)
 def lower_get_remainder(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    """Returns what there is of this thread's tile, if the tile is not whole."""
+    """Returns the part of this thread's tile that is inside the output. None if the whole tile is inside, or no part of
+    it."""
     output, kind = sig.args[0], sig.return_type
     whole = proxy(context, builder, output, args[0])
     tile = proxy(context, builder, kind)
@@ -159,13 +160,13 @@ def lower_get_remainder(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         width = proxy(context, builder, sig.args[1], args[1]).width
         row = builder.mul(global_index(builder, "y"), rows)
         col = builder.mul(global_index(builder, "x"), cols)
-        # With a width of 0 index_2d gives no index, and the quotient is not used.
+        # With a width of 0, index_2d returns None, and the quotient is not used.
         divisor = builder.select(builder.icmp_signed("==", width, _ZERO), _ONE, width)
         height = _rest(builder, builder.udiv(whole.length, divisor), row, rows)
         breadth = _rest(builder, width, col, cols)
         some = builder.and_(builder.icmp_signed(">", height, _ZERO), builder.icmp_signed(">", breadth, _ZERO))
         short = builder.or_(builder.icmp_signed("<", height, rows), builder.icmp_signed("<", breadth, cols))
-        # None wherever index_2d gives None: the column is not below the width, or the row not below the height.
+        # Also None if index_2d returned None: the column is then not below the width, or the row not below the height.
         there = builder.and_(some, short)
         tile.rows = builder.select(there, height, _ZERO)
         tile.cols = builder.select(there, breadth, _ZERO)
@@ -183,8 +184,8 @@ def _rest(builder: Any, length: Any, first: Any, most: Any) -> Any:
 
 
 def _assume_aligned(context: Any, builder: Any, kind: Any, data: Any) -> None:
-    """Tells LLVM the alignment that each launch has checked (``Parameter.alignment``), so that tiles are moved as
-    vectors."""
+    """Tells LLVM the alignment that each launch has checked (``Parameter.alignment``), so that tiles are loaded and
+    stored as vectors."""
     size = context.get_abi_sizeof(context.get_data_type(kind.dtype))
     alignment = alignment_of(kind.tile, size)
     if alignment > size:
@@ -288,7 +289,7 @@ def _lower_setitem(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 
 
 def _locate(builder: Any, kind: Any, tile: Any, position_type: Any, position: Any) -> tuple[Any, Any]:
-    """Returns whether a position is inside, and its offset from the tile's first element."""
+    """Returns whether a position is inside the tile, and its offset from the tile's first element."""
     if isinstance(position_type, types.BaseTuple):
         parts = list(zip(position_type, cgutils.unpack_tuple(builder, position), strict=True))
     else:

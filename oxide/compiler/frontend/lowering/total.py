@@ -1,9 +1,9 @@
 """The builder of total arithmetic: each operation on integers, and each conversion to one, is defined for every input.
 
-LLVM may assume that an undefined operation does not happen, and could remove a bounds check on an index that results
-from one. Sums wrap. A shift by too much, a division by zero and a conversion out of range have defined results: the
-builder calls functions whose definitions are in ``compiler/ir/total.py``, unless the operand is a constant that is
-harmless.
+LLVM may assume that an undefined operation does not happen, and could remove a bounds check on an index that such an
+operation computes. Sums wrap. A shift by too much, a division by zero and a conversion out of range have defined
+results: the builder calls functions whose definitions are in ``compiler/ir/total.py``, unless the operand is a constant
+that is harmless.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _total(operation: str) -> Any:
 
 
 def _is_harmless(operation: str, right: Any) -> bool:
-    """Returns whether an operation is defined for a constant right operand and any left one."""
+    """Returns whether an operation with a constant right operand is defined for every left operand."""
     if not isinstance(right, ir.Constant) or not isinstance(right.constant, int):
         return False
     bits = right.type.width

@@ -11,20 +11,20 @@ from numba.cuda.typeconv import Conversion
 from numba.cuda.typing.templates import signature
 from numba.cuda.typing.typeof import typeof_impl
 
+from oxide.language.narrow import FORMATS
 from oxide.language.types import ScalarType
 
 
 class HalfType(types.Number):  # type: ignore[misc]
-    """``f16`` or ``bf16``. numba's own float16 depends on a library in CUDA C++."""
-
-    bitwidth = 16
+    """``f16``, ``bf16``, ``f8e4m3`` or ``f8e5m2``. numba's own float16 depends on a library in CUDA C++."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
+        self.bitwidth = FORMATS[name].bits
 
 
 class OpenFloat(types.Float):  # type: ignore[misc]
-    """The type of a Python float, which has the value of an f64 and takes the type that it meets."""
+    """The type of a Python float: an f64 that takes the type of the first typed float that it meets."""
 
     def __init__(self) -> None:
         types.Number.__init__(self, "open_float")
@@ -46,8 +46,7 @@ NUMBA_TYPES: dict[str, Any] = {
     "u16": types.uint16,
     "u32": types.uint32,
     "u64": types.uint64,
-    "f16": HalfType("f16"),
-    "bf16": HalfType("bf16"),
+    **{name: HalfType(name) for name in FORMATS},
     "f32": types.float32,
     "f64": types.float64,
     "c64": types.complex64,
@@ -97,7 +96,8 @@ def mixed_arguments(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
     NumPy and numba give a float64 here, because no integer type holds both ranges. Kernels compute indices with such
     sums (``m * n + thread.index_2d_col()``), so the result is an ``i64``, like an index: arithmetic modulo 2**64. A
     quotient or remainder in ``i64`` would be wrong, not just wrapped, for numbers from 2**63 on; with a non-negative
-    constant it is computed in ``u64``. ``min`` and ``max`` use ``i64``, so that ``max(n - m, 0)`` works as it reads.
+    constant it is computed in ``u64``. ``min`` and ``max`` use ``i64``, so that ``max(n - m, 0)`` is 0 if ``n`` is less
+    than ``m``.
     """
     plain = [types.unliteral(argument) for argument in args]
     if not _is_mixed(plain):
@@ -113,9 +113,9 @@ def mixed_arguments(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def mixed_signature(function: Any, args: tuple[Any, ...]) -> Any:
-    """Returns the signature of an operation that takes a ``u64`` and a signed integer by their mathematical values: a
-    comparison, or a quotient or remainder that ``mixed_arguments`` has not converted, whose result is an ``i64``. None
-    for any other."""
+    """Returns the signature of an operation that takes a ``u64`` and a signed integer by their mathematical values.
+    That is a comparison, or a quotient or remainder that ``mixed_arguments`` has not converted, whose result is an
+    ``i64``. None for any other operation."""
     plain = [types.unliteral(argument) for argument in args]
     key = getattr(function, "typing_key", function)
     if len(plain) != 2 or not _is_mixed(plain):
@@ -130,7 +130,8 @@ def unary_signature(function: Any, args: tuple[Any, ...]) -> Any:
     """Returns the signature of ``-x``, ``+x``, ``~x`` or ``abs(x)`` of an integer, which keeps its type. None for any
     other operation.
 
-    NumPy keeps the type too. numba widens to the type of an index, and an unsigned result then does not wrap.
+    NumPy keeps the type too. numba would widen the type to that of an index, and an unsigned result would then not
+    wrap.
     """
     plain = [types.unliteral(argument) for argument in args]
     if len(plain) != 1 or not isinstance(plain[0], types.Integer):
@@ -144,13 +145,14 @@ def is_mixed_comparison(function: Any, kinds: tuple[Any, ...]) -> bool:
 
 
 def unify_mixed(first: Any, second: Any) -> Any:
-    """Returns ``i64`` for a name that is a ``u64`` in one place and a signed integer in another. None for other pairs
-    of types."""
+    """Returns ``i64`` for a name to which a ``u64`` and a signed integer are assigned. None for other pairs of
+    types."""
     return types.int64 if _is_mixed([types.unliteral(first), types.unliteral(second)]) else None
 
 
 def lower_mixed_comparison(builder: Any, function: Any, kinds: tuple[Any, ...], left: Any, right: Any) -> Any:
-    """Lowers the comparison of an i64 and a u64: a negative number is less, any other is compared as a u64."""
+    """Lowers the comparison of an i64 and a u64. A negative i64 is less than every u64, and any other i64 is compared
+    as a u64."""
     number = 0 if kinds[0].signed else 1
     signed = (left, right)[number]
     negative = builder.icmp_signed("<", signed, ir.Constant(signed.type, 0))

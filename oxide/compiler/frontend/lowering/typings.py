@@ -1,4 +1,4 @@
-"""Keeps the types that inference found, for the interpreter (``compiler/source/typings.py``).
+"""Records the types that inference found, for the interpreter (``compiler/source/typings.py``).
 
 The functions are numbered (``check/numbering.py``): the line of an instruction is the number of its expression.
 """
@@ -18,7 +18,7 @@ from numba.cuda.core.compiler_machinery import AnalysisPass
 from oxide.compiler.check.numbering import Numbered, numbered
 from oxide.compiler.source.typings import Call, Elements, Signature, TypedFunction
 
-from .complex_numbers import COMPLEX_LITERAL
+from .complex_numbers import COMPLEX_LITERAL, complex_of
 from .constant import ConstantArrayType
 from .function import DeviceDispatcher, FunctionValueType
 from .registry import session
@@ -38,7 +38,7 @@ class Typings:
         self._functions: dict[tuple[int, tuple[Any, ...]], TypedFunction] = {}
 
     def numbered(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Returns the numbered function to compile for a function."""
+        """Returns the form of a function with numbered expressions, which is compiled instead of it."""
         found = self._numbered.get(id(function))
         if found is None:
             found = self._numbered[id(function)] = function, numbered(function)
@@ -46,7 +46,7 @@ class Typings:
         return found[1].made
 
     def of(self, function: Callable[..., Any], args: tuple[Any, ...]) -> TypedFunction:
-        """Returns the entry of a function, as its file has it, for the types of its arguments."""
+        """Returns the entry of a function for some argument types. The function is given as written in its file."""
         self.numbered(function)
         whole = self._numbered[id(function)][1]
         key = id(whole), tuple(map(types.unliteral, args))
@@ -55,7 +55,8 @@ class Typings:
         return self._functions[key]
 
     def of_numbered(self, made: Callable[..., Any], args: tuple[Any, ...]) -> TypedFunction | None:
-        """Returns the entry of a numbered function; None for a function of numba's."""
+        """Returns the entry of a function for some argument types. The function is given in its numbered form. None for
+        a function of numba's."""
         whole = self._by_made.get(id(made))
         if whole is None:
             return None
@@ -66,7 +67,7 @@ class Typings:
 
 
 def name_of(kind: Any) -> str:
-    """Returns oxide's name of a scalar type, "" for any other."""
+    """Returns oxide's name of a scalar type, and "" for any other type."""
     return _NAMES.get(types.unliteral(kind), "")
 
 
@@ -97,11 +98,11 @@ class _Keeper:
         self.state, self.kept, self.typed = state, kept, typed
         self.typemap, self.calltypes = state.typemap, state.calltypes
         self.places: dict[str, int] = {}
-        """The expression that makes each unnamed value."""
+        """The number of the expression that computes each value, by the value's name in numba's IR."""
         self.globals: dict[str, Any] = {}
-        """The outside value of each unnamed value."""
+        """The constant or outside object that each of numba's temporaries holds, by name."""
         self.into: dict[str, str] = {}
-        """The variable that joins each variable with others."""
+        """The target of the phi that reads each variable, by the variable's name."""
 
     def keep(self) -> None:
         typed = self.typed
@@ -109,6 +110,7 @@ class _Keeper:
         typed.result = name_of(self.state.return_type)
         statements = [s for _, block in sorted(self.state.func_ir.blocks.items()) for s in block.body]
         for statement in statements:
+            self._reads(statement)
             if isinstance(statement, numba_ir.Assign):
                 self._assignment(statement)
         for statement in statements:
@@ -118,6 +120,16 @@ class _Keeper:
         for statement in statements:
             if isinstance(statement, numba_ir.Assign) and statement.target.name.startswith("$phi"):
                 self._join(statement)
+
+    def _reads(self, statement: Any) -> None:
+        read = statement.value if isinstance(statement, numba_ir.Assign) else statement
+        if _is_phi(read) or not isinstance(read, numba_ir.Expr | numba_ir.Var | numba_ir.Stmt):
+            return
+        number = read.loc.line if isinstance(read, numba_ir.Expr) else statement.loc.line
+        for variable in [read] if isinstance(read, numba_ir.Var) else read.list_vars():
+            if not variable.name.startswith("$"):
+                kinds = self.typed.reads.setdefault(variable.unversioned_name, {})
+                kinds[number] = name_of(self.typemap[variable.name])
 
     def _assignment(self, statement: Any) -> None:
         number, value, name = statement.loc.line, statement.value, statement.target.name
@@ -137,7 +149,7 @@ class _Keeper:
                 return
             case numba_ir.Const() | numba_ir.Global() | numba_ir.FreeVar():
                 self.globals[name] = value.value
-                if isinstance(value.value, bool | int | float | np.generic) and kind:
+                if isinstance(value.value, bool | int | float | complex | np.generic) and kind:
                     typed.constants.setdefault(number, value.value)
                 elif isinstance(value.value, np.ndarray):
                     self._constant_array(number, value.value, self.typemap[name])
@@ -145,7 +157,7 @@ class _Keeper:
                 found = self.globals.get(value.value.name)
                 if isinstance(found, ModuleType | type) and hasattr(found, value.attr):
                     self.globals[name] = outside = getattr(found, value.attr)
-                    if isinstance(outside, bool | int | float | np.generic) and kind:
+                    if isinstance(outside, bool | int | float | complex | np.generic) and kind:
                         typed.constants.setdefault(number, outside)
                     elif isinstance(outside, np.ndarray):
                         self._constant_array(number, outside, self.typemap[name])
@@ -155,7 +167,7 @@ class _Keeper:
                 typed.operations.setdefault(number, []).append(_signature(self.calltypes[value]))
             case _:
                 pass
-        if kind and not name.startswith("$phi") and not _is_phi(value):  # those are at the place of what follows
+        if kind and not name.startswith("$phi") and not _is_phi(value):  # a phi has the place of the next expression
             typed.types.setdefault(number, kind)
 
     def _constant_array(self, number: int, array: Any, kind: Any) -> None:
@@ -166,6 +178,9 @@ class _Keeper:
     def _call(self, number: int, expression: Any) -> None:
         kind, found = self.typemap[expression.func.name], self.calltypes[expression]
         call = Call(_signature(found))
+        for place, argument in enumerate(found.args):
+            if isinstance(argument, types.BaseTuple) and all(map(name_of, argument)):
+                call.tuples[place] = tuple("float" if part == OPEN else name_of(part) for part in argument)
         if isinstance(kind, types.NumberClass):
             call.callee = name_of(kind.dtype)
         elif isinstance(kind, FunctionValueType):
@@ -177,7 +192,8 @@ class _Keeper:
         elif isinstance(kind, types.RecursiveCall):
             call.callee = self.kept.of(kind.dispatcher_type.dispatcher.py_func, found.args)
         elif isinstance(kind, types.Function):
-            call.callee = kind.typing_key
+            of_complex = kind.typing_key is complex_of
+            call.callee = name_of(found.return_type) if of_complex else kind.typing_key
         elif isinstance(kind, types.BoundFunction):
             call.callee = None
         else:

@@ -65,7 +65,7 @@ def lower_unchecked_read(context: Any, builder: Any, sig: Any, args: Any) -> Any
 
 
 def load_unchecked(context: Any, builder: Any, dtype: Any, address: Any) -> Any:
-    """Returns the element at an address, which has no bounds check of its own."""
+    """Returns the element at an address, by a load that is marked as having no bounds check of its own."""
     loaded = builder.load(address)
     mark_unchecked(builder, loaded)
     return context.data_model_manager[dtype].from_data(builder, loaded)

@@ -1,9 +1,9 @@
 """``load2`` … ``store4``, ``is_aligned`` and ``unchecked_mut``.
 
 A vector access is one load or store of LLVM's vector type, which either back end turns into its widest instruction.
-Bounds are checked at both ends, as two accesses, so that contracts and loops prove them like any other access.
-Alignment is checked by the low bits of the address: LLVM knows them where the index is a multiple, and tests the slice
-once where it is not. Without bounds checks alignment is still checked; this costs nothing where a kernel tests
+Bounds are checked for the first and the last element, as two accesses, so that they are proved like any other access.
+Alignment is checked by the low bits of the address. If the index is a multiple of the vector's size, LLVM reduces this
+to one test of the slice. Without bounds checks, alignment is still checked; this costs nothing where a kernel tests
 ``is_aligned`` first.
 """
 
@@ -210,8 +210,8 @@ def _lower_is_aligned(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 
 
 def _rows_aligned(context: Any, builder: Any, kind: Any, data: Any, length: Any, count: int) -> Any:
-    """Returns whether every row begins at a vector's address: whether the first row does, and ``length`` is a multiple
-    of the vector's number of elements."""
+    """Returns whether every row begins at an aligned address: the first row must, and ``length`` must be a multiple of
+    the number of a vector's elements."""
     within = builder.and_(length, ir.Constant(_WORD, count - 1))
     multiple = builder.icmp_unsigned("==", within, ir.Constant(_WORD, 0))
     return builder.and_(_begins_aligned(context, builder, kind, data, count), multiple)
@@ -304,8 +304,8 @@ def _lower_store(kind: Any, name: str) -> None:
 
 
 def _mark(builder: Any, kind: Any, access: Any) -> None:
-    """Marks a load or store as unchecked and as streaming, if it is. Streaming is a hint that a back end
-    may ignore. Nothing else in the IR depends on it."""
+    """Marks a load or store as unchecked or as streaming, by the kind of its slice. Streaming is a hint that a back end
+    may ignore, and nothing else in the IR depends on it."""
     shaped = kind.kind if isinstance(kind, ShapedSliceType) else None
     if shaped != "slice" and not isinstance(kind, SliceType | BlockArrayType):
         mark_unchecked(builder, access)
@@ -383,14 +383,14 @@ def address_bits(
     if not isinstance(kind, BlockArrayType):
         bits = builder.add(builder.ptrtoint(data, _WORD), bits)
     if isinstance(kind, ShapedSliceType):
-        # The same low bits. They show LLVM that the check always holds where is_aligned(…) was tested.
+        # These low bits are equal, and show LLVM that the check always holds where is_aligned(…) was tested.
         rows_aligned = _rows_aligned(context, builder, kind, data, length, count)
         bits = builder.select(rows_aligned, builder.mul(index, ir.Constant(_WORD, size)), bits)
     return bits
 
 
 def aligned(builder: Any, bits: Any, alignment: int, what: str, problem: str) -> Any:
-    """Returns whether an address is a multiple of ``alignment``. Otherwise a fault is recorded."""
+    """Returns whether an address is a multiple of ``alignment``. If it is not, a fault is recorded."""
     low_bits = builder.and_(bits, ir.Constant(_WORD, alignment - 1))
     return call_primitive(builder, _BIT, "oxide.aligned", (low_bits,), site(builder, what, problem))
 

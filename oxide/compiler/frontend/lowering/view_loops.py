@@ -1,7 +1,7 @@
 """Loops over views, and ``zip_exact``.
 
-A loop counts down to 0 as a loop over a ``range`` does, so loop analyses need nothing new. The loop contains no checks:
-the count of a view that is None is 0.
+A loop counts down to 0 as a loop over a ``range`` does, so that the loop analyses handle it. The loop contains no
+checks: the count of a view that is None is 0.
 """
 
 from __future__ import annotations

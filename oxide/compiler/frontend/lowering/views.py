@@ -425,7 +425,7 @@ def indices(builder: Any, sig: Any, args: Any) -> list[Any]:
 
 
 def _integers(what: str, given: Any) -> bool:
-    """Returns whether all types are integers. Notes the first that is not."""
+    """Returns whether all types are integers. If not, adds a note that names the first other type."""
     for kind in given:
         if not isinstance(types.unliteral(kind), types.Integer):
             note(f"{what} is an integer, not {display(kind)}; convert it, as in i64(…)")

@@ -29,8 +29,9 @@ def _register(
 ) -> None:
     """Registers a function of ``least`` arguments and, if ``mask``, an optional mask after them.
 
-    ``typed`` returns the types of the result and of the arguments, without the mask. ``lowered(context, builder, kind,
-    args, mask, place)`` returns the result."""
+    ``typed`` returns the types of the result and of the arguments, without the mask. ``lowered`` takes
+    ``(context, builder, kind, args, mask, place)`` and returns the result.
+    """
     name = function.__name__
 
     @typing_registry.register_global(function)

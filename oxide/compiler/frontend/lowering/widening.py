@@ -21,7 +21,8 @@ _COMPARISONS = frozenset({operator.lt, operator.le, operator.gt, operator.ge, op
 class RecordWidening(AnalysisPass):  # type: ignore[misc]
     """Adds an entry to the session for each operator or function of numbers with an operand narrower than its result.
 
-    A comparison counts by the type that it is made in."""
+    The result type of a comparison is taken to be the type to which its operands are converted.
+    """
 
     _name = "oxide_record_widening"
 
@@ -43,7 +44,8 @@ class RecordWidening(AnalysisPass):  # type: ignore[misc]
 
 
 def _widening(state: Any, expression: Any, signature: Any) -> tuple[str, str, str] | None:
-    """Returns the operation with its types, the type of the result and that of the narrower operand; or None."""
+    """Returns the operation as text, the type of its result and that of the narrowest operand. None if no operand is
+    narrower than the result."""
     if expression.op in ("binop", "inplace_binop"):
         operands = [expression.lhs, expression.rhs]
         function = expression.fn

@@ -59,8 +59,11 @@ def _problem(c: Layout, a: Layout, b: Layout) -> str | None:
 
 
 def whole_warp(name: str) -> str:
-    """Returns the message of the fault of a call that some lanes do not make."""
-    return f"tensor.{name}(…) needs all 32 lanes of the warp, and some have returned or do not exist"
+    """Returns the message of the fault of a call that some lanes of the warp do not make."""
+    return (
+        f"tensor.{name}(…) needs all 32 lanes of the warp at this call, and some have returned, do not exist, or make "
+        "another call"
+    )
 
 
 @lowering_registry.lower(mma, FragmentType, FragmentType, FragmentType)

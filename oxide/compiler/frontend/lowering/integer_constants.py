@@ -1,0 +1,122 @@
+"""Arithmetic of integers that are known when a kernel is compiled gives a Python integer, as a literal is (NEP 50).
+
+Python itself computes ``2 * 3``. This pass does the same with names: constants of a module or of an enclosing function,
+and variables that hold a number which is known. So ``(COUNT + 1) * x[i]`` of an f32 stays an f32, as ``4 * x[i]`` does.
+
+An operation is computed here only if its result is that of the kernel's own arithmetic. Others are left to it: sums
+past 64 bits wrap, and a division by zero gives 0. It works on the IR after SSA and not on types, because the type of a
+loop's variable is a literal until inference has seen the loop's end.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections import Counter
+from types import ModuleType
+from typing import Any, Final, TypeAlias
+
+from numba.cuda import compiler as numba_compiler
+from numba.cuda.core import ir as numba_ir
+from numba.cuda.core.compiler_machinery import FunctionPass
+
+from .registry import session
+
+_LEAST: Final = -(2**63)
+_GREATEST: Final = 2**63 - 1
+_EXACT: Final = 2**53
+"""The greatest magnitude below which every integer is an f64."""
+
+_Number: TypeAlias = int | float
+
+_OF_INTEGERS: Final = frozenset(
+    {
+        *(operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod, operator.pow),
+        *(operator.and_, operator.or_, operator.xor, operator.lshift, operator.rshift),
+        *(operator.neg, operator.pos, operator.invert),
+    }
+)
+
+
+class FoldIntegers(FunctionPass):  # type: ignore[misc]
+    """Replaces arithmetic of known integers by its result, in the functions of a kernel's author."""
+
+    _name = "oxide_fold_integers"
+
+    def __init__(self) -> None:
+        FunctionPass.__init__(self)
+
+    def run_pass(self, state: Any) -> bool:
+        from .inference import is_numbas  # inference imports this module
+
+        if session.numba_style or is_numbas(state.func_id.filename):
+            return False
+        function = state.func_ir
+        statements = [
+            statement
+            for _, block in sorted(function.blocks.items())
+            for statement in block.body
+            if isinstance(statement, numba_ir.Assign)
+        ]
+        times = Counter(statement.target.name for statement in statements)
+        once = [statement for statement in statements if times[statement.target.name] == 1]
+        return _fold(function, once)
+
+
+def _fold(function: Any, statements: list[Any]) -> bool:
+    known: dict[str, Any] = {}
+    """The values of variables: integers, floats that were computed from them, and modules."""
+    changed, before = False, -1
+    while len(known) > before:  # a block may come before the block that dominates it
+        before = len(known)
+        for statement in statements:
+            name, value = statement.target.name, statement.value
+            if name in known:
+                continue
+            found = _value(value, known)
+            if found is None:
+                continue
+            known[name] = found
+            if isinstance(value, numba_ir.Expr) and value.op != "getattr":
+                statement.value = numba_ir.Const(found, value.loc)
+                function._definitions[name] = [statement.value]
+                changed = True
+    return changed
+
+
+def _value(value: Any, known: dict[str, Any]) -> Any:
+    """Returns a known integer, a float computed from integers, or a module. None for anything else."""
+    match value:
+        case numba_ir.Const() | numba_ir.Global() | numba_ir.FreeVar():
+            return value.value if type(value.value) is int or isinstance(value.value, ModuleType) else None
+        case numba_ir.Var():
+            return known.get(value.name)
+        case numba_ir.Expr(op="getattr"):
+            module = known.get(value.value.name)
+            found = getattr(module, value.attr, None) if isinstance(module, ModuleType) else None
+            return found if type(found) is int or isinstance(found, ModuleType) else None
+        case numba_ir.Expr(op="binop"):
+            return _computed(value.fn, known.get(value.lhs.name), known.get(value.rhs.name))
+        case numba_ir.Expr(op="inplace_binop"):
+            return _computed(value.immutable_fn, known.get(value.lhs.name), known.get(value.rhs.name))
+        case numba_ir.Expr(op="unary"):
+            return _computed(value.fn, known.get(value.value.name))
+    return None
+
+
+def _computed(function: Any, *numbers: Any) -> _Number | None:
+    """Returns the result of an operator if it is that of the kernel's arithmetic. None if it is not, or not known."""
+    if not all(type(number) is int and _LEAST <= number <= _GREATEST for number in numbers):
+        return None
+    *_, last = numbers
+    if function is operator.truediv:
+        exact = last != 0 and all(abs(number) <= _EXACT for number in numbers)
+        return numbers[0] / last if exact else None
+    if function not in _OF_INTEGERS or (function in (operator.floordiv, operator.mod) and last == 0):
+        return None
+    if function in (operator.pow, operator.lshift, operator.rshift) and not 0 <= last < 64:
+        return None
+    found: int = function(*numbers)
+    return found if _LEAST <= found <= _GREATEST else None
+
+
+numba_compiler.register_pass(mutates_CFG=False, analysis_only=False)(FoldIntegers)
