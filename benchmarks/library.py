@@ -31,6 +31,7 @@ from oxide_kernels import (
     gelu,
     inclusive_scan,
     layer_norm,
+    matmul,
     matvec,
     reduce_sum,
     relu,
@@ -62,6 +63,7 @@ class _Case:
     cupy: Callable[..., Any] | None = None
     relative: float = 1e-5
     expected: Callable[..., Any] | None = None
+    dtype: str = "float32"
 
 
 def run(session: Session) -> None:
@@ -217,6 +219,7 @@ def _cases(session: Session, long: int) -> list[_Case]:
     )
     for size, least in session.choose(((4096, 0.8), (2048, None), (1000, 0.7)), ((64, None),)):
         cases.append(_product(size, least))
+    cases += [_tensor_product(size) for size in session.choose((8192, 4096, 2048, 1024, 1000), (64,))]
     return cases
 
 
@@ -230,6 +233,21 @@ def _product(size: int, least: float | None) -> _Case:
         lambda t, a, b: a @ b,
         lambda a, b: a @ b,
         of_torch=least,
+    )
+
+
+def _tensor_product(size: int) -> _Case:
+    """A product of f16 on tensor cores, with the right matrix transposed as a layer's weights are."""
+    return _Case(
+        f"matmul, f16, {size}×{size}",
+        ((size, size), (size, size)),
+        (size, size),
+        6 * size * size,
+        lambda a, b, c: matmul(a, b.T, c),
+        lambda t, a, b: a @ b.t(),
+        lambda a, b: a @ b.T,
+        relative=1e-3,
+        dtype="float16",
     )
 
 
@@ -256,7 +274,8 @@ def _inputs(case: _Case) -> list[Any]:
     torch = peer("torch")
     torch.backends.cuda.matmul.allow_tf32 = False
     generator = torch.Generator(device="cuda").manual_seed(7)
-    return [torch.randn(shape, device="cuda", generator=generator) for shape in case.shapes]
+    kind = getattr(torch, case.dtype)
+    return [torch.randn(shape, device="cuda", generator=generator).to(kind) for shape in case.shapes]
 
 
 def _check(case: _Case, inputs: list[Any], found: Any) -> None:
@@ -277,7 +296,7 @@ def _oxide_on_gpu(case: _Case) -> Contender:
 
     def operation() -> tuple[Any, oxide.DeviceOperation[Any]]:
         # In the block that torch's allocator hands to torch's own result: see _inputs.
-        result = torch.zeros(case.result, device="cuda")
+        result = torch.zeros(case.result, device="cuda", dtype=getattr(torch, case.dtype))
         torch.cuda.synchronize()
         return result, case.oxide(*boxes, oxide.from_dlpack(result))
 
@@ -327,7 +346,7 @@ def _oxide_on_cpu(case: _Case) -> Contender:
     arrays = _arrays(case)
     stream = oxide.devices()[0].new_stream()
     boxes = [h2d(array).sync_on(stream) for array in arrays]
-    result = oxide.zeros(case.result).sync_on(stream)
+    result = oxide.zeros(case.result, case.dtype).sync_on(stream)
     operation = case.oxide(*boxes, result)
 
     def submit() -> None:
@@ -357,7 +376,7 @@ def _numpy(case: _Case) -> Contender:
 
 def _arrays(case: _Case) -> list[Any]:
     rng = np.random.default_rng(7)
-    return [rng.standard_normal(shape, np.float32) for shape in case.shapes]
+    return [rng.standard_normal(shape, np.float32).astype(case.dtype) for shape in case.shapes]
 
 
 def _numpy_gelu(x: Any) -> Any:

@@ -29,6 +29,7 @@ from .gemm import sgemm_tiled
 from .histograms import histogram
 from .layout import gather, transpose
 from .linalg import matvec_2d, matvec_naive, sgemm_2d, sgemm_naive
+from .matrix_products import matmul
 from .matrix_vector import matvec
 from .reductions import argmax, dot, reduce_max, reduce_sum
 from .rows import layer_norm, rms_norm, softmax
@@ -55,6 +56,7 @@ __all__ = [
     "inclusive_scan",
     "layer_norm",
     "map_",
+    "matmul",
     "matvec",
     "matvec_2d",
     "matvec_naive",

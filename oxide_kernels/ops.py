@@ -19,6 +19,8 @@ from . import activations, gemm, layout, reductions, rows, scans, vector
 from .accumulators import total_dtype
 from .checks import require_integers, require_same_shape
 from .histograms import histogram as count_into
+from .matrix_products import matmul as multiply
+from .matrix_products import result_of
 from .matrix_vector import matvec as multiply_into
 from .operands import Operand, with_boxes
 
@@ -163,6 +165,30 @@ def matvec(matrix: Operand, vector: Operand) -> Result:
         return empty(m, a.dtype).and_then(lambda result: multiply_into(m, n, a, x, result)).last()
 
     return with_boxes(product, matrix, vector)
+
+
+def matmul(
+    a: Operand,
+    b: Operand,
+    bias: Operand | None = None,
+    activation: str | None = None,
+    out_dtype: Any = None,
+    precision: str | None = None,
+) -> Result:
+    """Yields ``activation(a @ b + bias)``, computed on tensor cores. ``oxide_kernels.matmul`` says which dtypes go
+    together and what is raised. ``out_dtype`` is the result's; the default is that of the matrices, i32 for i8 and
+    u8."""
+
+    def product(a: DeviceBox, b: DeviceBox, *more: DeviceBox) -> Result:
+        shape, dtype = result_of(a, b, out_dtype)
+        given = more[0] if more else None
+
+        def into(c: DeviceBox) -> DeviceOperation[tuple[Any, ...]]:
+            return multiply(a, b, c, bias=given, activation=activation, precision=precision)
+
+        return empty(shape, dtype).and_then(into).last()
+
+    return with_boxes(product, a, b, *(() if bias is None else (bias,)))
 
 
 def sgemm_tiled(a: Operand, b: Operand, alpha: float = 1.0) -> Result:

@@ -115,6 +115,12 @@ def products() -> Iterator[Checked]:
         found = fetched(library.sgemm_2d[config](1.5, h2d(a), h2d(b), 0.5, h2d(c)).last())
         yield found, 1.5 * product + 0.5 * c
         yield fetched(ops.sgemm_tiled(h2d(a), h2d(b))), product
+        yield fetched(ops.matmul(h2d(a), h2d(b), precision="f32")), product
+        found = fetched(library.matmul(h2d(a), h2d(b), h2d(c), alpha=1.5, beta=0.5, precision="f32").last())
+        yield found, 1.5 * product + 0.5 * c
+        narrow, turned = a.astype(np.float16), np.ascontiguousarray(b.T.astype(np.float16))
+        found = fetched(ops.matmul(h2d(narrow), h2d(turned).map(lambda b: b.T), out_dtype=np.float32))
+        yield found, narrow.astype(np.float64) @ turned.T
         for matvec in (library.matvec_naive, library.matvec):
             yield filled(matvec, m, k, h2d(a), h2d(vector), shape=m), a.astype(np.float64) @ vector
         yield filled(library.matvec_2d, h2d(a), h2d(vector), shape=m), a.astype(np.float64) @ vector
@@ -207,8 +213,8 @@ CASES: dict[Callable[[], Iterator[Checked]], tuple[str, ...]] = {
     layout: ("transpose", "gather", "ops.transpose", "ops.gather"),
     histogram: ("histogram", "ops.histogram"),
     products: (
-        *("sgemm_naive", "sgemm_2d", "sgemm_tiled", "matvec_naive", "matvec_2d", "matvec"),
-        *("ops.sgemm_tiled", "ops.matvec"),
+        *("sgemm_naive", "sgemm_2d", "sgemm_tiled", "matmul", "matvec_naive", "matvec_2d", "matvec"),
+        *("ops.sgemm_tiled", "ops.matmul", "ops.matvec"),
     ),
     maps: ("map_", "zip_map"),
     in_a_block: (

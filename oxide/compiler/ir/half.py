@@ -1,4 +1,4 @@
-"""Conversions of narrow floats as IR, the only operations on them that the back ends define.
+"""Conversions of narrow floats as IR, the only operations on them that the back ends define, and the rounding to tf32.
 
 The types are ``f16``, ``bf16`` and the floats of 8 bits, ``f8e4m3`` and ``f8e5m2``. They are passed as their bits. A
 number is widened to f32 for arithmetic and rounded to nearest, ties to even, after each operation. f32 has more than
@@ -19,10 +19,33 @@ from oxide.language.narrow import FORMATS
 from .control_flow import suffixed
 from .module import Call, Cast, Module, Value
 
-PREFIXES = tuple(f"oxide.{name}." for name in FORMATS)
+PREFIXES = (*(f"oxide.{name}." for name in FORMATS), "oxide.tf32.")
 """The prefixes of the conversions' symbols."""
 _F16 = ("oxide.f16.", "__nv_half2float", "__nv_float2half_rn")
 """The prefixes of symbols that need the conversions of f16. libdevice's functions call them on the CPU."""
+
+TF32 = "oxide.tf32.round"
+"""Rounds an f32 to tf32, to nearest with ties away from zero. A NaN becomes 0x7fffffff."""
+
+_TF32 = f"""define float @{TF32}(float %x) alwaysinline {{
+  %bits = call i32 @llvm.nvvm.f2tf32.rna(float %x)
+  %result = bitcast i32 %bits to float
+  ret float %result
+}}
+declare i32 @llvm.nvvm.f2tf32.rna(float)"""
+_TF32_BY_BITS = f"""define float @{TF32}(float %x) alwaysinline {{
+  %bits = bitcast float %x to i32
+  %more = add i32 %bits, 4096
+  %upper = and i32 %more, -8192
+  %size = and i32 %bits, 2147483647
+  %special = icmp uge i32 %size, 2139095040
+  %nan = icmp ugt i32 %size, 2139095040
+  %rounded = select i1 %special, i32 %bits, i32 %upper
+  %whole = select i1 %nan, i32 2147483647, i32 %rounded
+  %result = bitcast i32 %whole to float
+  ret float %result
+}}"""
+"""To nearest in the upper 19 bits: half of their unit is added. An infinite result comes out by itself."""
 
 _ROUND_TO_ODD = """define linkonce_odr float @oxide.round_to_odd(double %x) alwaysinline {
   %near = fptrunc double %x to float
@@ -65,6 +88,8 @@ def native_definitions(kernel: str, symbols: Collection[str], target: Target) ->
     """Returns the conversions for a CPU. Raises ``CompileError`` for f16 on a CPU without the instructions."""
     texts = [_BF16_BY_BITS] if _uses("bf16", symbols) else []
     texts += [_f8_by_bits(name) for name in _F8 if _uses(name, symbols)]
+    if TF32 in symbols:
+        texts.append(_TF32_BY_BITS)
     if any(symbol.startswith(_F16) for symbol in symbols):
         if "x86" in _family(target) and "+f16c" not in target.features:
             raise CompileError(f"kernel {kernel}: f16 needs a processor with F16C, and {target.arch} has none; use f32")
@@ -73,12 +98,14 @@ def native_definitions(kernel: str, symbols: Collection[str], target: Target) ->
 
 
 def ptx_definitions(symbols: Collection[str], capability: int) -> str:
-    """Returns the conversions for a GPU: instructions for f16, for the floats of 8 bits from compute capability 8.9 on,
-    and for bf16 from 9.0 on."""
+    """Returns the conversions for a GPU: instructions for f16, for tf32 from compute capability
+    8.0 on, for the floats of 8 bits from 8.9 on, and for bf16 from 9.0 on."""
     texts = [_instructions("f16", "half"), _COUNTED] if any(symbol.startswith(_F16) for symbol in symbols) else []
     if _uses("bf16", symbols):
         texts.append(_instructions("bf16", "bfloat") if capability >= 90 else _BF16_BY_BITS)
     texts += [_f8_instructions(name) if capability >= 89 else _f8_by_bits(name) for name in _F8 if _uses(name, symbols)]
+    if TF32 in symbols:
+        texts.append(_TF32 if capability >= 80 else _TF32_BY_BITS)
     return "\n".join(texts)
 
 

@@ -15,12 +15,12 @@ from numba.cuda.typing.templates import AbstractTemplate, signature
 from oxide.compiler.frontend.lowering.primitives import call_primitive, site
 from oxide.compiler.frontend.lowering.registry import lowering_registry, note, typing_registry
 from oxide.compiler.frontend.lowering.types import OpenFloat, display
+from oxide.compiler.ir.half import TF32
 from oxide.compiler.source.fragments import PRODUCTS, Layout, instruction
 from oxide.language.tensor.mma import mma, tf32
 
 from .fragments import BYTES, FragmentType, element_at
 
-_BITS = ir.IntType(32)
 _VOID = ir.VoidType()
 
 
@@ -99,11 +99,4 @@ class RoundToTf32(AbstractTemplate):  # type: ignore[misc]
 
 @lowering_registry.lower(tf32, types.Float)
 def _lower_tf32(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    # To nearest in the upper 19 bits: half of their unit is added. An infinite result comes out by itself.
-    bits = builder.bitcast(args[0], _BITS)
-    rounded = builder.and_(builder.add(bits, ir.Constant(_BITS, 0x1000)), ir.Constant(_BITS, 0xFFFFE000))
-    size = builder.and_(bits, ir.Constant(_BITS, 0x7FFFFFFF))
-    special = builder.icmp_unsigned(">=", size, ir.Constant(_BITS, 0x7F800000))
-    nan = builder.icmp_unsigned(">", size, ir.Constant(_BITS, 0x7F800000))
-    result = builder.select(special, bits, rounded)
-    return builder.bitcast(builder.select(nan, ir.Constant(_BITS, 0x7FFFFFFF), result), ir.FloatType())
+    return call_primitive(builder, ir.FloatType(), TF32, (args[0],))

@@ -1,0 +1,325 @@
+"""The matrix product on tensor cores by ``mma``, for GPUs since compute capability 8.0.
+
+A block computes a tile of the result and walks along k, ``step`` columns of ``a`` and rows of ``b`` at a time. The
+tiles of the operands are in shared memory in a ring of stages: asynchronous copies fill the next stages while the warps
+multiply the present one, with one barrier a step. A copy outside of a matrix gives zeros, so edges need no other code.
+If rows do not begin at multiples of 16 bytes, ``copy_async`` moves the elements one by one, which is right and slower.
+
+A warp keeps its part of the result in registers. It reads its operands with ``ldmatrix`` where that instruction takes
+the type and the layout, otherwise element by element. The rows of a tile are padded, so that the eight rows that are
+read together, or the lanes' elements, are in different banks.
+
+Blocks of neighbouring numbers compute neighbouring tiles of ``GROUP`` rows of tiles: they share operands in the cache.
+
+The indices of shared memory follow from constants, the matrices' sizes are compared by the host, and stores are tested
+against the result's shape: so the kernels are unchecked. The scheme is CUTLASS's for Ampere.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from oxide import (
+    DisjointSlice2,
+    Kernel,
+    SharedArray,
+    Slice,
+    Slice2,
+    device,
+    f32,
+    f64,
+    i8,
+    i32,
+    i64,
+    kernel,
+    tensor,
+    thread,
+    u8,
+    unroll,
+)
+
+from .activations import gelu_of, relu_of, silu_of
+
+GROUP = 8
+"""The rows of tiles that blocks of neighbouring numbers share."""
+
+
+class Form(NamedTuple):
+    """The constants of a kernel: everything about a product but the numbers."""
+
+    a: Any
+    """The type of the elements of ``a``."""
+    b: Any
+    """The type of the elements of ``b``."""
+    output: Any
+    """The type of the elements of the result."""
+    bias: Any
+    """The type of the elements of the bias, or None without a bias."""
+    a_turned: bool
+    """True if ``a`` is passed as its transpose, k by m."""
+    b_turned: bool
+    """True if ``b`` is passed as its transpose, n by k."""
+    activation: str | None
+    exact: bool
+    """True if f32 operands are multiplied to f32's precision, as three products of tf32."""
+    pairs: bool
+    """True if two neighbouring elements of the result begin at a multiple of their bytes."""
+    large: bool
+    """True for tiles of 128 by 128 elements, else 64 by 64."""
+
+    @property
+    def accumulator(self) -> Any:
+        """Returns the type of sums of products."""
+        return {f64: f64, i8: i32, u8: i32}.get(self.a, f32)
+
+    @property
+    def wide(self) -> Any:
+        """Returns the type of ``alpha`` and ``beta``, in which the end of the computation is done."""
+        return f32 if self.output is not i32 and self.accumulator is i32 else self.accumulator
+
+
+class Tiles(NamedTuple):
+    """The sizes of tiles, in elements: a block's m and n, a warp's m and n, k of a stage and of an instruction."""
+
+    m: int
+    n: int
+    warp_m: int
+    warp_n: int
+    step: int
+    inner: int
+    stages: int
+
+    @property
+    def threads(self) -> int:
+        return 32 * (self.m // self.warp_m) * (self.n // self.warp_n)
+
+
+def tiles_of(form: Form) -> Tiles:
+    """Returns the sizes of a form's tiles. A stage has 64 bytes of a row of k, 128 of f64."""
+    step, inner = {2: (32, 16), 4: (16, 8), 8: (16, 4), 1: (64, 32)}[form.a.dtype.itemsize]
+    if not form.large:
+        return Tiles(64, 64, 32, 32, step, inner, 3)
+    if form.a is f64:
+        return Tiles(64, 128, 32, 32, step, inner, 3)
+    return Tiles(128, 128, 64, 32, step, inner, 4)
+
+
+@functools.cache
+def kernel_of(form: Form) -> Kernel:
+    """Returns the kernel of a form, for ``activation(alpha * a @ b + beta * c + bias)``. Its parameters are alpha, a,
+    b, the bias if the form has one, beta and c. It runs a block of ``tiles_of(form).threads`` threads for each tile."""
+    sizes = tiles_of(form)
+    tile_m, tile_n, warp_m, warp_n, step, inner, stages = sizes
+    threads, warps_n = sizes.threads, tile_n // warp_n
+    # mypy takes a name as a type if it is declared as Any.
+    a_type: Any = form.a
+    b_type: Any = form.b
+    c_type: Any = form.output
+    bias_type: Any = form.bias
+    wide: Any = form.wide
+    accumulator: Any = form.accumulator
+    a_turned, b_turned, exact, pairs = form.a_turned, form.b_turned, form.exact, form.pairs
+    itemsize = a_type.dtype.itemsize
+    per_copy = 16 // itemsize
+    a_rows, a_columns = (step, tile_m) if a_turned else (tile_m, step)
+    b_rows, b_columns = (tile_n, step) if b_turned else (step, tile_n)
+    # The instruction turns elements of 16 bits only.
+    a_blocks, b_blocks = itemsize == 2 or (itemsize < 8 and not a_turned), itemsize == 2 or (itemsize < 8 and b_turned)
+    a_pitch, b_pitch = a_columns + _padding(itemsize, a_blocks), b_columns + _padding(itemsize, b_blocks)
+    a_copies, b_copies = a_rows * a_columns // per_copy, b_rows * b_columns // per_copy
+    a_each, b_each = -(-a_copies // threads), -(-b_copies // threads)
+    a_row_copies, b_row_copies = a_columns // per_copy, b_columns // per_copy
+    held, ahead = warp_m * warp_n // 32, stages - 2
+    rounds = a_type is f32
+    activate = _ACTIVATIONS[form.activation]
+    has_bias = form.bias is not None
+    # With 128 registers a multiprocessor holds two blocks of 256 threads.
+    registers = None if exact or a_type is f64 else 128
+
+    @device
+    def fetch(slot: i64, first: i64, row: i64, column: i64, a: Any, b: Any, a_tiles: Any, b_tiles: Any) -> None:
+        """Begins the copies of the stage that holds k from ``first`` on, for the tile at a row and a column of c."""
+        t = i64(thread.thread_idx.x % threads)
+        for number in unroll(range(a_each)):
+            part = t + number * threads
+            if a_copies % threads == 0 or part < a_copies:
+                down, across = part // a_row_copies, part % a_row_copies * per_copy
+                if a_turned:
+                    tensor.copy_async(a_tiles, (slot, down, across), a, (first + down, row + across), per_copy)
+                else:
+                    tensor.copy_async(a_tiles, (slot, down, across), a, (row + down, first + across), per_copy)
+        for number in unroll(range(b_each)):
+            part = t + number * threads
+            if b_copies % threads == 0 or part < b_copies:
+                down, across = part // b_row_copies, part % b_row_copies * per_copy
+                if b_turned:
+                    tensor.copy_async(b_tiles, (slot, down, across), b, (column + down, first + across), per_copy)
+                else:
+                    tensor.copy_async(b_tiles, (slot, down, across), b, (first + down, column + across), per_copy)
+
+    @device
+    def read(slot: i64, first: i64, row: i64, column: i64, a_tiles: Any, b_tiles: Any, x: Any, y: Any) -> None:
+        """Loads a warp's operands of one instruction's k."""
+        if a_turned:
+            if a_blocks:
+                tensor.ldmatrix(x, a_tiles, (slot, first, row), transposed=True)
+            else:
+                tensor.load(x, a_tiles, (slot, first, row), transposed=True)
+        elif a_blocks:
+            tensor.ldmatrix(x, a_tiles, (slot, row, first))
+        else:
+            tensor.load(x, a_tiles, (slot, row, first))
+        if b_turned:
+            if b_blocks:
+                tensor.ldmatrix(y, b_tiles, (slot, column, first), transposed=True)
+            else:
+                tensor.load(y, b_tiles, (slot, column, first), transposed=True)
+        elif b_blocks:
+            tensor.ldmatrix(y, b_tiles, (slot, first, column))
+        else:
+            tensor.load(y, b_tiles, (slot, first, column))
+
+    @device
+    def multiply(total: Any, x: Any, y: Any) -> None:
+        """Adds a product of operands. Numbers of f32 are rounded to tf32, or split into two of tf32 each. The product
+        of the small parts is below f32's precision."""
+        if exact:
+            x_rest, y_rest = tensor.FragmentA((warp_m, inner), a_type), tensor.FragmentB((inner, warp_n), b_type)
+            for i in unroll(range(warp_m * inner // 32)):
+                upper = tensor.tf32(x[i])
+                x_rest[i] = tensor.tf32(x[i] - upper)
+                x[i] = upper
+            for i in unroll(range(inner * warp_n // 32)):
+                upper = tensor.tf32(y[i])
+                y_rest[i] = tensor.tf32(y[i] - upper)
+                y[i] = upper
+            tensor.mma(total, x_rest, y)
+            tensor.mma(total, x, y_rest)
+        elif rounds:
+            for i in unroll(range(warp_m * inner // 32)):
+                x[i] = tensor.tf32(x[i])
+            for i in unroll(range(inner * warp_n // 32)):
+                y[i] = tensor.tf32(y[i])
+        tensor.mma(total, x, y)
+
+    @device
+    def accumulate(row: i64, column: i64, a: Any, b: Any, total: Any) -> None:
+        """Adds the product for the block's tile at a row and a column of c to the warps' parts of it."""
+        a_tiles = SharedArray((stages, a_rows, a_pitch), a_type)
+        b_tiles = SharedArray((stages, b_rows, b_pitch), b_type)
+        warp_number = i64(thread.thread_idx.x % threads // 32)
+        warp_row, warp_column = warp_number // warps_n * warp_m, warp_number % warps_n * warp_n
+        x, y = tensor.FragmentA((warp_m, inner), a_type), tensor.FragmentB((inner, warp_n), b_type)
+        depth = a.shape[0] if a_turned else a.shape[1]
+        steps = (depth + (step - 1)) // step
+        for number in unroll(range(stages - 1)):
+            fetch(number, number * step, row, column, a, b, a_tiles, b_tiles)
+            tensor.commit()
+        slot, free = 0, stages - 1
+        for number in range(steps):
+            tensor.wait(ahead)
+            thread.sync_threads()  # all have the stage, and all have read the one that is filled next
+            fetch(free, (number + (stages - 1)) * step, row, column, a, b, a_tiles, b_tiles)
+            tensor.commit()
+            for part in unroll(range(step // inner)):
+                read(slot, part * inner, warp_row, warp_column, a_tiles, b_tiles, x, y)
+                multiply(total, x, y)
+            free = slot
+            slot = slot + 1 if slot + 1 < stages else 0
+        tensor.wait(0)
+
+    @device
+    def tile(c: Any) -> tuple[i64, i64]:
+        """Returns the first row and column of the block's tile of c."""
+        down, across = (c.shape[0] + (tile_m - 1)) // tile_m, (c.shape[1] + (tile_n - 1)) // tile_n
+        block = i64(thread.block_idx.x)
+        group = max(GROUP * across, 1)
+        above = block // group * GROUP
+        rows = max(min(down - above, GROUP), 1)
+        return (above + block % group % rows) * tile_m, block % group // rows * tile_n
+
+    @device
+    def finished(total: accumulator, alpha: wide, bias: Any, beta: wide, c: Any, row: i64, column: i64) -> wide:
+        """Returns an element of the result before it is rounded. With a beta of 0, c is not read."""
+        value = wide(alpha * wide(total))
+        if beta != wide(0):
+            value = wide(value + beta * wide(c.unchecked_mut[row, column]))
+        if has_bias:
+            value = wide(value + wide(bias[column]))
+        return activate(value)
+
+    @device
+    def finish(
+        total: Any, alpha: wide, bias: Any, beta: wide, c: DisjointSlice2[c_type], first_row: i64, first_column: i64
+    ) -> None:
+        """Stores this lane's elements of the tile. Its elements are pairs of neighbours in a row."""
+        out = c.unchecked_mut
+        warp_number = i64(thread.thread_idx.x % threads // 32)
+        corner_row, corner_column = (
+            first_row + warp_number // warps_n * warp_m,
+            first_column + warp_number % warps_n * warp_n,
+        )
+        for i in unroll(range(0, held, 2)):
+            row, column = corner_row + total.row(i), corner_column + total.column(i)
+            if row < c.shape[0] and column < c.shape[1]:
+                first = c_type(finished(total[i], alpha, bias, beta, c, row, column))
+                if column + 1 < c.shape[1]:
+                    second = c_type(finished(total[i + 1], alpha, bias, beta, c, row, column + 1))
+                    if pairs:
+                        out.store2((row, column), first, second)
+                    else:
+                        out[row, column] = first
+                        out[row, column + 1] = second
+                else:
+                    out[row, column] = first
+
+    if has_bias:
+
+        @kernel(block=threads, max_registers=registers, unchecked=True)
+        def matmul(
+            alpha: wide,
+            a: Slice2[a_type],
+            b: Slice2[b_type],
+            bias: Slice[bias_type],
+            beta: wide,
+            c: DisjointSlice2[c_type],
+        ) -> None:
+            row, column = tile(c)
+            if row < c.shape[0] and column < c.shape[1]:
+                total = tensor.Accumulator((warp_m, warp_n), accumulator)
+                accumulate(row, column, a, b, total)
+                finish(total, alpha, bias, beta, c, row, column)
+
+    else:
+
+        @kernel(block=threads, max_registers=registers, unchecked=True)
+        def matmul(alpha: wide, a: Slice2[a_type], b: Slice2[b_type], beta: wide, c: DisjointSlice2[c_type]) -> None:
+            row, column = tile(c)
+            if row < c.shape[0] and column < c.shape[1]:
+                total = tensor.Accumulator((warp_m, warp_n), accumulator)
+                accumulate(row, column, a, b, total)
+                finish(total, alpha, 0, beta, c, row, column)
+
+    return matmul
+
+
+def _padding(itemsize: int, blocks: bool) -> int:
+    """Returns the elements after each row of a tile: 16 bytes put the eight rows of ``ldmatrix`` into different banks,
+    32 the lanes' elements."""
+    return (16 if blocks else 32) // itemsize
+
+
+@device
+def _same(x: Any) -> Any:
+    return x
+
+
+_ACTIVATIONS: dict[str | None, Callable[[Any], Any]] = {
+    None: _same,
+    "relu": relu_of,
+    "gelu": gelu_of,
+    "silu": silu_of,
+}
+ACTIVATIONS = tuple(name for name in _ACTIVATIONS if name is not None)
