@@ -111,8 +111,10 @@ def _fits(a: Any, b: Any, columns: int, a_transposed: bool, b_transposed: bool) 
     if not a_transposed and a.rows < _GROUP_ROWS:
         note(f"tensor.wgmma multiplies {_GROUP_ROWS} rows, and {a.name} has tiles of {a.rows}")
         return False
-    if b_transposed and columns % _PANEL:
-        note(f"tensor.wgmma: with b_transposed the accumulator's columns, {columns}, are a multiple of {_PANEL}")
+    if b_transposed and columns > _PANEL and columns % _PANEL:
+        note(
+            f"tensor.wgmma: with b_transposed the accumulator's columns, {columns}, are at most {_PANEL} or a multiple of it"
+        )
         return False
     if not b_transposed and b.rows < columns:
         note(f"tensor.wgmma: the accumulator has {columns} columns, and the tiles of {b.name} have {b.rows} rows")
@@ -135,7 +137,7 @@ def _lower_wgmma(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     eighth = builder.select(uneven, _WORD(-1), eighth)
     within = in_bounds(builder, eighth, _WORD(places), site(builder, f"{a.name}'s rows by 8"))
     a_address = builder.gep(a_address, [builder.mul(first, _WORD(ROW_BYTES))])
-    panels = columns // _PANEL if b_transposed else 1
+    panels = -(-columns // _PANEL) if b_transposed else 1
     there, b_address = tile_at(builder, b, args[3], number_type, args[4], panels)
     steps = (a.rows if a_transposed else a.columns) // _DEPTH
     orders = ".".join("mn" if flag else "k" for flag in (a_transposed, b_transposed))
