@@ -89,7 +89,8 @@ def result_of(a: DeviceBox, b: DeviceBox, out_dtype: Any) -> tuple[tuple[int, in
     ``ValueError`` and ``ArgumentError`` as ``matmul`` does."""
     shape = _shape_of(a, b)
     found = _outputs_of(a, b)[0] if _TYPES[a.dtype] in (i8, u8) else _TYPES[a.dtype]
-    return shape, np.dtype(found.dtype if out_dtype is None else getattr(out_dtype, "dtype", out_dtype))
+    chosen = found if out_dtype is None else out_dtype
+    return shape, np.dtype(chosen.dtype if chosen in _KINDS else chosen)
 
 
 @final
