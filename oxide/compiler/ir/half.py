@@ -98,13 +98,8 @@ def native_definitions(kernel: str, symbols: Collection[str], target: Target) ->
 
 
 def ptx_definitions(symbols: Collection[str], capability: int) -> str:
-<<<<<<< HEAD
-    """Returns the conversions for a GPU: instructions for f16, for tf32 from compute capability
-    8.0 on, for the floats of 8 bits from 8.9 on, and for bf16 from 9.0 on."""
-=======
     """Returns the conversions for a GPU: instructions for f16, for tf32 from compute capability 8.0 on, for the floats
     of 8 bits from 8.9 on, and for bf16 from 9.0 on."""
->>>>>>> shared
     texts = [_instructions("f16", "half"), _COUNTED] if any(symbol.startswith(_F16) for symbol in symbols) else []
     if _uses("bf16", symbols):
         texts.append(_instructions("bf16", "bfloat") if capability >= 90 else _BF16_BY_BITS)
