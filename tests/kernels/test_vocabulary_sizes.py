@@ -84,7 +84,7 @@ def bits_of(numbers: Array) -> Array:
 def numbers_of(kind: Any, stored: Array) -> Array:
     """What a buffer of a kind holds: floats as float64, integers as they are."""
     if kind is bf16:
-        return (stored.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+        return (stored.view(np.uint16).astype(np.uint32) << 16).view(np.float32).astype(np.float64)
     return stored.astype(np.float64) if stored.dtype.kind == "f" else stored
 
 

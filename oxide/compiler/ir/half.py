@@ -29,10 +29,14 @@ TF32 = "oxide.tf32.round"
 
 _TF32 = f"""define float @{TF32}(float %x) alwaysinline {{
   %bits = call i32 @llvm.nvvm.f2tf32.rna(float %x)
-  %result = bitcast i32 %bits to float
+  %nan = fcmp uno float %x, %x
+  %whole = select i1 %nan, i32 2147483647, i32 %bits
+  %result = bitcast i32 %whole to float
   ret float %result
 }}
 declare i32 @llvm.nvvm.f2tf32.rna(float)"""
+"""The instruction on an H100 makes an infinity of the NaN 0x7f800001."""
+
 _TF32_BY_BITS = f"""define float @{TF32}(float %x) alwaysinline {{
   %bits = bitcast float %x to i32
   %more = add i32 %bits, 4096

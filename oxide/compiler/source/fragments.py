@@ -13,10 +13,11 @@ from typing import final
 
 LANES = 32
 
-BITS = {"f16": 16, "bf16": 16, "f32": 32, "f64": 64, "i8": 8, "u8": 8, "i32": 32}
+F8 = ("f8e4m3", "f8e5m2")
+BITS = {"f16": 16, "bf16": 16, "f32": 32, "f64": 64, "i8": 8, "u8": 8, "i32": 32, **dict.fromkeys(F8, 8)}
 """The types of elements, with their sizes."""
 
-_DEPTHS = {"f16": 16, "bf16": 16, "f32": 8, "f64": 4, "i8": 32, "u8": 32}
+_DEPTHS = {"f16": 16, "bf16": 16, "f32": 8, "f64": 4, "i8": 32, "u8": 32, **dict.fromkeys(F8, 32)}
 """The products that one instruction adds to an element, by the type of the operands."""
 
 ELEMENTS = {
@@ -32,6 +33,7 @@ PRODUCTS = {
     ("f32", "f32"): ("f32",),
     ("f64", "f64"): ("f64",),
     **{(a, b): ("i32",) for a in ("i8", "u8") for b in ("i8", "u8")},
+    **{(a, b): ("f32",) for a in F8 for b in F8},
 }
 """The types of accumulators for each pair of types of operands."""
 

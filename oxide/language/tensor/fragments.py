@@ -14,6 +14,7 @@ f16, bf16      (16, 16)         (16, 8)          (16, 8) of f32 or, for f16, of 
 f32 (as tf32)  (16, 8)          (8, 8)           (16, 8) of f32
 f64            (8, 4)           (4, 8)           (8, 8) of f64
 i8, u8         (16, 32)         (32, 8)          (16, 8) of i32
+f8             (16, 32)         (32, 8)          (16, 8) of f32
 =============  ===============  ===============  ======================
 
 ``c[i]`` is the lane's element ``i``, ``c.row(i)`` and ``c.column(i)`` are its place in the matrix. A fragment lives in

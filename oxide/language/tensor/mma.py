@@ -12,11 +12,14 @@ def mma(c: Accumulator[Any], a: FragmentA[Any], b: FragmentB[Any]) -> None:
 
     All 32 lanes of the warp make the call together; if some cannot, the CPU device reports a ``KernelAssertionError``
     and the result is undefined on a GPU. The elements of ``a`` and ``b`` have one type, except that an operand of i8
-    may meet one of u8. f32 operands are taken as tf32: their low 13 bits are ignored (round them with ``tf32``).
+    may meet one of u8, and an f8e4m3 an f8e5m2. f32 operands are taken as tf32: their low 13 bits are ignored (round
+    them with ``tf32``).
 
-    Products of f16, bf16 and tf32 are exact, and an element of an f32 accumulator is within ``2 * k * 2**-24`` times
-    the sum of their sizes of the exact result, with k products and the accumulator's own value. An f16 accumulator is
-    rounded once more for each tile of k. Integer accumulators wrap modulo 2**32. A GPU needs compute capability 8.0.
+    Products of f16, bf16, tf32 and 8-bit floats are exact. An element of an f32 accumulator is within
+    ``2 * k * 2**-24`` times the sum of the sizes of its k products and of its own earlier value. An f16 accumulator is
+    rounded once more for each tile of k. Of 8-bit floats a GPU keeps fewer bits of a sum, and the bound is
+    ``k * 2**-13`` times the sizes. Integer accumulators wrap modulo 2**32. A GPU needs compute capability 8.0, and 8.9
+    for 8-bit floats.
     """
     _only_in_a_kernel("mma")
 

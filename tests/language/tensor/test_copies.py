@@ -19,6 +19,7 @@ from oxide import (
     Slice3,
     bf16,
     d2h,
+    f8e4m3,
     f16,
     f32,
     f64,
@@ -42,7 +43,11 @@ WARP = LaunchConfig(1, 32)
 
 
 def numbers(dtype: Any, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    """Different small numbers, which every type holds exactly."""
+    """Different small numbers, which the type holds exactly."""
+    if dtype is f8e4m3:
+        return (
+            (np.arange(np.prod(shape)) * 7 % 113).astype(np.uint8).view(dtype.dtype).reshape(shape).astype(np.float32)
+        )
     return (np.arange(np.prod(shape)).reshape(shape) * 7 % 113).astype(NUMPY[str(host_type(dtype))])
 
 
@@ -90,7 +95,7 @@ BLOCKS = [
     *[("FragmentB", shape, dtype, True) for dtype in (f16, bf16) for shape in ((16, 8), (16, 32), (48, 24))],
     *[("FragmentA", shape, f32, False) for shape in ((16, 8), (32, 24))],
     *[("FragmentB", shape, f32, True) for shape in ((8, 8), (8, 24), (24, 40))],
-    *[("FragmentA", shape, dtype, False) for dtype in (i8, u8) for shape in ((16, 32), (32, 64))],
+    *[("FragmentA", shape, dtype, False) for dtype in (i8, u8, f8e4m3) for shape in ((16, 32), (32, 64))],
     *[("FragmentB", shape, dtype, True) for dtype in (i8, u8) for shape in ((32, 8), (64, 24))],
 ]
 

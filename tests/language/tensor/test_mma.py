@@ -21,6 +21,8 @@ from oxide import (
     bf16,
     d2h,
     device,
+    f8e4m3,
+    f8e5m2,
     f16,
     f32,
     f64,
@@ -50,7 +52,11 @@ KINDS: list[tuple[Any, Any, Any, tuple[int, int, int]]] = [
     (u8, u8, i32, (16, 8, 32)),
     (i8, u8, i32, (16, 8, 32)),
     (u8, i8, i32, (16, 8, 32)),
+    (f8e4m3, f8e4m3, f32, (16, 8, 32)),
+    (f8e5m2, f8e5m2, f32, (16, 8, 32)),
+    (f8e4m3, f8e5m2, f32, (16, 8, 32)),
 ]
+LAYOUTS = [*KINDS[:7], *KINDS[9:11]]
 IDS = ["-".join(map(str, kind[:3])) for kind in KINDS]
 
 
@@ -78,10 +84,10 @@ def isa_place(kind: str, dtype: str, lane: int, i: int) -> tuple[int, int]:
             return group, within
         case "FragmentB", "f64":
             return within, group
-        case "FragmentA", "i8" | "u8":  # .m16n8k32
+        case "FragmentA", "i8" | "u8" | "f8e4m3" | "f8e5m2":  # .m16n8k32
             row = group if 0 <= i < 4 or 8 <= i < 12 else group + 8
             return row, within * 4 + (i & 3) if i < 8 else within * 4 + (i & 3) + 16
-        case "FragmentB", "i8" | "u8":
+        case "FragmentB", "i8" | "u8" | "f8e4m3" | "f8e5m2":
             return (within * 4 + (i & 3) if i < 4 else within * 4 + (i & 3) + 16), group
         case "Accumulator", "f64":
             return group, within * 2 + (i & 1)
@@ -89,9 +95,9 @@ def isa_place(kind: str, dtype: str, lane: int, i: int) -> tuple[int, int]:
 
 
 TILES = [
-    *[("FragmentA", kind[0], (kind[3][0], kind[3][2])) for kind in KINDS[:7]],
-    *[("FragmentB", kind[1], (kind[3][2], 8)) for kind in KINDS[:7]],
-    *[("Accumulator", kind[2], kind[3][:2]) for kind in KINDS[:7]],
+    *[("FragmentA", kind[0], (kind[3][0], kind[3][2])) for kind in LAYOUTS],
+    *[("FragmentB", kind[1], (kind[3][2], 8)) for kind in LAYOUTS],
+    *[("Accumulator", kind[2], kind[3][:2]) for kind in LAYOUTS],
     ("Accumulator", bf16, (16, 8)),
 ]
 
@@ -128,8 +134,10 @@ def test_each_element_of_each_operand_is_multiplied_at_its_place(
     """Products with matrices of one 1: the other operand's row or column comes out at one place, and nothing else."""
     m, n, k = shape
     made = product(shape, a_type, b_type, c_type)
-    a_all = np.arange(1, m * k + 1).reshape(m, k).astype(numpy_type(a_type)) % 100
-    b_all = np.arange(1, k * n + 1).reshape(k, n).astype(numpy_type(b_type)) % 100
+    # Of 8-bit floats all numbers up to 8 are exact.
+    most = 9 if "f8" in str(a_type) else 100
+    a_all = np.arange(1, m * k + 1).reshape(m, k).astype(numpy_type(a_type)) % most
+    b_all = np.arange(1, k * n + 1).reshape(k, n).astype(numpy_type(b_type)) % most
     nothing = np.zeros((m, n), numpy_type(c_type))
     for inner in range(k):
         a, b = np.zeros_like(a_all), np.zeros_like(b_all)
@@ -156,7 +164,7 @@ def test_products_whose_sums_are_exact_are_exact(
     assert np.array_equal(result, c + a.astype(np.float64) @ b)
 
 
-@pytest.mark.parametrize(("a_type", "b_type"), [kind[:2] for kind in KINDS[5:]], ids=IDS[5:])
+@pytest.mark.parametrize(("a_type", "b_type"), [kind[:2] for kind in KINDS[5:9]], ids=IDS[5:9])
 def test_integers_of_all_sizes_wrap_modulo_2_to_the_32(a_type: Any, b_type: Any) -> None:
     limits = {"i8": (-128, 128), "u8": (0, 256)}
     a = RANDOM.integers(*limits[str(a_type)], (16, 64)).astype(np.int32)
@@ -175,12 +183,14 @@ def rounded(x: np.ndarray[Any, Any], dtype: Any) -> np.ndarray[Any, Any]:
             bits = x.astype(np.float32).view(np.uint32).astype(np.uint64)
             bits = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16 << 16
             return bits.astype(np.uint32).view(np.float32).astype(np.float64)
+        case "f8e4m3" | "f8e5m2":
+            return x.astype(dtype.dtype).astype(np.float64)
         case "f32":
             return (x.astype(np.float32).view(np.uint32) & 0xFFFFE000).view(np.float32).astype(np.float64)
     return x.astype(np.float64)
 
 
-@pytest.mark.parametrize(("a_type", "b_type", "c_type", "tile"), KINDS[:5], ids=IDS[:5])
+@pytest.mark.parametrize(("a_type", "b_type", "c_type", "tile"), [*KINDS[:5], *KINDS[9:]], ids=[*IDS[:5], *IDS[9:]])
 def test_random_products_are_within_the_stated_bound(
     a_type: Any, b_type: Any, c_type: Any, tile: tuple[int, int, int]
 ) -> None:
@@ -194,6 +204,8 @@ def test_random_products_are_within_the_stated_bound(
     sizes = np.abs(exact_a) @ np.abs(exact_b) + np.abs(c)
     unit = 2.0**-53 if c_type is f64 else 2.0**-24
     bound = 2 * k * unit * sizes
+    if "f8" in str(a_type):
+        bound = k * 2.0**-13 * sizes
     if c_type is f16:
         bound += (k // depth) * 2.0**-11 * sizes
     assert (np.abs(result - (exact_a @ exact_b + c)) <= bound).all()
@@ -361,9 +373,9 @@ def test_lanes_at_different_calls_are_a_fault_of_the_cpu_device(request: pytest.
 @pytest.mark.parametrize(("a_type", "b_type", "c_type", "tile"), KINDS, ids=IDS)
 def test_fragments_are_in_registers(a_type: Any, b_type: Any, c_type: Any, tile: tuple[int, int, int]) -> None:
     made = product((2 * tile[0], 2 * tile[1], 2 * tile[2]), a_type, b_type, c_type)
-    for cc in ((8, 0), (9, 0), (12, 0)):
+    for cc in ((8, 9) if "f8" in str(a_type) else (8, 0), (9, 0), (12, 0)):
         ptx = made.ptx(cc=cc)
-        names = {"f32": "tf32", "i8": "s8", "i32": "s32"}
+        names = {"f32": "tf32", "i8": "s8", "i32": "s32", "f8e4m3": "e4m3", "f8e5m2": "e5m2"}
         operands = ".".join(names.get(str(each), str(each)) for each in (a_type, b_type))
         total = "s32" if c_type is i32 else str(c_type)
         shape = "m{}n{}k{}".format(*tile)
@@ -380,6 +392,11 @@ def test_an_older_gpu_has_no_such_product() -> None:
         r"multiply elements in a loop, on ordinary cores\n    tensor.mma\(total, left, right\)",
     ):
         made.ptx(cc=(7, 5))
+    made = product((16, 8, 32), f8e4m3, f8e4m3, f32)
+    with pytest.raises(
+        CompileError, match=r"tensor.mma of 8-bit floats needs compute capability 8.9, .* 8.6; convert the operands to"
+    ):
+        made.ptx(cc=(8, 6))
 
 
 # What is refused
@@ -396,7 +413,8 @@ REFUSED = [
      "the warp's matrix"),
     ("tensor.Accumulator(16, f32)", "the shape of Accumulator is a pair of constants, the rows and the columns of the "
      "warp's matrix"),
-    ("tensor.FragmentA((16, 16), i64)", "the dtype of FragmentA is one of f16, bf16, f32, f64, i8, u8; it is i64"),
+    ("tensor.FragmentA((16, 16), i64)", "the dtype of FragmentA is one of f16, bf16, f32, f64, i8, u8, f8e4m3, f8e5m2; "
+     "it is i64"),
     ("tensor.Accumulator((16, 8), i8)", "the dtype of Accumulator is one of f32, f16, bf16, f64, i32; it is i8"),
     ("tensor.Accumulator((16, 8))", "Accumulator takes a shape and a dtype, as in Accumulator((16, 16), bf16)"),
     ("c[0, 0]", "an index of Accumulator((16, 8), f32) is an integer, the number of this lane's element, not "
@@ -410,7 +428,7 @@ REFUSED = [
     ("tensor.mma(c, b, b)", "a of tensor.mma(c, a, b) is a FragmentA, not FragmentB((16, 8), f16)"),
     ("tensor.mma(c, a, 1)", "b of tensor.mma(c, a, b) is a FragmentB, not i64"),
     ("tensor.mma(c, a, e)", "tensor.mma(Accumulator((16, 8), f32), FragmentA((16, 16), f16), FragmentB((16, 8), bf16))"
-     ": the operands are of one type, or of i8 and u8; they are of f16 and bf16"),
+     ": the operands are of one type, or of two of 8 bits of one kind; they are of f16 and bf16"),
     ("tensor.mma(z, a, b)", "operands of f16 add to an Accumulator of f32 or f16; it is of i32"),
     ("tensor.mma(c, a, w)", "a has 16 columns and b 32 rows; the two are the same"),
     ("tensor.mma(v, a, b)", "the product has shape (16, 8), and c (16, 16)"),

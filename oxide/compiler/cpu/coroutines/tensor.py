@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from oxide.compiler.source.fragments import Layout
+from oxide.compiler.source.fragments import F8, Layout
 
 _PREFIX = "oxide.tensor."
 
@@ -78,7 +78,8 @@ define internal ptr @oxide.tensor.published(ptr %block, i32 %lane) alwaysinline 
 
 # Products
 
-_IR_TYPES = {"f16": "i16", "bf16": "i16", "f32": "float", "f64": "double", "i8": "i8", "u8": "i8", "i32": "i32"}
+_IR_TYPES = {"f16": "i16", "bf16": "i16", "f32": "float", "f64": "double", "i32": "i32"}
+_IR_TYPES |= dict.fromkeys(("i8", "u8", *F8), "i8")
 _SUMS = {"f16": "float", "bf16": "float", "f32": "float", "f64": "double", "i32": "i32"}
 
 
@@ -187,8 +188,8 @@ def _element(dtype: str, name: str, array: str, index: str) -> list[str]:
 
 def _widened(dtype: str, name: str, raw: str) -> list[str]:
     match dtype:
-        case "f16":
-            return [f"  {name} = call float @oxide.f16.widen(i16 {raw})"]
+        case "f16" | "f8e4m3" | "f8e5m2":
+            return [f"  {name} = call float @oxide.{dtype}.widen({_IR_TYPES[dtype]} {raw})"]
         case "bf16":
             return [
                 f"  {name}.wide = zext i16 {raw} to i32",
@@ -279,4 +280,4 @@ define void @<symbol>(ptr %context, ptr %target, ptr %source, i32 %taken, i32 %s
 def conversions(symbols: Collection[str]) -> set[str]:
     """Returns the conversions of numbers that the products among ``symbols`` call."""
     types = {part for symbol in symbols if symbol.startswith(f"{_PREFIX}mma.") for part in symbol.split(".")}
-    return {f"oxide.f16.{way}" for way in ("widen", "narrow")} if "f16" in types else set()
+    return {f"oxide.{each}.{way}" for each in types & {"f16", *F8} for way in ("widen", "narrow")}

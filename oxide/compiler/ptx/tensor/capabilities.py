@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from oxide.compiler.ir.portable import PortableKernel
+from oxide.compiler.source.fragments import F8
 from oxide.compiler.source.source import located_in
 
 _NEEDS = {
+    **{
+        f"oxide.tensor.mma.m16n8k32.f32.{each}.": ("tensor.mma of 8-bit floats", (8, 9), "convert the operands to f16")
+        for each in F8
+    },
     "oxide.tensor.mma.": ("tensor.mma", (8, 0), "multiply elements in a loop, on ordinary cores"),
     "oxide.tensor.ldmatrix.": ("tensor.ldmatrix", (7, 5), "tensor.load reads the same elements"),
     "oxide.tensor.stmatrix.": ("tensor.stmatrix", (9, 0), "tensor.store writes the same elements"),

@@ -9,7 +9,8 @@ from collections.abc import Collection
 
 PREFIX = "oxide.tensor.mma."
 
-_PTX_TYPES = {"f32": "f32", "f16": "f16", "bf16": "bf16", "f64": "f64", "i32": "s32", "i8": "s8", "u8": "u8"}
+_PTX_TYPES = {"i32": "s32", "i8": "s8", "f8e4m3": "e4m3", "f8e5m2": "e5m2"}
+"""The names of those types that PTX names otherwise."""
 _OPERANDS = {
     # The registers of a, of b and of c for each shape, with 32-bit words.
     "m16n8k16": (4, 2, 4),
@@ -31,7 +32,7 @@ def _product(symbol: str) -> str:
         c_count //= 2
     operand, constraint = ("double", "d") if a == "f64" else ("i32", "r")
     result, result_constraint = {"f32": ("float", "f"), "f64": ("double", "d")}.get(c, ("i32", "r"))
-    types = [_PTX_TYPES[each] for each in (c, a, b, c)]
+    types = [_PTX_TYPES.get(each, each) for each in (c, a, b, c)]
     if a == "f32":
         types[1:3] = ["tf32", "tf32"]
     lines = [

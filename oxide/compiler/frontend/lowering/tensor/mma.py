@@ -48,7 +48,7 @@ def _problem(c: Layout, a: Layout, b: Layout) -> str | None:
     """Returns why fragments cannot be multiplied, or None if they can."""
     allowed = PRODUCTS.get((a.dtype, b.dtype))
     if allowed is None:
-        return f"the operands are of one type, or of i8 and u8; they are of {a.dtype} and {b.dtype}"
+        return f"the operands are of one type, or of two of 8 bits of one kind; they are of {a.dtype} and {b.dtype}"
     if c.dtype not in allowed:
         return f"operands of {a.dtype} add to an Accumulator of {' or '.join(allowed)}; it is of {c.dtype}"
     if a.columns != b.rows:
