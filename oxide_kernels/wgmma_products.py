@@ -171,34 +171,37 @@ def kernel_of(form: Form, tile_n: int) -> Kernel:
         down, across = (m + (TILE_M - 1)) // TILE_M, (n + (tile_n - 1)) // tile_n
         steps = (k + (_DEPTH - 1)) // _DEPTH
         group = thread.thread_idx.x // 128
-        done = 0
+        stage, turn = 0, 0  # the buffer, and how often all have been used
         if group == 2:
             tensor.decrease_registers(40)
             if thread.thread_idx.x == 256:
                 for number in range(thread.block_idx.x, down * across, thread.grid_dim.x):
                     row, col = tile_at(u32(number), u32(down), u32(across))
                     for step in range(steps):
-                        stage = done % stages
-                        empty.wait(stage, done // stages - 1)
+                        empty.wait(stage, turn - 1)
                         fetch(stage, step * _DEPTH, row, col, a, b, a_tiles, b_tiles, full)
-                        done += 1
+                        over = i64(stage == stages - 1)
+                        stage, turn = stage + 1 - over * stages, turn + over
         else:
             tensor.increase_registers(232)
             leads = thread.thread_idx.x % 128 == 0
+            before = 0
             for number in range(thread.block_idx.x, down * across, thread.grid_dim.x):
                 row, col = tile_at(u32(number), u32(down), u32(across))
                 total = tensor.Accumulator((16, tile_n), f32)
-                for step in range(steps):
-                    stage = done % stages
-                    full.wait(stage, done // stages)
-                    multiply(total, stage, group % 2, a_tiles, b_tiles)
-                    tensor.wait_wgmma(total, 1)
-                    if leads and step > 0:
-                        empty.arrive((done - 1) % stages)
-                    done += 1
-                tensor.wait_wgmma(total, 0)
-                if leads and steps > 0:
-                    empty.arrive((done - 1) % stages)
+                if steps > 0:  # without the test, zeros would join the sums before the wait, and ptxas serialise wgmma
+                    for step in range(steps):
+                        full.wait(stage, turn)
+                        multiply(total, stage, group % 2, a_tiles, b_tiles)
+                        tensor.wait_wgmma(total, 1)
+                        if leads and step > 0:
+                            empty.arrive(before)
+                        before = stage
+                        over = i64(stage == stages - 1)
+                        stage, turn = stage + 1 - over * stages, turn + over
+                    tensor.wait_wgmma(total, 0)
+                    if leads:
+                        empty.arrive(before)
                 top = row + i64(thread.thread_idx.x // 32 % 8) * 16
                 inside = beta == wide(0) and row + TILE_M <= m and col + tile_n <= n
                 if narrow:
