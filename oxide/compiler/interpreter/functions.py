@@ -16,6 +16,7 @@ from oxide.language import atomic, debug, intrinsics, thread, views, warp
 from oxide.language.shared import DynamicSharedArray, LocalArray, SharedArray
 from oxide.language.unroll import unroll
 
+from . import tensor
 from .memory import SCALARS, ThreadIndex, dynamic_array, greatest, least, local_array, shared_array
 from .numbers import CONVERT, FLOATS, GREATEST, INTEGERS, LEAST, ROUND, WRAP, bits_of, divided, fused
 from .threads import Leave, Meeting, current, here
@@ -408,4 +409,5 @@ _MAKERS: dict[Any, Maker] = {
     DynamicSharedArray: _dynamic,
     views.MatrixView: _simple(MatrixView),
     views.zip_exact: _simple(zip_exact),
+    **tensor.MAKERS,
 }

@@ -68,6 +68,10 @@ class Memory:
 
     def get(self, place: int) -> Any:
         current().launch.spend()
+        return self.peek(place)
+
+    def peek(self, place: int) -> Any:
+        """Returns an element without counting the access."""
         value = self.array.item(place)
         if self.is_bf16:
             return struct.unpack("<f", (value << 16).to_bytes(4, "little"))[0]
@@ -75,7 +79,10 @@ class Memory:
 
     def set(self, place: int, value: Any) -> None:
         current().launch.spend()
-        value = self.convert(value)
+        self.poke(place, self.convert(value))
+
+    def poke(self, place: int, value: Any) -> None:
+        """Sets an element to a number of its type without counting the access."""
         self.array[place] = bits_of("bf16", value) if self.is_bf16 else value
 
 

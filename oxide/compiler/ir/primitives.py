@@ -12,6 +12,9 @@ The front end calls them with the hidden context as first argument:
 - ``oxide.warp.reduce.<operator>.<type>(i32 mask, value, i32 site)``
 - ``oxide.warp.sync(i32 mask, i32 site)`` and ``oxide.warp.active_mask(i32 site)``
 - ``void oxide.tensor.mma.<shape>.<d>.<a>.<b>.<c>(ptr c, ptr a, ptr b, i32 site)``, on one tile of each fragment
+- ``void oxide.tensor.<ldmatrix|stmatrix>.<x1|x2|x4>[.trans](ptr row, ptr words, i32 site)``
+- ``void oxide.tensor.copy_async.<4|8|16>(ptr target, ptr source, i32 bytes, i32 site)``,
+  ``oxide.tensor.commit(i32 site)`` and ``oxide.tensor.wait.<groups>(i32 site)``
 
 This module has the parts that both back ends share; ``ptx/primitives.py`` and ``cpu/coroutines`` define the calls.
 """

@@ -143,36 +143,48 @@ _ORDERINGS = {"release": (2, 3, 4), "acquire": (1, 3, 4)}
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Touch:
     """An instruction's access to memory: the index of its pointer among its operands, the bytes and their alignment,
-    the access's kind as flags of ``sanitizing``, and an atomic's ordering."""
+    the access's kind as flags of ``sanitizing``, and an atomic's ordering. ``counted`` is the index of an operand with
+    the number of bytes, at most ``size``; only the first ``lanes`` lanes of the warp make the access."""
 
     place: int
     size: int
     align: int
     what: int
     ordering: int = 0
+    counted: int | None = None
+    lanes: int = 32
 
 
-def _touch_of(instruction: Instruction) -> _Touch | None:
-    """Returns an instruction's access, or None if it accesses no memory or a constant address."""
+def _touches_of(instruction: Instruction) -> list[_Touch]:
+    """Returns an instruction's accesses to memory, without those to constant addresses."""
+    found: list[_Touch] = []
     match instruction:
         case Load(before="" | "volatile"):
-            found = _Touch(0, size_of(instruction.type), instruction.align, 0)
+            found = [_Touch(0, size_of(instruction.type), instruction.align, 0)]
         case Store(before="" | "volatile", value=value):
-            found = _Touch(1, size_of(value.type), instruction.align, WRITE)
+            found = [_Touch(1, size_of(value.type), instruction.align, WRITE)]
         case Atomic(opcode="atomicrmw" | "cmpxchg"):  # numba-cuda's own, which are relaxed
             size = size_of(instruction.operands[1].type)
-            found = _Touch(0, size, size, WRITE | ALSO_READS | ATOMIC)
+            found = [_Touch(0, size, size, WRITE | ALSO_READS | ATOMIC)]
         case _:
             match called(instruction).split("."):
                 case "oxide", "held", "atomic", operation, kind, scope, ordering:
                     what = {"load": 0, "store": WRITE}.get(operation, WRITE | ALSO_READS)
                     what |= ATOMIC | (BLOCK_SCOPE if scope == "block" else 0)
                     size = int(kind.lstrip("bfi")) // 8
-                    found = _Touch(1, size, size, what, int(ordering))
-                case _:
-                    return None
-    pointer = instruction.operands[found.place]
-    return found if pointer.type == "ptr" and (pointer.symbol or not isinstance(pointer, Constant)) else None
+                    found = [_Touch(1, size, size, what, int(ordering))]
+                case "oxide", "tensor", "ldmatrix" | "stmatrix" as way, count, *_:
+                    # Each lane gives the address of one row of a block.
+                    what = WRITE if way == "stmatrix" else 0
+                    found = [_Touch(2, 16, 16, what, lanes=8 * int(count.removeprefix("x")))]
+                case "oxide", "tensor", "copy_async", size_:
+                    size = int(size_)
+                    found = [_Touch(2, size, size, WRITE), _Touch(3, size, size, 0, counted=4)]
+    return [each for each in found if _is_touched(instruction.operands[each.place])]
+
+
+def _is_touched(pointer: Value) -> bool:
+    return pointer.type == "ptr" and bool(pointer.symbol or not isinstance(pointer, Constant))
 
 
 @final
@@ -236,31 +248,32 @@ class _Instrumenter:
         """Returns the shift of the granule of accesses to shared memory, and the pointers with their granules."""
         shared, granules = 8, [min(8, _power(pointer.itemsize)) for pointer in pointers]
         for instruction in self._function.instructions:
-            touch = _touch_of(instruction)
-            if touch is None:
-                continue
-            granule = min(_power(touch.size), touch.align)
-            regions = list(self._regions.reached(instruction.operands[touch.place]).values()) or [UNKNOWN]
-            if any(region.kind == "shared" for region in regions):
-                shared = min(shared, granule)
-            known = {region.view for region in regions if region.kind == "device"}
-            for view in range(len(pointers)) if UNKNOWN in regions else known:
-                granules[view] = min(granules[view], granule)
+            for touch in _touches_of(instruction):
+                granule = min(_power(touch.size), touch.align)
+                regions = list(self._regions.reached(instruction.operands[touch.place]).values()) or [UNKNOWN]
+                if any(region.kind == "shared" for region in regions):
+                    shared = min(shared, granule)
+                known = {region.view for region in regions if region.kind == "device"}
+                for view in range(len(pointers)) if UNKNOWN in regions else known:
+                    granules[view] = min(granules[view], granule)
         return shared.bit_length() - 1, tuple(
             dataclasses.replace(pointer, granule=granule) for pointer, granule in zip(pointers, granules, strict=True)
         )
 
     def _rewrite(self, instruction: Instruction) -> None:
         self._place = source_place(self._module, instruction) or self._place
-        touch = _touch_of(instruction)
+        touches = _touches_of(instruction)
         match called(instruction).split("."):
-            case _ if touch is not None and not self._is_initial_zero(instruction):
-                self._order("release", touch.ordering)
-                instruction.operands[touch.place] = self._checked(instruction.operands[touch.place], touch)
+            case _ if touches and not self._is_initial_zero(instruction):
+                ordering = touches[0].ordering
+                self._order("release", ordering)
+                for touch in touches:
+                    size = self._size_of(instruction, touch)
+                    instruction.operands[touch.place] = self._checked(instruction.operands[touch.place], touch, size)
                 if isinstance(instruction, Load | Store):
                     instruction.after = ", align 1"
                 self._block.append(instruction)
-                self._order("acquire", touch.ordering)
+                self._order("acquire", ordering)
             case "oxide", "in_bounds" | "aligned", *_:
                 self._block.append(instruction)
                 self._go_on(instruction)
@@ -305,8 +318,18 @@ class _Instrumenter:
             and called(instruction.pointer) == HELD_LOCAL
         )
 
-    def _checked(self, pointer: Value, touch: _Touch) -> Value:
-        """Appends the check of an access. Returns the address to access, which for a stack variable is the pointer
+    def _size_of(self, instruction: Instruction, touch: _Touch) -> Value:
+        """Returns the number of bytes of an access, which is 0 if the thread makes none."""
+        if touch.counted is not None:
+            return self._emit(Cast(self._fresh(), "zext", instruction.operands[touch.counted], "i64"))
+        if touch.lanes == 32:
+            return number(touch.size)
+        lane = self._call("i32", "oxide.register.laneid", self._context)
+        among = self._emit(Compare(self._fresh(), "ult", lane, number(touch.lanes, "i32")))
+        return self._emit(Select(self._fresh(), among, number(touch.size), number(0)))
+
+    def _checked(self, pointer: Value, touch: _Touch, size: Value) -> Value:
+        """Appends the check of an access of ``size`` bytes. Returns the address to access, which for a stack variable is the pointer
         itself."""
         regions = self._regions.reached(pointer)
         if len(regions) > 1:
@@ -317,7 +340,7 @@ class _Instrumenter:
                 return pointer
             kind, what = region.kind, self._number(region.what, touch.what)
             words = self._words_of(region) if region is not UNKNOWN else [self._anywhere(pointer, number(-1))]
-        access = pointer, number(touch.size), number(touch.align), what
+        access = pointer, size, number(touch.align), what
         result = self._call("ptr", f"oxide.sanitize.{kind}", self._context, *access, *words)
         if self._leaves:
             self._go_on(self._call("i1", "oxide.sanitize.goes_on", self._context))

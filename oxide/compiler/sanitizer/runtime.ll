@@ -160,10 +160,14 @@ define i1 @oxide.sanitize.goes_on(ptr %context) alwaysinline {
 }
 
 ; Checks one access to [%lo, %hi). Shadow is indexed from %start: %init has a byte for each byte, 1 once written, and
-; %cells the cells. Returns the address to access: the scratch area if the access is out of bounds.
+; %cells the cells. Returns the address to access: the scratch area if the access is out of bounds. An access of 0 bytes
+; is none.
 define ptr @oxide.sanitize.access(ptr %state, ptr %pointer, i64 %size, i64 %align, i64 %who, i64 %lo, i64 %hi,
     i64 %start, ptr %init, ptr %cells, i64 %shift, i64 %known) noinline {
 entry:
+  %none = icmp eq i64 %size, 0
+  br i1 %none, label %go, label %some
+some:
   %at = ptrtoint ptr %pointer to i64
   %end = add i64 %at, %size
   %above = icmp uge i64 %at, %lo
@@ -272,6 +276,9 @@ done:
 define ptr @oxide.sanitize.device(ptr %context, ptr %pointer, i64 %size, i64 %align, i64 %what, i64 %view)
     noinline {
 entry:
+  %none = icmp eq i64 %size, 0
+  br i1 %none, label %go_on, label %some
+some:
   %state = call ptr @oxide.sanitize.enter(ptr %context)
   %who = call i64 @oxide.sanitize.who(ptr %context, ptr %state, i64 %what)
   %views = load ptr, {{views}}
@@ -280,7 +287,7 @@ entry:
   %known_view = icmp sge i64 %view, 0
   br i1 %known_view, label %found, label %next
 next:
-  %number = phi i64 [ 0, %entry ], [ %number.next, %other ]
+  %number = phi i64 [ 0, %some ], [ %number.next, %other ]
   %past = icmp uge i64 %number, %count
   br i1 %past, label %unknown, label %try
 try:
@@ -310,7 +317,7 @@ outside:
   %scratch = getelementptr i8, {{scratch}}, i64 0
   ret ptr %scratch
 found:
-  %chosen = phi i64 [ %view, %entry ], [ %number, %try ]
+  %chosen = phi i64 [ %view, %some ], [ %number, %try ]
   %offset = mul i64 %chosen, <sanitized_view.sizeof>
   %lo.at = getelementptr i8, ptr %views, i64 %offset
   %lo = load i64, ptr %lo.at

@@ -24,7 +24,7 @@ class Signature:
 @final
 @dataclass(frozen=True, slots=True)
 class Elements:
-    """The elements of an array that the kernel declares: ``shape`` is None for dynamic shared memory."""
+    """The elements of an array or a fragment that the kernel declares: ``shape`` is None for dynamic shared memory."""
 
     shape: tuple[int, ...] | None
     dtype: str

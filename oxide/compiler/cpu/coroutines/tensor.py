@@ -23,6 +23,13 @@ def definitions(symbols: Collection[str]) -> list[str]:
         match symbol.removeprefix(_PREFIX).split(".", 1):
             case "mma", name:
                 texts.append(_product(symbol, *name.split(".")))
+            case "ldmatrix" | "stmatrix" as name, how:
+                count, _, transposed = how.removeprefix("x").partition(".")
+                texts.append(_blocks(symbol, name, int(count), bool(transposed)))
+            case "copy_async", size:
+                texts.append(_COPY.replace("<symbol>", symbol).replace("<size>", size))
+            case _:  # a copy ends with its call
+                texts.append(f"define void @{symbol}(ptr %context, i32 %site) alwaysinline {{\n  ret void\n}}")
     return texts
 
 
@@ -186,6 +193,67 @@ def _added(kind: str, name: str, total: str, a: str, b: str) -> list[str]:
         case "float":  # the product is exact
             return [f"  {name}.by = fmul float {a}, {b}", f"  {name} = fadd float {total}, {name}.by"]
     return [f"  {name}.by = mul i32 {a}, {b}", f"  {name} = add i32 {total}, {name}.by"]
+
+
+# Moves of blocks, and copies
+
+
+def _blocks(symbol: str, name: str, count: int, transposed: bool) -> str:
+    """Defines a move of blocks of 8 rows of 16 bytes. Row r of block b is at the address that lane ``8 * b + r`` has
+    published; this lane has word ``lane % 4`` of row ``lane // 4``, or the two elements at its transposed place."""
+    lines = [
+        f"define internal void @{symbol}.lane(ptr %block, i32 %lane, ptr %words) noinline {{",
+        "  %group = lshr i32 %lane, 2",
+        "  %thread = and i32 %lane, 3",
+        "  %twice = shl i32 %thread, 1",
+    ]
+    for block in range(count):
+        for half in range(2):
+            it = f"{block}.{half}"
+            row, place = f"add i32 %group, {8 * block}", f"add i32 %twice, {half}"
+            if transposed:
+                row, place = f"add i32 %twice, {8 * block + half}", "add i32 %group, 0"
+            own, other = f"%own.{it}", f"%element.{it}"
+            load, store = (other, own) if name == "ldmatrix" else (own, other)
+            lines += [
+                f"  %row.{it} = {row}",
+                f"  %place.{it} = {place}",
+                f"  %start.{it} = call ptr @oxide.tensor.published(ptr %block, i32 %row.{it})",
+                f"  {other} = getelementptr i16, ptr %start.{it}, i32 %place.{it}",
+                f"  {own} = getelementptr i16, ptr %words, i64 {2 * block + half}",
+                f"  %moved.{it} = load i16, ptr {load}",
+                f"  store i16 %moved.{it}, ptr {store}",
+            ]
+    return "\n".join([*lines, "  ret void", "}", _MOVE.replace("<symbol>", symbol)])
+
+
+_MOVE = """
+define void @<symbol>(ptr %context, ptr %row, ptr %words, i32 %site) alwaysinline {
+  %address = ptrtoint ptr %row to i64
+  call void @oxide.exchange(ptr %context, i32 -1, i64 %address, i1 false, i32 %site)
+  %block = call ptr @oxide.block(ptr %context)
+  %lane = call i32 @oxide.register.laneid(ptr %context)
+  %together = call i1 @oxide.tensor.together(ptr %context, ptr %block, i32 %lane, i32 %site)
+  br i1 %together, label %move, label %done
+move:
+  call void @<symbol>.lane(ptr %block, i32 %lane, ptr %words)
+  br label %done
+done:
+  call void @oxide.warp.sync(ptr %context, i32 -1, i32 %site)
+  ret void
+}
+"""
+
+_COPY = """
+declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
+declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
+define void @<symbol>(ptr %context, ptr %target, ptr %source, i32 %taken, i32 %site) alwaysinline {
+  %bytes = zext i32 %taken to i64
+  call void @llvm.memset.p0.i64(ptr %target, i8 0, i64 <size>, i1 false)
+  call void @llvm.memcpy.p0.p0.i64(ptr %target, ptr %source, i64 %bytes, i1 false)
+  ret void
+}
+"""
 
 
 def conversions(symbols: Collection[str]) -> set[str]:

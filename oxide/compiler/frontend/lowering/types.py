@@ -209,4 +209,5 @@ def display(numba_type: Any) -> str:
         return str(plain.instance_class.__name__)
     if isinstance(plain, types.BaseTuple):
         return f"tuple[{', '.join(map(display, plain))}]"
-    return str(plain).removesuffix(" of index_2d").removeprefix("class(").removesuffix(")")
+    shown = str(plain).removesuffix(" of index_2d")
+    return shown[len("class(") : -1] if shown.startswith("class(") else shown

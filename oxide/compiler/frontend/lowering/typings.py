@@ -23,6 +23,7 @@ from .constant import ConstantArrayType
 from .function import DeviceDispatcher, FunctionValueType
 from .registry import session
 from .shared import BlockArrayType
+from .tensor.fragments import FragmentType
 from .types import NUMBA_TYPES, OPEN
 
 _NAMES = {kind: name for name, kind in NUMBA_TYPES.items()} | {OPEN: "f64", COMPLEX_LITERAL: "c128"}
@@ -184,6 +185,9 @@ class _Keeper:
         made = found.return_type
         if isinstance(made, BlockArrayType):
             call.made = Elements(made.shape, name_of(made.dtype), made.shown)
+        elif isinstance(made, FragmentType):
+            layout = made.layout
+            call.made = Elements((layout.rows, layout.columns), layout.dtype, made.shown)
         self.typed.calls.setdefault(number, call)
 
     def _join(self, statement: Any) -> None:

@@ -330,7 +330,7 @@ def _locate(context: Any, builder: Any, sig: Any, args: Any, name: str) -> tuple
     if isinstance(kind, BlockArrayType):
         inside, offset = locate(context, builder, kind, index_type, args[1])
         what, data = kind.name, args[0]
-        end_type, end = _end_of(builder, index_type, args[1], last)
+        end_type, end = end_of(builder, index_type, args[1], last)
         inside = builder.and_(inside, locate(context, builder, kind, end_type, end)[0])
     elif isinstance(kind, ShapedSliceType):
         what, inside = kind.parameter, None
@@ -352,42 +352,50 @@ def _locate(context: Any, builder: Any, sig: Any, args: Any, name: str) -> tuple
             inside = builder.and_(inside, in_bounds(builder, builder.add(offset, last), view.length, place))
         else:
             inside = None
-    # The low bits of the address as a sum, from which LLVM drops multiples of the alignment. Arrays of a block begin at
-    # a multiple of 16 bytes.
+    index, length = places[-1] if isinstance(kind, ShapedSliceType) else (None, None)
+    bits = address_bits(context, builder, kind, data, offset, index, length, _METHODS[name])
+    problem = (
+        f"{what}.{name}(…) needs an address that is a multiple of {alignment} bytes; test is_aligned(…) first, and "
+        f"give it an index that is a multiple of {_METHODS[name]}"
+    )
+    if inside is None:
+        return aligned(builder, bits, alignment, what, problem), builder.gep(data, [offset])
+    with builder.if_else(inside, likely=True) as (then, otherwise):
+        with then:
+            fits = aligned(builder, bits, alignment, what, problem)
+            then_block = builder.block
+        with otherwise:
+            otherwise_block = builder.block
+    checked = builder.phi(_BIT)
+    checked.add_incoming(fits, then_block)
+    checked.add_incoming(ir.Constant(_BIT, 0), otherwise_block)
+    return checked, builder.gep(data, [offset])
+
+
+def address_bits(
+    context: Any, builder: Any, kind: Any, data: Any, offset: Any, index: Any, length: Any, count: int
+) -> Any:
+    """Returns a number with the low bits of an element's address, as a sum, from which LLVM drops multiples of the
+    alignment. ``index`` and ``length`` are those of the last axis of a slice with several axes."""
+    # Arrays of a block begin at a multiple of 16 bytes.
     size = context.get_abi_sizeof(context.get_data_type(kind.dtype))
     bits = builder.mul(offset, ir.Constant(_WORD, size))
     if not isinstance(kind, BlockArrayType):
         bits = builder.add(builder.ptrtoint(data, _WORD), bits)
     if isinstance(kind, ShapedSliceType):
         # The same low bits. They show LLVM that the check always holds where is_aligned(…) was tested.
-        index, length = places[-1]
-        rows_aligned = _rows_aligned(context, builder, kind, data, length, _METHODS[name])
+        rows_aligned = _rows_aligned(context, builder, kind, data, length, count)
         bits = builder.select(rows_aligned, builder.mul(index, ir.Constant(_WORD, size)), bits)
-    problem = (
-        f"{what}.{name}(…) needs an address that is a multiple of {alignment} bytes; test is_aligned(…) first, and "
-        f"give it an index that is a multiple of {_METHODS[name]}"
-    )
-    if inside is None:
-        return _aligned(builder, bits, alignment, what, problem), builder.gep(data, [offset])
-    with builder.if_else(inside, likely=True) as (then, otherwise):
-        with then:
-            aligned = _aligned(builder, bits, alignment, what, problem)
-            then_block = builder.block
-        with otherwise:
-            otherwise_block = builder.block
-    checked = builder.phi(_BIT)
-    checked.add_incoming(aligned, then_block)
-    checked.add_incoming(ir.Constant(_BIT, 0), otherwise_block)
-    return checked, builder.gep(data, [offset])
+    return bits
 
 
-def _aligned(builder: Any, bits: Any, alignment: int, what: str, problem: str) -> Any:
+def aligned(builder: Any, bits: Any, alignment: int, what: str, problem: str) -> Any:
     """Returns whether an address is a multiple of ``alignment``. Otherwise a fault is recorded."""
     low_bits = builder.and_(bits, ir.Constant(_WORD, alignment - 1))
     return call_primitive(builder, _BIT, "oxide.aligned", (low_bits,), site(builder, what, problem))
 
 
-def _end_of(builder: Any, index_type: Any, index: Any, last: Any) -> tuple[Any, Any]:
+def end_of(builder: Any, index_type: Any, index: Any, last: Any) -> tuple[Any, Any]:
     """Returns the index of a vector's last element, as a type and a value: ``index`` in 64 bits, with ``last`` added on
     the last axis."""
     if not isinstance(index_type, types.BaseTuple):

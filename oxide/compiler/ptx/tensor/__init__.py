@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from . import barriers, mma, tiles, wgmma
+from . import barriers, copies, mma, tiles, wgmma
 from .capabilities import architecture, check_capability
 from .tiles import TensorMap, copies_tiles, entry_parameter, take_maps
 
@@ -21,4 +21,4 @@ __all__ = [
 
 def definitions(symbols: Collection[str]) -> str:
     """Returns the definitions of the primitives among ``symbols``."""
-    return "\n".join(topic.definitions(symbols) for topic in (mma, barriers, tiles, wgmma))
+    return "\n".join(topic.definitions(symbols) for topic in (mma, copies, barriers, tiles, wgmma))

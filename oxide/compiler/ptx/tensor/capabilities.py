@@ -32,17 +32,28 @@ def architecture(arch: str, symbols: Collection[str]) -> str:
 
 
 def check_capability(kernel: PortableKernel, capability: int) -> None:
-    """Raises ``CompileError`` for the first call that a compute capability, such as 75, has no instruction for."""
+    """Raises ``CompileError`` for the first call in the source that a compute capability, such as 75, has no
+    instruction for."""
+    lacking: list[tuple[int, str]] = []
     for call in kernel.module.calls:
-        for prefix, (function, needed, instead) in _NEEDS.items():
-            only = prefix.startswith(_HOPPER)
-            least = needed[0] * 10 + needed[1]
-            if not call.called.startswith(prefix) or capability == least or (capability > least and not only):
-                continue
-            place = kernel.sites[call.arguments[-1].integer or 0]
-            raise located_in(
-                place.file,
-                place.line,
-                f"kernel {kernel.name}: {function} needs compute capability {needed[0]}.{needed[1]}{' itself' * only}, and this code is "
-                f"for {capability // 10}.{capability % 10}; {instead}",
-            )
+        prefix = next((each for each in _NEEDS if call.called.startswith(each)), None)
+        if prefix is not None and not _has(capability, prefix):
+            lacking.append((call.arguments[-1].integer or 0, prefix))
+    if not lacking:
+        return
+    number, prefix = min(lacking, key=lambda each: kernel.sites[each[0]].line)
+    place, (function, needed, instead) = kernel.sites[number], _NEEDS[prefix]
+    only = " itself" if prefix.startswith(_HOPPER) else ""
+    raise located_in(
+        place.file,
+        place.line,
+        f"kernel {kernel.name}: {function} needs compute capability {needed[0]}.{needed[1]}{only}, and this code is for "
+        f"{capability // 10}.{capability % 10}; {instead}",
+    )
+
+
+def _has(capability: int, prefix: str) -> bool:
+    """Returns whether a compute capability has the instructions of the primitives with a prefix."""
+    major, minor = _NEEDS[prefix][1]
+    least = major * 10 + minor
+    return capability == least or (capability > least and not prefix.startswith(_HOPPER))

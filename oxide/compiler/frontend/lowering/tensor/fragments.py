@@ -244,7 +244,7 @@ def _place(builder: Any, sig: Any, args: Any, axis: int) -> Any:
     height, width = layout.tile
 
     def digit(step: int, count: int) -> Any:
-        return builder.urem(builder.udiv(index, _constant(step)), _constant(count))
+        return builder.urem(builder.udiv(index, constant(step)), constant(count))
 
     words, across = layout.tile_length // layout.word, layout.tiles[1]
     tile_row, tile_column = digit(layout.tile_length * across, layout.tiles[0]), digit(layout.tile_length, across)
@@ -259,22 +259,28 @@ def _place(builder: Any, sig: Any, args: Any, axis: int) -> Any:
             terms = [(tile_column, width), (digit(2 * layout.word, max(words // 2, 1)), 4 * layout.word), (within, 1)]
     place = lane_share(builder, layout)[axis]
     for number, size in terms:
-        place = builder.add(place, builder.mul(number, _constant(size)))
+        place = builder.add(place, builder.mul(number, constant(size)))
     return place
 
 
-def _constant(number: int) -> Any:
+def constant(number: int) -> Any:
+    """Returns a 64-bit integer."""
     return ir.Constant(WORD, number)
+
+
+def lane_of(builder: Any) -> Any:
+    """Returns the number of the lane, as a 64-bit integer."""
+    return builder.zext(call_primitive(builder, _NARROW, "llvm.nvvm.read.ptx.sreg.laneid", ()), WORD)
 
 
 def lane_share(builder: Any, layout: Layout) -> tuple[Any, Any]:
     """Returns the row and the column of a lane's first element."""
-    lane = builder.zext(call_primitive(builder, _NARROW, "llvm.nvvm.read.ptx.sreg.laneid", ()), WORD)
-    group = builder.lshr(lane, _constant(2))
-    thread = builder.mul(builder.and_(lane, _constant(3)), _constant(layout.word))
+    lane = lane_of(builder)
+    group = builder.lshr(lane, constant(2))
+    thread = builder.mul(builder.and_(lane, constant(3)), constant(layout.word))
     return (thread, group) if layout.kind == "FragmentB" else (group, thread)
 
 
 def element_at(builder: Any, fragment: Any, index: int) -> Any:
     """Returns the address of an element whose number is known."""
-    return builder.gep(fragment, [_constant(index)])
+    return builder.gep(fragment, [constant(index)])

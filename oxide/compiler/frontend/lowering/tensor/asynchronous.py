@@ -1,0 +1,220 @@
+"""``copy_async``, ``commit`` and ``wait``.
+
+A copy is a call of a primitive with the bytes that are inside the source; the rest becomes zeros. It needs an address at
+a multiple of the copied bytes, which a slice does not promise: other elements are moved one by one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba.cuda import cgutils, types
+from numba.cuda.typing.templates import AbstractTemplate, signature
+
+from oxide.compiler.frontend.lowering.primitives import call_primitive, site
+from oxide.compiler.frontend.lowering.registry import (
+    first_parameters,
+    lowering_registry,
+    note,
+    note_first,
+    proxy,
+    typing_registry,
+)
+from oxide.compiler.frontend.lowering.shaped import ShapedSliceType, check_indices
+from oxide.compiler.frontend.lowering.shared import check_index, locate
+from oxide.compiler.frontend.lowering.slices import SliceType, element_index
+from oxide.compiler.frontend.lowering.types import display
+from oxide.compiler.frontend.lowering.unchecked import mark_unchecked
+from oxide.compiler.frontend.lowering.vectors import address_bits, aligned, end_of
+from oxide.language.tensor.copies import commit, copy_async, wait
+
+from .fragments import BYTES, WORD, constant
+from .matrices import is_shared
+
+_NARROW = ir.IntType(32)
+_VOID = ir.VoidType()
+_SIZES = (4, 8, 16)
+_MOST_GROUPS = 7
+
+
+@typing_registry.register_global(copy_async)
+class CopyAsync(AbstractTemplate):  # type: ignore[misc]
+    prefer_literal = True
+
+    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
+        names = ("array", "index", "source", "source_index", "count")
+        given = dict(zip(names, args, strict=False)) | dict(kws or {})
+        if len(args) + len(kws or {}) != 5 or set(given) != set(names):
+            note(f"tensor.copy_async takes {', '.join(names)}")
+            return None
+        array, source, count = given["array"], given["source"], given["count"]
+        if not is_shared(array):
+            note(f"tensor.copy_async copies to a SharedArray, not to {display(array)}")
+            return None
+        if not _is_source(source):
+            note(f"tensor.copy_async copies from a Slice, a Slice2 or a Slice3, not from {display(source)}")
+            return None
+        if source.dtype != array.dtype:
+            kinds = f"{display(source.dtype)}, and {array.shown} of {display(array.dtype)}"
+            note(f"tensor.copy_async: {source.parameter} has elements of {kinds}; the two are the same")
+            return None
+        if not isinstance(count, types.IntegerLiteral):
+            # numba tries a second time without the values of constants; the first note has the reason.
+            note_first(f"tensor.copy_async: the count is a constant, not {display(count)}")
+            return None
+        size = _bytes_of(self.context, array.dtype)
+        if count.literal_value * size not in _SIZES:
+            fitting = ", ".join(str(each // size) for each in _SIZES if each >= size)
+            note(
+                f"tensor.copy_async copies 4, 8 or 16 bytes, and {count.literal_value} elements of "
+                f"{display(array.dtype)} take {count.literal_value * size}; the count is one of {fitting}"
+            )
+            return None
+        moved, row = int(count.literal_value) * size, array.shape[-1] * size
+        if array.ndim > 1 and row % moved:
+            note(f"tensor.copy_async needs rows of a multiple of {moved} bytes, and those of {array.shown} have {row}")
+            return None
+        index, source_index = types.unliteral(given["index"]), types.unliteral(given["source_index"])
+        if not check_index(array, index) or not _takes_index(source, source_index):
+            return None
+        found = signature(types.none, array, index, source, source_index, count)
+        return found.replace(pysig=first_parameters(copy_async, 5))
+
+
+def _is_source(kind: Any) -> bool:
+    if isinstance(kind, SliceType):
+        return not kind.mutable
+    return isinstance(kind, ShapedSliceType) and kind.kind == "slice"
+
+
+def _takes_index(source: Any, index: Any) -> bool:
+    if isinstance(source, ShapedSliceType):
+        return bool(check_indices(source, index))
+    if isinstance(index, types.Integer):
+        return True
+    note(f"an index of {source.parameter} is an integer, not {display(index)}; convert it, as in i64(…)")
+    return False
+
+
+def _bytes_of(context: Any, dtype: Any) -> int:
+    return 1 if isinstance(dtype, types.Boolean) else int(dtype.bitwidth) // 8
+
+
+@lowering_registry.lower(copy_async, types.Any, types.Any, types.Any, types.Any, types.Any)
+def _lower_copy_async(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    array, index_type, source, source_index_type, count_type = sig.args
+    count, size = int(count_type.literal_value), _bytes_of(context, array.dtype)
+    moved = count * size
+    inside, offset = locate(context, builder, array, index_type, args[1])
+    end_type, end = end_of(builder, index_type, args[1], constant(count - 1))
+    inside = builder.and_(inside, locate(context, builder, array, end_type, end)[0])
+    problem = f"tensor.copy_async(…) needs an index of {array.shown} that is a multiple of {count}"
+    bits = builder.mul(offset, constant(size))
+    good = builder.and_(inside, aligned(builder, bits, moved, "tensor.copy_async()", problem))
+    place = site(builder, "tensor.copy_async()")
+    data, parts, lengths = _source(context, builder, source, args[2], source_index_type, args[3])
+    *rows, (column, length) = list(zip(parts, lengths, strict=True))
+    within = ir.Constant(ir.IntType(1), 1)
+    for part, axis_length in rows:
+        within = builder.and_(within, builder.icmp_unsigned("<", part, axis_length))
+    source_offset = None
+    for part, axis_length in zip(parts, lengths, strict=True):
+        source_offset = part if source_offset is None else builder.add(builder.mul(source_offset, axis_length), part)
+    address_low = address_bits(context, builder, source, data, source_offset, column, length, count)
+    is_multiple = builder.icmp_unsigned("==", builder.and_(address_low, constant(moved - 1)), constant(0))
+    is_easy = builder.and_(is_multiple, builder.icmp_signed(">=", column, constant(0)))
+    target = builder.gep(args[0], [offset])
+    with builder.if_then(good, likely=True), builder.if_else(is_easy, likely=True) as (then, otherwise):
+        with then:
+            left = builder.sub(length, column)
+            whole = builder.icmp_signed(">=", left, constant(count))
+            none = builder.icmp_signed("<=", left, constant(0))
+            inside_row = builder.select(whole, constant(count), builder.select(none, constant(0), left))
+            elements = builder.select(within, inside_row, constant(0))
+            taken = builder.trunc(builder.mul(elements, constant(size)), _NARROW)
+            addresses = [builder.bitcast(each, BYTES) for each in (target, builder.gep(data, [source_offset]))]
+            copy = call_primitive(builder, _VOID, f"oxide.tensor.copy_async.{moved}", (*addresses, taken), place)
+            mark_unchecked(builder, copy)  # it reads what is inside
+        with otherwise:
+            for number in range(count):
+                _move(context, builder, array, target, data, source_offset, within, column, length, number)
+    return context.get_dummy_value()
+
+
+def _move(
+    context: Any,
+    builder: Any,
+    array: Any,
+    target: Any,
+    data: Any,
+    offset: Any,
+    within: Any,
+    column: Any,
+    length: Any,
+    number: int,
+) -> None:
+    """Moves one element, or a zero if it is outside of the source."""
+    step = constant(number)
+    there = builder.and_(within, builder.icmp_unsigned("<", builder.add(column, step), length))
+    zero = context.data_model_manager[array.dtype].as_data(builder, context.get_constant_null(array.dtype))
+    value = cgutils.alloca_once_value(builder, zero)
+    builder.store(zero, value)
+    with builder.if_then(there):
+        loaded = builder.load(builder.gep(data, [builder.add(offset, step)]))
+        mark_unchecked(builder, loaded)
+        builder.store(loaded, value)
+    builder.store(builder.load(value), builder.gep(target, [step]))
+
+
+def _source(context: Any, builder: Any, kind: Any, value: Any, index_type: Any, index: Any) -> tuple[Any, Any, Any]:
+    """Returns the address of a slice's first element, and for each axis the index and the length."""
+    view = proxy(context, builder, kind, value)
+    if isinstance(kind, SliceType):
+        return view.data, [element_index(builder, index_type, index)], [view.length]
+    parts = [
+        element_index(builder, part_type, part)
+        for part_type, part in zip(index_type, cgutils.unpack_tuple(builder, index), strict=True)
+    ]
+    return view.data, parts, cgutils.unpack_tuple(builder, view.shape)
+
+
+@typing_registry.register_global(commit)
+class Commit(AbstractTemplate):  # type: ignore[misc]
+    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
+        if args or kws:
+            note("tensor.commit takes no argument")
+            return None
+        return signature(types.none)
+
+
+@lowering_registry.lower(commit)
+def _lower_commit(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    call_primitive(builder, _VOID, "oxide.tensor.commit", (), site(builder, "tensor.commit()"))
+    return context.get_dummy_value()
+
+
+@typing_registry.register_global(wait)
+class Wait(AbstractTemplate):  # type: ignore[misc]
+    prefer_literal = True
+
+    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
+        given = [*args, *dict(kws or {}).values()]
+        if len(given) > 1 or not set(kws or {}) <= {"groups"}:
+            note("tensor.wait takes the number of groups that may still be on their way")
+            return None
+        known = all(isinstance(each, types.IntegerLiteral) and 0 <= each.literal_value for each in given)
+        if not known:
+            note_first(f"tensor.wait takes a constant number of groups, 0 or more, not {display(given[0])}")
+            return None
+        return signature(types.none, *given).replace(pysig=first_parameters(wait, len(given)))
+
+
+def _lower_wait(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    groups = int(sig.args[0].literal_value) if sig.args else 0
+    call_primitive(builder, _VOID, f"oxide.tensor.wait.{groups}", (), site(builder, "tensor.wait()"))
+    return context.get_dummy_value()
+
+
+lowering_registry.lower(wait)(_lower_wait)
+lowering_registry.lower(wait, types.Any)(_lower_wait)

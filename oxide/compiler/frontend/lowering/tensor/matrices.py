@@ -1,0 +1,109 @@
+"""The matrices in memory that ``ldmatrix``, ``load``, ``store`` and ``stmatrix`` move: their types, and their places."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, final
+
+from llvmlite import ir
+from numba.cuda import cgutils, types
+
+from oxide.compiler.frontend.lowering.registry import note, note_first, proxy
+from oxide.compiler.frontend.lowering.shaped import ShapedSliceType, check_indices
+from oxide.compiler.frontend.lowering.shared import BlockArrayType, check_index
+from oxide.compiler.frontend.lowering.slices import axes_in_bounds, axis_sites, element_index
+from oxide.compiler.frontend.lowering.types import display
+from oxide.compiler.source.fragments import Layout
+
+from .fragments import WORD, FragmentType, constant
+
+
+def is_shared(kind: Any) -> bool:
+    """Returns whether a type is that of a static shared array."""
+    return isinstance(kind, BlockArrayType) and kind.kind == "SharedArray"
+
+
+def name_of(kind: Any) -> str:
+    """Returns the name of an array in messages: a parameter's, or a shared array's type."""
+    return str(kind.parameter if isinstance(kind, ShapedSliceType) else kind.shown)
+
+
+def extent(layout: Layout, transposed: bool) -> tuple[int, int]:
+    """Returns the rows and columns that a matrix takes in an array."""
+    return (layout.columns, layout.rows) if transposed else (layout.rows, layout.columns)
+
+
+def is_matrix(function: str, array: Any, index: Any, fragment: FragmentType, transposed: bool) -> bool:
+    """Returns whether an array with axes and an index can be a matrix's place. Notes why if not."""
+    name = name_of(array)
+    if not 2 <= array.ndim <= 3:
+        note(f"tensor.{function}: {name} has {array.ndim} axis; a matrix is in the last two axes of an array")
+        return False
+    if isinstance(array, ShapedSliceType):
+        if not check_indices(array, index):
+            return False
+    elif not check_index(array, index):
+        return False
+    rows, columns = extent(fragment.layout, transposed)
+    if is_shared(array) and (array.shape[-2] < rows or array.shape[-1] < columns):
+        whole = f"{rows} rows and {columns} columns"
+        note(f"tensor.{function}: {fragment.shown} takes {whole} of the array, which is smaller: {name}")
+        return False
+    return True
+
+
+def same_dtype(function: str, array: Any, fragment: FragmentType) -> bool:
+    """Returns whether an array and a fragment have elements of one type. Notes it if not."""
+    if array.dtype == fragment.dtype:
+        return True
+    kinds = f"{name_of(array)} has elements of {display(array.dtype)}, and {fragment.shown} of {fragment.layout.dtype}"
+    note(f"tensor.{function}: {kinds}; the two are the same")
+    return False
+
+
+def is_constant_truth(function: str, given: Any) -> bool:
+    """Returns whether ``transposed`` is given as a constant. Notes it if not."""
+    if isinstance(given, types.BooleanLiteral):
+        return True
+    # numba tries a second time without the values of constants; the first note has the reason.
+    note_first(f"tensor.{function}: transposed is the constant True or False, not {display(given)}")
+    return False
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """A matrix in an array: the address of the array's first element, the offset of the matrix's first element, the
+    offset from row to row, the index of its first column, and whether all of it is inside, or None without a check."""
+
+    data: Any
+    offset: Any
+    stride: Any
+    column: Any
+    inside: Any
+
+
+def locate_matrix(
+    context: Any, builder: Any, kind: Any, value: Any, index_type: Any, index: Any, rows: int, columns: int
+) -> Matrix:
+    """Emits the checks of a matrix's place, of its first and its last element on each axis, and returns it."""
+    parts = [
+        element_index(builder, part_type, part)
+        for part_type, part in zip(index_type, cgutils.unpack_tuple(builder, index), strict=True)
+    ]
+    if isinstance(kind, ShapedSliceType):
+        view = proxy(context, builder, kind, value)
+        data, lengths = view.data, cgutils.unpack_tuple(builder, view.shape)
+    else:
+        data, lengths = value, [ir.Constant(WORD, length) for length in kind.shape]
+    inside = None
+    if is_shared(kind) or kind.kind in ("slice", "scatter"):
+        places = axis_sites(builder, name_of(kind), len(parts))
+        last = [*parts[:-2], *(builder.add(part, constant(size - 1)) for part, size in zip(parts[-2:], (rows, columns), strict=True))]
+        first_inside = axes_in_bounds(builder, list(zip(parts, lengths, strict=True)), places)
+        last_inside = axes_in_bounds(builder, list(zip(last, lengths, strict=True)), places)
+        inside = builder.and_(first_inside, last_inside)
+    offset = None
+    for part, length in zip(parts, lengths, strict=True):
+        offset = part if offset is None else builder.add(builder.mul(offset, length), part)
+    return Matrix(data, offset, lengths[-1], parts[-1], inside)

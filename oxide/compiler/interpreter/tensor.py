@@ -1,0 +1,282 @@
+"""Fragments and tensor operations of a kernel that is interpreted.
+
+A product is computed once, when all lanes of the warp have brought their elements: in the order and with the rounding
+of the CPU device.
+"""
+
+from __future__ import annotations
+
+import functools
+import struct
+from collections.abc import Callable
+from typing import Any, final
+
+import numpy as np
+
+from oxide.compiler.source.faults import FaultSite
+from oxide.compiler.source.fragments import BITS, LANES, Layout
+from oxide.compiler.source.typings import Call
+from oxide.language import tensor
+
+from .memory import BaseArray, BlockArray
+from .numbers import CONVERT, FLOATS, ROUND, fused
+from .threads import Meeting, current, here
+
+_EVERY_LANE = 0xFFFFFFFF
+_ROW_BYTES = 16
+
+
+@final
+class Fragment:
+    """This lane's elements of a matrix."""
+
+    def __init__(self, layout: Layout, shown: str) -> None:
+        self.layout, self.shown = layout, shown
+        self.values: list[Any] = [self.zero] * layout.length
+
+    @property
+    def zero(self) -> Any:
+        return 0.0 if self.layout.dtype in FLOATS else 0
+
+    def __len__(self) -> int:
+        return self.layout.length
+
+    def _is_inside(self, index: int) -> bool:
+        inside = 0 <= index < self.layout.length
+        if not inside:
+            current().outside(self.shown, index, self.layout.length)
+        return inside
+
+    def __getitem__(self, index: int) -> Any:
+        return self.values[index] if self._is_inside(index) else self.zero
+
+    def __setitem__(self, index: int, value: Any) -> None:
+        value = CONVERT[self.layout.dtype](value)
+        if self._is_inside(index):
+            self.values[index] = value
+
+    def fill(self, value: Any) -> None:
+        self.values[:] = [CONVERT[self.layout.dtype](value)] * self.layout.length
+
+    def row(self, index: int) -> int:
+        return self.layout.place(_lane(), index)[0]
+
+    def column(self, index: int) -> int:
+        return self.layout.place(_lane(), index)[1]
+
+    def __repr__(self) -> str:
+        return f"<{self.shown}: this lane's {self.values}>"
+
+
+def _lane() -> int:
+    return current().number % LANES
+
+
+def _declared(kind: str) -> Callable[[Call, Any], Callable[..., Any] | None]:
+    def maker(call: Call, key: Any) -> Callable[..., Any] | None:
+        made = call.made
+        if made is None or made.shape is None:
+            return None
+        layout, shown = Layout(kind, *made.shape, made.dtype), made.shown
+        return lambda *args, **named: Fragment(layout, shown)
+
+    return maker
+
+
+def _together(name: str, value: Any, combine: Callable[[dict[int, Any]], dict[int, Any]]) -> Any:
+    """Returns what ``combine`` gives this lane, once all lanes of the warp have brought theirs; None, and a fault, if
+    some cannot."""
+
+    def combined(brought: dict[int, Any]) -> dict[int, Any]:
+        return combine(brought) if len(brought) == LANES else dict.fromkeys(brought)
+
+    site = FaultSite(f"tensor.{name}()", *here())
+    found = current().meet(Meeting("warp", site, value, combined, _EVERY_LANE))
+    if found is None:
+        problem = f"tensor.{name}(…) needs all 32 lanes of the warp, and some have returned or do not exist"
+        current().mistake(f"tensor.{name}()", problem)
+    return found
+
+
+# Products
+
+
+@functools.cache
+def _places(layout: Layout) -> tuple[Any, Any]:
+    """Returns the rows and the columns of all lanes' elements."""
+    places = np.array([[layout.place(lane, i) for i in range(layout.length)] for lane in range(LANES)])
+    return places[..., 0], places[..., 1]
+
+
+def _whole(layout: Layout, lanes: list[list[Any]], kind: Any) -> Any:
+    """Returns the matrix that the lanes hold."""
+    whole = np.zeros((layout.rows, layout.columns), kind)
+    whole[_places(layout)] = np.array(lanes, kind)
+    return whole
+
+
+def _mma(c: Fragment, a: Fragment, b: Fragment) -> None:
+    def combine(brought: dict[int, Any]) -> dict[int, Any]:
+        lanes = [brought[lane] for lane in range(LANES)]
+        kind = {"f64": np.float64, "i32": np.int64}.get(c.layout.dtype, np.float32)
+        total, left, right = (
+            _whole(each.layout, [lane[place] for lane in lanes], kind) for place, each in enumerate((c, a, b))
+        )
+        result = _multiplied(total, left, right, a.layout, c.layout.dtype)[_places(c.layout)]
+        return {lane: result[lane].tolist() for lane in brought}
+
+    current().launch.spend(len(a) + len(b) + len(c))
+    found = _together("mma", (list(c.values), list(a.values), list(b.values)), combine)
+    if found is not None:
+        c.values[:] = found
+
+
+def _multiplied(total: Any, left: Any, right: Any, a: Layout, c_type: str) -> Any:
+    if c_type == "i32":
+        return (total + left @ right).astype(np.int32)
+    if a.dtype == "f32":
+        left, right = ((each.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32) for each in (left, right))
+    with np.errstate(all="ignore"):
+        for k in range(a.columns):
+            if c_type == "f64":
+                pairs = [[fused("f64", x, y, z) for y, z in zip(right[k], row, strict=True)]
+                         for x, row in zip(left[:, k], total, strict=True)]  # fmt: skip
+                total = np.array(pairs)
+                continue
+            total = total + left[:, k, None] * right[k]  # each product is exact
+            if c_type == "f16" and (k + 1) % a.tile[1] == 0:
+                total = total.astype(np.float16).astype(np.float32)
+    return total
+
+
+def _tf32(x: float) -> float:
+    (bits,) = struct.unpack("<I", struct.pack("<f", ROUND["f32"](x)))
+    size = bits & 0x7FFFFFFF
+    if size > 0x7F800000:
+        return float("nan")
+    rounded = bits if size == 0x7F800000 else (bits + 0x1000) & 0xFFFFE000
+    return float(struct.unpack("<f", struct.pack("<I", rounded))[0])
+
+
+# Matrices in memory
+
+
+def _start(array: BaseArray, index: tuple[int, ...], layout: Layout, transposed: bool) -> int | None:
+    """Returns the place of a matrix's first element in an array; None, and a fault, if a part of it is outside."""
+    rows, columns = (layout.columns, layout.rows) if transposed else (layout.rows, layout.columns)
+    *_, row, column = index
+    first = array._place(index)
+    last = array._place((*index[:-2], row + rows - 1, column + columns - 1))
+    return None if first is None or last is None else first
+
+
+def _own_places(array: BaseArray, start: int, layout: Layout, transposed: bool) -> list[int]:
+    """Returns the places of this lane's elements in an array."""
+    step = -1 if transposed else 1
+    places = (layout.place(_lane(), number)[::step] for number in range(layout.length))
+    return [start + row * array.shape[-1] + column for row, column in places]
+
+
+def _load(fragment: Fragment, array: BaseArray, index: tuple[int, ...], transposed: bool = False) -> None:
+    start = _start(array, index, fragment.layout, transposed)
+    if start is None:
+        fragment.fill(fragment.zero)
+        return
+    fragment.values[:] = map(array.memory.get, _own_places(array, start, fragment.layout, transposed))
+
+
+def _store(array: BaseArray, index: tuple[int, ...], fragment: Fragment) -> None:
+    start = _start(array, index, fragment.layout, False)
+    if start is not None:
+        for place, value in zip(_own_places(array, start, fragment.layout, False), fragment.values, strict=True):
+            array.memory.set(place, value)
+
+
+def _block_start(
+    name: str, fragment: Fragment, array: BaseArray, index: tuple[int, ...], transposed: bool
+) -> int | None:
+    start = _start(array, index, fragment.layout, transposed)
+    per_row = _ROW_BYTES * 8 // BITS[fragment.layout.dtype]
+    if index[-1] % per_row:
+        current().mistake(
+            f"tensor.{name}()",
+            f"tensor.{name}(…) needs a column of {array.shown} that is a multiple of {per_row}, so that rows begin at "
+            "multiples of 16 bytes",
+        )
+        return None
+    return start
+
+
+def _ldmatrix(fragment: Fragment, array: BlockArray, index: tuple[int, ...], transposed: bool = False) -> None:
+    start = _block_start("ldmatrix", fragment, array, index, transposed)
+    places, memory = _own_places(array, start or 0, fragment.layout, transposed), array.memory
+
+    def combine(brought: dict[int, Any]) -> dict[int, Any]:
+        return {lane: list(map(memory.peek, places)) for lane, places in brought.items()}
+
+    current().launch.spend(len(places))
+    found = _together("ldmatrix", places, combine)
+    if found is not None:
+        fragment.values[:] = found
+
+
+def _stmatrix(array: BlockArray, index: tuple[int, ...], fragment: Fragment, transposed: bool = False) -> None:
+    start = _block_start("stmatrix", fragment, array, index, transposed)
+    if start is None:
+        return
+    memory = array.memory
+
+    def combine(brought: dict[int, Any]) -> dict[int, Any]:
+        for pairs in brought.values():
+            for place, value in pairs:
+                memory.poke(place, value)
+        return dict.fromkeys(brought, True)
+
+    places = _own_places(array, start, fragment.layout, transposed)
+    current().launch.spend(len(places))
+    _together("stmatrix", list(zip(places, fragment.values, strict=True)), combine)
+
+
+def _copy_async(array: BlockArray, index: Any, source: BaseArray, source_index: Any, count: int) -> None:
+    """Copies at once: each thread would have to wait before it or others read the elements."""
+    *others, last = index if isinstance(index, tuple) else (index,)
+    target, end = array._place(index), array._place((*others, last + count - 1))
+    if target is None or end is None:
+        return
+    if target % count:
+        problem = f"tensor.copy_async(…) needs an index of {array.shown} that is a multiple of {count}"
+        current().mistake("tensor.copy_async()", problem)
+        return
+    *rows, column = source_index if isinstance(source_index, tuple) else (source_index,)
+    within = all(0 <= part < length for part, length in zip(rows, source.shape, strict=False))
+    place = 0
+    for part, length in zip((*rows, column), source.shape, strict=True):
+        place = place * length + part
+    for step in range(count):
+        there = within and 0 <= column + step < source.shape[-1]
+        array.memory.set(target + step, source.memory.get(place + step) if there else source.memory.zero)
+
+
+def _simple(function: Callable[..., Any]) -> Callable[[Call, Any], Callable[..., Any]]:
+    return lambda call, key: function
+
+
+def _nothing(*args: Any, **named: Any) -> None:
+    pass
+
+
+MAKERS: dict[Any, Callable[[Call, Any], Callable[..., Any] | None]] = {
+    tensor.FragmentA: _declared("FragmentA"),
+    tensor.FragmentB: _declared("FragmentB"),
+    tensor.Accumulator: _declared("Accumulator"),
+    tensor.mma: _simple(_mma),
+    tensor.tf32: _simple(_tf32),
+    tensor.load: _simple(_load),
+    tensor.store: _simple(_store),
+    tensor.ldmatrix: _simple(_ldmatrix),
+    tensor.stmatrix: _simple(_stmatrix),
+    tensor.copy_async: _simple(_copy_async),
+    tensor.commit: _simple(_nothing),
+    tensor.wait: _simple(_nothing),
+}
+"""The functions that stand for those of ``oxide.tensor``, as in ``functions.py``."""
