@@ -17,7 +17,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from oxide import DisjointSlice2, Kernel, Slice2, device, f32, i64, kernel, tensor, thread, unroll
+from oxide import DisjointSlice2, Kernel, Slice2, device, f32, i64, kernel, tensor, thread, u32, unroll
 
 TILE_M = 128
 DEPTH = 64
@@ -44,20 +44,14 @@ def product_kernel(
     pairs = accumulators // 2
 
     @device
-    def first_row(number: i64, tiles_m: i64, tiles_n: i64) -> i64:
-        """Returns the first row of a tile."""
+    def tile_at(number: u32, tiles_m: u32, tiles_n: u32) -> tuple[i64, i64]:
+        """Returns the first row and column of a tile."""
         group = number // (GROUP * tiles_n)
-        rows = min(tiles_m - group * GROUP, GROUP)
-        return (group * GROUP + number % (GROUP * tiles_n) % rows) * TILE_M
+        within = number - group * (GROUP * tiles_n)
+        rows = min(tiles_m - group * GROUP, u32(GROUP))
+        return i64(group * GROUP + within % rows) * TILE_M, i64(within // rows) * tile_n
 
-    @device
-    def first_col(number: i64, tiles_m: i64, tiles_n: i64) -> i64:
-        """Returns the first column of a tile."""
-        group = number // (GROUP * tiles_n)
-        rows = min(tiles_m - group * GROUP, GROUP)
-        return number % (GROUP * tiles_n) // rows * tile_n
-
-    @kernel(block=THREADS, max_registers=168, partial=True)
+    @kernel(block=THREADS, partial=True)
     def warpgroup_gemm(a: Slice2[dtype], b: Slice2[dtype], c: DisjointSlice2[out_dtype]) -> None:
         a_tiles = tensor.SharedTiles(a_tiles_count, (a_rows, 64), dtype)
         b_tiles = tensor.SharedTiles(b_tiles_count, (b_rows, 64), dtype)
@@ -73,7 +67,7 @@ def product_kernel(
             tensor.decrease_registers(40)
             if thread.thread_idx.x == 256:
                 for number in range(thread.block_idx.x, tiles_m * tiles_n, thread.grid_dim.x):
-                    row, col = first_row(number, tiles_m, tiles_n), first_col(number, tiles_m, tiles_n)
+                    row, col = tile_at(u32(number), u32(tiles_m), u32(tiles_n))
                     for step in range(steps):
                         stage = done % stages
                         empty.wait(stage, done // stages - 1)
@@ -96,7 +90,7 @@ def product_kernel(
             leads = thread.thread_idx.x % 128 == 0
             out = c.unchecked_mut
             for number in range(thread.block_idx.x, tiles_m * tiles_n, thread.grid_dim.x):
-                row, col = first_row(number, tiles_m, tiles_n), first_col(number, tiles_m, tiles_n)
+                row, col = tile_at(u32(number), u32(tiles_m), u32(tiles_n))
                 total = tensor.Accumulator((16, tile_n), f32)
                 for step in range(steps):
                     stage = done % stages
@@ -115,15 +109,16 @@ def product_kernel(
                 if leads and steps > 0:
                     empty.arrive((done - 1) % stages)
                 top = row + thread.thread_idx.x // 32 * 16
-                for pair in unroll(range(pairs)):
-                    r, s = top + total.row(2 * pair), col + total.column(2 * pair)
-                    if r < m and s < n:
-                        x, y = out_dtype(total[2 * pair]), out_dtype(total[2 * pair + 1])
-                        if n % 2 == 0:
-                            out.store2((r, s), x, y)
-                        else:
-                            out[r, s] = x
-                            if s + 1 < n:
-                                out[r, s + 1] = y
+                if row + TILE_M <= m and col + tile_n <= n and c.is_aligned(2):
+                    for pair in unroll(range(pairs)):
+                        at = (top + total.row(2 * pair), col + total.column(2 * pair))
+                        out.store2(at, out_dtype(total[2 * pair]), out_dtype(total[2 * pair + 1]))
+                else:
+                    for pair in unroll(range(pairs)):
+                        r, s = top + total.row(2 * pair), col + total.column(2 * pair)
+                        if r < m and s < n:
+                            out[r, s] = out_dtype(total[2 * pair])
+                        if r < m and s + 1 < n:
+                            out[r, s + 1] = out_dtype(total[2 * pair + 1])
 
     return warpgroup_gemm

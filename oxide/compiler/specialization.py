@@ -256,6 +256,7 @@ class Specialization:
             target,
             unchecked=kernel.unchecked,
             max_registers=kernel.max_registers,
+            block=kernel.default_block,
         )
 
     def _compile_sanitized(self, target: Target, kinds: frozenset[str]) -> Code:

@@ -77,7 +77,8 @@ def _declared(kind: str) -> Callable[[Call, Any], Callable[..., Any] | None]:
         made = call.made
         if made is None or made.shape is None:
             return None
-        layout, shown = Layout(kind, *made.shape, made.dtype), made.shown
+        rows, columns = made.shape
+        layout, shown = Layout(kind, rows, columns, made.dtype), made.shown
         return lambda *args, **named: Fragment(layout, shown)
 
     return maker

@@ -15,7 +15,7 @@ from oxide.compiler.ir.parser import parse
 from oxide.compiler.ir.portable import PortableKernel, link
 from oxide.compiler.ir.primitives import declared_once
 from oxide.compiler.signature.signature import Closed
-from oxide.driver.base import Code, Target
+from oxide.driver.base import Code, Dim3, Target
 from oxide.errors import CompileError
 
 from . import primitives, streaming, tensor
@@ -57,6 +57,7 @@ def compile_ptx(
     *,
     unchecked: bool,
     max_registers: int | None,
+    block: Dim3 | None,
 ) -> Code:
     """Returns PTX for one architecture. The entry has the kernel's name, and its last parameter is the fault record's
     address."""
@@ -65,7 +66,7 @@ def compile_ptx(
     tensor.check_capability(kernel, int(re.sub(r"\D", "", target.arch)))
     entry = re.sub(r"\W", "_", name)
     check = in_bounds.UNCHECKED if unchecked else _check(kernel_id)
-    module, machine, maps = _module(kernel, entry, signature, target, check, max_registers, linking=name)
+    module, machine, maps = _module(kernel, entry, signature, target, check, max_registers, block, linking=name)
     if any(shifts(kernel.module)):
         optimised = parse(str(module))
         hide_amounts(optimised)
@@ -77,7 +78,7 @@ def compile_ptx(
 def sites_left(kernel: PortableKernel, name: str, signature: tuple[Closed, ...]) -> frozenset[int]:
     """Returns the sites of the accesses that LLVM could not prove to be in bounds."""
     entry = re.sub(r"\W", "_", name)
-    module, *_ = _module(kernel, entry, signature, Target("ptx", "sm_90", FEATURES), in_bounds.REPORTING, None)
+    module, *_ = _module(kernel, entry, signature, Target("ptx", "sm_90", FEATURES), in_bounds.REPORTING, None, None)
     reports = (call for call in parse(str(module)).calls if call.called == "oxide.report")
     return frozenset(site for call in reports if (site := call.arguments[0].integer) is not None)
 
@@ -89,6 +90,7 @@ def _module(
     target: Target,
     check: str,
     max_registers: int | None,
+    block: Dim3 | None,
     linking: str | None = None,
 ) -> tuple[Any, Any, list[tensor.TensorMap]]:
     """Returns the optimised module, its machine and the tensor maps that the entry takes. ``linking`` is the kernel's
@@ -109,7 +111,7 @@ def _module(
         half.ptx_definitions(symbols, capability),
         primitives.definitions(symbols, kernel.shared, target.arch),
         tensor.definitions(symbols),
-        _entry(kernel, edited, entry, signature, max_registers, maps),
+        _entry(kernel, edited, entry, signature, _limits(symbols, max_registers, block), maps),
     ]
     module = link(header(machine) + part for part in (str(edited), check, declared_once("\n".join(support))))
     if linking is not None:
@@ -171,7 +173,7 @@ def _entry(
     module: Module,
     entry: str,
     signature: tuple[Closed, ...],
-    max_registers: int | None,
+    limits: str,
     maps: Sequence[tensor.TensorMap],
 ) -> str:
     types = parameters.word_types(signature)
@@ -183,8 +185,15 @@ def _entry(
         [f"{kind} {word}" for kind, word in zip(types, words, strict=True)]
         + ["ptr %fault_record", *map(tensor.entry_parameter, range(len(maps)))]
     )
-    attributes = f' "nvvm.maxnreg"="{max_registers}"' if max_registers is not None else ""
-    return f"{declaration}\ndefine ptx_kernel void @{entry}({listed}){attributes} {{\n{call}\n  ret void\n}}\n"
+    return f"{declaration}\ndefine ptx_kernel void @{entry}({listed}){limits} {{\n{call}\n  ret void\n}}\n"
+
+
+def _limits(symbols: Collection[str], max_registers: int | None, block: Dim3 | None) -> str:
+    """Returns the attributes of an entry that limit its registers. A kernel that moves registers between its warps
+    begins with as many as a block of its own size can have."""
+    if block is not None and tensor.moves_registers(symbols):
+        return f' "nvvm.maxntid"="{",".join(map(str, block))}" "nvvm.minctasm"="1"'
+    return f' "nvvm.maxnreg"="{max_registers}"' if max_registers is not None else ""
 
 
 def _registers() -> str:

@@ -177,8 +177,8 @@ def _touches_of(instruction: Instruction) -> list[_Touch]:
                     # Each lane gives the address of one row of a block.
                     what = WRITE if way == "stmatrix" else 0
                     found = [_Touch(2, 16, 16, what, lanes=8 * int(count.removeprefix("x")))]
-                case "oxide", "tensor", "copy_async", size_:
-                    size = int(size_)
+                case "oxide", "tensor", "copy_async", moved:
+                    size = int(moved)
                     found = [_Touch(2, size, size, WRITE), _Touch(3, size, size, 0, counted=4)]
     return [each for each in found if _is_touched(instruction.operands[each.place])]
 
@@ -267,9 +267,9 @@ class _Instrumenter:
             case _ if touches and not self._is_initial_zero(instruction):
                 ordering = touches[0].ordering
                 self._order("release", ordering)
-                for touch in touches:
-                    size = self._size_of(instruction, touch)
-                    instruction.operands[touch.place] = self._checked(instruction.operands[touch.place], touch, size)
+                for each in touches:
+                    pointer, given = instruction.operands[each.place], self._size_of(instruction, each)
+                    instruction.operands[each.place] = self._checked(pointer, each, given)
                 if isinstance(instruction, Load | Store):
                     instruction.after = ", align 1"
                 self._block.append(instruction)
@@ -329,8 +329,8 @@ class _Instrumenter:
         return self._emit(Select(self._fresh(), among, number(touch.size), number(0)))
 
     def _checked(self, pointer: Value, touch: _Touch, size: Value) -> Value:
-        """Appends the check of an access of ``size`` bytes. Returns the address to access, which for a stack variable is the pointer
-        itself."""
+        """Appends the check of an access of ``size`` bytes. Returns the address to access, which for a stack variable
+        is the pointer itself."""
         regions = self._regions.reached(pointer)
         if len(regions) > 1:
             kind, what, words = self._of_several(pointer, touch.what, regions)

@@ -20,7 +20,7 @@ from cuda.bindings import driver
 from oxide.driver.base import Code
 from oxide.driver.cuda.cooperative import CooperativeLimit
 from oxide.driver.cuda.errors import check, failure
-from oxide.driver.cuda.tensor_maps import TensorMaps, tensor_maps
+from oxide.driver.cuda.tensor_maps import MAP_BYTES, TensorMaps, tensor_maps
 from oxide.dropping import calls_drop, nothing
 from oxide.errors import DriverError
 from oxide.native import mypyc_attr
@@ -133,9 +133,12 @@ def load_functions(device: int, code: Code, entries: Sequence[str], retired: deq
             # With lazy loading, the default, the first launch would load the code and wait for the device.
             check(driver.cuFuncLoad(handle)[0], f"cuFuncLoad({entry})")
             places, size = parameter_layout(ptx, entry)
+            maps = tensor_maps(ptx, entry, handle, len(places))
+            if maps is not None:
+                places = places[: -len(maps.places)] + maps.places
+                size = places[-1] + MAP_BYTES
             limit = CooperativeLimit(device, handle, places) if code.cooperative else None
             reports = uses_last_parameter(ptx, entry)
-            maps = tensor_maps(ptx, entry)
             functions.append(CudaFunction(device, entry, handle, size, loaded, limit, reports, code.array_bytes, maps))
     except BaseException:
         loaded.retire()

@@ -3,6 +3,9 @@
 PTX with ``tensor.load_tile`` lists its maps in comments (``compiler/ptx/tensor/tiles.py``). A launch's parameters have
 the address and the lengths of each matrix; the maps follow them. A launch with the same matrices as the last one finds
 its maps made.
+
+The maps are aligned to 64 bytes in the GPU's constant memory, where the parameters begin at no multiple of 64. So their
+offsets are the driver's: on an H100 the first map after 80 bytes of parameters is at 112.
 """
 
 from __future__ import annotations
@@ -18,8 +21,7 @@ from oxide.driver.cuda.errors import check
 from oxide.errors import LaunchError
 
 _LINE: Final = re.compile(r"^// oxide\.tensor_map (\d+) (\w+) (\d+) (\d+) (\S+)$", re.MULTILINE)
-_MAP_BYTES: Final = 128
-_MAP_ALIGNMENT: Final = 64
+MAP_BYTES: Final = 128
 _ROW_ALIGNMENT: Final = 16
 _MOST_ROW_BYTES: Final = 1 << 40
 _MOST_LENGTH: Final = 1 << 32
@@ -34,12 +36,19 @@ _TYPES: Final[dict[str, tuple[Any, int]]] = {
 class TensorMaps:
     """The maps of one kernel."""
 
-    __slots__ = ("_entry", "_kept", "_specs")
+    __slots__ = ("_entry", "_first", "_kept", "_specs")
 
-    def __init__(self, entry: str, specs: list[tuple[int, str, int, int, str]]) -> None:
+    def __init__(self, entry: str, specs: list[tuple[int, str, int, int, str]], first: int) -> None:
+        """Makes the maps of a kernel, whose first map is at offset ``first`` of the parameters."""
         self._entry = entry
         self._specs = specs
+        self._first = first
         self._kept: tuple[bytes, bytes] = (b"", b"")  # the last launch's parameters, and those with maps
+
+    @property
+    def places(self) -> tuple[int, ...]:
+        """The offsets of the maps in the parameters."""
+        return tuple(self._first + MAP_BYTES * number for number in range(len(self._specs)))
 
     def appended(self, params: bytes) -> bytes:
         """Returns a launch's parameters with the maps after them. Raises ``LaunchError`` for a matrix whose rows the
@@ -49,7 +58,7 @@ class TensorMaps:
         if kept != words:
             maps = b"".join([self._made(params, *spec) for spec in self._specs])
             self._kept = words, maps
-        return params + bytes(-len(params) % _MAP_ALIGNMENT) + maps
+        return params + bytes(self._first - len(params)) + maps
 
     def _made(self, params: bytes, offset: int, dtype: str, rows: int, columns: int, name: str) -> bytes:
         kind, itemsize = _TYPES[dtype]
@@ -80,10 +89,14 @@ class TensorMaps:
             driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
         )
         check(error, f"cuTensorMapEncodeTiled({self._entry}, {name})")
-        return ctypes.string_at(int(made.getPtr()), _MAP_BYTES)
+        return ctypes.string_at(int(made.getPtr()), MAP_BYTES)
 
 
-def tensor_maps(ptx: str, entry: str) -> TensorMaps | None:
-    """Returns the maps that a kernel's PTX asks for, or None if it copies no tiles."""
+def tensor_maps(ptx: str, entry: str, handle: Any, parameters: int) -> TensorMaps | None:
+    """Returns the maps that a kernel's PTX asks for, the last of its ``parameters``, or None if it copies no tiles."""
     found = [(int(at), kind, int(rows), int(cols), name) for at, kind, rows, cols, name in _LINE.findall(ptx)]
-    return TensorMaps(entry, found) if found else None
+    if not found:
+        return None
+    error, first, _ = driver.cuFuncGetParamInfo(handle, parameters - len(found))
+    check(error, f"cuFuncGetParamInfo({entry})")
+    return TensorMaps(entry, found, int(first))

@@ -1,4 +1,5 @@
-"""The ways between fragments, shared memory and slices: ``ldmatrix``, ``load``, ``store``, ``stmatrix``, ``copy_async``.
+"""The ways between fragments, shared memory and slices: ``ldmatrix`` and ``stmatrix``, ``load`` and ``store``,
+``copy_async``.
 
 An index is that of the matrix's first element. An array of three axes is a stack of matrices: its index has the
 matrix's number first. The whole matrix must be inside: otherwise the launch fails with a ``BoundsError``, a load gives
@@ -18,9 +19,10 @@ def ldmatrix(fragment: Fragment[Any], array: Any, index: Index, transposed: bool
     """Loads a ``FragmentA`` or ``FragmentB`` from a ``SharedArray`` of the same type, 8 rows of 16 bytes at a time.
 
     With ``transposed`` the array holds the matrix's transpose: a ``FragmentB`` of k rows and n columns is read from n
-    rows and k columns of the array. All 32 lanes of the warp make the call together. A row of the array takes a multiple
-    of 16 bytes, and the index's last number is a multiple of 16 bytes too. The rows of eight threads are in different
-    banks of the shared memory if a row has 16 bytes more than a multiple of 128: ``SharedArray((64, 64 + 8), bf16)``.
+    rows and k columns of the array. All 32 lanes of the warp make the call together, with the same index. A row of the
+    array takes a multiple of 16 bytes, and the index's last number is at a multiple of 16 bytes. Eight rows are in
+    different banks of the shared memory if a row has 16 bytes more than a multiple of 128:
+    ``SharedArray((64, 64 + 8), bf16)``.
 
     The instruction transposes 16-bit elements only. Elements of 8 and 32 bits are loaded in the order in which they are
     multiplied: a ``FragmentA`` as it is, a ``FragmentB`` from its transpose. ``load`` takes all others. A GPU needs

@@ -1,7 +1,7 @@
 """``FragmentA``, ``FragmentB`` and ``Accumulator``: matrices whose elements are spread over the lanes of a warp.
 
-A fragment is declared with the shape of the warp's whole matrix and holds the elements of this lane, all 0 at first. The
-shape is a multiple of the instruction's, so one fragment may hold several of its tiles, row after row of them::
+A fragment is declared with the shape of the warp's whole matrix and holds the elements of this lane, all 0 at first.
+The shape is a multiple of the instruction's, so one fragment may hold several of its tiles, row after row of them::
 
     a = tensor.FragmentA((16, 16), bf16)
     b = tensor.FragmentB((16, 8), bf16)

@@ -52,8 +52,9 @@ def wait_wgmma(accumulator: Accumulator[Any], pending: int = 0) -> None:
 def increase_registers(count: int) -> None:
     """Takes registers from the block's pool until each thread of the warp has ``count``, a multiple of 8 from 24 to 256.
 
-    All warps of a warpgroup make the call, and wait until other warps have given up as many. The kernel must set
-    ``max_registers``, the number with which all threads begin. Does nothing on the CPU device.
+    All warps of a warpgroup make the call, and wait until other warps have given up as many. The kernel declares
+    its ``block``: all threads begin with the registers that a block of this size can have, and a launch has no more
+    threads. Does nothing on the CPU device.
     """
     _only_in_a_kernel("increase_registers")
 

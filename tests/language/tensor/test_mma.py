@@ -213,16 +213,13 @@ def test_tf32_rounds_to_nearest_and_ties_away_from_zero() -> None:
         if element is not None:
             element.value = tensor.tf32(x[index.get()])
 
-    bits = np.array(
-        [0x3F800000, 0x3F800FFF, 0x3F801000, 0x3F801001, 0xBF801000, 0x3F803000, 0x7F7FFFFF, 0xFF7FF000, 0x7F7FEFFF]
-        + [0x7F800000, 0xFF800000, 0, 0x80000000, 0x00001000, 0x00000FFF],
-        np.uint32,
-    )
-    expected = np.array(
-        [0x3F800000, 0x3F800000, 0x3F802000, 0x3F802000, 0xBF802000, 0x3F804000, 0x7F800000, 0xFF800000, 0x7F7FE000]
-        + [0x7F800000, 0xFF800000, 0, 0x80000000, 0x00002000, 0],
-        np.uint32,
-    )
+    pairs = [
+        *[(0x3F800000, 0x3F800000), (0x3F800FFF, 0x3F800000), (0x3F801000, 0x3F802000), (0x3F801001, 0x3F802000)],
+        *[(0xBF801000, 0xBF802000), (0x3F803000, 0x3F804000), (0x7F7FFFFF, 0x7F800000), (0xFF7FF000, 0xFF800000)],
+        *[(0x7F7FEFFF, 0x7F7FE000), (0x7F800000, 0x7F800000), (0xFF800000, 0xFF800000), (0x80000000, 0x80000000)],
+        *[(0x00000000, 0x00000000), (0x00001000, 0x00002000), (0x00000FFF, 0x00000000)],
+    ]
+    bits, expected = np.array(pairs, np.uint32).T
     nans = np.array([0x7F800001, 0x7FFFFFFF, 0xFFFFFFFF], np.uint32)
     given = np.concatenate([bits, nans]).view(np.float32)
     result = round_all[LaunchConfig(1, 32)](h2d(given), zeros(len(given))).last().and_then(d2h).sync()
@@ -382,8 +379,8 @@ REFUSED = [
     ("tensor.mma(a, a, b)", "c of tensor.mma(c, a, b) is an Accumulator, not FragmentA((16, 16), f16)"),
     ("tensor.mma(c, b, b)", "a of tensor.mma(c, a, b) is a FragmentA, not FragmentB((16, 8), f16)"),
     ("tensor.mma(c, a, 1)", "b of tensor.mma(c, a, b) is a FragmentB, not i64"),
-    ("tensor.mma(c, a, e)", "tensor.mma(Accumulator((16, 8), f32), FragmentA((16, 16), f16), FragmentB((16, 8), bf16)): "
-     "the operands are of one type, or of i8 and u8; they are of f16 and bf16"),
+    ("tensor.mma(c, a, e)", "tensor.mma(Accumulator((16, 8), f32), FragmentA((16, 16), f16), FragmentB((16, 8), bf16))"
+     ": the operands are of one type, or of i8 and u8; they are of f16 and bf16"),
     ("tensor.mma(z, a, b)", "operands of f16 add to an Accumulator of f32 or f16; it is of i32"),
     ("tensor.mma(c, a, w)", "a has 16 columns and b 32 rows; the two are the same"),
     ("tensor.mma(v, a, b)", "the product has shape (16, 8), and c (16, 16)"),

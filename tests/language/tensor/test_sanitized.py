@@ -85,7 +85,7 @@ def test_a_right_kernel_has_no_report_and_the_right_result() -> None:
 
 @pytest.mark.parametrize("missing", ["meets", "meets_again"])
 def test_a_missing_barrier_is_a_race_of_the_copy_and_ldmatrix(missing: str) -> None:
-    with pytest.raises(SanitizerError, match="race.*a SharedArray"):
+    with pytest.raises(SanitizerError, match=r"race.*a SharedArray"):
         run(gemm(**{missing: False}))
 
 
@@ -102,7 +102,7 @@ def test_ldmatrix_of_what_none_has_written_is_reported() -> None:
         y.scatter[warp.lane_id(), 0] = f32(a[0])
 
     read[LaunchConfig(1, 32)](16, zeros((32, 1))).sync()
-    with pytest.raises(SanitizerError, match="uninitialized|never written|not written|uninitialised"):
+    with pytest.raises(SanitizerError, match="finds memory that nothing has written"):
         read[LaunchConfig(1, 32)](15, zeros((32, 1))).sync()
 
 

@@ -31,6 +31,11 @@ def architecture(arch: str, symbols: Collection[str]) -> str:
     return "sm_90a" if arch == "sm_90" and any(symbol.startswith(_HOPPER) for symbol in symbols) else arch
 
 
+def _has(capability: int, prefix: str) -> bool:
+    major, minor = _NEEDS[prefix][1]
+    return capability == 10 * major + minor if prefix in _HOPPER else capability >= 10 * major + minor
+
+
 def check_capability(kernel: PortableKernel, capability: int) -> None:
     """Raises ``CompileError`` for the first call in the source that a compute capability, such as 75, has no
     instruction for."""
@@ -43,17 +48,10 @@ def check_capability(kernel: PortableKernel, capability: int) -> None:
         return
     number, prefix = min(lacking, key=lambda each: kernel.sites[each[0]].line)
     place, (function, needed, instead) = kernel.sites[number], _NEEDS[prefix]
-    only = " itself" if prefix.startswith(_HOPPER) else ""
+    itself = " itself" if prefix in _HOPPER else ""
     raise located_in(
         place.file,
         place.line,
-        f"kernel {kernel.name}: {function} needs compute capability {needed[0]}.{needed[1]}{only}, and this code is for "
-        f"{capability // 10}.{capability % 10}; {instead}",
+        f"kernel {kernel.name}: {function} needs compute capability {needed[0]}.{needed[1]}{itself}, and this code "
+        f"is for {capability // 10}.{capability % 10}; {instead}",
     )
-
-
-def _has(capability: int, prefix: str) -> bool:
-    """Returns whether a compute capability has the instructions of the primitives with a prefix."""
-    major, minor = _NEEDS[prefix][1]
-    least = major * 10 + minor
-    return capability == least or (capability > least and not prefix.startswith(_HOPPER))

@@ -23,6 +23,11 @@ _GROUP = 1024 >> 4
 """The bytes of 8 rows of 128, in units of 16."""
 
 
+def moves_registers(symbols: Collection[str]) -> bool:
+    """Returns whether the warps of a kernel give one another registers."""
+    return any(symbol.startswith(_REGISTERS) for symbol in symbols)
+
+
 def definitions(symbols: Collection[str]) -> str:
     """Returns the definitions of the primitives among ``symbols``."""
     texts = []

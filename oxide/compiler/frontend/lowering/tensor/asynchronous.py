@@ -1,7 +1,7 @@
 """``copy_async``, ``commit`` and ``wait``.
 
-A copy is a call of a primitive with the bytes that are inside the source; the rest becomes zeros. It needs an address at
-a multiple of the copied bytes, which a slice does not promise: other elements are moved one by one.
+A copy is a call of a primitive with the bytes that are inside the source; the rest becomes zeros. It needs an address
+at a multiple of the copied bytes, which a slice does not promise: other elements are moved one by one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from oxide.compiler.frontend.lowering.unchecked import mark_unchecked
 from oxide.compiler.frontend.lowering.vectors import address_bits, aligned, end_of
 from oxide.language.tensor.copies import commit, copy_async, wait
 
-from .fragments import BYTES, WORD, constant
+from .fragments import BYTES, constant
 from .matrices import is_shared
 
 _NARROW = ir.IntType(32)
@@ -203,7 +203,7 @@ class Wait(AbstractTemplate):  # type: ignore[misc]
         if len(given) > 1 or not set(kws or {}) <= {"groups"}:
             note("tensor.wait takes the number of groups that may still be on their way")
             return None
-        known = all(isinstance(each, types.IntegerLiteral) and 0 <= each.literal_value for each in given)
+        known = all(isinstance(each, types.IntegerLiteral) and each.literal_value >= 0 for each in given)
         if not known:
             note_first(f"tensor.wait takes a constant number of groups, 0 or more, not {display(given[0])}")
             return None

@@ -78,8 +78,8 @@ def _load_problem(name: str, fragment: FragmentType, array: Any, index: Any, tra
 def _store_problem(name: str, fragment: FragmentType, array: Any, index: Any, transposed: bool) -> bool:
     if isinstance(array, ShapedSliceType) and array.kind == "disjoint":
         note(
-            f"tensor.{name}: {array.parameter} is a {array.shown}, where another thread could use the same index; store "
-            f"in {array.parameter}.scatter, if no other thread has these elements"
+            f"tensor.{name}: {array.parameter} is a {array.shown}, where another thread could use the same index; "
+            f"store in {array.parameter}.scatter, if no other thread has these elements"
         )
         return True
     if not is_shared(array) and not (isinstance(array, ShapedSliceType) and array.kind in ("scatter", "unchecked_mut")):
@@ -181,8 +181,10 @@ def _block_problem(name: str, fragment: FragmentType, array: Any, index: Any, tr
     if not (is_matrix(name, array, index, fragment, transposed) and same_dtype(name, array, fragment)):
         return True
     if _is_turned(layout, transposed) and BITS[layout.dtype] != 16:
-        instead = "read it from its transpose, with transposed=True, or" if layout.kind == "FragmentB" else "leave it, or"
-        note(f"tensor.{name} cannot turn elements of {layout.dtype}, which have no 16 bits: {instead} use tensor.{other}")
+        instead = "read it from its transpose, with transposed=True, or " if layout.kind == "FragmentB" else ""
+        note(
+            f"tensor.{name} cannot turn elements of {layout.dtype}, which have no 16 bits: {instead}use tensor.{other}"
+        )
         return True
     row = array.shape[-1] * BITS[layout.dtype] // 8
     if row % _ROW_BYTES:

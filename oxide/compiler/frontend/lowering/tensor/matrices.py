@@ -1,4 +1,4 @@
-"""The matrices in memory that ``ldmatrix``, ``load``, ``store`` and ``stmatrix`` move: their types, and their places."""
+"""The matrices in memory that ``ldmatrix``, ``load``, ``store`` and ``stmatrix`` move: their types and places."""
 
 from __future__ import annotations
 
@@ -99,7 +99,8 @@ def locate_matrix(
     inside = None
     if is_shared(kind) or kind.kind in ("slice", "scatter"):
         places = axis_sites(builder, name_of(kind), len(parts))
-        last = [*parts[:-2], *(builder.add(part, constant(size - 1)) for part, size in zip(parts[-2:], (rows, columns), strict=True))]
+        row, column = parts[-2:]
+        last = [*parts[:-2], builder.add(row, constant(rows - 1)), builder.add(column, constant(columns - 1))]
         first_inside = axes_in_bounds(builder, list(zip(parts, lengths, strict=True)), places)
         last_inside = axes_in_bounds(builder, list(zip(last, lengths, strict=True)), places)
         inside = builder.and_(first_inside, last_inside)
