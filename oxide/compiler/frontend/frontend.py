@@ -98,9 +98,6 @@ from .lowering import debug as debug_lowering
 from .lowering import slices as slice_lowering
 from .lowering import unchecked as unchecked_lowering  # noqa: F401 - registers itself
 from .lowering import unroll as unroll_lowering  # noqa: F401 - registers itself
-<<<<<<< HEAD
-from .lowering.tensor import asynchronous, barriers, copies, fragments, mma, wgmma  # noqa: F401 - they register
-=======
 from .lowering.tensor import (  # noqa: F401 - they register themselves
     asynchronous,
     barriers,
@@ -109,7 +106,6 @@ from .lowering.tensor import (  # noqa: F401 - they register themselves
     mma,
     wgmma,
 )
->>>>>>> hopper
 from .lowering.tensor import tiles as shared_tiles  # noqa: F401
 from .lowering.total import TotalBuilder
 

@@ -7,10 +7,7 @@ from collections.abc import Collection
 from . import barriers, copies, mma, tiles, wgmma
 from .capabilities import architecture, check_capability
 from .tiles import TensorMap, copies_tiles, entry_parameter, take_maps
-<<<<<<< HEAD
-=======
 from .wgmma import moves_registers
->>>>>>> hopper
 
 __all__ = [
     "TensorMap",
