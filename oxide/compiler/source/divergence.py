@@ -61,6 +61,11 @@ def _polling(entry: Any, place: FaultSite) -> str:
     wanted -= (wanted & 1 << 27) << 1
     arrivals, nbytes = (signed - ((signed & 1 << 31) << 1) for signed in (left & 0xFFFFFFFF, left >> 32 & 0xFFFFFFFF))
     x, y, z = (int(number) for number in entry["thread"])
+    if place.parameter == "tensor.wgmma()":
+        return (
+            f"thread ({x}, {y}, {z}) waits in tensor.wgmma() at {place.file}:{place.line} for {arrivals} threads of its "
+            "warpgroup that do not come; all 128 threads of a warpgroup must make the call together"
+        )
     return (
         f"thread ({x}, {y}, {z}) waits in {place.parameter} at {place.file}:{place.line} for phase {wanted} of a Barrier, "
         f"which cannot end: the Barrier is in phase {phase}, which still waits for {arrivals} arrivals and {nbytes} bytes "

@@ -91,6 +91,18 @@ passed:
   ret void
 }
 
+; Waits for the 128 threads of the warpgroup. Their product has then read the tiles, whichever thread goes on first.
+define internal void @oxide.tensor.warpgroup.meet(ptr %context, i32 %site) alwaysinline {
+  %block = call ptr @oxide.block(ptr %context)
+  %thread = call i32 @oxide.linear_thread(ptr %context)
+  %group = lshr i32 %thread, 7
+  %barrier = getelementptr i8, {{warpgroups[i32 %group]}}, i64 0
+  %phase = load i32, ptr %barrier
+  call void @oxide.tensor.barrier.add(ptr %barrier, i32 -1, i32 0)
+  call void @oxide.tensor.barrier.wait(ptr %context, ptr %barrier, i32 %phase, i32 %site)
+  ret void
+}
+
 ; Records that a thread polls, and of the first thread in a round where it waits and what for.
 define internal void @oxide.tensor.barrier.polls(ptr %block, ptr %barrier, i32 %thread, i32 %phase, i32 %site)
     noinline {

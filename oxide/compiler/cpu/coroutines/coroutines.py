@@ -77,6 +77,7 @@ _FIELDS = {
     "polling.site": "i32",
     "polling.phase": "i32",
     "polling.barrier": "ptr",
+    "warpgroups": "[8 x [4 x i32]]",  # per warpgroup: a Barrier at which its threads meet, as ``barriers.ll`` has it
     "alive": "[32 x i32]",  # per warp: the lanes that have not returned
     "waiting": "i32",  # the lanes of the running warp at a warp operation, and those of them at active_mask
     "converging": "i32",

@@ -361,7 +361,13 @@ next:
   store i32 0, {{parked[i32 %warp, i32 0]}}
   %warp.next = add i32 %warp, 1
   %more = icmp ult i32 %warp.next, 32
-  br i1 %more, label %next, label %done
+  br i1 %more, label %next, label %group
+group:
+  %number = phi i32 [ 0, %next ], [ %number.next, %group ]
+  store [4 x i32] [ i32 0, i32 128, i32 128, i32 0 ], {{warpgroups[i32 %number]}}
+  %number.next = add i32 %number, 1
+  %groups.more = icmp ult i32 %number.next, 8
+  br i1 %groups.more, label %group, label %done
 done:
   ret void
 }

@@ -1,7 +1,8 @@
 """``tensor.Barrier``, ``tensor.load_tile`` and ``tensor.wgmma`` on the CPU, as LLVM IR.
 
 A copy is made and a product computed at the call, so that nothing is left to wait for but other threads. Each thread of
-a warpgroup adds to its own elements, in the order of k, each sum rounded to f32.
+a warpgroup adds to its own elements, in the order of k, each sum rounded to f32. Then it waits for the others: on a GPU
+the threads begin a product together, so a thread after it may rely on the others' reads of the tiles.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ ROW_BYTES = 128
 
 
 def polls(symbols: Collection[str]) -> bool:
-    """Returns whether threads of a kernel wait at Barriers."""
-    return any(symbol.startswith(_BARRIER) for symbol in symbols)
+    """Returns whether threads of a kernel wait at Barriers, or as a warpgroup."""
+    return any(symbol.startswith((_BARRIER, _WGMMA)) for symbol in symbols)
 
 
 def defines(symbol: str) -> bool:
@@ -161,6 +162,7 @@ def _product(symbol: str) -> str:
         f"define void @{symbol}(ptr %context, ptr %c, ptr %a, ptr %b, i32 %site) alwaysinline {{",
         "  %thread = call i32 @oxide.linear_thread(ptr %context)",
         f"  call void @{symbol}.thread(i32 %thread, ptr %c, ptr %a, ptr %b)",
+        "  call void @oxide.tensor.warpgroup.meet(ptr %context, i32 %site)",
         "  ret void",
         "}",
     ]
