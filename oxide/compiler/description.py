@@ -37,6 +37,8 @@ class LaunchNeeds:
     """Not all of its accesses are checked, so a launch may end the process."""
     dynamic_shared: bool
     """It uses dynamic shared memory, so a launch says how much."""
+    tiled: tuple[int, ...]
+    """The numbers of the parameters that ``tensor.load_tile`` copies from. Their rows begin at multiples of 16 bytes."""
 
 
 @final

@@ -278,8 +278,8 @@ class _Instrumenter:
         match called(instruction).split("."):
             case _ if touches and not self._is_initial_zero(instruction):
                 ordering = max(touch.ordering for touch in touches)
-                self._order("release", ordering)
                 for each in touches:
+                    self._order("release", each.ordering)  # a copy's arrival releases the copy's own writes
                     pointer, given = instruction.operands[each.place], self._size_of(instruction, each)
                     instruction.operands[each.place] = self._checked(pointer, each, given)
                 if isinstance(instruction, Load | Store):
