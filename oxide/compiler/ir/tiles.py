@@ -12,12 +12,10 @@ from oxide.compiler.ir.portable import PortableKernel
 from oxide.compiler.signature.signature import Closed, Parameter
 from oxide.compiler.source.source import located_in
 
-LOAD_TILE = "oxide.tensor.load_tile."
+from .verifier import LOAD_TILE
 
 
-def copied_parameters(
-    kernel: PortableKernel, module: Module, signature: tuple[Closed, ...]
-) -> list[tuple[Call, int]]:
+def copied_parameters(kernel: PortableKernel, module: Module, signature: tuple[Closed, ...]) -> list[tuple[Call, int]]:
     """Returns the copies of tiles in ``module``, a form of the kernel's, each with the number of its parameter.
 
     Raises ``CompileError`` for a copy from a slice that is no parameter of the kernel.

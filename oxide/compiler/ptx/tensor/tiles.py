@@ -19,7 +19,8 @@ from typing import final
 
 from oxide.compiler.ir.module import Argument, Call, Module
 from oxide.compiler.ir.portable import PortableKernel
-from oxide.compiler.ir.tiles import LOAD_TILE, copied_parameters
+from oxide.compiler.ir.tiles import copied_parameters
+from oxide.compiler.ir.verifier import LOAD_TILE
 from oxide.compiler.signature.signature import Closed
 
 _COPY = "oxide.tensor.copy_tile"
