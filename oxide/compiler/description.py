@@ -37,6 +37,8 @@ class LaunchNeeds:
     """True if some accesses are not checked: a wrong index may then end the process."""
     dynamic_shared: bool
     """True if the kernel uses dynamic shared memory: a launch must then give its size."""
+    tiled: tuple[int, ...]
+    """The numbers of the parameters that ``tensor.load_tile`` copies from. Their rows begin at multiples of 16 bytes."""
 
 
 @final

@@ -239,7 +239,7 @@ class Specialization:
             suspends=portable.suspends,
             cooperative=portable.cooperative,
         )
-        return _facts_of(kernel, uses, style, portable, (), lowered.widenings)
+        return _facts_of(kernel, uses, style, portable, (), lowered.widenings, self.parameters)
 
     def _compile(self, target: Target, kinds: frozenset[str]) -> Code:
         kernel = self.description
@@ -327,7 +327,7 @@ def _front_end(kernel: KernelDescription, parameters: tuple[Closed, ...]) -> Fac
     else:
         portable, placements = hoist_checks(portable, parameters, kernel.contracts)
     portable = version_contiguous_loops(portable)
-    return _facts_of(kernel, uses, style, portable, placements, lowered.widenings)
+    return _facts_of(kernel, uses, style, portable, placements, lowered.widenings, parameters)
 
 
 class NotTyped(LaunchError):
@@ -353,9 +353,11 @@ def _facts_of(
     portable: PortableKernel,
     placements: tuple[Placement, ...],
     widenings: tuple[Widening, ...],
+    parameters: tuple[Closed, ...],
 ) -> Facts:
     from .cache import Facts
     from .description import LaunchNeeds
+    from .ir.tiles import tiled_parameters
 
     return Facts(
         needs=LaunchNeeds(
@@ -364,6 +366,7 @@ def _facts_of(
             own_elements=(uses.index_1d or uses.index_2d) and not uses.other_elements,
             unchecked=kernel.unchecked or style != "oxide" or uses.unchecked,
             dynamic_shared=portable.shared.dynamic,
+            tiled=tiled_parameters(portable, parameters),
         ),
         sites=portable.sites,
         widenings=widenings,

@@ -29,6 +29,7 @@ from oxide.errors import ArgumentError
 from oxide.runtime.device.arc import Arc
 from oxide.runtime.device.memory import Allocation, DeviceBox
 from oxide.runtime.device.runtime import Device
+from oxide.runtime.launching.tiled import even_rows
 
 if TYPE_CHECKING:
     from oxide.compiler.description import LaunchNeeds
@@ -120,7 +121,7 @@ class Plan:
 
     __slots__ = (
         "end", "fitting", "holds", "interpreted", "needs", "outputs", "reached", "reference", "short", "slots",
-        "special", "warns",
+        "special", "tiled", "warns",
     )  # fmt: skip
 
     def __init__(self, special: Specialization) -> None:
@@ -146,6 +147,7 @@ class Plan:
             None  # the last configuration whose axes passed the check: most launches have it again
         )
         self.needs: LaunchNeeds = special.needs
+        self.tiled: tuple[int, ...] = special.needs.tiled
         self.short = False
         """True once a bound output had more than its slot's ``most`` elements."""
         self.reached = [self.slots[place] for place in self.outputs]
@@ -253,6 +255,8 @@ def bind(plan: Plan, arguments: tuple[Any, ...]) -> Binding | None:
             integers += [box._shape[axis] for axis in slot.parts] if slot.ndim > 1 else (box._size,)
     if len(plan.outputs) > 1 and _overlap(plan, arguments):
         return None
+    if plan.tiled and not _rows_are_even(plan, arguments):
+        return None
     if plan.holds is not None and not _hold(plan.holds, integers):
         return None
     if plan.end:
@@ -294,6 +298,13 @@ def _hold(holds: Callable[..., bool], integers: list[Any]) -> bool:
         return holds(*integers)
     except ZeroDivisionError:
         return False
+
+
+def _rows_are_even(plan: Plan, arguments: tuple[Any, ...]) -> bool:
+    """Returns whether the rows of all matrices that the kernel copies tiles from can be copied."""
+    given = [arguments[place] for place in plan.tiled]
+    boxes: list[DeviceBox] = [argument.value if isinstance(argument, Arc) else argument for argument in given]
+    return all([even_rows(box) for box in boxes])
 
 
 def _overlap(plan: Plan, arguments: tuple[Any, ...]) -> bool:

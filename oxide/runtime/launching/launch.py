@@ -31,6 +31,7 @@ from oxide.runtime.launching.aliasing import refuse_shared_outputs
 from oxide.runtime.launching.argument_kinds import kinds
 from oxide.runtime.launching.binding import Plan, bind
 from oxide.runtime.launching.launch_config import LaunchConfig
+from oxide.runtime.launching.tiled import refuse_uneven_rows
 from oxide.runtime.launching.untyped import check_argument, take_strides
 from oxide.runtime.operations.operation import BoxSpec, DeviceOperation, Spec
 from oxide.runtime.submission.submission import ExecutionContext
@@ -87,6 +88,7 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         known = self._known = self.spec()
         self._numbers = tuple(map(_numbers, parameters, arguments))
         self._refuse_shared_outputs(arguments)
+        refuse_uneven_rows(kernel.name, parameters, plan.tiled, arguments)
         if kernel.description.contracts:
             self._check_contracts(known)
         output = next(
@@ -162,6 +164,7 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
             values.append((box.ptr, *(box.shape if parameter.ndim > 1 else (box.size,))))
             (reads if parameter.kind == "slice" else writes).append(box._allocation)
         self._refuse_shared_outputs(results)
+        refuse_uneven_rows(kernel.name, specialization.parameters, self._plan.tiled, tuple(results))
         if self._open_contracts:
             known: dict[str, int] = {}
             for parameter, value in zip(specialization.parameters, values, strict=True):

@@ -18,12 +18,11 @@ from dataclasses import dataclass
 from typing import final
 
 from oxide.compiler.ir.module import Argument, Call, Module
-from oxide.compiler.ir.parameters import word_types
 from oxide.compiler.ir.portable import PortableKernel
-from oxide.compiler.signature.signature import Closed, Parameter
-from oxide.compiler.source.source import located_in
+from oxide.compiler.ir.tiles import copied_parameters
+from oxide.compiler.ir.verifier import LOAD_TILE
+from oxide.compiler.signature.signature import Closed
 
-PREFIX = "oxide.tensor.load_tile."
 _COPY = "oxide.tensor.copy_tile"
 
 
@@ -47,7 +46,7 @@ class TensorMap:
 
 def copies_tiles(module: Module) -> bool:
     """Returns whether a kernel copies tiles."""
-    return any(symbol.startswith(PREFIX) for symbol in module.functions)
+    return any(symbol.startswith(LOAD_TILE) for symbol in module.functions)
 
 
 def take_maps(kernel: PortableKernel, module: Module, signature: tuple[Closed, ...]) -> list[TensorMap]:
@@ -56,44 +55,30 @@ def take_maps(kernel: PortableKernel, module: Module, signature: tuple[Closed, .
     Raises ``CompileError`` for a copy from a slice that is no parameter of the kernel.
     """
     function = module.functions[kernel.symbol]
-    words = _first_words(signature)
+    offsets = _offsets(signature)
     maps: dict[TensorMap, Argument] = {}
-    calls = [call for each in module.defined for call in each.calls if call.called.startswith(PREFIX)]
-    for call in calls:
-        context, tile, data, _, _, row, column, barrier, site = call.arguments
-        place = function.arguments.index(data) - 1 if data in function.arguments else -1
-        if place not in words:
-            where = kernel.sites[site.integer or 0]
-            raise located_in(
-                where.file,
-                where.line,
-                f"kernel {kernel.name}: tensor.load_tile copies from a Slice2 that is a parameter of the kernel itself; "
-                "this one is chosen while the kernel runs",
-            )
-        dtype, rows, columns = call.called.removeprefix(PREFIX).split(".")
-        offset, name = words[place]
-        found = TensorMap(offset, dtype, int(rows), int(columns), name)
+    for call, number in copied_parameters(kernel, module, signature):
+        context, tile, _, _, _, row, column, barrier, _ = call.arguments
+        dtype, rows, columns = call.called.removeprefix(LOAD_TILE).split(".")
+        found = TensorMap(offsets[number], dtype, int(rows), int(columns), signature[number].name)
         if found not in maps:
             maps[found] = Argument(f"%oxide.map.{len(maps)}", "ptr")
             function.arguments.append(maps[found])
         copied = module.declare("void", _COPY, ("ptr", "ptr", "ptr", "i64", "i64", "ptr"))
         block = call.block
         block.replace(call, [Call("", "void", copied, (context, tile, maps[found], row, column, barrier))])
-    for symbol in [symbol for symbol in module.functions if symbol.startswith(PREFIX)]:
+    for symbol in [symbol for symbol in module.functions if symbol.startswith(LOAD_TILE)]:
         del module.functions[symbol]
     return list(maps)
 
 
-def _first_words(signature: tuple[Closed, ...]) -> dict[int, tuple[int, str]]:
-    """Returns, by the number of a slice's first word, the word's offset among the parameters and the slice's name."""
-    found: dict[int, tuple[int, str]] = {}
-    formats, count = "@", 0
+def _offsets(signature: tuple[Closed, ...]) -> list[int]:
+    """Returns the offset of each parameter's first word among the parameters."""
+    formats, offsets = "@", []
     for parameter in signature:
-        if isinstance(parameter, Parameter) and parameter.kind == "slice" and parameter.ndim == 2:
-            found[count] = struct.calcsize(formats + "0Q"), parameter.name
+        offsets.append(struct.calcsize(formats + "0Q"))
         formats += parameter.struct_format
-        count += len(word_types((parameter,)))
-    return found
+    return offsets
 
 
 def entry_parameter(number: int) -> str:
@@ -103,7 +88,7 @@ def entry_parameter(number: int) -> str:
 
 def definitions(symbols: Collection[str]) -> str:
     """Returns the definition of the copy for a kernel with these symbols; none if it copies no tiles."""
-    return _DEFINITIONS if any(symbol.startswith(PREFIX) for symbol in symbols) else ""
+    return _DEFINITIONS if any(symbol.startswith(LOAD_TILE) for symbol in symbols) else ""
 
 
 _DEFINITIONS = """
