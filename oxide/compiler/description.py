@@ -38,7 +38,8 @@ class LaunchNeeds:
     dynamic_shared: bool
     """It uses dynamic shared memory, so a launch says how much."""
     tiled: tuple[int, ...]
-    """The numbers of the parameters that ``tensor.load_tile`` copies from. Their rows begin at multiples of 16 bytes."""
+    """The places of the parameters that ``tensor.load_tile`` copies from. Their rows begin at multiples of 16
+    bytes."""
 
 
 @final

@@ -1,4 +1,4 @@
-"""``tensor.Barrier``, ``load_tile`` and ``wgmma`` together: rings of buffers, phases, deadlocks and refused arguments."""
+"""``tensor.Barrier``, ``load_tile`` and ``wgmma`` together: rings of buffers, phases, deadlocks, refusals."""
 
 from __future__ import annotations
 

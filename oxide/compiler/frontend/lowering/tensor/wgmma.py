@@ -1,7 +1,7 @@
 """``tensor.wgmma`` and the functions around it.
 
-- ``void oxide.tensor.wgmma.<n>.<type>.<a's order>.<b's order>.<steps>.<b's panel bytes>(ptr accumulators, ptr a, ptr b, i32
-  site)``:
+- ``void oxide.tensor.wgmma.<n>.<type>.<a's order>.<b's order>.<steps>.<b's panel bytes>(ptr accumulators, ptr a, ptr b,
+  i32 site)``:
   an order is ``k`` where neighbours in memory are products of one element, or ``mn``. Each step adds 16 products.
 - ``void oxide.tensor.wgmma_wait.<count of accumulators>.<pending>(ptr accumulators, i32 site)``
 - ``void oxide.tensor.registers.<inc|dec>.<count>(i32 site)``
@@ -46,8 +46,8 @@ def _accumulator(name: str, kind: Any) -> int | None:
         if layout.rows == 16 and layout.dtype == "f32" and layout.columns <= _MOST_COLUMNS:
             return int(layout.columns)
     note(
-        f"tensor.{name} takes an Accumulator((16, n), f32), the rows of one of the four warps, with n a multiple of 8 up "
-        f"to {_MOST_COLUMNS}; it got {display(kind)}"
+        f"tensor.{name} takes an Accumulator((16, n), f32), the rows of one of the four warps, with n a multiple of 8 "
+        f"up to {_MOST_COLUMNS}; it got {display(kind)}"
     )
     return None
 
