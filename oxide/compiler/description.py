@@ -38,7 +38,8 @@ class LaunchNeeds:
     dynamic_shared: bool
     """True if the kernel uses dynamic shared memory: a launch must then give its size."""
     tiled: tuple[int, ...]
-    """The numbers of the parameters that ``tensor.load_tile`` copies from. Their rows begin at multiples of 16 bytes."""
+    """The places of the parameters that ``tensor.load_tile`` copies from. Their rows begin at multiples of 16
+    bytes."""
 
 
 @final

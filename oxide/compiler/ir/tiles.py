@@ -38,8 +38,8 @@ def copied_parameters(kernel: PortableKernel, module: Module, signature: tuple[C
             raise located_in(
                 where.file,
                 where.line,
-                f"kernel {kernel.name}: tensor.load_tile copies from a Slice2 that is a parameter of the kernel itself; "
-                "this one is chosen while the kernel runs",
+                f"kernel {kernel.name}: tensor.load_tile copies from a Slice2 that is a parameter of the kernel "
+                "itself; this one is chosen while the kernel runs",
             )
         found.append((call, slices[place]))
     return found

@@ -19,9 +19,9 @@ DIVERGENT = 2
 ``site`` and ``index`` are the two places. ``length`` is 0 if threads wait at two barriers, 1 if a warp operation waits
 for lanes that do not reach it, and 2 if threads of the grid have returned while others wait for them at ``site``.
 
-If the lowest byte of ``length`` is 3, threads wait at a ``tensor.Barrier`` and no other thread goes on: its next 28 bits
-are the number of the Barrier's phase and the upper 28 bits that of the phase that the thread waits for. ``index`` has
-the arrivals, and in its upper half the bytes of copies, that the Barrier's phase still waits for.
+If the lowest byte of ``length`` is 3, threads wait at a ``tensor.Barrier`` and no other thread goes on: its next 28
+bits are the number of the Barrier's phase and the upper 28 bits that of the phase that the thread waits for. ``index``
+has the arrivals, and in its upper half the bytes of copies, that the Barrier's phase still waits for.
 """
 _POLLING = 3
 
@@ -63,11 +63,11 @@ def _polling(entry: Any, place: FaultSite) -> str:
     x, y, z = (int(number) for number in entry["thread"])
     if place.parameter == "tensor.wgmma()":
         return (
-            f"thread ({x}, {y}, {z}) waits in tensor.wgmma() at {place.file}:{place.line} for {arrivals} threads of its "
-            "warpgroup that do not come; all 128 threads of a warpgroup must make the call together"
+            f"thread ({x}, {y}, {z}) waits in tensor.wgmma() at {place.file}:{place.line} for {arrivals} threads of "
+            "its warpgroup that do not come; all 128 threads of a warpgroup must make the call together"
         )
     return (
-        f"thread ({x}, {y}, {z}) waits in {place.parameter} at {place.file}:{place.line} for phase {wanted} of a Barrier, "
-        f"which cannot end: the Barrier is in phase {phase}, which still waits for {arrivals} arrivals and {nbytes} bytes "
-        "of copies, and no thread of the block can go on"
+        f"thread ({x}, {y}, {z}) waits in {place.parameter} at {place.file}:{place.line} for phase {wanted} of a "
+        f"Barrier, which cannot end: the Barrier is in phase {phase}, which still waits for {arrivals} arrivals and "
+        f"{nbytes} bytes of copies, and no thread of the block can go on"
     )

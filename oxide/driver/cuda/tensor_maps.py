@@ -72,8 +72,8 @@ class TensorMaps:
             )
         if max(height, width) > _MOST_LENGTH or pitch >= _MOST_ROW_BYTES:
             raise LaunchError(
-                f"kernel {self._entry}: parameter {name} has shape ({height}, {width}), and tensor.load_tile copies from "
-                "matrices of at most 2**32 rows and columns"
+                f"kernel {self._entry}: parameter {name} has shape ({height}, {width}), and tensor.load_tile copies "
+                "from matrices of at most 2**32 rows and columns"
             )
         error, made = driver.cuTensorMapEncodeTiled(
             kind,

@@ -1,8 +1,8 @@
 """``Barrier``: barriers in shared memory on which threads wait for other threads and for copies (PTX's ``mbarrier``).
 
-A barrier counts what a phase still waits for: arrivals of threads, and bytes of copies. When both counts are 0 the phase
-ends, and the next one begins with the same number of arrivals. A thread waits for the end of a phase, not for all other
-threads, so the warps of a block can do different work::
+A barrier counts what a phase still waits for: arrivals of threads, and bytes of copies. When both counts are 0 the
+phase ends, and the next one begins with the same number of arrivals. A thread waits for the end of a phase, not for all
+other threads, so the warps of a block can do different work::
 
     full = tensor.Barrier(4, 1)      # four barriers; one arrival ends a phase
     ...
@@ -24,8 +24,8 @@ class Barrier:
 
     Both numbers are constants. All threads of the block make the barriers together: they wait for one another in the
     call, as at ``thread.sync_threads()``. Make them once, at the kernel's beginning. All calls at one place in the
-    source make the same barriers. An ``index`` outside the array is a fault, and the call then does nothing. A GPU needs
-    compute capability 9.0.
+    source make the same barriers. An ``index`` outside the array is a fault, and the call then does nothing. A GPU
+    needs compute capability 9.0.
     """
 
     def __init__(self, count: int, arrivals: int) -> None:

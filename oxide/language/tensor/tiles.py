@@ -4,9 +4,9 @@
 is counted in bytes by a ``Barrier``. Elements outside of the matrix become zeros, so a tile may reach beyond any edge.
 The launch makes the tensor map that the engine needs from the argument.
 
-The tiles are stored as ``wgmma`` reads them: the rows have 128 bytes, and the eight 16-byte parts of row r are exchanged
-by an exclusive or of their numbers with r % 8 (the 128-byte swizzle), so that eight rows of a column of parts are in
-different banks. ``tiles[number, row, col]`` undoes this.
+The tiles are stored as ``wgmma`` reads them: the rows have 128 bytes, and the eight 16-byte parts of row r are
+exchanged by an exclusive or of their numbers with r % 8 (the 128-byte swizzle), so that eight rows of a column of parts
+are in different banks. ``tiles[number, row, col]`` undoes this.
 
 These are declarations: the compiler gives them their meaning inside a kernel.
 """
@@ -42,9 +42,9 @@ def load_tile(
     """Begins to copy the tile of ``source`` that begins at row and column ``index`` to tile ``number`` of ``tiles``.
 
     ``source`` is a ``Slice2`` of the same type, a parameter of the kernel, whose rows begin at multiples of 16 bytes:
-    another argument is an ``ArgumentError`` at the launch. One thread makes the call. Its end takes a tile's whole bytes
-    from the phase of ``barrier`` number ``at``, which ``Barrier.expect`` has announced. The parts of the tile outside of
-    ``source`` become zeros. A GPU needs compute capability 9.0.
+    another argument is an ``ArgumentError`` at the launch. One thread makes the call. Its end takes a tile's whole
+    bytes from the phase of ``barrier`` number ``at``, which ``Barrier.expect`` has announced. The parts of the tile
+    outside of ``source`` become zeros. A GPU needs compute capability 9.0.
     """
     _only_in_a_kernel("load_tile")
 

@@ -1,9 +1,9 @@
 """Products of warpgroups: ``wgmma`` multiplies tiles in shared memory, and four warps hold the result in registers.
 
-A warpgroup is four consecutive warps, whose first has a number that is a multiple of 4. Together they hold 64 rows of the
-product: each of them 16, in an ``Accumulator((16, n), f32)``. The products run on their own: the threads go on at once,
-and ``wait_wgmma`` waits for them. The terms are those of the PTX ISA. A GPU needs compute capability 9.0, and not a
-later one: the instructions belong to Hopper alone.
+A warpgroup is four consecutive warps, whose first has a number that is a multiple of 4. Together they hold 64 rows of
+the product: each of them 16, in an ``Accumulator((16, n), f32)``. The products run on their own: the threads go on at
+once, and ``wait_wgmma`` waits for them. The terms are those of the PTX ISA. A GPU needs compute capability 9.0, and not
+a later one: the instructions belong to Hopper alone.
 
 These are declarations: the compiler gives them their meaning inside a kernel.
 """
@@ -50,7 +50,8 @@ def wait_wgmma(accumulator: Accumulator[Any], pending: int = 0) -> None:
 
 
 def increase_registers(count: int) -> None:
-    """Takes registers from the block's pool until each thread of the warp has ``count``, a multiple of 8 from 24 to 256.
+    """Takes registers from the block's pool until each thread of the warp has ``count``, a multiple of 8 from 24 to
+    256.
 
     All warps of a warpgroup make the call, and wait until other warps have given up as many. The kernel declares
     its ``block``: all threads begin with the registers that a block of this size can have, and a launch has no more

@@ -304,7 +304,7 @@ def _rows_are_even(plan: Plan, arguments: tuple[Any, ...]) -> bool:
     """Returns whether the rows of all matrices that the kernel copies tiles from can be copied."""
     given = [arguments[place] for place in plan.tiled]
     boxes: list[DeviceBox] = [argument.value if isinstance(argument, Arc) else argument for argument in given]
-    return all([even_rows(box) for box in boxes])
+    return all(map(even_rows, boxes))
 
 
 def _overlap(plan: Plan, arguments: tuple[Any, ...]) -> bool:

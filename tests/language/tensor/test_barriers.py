@@ -1,4 +1,4 @@
-"""``tensor.Barrier``, ``load_tile`` and ``wgmma`` together: rings of buffers, phases, deadlocks and refused arguments."""
+"""``tensor.Barrier``, ``load_tile`` and ``wgmma`` together: rings of buffers, phases, deadlocks, refusals."""
 
 from __future__ import annotations
 
@@ -32,9 +32,16 @@ from oxide import (
 )
 from oxide.driver.cpu import CpuDriver
 from oxide.testing import seeded_driver, use_driver
-from oxide_kernels.warpgroup_gemm import THREADS, product_kernel
+from oxide_kernels.mma_products import Form
+from oxide_kernels.wgmma_products import THREADS, kernel_of
 
 RANDOM = np.random.default_rng(7)
+
+
+def product_kernel(dtype: Any, out_dtype: Any, width: int = 256, a_turned: bool = False, b_turned: bool = True) -> Any:
+    """The library's kernel for Hopper, which takes alpha, a, b, beta and c."""
+    form = Form(dtype, dtype, out_dtype, None, a_turned, b_turned, None, False, True, True)
+    return kernel_of(form, width)
 
 
 @kernel(partial=True)
@@ -133,9 +140,9 @@ def test_rows_that_begin_between_multiples_of_16_bytes_are_refused_at_the_launch
     made = product_kernel(f16, f32, 64)
     a, b, c = np.ones((4, columns), np.float16), np.ones((4, columns), np.float16), zeros((4, 4))
     with pytest.raises(ArgumentError, match="parameter a: expected a matrix whose rows begin at multiples of 16 bytes"):
-        made[LaunchConfig(1, THREADS)](h2d(a).sync(), h2d(b).sync(), c.sync())
+        made[LaunchConfig(1, THREADS)](1.0, h2d(a).sync(), h2d(b).sync(), 0.0, c.sync())
     with pytest.raises(ArgumentError, match="parameter a: expected a matrix whose rows begin at multiples of 16 bytes"):
-        made[LaunchConfig(1, THREADS)](h2d(a), h2d(b), c).sync()
+        made[LaunchConfig(1, THREADS)](1.0, h2d(a), h2d(b), 0.0, c).sync()
 
 
 @pytest.mark.parametrize("n", [8, 64, 128, 256])
@@ -181,7 +188,7 @@ def test_the_warpgroup_product_is_within_rounding_of_float64(shape: tuple[int, i
         with use_driver(CpuDriver() if seed is None else seeded_driver(seed)):
             a, b = (RANDOM.standard_normal(sides).astype(np.float16) for sides in ((m, k), (n, k)))
             made = product_kernel(f16, f32)
-            c = made[LaunchConfig(2, THREADS)](h2d(a), h2d(b), zeros((m, n))).last().and_then(d2h).sync()
+            c = made[LaunchConfig(2, THREADS)](1.0, h2d(a), h2d(b), 0.0, zeros((m, n))).last().and_then(d2h).sync()
             exact = a.astype(np.float64) @ b.astype(np.float64).T
             bound = k * 2.0**-23 * (np.abs(a).astype(np.float64) @ np.abs(b).astype(np.float64).T) + 1e-9
             assert (np.abs(c - exact) <= bound).all()

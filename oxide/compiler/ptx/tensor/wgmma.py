@@ -2,9 +2,9 @@
 
 An operand is a descriptor of its place in shared memory: the address, the two strides between groups of 8 rows of 128
 bytes, in units of 16 bytes, and the 128-byte swizzle. For an operand whose neighbours are products of one element
-(order ``k``) one stride is that between its groups of 8 rows, and an instruction's 16 products are 32 bytes further. For
-an operand with rows of products (order ``mn``) the strides are those between groups of 8 products and between panels of
-64 elements, and 16 products are 16 rows.
+(order ``k``) one stride is that between its groups of 8 rows, and an instruction's 16 products are 32 bytes further.
+For an operand with rows of products (order ``mn``) the strides are those between groups of 8 products and between
+panels of 64 elements, and 16 products are 16 rows.
 
 The accumulators go through the instructions as tied registers, so that ptxas sees no other use of them before the wait.
 """

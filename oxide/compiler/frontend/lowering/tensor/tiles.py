@@ -1,8 +1,8 @@
 """``tensor.SharedTiles`` and ``tensor.load_tile``.
 
 A tile is rows of 128 bytes in the 128-byte swizzle; ``swizzled`` is the one definition of that order. A call
-``void oxide.tensor.load_tile.<type>.<rows>.<columns>(ptr tile, ptr data, i64 rows, i64 columns, i64 row, i64 column, ptr
-barrier, i32 site)`` begins a copy. The GPU's back end gives it the tensor map of the parameter that ``data`` is.
+``void oxide.tensor.load_tile.<type>.<rows>.<columns>(ptr tile, ptr data, i64 rows, i64 columns, i64 row, i64 column,
+ptr barrier, i32 site)`` begins a copy. The GPU's back end gives it the tensor map of the parameter that ``data`` is.
 """
 
 from __future__ import annotations

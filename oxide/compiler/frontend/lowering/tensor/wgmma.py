@@ -1,7 +1,7 @@
 """``tensor.wgmma`` and the functions around it.
 
-- ``void oxide.tensor.wgmma.<n>.<type>.<a's order>.<b's order>.<steps>.<b's panel bytes>(ptr accumulators, ptr a, ptr b, i32
-  site)``:
+- ``void oxide.tensor.wgmma.<n>.<type>.<a's order>.<b's order>.<steps>.<b's panel bytes>(ptr accumulators, ptr a, ptr b,
+  i32 site)``:
   an order is ``k`` where neighbours in memory are products of one element, or ``mn``. Each step adds 16 products.
 - ``void oxide.tensor.wgmma_wait.<count of accumulators>.<pending>(ptr accumulators, i32 site)``
 - ``void oxide.tensor.registers.<inc|dec>.<count>(i32 site)``
@@ -46,8 +46,8 @@ def _accumulator(name: str, kind: Any) -> int | None:
         if layout.rows == 16 and layout.dtype == "f32" and layout.columns <= _MOST_COLUMNS:
             return int(layout.columns)
     note(
-        f"tensor.{name} takes an Accumulator((16, n), f32), the rows of one of the four warps, with n a multiple of 8 up "
-        f"to {_MOST_COLUMNS}; it got {display(kind)}"
+        f"tensor.{name} takes an Accumulator((16, n), f32), the rows of one of the four warps, with n a multiple of 8 "
+        f"up to {_MOST_COLUMNS}; it got {display(kind)}"
     )
     return None
 
@@ -112,9 +112,7 @@ def _fits(a: Any, b: Any, columns: int, a_transposed: bool, b_transposed: bool) 
         note(f"tensor.wgmma multiplies {_GROUP_ROWS} rows, and {a.name} has tiles of {a.rows}")
         return False
     if b_transposed and columns > _PANEL and columns % _PANEL:
-        note(
-            f"tensor.wgmma: with b_transposed the accumulator's columns, {columns}, are at most {_PANEL} or a multiple of it"
-        )
+        note(f"tensor.wgmma: with b_transposed the accumulator's columns, {columns}, are up to {_PANEL} or a multiple")
         return False
     if not b_transposed and b.rows < columns:
         note(f"tensor.wgmma: the accumulator has {columns} columns, and the tiles of {b.name} have {b.rows} rows")
