@@ -365,6 +365,7 @@ def _facts_of(
             index_2d=uses.index_2d,
             own_elements=(uses.index_1d or uses.index_2d) and not uses.other_elements,
             unchecked=kernel.unchecked or style != "oxide" or uses.unchecked,
+            width=_width_of(uses),
             dynamic_shared=portable.shared.dynamic,
             tiled=tiled_parameters(portable, parameters),
         ),
@@ -373,6 +374,11 @@ def _facts_of(
         portable=lambda: portable,
         placements=lambda: placements,
     )
+
+
+def _width_of(uses: Uses) -> int | str | None:
+    width = None if uses.width is None else uses.width[1]
+    return width if isinstance(width, int | str) else None
 
 
 def _stable_hash(kernel: KernelDescription, parameters: tuple[Closed, ...]) -> int:
