@@ -122,11 +122,12 @@ class BarrierError(KernelFault):
     """Raised if threads of a block wait for one another and none can ever continue. Only the CPU device detects it, not
     a GPU.
 
-    ``block`` is (x, y, z). ``places`` are two places in the source, as (file, line), at which threads wait.
+    ``block`` is (x, y, z). ``places`` are the places in the source, as (file, line), at which threads wait: one if they
+    wait at a ``tensor.Barrier``, else two.
     """
 
     def __init__(
-        self, kernel: str, block: tuple[int, int, int], places: tuple[tuple[str, int], tuple[str, int]], problem: str
+        self, kernel: str, block: tuple[int, int, int], places: tuple[tuple[str, int], ...], problem: str
     ) -> None:
         super().__init__(f"kernel {kernel}, block {block}: {problem}")
         self.kernel = kernel

@@ -13,7 +13,7 @@ import numpy as np
 
 from oxide import ArgumentError, DeviceBox, DeviceOperation, LaunchConfig, bf16, f16, f32, f64, i8, i32, u8
 
-from . import mma_products
+from . import mma_products, wgmma_products
 from .checks import require_apart
 from .mma_products import ACTIVATIONS, Form
 from .operands import Operand, with_boxes
@@ -155,12 +155,32 @@ def _launch_of(product: _Product) -> DeviceOperation[tuple[Any, ...]]:
     require_apart("matmul", product.c, a=a, b=b)
     for bias in biases:
         require_apart("matmul", product.c, bias=bias)
-    sizes, (m, n) = mma_products.tiles_of(form), product.c.shape
+    (m, n), k = product.c.shape, product.a.shape[1]
+    if _has_wgmma(product.c, form) and all(map(_has_aligned_rows, (a, b))):
+        multiprocessors = product.c.device.info.multiprocessors
+        width = wgmma_products.width_of(m, n, k, multiprocessors)
+        blocks = min(multiprocessors, -(-m // wgmma_products.TILE_M) * -(-n // width))
+        config = LaunchConfig(blocks, wgmma_products.THREADS)
+        persistent: DeviceOperation[tuple[Any, ...]] = wgmma_products.kernel_of(form, width)[config](
+            product.alpha, a, b, *biases, product.beta, product.c
+        )
+        return persistent
+    sizes = mma_products.tiles_of(form)
     config = LaunchConfig(max(1, -(-m // sizes.m) * -(-n // sizes.n)), sizes.threads)
     launch: DeviceOperation[tuple[Any, ...]] = mma_products.kernel_of(form)[config](
         product.alpha, a, b, *biases, product.beta, product.c
     )
     return launch
+
+
+def _has_wgmma(c: DeviceBox, form: Form) -> bool:
+    """Returns whether a product may be computed by a whole warpgroup: of f16 or bf16, on compute capability 9.0."""
+    return form.a in (f16, bf16) and c.device.info.target.arch == "sm_90"
+
+
+def _has_aligned_rows(box: DeviceBox) -> bool:
+    """Returns whether the copy engine can read a matrix: it has rows, which begin at multiples of 16 bytes."""
+    return box.size > 0 and box.ptr % 16 == 0 and box.shape[1] * box.dtype.itemsize % 16 == 0
 
 
 def _shape_of(a: DeviceBox, b: DeviceBox) -> tuple[int, int]:

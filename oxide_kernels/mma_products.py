@@ -107,6 +107,29 @@ def tiles_of(form: Form) -> Tiles:
 
 
 @functools.cache
+def finisher(form: Form) -> Any:
+    """Returns the device function for the end of the computation of one element: from the sum of its products, alpha,
+    the bias, beta, the result and the element's row and column, the number to be rounded. Without a bias any value
+    stands for it. With a beta of 0 the result is not read."""
+    wide: Any = form.wide
+    accumulator: Any = form.accumulator
+    activate = _ACTIVATIONS[form.activation]
+    has_bias = form.bias is not None
+
+    @device
+    def finished(total: accumulator, alpha: wide, bias: Any, beta: wide, c: Any, row: i64, column: i64) -> wide:
+        """Returns an element of the result before it is rounded."""
+        value = wide(alpha * wide(total))
+        if beta != wide(0):
+            value = wide(value + beta * wide(c.unchecked_mut[row, column]))
+        if has_bias:
+            value = wide(value + wide(bias[column]))
+        return activate(value)
+
+    return finished
+
+
+@functools.cache
 def kernel_of(form: Form) -> Kernel:
     """Returns the kernel of a form, for ``activation(alpha * a @ b + beta * c + bias)``. Its parameters are alpha, a,
     b, the bias if the form has one, beta and c. It runs a block of ``tiles_of(form).threads`` threads for each tile."""
@@ -133,7 +156,7 @@ def kernel_of(form: Form) -> Kernel:
     a_row_copies, b_row_copies = a_columns // per_copy, b_columns // per_copy
     held, ahead = warp_m * warp_n // 32, stages - 2
     rounds = a_type is f32
-    activate = _ACTIVATIONS[form.activation]
+    finished = finisher(form)
     has_bias = form.bias is not None
     # With 128 registers a multiprocessor holds two blocks of 256 threads.
     registers = None if exact or a_type is f64 else 128
@@ -239,16 +262,6 @@ def kernel_of(form: Form) -> Kernel:
         above = block // group * GROUP
         rows = max(min(down - above, GROUP), 1)
         return (above + block % group % rows) * tile_m, block % group // rows * tile_n
-
-    @device
-    def finished(total: accumulator, alpha: wide, bias: Any, beta: wide, c: Any, row: i64, column: i64) -> wide:
-        """Returns an element of the result before it is rounded. With a beta of 0, c is not read."""
-        value = wide(alpha * wide(total))
-        if beta != wide(0):
-            value = wide(value + beta * wide(c.unchecked_mut[row, column]))
-        if has_bias:
-            value = wide(value + wide(bias[column]))
-        return activate(value)
 
     @device
     def finish(

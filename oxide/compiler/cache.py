@@ -125,7 +125,7 @@ class Entry:
             return None
         found = json.loads(text)
         return Facts(
-            needs=LaunchNeeds(**found["needs"]),
+            needs=LaunchNeeds(**(found["needs"] | {"tiled": tuple(found["needs"]["tiled"])})),
             sites=_decode(found["sites"]),
             widenings=_decode(found["widenings"]),
             portable=lambda: _decode(found["portable"]),

@@ -35,8 +35,13 @@ class LaunchNeeds:
     tile of a ``DisjointSlice``, and a launch needs as many threads as an output has elements or tiles."""
     unchecked: bool
     """True if some accesses are not checked: a wrong index may then end the process."""
+    width: int | str | None
+    """The width of ``index_2d``: a number, or the name of the parameter or of the length that it is."""
     dynamic_shared: bool
     """True if the kernel uses dynamic shared memory: a launch must then give its size."""
+    tiled: tuple[int, ...]
+    """The places of the parameters that ``tensor.load_tile`` copies from. Their rows begin at multiples of 16
+    bytes."""
 
 
 @final

@@ -227,7 +227,7 @@ class Specialization:
             suspends=portable.suspends,
             cooperative=portable.cooperative,
         )
-        return _facts_of(kernel, uses, style, portable, (), lowered.widenings)
+        return _facts_of(kernel, uses, style, portable, (), lowered.widenings, self.parameters)
 
     def _compile(self, target: Target, kinds: frozenset[str]) -> Code:
         kernel = self.description
@@ -247,6 +247,7 @@ class Specialization:
             target,
             unchecked=kernel.unchecked,
             max_registers=kernel.max_registers,
+            block=kernel.default_block,
         )
 
     def _compile_sanitized(self, target: Target, kinds: frozenset[str]) -> Code:
@@ -325,7 +326,7 @@ def _front_end(kernel: KernelDescription, parameters: tuple[Closed, ...]) -> Fac
     else:
         portable, placements = hoist_checks(portable, parameters, kernel.contracts)
     portable = version_contiguous_loops(portable)
-    return _facts_of(kernel, uses, style, portable, placements, lowered.widenings)
+    return _facts_of(kernel, uses, style, portable, placements, lowered.widenings, parameters)
 
 
 class NotTyped(LaunchError):
@@ -351,9 +352,11 @@ def _facts_of(
     portable: PortableKernel,
     placements: tuple[Placement, ...],
     widenings: tuple[Widening, ...],
+    parameters: tuple[Closed, ...],
 ) -> Facts:
     from .cache import Facts
     from .description import LaunchNeeds
+    from .ir.tiles import tiled_parameters
 
     return Facts(
         needs=LaunchNeeds(
@@ -361,13 +364,20 @@ def _facts_of(
             index_2d=uses.index_2d,
             own_elements=(uses.index_1d or uses.index_2d) and not uses.other_elements,
             unchecked=kernel.unchecked or style != "oxide" or uses.unchecked,
+            width=_width_of(uses),
             dynamic_shared=portable.shared.dynamic,
+            tiled=tiled_parameters(portable, parameters),
         ),
         sites=portable.sites,
         widenings=widenings,
         portable=lambda: portable,
         placements=lambda: placements,
     )
+
+
+def _width_of(uses: Uses) -> int | str | None:
+    width = None if uses.width is None else uses.width[1]
+    return width if isinstance(width, int | str) else None
 
 
 def _stable_hash(kernel: KernelDescription, parameters: tuple[Closed, ...]) -> int:

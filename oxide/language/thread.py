@@ -92,8 +92,9 @@ def sync_threads() -> None:
     """Waits until every thread of the block has reached this call. Their earlier writes are then visible to all of
     them.
 
-    Every thread that has not returned must reach the same call. A barrier in a branch that only some threads take is a
-    mistake: a ``BarrierError`` on the CPU device, undefined on a GPU, as with CUDA's ``__syncthreads``.
+    Every thread that has not returned must reach the same call. Threads that wait at different barriers are a
+    ``BarrierError`` on the CPU device, and undefined on a GPU, as with CUDA's ``__syncthreads``. A barrier in a branch
+    is no error if the other threads return before another barrier.
     """
     _only_in_a_kernel("thread.sync_threads")
 

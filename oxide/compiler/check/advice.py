@@ -28,6 +28,8 @@ _OF_TWO = frozenset({"atan2", "copysign", "fmod", "gcd", "hypot", "isclose", "lc
 _HOST_PACKAGES = ("oxide", "oxide_kernels")
 """Packages whose functions are host functions, except for those that kernels know."""
 
+LOOPS = "range(...), a view or zip_exact(...)"
+COUNTED = "write: for i in range(len(x)), and x[i]"
 _LOOP = "a for loop over range(len(x))"
 
 NUMPY: dict[str, str] = {
@@ -45,7 +47,8 @@ NUMPY: dict[str, str] = {
     "pow": "a ** b",
     "power": "a ** b",
     "square": "x * x",
-    "round": "round(x)",
+    "round": "np.rint(x)",
+    "around": "np.rint(x)",
     "rint": "round(x)",
     "where": "a if condition else b",
     "prod": f"{_LOOP} that multiplies",
@@ -71,7 +74,7 @@ NUMPY: dict[str, str] = {
     "arctanh": "math.atanh(x)",
     "deg2rad": "math.radians(x)",
     "rad2deg": "math.degrees(x)",
-    "sign": "math.copysign(1, x)",
+    "sign": "(x > 0) - (x < 0), an integer, which is 0 for a NaN",
     **{
         name: f"math.{name}({'a, b' if name in _OF_TWO else 'x'})"
         for name in MATHEMATICS

@@ -300,7 +300,7 @@ class _Body:
             local = self.assigned if self.is_kernel else {*self.assigned, *self.parameters}
             fine = isinstance(node, ast.Name) and node.id in local
         if not fine:
-            problem = "a for loop in a kernel goes over range(...), a view or zip_exact(...)"
+            problem = f"a for loop in a kernel goes over {advice.LOOPS}; over anything else, {advice.COUNTED}"
             name = getattr(self._resolve(node.func), "__name__", "") if isinstance(node, ast.Call) else ""
             raise self._error(node, advice.of_builtin(f"{name}(...)", name) if name in advice.BUILTINS else problem)
 

@@ -218,8 +218,9 @@ def _problem(text: str, node: Node, numba_style: bool) -> str:
     if match := _CAST.search(text):
         return f"{_shown(match['source'])} cannot become {_shown(match['target'])} here"
     if match := _ITERATED.search(text):
-        shown, loops = _shown(match["type"]), "range(...)" if numba_style else "range(...), a view or zip_exact(...)"
-        return f"a for loop in a kernel goes over {loops}, not over {shown}"
+        shown, loops = _shown(match["type"]), "range(...)" if numba_style else advice.LOOPS
+        hint = "; write: for i in range(len(x)), and x[i]" if "Slice[" in shown and not numba_style else ""
+        return f"a for loop in a kernel goes over {loops}, not over {shown}{hint}"
     if match := _NOT_CALLABLE.search(text):
         return f"{_shown(match['type'])} cannot be called"
     if match := _RETURNED.search(text):

@@ -193,7 +193,7 @@ define linkonce_odr {kind} @oxide.{name}.{suffix}({kind} %a, {kind} %b) alwaysin
 def _run_blocks(kernel: PortableKernel, signature: tuple[Closed, ...], name: str) -> str:
     types = [*parameters.word_types(signature), "ptr"]
     words = [f"%word.{number}" for number in range(len(types))]
-    declaration, call = parameters.call(kernel, "%context", words[:-1], types[:-1])
+    declaration, call = parameters.call(kernel.function, "%context", words[:-1], types[:-1])
     structure = "{ " + ", ".join(types) + " }"
     loads = "\n".join(
         f"  %at.{number} = getelementptr {structure}, ptr %params, i32 0, i32 {number}\n"

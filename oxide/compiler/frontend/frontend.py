@@ -99,7 +99,15 @@ from .lowering import debug as debug_lowering
 from .lowering import slices as slice_lowering
 from .lowering import unchecked as unchecked_lowering  # noqa: F401 - registers itself
 from .lowering import unroll as unroll_lowering  # noqa: F401 - registers itself
-from .lowering.tensor import asynchronous, copies, fragments, mma  # noqa: F401 - they register themselves
+from .lowering.tensor import (  # noqa: F401 - they register themselves
+    asynchronous,
+    barriers,
+    copies,
+    fragments,
+    mma,
+    wgmma,
+)
+from .lowering.tensor import tiles as shared_tiles  # noqa: F401
 from .lowering.total_builder import TotalBuilder
 
 Style: TypeAlias = Literal["oxide", "mixed", "numba"]

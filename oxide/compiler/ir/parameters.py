@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from oxide.compiler.signature.signature import Closed, NumbaParameter
 
-from .portable import PortableKernel
+from .module import Function
 
 _TYPES = {
     "i8": "i8",
@@ -41,10 +41,10 @@ def word_types(parameters: tuple[Closed, ...]) -> list[str]:
     return types
 
 
-def call(kernel: PortableKernel, context: str, words: list[str], types: list[str]) -> tuple[str, str]:
-    """Returns the declaration of the kernel's function, and the lines that call it with ``words`` of types ``types``. A
-    word is truncated if the function's parameter is narrower: a bool is passed as a byte."""
-    inner = [argument.type for argument in kernel.module.functions[kernel.symbol].arguments][1:]
+def call(function: Function, context: str, words: list[str], types: list[str]) -> tuple[str, str]:
+    """Returns the declaration of a kernel's function, and the lines that call it with ``words`` of types ``types``. A
+    word is truncated if the function takes a narrower type, as a bool is a byte in memory."""
+    inner = [argument.type for argument in function.arguments][1:]
     lines: list[str] = []
     arguments = [f"ptr {context}"]
     for number, (word, outer_type, inner_type) in enumerate(zip(words, types, inner, strict=True)):
@@ -52,6 +52,6 @@ def call(kernel: PortableKernel, context: str, words: list[str], types: list[str
             lines.append(f"  %narrowed.{number} = trunc {outer_type} {word} to {inner_type}")
             word = f"%narrowed.{number}"
         arguments.append(f"{inner_type} {word}")
-    lines.append(f'  call void @"{kernel.symbol}"({", ".join(arguments)})')
-    declaration = f'declare void @"{kernel.symbol}"({", ".join(["ptr", *inner])})'
+    lines.append(f'  call void @"{function.symbol}"({", ".join(arguments)})')
+    declaration = f'declare void @"{function.symbol}"({", ".join(["ptr", *inner])})'
     return declaration, "\n".join(lines)

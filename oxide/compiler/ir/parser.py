@@ -121,7 +121,8 @@ _ARGUMENT_ATTRIBUTE = re.compile(
     r"(?:noundef|nonnull|zeroext|signext|nocapture|readonly|readnone|writeonly|noalias|returned|immarg|inreg|nofree"
     r"|writable|dead_on_unwind|swiftself|noext|dead_on_return|align \d+"
     r"|(?:dereferenceable|dereferenceable_or_null|captures|byval|sret|range|nofpclass|elementtype|initializes|align)"
-    r"\((?:[^()]|\([^()]*\))*\))(?=[ ,)]|$)"
+    r"\((?:[^()]|\([^()]*\))*\)"
+    r'|"nvvm\.[a-z_]+")(?=[ ,)]|$)'
 )
 _CALL_WORD = re.compile(
     r"(?:[a-z]+cc|ptx_kernel|cc \d+|noundef|nonnull|zeroext|signext|noalias|inreg|align \d+"

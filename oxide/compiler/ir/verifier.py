@@ -284,6 +284,10 @@ _Facts: TypeAlias = frozenset[Value]
 """The indices that a bounds check has found to be in bounds, on every path to a place."""
 
 
+LOAD_TILE = "oxide.tensor.load_tile."
+"""The prefix of the primitives that copy a tile of a slice."""
+
+
 def verify_accesses(module: Module, symbol: str, slices: Iterable[Argument]) -> None:
     """Checks that a load, store or atomic of a slice is guarded by a bounds check of its index. Raises ``InvalidIR``.
 
@@ -418,10 +422,11 @@ class _Accesses:
 
 
 def _accessed(instruction: Instruction) -> list[Value]:
-    """Returns the addresses at which an instruction may access memory."""
+    """Returns the addresses at which an instruction may access memory, without those of ``load_tile``, which takes a
+    slice's lengths and copies zeros for what is outside."""
     match instruction:
         case Load(pointer=pointer) | Store(pointer=pointer) | Atomic(operands=[pointer, *_]):
             return [pointer]
-        case Call() if not called(instruction).startswith(("llvm.assume", "llvm.ptrmask.")):
+        case Call() if not called(instruction).startswith(("llvm.assume", "llvm.ptrmask.", LOAD_TILE)):
             return [argument for argument in instruction.arguments if argument.type.startswith("ptr")]
     return []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from oxide.compiler.bounds import in_bounds
@@ -16,7 +16,7 @@ from oxide.compiler.ir.portable import PortableKernel, link
 from oxide.compiler.ir.primitives import declared_once
 from oxide.compiler.ir.values import Constant, Value
 from oxide.compiler.signature.signature import Closed
-from oxide.driver.base import Code, Target
+from oxide.driver.base import Code, Dim3, Target
 from oxide.errors import CompileError
 
 from . import primitives, streaming, tensor
@@ -59,6 +59,7 @@ def compile_ptx(
     *,
     unchecked: bool,
     max_registers: int | None,
+    block: Dim3 | None,
 ) -> Code:
     """Returns PTX for one architecture. The entry has the kernel's name, and its last parameter is the fault record's
     address."""
@@ -67,18 +68,19 @@ def compile_ptx(
     tensor.check_capability(kernel, int(re.sub(r"\D", "", target.arch)))
     entry = re.sub(r"\W", "_", name)
     check = in_bounds.UNCHECKED if unchecked else _check(kernel_id)
-    module, machine = _module(kernel, entry, signature, target, check, max_registers, linking=name)
+    module, machine, maps = _module(kernel, entry, signature, target, check, max_registers, block, linking=name)
     if any(shifts(kernel.module)):
         optimised = parse(str(module))
         hide_amounts(optimised)
         module = link([header(machine) + str(optimised)])
-    return Code(target, entry, as_specified(machine.emit_assembly(module)).encode(), kernel.shared.beyond_static)
+    ptx = as_specified(machine.emit_assembly(module)) + "".join(each.comment for each in maps)
+    return Code(target, entry, ptx.encode(), kernel.shared.beyond_static)
 
 
 def sites_left(kernel: PortableKernel, name: str, signature: tuple[Closed, ...]) -> frozenset[int]:
     """Returns the sites of the accesses that LLVM could not prove to be in bounds."""
     entry = re.sub(r"\W", "_", name)
-    module, _ = _module(kernel, entry, signature, Target("ptx", "sm_90", FEATURES), in_bounds.REPORTING, None)
+    module, *_ = _module(kernel, entry, signature, Target("ptx", "sm_90", FEATURES), in_bounds.REPORTING, None, None)
     reports = (call for call in parse(str(module)).calls if call.called == "oxide.report")
     return frozenset(site for call in reports if (site := call.arguments[0].integer) is not None)
 
@@ -90,15 +92,17 @@ def _module(
     target: Target,
     check: str,
     max_registers: int | None,
+    block: Dim3 | None,
     linking: str | None = None,
-) -> tuple[Any, Any]:
-    """Returns the optimised module and its machine. ``linking`` is the kernel's name if libdevice must be linked, else
-    None."""
-    machine = gpu_machine(target.arch, target.features or FEATURES)
-    capability = int(re.sub(r"\D", "", target.arch))
+) -> tuple[Any, Any, list[tensor.TensorMap]]:
+    """Returns the optimised module, its machine and the tensor maps that the entry takes. ``linking`` is the kernel's
+    name if libdevice is to be linked."""
     symbols = kernel.module.functions
+    machine = gpu_machine(tensor.architecture(target.arch, symbols), target.features or FEATURES)
+    capability = int(re.sub(r"\D", "", target.arch))
     edited = parse(kernel.text) if _needs_edits(kernel.module) else kernel.module
     _place_constants(edited)
+    maps = tensor.take_maps(kernel, edited, signature)
     support = [
         *streaming.hint(edited),
         *make_exact(edited),
@@ -109,19 +113,22 @@ def _module(
         half.ptx_definitions(symbols, capability),
         primitives.definitions(symbols, kernel.shared, target.arch),
         tensor.definitions(symbols),
-        _entry(kernel, entry, signature, max_registers),
+        _entry(kernel, edited, entry, signature, _limits(symbols, max_registers, block), maps),
     ]
     module = link(header(machine) + part for part in (str(edited), check, declared_once("\n".join(support))))
     if linking is not None:
         link_libdevice(linking, module)
     optimise(module, machine, exported=entry, packing=False)  # a GPU thread has no such vectors
-    return module, machine
+    return module, machine, maps
 
 
 def _needs_edits(module: Module) -> bool:
-    """Returns whether a kernel has constant arrays, streaming accesses or remainders, which a GPU treats specially."""
-    return any(symbol.startswith("oxide.constant") for symbol in module.globals) or any(
-        each.opcode == "frem" or "!oxide.streaming" in each.metadata for each in module.instructions
+    """Returns whether a kernel has constant arrays, copies of tiles, streaming accesses or remainders, which a GPU
+    treats specially."""
+    return (
+        any(symbol.startswith("oxide.constant") for symbol in module.globals)
+        or tensor.copies_tiles(module)
+        or any(each.opcode == "frem" or "!oxide.streaming" in each.metadata for each in module.instructions)
     )
 
 
@@ -163,13 +170,32 @@ def _check(kernel_id: int) -> str:
     return in_bounds.checked(kernel_id, 'syncscope("device")', hardware_registers=True)
 
 
-def _entry(kernel: PortableKernel, entry: str, signature: tuple[Closed, ...], max_registers: int | None) -> str:
+def _entry(
+    kernel: PortableKernel,
+    module: Module,
+    entry: str,
+    signature: tuple[Closed, ...],
+    limits: str,
+    maps: Sequence[tensor.TensorMap],
+) -> str:
     types = parameters.word_types(signature)
     words = [f"%p{number}" for number in range(len(types))]
-    declaration, call = parameters.call(kernel, "%fault_record", words, types)
-    listed = ", ".join([f"{kind} {word}" for kind, word in zip(types, words, strict=True)] + ["ptr %fault_record"])
-    attributes = f' "nvvm.maxnreg"="{max_registers}"' if max_registers is not None else ""
-    return f"{declaration}\ndefine ptx_kernel void @{entry}({listed}){attributes} {{\n{call}\n  ret void\n}}\n"
+    found = [f"%map.{number}" for number in range(len(maps))]
+    function = module.functions[kernel.symbol]
+    declaration, call = parameters.call(function, "%fault_record", [*words, *found], [*types, *["ptr"] * len(maps)])
+    listed = ", ".join(
+        [f"{kind} {word}" for kind, word in zip(types, words, strict=True)]
+        + ["ptr %fault_record", *map(tensor.entry_parameter, range(len(maps)))]
+    )
+    return f"{declaration}\ndefine ptx_kernel void @{entry}({listed}){limits} {{\n{call}\n  ret void\n}}\n"
+
+
+def _limits(symbols: Collection[str], max_registers: int | None, block: Dim3 | None) -> str:
+    """Returns the attributes of an entry that limit its registers. A kernel that moves registers between its warps
+    begins with as many as a block of its own size can have."""
+    if block is not None and tensor.moves_registers(symbols):
+        return f' "nvvm.maxntid"="{",".join(map(str, block))}" "nvvm.minctasm"="1"'
+    return f' "nvvm.maxnreg"="{max_registers}"' if max_registers is not None else ""
 
 
 def _registers() -> str:

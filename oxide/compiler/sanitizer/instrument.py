@@ -18,6 +18,7 @@ from typing import final
 
 from oxide.compiler.bounds.leaving import threads_may_wait
 from oxide.compiler.cpu import native, primitives
+from oxide.compiler.cpu.coroutines.warpgroups import ROW_BYTES
 from oxide.compiler.ir.llvm import host_machine, portable_module, run_passes
 from oxide.compiler.ir.module import Module
 from oxide.compiler.ir.parser import parse
@@ -137,6 +138,7 @@ def _let_go(module: Module) -> None:
 
 # The kernel's accesses
 
+_RELEASE = 2
 _ORDERINGS = {"release": (2, 3, 4), "acquire": (1, 3, 4)}
 
 
@@ -180,6 +182,16 @@ def _touches_of(instruction: Instruction) -> list[_Touch]:
                 case "oxide", "tensor", "copy_async", moved:
                     size = int(moved)
                     found = [_Touch(2, size, size, ASYNCHRONOUS), _Touch(3, size, size, 0, counted=4)]
+                case "oxide", "tensor", "barrier", "arrive" | "expect":
+                    found = [_Touch(2, 8, 8, WRITE | ATOMIC, _RELEASE)]
+                case "oxide", "tensor", "load_tile", _, rows, _:
+                    found = [_Touch(2, int(rows) * ROW_BYTES, 16, WRITE), _Touch(8, 8, 8, WRITE | ATOMIC, _RELEASE)]
+                case "oxide", "tensor", "wgmma", n, _, a_order, b_order, steps, panel:
+                    # Each thread counts as a reader of the warpgroup's rows: all read them together.
+                    depth = 16 * int(steps)
+                    a_rows = depth if a_order == "mn" else 64
+                    b_bytes = -(-int(n) // 64) * int(panel) if b_order == "mn" else int(n) * ROW_BYTES
+                    found = [_Touch(3, a_rows * ROW_BYTES, 16, 0), _Touch(4, b_bytes, 16, 0)]
     return [each for each in found if _is_touched(instruction.operands[each.place])]
 
 
@@ -266,9 +278,9 @@ class _Instrumenter:
         touches = _touches_of(instruction)
         match called(instruction).split("."):
             case _ if touches and not self._is_initial_zero(instruction):
-                ordering = touches[0].ordering
-                self._order("release", ordering)
+                ordering = max(touch.ordering for touch in touches)
                 for each in touches:
+                    self._order("release", each.ordering)  # a copy's arrival releases the copy's own writes
                     pointer, given = instruction.operands[each.place], self._size_of(instruction, each)
                     instruction.operands[each.place] = self._checked(pointer, each, given)
                 if isinstance(instruction, Load | Store):
@@ -285,6 +297,11 @@ class _Instrumenter:
                 self._order("release", int(ordering))
                 self._block.append(instruction)
                 self._order("acquire", int(ordering))
+            case "oxide", "tensor", "barrier", "wait":
+                self._block.append(instruction)
+                touch = _Touch(2, 8, 8, WRITE | ATOMIC)
+                self._checked(instruction.operands[2], touch, number(8))
+                self._call("void", "oxide.sanitize.acquire", self._context)
             case "oxide", "block", "barrier", *_:
                 self._block.append(instruction)
                 self._call("void", "oxide.sanitize.passed", self._context)

@@ -18,13 +18,21 @@ DIVERGENT = 2
 
 ``site`` and ``index`` are the two places. ``length`` is 0 if threads wait at two barriers, 1 if a warp operation waits
 for lanes that do not reach it, and 2 if threads of the grid have returned while others wait for them at ``site``.
+
+If the lowest byte of ``length`` is 3, threads wait at a ``tensor.Barrier`` and no other thread goes on: its next 28
+bits are the number of the Barrier's phase and the upper 28 bits that of the phase that the thread waits for. ``index``
+has the arrivals, and in its upper half the bytes of copies, that the Barrier's phase still waits for.
 """
+_POLLING = 3
 
 
 def divergence(entry: Any, kernel: str, sites: Sequence[FaultSite]) -> BarrierError:
     """Returns the error for a record with ``claimed == DIVERGENT``."""
-    first, second = sites[int(entry["site"])], sites[int(entry["index"])]
+    first = sites[int(entry["site"])]
     x, y, z = (int(number) for number in entry["block"])
+    if int(entry["length"]) & 255 == _POLLING:
+        return BarrierError(kernel, (x, y, z), ((first.file, first.line),), _polling(entry, first))
+    second = sites[int(entry["index"])]
     if entry["length"] == 0:
         problem = (
             f"some threads wait in {first.parameter} at {first.file}:{first.line} and others in {second.parameter} at "
@@ -44,3 +52,22 @@ def divergence(entry: Any, kernel: str, sites: Sequence[FaultSite]) -> BarrierEr
             "make the same call with the same mask"
         )
     return BarrierError(kernel, (x, y, z), ((first.file, first.line), (second.file, second.line)), problem)
+
+
+def _polling(entry: Any, place: FaultSite) -> str:
+    """Returns the description of a wait at a ``tensor.Barrier`` that cannot end."""
+    numbers, left = int(entry["length"]), int(entry["index"])
+    phase, wanted = numbers >> 8 & (1 << 28) - 1, numbers >> 36
+    wanted -= (wanted & 1 << 27) << 1
+    arrivals, nbytes = (signed - ((signed & 1 << 31) << 1) for signed in (left & 0xFFFFFFFF, left >> 32 & 0xFFFFFFFF))
+    x, y, z = (int(number) for number in entry["thread"])
+    if place.parameter == "tensor.wgmma()":
+        return (
+            f"thread ({x}, {y}, {z}) waits in tensor.wgmma() at {place.file}:{place.line} for {arrivals} threads of "
+            "its warpgroup that do not come; all 128 threads of a warpgroup must make the call together"
+        )
+    return (
+        f"thread ({x}, {y}, {z}) waits in {place.parameter} at {place.file}:{place.line} for phase {wanted} of a "
+        f"Barrier, which cannot end: the Barrier is in phase {phase}, which still waits for {arrivals} arrivals and "
+        f"{nbytes} bytes of copies, and no thread of the block can go on"
+    )

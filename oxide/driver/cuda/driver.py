@@ -358,6 +358,8 @@ class CudaDriver:
     ) -> None:
         if shared_bytes > function.shared_limit:
             shared_bytes = whole_shared(function, shared_bytes)
+        if function.maps is not None:
+            params = function.maps.appended(params)
         if len(params) < function.parameter_bytes:
             # The driver would read beyond the buffer.
             raise failure(_INVALID_VALUE, "cuLaunchKernel", _short_of_parameters(function, params))

@@ -21,6 +21,7 @@ from cuda.bindings import driver
 from oxide.driver.base import Code
 from oxide.driver.cuda.cooperative import CooperativeLimit
 from oxide.driver.cuda.errors import check, failure
+from oxide.driver.cuda.tensor_maps import MAP_BYTES, TensorMaps, tensor_maps
 from oxide.dropping import calls_drop, nothing
 from oxide.errors import DriverError
 from oxide.native import mypyc_attr
@@ -49,6 +50,7 @@ class CudaFunction:
         "device",
         "entry",
         "handle",
+        "maps",
         "module",
         "parameter_bytes",
         "reports",
@@ -66,6 +68,7 @@ class CudaFunction:
         cooperative: CooperativeLimit | None,
         reports: bool,
         array_bytes: int,
+        maps: TensorMaps | None,
     ) -> None:
         self.device = device
         self.entry = entry
@@ -75,6 +78,7 @@ class CudaFunction:
         self.module = module
         self.cooperative = cooperative
         self.reports = reports
+        self.maps = maps
         self.array_bytes = array_bytes
         attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         error, self.shared_granted = driver.cuFuncGetAttribute(attribute, handle)
@@ -130,9 +134,13 @@ def load_functions(device: int, code: Code, entries: Sequence[str], retired: deq
             # With lazy loading, the default, the first launch would load the code and wait for the device.
             check(driver.cuFuncLoad(handle)[0], f"cuFuncLoad({entry})")
             places, size = parameter_layout(ptx, entry)
+            maps = tensor_maps(ptx, entry, handle, len(places))
+            if maps is not None:
+                places = places[: -len(maps.places)] + maps.places
+                size = places[-1] + MAP_BYTES
             limit = CooperativeLimit(device, handle, places) if code.cooperative else None
             reports = uses_last_parameter(ptx, entry)
-            functions.append(CudaFunction(device, entry, handle, size, loaded, limit, reports, code.array_bytes))
+            functions.append(CudaFunction(device, entry, handle, size, loaded, limit, reports, code.array_bytes, maps))
     except BaseException:
         loaded.retire()
         raise

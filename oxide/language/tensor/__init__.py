@@ -3,25 +3,37 @@
 A warp computes a product of matrices together: each lane holds some elements of each operand in its registers, a
 fragment, and ``mma`` multiplies fragments. The terms and the layouts are those of the PTX ISA. ``fragments.py``
 declares fragments, ``mma.py`` the products and ``copies.py`` the ways between fragments, shared memory and slices.
+For Hopper, ``barriers.py`` declares barriers at which threads and copies arrive, ``tiles.py`` copies of whole tiles,
+and ``wgmma.py`` products of four warps at once.
 """
 
 from __future__ import annotations
 
+from .barriers import Barrier
 from .copies import commit, copy_async, ldmatrix, load, stmatrix, store, wait
 from .fragments import Accumulator, FragmentA, FragmentB
 from .mma import mma, tf32
+from .tiles import SharedTiles, load_tile
+from .wgmma import decrease_registers, increase_registers, wait_wgmma, wgmma
 
 __all__ = [
     "Accumulator",
+    "Barrier",
     "FragmentA",
     "FragmentB",
+    "SharedTiles",
     "commit",
     "copy_async",
+    "decrease_registers",
+    "increase_registers",
     "ldmatrix",
     "load",
+    "load_tile",
     "mma",
     "stmatrix",
     "store",
     "tf32",
     "wait",
+    "wait_wgmma",
+    "wgmma",
 ]

@@ -29,6 +29,8 @@ from oxide.errors import ArgumentError
 from oxide.runtime.device.arc import Arc
 from oxide.runtime.device.memory import Allocation, DeviceBox
 from oxide.runtime.device.runtime import Device
+from oxide.runtime.launching.reach import threads_of
+from oxide.runtime.launching.tiled import even_rows
 
 if TYPE_CHECKING:
     from oxide.compiler.description import LaunchNeeds
@@ -70,8 +72,8 @@ class ParameterSlot:
     """The rules that bind an argument to one parameter."""
 
     __slots__ = (
-        "alignment", "before", "bits", "dtype", "floats", "integers", "judged", "kind", "last", "most", "ndim", "pack",
-        "parameter", "parts", "rest", "tile", "type",
+        "alignment", "before", "bits", "dtype", "fits", "floats", "integers", "judged", "kind", "last", "most", "ndim",
+        "pack", "parameter", "parts", "rest", "tile", "type",
     )  # fmt: skip
 
     def __init__(self, parameter: Closed, offset: int, named: set[str]) -> None:
@@ -94,7 +96,10 @@ class ParameterSlot:
         self.tile: int = math.prod(parameter.tile) if isinstance(parameter, Parameter) else 1
         """The number of elements that one thread accesses."""
         self.most = _ANY
-        """The number of elements of an output that the threads of the plan's ``fitting`` configuration access."""
+        """The number of elements up to which the threads of the plan's ``fitting`` configuration reach all elements of
+        an output."""
+        self.fits: Any = None
+        """The last shape of a larger output that they reach as well: see ``reach.py``."""
         self.before = bytes(-offset % 8)  # padding before a box's address
         # For any other argument, ``pack`` gets ``rest`` bytes of padding in front: the bytes since the last multiple of
         # 8. So its fields are aligned as in the whole.
@@ -120,7 +125,7 @@ class Plan:
 
     __slots__ = (
         "end", "fitting", "holds", "interpreted", "needs", "outputs", "reached", "reference", "short", "slots",
-        "special", "warns",
+        "special", "tiled", "two_axes", "warns",
     )  # fmt: skip
 
     def __init__(self, special: Specialization) -> None:
@@ -146,8 +151,11 @@ class Plan:
             None  # the last configuration whose axes passed the check: most launches have it again
         )
         self.needs: LaunchNeeds = special.needs
+        self.tiled: tuple[int, ...] = special.needs.tiled
+        self.two_axes: bool = self.needs.index_2d and not self.needs.index_1d
+        """True if the threads along x reach columns and those along y reach rows."""
         self.short = False
-        """True once a bound output had more than its slot's ``most`` elements."""
+        """True once a bound output had more than its slot's ``most`` elements and another shape than its ``fits``."""
         self.reached = [self.slots[place] for place in self.outputs]
         self.warns = self.needs.own_elements and not special.description.partial
         """True while a launch with too few threads causes a warning."""
@@ -159,13 +167,14 @@ class Plan:
             slot.most = _ANY
 
     def fit(self, config: LaunchConfig) -> None:
-        """Records a configuration whose axes passed the check, and the number of elements that its threads access."""
+        """Records a configuration whose axes passed the check, and the sizes of outputs that its threads are sure to
+        reach. With two axes, a matrix has no more rows or columns than elements."""
         self.fitting = config
         if self.warns:
-            grid, block = config._grid, config._block
-            threads = grid[0] * grid[1] * grid[2] * block[0] * block[1] * block[2]
+            x, y = threads_of(config)
             for slot in self.reached:
-                slot.most = threads * slot.tile
+                slot.most = min(x, y) if self.two_axes else x * y * slot.tile
+                slot.fits = None
 
 
 @final
@@ -242,7 +251,7 @@ def bind(plan: Plan, arguments: tuple[Any, ...]) -> Binding | None:
             reads.append(allocation)
         elif kind in (_ARGUMENT, _DISJOINT) or box._ptr % slot.alignment == 0:
             writes.append(allocation)
-            if box._size > slot.most:
+            if box._size > slot.most and box._shape != slot.fits:
                 plan.short = True
         else:
             return None
@@ -252,6 +261,8 @@ def bind(plan: Plan, arguments: tuple[Any, ...]) -> Binding | None:
         if slot.judged:
             integers += [box._shape[axis] for axis in slot.parts] if slot.ndim > 1 else (box._size,)
     if len(plan.outputs) > 1 and _overlap(plan, arguments):
+        return None
+    if plan.tiled and not _rows_are_even(plan, arguments):
         return None
     if plan.holds is not None and not _hold(plan.holds, integers):
         return None
@@ -294,6 +305,13 @@ def _hold(holds: Callable[..., bool], integers: list[Any]) -> bool:
         return holds(*integers)
     except ZeroDivisionError:
         return False
+
+
+def _rows_are_even(plan: Plan, arguments: tuple[Any, ...]) -> bool:
+    """Returns whether the rows of all matrices that the kernel copies tiles from can be copied."""
+    given = [arguments[place] for place in plan.tiled]
+    boxes: list[DeviceBox] = [argument.value if isinstance(argument, Arc) else argument for argument in given]
+    return all(map(even_rows, boxes))
 
 
 def _overlap(plan: Plan, arguments: tuple[Any, ...]) -> bool:

@@ -31,6 +31,8 @@ from oxide.runtime.launching.aliasing import refuse_shared_outputs
 from oxide.runtime.launching.argument_kinds import kinds
 from oxide.runtime.launching.binding import Plan, bind
 from oxide.runtime.launching.launch_config import LaunchConfig
+from oxide.runtime.launching.reach import reach, shape_of, width_of
+from oxide.runtime.launching.tiled import refuse_uneven_rows
 from oxide.runtime.launching.untyped import check_argument, take_strides
 from oxide.runtime.operations.operation import BoxSpec, DeviceOperation, Spec
 from oxide.runtime.submission.submission import ExecutionContext
@@ -87,6 +89,7 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         known = self._known = self.spec()
         self._numbers = tuple(map(_numbers, parameters, arguments))
         self._refuse_shared_outputs(arguments)
+        refuse_uneven_rows(kernel.name, parameters, plan.tiled, arguments)
         if kernel.description.contracts:
             self._check_contracts(known)
         output = next(
@@ -109,7 +112,9 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
                 self._config = self._inferred(spec.shape)
         if self._config is not None:
             self._check_shape(self._config)
-            self._check_reach(known)
+            self._check_reach(
+                [spec if isinstance(spec, BoxSpec) else given for spec, given in zip(known, arguments, strict=True)]
+            )
         super().__init__(*parts)
 
     def execute(self, context: ExecutionContext) -> tuple[Any, ...]:
@@ -162,6 +167,7 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
             values.append((box.ptr, *(box.shape if parameter.ndim > 1 else (box.size,))))
             (reads if parameter.kind == "slice" else writes).append(box._allocation)
         self._refuse_shared_outputs(results)
+        refuse_uneven_rows(kernel.name, specialization.parameters, self._plan.tiled, tuple(results))
         if self._open_contracts:
             known: dict[str, int] = {}
             for parameter, value in zip(specialization.parameters, values, strict=True):
@@ -228,8 +234,7 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         if len(tile) == 2 and len(shape) == 2:
             shape = (-(-shape[0] // tile[0]), -(-shape[1] // tile[1]))
         if len(tile) != 1 and block[2] == 1 and len(shape) == 2:
-            x, y = block[0] * items[0], block[1] * items[1]
-            return LaunchConfig((max(1, -(-shape[1] // x)), max(1, -(-shape[0] // y))), block)
+            return LaunchConfig.for_shape((-(-shape[0] // items[1]), -(-shape[1] // items[0])), block)
         raise LaunchError(
             f"kernel {self._kernel.name}: no grid follows from an output of shape {shape} and a block of {block}; "
             f"write {self._kernel.name}[grid, block](…)"
@@ -298,28 +303,25 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
 
     def _check_reach(self, arguments: Sequence[object]) -> None:
         """Warns of an output with more elements than the launch's threads access: at a kernel's first such launch, and
-        at each one under the sanitizer. ``arguments`` are boxes or their specs."""
+        at each one under the sanitizer. ``arguments`` are the arguments, or specs of boxes."""
         plan, kernel = self._plan, self._kernel
         plan.short = False
         for place, slot in zip(plan.outputs, plan.reached, strict=True):
-            output = arguments[place]
-            if isinstance(output, Arc):
-                output = output.value
-            if isinstance(output, DeviceBox):
-                size = output._size
-            elif isinstance(output, BoxSpec):
-                size = math.prod(output.shape)
-            else:
+            shape = shape_of(arguments[place])
+            size = 0 if shape is None else math.prod(shape)
+            if shape is None or size <= slot.most:
                 continue
-            if size <= slot.most:
+            reached, instead = reach(plan, slot, shape, width_of(plan, arguments))
+            if reached == size:
+                slot.fits = shape
                 continue
-            reached = slot.most
             if not (kernel.description.sanitize or sanitizing.requested()):
                 plan.warn_no_more()
             warn_caller(
                 f"kernel {kernel.name}: the launch's threads reach {reached} of the {size} elements of parameter "
-                f"{slot.parameter.name}, and the others are not written. Launch more threads, which "
-                "LaunchConfig.for_num_elems counts, or declare @kernel(partial=True) if that is meant"
+                f"{slot.parameter.name}, of shape {shape}, and the others are not written. "
+                f"{f'Launch it with {instead}' if instead else 'Launch more threads'}, or declare "
+                "@kernel(partial=True) if that is meant"
             )
 
     def title(self) -> object:

@@ -81,11 +81,20 @@ class LaunchConfig:
     def for_num_elems(cls, n: Given[int], block: Given[int] = 256) -> LaunchConfig:
         """Returns a configuration of one thread for each of ``n`` elements: along x, at least one block of ``block``
         threads. Raises ``LaunchError`` unless ``n`` is an integer of 0 or more."""
-        if (type(n) is not int and (isinstance(n, bool) or not isinstance(n, (int, np.integer)))) or n < 0:
+        if not _is_count(n):
             raise LaunchError(f"for_num_elems({written(n)}): the number of elements must be an integer of 0 or more")
         threads, _, _ = _dim3(block, "block", _MAX_BLOCK)
         blocks = -(-int(n) // threads)
         return _along_x(blocks if blocks > 0 else 1, threads)
+
+    @classmethod
+    def for_shape(cls, shape: Given[tuple[int, ...]], block: Given[int | tuple[int, ...]] = (16, 16)) -> LaunchConfig:
+        """Returns a configuration of one thread for each element of a matrix of ``shape``, (rows, columns): columns
+        along x and rows along y, in whole blocks and at least one. ``block`` is (x, y)."""
+        if not isinstance(shape, tuple) or len(shape) != 2 or not all(map(_is_count, shape)):
+            raise LaunchError(f"for_shape({written(shape)}): the shape is (rows, columns), two integers of 0 or more")
+        x, y, z = _dim3(block, "block", _MAX_BLOCK)
+        return _along_x_and_y(max(1, -(-int(shape[1]) // x)), max(1, -(-int(shape[0]) // y)), (x, y, z))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, LaunchConfig):
@@ -114,6 +123,18 @@ class LaunchConfig:
 def _along_x(blocks: int, threads: int) -> LaunchConfig:
     """Returns a cached configuration for each pair of numbers. Launches share it, as a configuration is immutable."""
     return LaunchConfig(blocks, threads)
+
+
+@lru_cache(maxsize=256)
+def _along_x_and_y(across: int, down: int, block: Dim3) -> LaunchConfig:
+    """Returns a cached configuration of blocks of one shape."""
+    return LaunchConfig((across, down), block)
+
+
+def _is_count(number: object) -> bool:
+    if type(number) is int:
+        return number >= 0
+    return isinstance(number, np.integer) and int(number) >= 0
 
 
 def _dim3(size: object, what: str, limits: Dim3) -> Dim3:

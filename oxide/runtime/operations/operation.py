@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from inspect import CO_COROUTINE
 from types import CoroutineType, FunctionType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, final
 
 import numpy as np
 
@@ -84,6 +84,10 @@ class DeviceOperation(Generic[T]):
     @abstractmethod
     def execute(self, context: ExecutionContext) -> T:
         """Submits the work to ``context.stream`` and returns its result, which may still be in flight."""
+
+    def __array__(self, dtype: object = None, copy: object = None) -> NoReturn:
+        """Raises ``TypeError``: an operation has no numbers before it has run."""
+        raise TypeError(f"{self!r} has not run, so it is no array: await it or call sync() first")
 
     # Combining
 

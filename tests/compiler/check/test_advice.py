@@ -122,3 +122,8 @@ def test_the_mathematics_that_is_advised_compiles(instead: str) -> None:
 def test_a_near_name_is_offered_and_a_far_one_is_not() -> None:
     assert advice.similar("suffle_down", vars(warp)) == "; did you mean shuffle_down?"
     assert advice.similar("zzz", vars(warp)) == ""
+
+
+def test_the_hints_for_sign_and_round_have_the_same_results() -> None:
+    assert "(x > 0) - (x < 0)" in advice.NUMPY["sign"]
+    assert advice.NUMPY["round"] == "np.rint(x)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import warnings
 from typing import Any, Literal
@@ -11,6 +12,7 @@ import pytest
 
 from oxide import (
     DisjointSlice,
+    DisjointSlice2,
     DynamicSharedArray,
     Kernel,
     LaunchConfig,
@@ -72,34 +74,89 @@ def warned(launch: Any) -> list[str]:
     return [str(entry.message) for entry in caught]
 
 
-def too_few(kernel_name: str, reached: int, size: int) -> str:
+def too_few(kernel_name: str, reached: int, shape: tuple[int, ...], instead: str) -> str:
     return (
-        f"kernel {kernel_name}: the launch's threads reach {reached} of the {size} elements of parameter y, and the "
-        "others are not written. Launch more threads, which LaunchConfig.for_num_elems counts, or declare "
+        f"kernel {kernel_name}: the launch's threads reach {reached} of the {math.prod(shape)} elements of parameter "
+        f"y, of shape {shape}, and the others are not written. Launch it with LaunchConfig.{instead}, or declare "
         "@kernel(partial=True) if that is meant"
     )
 
 
+def in_elements(kernel_name: str, reached: int, size: int) -> str:
+    return too_few(kernel_name, reached, (size,), f"for_num_elems({size}, 32)")
+
+
+def in_a_matrix(y: DisjointSlice2[f32]) -> None:
+    element = y.get_mut(thread.index_2d(y.shape[1]))
+    if element is not None:
+        element.value = f32(1)
+
+
+def in_tiles_of_a_matrix(y: DisjointSlice2[f32, RowMajorTiles[Literal[2], Literal[4]]]) -> None:
+    tile = y.get_mut(thread.index_2d(y.shape[1]))
+    if tile is not None:
+        for i in range(2):
+            for j in range(4):
+                tile[i, j] = f32(1)
+
+
+def of_a_constant_width(y: DisjointSlice[f32]) -> None:
+    element = y.get_mut(thread.index_2d(16))
+    if element is not None:
+        element.value = f32(1)
+
+
 @pytest.mark.parametrize(
-    ("function", "grid", "block", "shape", "reached", "rest"),
+    ("function", "grid", "block", "shape", "instead", "rest"),
     [
-        (one_each, 1, 32, 33, 32, ()),
-        (one_each, 2, 33, 67, 66, ()),
-        (four_each, 1, 32, 129, 128, ()),
-        (of_a_matrix, (1, 1), (8, 4), (5, 8), 32, (8,)),
-        (in_rows, (1, 1), (8, 4), (16, 9), 128, (4,)),
+        (one_each, 1, 32, (33,), "for_num_elems(33, 32)", ()),
+        (one_each, 2, 33, (67,), "for_num_elems(67, 33)", ()),
+        (four_each, 1, 32, (129,), "for_num_elems(33, 32)", ()),
+        (of_a_matrix, (1, 1), (8, 4), (5, 8), "for_shape((5, 8), (8, 4))", (8,)),
+        (of_a_matrix, (1, 1), (8, 4), (3, 9), "for_shape((3, 9), (8, 4))", (9,)),
+        (in_rows, (1, 1), (8, 4), (9, 16), "for_shape((5, 8), (8, 4))", (16,)),
+        (in_a_matrix, (2, 1), (16, 16), (30, 10), "for_shape((30, 10), (16, 16))", ()),
+        (in_a_matrix, 1, 256, (5, 8), "for_shape((5, 8))", ()),
+        (in_a_matrix, (1, 1), (8, 4), (4, 9), "for_shape((4, 9), (8, 4))", ()),
+        (in_tiles_of_a_matrix, (1, 1), (1, 8), (8, 8), "for_shape((4, 2), (1, 8))", ()),
+        (of_a_constant_width, (1, 1), (8, 4), (30,), "for_shape((2, 16), (8, 4))", ()),
     ],
 )
 def test_the_first_launch_with_too_few_threads_warns(
-    function: Any, grid: Any, block: Any, shape: Any, reached: int, rest: tuple[Any, ...]
+    function: Any, grid: Any, block: Any, shape: Any, instead: str, rest: tuple[Any, ...]
 ) -> None:
-    size = int(np.prod(shape))
     made: Kernel = kernel(function)
+    whole = made[eval(f"LaunchConfig.{instead}")]
     box = zeros(shape).sync()
-    flat = box.reshape(-1)
-    assert warned(lambda: made[grid, block](flat[:reached], *rest)) == []
-    assert warned(lambda: made[grid, block](box, *rest)) == [too_few(function.__name__, reached, size)]
+    for _ in range(2):
+        assert warned(lambda: whole(box, *rest)) == []
+    written = d2h(box).sync() > 0
+    box = zeros(shape).sync()
+    (said,) = warned(lambda: made[grid, block](box, *rest))
+    reached = int(np.sum(d2h(box).sync()))
+    if function in (four_each, in_rows):  # which write one element of a tile
+        reached = 128
+    else:
+        assert written.all()
+    assert said == too_few(function.__name__, reached, shape, instead)
     assert warned(lambda: made[grid, block](box, *rest)) == []
+
+
+def test_a_matrix_of_another_shape_is_measured_again() -> None:
+    launch = kernel(in_a_matrix)[LaunchConfig((2, 1), (16, 16))]
+    wide, tall = zeros((10, 30)).sync(), zeros((30, 10)).sync()
+    for _ in range(3):
+        assert warned(lambda: launch(wide)) == []
+    assert warned(lambda: launch(tall)) == [too_few("in_a_matrix", 160, (30, 10), "for_shape((30, 10), (16, 16))")]
+
+
+def test_a_shape_has_whole_blocks_along_both_axes() -> None:
+    assert LaunchConfig.for_shape((30, 10)) == LaunchConfig((1, 2), (16, 16))
+    assert LaunchConfig.for_shape((5, 70), (32, 8)) == LaunchConfig((3, 1), (32, 8))
+    assert LaunchConfig.for_shape((0, np.int64(3))) == LaunchConfig((1, 1), (16, 16))
+    for wrong in ((3,), (3, 4, 5), 7, (3, -1), (2.0, 3), (True, 3)):
+        with pytest.raises(LaunchError, match=r"\(rows, columns\), two integers"):
+            LaunchConfig.for_shape(wrong)  # type: ignore[arg-type]
 
 
 def test_a_launch_configuration_that_is_kept_is_measured_against_each_output() -> None:
@@ -108,15 +165,15 @@ def test_a_launch_configuration_that_is_kept_is_measured_against_each_output() -
     small, large = zeros(20).sync(), zeros(100).sync()
     for _ in range(3):
         assert warned(lambda: launch(small)) == []
-    assert warned(lambda: launch(large)) == [too_few("one_each", 32, 100)]
+    assert warned(lambda: launch(large)) == [in_elements("one_each", 32, 100)]
 
 
 def test_an_output_that_an_operation_yields_is_measured_too() -> None:
     made: Kernel = kernel(one_each)
-    assert warned(lambda: made[1, 32](zeros(100))) == [too_few("one_each", 32, 100)]
+    assert warned(lambda: made[1, 32](zeros(100))) == [in_elements("one_each", 32, 100)]
     late: Kernel = kernel(one_each)
     box = zeros(100).sync()
-    assert warned(lambda: late[1, 32](value(0).and_then(lambda _: value(box)))) == [too_few("one_each", 32, 100)]
+    assert warned(lambda: late[1, 32](value(0).and_then(lambda _: value(box)))) == [in_elements("one_each", 32, 100)]
 
 
 def test_a_second_output_that_is_larger_than_the_first_is_measured() -> None:
@@ -131,7 +188,7 @@ def test_a_second_output_that_is_larger_than_the_first_is_measured() -> None:
 
     x, y = zeros(40).sync(), zeros(70).sync()
     assert warned(lambda: both(x, x[:0])) == []
-    assert warned(lambda: both(x, y)) == [too_few("both", 64, 70)]
+    assert warned(lambda: both(x, y)) == [in_elements("both", 64, 70)]
 
 
 def test_a_kernel_that_means_it_says_so() -> None:
@@ -155,7 +212,7 @@ def test_under_the_sanitizer_each_such_launch_warns(device: str, monkeypatch: py
     sanitized: Kernel = kernel(one_each)
     monkeypatch.setenv("OXIDE_SANITIZE", "memory")
     for _ in range(2):
-        assert too_few("one_each", 32, 100) in warned(lambda: sanitized[1, 32](box))
+        assert in_elements("one_each", 32, 100) in warned(lambda: sanitized[1, 32](box))
 
 
 @kernel(block=32)

@@ -505,3 +505,11 @@ def test_an_operation_without_execute_is_refused_where_it_is_defined() -> None:
 
         class Nothing(oxide.DeviceOperation[int]):
             pass
+
+
+def test_an_operation_is_no_array() -> None:
+    operation = d2h(zeros(3))
+    for use in (np.asarray, np.sum):
+        with pytest.raises(TypeError, match=r"await it or call sync\(\) first"):
+            use(operation)  # type: ignore[operator]
+    operation.sync()

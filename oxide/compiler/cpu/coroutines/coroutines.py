@@ -11,6 +11,12 @@ warp operation waits only for the lanes in its mask. If the threads of a block w
 cycle, none can ever continue: the block is abandoned, and the fault record gets ``claimed`` 2 and two places in the
 source. A thread that spins until another thread writes is not detected, and hangs: nothing preempts it.
 
+**Barriers.** A thread that must wait at a ``tensor.Barrier`` polls: it suspends and is resumed in the next round of
+polls, once the other warps have run. If lanes of its warp wait at a warp operation meanwhile, the warp is parked: its
+exchange slots are kept until it runs again. If no polling thread of a round goes on, none ever can, since all others
+wait for them: the block is abandoned with a report. ``barriers.ll`` has the Barriers, and only kernels that use them
+have rounds of polls.
+
 At the grid's barrier a block's threads suspend as at their own barrier, and ``oxide.run_block`` returns. ``grid.ll``
 runs a launch in which all blocks stay live until all of them have reached the grid's barrier.
 
@@ -41,7 +47,7 @@ from oxide.compiler.ir.values import FALSE, Branch, Call, Constant, Switch, numb
 from oxide.compiler.signature.signature import Closed
 from oxide.compiler.source.divergence import DIVERGENT
 
-from . import tensor, warps
+from . import tensor, warpgroups, warps
 
 _FIELDS = {
     "ctaid": "[3 x i32]",
@@ -64,17 +70,31 @@ _FIELDS = {
     "grid.site": "i32",
     "passed.arrived": "i32",  # ``arrived`` and ``count`` of the last barrier that was passed
     "passed.count": "i32",
+    "passes": "i32",  # waits at Barriers that ended after the thread had polled, and the number before this round
+    "passes.before": "i32",
+    "polling.warps": "i32",  # the warps with threads that poll Barriers; per warp: the lanes that poll
+    "polling": "[32 x i32]",
+    "polling.thread": "i32",  # the first thread that polls in this round, its place, its Barrier and what it waits for
+    "polling.site": "i32",
+    "polling.phase": "i32",
+    "polling.barrier": "ptr",
+    "warpgroups": "[8 x [4 x i32]]",  # per warpgroup: a Barrier at which its threads meet, as ``barriers.ll`` has it
+    "alive": "[32 x i32]",  # per warp: the lanes that have not returned
     "waiting": "i32",  # the lanes of the running warp at a warp operation, and those of them at active_mask
     "converging": "i32",
     "bits": "i32",  # conditions of the waiting lanes; published conditions
     "published.bits": "i32",
-    "alive": "[32 x i32]",  # per warp: the lanes that have not returned
     "value": "[32 x i64]",  # per lane: its value, and its published value
     "published": "[32 x i64]",
     "mask": "[32 x i32]",  # per lane: the lanes that it waits for, and the place in the source
     "site": "[32 x i32]",
     "group": "[32 x i32]",  # per lane: the lanes that it was released with
 }
+_EXCHANGE = "{ " + ", ".join(list(_FIELDS.values())[list(_FIELDS).index("waiting") :]) + " }"
+"""The state of the running warp's operations: the fields from ``waiting`` on."""
+_FIELDS["parked"] = f"[32 x {_EXCHANGE}]"
+"""Per warp: that state while some of its lanes poll Barriers and the others wait for these. It comes last, since only
+kernels with Barriers touch it."""
 _BLOCK = "{ " + ", ".join(_FIELDS.values()) + " }"
 _NUMBER = {name: number for number, name in enumerate(_FIELDS)}
 
@@ -108,10 +128,13 @@ def inline_all(module: Any, machine: Any) -> Any:
 def definitions(kernel: PortableKernel, signature: tuple[Closed, ...], kernel_id: int, entry: str) -> str:
     """Returns the primitives, the coroutine around the kernel, and ``entry``, which runs a range of blocks."""
     words = parameters.word_types(signature)
+    symbols = kernel.module.functions
+    polls = warpgroups.polls(symbols)
     values = {
         "read_launch": ir_file(__file__, "read_launch.ll"),
         "entry": entry,
         "block": _BLOCK,
+        "exchange": _EXCHANGE,
         "params": "{ " + ", ".join([*words, "ptr"]) + " }",
         "last": str(len(words)),
         "room": str(primitives.ROOM_BYTES),
@@ -119,11 +142,12 @@ def definitions(kernel: PortableKernel, signature: tuple[Closed, ...], kernel_id
         "alignment": str(primitives.alignment(kernel.shared)),
         "divergent": str(DIVERGENT),
         "kernel_id": str(kernel_id),
+        "polls": "true" if polls else "false",
     }
-    symbols = kernel.module.functions
     texts = [_PRIMITIVES, *warps.definitions(symbols), *tensor.definitions(symbols)]
     files = ("schedule.ll", "grid.ll" if kernel.cooperative else "entry.ll")
     texts += [ir_file(__file__, name) for name in files]
+    texts += [] if polls else [_NO_BARRIERS]
     for name, value in values.items():
         texts = [text.replace(f"<{name}>", value) for text in texts]
     return "\n".join([*map(_render, texts), _thread(kernel, signature)])
@@ -149,7 +173,7 @@ def _thread(kernel: PortableKernel, signature: tuple[Closed, ...]) -> str:
     """Returns the coroutine, which fills in a context and calls the kernel."""
     types = parameters.word_types(signature)
     words = [f"%word.{number}" for number in range(len(types))]
-    declaration, call = parameters.call(kernel, "%context", words, types)
+    declaration, call = parameters.call(kernel.function, "%context", words, types)
     structure = "{ " + ", ".join([*types, "ptr"]) + " }"
     loads = "\n".join(
         f"  %word.at.{number} = getelementptr {structure}, ptr %params, i32 0, i32 {number}\n"
@@ -185,6 +209,13 @@ def _thread(kernel: PortableKernel, signature: tuple[Closed, ...]) -> str:
         .replace("<call>", call)
     )
 
+
+_NO_BARRIERS = """
+define internal void @oxide.report_polling(ptr %block) {
+  ret void
+}
+"""
+"""Stands for the report of ``barriers.ll`` in the schedule of a kernel without Barriers, which never calls it."""
 
 _PRIMITIVES = (
     f"""

@@ -189,24 +189,35 @@ count_lanes:
   store i32 %w.lanes, {{alive[i32 %w]}}
   %w.next = add i32 %w, 1
   %w.more = icmp ult i32 %w.next, %warps
-  br i1 %w.more, label %count_lanes, label %round
+  br i1 %w.more, label %count_lanes, label %counted
+counted:
+  br i1 <polls>, label %clear_polls, label %round
+clear_polls:
+  call void @oxide.clear_polls(ptr %block)
+  br label %round
 round:
-  %starting = phi i1 [ false, %entry ], [ true, %count_lanes ], [ false, %next_round ]
+  %starting = phi i1 [ false, %entry ], [ true, %counted ], [ true, %clear_polls ], [ false, %next_round ]
   %unused = sub i32 32, %warps
   %every_warp = lshr i32 -1, %unused
   br label %warp
 warp:
-  %to_come = phi i32 [ %every_warp, %round ], [ %to_come.next, %warp_done ]
+  %to_come = phi i32 [ %every_warp, %round ], [ %to_come.next, %warp_done ], [ %polling.warps, %polls ]
+  %polled = phi i1 [ false, %round ], [ %polled, %warp_done ], [ true, %polls ]
   %number = call i32 @oxide.pick(ptr %block, i32 %to_come, i1 %seeded)
   %number.bit = shl i32 1, %number
   %to_come.next = xor i32 %to_come, %number.bit
   %first = shl i32 %number, 5
   %lanes = load i32, {{alive[i32 %number]}}
   %empty = icmp eq i32 %lanes, 0
-  br i1 %empty, label %warp_done, label %pass
+  br i1 %empty, label %warp_done, label %there
+there:
+  br i1 %polled, label %poll, label %pass
+poll:
+  %polling = call i32 @oxide.unpark(ptr %block, i32 %number)
+  br label %pass
 pass:
-  %fresh = phi i1 [ %starting, %warp ], [ false, %again ]
-  %going = phi i32 [ %lanes, %warp ], [ %released, %again ]
+  %fresh = phi i1 [ %starting, %there ], [ false, %poll ], [ false, %again ]
+  %going = phi i32 [ %lanes, %there ], [ %polling, %poll ], [ %released, %again ]
   br i1 %fresh, label %start, label %resume
 start:
   %start.left = phi i32 [ %going, %pass ], [ %start.left.next, %start ]
@@ -245,14 +256,40 @@ again:
   %alive = load i32, {{alive[i32 %number]}}
   %released = call i32 @oxide.release_lanes(ptr %block, i32 %alive)
   %stuck = icmp eq i32 %released, 0
-  br i1 %stuck, label %deadlock, label %pass
+  br i1 %stuck, label %stuck_lanes, label %pass
+stuck_lanes:
+  br i1 <polls>, label %perhaps_parked, label %deadlock
+perhaps_parked:
+  %parked = call i1 @oxide.park(ptr %block, i32 %number)
+  br i1 %parked, label %warp_done, label %deadlock
 warp_done:
   %warps.more = icmp ne i32 %to_come.next, 0
   br i1 %warps.more, label %warp, label %round_done
 round_done:
   %live = load i32, {{live}}
   %finished = icmp eq i32 %live, 0
-  br i1 %finished, label %done, label %barrier
+  br i1 %finished, label %done, label %unfinished
+unfinished:
+  br i1 <polls>, label %look_for_polls, label %barrier
+look_for_polls:
+  %polling.warps = load i32, {{polling.warps}}
+  %no_polls = icmp eq i32 %polling.warps, 0
+  br i1 %no_polls, label %barrier, label %progress
+progress:
+  ; In a round of polls only a thread whose wait has ended can have done anything.
+  %passes = load i32, {{passes}}
+  %passes.before = load i32, {{passes.before}}
+  %no_passes = icmp eq i32 %passes, %passes.before
+  %stalled = and i1 %polled, %no_passes
+  br i1 %stalled, label %polls_for_ever, label %polls
+polls:
+  store i32 %passes, {{passes.before}}
+  store i32 0, {{polling.warps}}
+  store i32 -1, {{polling.thread}}
+  br label %warp
+polls_for_ever:
+  call void @oxide.report_polling(ptr %block)
+  br label %done
 barrier:
   ; A thread that has not returned and is at no warp operation is at a barrier. All have arrived if it is one barrier.
   %least = load i32, {{least}}
@@ -312,7 +349,72 @@ done:
   ret i1 false
 }
 
+define internal void @oxide.clear_polls(ptr %block) noinline {
+entry:
+  store i32 0, {{passes}}
+  store i32 0, {{polling.warps}}
+  store i32 -1, {{polling.thread}}
+  br label %next
+next:
+  %warp = phi i32 [ 0, %entry ], [ %warp.next, %next ]
+  store i32 0, {{polling[i32 %warp]}}
+  store i32 0, {{parked[i32 %warp, i32 0]}}
+  %warp.next = add i32 %warp, 1
+  %more = icmp ult i32 %warp.next, 32
+  br i1 %more, label %next, label %group
+group:
+  %number = phi i32 [ 0, %next ], [ %number.next, %group ]
+  store [4 x i32] [ i32 0, i32 128, i32 128, i32 0 ], {{warpgroups[i32 %number]}}
+  %number.next = add i32 %number, 1
+  %groups.more = icmp ult i32 %number.next, 8
+  br i1 %groups.more, label %group, label %done
+done:
+  ret void
+}
+
+; Keeps the state of a warp whose lanes wait at warp operations, if other lanes of it poll. Returns whether they do.
+define internal i1 @oxide.park(ptr %block, i32 %warp) noinline {
+  %polling = load i32, {{polling[i32 %warp]}}
+  %some = icmp ne i32 %polling, 0
+  br i1 %some, label %park, label %done
+park:
+  %bytes.at = getelementptr <exchange>, ptr null, i32 1
+  %bytes = ptrtoint ptr %bytes.at to i64
+  call void @llvm.memcpy.p0.p0.i64({{parked[i32 %warp]}}, {{waiting}}, i64 %bytes, i1 false)
+  store i32 0, {{waiting}}
+  store i32 0, {{converging}}
+  br label %done
+done:
+  ret i1 %some
+}
+
+; Restores the state of a warp that was parked. Returns its lanes that polled.
+define internal i32 @oxide.unpark(ptr %block, i32 %warp) noinline {
+  %polling = load i32, {{polling[i32 %warp]}}
+  store i32 0, {{polling[i32 %warp]}}
+  %waiting = load i32, {{parked[i32 %warp, i32 0]}}
+  %parked = icmp ne i32 %waiting, 0
+  br i1 %parked, label %restore, label %done
+restore:
+  %bytes.at = getelementptr <exchange>, ptr null, i32 1
+  %bytes = ptrtoint ptr %bytes.at to i64
+  call void @llvm.memcpy.p0.p0.i64({{waiting}}, {{parked[i32 %warp]}}, i64 %bytes, i1 false)
+  store i32 0, {{parked[i32 %warp, i32 0]}}
+  br label %done
+done:
+  ret i32 %polling
+}
+declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
+
 define internal void @oxide.report_divergence(ptr %block, i32 %site, i32 %other, i32 %kind, i32 %thread) noinline cold {
+  %other.wide = zext i32 %other to i64
+  %kind.wide = zext i32 %kind to i64
+  call void @oxide.report_waits(ptr %block, i32 %site, i64 %other.wide, i64 %kind.wide, i32 %thread)
+  ret void
+}
+
+define internal void @oxide.report_waits(ptr %block, i32 %site, i64 %other.wide, i64 %kind.wide, i32 %thread)
+    noinline cold {
   %record = load ptr, {{record}}
   %none = icmp eq ptr %record, null
   br i1 %none, label %done, label %claim
@@ -324,10 +426,8 @@ fill:
   %site.at = getelementptr i8, ptr %record, i64 <fault.site>
   store i32 %site, ptr %site.at
   %other.at = getelementptr i8, ptr %record, i64 <fault.index>
-  %other.wide = zext i32 %other to i64
   store i64 %other.wide, ptr %other.at
   %kind.at = getelementptr i8, ptr %record, i64 <fault.length>
-  %kind.wide = zext i32 %kind to i64
   store i64 %kind.wide, ptr %kind.at
   %id.at = getelementptr i8, ptr %record, i64 <fault.kernel_id>
   store i64 <kernel_id>, ptr %id.at

@@ -12,14 +12,18 @@ from collections.abc import Collection
 
 from oxide.compiler.source.fragments import F8, Layout
 
+from . import warpgroups
+
 _PREFIX = "oxide.tensor."
 
 
 def definitions(symbols: Collection[str]) -> list[str]:
     """Returns the primitives among ``symbols``, not yet rendered; none if there is none."""
     found = sorted(symbol for symbol in symbols if symbol.startswith(_PREFIX))
-    texts = [_WHOLE_WARP] if found else []
+    texts = [_WHOLE_WARP, *warpgroups.definitions(found)] if found else []
     for symbol in found:
+        if warpgroups.defines(symbol):
+            continue
         match symbol.removeprefix(_PREFIX).split(".", 1):
             case "mma", name:
                 texts.append(_product(symbol, *name.split(".")))
@@ -280,4 +284,5 @@ define void @<symbol>(ptr %context, ptr %target, ptr %source, i32 %taken, i32 %s
 def conversions(symbols: Collection[str]) -> set[str]:
     """Returns the conversions of numbers that the products among ``symbols`` call."""
     types = {part for symbol in symbols if symbol.startswith(f"{_PREFIX}mma.") for part in symbol.split(".")}
+    types |= {kind for symbol in symbols if (kind := warpgroups.operand_type(symbol))}
     return {f"oxide.{each}.{way}" for each in types & {"f16", *F8} for way in ("widen", "narrow")}

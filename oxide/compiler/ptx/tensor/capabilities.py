@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from oxide.compiler.ir.portable import PortableKernel
 from oxide.compiler.source.fragments import F8
 from oxide.compiler.source.source import located_in
@@ -17,8 +19,26 @@ _NEEDS = {
     "oxide.tensor.copy_async.": ("tensor.copy_async", (8, 0), "assign the elements, array[i] = source[j]"),
     "oxide.tensor.commit": ("tensor.commit", (8, 0), "copies by assignment need no group"),
     "oxide.tensor.wait.": ("tensor.wait", (8, 0), "copies by assignment need no wait"),
+    "oxide.tensor.barrier.": ("tensor.Barrier", (9, 0), "thread.sync_threads() lets a block's threads meet"),
+    "oxide.tensor.load_tile.": ("tensor.load_tile", (9, 0), "tensor.copy_async copies neighbours"),
+    "oxide.tensor.wgmma": ("tensor.wgmma", (9, 0), "tensor.mma multiplies fragments of a warp"),
+    "oxide.tensor.registers.": ("tensor.increase_registers", (9, 0), "leave it out"),
 }
 """By the prefixes of the primitives: the function, the least compute capability, and what older GPUs have instead."""
+
+_HOPPER = ("oxide.tensor.wgmma", "oxide.tensor.registers.")
+"""The prefixes of the primitives that compute capability 9.0 alone has."""
+
+
+def architecture(arch: str, symbols: Collection[str]) -> str:
+    """Returns the name of an architecture as LLVM and ptxas take it for a kernel with these symbols: ``sm_90a`` for the
+    instructions that only Hopper has."""
+    return "sm_90a" if arch == "sm_90" and any(symbol.startswith(_HOPPER) for symbol in symbols) else arch
+
+
+def _has(capability: int, prefix: str) -> bool:
+    major, minor = _NEEDS[prefix][1]
+    return capability == 10 * major + minor if prefix in _HOPPER else capability >= 10 * major + minor
 
 
 def check_capability(kernel: PortableKernel, capability: int) -> None:
@@ -27,15 +47,16 @@ def check_capability(kernel: PortableKernel, capability: int) -> None:
     lacking: list[tuple[int, str]] = []
     for call in kernel.module.calls:
         prefix = next((each for each in _NEEDS if call.called.startswith(each)), None)
-        if prefix is not None and capability < _NEEDS[prefix][1][0] * 10 + _NEEDS[prefix][1][1]:
+        if prefix is not None and not _has(capability, prefix):
             lacking.append((call.arguments[-1].integer or 0, prefix))
     if not lacking:
         return
     number, prefix = min(lacking, key=lambda each: kernel.sites[each[0]].line)
     place, (function, needed, instead) = kernel.sites[number], _NEEDS[prefix]
+    itself = " itself" if prefix in _HOPPER else ""
     raise located_in(
         place.file,
         place.line,
-        f"kernel {kernel.name}: {function} needs compute capability {needed[0]}.{needed[1]}, and this code is for "
-        f"{capability // 10}.{capability % 10}; {instead}",
+        f"kernel {kernel.name}: {function} needs compute capability {needed[0]}.{needed[1]}{itself}, and this code "
+        f"is for {capability // 10}.{capability % 10}; {instead}",
     )

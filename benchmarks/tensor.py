@@ -1,0 +1,137 @@
+"""Matrix products on tensor cores beside torch's, which are cuBLAS's.
+
+``python -m benchmarks.tensor [--rounds 9] [--write]`` prints TFLOPS, the median of rounds that the two run in turn, and
+the ratio with its quartiles. Both run as CUDA graphs of many products, so no host time counts. Inputs are random. Each
+result is compared with the product in float64 before anything is timed: ‖C − C64‖ / ‖C64‖.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+from benchmarks import record
+from benchmarks.harness import peer
+from oxide import devices, from_dlpack, zip
+from oxide_kernels import matmul
+
+_SECONDS = 0.02
+"""The time of one round of each, about."""
+_LEAST_ERROR = {"f16": 5e-4, "bf16": 4e-3}
+"""The error of rounding the result, with a margin."""
+
+_SHAPES = ((1024,) * 3, (2048,) * 3, (4096,) * 3, (8192,) * 3)
+_ODD_SHAPES = ((32, 4096, 4096), (8192, 384, 1536), (4096, 4096, 1000), (333, 777, 1111))
+_LAYOUTS = {"nn": (False, False), "nt": (False, True), "tn": (True, False), "tt": (True, True)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--write", action="store_true", help="keep the figures in benchmarks/results")
+    given = parser.parse_args()
+    torch = peer("torch")
+    rows = []
+    for shape in _SHAPES + _ODD_SHAPES:
+        layouts = tuple(_LAYOUTS) if shape == _SHAPES[2] else ("nt",)
+        rows += [product(torch, "bf16", shape, layout, given.rounds) for layout in layouts]
+    rows += [product(torch, "f16", shape, "nt", given.rounds) for shape in _SHAPES[1:]]
+    rows += [fused(torch, shape, given.rounds) for shape in _SHAPES[2:]]
+    if given.write:
+        figures = {"device": devices()[0].name, "torch": torch.__version__, "rows": rows}
+        record.write("tensor", figures, "numba", "numba-cuda", "llvmlite", "numpy")
+
+
+def product(torch: Any, dtype: str, shape: tuple[int, int, int], layout: str, rounds: int) -> dict[str, Any]:
+    """Measures ``a @ b``. In a layout, ``t`` stands for a matrix that is stored as its transpose."""
+    kind = {"f16": torch.float16, "bf16": torch.bfloat16}[dtype]
+    m, n, k = shape
+    a_turned, b_turned = _LAYOUTS[layout]
+    a = torch.randn(*((k, m) if a_turned else (m, k)), device="cuda").to(kind)
+    b = torch.randn(*((n, k) if b_turned else (k, n)), device="cuda").to(kind)
+    c, c_torch = (torch.empty(m, n, device="cuda", dtype=kind) for _ in range(2))
+    left, right = a.T if a_turned else a, b.T if b_turned else b
+    torch.cuda.synchronize()
+    first, second = from_dlpack(a), from_dlpack(b)
+    operation = matmul(first.T if a_turned else first, second.T if b_turned else second, from_dlpack(c))
+    operation.sync()
+    error = _error(torch, c, left, right)
+    if not error < _LEAST_ERROR[dtype]:
+        raise SystemExit(f"{shape} {dtype} {layout}: the product is off by {error:.1e} of its norm")
+    found = _compare(torch, operation, lambda: torch.matmul(left, right, out=c_torch), 2 * m * n * k, rounds)
+    return _printed({"what": f"{dtype} {layout}", "m, n, k": list(shape), "error": error, **found})
+
+
+def fused(torch: Any, shape: tuple[int, int, int], rounds: int) -> dict[str, Any]:
+    """Measures ``gelu(a @ b + bias)`` in bf16 beside torch's three kernels."""
+    m, n, k = shape
+    a, b = (torch.randn(*sides, device="cuda").to(torch.bfloat16) for sides in ((m, k), (n, k)))
+    bias = torch.randn(n, device="cuda").to(torch.bfloat16)
+    c = torch.empty(m, n, device="cuda", dtype=torch.bfloat16)
+    torch.cuda.synchronize()
+    operation = matmul(from_dlpack(a), from_dlpack(b).T, from_dlpack(c), bias=from_dlpack(bias), activation="gelu")
+    operation.sync()
+    gelu = torch.nn.functional.gelu
+    expected = gelu(a[:256].double() @ b.T.double() + bias.double())
+    error = float((c[:256].double() - expected).norm() / expected.norm())
+    if not error < _LEAST_ERROR["bf16"]:
+        raise SystemExit(f"{shape}, fused: the result is off by {error:.1e} of its norm")
+    theirs = lambda: gelu(torch.matmul(a, b.T) + bias)  # noqa: E731
+    found = _compare(torch, operation, theirs, 2 * m * n * k, rounds)
+    return _printed({"what": "bf16 nt, bias and gelu", "m, n, k": list(shape), "error": error, **found})
+
+
+def _error(torch: Any, found: Any, left: Any, right: Any) -> float:
+    """Returns the error of some rows of a product: in float64 all of a large one would take long."""
+    rows = torch.randint(0, found.shape[0], (min(256, found.shape[0]),), device="cuda")
+    expected = left[rows].double() @ right.double()
+    return float((found[rows].double() - expected).norm() / expected.norm())
+
+
+def _compare(torch: Any, operation: Any, theirs: Callable[[], Any], flops: int, rounds: int) -> dict[str, Any]:
+    count = max(2, round(_SECONDS / (flops / 5e14 + 5e-6)))
+    stream = devices()[0].new_stream()
+    replay = zip(*[operation] * count).graph_on(stream).launch()
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        theirs()
+    torch.cuda.synchronize()
+    recorded = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(recorded, stream=side):
+        for _ in range(count):
+            theirs()
+
+    def ours() -> float:
+        begun = time.perf_counter()
+        replay.sync_on(stream)
+        return (time.perf_counter() - begun) / count
+
+    def peers() -> float:
+        begun = time.perf_counter()
+        recorded.replay()
+        torch.cuda.synchronize()
+        return (time.perf_counter() - begun) / count
+
+    ours(), peers()
+    pairs = [(ours(), peers()) for _ in range(rounds)]
+    ratios = sorted(other / own for own, other in pairs)
+    low, middle, high = statistics.quantiles(ratios, n=4)
+    return {
+        "oxide, TFLOPS": round(flops / statistics.median(own for own, _ in pairs) / 1e12, 1),
+        "torch, TFLOPS": round(flops / statistics.median(other for _, other in pairs) / 1e12, 1),
+        "ratio": round(middle, 3),
+        "quartiles": [round(low, 3), round(high, 3)],
+    }
+
+
+def _printed(row: dict[str, Any]) -> dict[str, Any]:
+    print(json.dumps(row), flush=True)
+    return row
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,142 @@
+"""``tensor.Barrier``: an array of words in shared memory, and calls that each back end defines.
+
+- ``void oxide.tensor.barrier.init(ptr memory, i32 count, i32 arrivals, i32 site)``
+- ``void oxide.tensor.barrier.arrive(ptr barrier, i32 site)``
+- ``void oxide.tensor.barrier.expect(ptr barrier, i32 bytes, i32 site)``
+- ``void oxide.tensor.barrier.wait(ptr barrier, i32 phase, i32 site)``
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba.cuda import types
+from numba.cuda.extending import core_models, register_model
+from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, signature
+
+from oxide.language.tensor.barriers import Barrier
+
+from ..primitives import call_primitive, site
+from ..registry import lowering_registry, note, typing_registry
+from ..shared import static_memory
+from ..slices import element_index, in_bounds
+from ..types import display
+
+_BYTE_POINTER = ir.IntType(8).as_pointer()
+_INT = ir.IntType(32)
+_WORD = ir.IntType(64)
+_VOID = ir.VoidType()
+
+BARRIER_BYTES = 16
+"""The distance of two barriers: a GPU uses 8 bytes of it, the CPU device four 32-bit numbers."""
+_MOST_BARRIERS = 256
+_MOST_ARRIVALS = 2**20 - 1
+_METHODS = {"arrive": (), "expect": ("nbytes",), "wait": ("phase",)}
+
+
+class BarrierType(types.Type):  # type: ignore[misc]
+    """``count`` barriers in shared memory."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        super().__init__(f"Barrier({count})")
+
+
+@register_model(BarrierType)
+class BarrierModel(core_models.PrimitiveModel):  # type: ignore[misc]
+    def __init__(self, manager: Any, numba_type: Any) -> None:
+        super().__init__(manager, numba_type, _BYTE_POINTER)
+
+
+@typing_registry.register_global(Barrier)
+class MakeBarrier(AbstractTemplate):  # type: ignore[misc]
+    prefer_literal = True
+
+    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
+        given = dict(zip(("count", "arrivals"), args, strict=False)) | dict(kws or {})
+        if len(args) + len(kws or {}) != 2 or set(given) != {"count", "arrivals"}:
+            note("tensor.Barrier takes the number of barriers and that of a phase's arrivals, as in Barrier(4, 1)")
+            return None
+        for name, most in (("count", _MOST_BARRIERS), ("arrivals", _MOST_ARRIVALS)):
+            kind = given[name]
+            if not isinstance(kind, types.IntegerLiteral) or not 1 <= kind.literal_value <= most:
+                note(f"tensor.Barrier: {name} is a constant from 1 to {most}; it is {shown(kind)}")
+                return None
+        found = signature(BarrierType(given["count"].literal_value), given["count"], given["arrivals"])
+        return found.replace(pysig=names_of("count", "arrivals"))
+
+
+def shown(kind: Any) -> str:
+    return str(kind.literal_value) if isinstance(kind, types.Literal) else display(kind)
+
+
+def names_of(*names: str) -> Any:
+    import inspect
+
+    return inspect.Signature([inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names])
+
+
+@lowering_registry.lower(Barrier, types.Any, types.Any)
+def _lower_make(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    count, arrivals = (_INT(kind.literal_value) for kind in sig.args)
+    memory = static_memory(builder, BARRIER_BYTES * sig.return_type.count, BARRIER_BYTES)
+    place = site(builder, "tensor.Barrier()")
+    call_primitive(builder, _VOID, "oxide.tensor.barrier.init", (memory, count, arrivals), place)
+    call_primitive(builder, _VOID, "oxide.block.barrier", (), place)
+    return memory
+
+
+@typing_registry.register_attr
+class BarrierMethods(AttributeTemplate):  # type: ignore[misc]
+    key = BarrierType
+
+    def generic_resolve(self, kind: Any, name: str) -> Any:
+        return types.BoundFunction(_TEMPLATES[name], kind) if name in _METHODS else None
+
+
+def _make_template(name: str) -> Any:
+    class Method(AbstractTemplate):  # type: ignore[misc]
+        key = f"oxide.tensor.barrier.{name}"
+
+        def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
+            names = ("index", *_METHODS[name])
+            given = dict(zip(names, args, strict=False)) | dict(kws or {})
+            if len(args) + len(kws or {}) != len(names) or set(given) != set(names):
+                note(f"tensor.Barrier.{name} takes ({', '.join(names)})")
+                return None
+            for each in names:
+                if not isinstance(types.unliteral(given[each]), types.Integer):
+                    note(f"tensor.Barrier.{name}: {each} is an integer, not {display(given[each])}")
+                    return None
+            kinds = [types.unliteral(given["index"]), *[types.int32] * len(_METHODS[name])]
+            return signature(types.none, *kinds, recvr=self.this).replace(pysig=names_of(*names))
+
+    return Method
+
+
+_TEMPLATES = {name: _make_template(name) for name in _METHODS}
+
+
+def barrier_at(builder: Any, kind: Any, memory: Any, index_type: Any, index: Any) -> tuple[Any, Any]:
+    """Returns whether an index is inside an array of barriers, and the barrier's address."""
+    number = element_index(builder, index_type, index)
+    inside = in_bounds(builder, number, _WORD(kind.count), site(builder, str(kind.name)))
+    return inside, builder.gep(memory, [builder.mul(number, _WORD(BARRIER_BYTES))])
+
+
+def _lower_method(name: str) -> Any:
+    def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        inside, address = barrier_at(builder, sig.args[0], args[0], sig.args[1], args[1])
+        place = site(builder, f"tensor.Barrier.{name}()")
+        with builder.if_then(inside, likely=True):
+            call_primitive(builder, _VOID, f"oxide.tensor.barrier.{name}", (address, *args[2:]), place)
+        return context.get_dummy_value()
+
+    return lower
+
+
+for _name, _values in _METHODS.items():
+    lowering_registry.lower(f"oxide.tensor.barrier.{_name}", BarrierType, *[types.Any] * (1 + len(_values)))(
+        _lower_method(_name)
+    )

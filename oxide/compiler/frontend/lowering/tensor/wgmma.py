@@ -1,0 +1,216 @@
+"""``tensor.wgmma`` and the functions around it.
+
+- ``void oxide.tensor.wgmma.<n>.<type>.<a's order>.<b's order>.<steps>.<b's panel bytes>(ptr accumulators, ptr a, ptr b,
+  i32 site)``:
+  an order is ``k`` where neighbours in memory are products of one element, or ``mn``. Each step adds 16 products.
+- ``void oxide.tensor.wgmma_wait.<count of accumulators>.<pending>(ptr accumulators, i32 site)``
+- ``void oxide.tensor.registers.<inc|dec>.<count>(i32 site)``
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba.cuda import types
+from numba.cuda.typing.templates import AbstractTemplate, signature
+
+from oxide.language.tensor.wgmma import decrease_registers, increase_registers, wait_wgmma, wgmma
+
+from ..primitives import call_primitive, site
+from ..registry import lowering_registry, note, typing_registry
+from ..slices import element_index, in_bounds
+from ..types import display
+from .barriers import names_of, shown
+from .fragments import FragmentType
+from .tiles import ROW_BYTES, TilesType, tile_at
+
+_BYTE_POINTER = ir.IntType(8).as_pointer()
+_WORD = ir.IntType(64)
+_VOID = ir.VoidType()
+
+_GROUP_ROWS = 64
+"""The rows of a warpgroup's product."""
+_DEPTH = 16
+"""The products that one instruction adds to each element."""
+_MOST_COLUMNS = 256
+_PANEL = 64
+"""The columns of a tile that holds an operand as rows of products."""
+
+
+def _accumulator(name: str, kind: Any) -> int | None:
+    """Returns the number of columns of an accumulator that a warpgroup's products may be added to, or None with a
+    note."""
+    if isinstance(kind, FragmentType) and kind.layout.kind == "Accumulator":
+        layout = kind.layout
+        if layout.rows == 16 and layout.dtype == "f32" and layout.columns <= _MOST_COLUMNS:
+            return int(layout.columns)
+    note(
+        f"tensor.{name} takes an Accumulator((16, n), f32), the rows of one of the four warps, with n a multiple of 8 "
+        f"up to {_MOST_COLUMNS}; it got {display(kind)}"
+    )
+    return None
+
+
+_NAMES = ("accumulator", "a", "a_index", "b", "b_number", "a_transposed", "b_transposed")
+
+
+@typing_registry.register_global(wgmma)
+class Wgmma(AbstractTemplate):  # type: ignore[misc]
+    prefer_literal = True
+
+    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
+        given = dict(zip(_NAMES, args, strict=False)) | dict(kws or {})
+        if len(args) + len(kws or {}) != len(given) or not set(_NAMES[:5]) <= set(given) <= set(_NAMES):
+            note(f"tensor.wgmma takes ({', '.join(_NAMES)}), the last two optional")
+            return None
+        columns = _accumulator("wgmma", given["accumulator"])
+        a, b = given["a"], given["b"]
+        if columns is None:
+            return None
+        if not (isinstance(a, TilesType) and isinstance(b, TilesType) and a.dtype == b.dtype):
+            note(f"tensor.wgmma multiplies tensor.SharedTiles of one type, not {display(a)} and {display(b)}")
+            return None
+        flags = []
+        for name in _NAMES[5:]:
+            flag = given.get(name)
+            if not (flag is None or isinstance(flag, types.Omitted | types.BooleanLiteral)):
+                note(f"tensor.wgmma: {name} is a constant, True or False")
+                return None
+            flags.append(isinstance(flag, types.BooleanLiteral) and bool(flag.literal_value))
+        index = given["a_index"]
+        parts = list(index) if isinstance(index, types.BaseTuple) else []
+        integers = (*parts, given["b_number"])
+        if len(parts) != 2 or not all(isinstance(types.unliteral(each), types.Integer) for each in integers):
+            note("tensor.wgmma: a_index is a tile's number and its first row, and b_number an integer")
+            return None
+        if not _fits(a, b, columns, *flags):
+            return None
+        kinds = [given["accumulator"], a, types.unliteral(index), b, types.unliteral(given["b_number"])]
+        kinds += [types.literal(flag) for flag in flags]
+        return signature(types.none, *kinds).replace(pysig=_signature())
+
+
+def _signature() -> Any:
+    import inspect
+
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    plain = [inspect.Parameter(name, kind) for name in _NAMES[:5]]
+    return inspect.Signature([*plain, *[inspect.Parameter(name, kind, default=False) for name in _NAMES[5:]]])
+
+
+def _fits(a: Any, b: Any, columns: int, a_transposed: bool, b_transposed: bool) -> bool:
+    """Returns whether the shapes of tiles fit each other and the accumulator. Notes why if not."""
+    depth = a.rows if a_transposed else a.columns
+    if (b.rows if b_transposed else b.columns) != depth or depth % _DEPTH:
+        note(
+            f"tensor.wgmma adds {depth} products of {a.name}, and {b.name} has "
+            f"{b.rows if b_transposed else b.columns}; they are the same multiple of {_DEPTH}"
+        )
+        return False
+    if not a_transposed and a.rows < _GROUP_ROWS:
+        note(f"tensor.wgmma multiplies {_GROUP_ROWS} rows, and {a.name} has tiles of {a.rows}")
+        return False
+    if b_transposed and columns > _PANEL and columns % _PANEL:
+        note(f"tensor.wgmma: with b_transposed the accumulator's columns, {columns}, are up to {_PANEL} or a multiple")
+        return False
+    if not b_transposed and b.rows < columns:
+        note(f"tensor.wgmma: the accumulator has {columns} columns, and the tiles of {b.name} have {b.rows} rows")
+        return False
+    return True
+
+
+@lowering_registry.lower(wgmma, FragmentType, TilesType, types.Any, TilesType, types.Any, types.Any, types.Any)
+def _lower_wgmma(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    accumulator, a, index_types, b, number_type, a_flag, b_flag = sig.args
+    a_transposed, b_transposed = bool(a_flag.literal_value), bool(b_flag.literal_value)
+    columns = accumulator.layout.columns
+    number, row = (builder.extract_value(args[2], place) for place in (0, 1))
+    inside, a_address = tile_at(builder, a, args[1], index_types[0], number)
+    first = element_index(builder, index_types[1], row)
+    # The number of places where 64 rows begin, in steps of 8; the hardware's swizzle needs whole groups of 8 rows.
+    places = 1 if a_transposed else (a.rows - _GROUP_ROWS) // 8 + 1
+    eighth = builder.ashr(first, _WORD(3))
+    uneven = builder.icmp_unsigned("!=", builder.and_(first, _WORD(7)), _WORD(0))
+    eighth = builder.select(uneven, _WORD(-1), eighth)
+    within = in_bounds(builder, eighth, _WORD(places), site(builder, f"{a.name}'s rows by 8"))
+    a_address = builder.gep(a_address, [builder.mul(first, _WORD(ROW_BYTES))])
+    panels = -(-columns // _PANEL) if b_transposed else 1
+    there, b_address = tile_at(builder, b, args[3], number_type, args[4], panels)
+    steps = (a.rows if a_transposed else a.columns) // _DEPTH
+    orders = ".".join("mn" if flag else "k" for flag in (a_transposed, b_transposed))
+    symbol = f"oxide.tensor.wgmma.{columns}.{display(a.dtype)}.{orders}.{steps}.{b.tile_bytes}"
+    place = site(builder, "tensor.wgmma()")
+    with builder.if_then(builder.and_(builder.and_(inside, within), there), likely=True):
+        memory = builder.bitcast(args[0], _BYTE_POINTER)
+        call_primitive(builder, _VOID, symbol, (memory, a_address, b_address), place)
+    return context.get_dummy_value()
+
+
+@typing_registry.register_global(wait_wgmma)
+class WaitWgmma(AbstractTemplate):  # type: ignore[misc]
+    prefer_literal = True
+
+    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
+        names = ("accumulator", "pending")
+        given = dict(zip(names, args, strict=False)) | dict(kws or {})
+        if len(args) + len(kws or {}) != len(given) or "accumulator" not in given or not set(given) <= set(names):
+            note("tensor.wait_wgmma takes (accumulator, pending), the last optional")
+            return None
+        pending = given.get("pending", types.literal(0))
+        if isinstance(pending, types.Omitted):
+            pending = types.literal(pending.value)
+        if not isinstance(pending, types.IntegerLiteral) or not 0 <= pending.literal_value <= 7:
+            note(f"tensor.wait_wgmma: pending is a constant from 0 to 7; it is {shown(pending)}")
+            return None
+        if _accumulator("wait_wgmma", given["accumulator"]) is None:
+            return None
+        return signature(types.none, given["accumulator"], pending).replace(pysig=_wait_signature())
+
+
+def _wait_signature() -> Any:
+    import inspect
+
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    return inspect.Signature([inspect.Parameter("accumulator", kind), inspect.Parameter("pending", kind, default=0)])
+
+
+@lowering_registry.lower(wait_wgmma, FragmentType, types.Any)
+def _lower_wait(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    kind, pending = sig.args
+    symbol = f"oxide.tensor.wgmma_wait.{kind.layout.length}.{pending.literal_value}"
+    call_primitive(
+        builder, _VOID, symbol, (builder.bitcast(args[0], _BYTE_POINTER),), site(builder, "tensor.wait_wgmma()")
+    )
+    return context.get_dummy_value()
+
+
+def _registers(function: Any, how: str) -> None:
+    name = function.__name__
+
+    @typing_registry.register_global(function)
+    class Registers(AbstractTemplate):  # type: ignore[misc]
+        prefer_literal = True
+
+        def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
+            given = [*args, *dict(kws or {}).values()]
+            count = given[0].literal_value if len(given) == 1 and isinstance(given[0], types.IntegerLiteral) else 0
+            if not 24 <= count <= 256 or count % 8:
+                note(f"tensor.{name} takes a constant, a multiple of 8 from 24 to 256")
+                return None
+            return signature(types.none, given[0]).replace(pysig=names_of("count"))
+
+    @lowering_registry.lower(function, types.Any)
+    def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        call_primitive(
+            builder,
+            _VOID,
+            f"oxide.tensor.registers.{how}.{sig.args[0].literal_value}",
+            (),
+            site(builder, f"tensor.{name}()"),
+        )
+        return context.get_dummy_value()
+
+
+_registers(increase_registers, "inc")
+_registers(decrease_registers, "dec")

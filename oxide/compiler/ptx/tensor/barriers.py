@@ -1,0 +1,76 @@
+"""``tensor.Barrier`` as PTX's ``mbarrier``. A barrier is 8 of its 16 bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+PREFIX = "oxide.tensor.barrier."
+
+
+def definitions(symbols: Collection[str]) -> str:
+    """Returns the definitions for a kernel with these symbols; none if it has no barrier."""
+    return _BARRIERS if any(symbol.startswith(PREFIX) for symbol in symbols) else ""
+
+
+# Shared addresses are 32-bit numbers in PTX's instructions.
+_BARRIERS = """
+declare i32 @llvm.nvvm.read.ptx.sreg.tid.x()
+declare i32 @llvm.nvvm.read.ptx.sreg.tid.y()
+declare i32 @llvm.nvvm.read.ptx.sreg.tid.z()
+define internal i32 @oxide.tensor.shared_address(ptr %address) alwaysinline {
+  %shared = addrspacecast ptr %address to ptr addrspace(3)
+  %number = ptrtoint ptr addrspace(3) %shared to i32
+  ret i32 %number
+}
+define void @oxide.tensor.barrier.init(ptr %context, ptr %memory, i32 %count, i32 %arrivals, i32 %site)
+    alwaysinline convergent {
+entry:
+  %first.address = call i32 @oxide.tensor.shared_address(ptr %memory)
+  %x = call i32 @llvm.nvvm.read.ptx.sreg.tid.x()
+  %y = call i32 @llvm.nvvm.read.ptx.sreg.tid.y()
+  %z = call i32 @llvm.nvvm.read.ptx.sreg.tid.z()
+  %xy = or i32 %x, %y
+  %xyz = or i32 %xy, %z
+  %first = icmp eq i32 %xyz, 0
+  br i1 %first, label %next, label %done
+next:
+  %number = phi i32 [ 0, %entry ], [ %number.next, %next ]
+  %offset = shl i32 %number, 4
+  %address = add i32 %first.address, %offset
+  call void asm sideeffect "mbarrier.init.shared::cta.b64 [$0], $1;", "r,r,~{memory}"(i32 %address, i32 %arrivals)
+  %number.next = add i32 %number, 1
+  %more = icmp ult i32 %number.next, %count
+  br i1 %more, label %next, label %made
+made:
+  ; The copy engine sees the barriers.
+  call void asm sideeffect "fence.mbarrier_init.release.cluster;", "~{memory}"()
+  br label %done
+done:
+  ret void
+}
+define void @oxide.tensor.barrier.arrive(ptr %context, ptr %barrier, i32 %site) alwaysinline {
+  %address = call i32 @oxide.tensor.shared_address(ptr %barrier)
+  call void asm sideeffect "mbarrier.arrive.shared::cta.b64 _, [$0];", "r,~{memory}"(i32 %address)
+  ret void
+}
+define void @oxide.tensor.barrier.expect(ptr %context, ptr %barrier, i32 %bytes, i32 %site) alwaysinline {
+  %address = call i32 @oxide.tensor.shared_address(ptr %barrier)
+  call void asm sideeffect "mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], $1;", "r,r,~{memory}"
+    (i32 %address, i32 %bytes)
+  ret void
+}
+define void @oxide.tensor.barrier.wait(ptr %context, ptr %barrier, i32 %phase, i32 %site) alwaysinline convergent {
+entry:
+  %address = call i32 @oxide.tensor.shared_address(ptr %barrier)
+  %parity = and i32 %phase, 1
+  br label %poll
+poll:
+  %over = call i32 asm sideeffect
+    "{ .reg .pred done; mbarrier.try_wait.parity.shared::cta.b64 done, [$1], $2; selp.u32 $0, 1, 0, done; }",
+    "=r,r,r,~{memory}"(i32 %address, i32 %parity) convergent
+  %waits = icmp eq i32 %over, 0
+  br i1 %waits, label %poll, label %passed
+passed:
+  ret void
+}
+"""

@@ -1,0 +1,115 @@
+"""``tensor.load_tile`` as a copy by the tensor memory accelerator (TMA).
+
+The engine reads a tensor map: the address, the lengths and the strides of a matrix, and the shape of a tile, in a form
+that the driver makes. A kernel's entry takes one map for each slice and shape of tile that it copies, after all other
+parameters. Each is 128 bytes at a multiple of 64, as the hardware asks. The PTX text lists them in comments, which the
+CUDA driver (``driver/cuda/tensor_maps.py``) reads when it loads the code::
+
+    // oxide.tensor_map <offset of the slice's words> <type> <rows of a tile> <columns of a tile> <parameter's name>
+
+So a launch passes the same words to the kernel on both devices, and only the CUDA driver knows of maps.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import final
+
+from oxide.compiler.ir.module import Module
+from oxide.compiler.ir.portable import PortableKernel
+from oxide.compiler.ir.tiles import copied_parameters
+from oxide.compiler.ir.values import Argument, Call
+from oxide.compiler.ir.verifier import LOAD_TILE
+from oxide.compiler.signature.signature import Closed
+
+_COPY = "oxide.tensor.copy_tile"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class TensorMap:
+    """A map of one parameter: the offset of its words among the kernel's parameters, its name, and a tile's type and
+    shape."""
+
+    offset: int
+    dtype: str
+    rows: int
+    columns: int
+    name: str
+
+    @property
+    def comment(self) -> str:
+        """The line of PTX that asks the driver for the map."""
+        return f"// oxide.tensor_map {self.offset} {self.dtype} {self.rows} {self.columns} {self.name}\n"
+
+
+def copies_tiles(module: Module) -> bool:
+    """Returns whether a kernel copies tiles."""
+    return any(symbol.startswith(LOAD_TILE) for symbol in module.functions)
+
+
+def take_maps(kernel: PortableKernel, module: Module, signature: tuple[Closed, ...]) -> list[TensorMap]:
+    """Gives the kernel's function in ``module`` a parameter for each map, and each copy its map. Returns the maps.
+
+    Raises ``CompileError`` for a copy from a slice that is no parameter of the kernel.
+    """
+    function = module.functions[kernel.symbol]
+    offsets = _offsets(signature)
+    maps: dict[TensorMap, Argument] = {}
+    for call, number in copied_parameters(kernel, module, signature):
+        context, tile, _, _, _, row, column, barrier, _ = call.arguments
+        dtype, rows, columns = call.called.removeprefix(LOAD_TILE).split(".")
+        found = TensorMap(offsets[number], dtype, int(rows), int(columns), signature[number].name)
+        if found not in maps:
+            maps[found] = Argument(f"%oxide.map.{len(maps)}", "ptr")
+            function.arguments.append(maps[found])
+        copied = module.declare("void", _COPY, ("ptr", "ptr", "ptr", "i64", "i64", "ptr"))
+        block = call.block
+        block.replace(call, [Call("", "void", copied, (context, tile, maps[found], row, column, barrier))])
+    for symbol in [symbol for symbol in module.functions if symbol.startswith(LOAD_TILE)]:
+        del module.functions[symbol]
+    return list(maps)
+
+
+def _offsets(signature: tuple[Closed, ...]) -> list[int]:
+    """Returns the offset of each parameter's first word among the parameters."""
+    formats, offsets = "@", []
+    for parameter in signature:
+        offsets.append(struct.calcsize(formats + "0Q"))
+        formats += parameter.struct_format
+    return offsets
+
+
+def entry_parameter(number: int) -> str:
+    """Returns the parameter of the kernel's entry for map ``number``."""
+    return f'ptr byval([128 x i8]) align 64 "nvvm.grid_constant" %map.{number}'
+
+
+def definitions(symbols: Collection[str]) -> str:
+    """Returns the definition of the copy for a kernel with these symbols; none if it copies no tiles."""
+    return _DEFINITIONS if any(symbol.startswith(LOAD_TILE) for symbol in symbols) else ""
+
+
+_DEFINITIONS = """
+define internal i32 @oxide.tensor.coordinate(i64 %index) alwaysinline {
+  %least = call i64 @llvm.smax.i64(i64 %index, i64 -2147483648)
+  %within = call i64 @llvm.smin.i64(i64 %least, i64 2147483647)
+  %narrow = trunc i64 %within to i32
+  ret i32 %narrow
+}
+declare i64 @llvm.smax.i64(i64, i64)
+declare i64 @llvm.smin.i64(i64, i64)
+define void @oxide.tensor.copy_tile(ptr %context, ptr %tile, ptr %map, i64 %row, i64 %column, ptr %barrier)
+    alwaysinline {
+  %to = call i32 @oxide.tensor.shared_address(ptr %tile)
+  %counted = call i32 @oxide.tensor.shared_address(ptr %barrier)
+  %x = call i32 @oxide.tensor.coordinate(i64 %column)
+  %y = call i32 @oxide.tensor.coordinate(i64 %row)
+  call void asm sideeffect
+    "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [$0], [$1, {$2, $3}], [$4];",
+    "r,l,r,r,r,~{memory}"(i32 %to, ptr %map, i32 %x, i32 %y, i32 %counted)
+  ret void
+}
+"""

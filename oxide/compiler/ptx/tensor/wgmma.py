@@ -1,0 +1,124 @@
+"""``tensor.wgmma`` as PTX's ``wgmma.mma_async``.
+
+An operand is a descriptor of its place in shared memory: the address, the two strides between groups of 8 rows of 128
+bytes, in units of 16 bytes, and the 128-byte swizzle. For an operand whose neighbours are products of one element
+(order ``k``) one stride is that between its groups of 8 rows, and an instruction's 16 products are 32 bytes further.
+For an operand with rows of products (order ``mn``) the strides are those between groups of 8 products and between
+panels of 64 elements, and 16 products are 16 rows.
+
+The accumulators go through the instructions as tied registers, so that ptxas sees no other use of them before the wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+PREFIXES = ("oxide.tensor.wgmma", "oxide.tensor.registers.")
+_WGMMA = "oxide.tensor.wgmma."
+_WAIT = "oxide.tensor.wgmma_wait."
+_REGISTERS = "oxide.tensor.registers."
+
+_SWIZZLE_128 = 1 << 62
+_GROUP = 1024 >> 4
+"""The bytes of 8 rows of 128, in units of 16."""
+
+
+def moves_registers(symbols: Collection[str]) -> bool:
+    """Returns whether the warps of a kernel give one another registers."""
+    return any(symbol.startswith(_REGISTERS) for symbol in symbols)
+
+
+def definitions(symbols: Collection[str]) -> str:
+    """Returns the definitions of the primitives among ``symbols``."""
+    texts = []
+    for symbol in sorted(symbols):
+        if symbol.startswith(_WGMMA):
+            texts.append(_product(symbol))
+        elif symbol.startswith(_WAIT):
+            texts.append(_wait(symbol))
+        elif symbol.startswith(_REGISTERS):
+            how, count = symbol.removeprefix(_REGISTERS).split(".")
+            texts.append(
+                f"define void @{symbol}(ptr %context, i32 %site) alwaysinline convergent {{\n"
+                f'  call void asm sideeffect "setmaxnreg.{how}.sync.aligned.u32 {count};", "~{{memory}}"() convergent\n'
+                "  ret void\n}"
+            )
+    return "\n".join(texts)
+
+
+def _registers(count: int) -> tuple[str, list[str], list[str]]:
+    """Returns the structure of ``count`` accumulators, and the lines that load and store them."""
+    structure = "{ " + ", ".join(["float"] * count) + " }"
+    loads, stores = [], []
+    for i in range(count):
+        loads.append(f"  %at.{i} = getelementptr float, ptr %c, i64 {i}")
+        loads.append(f"  %c.{i} = load float, ptr %at.{i}")
+        stores.append(f"  %d.{i} = extractvalue {structure} %d, {i}")
+        stores.append(f"  store float %d.{i}, ptr %at.{i}")
+    return structure, loads, stores
+
+
+def _descriptor(name: str, order: str, panel_bytes: int) -> list[str]:
+    """Returns the lines that make the descriptor ``%<name>.0`` of the operand at the address ``%<name>``."""
+    leading = 1 if order == "k" else panel_bytes >> 4
+    fixed = _SWIZZLE_128 | _GROUP << 32 | leading << 16
+    return [
+        f"  %{name}.address = call i32 @oxide.tensor.shared_address(ptr %{name})",
+        f"  %{name}.units = lshr i32 %{name}.address, 4",
+        f"  %{name}.low = and i32 %{name}.units, 16383",
+        f"  %{name}.wide = zext i32 %{name}.low to i64",
+        f"  %{name}.0 = or i64 %{name}.wide, {fixed}",
+    ]
+
+
+def _product(symbol: str) -> str:
+    n, dtype, a_order, b_order, steps, b_panel = symbol.removeprefix(_WGMMA).split(".")
+    count = int(n) // 2
+    structure, loads, stores = _registers(count)
+    registers = ", ".join(f"${i}" for i in range(count))
+    flags = ", ".join(["1", "1", "1", *("1" if order == "mn" else "0" for order in (a_order, b_order))])
+    text = (
+        f"wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{dtype}.{dtype} {{{registers}}}, ${count}, ${count + 1}, {flags};"
+    )
+    constraints = ",".join(["=f"] * count + ["l", "l"] + [str(i) for i in range(count)])
+    lines = [
+        f"define void @{symbol}(ptr %context, ptr %c, ptr %a, ptr %b, i32 %site) alwaysinline convergent {{",
+        *loads,
+        *_descriptor("a", a_order, 0),
+        *_descriptor("b", b_order, int(b_panel)),
+        '  call void asm sideeffect "wgmma.fence.sync.aligned;", "~{memory}"() convergent',
+    ]
+    values = [f"float %c.{i}" for i in range(count)]
+    # 16 products are 32 bytes of a row, or 16 rows of 128 bytes.
+    a_step, b_step = (2 if order == "k" else 16 * 128 >> 4 for order in (a_order, b_order))
+    for step in range(int(steps)):
+        last = step == int(steps) - 1
+        result = "%d" if last else f"%step.{step}"
+        if step:
+            lines.append(f"  %a.{step} = add i64 %a.0, {step * a_step}")
+            lines.append(f"  %b.{step} = add i64 %b.0, {step * b_step}")
+        given = ", ".join([f"i64 %a.{step}", f"i64 %b.{step}", *values])
+        lines.append(f'  {result} = call {structure} asm sideeffect "{text}", "{constraints}"({given}) convergent')
+        if not last:
+            lines += [f"  %step.{step}.{i} = extractvalue {structure} {result}, {i}" for i in range(count)]
+            values = [f"float %step.{step}.{i}" for i in range(count)]
+    lines.append('  call void asm sideeffect "wgmma.commit_group.sync.aligned;", "~{memory}"() convergent')
+    return "\n".join([*lines, *stores, "  ret void", "}"])
+
+
+def _wait(symbol: str) -> str:
+    count, pending = (int(part) for part in symbol.removeprefix(_WAIT).split("."))
+    structure, loads, stores = _registers(count)
+    constraints = ",".join(["=f"] * count + [str(i) for i in range(count)]) + ",~{memory}"
+    given = ", ".join(f"float %c.{i}" for i in range(count))
+    return "\n".join(
+        [
+            f"define void @{symbol}(ptr %context, ptr %c, i32 %site) alwaysinline convergent {{",
+            *loads,
+            f'  %d = call {structure} asm sideeffect "wgmma.wait_group.sync.aligned {pending};", "{constraints}"'
+            f"({given}) convergent",
+            *stores,
+            "  ret void",
+            "}",
+        ]
+    )

@@ -1,0 +1,102 @@
+"""Tensor maps: descriptions of matrices that a GPU's copy engine reads, made at each launch that copies tiles.
+
+PTX with ``tensor.load_tile`` lists its maps in comments (``compiler/ptx/tensor/tiles.py``). A launch's parameters have
+the address and the lengths of each matrix; the maps follow them. A launch with the same matrices as the last one finds
+its maps made.
+
+The maps are aligned to 64 bytes in the GPU's constant memory, where the parameters begin at no multiple of 64. So their
+offsets are the driver's: on an H100 the first map after 80 bytes of parameters is at 112.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import struct
+from typing import Any, Final, final
+
+from cuda.bindings import driver
+
+from oxide.driver.cuda.errors import check
+from oxide.errors import LaunchError
+
+_LINE: Final = re.compile(r"^// oxide\.tensor_map (\d+) (\w+) (\d+) (\d+) (\S+)$", re.MULTILINE)
+MAP_BYTES: Final = 128
+_ROW_ALIGNMENT: Final = 16
+_MOST_ROW_BYTES: Final = 1 << 40
+_MOST_LENGTH: Final = 1 << 32
+
+_TYPES: Final[dict[str, tuple[Any, int]]] = {
+    "f16": (driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 2),
+    "bf16": (driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2),
+}
+
+
+@final
+class TensorMaps:
+    """The maps of one kernel."""
+
+    __slots__ = ("_entry", "_first", "_kept", "_specs")
+
+    def __init__(self, entry: str, specs: list[tuple[int, str, int, int, str]], first: int) -> None:
+        """Makes the maps of a kernel, whose first map is at offset ``first`` of the parameters."""
+        self._entry = entry
+        self._specs = specs
+        self._first = first
+        self._kept: tuple[bytes, bytes] = (b"", b"")  # the last launch's parameters, and those with maps
+
+    @property
+    def places(self) -> tuple[int, ...]:
+        """The offsets of the maps in the parameters."""
+        return tuple(self._first + MAP_BYTES * number for number in range(len(self._specs)))
+
+    def appended(self, params: bytes) -> bytes:
+        """Returns a launch's parameters with the maps after them. Raises ``LaunchError`` for a matrix whose rows the
+        engine cannot read."""
+        words = b"".join(params[offset : offset + 24] for offset, *_ in self._specs)
+        kept, maps = self._kept
+        if kept != words:
+            maps = b"".join([self._made(params, *spec) for spec in self._specs])
+            self._kept = words, maps
+        return params + bytes(self._first - len(params)) + maps
+
+    def _made(self, params: bytes, offset: int, dtype: str, rows: int, columns: int, name: str) -> bytes:
+        kind, itemsize = _TYPES[dtype]
+        address, height, width = struct.unpack_from("=3Q", params, offset)
+        pitch = width * itemsize
+        if address % _ROW_ALIGNMENT or pitch % _ROW_ALIGNMENT or not (height and width):
+            raise LaunchError(
+                f"kernel {self._entry}: tensor.load_tile copies from parameter {name}, which has {height} rows of "
+                f"{width} {dtype} from address {address:#x}: there are rows, and each begins at a multiple of "
+                f"{_ROW_ALIGNMENT} bytes"
+            )
+        if max(height, width) > _MOST_LENGTH or pitch >= _MOST_ROW_BYTES:
+            raise LaunchError(
+                f"kernel {self._entry}: parameter {name} has shape ({height}, {width}), and tensor.load_tile copies "
+                "from matrices of at most 2**32 rows and columns"
+            )
+        error, made = driver.cuTensorMapEncodeTiled(
+            kind,
+            2,
+            address,
+            [driver.cuuint64_t(width), driver.cuuint64_t(height)],
+            [driver.cuuint64_t(pitch)],
+            [driver.cuuint32_t(columns), driver.cuuint32_t(rows)],
+            [driver.cuuint32_t(1), driver.cuuint32_t(1)],
+            driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+            driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
+            driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+            driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+        )
+        check(error, f"cuTensorMapEncodeTiled({self._entry}, {name})")
+        return ctypes.string_at(int(made.getPtr()), MAP_BYTES)
+
+
+def tensor_maps(ptx: str, entry: str, handle: Any, parameters: int) -> TensorMaps | None:
+    """Returns the maps that a kernel's PTX asks for, the last of its ``parameters``, or None if it copies no tiles."""
+    found = [(int(at), kind, int(rows), int(cols), name) for at, kind, rows, cols, name in _LINE.findall(ptx)]
+    if not found:
+        return None
+    error, first, _ = driver.cuFuncGetParamInfo(handle, parameters - len(found))
+    check(error, f"cuFuncGetParamInfo({entry})")
+    return TensorMaps(entry, found, int(first))

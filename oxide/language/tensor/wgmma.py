@@ -1,0 +1,70 @@
+"""Products of warpgroups: ``wgmma`` multiplies tiles in shared memory, and four warps hold the result in registers.
+
+A warpgroup is four consecutive warps, whose first has a number that is a multiple of 4. Together they hold 64 rows of
+the product: each of them 16, in an ``Accumulator((16, n), f32)``. The products run on their own: the threads go on at
+once, and ``wait_wgmma`` waits for them. The terms are those of the PTX ISA. A GPU needs compute capability 9.0, and not
+a later one: the instructions belong to Hopper alone.
+
+These are declarations: the compiler gives them their meaning inside a kernel.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from .fragments import Accumulator
+from .tiles import SharedTiles
+
+
+def wgmma(
+    accumulator: Accumulator[Any],
+    a: SharedTiles[Any],
+    a_index: tuple[int, int],
+    b: SharedTiles[Any],
+    b_number: int,
+    a_transposed: bool = False,
+    b_transposed: bool = False,
+) -> None:
+    """Begins to add the product of 64 rows of a tile of ``a`` and a tile of ``b`` to the warpgroup's accumulators.
+
+    ``a_index`` is the tile's number and its first row, a multiple of 8. The tile of ``b`` holds B transposed, n rows
+    that are B's columns, as many as the accumulator has; n is a multiple of 8 up to 256. Both tiles have the same
+    type, f16 or bf16.
+
+    With ``a_transposed`` a tile of ``a`` holds A transposed, with a row for each of the 64 products to add, and the
+    index's second number must be 0. With ``b_transposed`` tiles of ``b`` hold B as it is, n / 64 of them from
+    ``b_number`` on, each with 64 of B's columns and a row for each of the 64 products to add.
+
+    All threads of the warpgroup make the call together. Until ``wait_wgmma`` they may not read the accumulators, and
+    nobody may write the tiles.
+    """
+    _only_in_a_kernel("wgmma")
+
+
+def wait_wgmma(accumulator: Accumulator[Any], pending: int = 0) -> None:
+    """Waits until at most the last ``pending`` calls of ``wgmma``, a constant, of this warpgroup are on their way.
+
+    With 0 the accumulator may be read after it. All threads of the warpgroup make the call together.
+    """
+    _only_in_a_kernel("wait_wgmma")
+
+
+def increase_registers(count: int) -> None:
+    """Takes registers from the block's pool until each thread of the warp has ``count``, a multiple of 8 from 24 to
+    256.
+
+    All warps of a warpgroup make the call, and wait until other warps have given up as many. The kernel declares
+    its ``block``: all threads begin with the registers that a block of this size can have, and a launch has no more
+    threads. Does nothing on the CPU device.
+    """
+    _only_in_a_kernel("increase_registers")
+
+
+def decrease_registers(count: int) -> None:
+    """Gives up registers to the block's pool, so that each thread of the warp keeps ``count``, a multiple of 8 from 24
+    to 256. All warps of a warpgroup make the call. Does nothing on the CPU device."""
+    _only_in_a_kernel("decrease_registers")
+
+
+def _only_in_a_kernel(name: str) -> NoReturn:
+    raise TypeError(f"tensor.{name} has a meaning only inside a @kernel, where the compiler gives it one")

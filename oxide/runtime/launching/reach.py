@@ -1,0 +1,84 @@
+"""Computes how much of an output the threads of a launch reach, and which launch would reach all of it.
+
+With ``index_1d`` the number of threads decides. With ``index_2d(width)`` each axis counts: the threads along x reach
+columns and those along y reach rows. So 2 × 1 blocks of 16 × 16 threads leave out rows of a 30 × 10 matrix, though they
+are more threads than it has elements. This runs for a launch that ``Plan.fit`` is not sure of, and once for each shape.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from oxide.compiler.signature.signature import NumbaParameter
+from oxide.runtime.device.arc import Arc
+from oxide.runtime.device.memory import DeviceBox
+from oxide.runtime.operations.operation import BoxSpec, DeviceOperation
+
+if TYPE_CHECKING:
+    from oxide.runtime.launching.binding import ParameterSlot, Plan
+    from oxide.runtime.launching.launch_config import LaunchConfig
+
+
+def shape_of(argument: object) -> tuple[int, ...] | None:
+    """Returns the shape of a box, or of the box that an operation announces; None for anything else."""
+    plain = argument.value if isinstance(argument, Arc) else argument
+    return plain.shape if isinstance(plain, (DeviceBox, BoxSpec)) else None
+
+
+def width_of(plan: Plan, arguments: Sequence[object]) -> int | None:
+    """Returns the width that a launch's ``index_2d`` is called with; None if it is not known yet. ``arguments`` are
+    arguments, or specs of boxes."""
+    width = plan.needs.width
+    if not isinstance(width, str):
+        return width
+    for parameter, argument in zip(plan.special.parameters, arguments, strict=True):
+        if isinstance(parameter, NumbaParameter) or isinstance(argument, DeviceOperation):
+            continue
+        shape = shape_of(argument)
+        if shape is not None:
+            if width in parameter.lengths:
+                return shape[parameter.lengths.index(width)] if parameter.ndim > 1 else math.prod(shape)
+        elif parameter.lifted is not None:
+            names = [part.name for part in parameter.lifted.parts]
+            if width in names:
+                return int(parameter.lifted.words(argument)[names.index(width)])
+        elif parameter.kind == "scalar" and parameter.name == width:
+            return int(parameter.convert(argument))
+    return None
+
+
+def reach(plan: Plan, slot: ParameterSlot, shape: tuple[int, ...], width: int | None) -> tuple[int, str]:
+    """Returns the number of elements of an output that the threads of the plan's ``fitting`` configuration reach, and
+    the configuration to write for all of them; "" if that is not known."""
+    config = plan.fitting
+    assert config is not None
+    size, tile = math.prod(shape), slot.parameter.tile
+    x, y = threads_of(config)
+    block = config.block
+    if not plan.two_axes or width is None:
+        own = "" if plan.two_axes else f"LaunchConfig.for_num_elems({-(-size // slot.tile)}, {block[0]})"
+        return min(size, x * y * slot.tile), own
+    if width <= 0:
+        return 0, ""
+    if len(tile) == 2:
+        rows, columns = (shape[0], shape[1]) if len(shape) == 2 and slot.ndim == 2 else (size // width, width)
+        found = min(rows, y * tile[0]) * min(columns, x * tile[1])
+        wanted = -(-rows // tile[0]), -(-columns // tile[1])
+    else:
+        each = slot.tile
+        total = -(-size // each)
+        across = min(x, width)
+        whole = min(y, total // width)
+        rest = min(total - whole * width, across) if whole < y else 0
+        found = min(size, (whole * across + rest) * each)
+        wanted = -(-total // width), width
+    shown = f"{wanted}" if block[1] == 1 else f"{wanted}, {block[:2]}"
+    return found, f"LaunchConfig.for_shape({shown})"
+
+
+def threads_of(config: LaunchConfig) -> tuple[int, int]:
+    """Returns the threads of a launch along x, and along y and z."""
+    grid, block = config.grid, config.block
+    return grid[0] * block[0], grid[1] * block[1] * grid[2] * block[2]

@@ -1,0 +1,38 @@
+"""The check of arguments that ``tensor.load_tile`` copies from.
+
+A GPU's copy engine reads matrices whose rows begin at multiples of 16 bytes. All devices refuse others, so that a
+kernel that runs on one runs on all.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from oxide.compiler.signature.signature import Closed
+from oxide.errors import ArgumentError
+from oxide.runtime.device.arc import Arc
+from oxide.runtime.device.memory import DeviceBox
+
+_ROW_ALIGNMENT: Final = 16
+
+
+def refuse_uneven_rows(
+    kernel: str, parameters: tuple[Closed, ...], tiled: tuple[int, ...], arguments: tuple[Any, ...]
+) -> None:
+    """Raises ``ArgumentError`` for a box whose rows cannot be copied. Accepts arguments that are not boxes."""
+    for number in tiled:
+        given = arguments[number]
+        box = given.value if isinstance(given, Arc) else given
+        if isinstance(box, DeviceBox) and not even_rows(box):
+            raise ArgumentError(
+                f"kernel {kernel}, parameter {parameters[number].name}: expected a matrix whose rows begin at "
+                f"multiples of {_ROW_ALIGNMENT} bytes, as tensor.load_tile copies from it, got a box of {box.dtype} of "
+                f"shape {box.shape} at address {box.ptr:#x}; make the rows longer, to a multiple of "
+                f"{_ROW_ALIGNMENT // box.dtype.itemsize} columns"
+            )
+
+
+def even_rows(box: DeviceBox) -> bool:
+    """Returns whether a box has elements and each row of it begins at a multiple of 16 bytes."""
+    pitch = box.shape[-1] * box.dtype.itemsize
+    return box.size > 0 and box.ptr % _ROW_ALIGNMENT == 0 and pitch % _ROW_ALIGNMENT == 0

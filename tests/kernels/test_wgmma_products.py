@@ -1,0 +1,87 @@
+"""The products of whole warpgroups, by themselves: on a GPU ``matmul`` takes them on Hopper alone."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from oxide import bf16, d2h, devices, f16, f32, h2d
+from oxide_kernels.mma_products import Form
+from oxide_kernels.wgmma_products import THREADS, WIDTHS, kernel_of, width_of
+
+RANDOM = np.random.default_rng(11)
+LAYOUTS = [(False, True), (False, False), (True, True), (True, False)]
+
+
+@pytest.fixture(autouse=True)
+def hopper() -> None:
+    info = devices()[0].info
+    if info.target.kind == "ptx" and info.target.arch != "sm_90":
+        pytest.skip("the instructions belong to compute capability 9.0")
+
+
+def form_of(dtype: Any, output: Any, layout: tuple[bool, bool], **more: Any) -> Form:
+    values = {"bias": None, "activation": None} | more
+    return Form(dtype, dtype, output, values["bias"], *layout, values["activation"], False, True, True)
+
+
+def matrices(m: int, n: int, k: int, dtype: Any, layout: tuple[bool, bool]) -> tuple[Any, Any, Any]:
+    """Returns boxes of two random matrices as they are stored, and their product in float64."""
+    a, b = (RANDOM.standard_normal(sides).astype(dtype.dtype) for sides in ((m, k), (k, n)))
+    exact = a.astype(np.float64) @ b.astype(np.float64)
+    stored = [np.ascontiguousarray(each.T if turned else each) for each, turned in zip((a, b), layout, strict=True)]
+    return h2d(stored[0]), h2d(stored[1]), exact
+
+
+def error(found: Any, exact: Any) -> float:
+    return float(np.linalg.norm(found.astype(np.float64) - exact) / np.linalg.norm(exact))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_tile_of_every_width_in_every_layout(width: int, layout: tuple[bool, bool]) -> None:
+    m, n, k = 136, width + 8, 72
+    a, b, exact = matrices(m, n, k, f16, layout)
+    made = kernel_of(form_of(f16, f32, layout), width)
+    c = made[2, THREADS](1.0, a, b, 0.0, h2d(np.full((m, n), np.nan, np.float32))).last().and_then(d2h).sync()
+    assert error(c, exact) < 1e-6
+
+
+@pytest.mark.parametrize("dtype", [f16, bf16])
+def test_whole_tiles_of_16_bits_go_through_shared_memory(dtype: Any) -> None:
+    layout = (False, True)
+    a, b, exact = matrices(256, 64, 64, dtype, layout)
+    made = kernel_of(form_of(dtype, dtype, layout), 64)
+    empty = h2d(np.full((256, 64), np.nan, np.float32).astype(dtype.dtype))
+    c = made[1, THREADS](1.0, a, b, 0.0, empty).last().and_then(d2h).sync()
+    assert error(c, exact) < (6e-4 if dtype is f16 else 4e-3)
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.5])
+@pytest.mark.parametrize("shape", [(128, 64, 64), (40, 24, 8)])
+def test_the_end_of_the_computation(shape: tuple[int, int, int], beta: float) -> None:
+    m, n, k = shape
+    layout = (False, True)
+    a, b, exact = matrices(m, n, k, f16, layout)
+    before, bias = RANDOM.standard_normal((m, n)).astype(np.float16), RANDOM.standard_normal(n).astype(np.float32)
+    made = kernel_of(form_of(f16, f16, layout, bias=f32, activation="relu"), 64)
+    c = made[1, THREADS](0.25, a, b, h2d(bias), beta, h2d(before)).last().and_then(d2h).sync()
+    assert error(c, np.maximum(0.25 * exact + beta * before.astype(np.float64) + bias, 0)) < 6e-4
+
+
+def test_exact_sums_are_exact() -> None:
+    a, b = RANDOM.integers(-3, 4, (130, 200)), RANDOM.integers(-3, 4, (72, 200))
+    made = kernel_of(form_of(f16, f32, (False, True)), 32)
+    given = (h2d(each.astype(np.float16)) for each in (a, b))
+    c = made[3, THREADS](1.0, *given, 0.0, h2d(np.zeros((130, 72), np.float32))).last().and_then(d2h).sync()
+    assert np.array_equal(c, a @ b.T)
+
+
+def test_the_width_of_tiles_follows_from_the_sizes() -> None:
+    assert [width_of(n, n, n, 132) for n in (2048, 4096, 8192)] == [256, 256, 256]
+    assert width_of(32, 4096, 4096, 132) == 32
+    assert all(width_of(m, n, 64, 132) in WIDTHS for m in (1, 999) for n in (1, 999))
+    assert math.gcd(*WIDTHS) == 32

@@ -1,0 +1,224 @@
+"""``tensor.Barrier``, ``load_tile`` and ``wgmma`` together: rings of buffers, phases, deadlocks, refusals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from oxide import (
+    ArgumentError,
+    BarrierError,
+    DisjointSlice,
+    DisjointSlice2,
+    LaunchConfig,
+    LaunchError,
+    SanitizerError,
+    SharedArray,
+    Slice2,
+    bf16,
+    d2h,
+    f16,
+    f32,
+    h2d,
+    i32,
+    i64,
+    kernel,
+    tensor,
+    thread,
+    warp,
+    zeros,
+)
+from oxide.driver.cpu import CpuDriver
+from oxide.testing import seeded_driver, use_driver
+from oxide_kernels.mma_products import Form
+from oxide_kernels.wgmma_products import THREADS, kernel_of
+
+RANDOM = np.random.default_rng(7)
+
+
+def product_kernel(dtype: Any, out_dtype: Any, width: int = 256, a_turned: bool = False, b_turned: bool = True) -> Any:
+    """The library's kernel for Hopper, which takes alpha, a, b, beta and c."""
+    form = Form(dtype, dtype, out_dtype, None, a_turned, b_turned, None, False, True, True)
+    return kernel_of(form, width)
+
+
+@kernel(partial=True)
+def ring(steps: i64, y: DisjointSlice[i32]) -> None:
+    """The first warp's first thread passes numbers to two other warps through three buffers."""
+    buffers = SharedArray(3, i32)
+    full = tensor.Barrier(3, 1)
+    empty = tensor.Barrier(3, 2)
+    if thread.thread_idx.x == 0:
+        for step in range(steps):
+            empty.wait(step % 3, step // 3 - 1)
+            buffers[step % 3] = i32(step * step)
+            full.arrive(step % 3)
+    elif thread.thread_idx.x >= 32:
+        total = i32(0)
+        for step in range(steps):
+            full.wait(step % 3, step // 3)
+            total += buffers[step % 3]
+            warp.sync()
+            if warp.lane_id() == 0:
+                empty.arrive(step % 3)
+        y.scatter[thread.thread_idx.x - 32] = total
+
+
+def passed(steps: int) -> Any:
+    return ring[LaunchConfig(1, 96)](steps, zeros(64, np.int32)).last().and_then(d2h).sync()
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2, 3, 7, 20])
+def test_a_ring_of_buffers_passes_all_numbers_in_order(steps: int) -> None:
+    assert (passed(steps) == sum(step * step for step in range(steps))).all()
+
+
+def test_a_ring_works_in_any_order_of_threads() -> None:
+    for seed in range(1, 9):
+        with use_driver(seeded_driver(seed)):
+            assert (passed(11) == 385).all()
+
+
+def test_one_lane_polls_while_the_others_are_at_a_warp_operation() -> None:
+    @kernel(partial=True)
+    def mixed(y: DisjointSlice[i32]) -> None:
+        ready = tensor.Barrier(1, 1)
+        if thread.thread_idx.x == 40:
+            ready.arrive(0)
+        if thread.thread_idx.x < 32:
+            if thread.thread_idx.x == 5:
+                ready.wait(0, 0)
+            y.scatter[thread.thread_idx.x] = i32(warp.reduce_add(i32(1)))
+
+    for seed in range(1, 6):
+        with use_driver(seeded_driver(seed)):
+            assert (mixed[LaunchConfig(1, 64)](zeros(32, np.int32)).last().and_then(d2h).sync() == 32).all()
+
+
+def test_a_wait_that_cannot_end_is_reported_with_its_place_and_what_is_missing() -> None:
+    @kernel(partial=True)
+    def stuck(y: DisjointSlice[i32]) -> None:
+        barrier = tensor.Barrier(2, 3)
+        if thread.thread_idx.x == 0:
+            barrier.expect(1, 256)
+        barrier.wait(1, 0)
+
+    with use_driver(CpuDriver()), pytest.raises(BarrierError) as caught:
+        stuck[LaunchConfig(1, 64)](zeros(1, np.int32)).sync()
+    assert (
+        "for phase 0 of a Barrier, which cannot end: the Barrier is in phase 0, which still waits for 2 arrivals and "
+        "256 bytes of copies, and no thread of the block can go on"
+    ) in str(caught.value)
+
+
+@pytest.mark.parametrize("columns", [8, 64, 72])
+@pytest.mark.parametrize("at", [(0, 0), (-3, -5), (60, 60), (-64, 0), (3, 71), (1000, 0), (2**40, -(2**40))])
+def test_a_copied_tile_has_each_element_where_it_belongs(columns: int, at: tuple[int, int]) -> None:
+    @kernel(partial=True)
+    def copy(x: Slice2[f16], row: i64, column: i64, y: DisjointSlice2[f32]) -> None:
+        tiles = tensor.SharedTiles(2, (64, 64), f16)
+        full = tensor.Barrier(1, 1)
+        if thread.thread_idx.x == 0:
+            full.expect(0, 8192)
+            tensor.load_tile(tiles, 1, x, (row, column), full, 0)
+        full.wait(0, 0)
+        for i in range(64):
+            y.scatter[i, thread.thread_idx.x] = f32(tiles[1, i, thread.thread_idx.x])
+
+    x = np.arange(1, 70 * columns + 1, dtype=np.int64).reshape(70, columns) % 2000 + 1
+    y = copy[LaunchConfig(1, 64)](h2d(x.astype(np.float16)), *at, zeros((64, 64))).last().and_then(d2h).sync()
+    rows, cols = (np.arange(64) + start for start in at)
+    inside = ((rows >= 0) & (rows < 70))[:, None] & ((cols >= 0) & (cols < columns))[None, :]
+    expected = np.where(inside, x[np.clip(rows, 0, 69)][:, np.clip(cols, 0, columns - 1)], 0)
+    assert np.array_equal(y, expected)
+
+
+@pytest.mark.parametrize("columns", [1, 7, 12])
+def test_rows_that_begin_between_multiples_of_16_bytes_are_refused_at_the_launch(columns: int) -> None:
+    made = product_kernel(f16, f32, 64)
+    a, b, c = np.ones((4, columns), np.float16), np.ones((4, columns), np.float16), zeros((4, 4))
+    with pytest.raises(ArgumentError, match="parameter a: expected a matrix whose rows begin at multiples of 16 bytes"):
+        made[LaunchConfig(1, THREADS)](1.0, h2d(a).sync(), h2d(b).sync(), 0.0, c.sync())
+    with pytest.raises(ArgumentError, match="parameter a: expected a matrix whose rows begin at multiples of 16 bytes"):
+        made[LaunchConfig(1, THREADS)](1.0, h2d(a), h2d(b), 0.0, c).sync()
+
+
+@pytest.mark.parametrize("n", [8, 64, 128, 256])
+@pytest.mark.parametrize("orders", [(False, False), (True, False), (False, True), (True, True)])
+@pytest.mark.parametrize("dtype", [f16, bf16])
+def test_a_product_of_integers_is_exact(n: int, orders: tuple[bool, bool], dtype: Any) -> None:
+    a_transposed, b_transposed = orders
+    if b_transposed and n % 64:
+        pytest.skip("tiles of rows of products have 64 columns")
+    panels, b_rows = (n // 64, 64) if b_transposed else (1, n)
+    nbytes = (64 + panels * b_rows) * 128
+
+    @kernel(partial=True)
+    def multiply(a: Slice2[dtype], b: Slice2[dtype], y: DisjointSlice2[f32]) -> None:  # type: ignore[valid-type]
+        left = tensor.SharedTiles(1, (64, 64), dtype)
+        right = tensor.SharedTiles(panels, (b_rows, 64), dtype)
+        full = tensor.Barrier(1, 1)
+        total = tensor.Accumulator((16, n), f32)
+        if thread.thread_idx.x == 0:
+            full.expect(0, nbytes)
+            tensor.load_tile(left, 0, a, (0, 0), full, 0)
+            for panel in range(panels):
+                tensor.load_tile(right, panel, b, (0, panel * 64), full, 0)
+        full.wait(0, 0)
+        tensor.wgmma(total, left, (0, 0), right, 0, a_transposed, b_transposed)
+        tensor.wait_wgmma(total, 0)
+        for i in range(len(total)):
+            y.scatter[thread.thread_idx.x // 32 * 16 + total.row(i), total.column(i)] = total[i]
+
+    a, b = RANDOM.integers(-4, 5, (64, 64)), RANDOM.integers(-4, 5, (64, n) if b_transposed else (n, 64))
+    if dtype is f16:
+        given = [h2d(each.astype(np.float16)) for each in (a, b)]
+    else:
+        given = [h2d((each.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)) for each in (a, b)]
+    y = multiply[LaunchConfig(1, 128)](*given, zeros((64, n))).last().and_then(d2h).sync()
+    assert np.array_equal(y, (a.T if a_transposed else a) @ (b if b_transposed else b.T))
+
+
+@pytest.mark.parametrize("shape", [(128, 256, 64), (1, 8, 8), (130, 264, 72), (304, 520, 200)])
+def test_the_warpgroup_product_is_within_rounding_of_float64(shape: tuple[int, int, int]) -> None:
+    m, n, k = shape
+    for seed in (None, 3):
+        with use_driver(CpuDriver() if seed is None else seeded_driver(seed)):
+            a, b = (RANDOM.standard_normal(sides).astype(np.float16) for sides in ((m, k), (n, k)))
+            made = product_kernel(f16, f32)
+            c = made[LaunchConfig(2, THREADS)](1.0, h2d(a), h2d(b), 0.0, zeros((m, n))).last().and_then(d2h).sync()
+            exact = a.astype(np.float64) @ b.astype(np.float64).T
+            bound = k * 2.0**-23 * (np.abs(a).astype(np.float64) @ np.abs(b).astype(np.float64).T) + 1e-9
+            assert (np.abs(c - exact) <= bound).all()
+
+
+def exchange(waits: bool, kinds: str) -> Any:
+    @kernel(sanitize=kinds, partial=True)
+    def pass_on(y: DisjointSlice[i32]) -> None:
+        cell = SharedArray(1, i32)
+        ready = tensor.Barrier(1, 1)
+        if thread.thread_idx.x == 0:
+            cell[0] = 7
+            ready.arrive(0)
+        if thread.thread_idx.x == 32:
+            if waits:
+                ready.wait(0, 0)
+            y.scatter[0] = cell[0]
+
+    return pass_on
+
+
+def test_the_sanitizer_finds_a_missing_wait_and_accepts_a_barrier() -> None:
+    with use_driver(CpuDriver()):
+        for kinds in ("race", "memory"):
+            result = exchange(True, kinds)[LaunchConfig(1, 64)](zeros(1, np.int32)).last().and_then(d2h).sync()
+            assert result[0] == 7
+        with pytest.raises(SanitizerError, match="race"):
+            exchange(False, "race")[LaunchConfig(1, 64)](zeros(1, np.int32)).sync()
+
+
+def test_an_interpreted_kernel_with_barriers_is_refused() -> None:
+    with pytest.raises(LaunchError, match=r"tensor\.Barrier\(…\) cannot be interpreted; launch it compiled"):
+        ring[LaunchConfig(1, 96)].interpret(1, zeros(64, np.int32)).sync()
