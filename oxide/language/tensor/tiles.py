@@ -42,9 +42,10 @@ def load_tile(
     """Begins to copy the tile of ``source`` that begins at row and column ``index`` to tile ``number`` of ``tiles``.
 
     ``source`` is a ``Slice2`` of the same type, a parameter of the kernel, whose rows begin at multiples of 16 bytes:
-    another argument is an ``ArgumentError`` at the launch. One thread makes the call. Its end takes a tile's whole
-    bytes from the phase of ``barrier`` number ``at``, which ``Barrier.expect`` has announced. The parts of the tile
-    outside of ``source`` become zeros. A GPU needs compute capability 9.0.
+    another argument is an ``ArgumentError`` at the launch. The column of ``index`` is a multiple of 8,
+    which 16 bytes are: another one is a fault. Both numbers may be negative. One thread makes the call. The end of the
+    copy takes a tile's whole bytes from the phase of ``barrier`` number ``at``, which ``Barrier.expect`` has announced.
+    The parts of the tile outside of ``source`` become zeros. A GPU needs compute capability 9.0.
     """
     _only_in_a_kernel("load_tile")
 

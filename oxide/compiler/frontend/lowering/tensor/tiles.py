@@ -23,6 +23,7 @@ from ..shaped import ShapedSliceType
 from ..shared import static_memory
 from ..slices import axes_in_bounds, axis_sites, element_index, in_bounds, load_inside
 from ..types import HalfType, display
+from ..vectors import aligned
 from .barriers import BarrierType, barrier_at, names_of, shown
 
 _BYTE_POINTER = ir.IntType(8).as_pointer()
@@ -33,6 +34,9 @@ ROW_BYTES = 128
 _ALIGNMENT = 1024
 """The period of the 128-byte swizzle: eight rows. The hardware derives a row's number from its address."""
 _MOST_ROWS = 256
+_COPY_ALIGNMENT = 16
+"""The bytes of which a copied tile's first column is a multiple."""
+_UNEVEN = "the first column of the tile is no multiple of 8 elements, 16 bytes"
 
 
 class TilesType(types.Type):  # type: ignore[misc]
@@ -171,8 +175,12 @@ def _lower_load_tile(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     lengths = [builder.extract_value(matrix.shape, axis) for axis in (0, 1)]
     symbol = f"oxide.tensor.load_tile.{display(tiles.dtype)}.{tiles.rows}.{tiles.columns}"
     where = site(builder, "tensor.load_tile()")
+    row, column = place
+    # The engine ends a GPU's context at any other column. The copy itself is made, as threads may wait for its bytes.
+    good = aligned(builder, builder.mul(column, _WORD(2)), _COPY_ALIGNMENT, "tensor.load_tile()", _UNEVEN)
+    even = builder.select(good, column, builder.and_(column, _WORD(-_COPY_ALIGNMENT // 2)))
     with builder.if_then(builder.and_(inside, counted), likely=True):
-        call_primitive(builder, _VOID, symbol, (address, data, *lengths, *place, waiting), where)
+        call_primitive(builder, _VOID, symbol, (address, data, *lengths, row, even, waiting), where)
     return context.get_dummy_value()
 
 
