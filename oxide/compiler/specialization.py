@@ -19,7 +19,7 @@ from oxide.compiler.source.faults import FaultSite
 from oxide.compiler.source.widening import Widening
 from oxide.driver import sanitizing
 from oxide.driver.base import Code, KernelResources, Target
-from oxide.errors import LaunchError
+from oxide.errors import CompileError, LaunchError
 from oxide.messages import written
 
 if TYPE_CHECKING:
@@ -215,7 +215,11 @@ class Specialization:
             uses, style = _style(kernel, self.parameters)
             if style != "oxide":
                 raise not_typed(kernel.name)
-            lowered, portable = _lowered(kernel, self.parameters, uses, style, keeps_types=True)
+            try:
+                lowered, portable = _lowered(kernel, self.parameters, uses, style, keeps_types=True)
+            except CompileError:
+                _front_end(kernel, self.parameters)  # raises the same error at a line of the file, not at a number
+                raise
         assert lowered.typed is not None, "the front end was asked for the types"
         self.cooperative = portable.cooperative
         self.typed = TypedKernel(

@@ -101,7 +101,10 @@ def compiled(function: FunctionType, definition: ast.FunctionDef) -> FunctionTyp
             argument.annotation = None
     none = ast.arguments([], [], None, [], [], None, [])
     closure = ast.Assign([ast.Name(name, ast.Store()) for name in code.co_freevars], ast.Constant(None))
-    outer = ast.FunctionDef("outer", none, [*([closure] if code.co_freevars else []), inner], [], None, None)
+    names: list[ast.stmt] = [closure] if code.co_freevars else []
+    if inner.name not in code.co_freevars:
+        names.append(ast.Global([inner.name]))  # else a function that names itself would capture itself
+    outer = ast.FunctionDef("outer", none, [*names, inner], [], None, None)
     if "type_params" in outer._fields:
         setattr(outer, "type_params", [])  # noqa: B010 - since Python 3.12
     ast.copy_location(outer, inner)

@@ -339,6 +339,54 @@ def test_what_cannot_be_interpreted_is_refused_with_its_line() -> None:
         product.interpret(*boxes).sync()
 
 
+@device
+def calls_itself(n: i32) -> i32:
+    return 1 if n <= 1 else n * calls_itself(n - 1)
+
+
+@kernel(block=1)
+def recursive(y: DisjointSlice[i32]):
+    element = y.get_mut(thread.index_1d())
+    if element is not None:
+        element.value = calls_itself(5)
+
+
+@device
+def indexes_with_a_float(x: Slice[f32], at: f32) -> f32:
+    first = x[0]
+    return first + x[at]
+
+
+@kernel(block=1)
+def mistaken(x: Slice[f32], y: DisjointSlice[f32]):
+    element = y.get_mut(thread.index_1d())
+    if element is not None:
+        element.value = indexes_with_a_float(x, 1.0)
+
+
+@kernel(block=1)
+def ill_typed(x: Slice[f32], y: DisjointSlice[i32]):
+    element = y.get_mut(thread.index_1d())
+    if element is not None:
+        first = x[0] + 1
+        element.value = first
+
+
+@pytest.mark.parametrize(
+    ("mistake", "arguments"),
+    [(recursive, (zeros(1, i32),)), (mistaken, (zeros(1), zeros(1))), (ill_typed, (zeros(1), zeros(1, i32)))],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_errors_of_typing_are_the_same(mistake: Any, arguments: tuple[Any, ...]) -> None:
+    boxes = [argument.sync() for argument in arguments]
+    said = []
+    for way in (mistake.interpret, mistake):
+        with pytest.raises(oxide.CompileError) as raised:
+            way(*boxes).sync()
+        said.append(str(raised.value))
+    assert said[0] == said[1]
+
+
 def test_a_graph_is_refused() -> None:
     boxes = zeros(8).sync(), zeros(4).sync()
     with pytest.raises(LaunchError, match="cannot be interpreted in a graph"):
