@@ -21,11 +21,11 @@ next:
   %number = phi i32 [ 0, %entry ], [ %number.next, %next ]
   %barrier = getelementptr [4 x i32], ptr %memory, i32 %number
   store i32 0, ptr %barrier
-  %expected.at = getelementptr i32, ptr %barrier, i64 1
+  %expected.at = getelementptr i8, ptr %barrier, i64 <tensor_barrier.expected>
   store i32 %arrivals, ptr %expected.at
-  %pending.at = getelementptr i32, ptr %barrier, i64 2
+  %pending.at = getelementptr i8, ptr %barrier, i64 <tensor_barrier.pending>
   store i32 %arrivals, ptr %pending.at
-  %bytes.at = getelementptr i32, ptr %barrier, i64 3
+  %bytes.at = getelementptr i8, ptr %barrier, i64 <tensor_barrier.bytes>
   store i32 0, ptr %bytes.at
   %number.next = add i32 %number, 1
   %more = icmp ult i32 %number.next, %count
@@ -36,10 +36,10 @@ done:
 
 ; Adds to what a phase waits for. The phase ends if nothing is left.
 define internal void @oxide.tensor.barrier.add(ptr %barrier, i32 %arrivals, i32 %bytes) noinline {
-  %pending.at = getelementptr i32, ptr %barrier, i64 2
+  %pending.at = getelementptr i8, ptr %barrier, i64 <tensor_barrier.pending>
   %pending.old = load i32, ptr %pending.at
   %pending = add i32 %pending.old, %arrivals
-  %bytes.at = getelementptr i32, ptr %barrier, i64 3
+  %bytes.at = getelementptr i8, ptr %barrier, i64 <tensor_barrier.bytes>
   %bytes.old = load i32, ptr %bytes.at
   %bytes.new = add i32 %bytes.old, %bytes
   store i32 %bytes.new, ptr %bytes.at
@@ -50,7 +50,7 @@ ends:
   %phase = load i32, ptr %barrier
   %phase.next = add i32 %phase, 1
   store i32 %phase.next, ptr %barrier
-  %expected.at = getelementptr i32, ptr %barrier, i64 1
+  %expected.at = getelementptr i8, ptr %barrier, i64 <tensor_barrier.expected>
   %expected = load i32, ptr %expected.at
   store i32 %expected, ptr %pending.at
   ret void
@@ -136,9 +136,9 @@ define internal void @oxide.report_polling(ptr %block) noinline cold {
   %wanted = load i32, {{polling.phase}}
   %barrier = load ptr, {{polling.barrier}}
   %phase = load i32, ptr %barrier
-  %pending.at = getelementptr i32, ptr %barrier, i64 2
+  %pending.at = getelementptr i8, ptr %barrier, i64 <tensor_barrier.pending>
   %pending = load i32, ptr %pending.at
-  %bytes.at = getelementptr i32, ptr %barrier, i64 3
+  %bytes.at = getelementptr i8, ptr %barrier, i64 <tensor_barrier.bytes>
   %bytes = load i32, ptr %bytes.at
   %pending.wide = zext i32 %pending to i64
   %bytes.wide = zext i32 %bytes to i64
