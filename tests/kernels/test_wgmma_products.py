@@ -17,7 +17,9 @@ LAYOUTS = [(False, True), (False, False), (True, True), (True, False)]
 
 
 @pytest.fixture(autouse=True)
-def hopper() -> None:
+def hopper(request: pytest.FixtureRequest) -> None:
+    if request.config.getoption("--interpret"):
+        pytest.skip("the interpreter has no Barriers")
     info = devices()[0].info
     if info.target.kind == "ptx" and info.target.arch != "sm_90":
         pytest.skip("the instructions belong to compute capability 9.0")
