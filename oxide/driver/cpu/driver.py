@@ -317,7 +317,8 @@ class CpuDriver:
         self._submit(stream, self._copies.fill(device, address, pattern, count))
 
     def report(self, record: int, cursor: int, nbytes: int, stream: CpuStream) -> None:
-        """Copies a claimed record to the address that the cursor holds, zeroes it, and advances the cursor.
+        """If the record is claimed, copies it to the address at the cursor and zeroes the record. Advances the cursor
+        in any case.
 
         The address at the cursor is read when the report runs. If it is invalid, the device fails then, as a GPU does.
         """

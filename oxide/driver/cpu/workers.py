@@ -352,7 +352,7 @@ class WorkerScheduler(Scheduler):
         return following
 
     def _advance(self, stream: CpuStream) -> None:
-        """Puts a stream that no thread has into the backlog if it can run something, and calls a worker."""
+        """Adds a stream to the backlog and wakes a worker, if no thread runs the stream and its work can run."""
         if not stream.running and self._head(stream) is not None:
             stream.running = True
             self._backlog.append((stream, None))

@@ -39,7 +39,8 @@ class Statistics(NamedTuple):
       orderings that needed no wait, since the device was known to be past the earlier use.
     - ``polling_seconds``: total time that awaiting tasks spent polling the device. ``completion="poll"`` does not count
       it.
-    - ``streams``: the streams with their learned waits.
+    - ``streams``: for each stream, its waits and polling time, and the duration that adaptive polling expects of its
+      next wait.
     - ``streams_made``, ``events_free`` and ``pinned_bytes_free``: the number of streams made, the number of free
       events, and the bytes of free page-locked memory.
     """

@@ -1,8 +1,9 @@
 """Finds the specialization of a generic kernel by the kinds of the arguments that determine its types.
 
 The arguments' kinds form a key: a buffer's dtype, a number's type, a function's code and the types that it captures.
-``KernelLaunches`` caches the plan of each key, so a launch inspects each open argument once and does one dictionary
-look-up. All other calls take the slow path, ``specializing``, which is imported with the first generic kernel.
+``KernelLaunches`` caches the plan of each key, so a launch inspects each argument that determines a type once and does
+one dictionary look-up. A call whose key has no cached plan takes the slow path, ``specializing``, which is imported
+with the first generic kernel.
 """
 
 from __future__ import annotations

@@ -301,7 +301,8 @@ def _cast_from_integer(context: Any, builder: Any, source: Any, target: Any, val
 
 
 def _within_a_double(builder: Any, kind: Any, value: Any) -> Any:
-    """Returns a 64-bit integer, rounded to odd if a double cannot hold it, which avoids double rounding."""
+    """Returns a 64-bit integer as one that a float64 holds exactly: from 2**53 in magnitude on, rounds it to odd at bit
+    11. Only the later rounding to the narrow type then shows."""
     bits = value.type
     kept, dropped = builder.and_(value, bits(-2048)), builder.and_(value, bits(2047))
     exact = builder.icmp_unsigned("==", dropped, bits(0))
