@@ -299,8 +299,8 @@ def verify_accesses(module: Module, symbol: str, slices: Iterable[Argument]) -> 
 
     Limits: The check's length need not be that of the accessed slice. For an address within a view or a tile, only the
     index in the view is considered, as the view's lengths express its bounds. An address that is loaded from memory or
-    computed from integers belongs to no slice; one that was only aligned still belongs to its slice. Accesses of a recursive
-    function, which is not inlined, are not considered.
+    computed from integers belongs to no slice; one that was only aligned still belongs to its slice. Accesses of a
+    recursive function, which is not inlined, are not considered.
     """
     function = module.functions[symbol]
     verifier = _Accesses(function, slices, {each.symbol for each in module.defined})
