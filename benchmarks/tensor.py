@@ -80,7 +80,10 @@ def fused(torch: Any, shape: tuple[int, int, int], rounds: int) -> dict[str, Any
     error = float((c[:256].double() - expected).norm() / expected.norm())
     if not error < _LEAST_ERROR["bf16"]:
         raise SystemExit(f"{shape}, fused: the result is off by {error:.1e} of its norm")
-    theirs = lambda: gelu(torch.matmul(a, b.T) + bias)  # noqa: E731
+
+    def theirs() -> Any:
+        return gelu(torch.matmul(a, b.T) + bias)
+
     found = _compare(torch, operation, theirs, 2 * m * n * k, rounds)
     return _printed({"what": "bf16 nt, bias and gelu", "m, n, k": list(shape), "error": error, **found})
 

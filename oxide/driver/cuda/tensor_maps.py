@@ -43,7 +43,8 @@ class TensorMaps:
         self._entry = entry
         self._specs = specs
         self._first = first
-        self._kept: tuple[bytes, bytes] = (b"", b"")  # the last launch's parameters, and those with maps
+        # The addresses and shapes of the last launch's matrices, and their maps: a launch often repeats the last one.
+        self._kept: tuple[bytes, bytes] = (b"", b"")
 
     @property
     def places(self) -> tuple[int, ...]:

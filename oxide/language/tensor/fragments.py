@@ -70,7 +70,7 @@ class FragmentB(Fragment[T]):
 
 @final
 class Accumulator(Fragment[T]):
-    """What ``mma`` adds to: ``Accumulator((16, 8), f32)``, m rows and n columns of f32, f16, f64 or i32.
+    """The sums that ``mma`` adds to: ``Accumulator((16, 8), f32)``, m rows and n columns of f32, f16, f64 or i32.
 
     An accumulator may also be of bf16, for ``stmatrix`` and ``store``. Its element ``i`` has the place of element ``i``
     of a ``FragmentA`` of 16-bit elements and the same shape, if there is one: a product becomes the left operand of the

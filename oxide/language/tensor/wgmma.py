@@ -35,8 +35,8 @@ def wgmma(
     index's second number must be 0. With ``b_transposed`` tiles of ``b`` hold B as it is, n / 64 of them from
     ``b_number`` on, each with 64 of B's columns and a row for each of the 64 products to add.
 
-    All threads of the warpgroup make the call together. Until ``wait_wgmma`` they may not read the accumulators, and
-    nobody may write the tiles.
+    All threads of the warpgroup make the call together. Until ``wait_wgmma`` no thread may read the accumulators
+    or write the tiles.
     """
     _only_in_a_kernel("wgmma")
 

@@ -7,7 +7,6 @@ raises in a kernel: ``isqrt``, ``factorial``, ``comb`` and ``perm`` return 0 for
 
 from __future__ import annotations
 
-import inspect
 import math
 import operator
 from collections.abc import Callable
@@ -20,7 +19,7 @@ from oxide.compiler.signature.device_function import DeviceFunction, device
 from oxide.language.types import f64, i64, u64
 
 from .mathematics import call_of_floats, floating, plain
-from .registry import lowering_registry, note, typing_registry
+from .registry import lowering_registry, note, parameters, typing_registry
 from .types import display
 
 # Integers: each function for u64, and a form for i64 built on it
@@ -248,12 +247,9 @@ class IsClose(AbstractTemplate):  # type: ignore[misc]
             note("math.isclose takes two numbers, and rel_tol and abs_tol by name")
             return None
         kinds = [types.float64 if name in kws else types.Omitted(value) for name, value in self._defaults.items()]
-        either = inspect.Parameter.POSITIONAL_OR_KEYWORD
-        parameters = [inspect.Parameter(name, either) for name in "ab"]
-        parameters += [inspect.Parameter(name, either, default=value) for name, value in self._defaults.items()]
         _dispatcher(self.context, _is_close).compile_device((types.float64,) * 4)
         found = signature(types.boolean, types.float64, types.float64, *kinds)
-        return found.replace(pysig=inspect.Signature(parameters))
+        return found.replace(pysig=parameters(*"ab", **self._defaults))
 
 
 @lowering_registry.lower(math.isclose, types.Any, types.Any, types.Any, types.Any)

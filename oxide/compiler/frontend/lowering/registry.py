@@ -6,7 +6,7 @@ All of it is used under numba's global compiler lock, so plain module state is s
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -83,6 +83,24 @@ def note_first(message: str) -> None:
     """Records why typing is about to fail, unless there is a note already."""
     if not session.notes:
         note(message)
+
+
+def bound(names: Sequence[str], args: tuple[Any, ...], kws: Any, optional: int = 0) -> dict[str, Any] | None:
+    """Returns the types of a call's arguments by the names of its parameters, of which the last ``optional`` may be
+    missing. Returns None if the arguments do not fit the parameters."""
+    named = dict(kws or {})
+    given = dict(zip(names, args, strict=False)) | named
+    fits = set(names[: len(names) - optional]) <= set(given) <= set(names)
+    return given if fits and len(given) == len(args) + len(named) else None
+
+
+def parameters(*names: str, **defaults: Any) -> inspect.Signature:
+    """Returns the signature of a function with parameters that are given by position or by name."""
+    either = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    plain = [inspect.Parameter(name, either) for name in names]
+    return inspect.Signature(
+        [*plain, *(inspect.Parameter(name, either, default=value) for name, value in defaults.items())]
+    )
 
 
 def first_parameters(function: Any, count: int) -> inspect.Signature:

@@ -8,7 +8,6 @@ memory.
 
 from __future__ import annotations
 
-import inspect
 import itertools
 import math
 import operator
@@ -25,7 +24,7 @@ from oxide.compiler.ir.primitives import LEAST_ALIGNMENT
 from oxide.language.shared import DynamicSharedArray, LocalArray, SharedArray
 
 from .primitives import call_primitive
-from .registry import array_places, lowering_registry, note, note_first, session, typing_registry
+from .registry import array_places, bound, lowering_registry, note, note_first, parameters, session, typing_registry
 from .slices import axes_in_bounds, axis_sites, element_index, load_inside
 from .types import conversion_problem, display
 
@@ -60,7 +59,7 @@ class BlockArrayModel(core_models.PrimitiveModel):  # type: ignore[misc]
         super().__init__(manager, numba_type, manager.lookup(numba_type.dtype).get_data_type().as_pointer())
 
 
-def _static(declaration: Any, parameters: tuple[str, ...]) -> Any:
+def _static(declaration: Any, accepted: tuple[str, ...]) -> Any:
     name = declaration.__name__
 
     @typing_registry.register_global(declaration)
@@ -68,9 +67,9 @@ def _static(declaration: Any, parameters: tuple[str, ...]) -> Any:
         prefer_literal = True
 
         def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
-            given = dict(zip(parameters, args, strict=False)) | dict(kws or {})
-            if len(args) + len(kws or {}) != len(given) or not {"shape", "dtype"} <= set(given) <= set(parameters):
-                more = " and, if you like, an alignment" if "alignment" in parameters else ""
+            given = bound(accepted, args, kws, optional=len(accepted) - 2)
+            if given is None:
+                more = " and, if you like, an alignment" if "alignment" in accepted else ""
                 note(f"{name} takes a shape and a dtype{more}, as in {name}((16, 16), f32)")
                 return None
             shape, dtype = _shape(name, given["shape"]), _dtype(name, given["dtype"])
@@ -79,9 +78,9 @@ def _static(declaration: Any, parameters: tuple[str, ...]) -> Any:
             alignment = None
             if "alignment" in given and (alignment := _alignment(name, given["alignment"])) is None:
                 return None
-            names = parameters[: len(given)]
+            names = accepted[: len(given)]
             kind = BlockArrayType(name, shape, dtype, alignment)
-            return signature(kind, *(given[each] for each in names)).replace(pysig=_signature_of(names))
+            return signature(kind, *(given[each] for each in names)).replace(pysig=parameters(*names))
 
     @lowering_registry.lower(declaration, types.Any, types.Any)
     @lowering_registry.lower(declaration, types.Any, types.Any, types.Any)
@@ -126,11 +125,6 @@ def local_memory(context: Any, builder: Any, element: Any, count: int, alignment
             call_primitive(builder, ir.VoidType(), clearing.function_name(bits), (address, words))
     memory.align = alignment
     return memory
-
-
-def _signature_of(names: tuple[str, ...]) -> inspect.Signature:
-    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    return inspect.Signature([inspect.Parameter(name, kind) for name in names])
 
 
 _static(SharedArray, ("shape", "dtype", "alignment"))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-PREFIX = "oxide.tensor.barrier."
+_PREFIX = "oxide.tensor.barrier."
 
 
 def definitions(symbols: Collection[str]) -> str:
     """Returns the definitions for a kernel with these symbols; none if it has no barrier."""
-    return _BARRIERS if any(symbol.startswith(PREFIX) for symbol in symbols) else ""
+    return _BARRIERS if any(symbol.startswith(_PREFIX) for symbol in symbols) else ""
 
 
 # Shared addresses are 32-bit numbers in PTX's instructions.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-PREFIX = "oxide.tensor.mma."
+_PREFIX = "oxide.tensor.mma."
 
 _PTX_TYPES = {"i32": "s32", "i8": "s8", "f8e4m3": "e4m3", "f8e5m2": "e5m2"}
 """The names of those types that PTX names otherwise."""
@@ -22,11 +22,11 @@ _OPERANDS = {
 
 def definitions(symbols: Collection[str]) -> str:
     """Returns the definitions of the products among ``symbols``."""
-    return "\n".join(_product(symbol) for symbol in sorted(symbols) if symbol.startswith(PREFIX))
+    return "\n".join(_product(symbol) for symbol in sorted(symbols) if symbol.startswith(_PREFIX))
 
 
 def _product(symbol: str) -> str:
-    shape, _, a, b, c = symbol.removeprefix(PREFIX).split(".")
+    shape, _, a, b, c = symbol.removeprefix(_PREFIX).split(".")
     a_count, b_count, c_count = _OPERANDS[shape]
     if c == "f16":
         c_count //= 2

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-PREFIXES = ("oxide.tensor.wgmma", "oxide.tensor.registers.")
 _WGMMA = "oxide.tensor.wgmma."
 _WAIT = "oxide.tensor.wgmma_wait."
 _REGISTERS = "oxide.tensor.registers."

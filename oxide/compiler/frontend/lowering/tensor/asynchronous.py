@@ -14,6 +14,7 @@ from numba.cuda.typing.templates import AbstractTemplate, signature
 
 from oxide.compiler.frontend.lowering.primitives import call_primitive, site
 from oxide.compiler.frontend.lowering.registry import (
+    bound,
     first_parameters,
     lowering_registry,
     note,
@@ -45,8 +46,8 @@ class CopyAsync(AbstractTemplate):  # type: ignore[misc]
 
     def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
         names = ("array", "index", "source", "source_index", "count")
-        given = dict(zip(names, args, strict=False)) | dict(kws or {})
-        if len(args) + len(kws or {}) != 5 or set(given) != set(names):
+        given = bound(names, args, kws)
+        if given is None:
             note(f"tensor.copy_async takes {', '.join(names)}")
             return None
         array, source, count = given["array"], given["source"], given["count"]

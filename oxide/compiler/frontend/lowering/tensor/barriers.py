@@ -18,7 +18,7 @@ from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, sig
 from oxide.language.tensor.barriers import Barrier
 
 from ..primitives import call_primitive, site
-from ..registry import lowering_registry, note, typing_registry
+from ..registry import bound, lowering_registry, note, parameters, typing_registry
 from ..shared import static_memory
 from ..slices import element_index, in_bounds
 from ..types import display
@@ -54,8 +54,8 @@ class MakeBarrier(AbstractTemplate):  # type: ignore[misc]
     prefer_literal = True
 
     def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
-        given = dict(zip(("count", "arrivals"), args, strict=False)) | dict(kws or {})
-        if len(args) + len(kws or {}) != 2 or set(given) != {"count", "arrivals"}:
+        given = bound(("count", "arrivals"), args, kws)
+        if given is None:
             note("tensor.Barrier takes the number of barriers and that of a phase's arrivals, as in Barrier(4, 1)")
             return None
         for name, most in (("count", _MOST_BARRIERS), ("arrivals", _MOST_ARRIVALS)):
@@ -64,17 +64,11 @@ class MakeBarrier(AbstractTemplate):  # type: ignore[misc]
                 note(f"tensor.Barrier: {name} is a constant from 1 to {most}; it is {shown(kind)}")
                 return None
         found = signature(BarrierType(given["count"].literal_value), given["count"], given["arrivals"])
-        return found.replace(pysig=names_of("count", "arrivals"))
+        return found.replace(pysig=parameters("count", "arrivals"))
 
 
 def shown(kind: Any) -> str:
     return str(kind.literal_value) if isinstance(kind, types.Literal) else display(kind)
-
-
-def names_of(*names: str) -> Any:
-    import inspect
-
-    return inspect.Signature([inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names])
 
 
 @lowering_registry.lower(Barrier, types.Any, types.Any)
@@ -101,8 +95,8 @@ def _make_template(name: str) -> Any:
 
         def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
             names = ("index", *_METHODS[name])
-            given = dict(zip(names, args, strict=False)) | dict(kws or {})
-            if len(args) + len(kws or {}) != len(names) or set(given) != set(names):
+            given = bound(names, args, kws)
+            if given is None:
                 note(f"tensor.Barrier.{name} takes ({', '.join(names)})")
                 return None
             for each in names:
@@ -110,7 +104,7 @@ def _make_template(name: str) -> Any:
                     note(f"tensor.Barrier.{name}: {each} is an integer, not {display(given[each])}")
                     return None
             kinds = [types.unliteral(given["index"]), *[types.int32] * len(_METHODS[name])]
-            return signature(types.none, *kinds, recvr=self.this).replace(pysig=names_of(*names))
+            return signature(types.none, *kinds, recvr=self.this).replace(pysig=parameters(*names))
 
     return Method
 

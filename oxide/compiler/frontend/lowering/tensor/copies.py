@@ -15,7 +15,7 @@ from numba.cuda import types
 from numba.cuda.typing.templates import AbstractTemplate, signature
 
 from oxide.compiler.frontend.lowering.primitives import call_primitive, site
-from oxide.compiler.frontend.lowering.registry import first_parameters, lowering_registry, note, typing_registry
+from oxide.compiler.frontend.lowering.registry import bound, first_parameters, lowering_registry, note, typing_registry
 from oxide.compiler.frontend.lowering.shaped import ShapedSliceType
 from oxide.compiler.frontend.lowering.shared import check_value
 from oxide.compiler.frontend.lowering.types import display
@@ -43,8 +43,8 @@ def _typed(function: Any, problem: Callable[..., bool]) -> None:
         prefer_literal = True
 
         def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
-            given = dict(zip(names, args, strict=False)) | dict(kws or {})
-            if len(args) + len(kws or {}) != len(given) or not set(names[:3]) <= set(given) <= set(names):
+            given = bound(names, args, kws, optional=len(names) - 3)
+            if given is None:
                 note(f"tensor.{name} takes {', '.join(names[:3])}" + " and transposed" * (len(names) > 3))
                 return None
             fragment, array, index = (given[each] for each in ("fragment", "array", "index"))

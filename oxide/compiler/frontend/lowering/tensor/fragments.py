@@ -6,7 +6,6 @@ variables and in a device function's parameters. The primitives of ``mma`` take 
 
 from __future__ import annotations
 
-import inspect
 import operator
 from typing import Any
 
@@ -16,7 +15,14 @@ from numba.cuda.extending import core_models, register_model
 from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, signature
 
 from oxide.compiler.frontend.lowering.primitives import call_primitive, site
-from oxide.compiler.frontend.lowering.registry import lowering_registry, note, note_first, typing_registry
+from oxide.compiler.frontend.lowering.registry import (
+    bound,
+    lowering_registry,
+    note,
+    note_first,
+    parameters,
+    typing_registry,
+)
 from oxide.compiler.frontend.lowering.shared import check_value
 from oxide.compiler.frontend.lowering.slices import element_index, in_bounds, load_inside
 from oxide.compiler.frontend.lowering.types import NUMBA_TYPES, display
@@ -56,14 +62,16 @@ def _declared(declaration: Any) -> None:
         prefer_literal = True
 
         def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
-            given = dict(zip(("shape", "dtype"), args, strict=False)) | dict(kws or {})
-            if len(args) + len(kws or {}) != 2 or set(given) != {"shape", "dtype"}:
+            given = bound(("shape", "dtype"), args, kws)
+            if given is None:
                 note(f"{name} takes a shape and a dtype, as in {name}((16, 16), bf16)")
                 return None
             layout = _layout(name, given["shape"], given["dtype"])
             if layout is None:
                 return None
-            return signature(FragmentType(layout), given["shape"], given["dtype"]).replace(pysig=_TWO_PARAMETERS)
+            return signature(FragmentType(layout), given["shape"], given["dtype"]).replace(
+                pysig=parameters("shape", "dtype")
+            )
 
     @lowering_registry.lower(declaration, types.Any, types.Any)
     def lower_fragment(context: Any, builder: Any, sig: Any, args: Any) -> Any:
@@ -76,12 +84,6 @@ def _declared(declaration: Any) -> None:
         return builder.bitcast(memory, element.as_pointer())
 
 
-def _two_parameters() -> inspect.Signature:
-    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    return inspect.Signature([inspect.Parameter(name, kind) for name in ("shape", "dtype")])
-
-
-_TWO_PARAMETERS = _two_parameters()
 for _declaration in (FragmentA, FragmentB, Accumulator):
     _declared(_declaration)
 

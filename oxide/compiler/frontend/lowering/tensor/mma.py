@@ -13,7 +13,7 @@ from numba.cuda import types
 from numba.cuda.typing.templates import AbstractTemplate, signature
 
 from oxide.compiler.frontend.lowering.primitives import call_primitive, site
-from oxide.compiler.frontend.lowering.registry import lowering_registry, note, typing_registry
+from oxide.compiler.frontend.lowering.registry import bound, lowering_registry, note, typing_registry
 from oxide.compiler.frontend.lowering.types import OpenFloat, display
 from oxide.compiler.ir.half import TF32
 from oxide.compiler.source.fragments import PRODUCTS, Layout, instruction
@@ -27,8 +27,8 @@ _VOID = ir.VoidType()
 @typing_registry.register_global(mma)
 class Product(AbstractTemplate):  # type: ignore[misc]
     def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
-        given = dict(zip(("c", "a", "b"), args, strict=False)) | dict(kws or {})
-        if len(args) + len(kws or {}) != 3 or set(given) != {"c", "a", "b"}:
+        given = bound("cab", args, kws)
+        if given is None:
             note("tensor.mma takes an Accumulator, a FragmentA and a FragmentB, as in tensor.mma(c, a, b)")
             return None
         for name, kind in (("c", "Accumulator"), ("a", "FragmentA"), ("b", "FragmentB")):

@@ -18,13 +18,13 @@ from numba.cuda.typing.templates import AbstractTemplate, signature
 from oxide.language.tensor.tiles import SharedTiles, load_tile
 
 from ..primitives import call_primitive, site
-from ..registry import lowering_registry, note, proxy, typing_registry
+from ..registry import bound, lowering_registry, note, parameters, proxy, typing_registry
 from ..shaped import ShapedSliceType
 from ..shared import static_memory
 from ..slices import axes_in_bounds, axis_sites, element_index, in_bounds, load_inside
 from ..types import HalfType, display
 from ..vectors import aligned
-from .barriers import BarrierType, barrier_at, names_of, shown
+from .barriers import BarrierType, barrier_at, shown
 
 _BYTE_POINTER = ir.IntType(8).as_pointer()
 _WORD = ir.IntType(64)
@@ -67,8 +67,8 @@ class MakeTiles(AbstractTemplate):  # type: ignore[misc]
 
     def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
         names = ("count", "shape", "dtype")
-        given = dict(zip(names, args, strict=False)) | dict(kws or {})
-        if len(args) + len(kws or {}) != 3 or set(given) != set(names):
+        given = bound(names, args, kws)
+        if given is None:
             note("tensor.SharedTiles takes a count, a shape and a dtype, as in SharedTiles(4, (128, 64), bf16)")
             return None
         count, shape, dtype = (given[name] for name in names)
@@ -88,7 +88,7 @@ class MakeTiles(AbstractTemplate):  # type: ignore[misc]
             note(f"a row of tensor.SharedTiles has {ROW_BYTES} bytes, 64 elements of {display(element)}, not {columns}")
             return None
         found = signature(TilesType(number, rows, columns, element), count, shape, dtype)
-        return found.replace(pysig=names_of(*names))
+        return found.replace(pysig=parameters(*names))
 
 
 @lowering_registry.lower(SharedTiles, types.Any, types.Any, types.Any)
@@ -135,8 +135,8 @@ def swizzled(builder: Any, row: Any, column: Any) -> Any:
 class LoadTile(AbstractTemplate):  # type: ignore[misc]
     def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
         names = ("tiles", "number", "source", "index", "barrier", "at")
-        given = dict(zip(names, args, strict=False)) | dict(kws or {})
-        if len(args) + len(kws or {}) != len(names) or set(given) != set(names):
+        given = bound(names, args, kws)
+        if given is None:
             note(f"tensor.load_tile takes ({', '.join(names)})")
             return None
         tiles, source, index, barrier = (given[name] for name in ("tiles", "source", "index", "barrier"))
@@ -158,7 +158,7 @@ class LoadTile(AbstractTemplate):  # type: ignore[misc]
             note("tensor.load_tile: the index is a row and a column, and the numbers are integers")
             return None
         kinds = [tiles, given["number"], source, index, barrier, given["at"]]
-        return signature(types.none, *map(types.unliteral, kinds)).replace(pysig=names_of(*names))
+        return signature(types.none, *map(types.unliteral, kinds)).replace(pysig=parameters(*names))
 
 
 @lowering_registry.lower(load_tile, TilesType, types.Any, types.Any, types.Any, BarrierType, types.Any)

@@ -18,10 +18,10 @@ from numba.cuda.typing.templates import AbstractTemplate, signature
 from oxide.language.tensor.wgmma import decrease_registers, increase_registers, wait_wgmma, wgmma
 
 from ..primitives import call_primitive, site
-from ..registry import lowering_registry, note, typing_registry
+from ..registry import bound, lowering_registry, note, parameters, typing_registry
 from ..slices import element_index, in_bounds
 from ..types import display
-from .barriers import names_of, shown
+from .barriers import shown
 from .fragments import FragmentType
 from .tiles import ROW_BYTES, TilesType, tile_at
 
@@ -32,7 +32,7 @@ _VOID = ir.VoidType()
 _GROUP_ROWS = 64
 """The rows of a warpgroup's product."""
 _DEPTH = 16
-"""The products that one instruction adds to each element."""
+"""An instruction adds this many products to each element of the accumulator."""
 _MOST_COLUMNS = 256
 _PANEL = 64
 """The columns of a tile that holds an operand as rows of products."""
@@ -52,7 +52,8 @@ def _accumulator(name: str, kind: Any) -> int | None:
     return None
 
 
-_NAMES = ("accumulator", "a", "a_index", "b", "b_number", "a_transposed", "b_transposed")
+_NAMES = ("accumulator", "a", "a_index", "b", "b_number")
+_FLAGS = ("a_transposed", "b_transposed")
 
 
 @typing_registry.register_global(wgmma)
@@ -60,9 +61,9 @@ class Wgmma(AbstractTemplate):  # type: ignore[misc]
     prefer_literal = True
 
     def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
-        given = dict(zip(_NAMES, args, strict=False)) | dict(kws or {})
-        if len(args) + len(kws or {}) != len(given) or not set(_NAMES[:5]) <= set(given) <= set(_NAMES):
-            note(f"tensor.wgmma takes ({', '.join(_NAMES)}), the last two optional")
+        given = bound((*_NAMES, *_FLAGS), args, kws, optional=len(_FLAGS))
+        if given is None:
+            note(f"tensor.wgmma takes ({', '.join((*_NAMES, *_FLAGS))}), the last two optional")
             return None
         columns = _accumulator("wgmma", given["accumulator"])
         a, b = given["a"], given["b"]
@@ -72,7 +73,7 @@ class Wgmma(AbstractTemplate):  # type: ignore[misc]
             note(f"tensor.wgmma multiplies tensor.SharedTiles of one type, not {display(a)} and {display(b)}")
             return None
         flags = []
-        for name in _NAMES[5:]:
+        for name in _FLAGS:
             flag = given.get(name)
             if not (flag is None or isinstance(flag, types.Omitted | types.BooleanLiteral)):
                 note(f"tensor.wgmma: {name} is a constant, True or False")
@@ -88,15 +89,7 @@ class Wgmma(AbstractTemplate):  # type: ignore[misc]
             return None
         kinds = [given["accumulator"], a, types.unliteral(index), b, types.unliteral(given["b_number"])]
         kinds += [types.literal(flag) for flag in flags]
-        return signature(types.none, *kinds).replace(pysig=_signature())
-
-
-def _signature() -> Any:
-    import inspect
-
-    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    plain = [inspect.Parameter(name, kind) for name in _NAMES[:5]]
-    return inspect.Signature([*plain, *[inspect.Parameter(name, kind, default=False) for name in _NAMES[5:]]])
+        return signature(types.none, *kinds).replace(pysig=parameters(*_NAMES, **dict.fromkeys(_FLAGS, False)))
 
 
 def _fits(a: Any, b: Any, columns: int, a_transposed: bool, b_transposed: bool) -> bool:
@@ -152,9 +145,8 @@ class WaitWgmma(AbstractTemplate):  # type: ignore[misc]
     prefer_literal = True
 
     def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
-        names = ("accumulator", "pending")
-        given = dict(zip(names, args, strict=False)) | dict(kws or {})
-        if len(args) + len(kws or {}) != len(given) or "accumulator" not in given or not set(given) <= set(names):
+        given = bound(("accumulator", "pending"), args, kws, optional=1)
+        if given is None:
             note("tensor.wait_wgmma takes (accumulator, pending), the last optional")
             return None
         pending = given.get("pending", types.literal(0))
@@ -165,14 +157,7 @@ class WaitWgmma(AbstractTemplate):  # type: ignore[misc]
             return None
         if _accumulator("wait_wgmma", given["accumulator"]) is None:
             return None
-        return signature(types.none, given["accumulator"], pending).replace(pysig=_wait_signature())
-
-
-def _wait_signature() -> Any:
-    import inspect
-
-    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    return inspect.Signature([inspect.Parameter("accumulator", kind), inspect.Parameter("pending", kind, default=0)])
+        return signature(types.none, given["accumulator"], pending).replace(pysig=parameters("accumulator", pending=0))
 
 
 @lowering_registry.lower(wait_wgmma, FragmentType, types.Any)
@@ -198,7 +183,7 @@ def _registers(function: Any, how: str) -> None:
             if not 24 <= count <= 256 or count % 8:
                 note(f"tensor.{name} takes a constant, a multiple of 8 from 24 to 256")
                 return None
-            return signature(types.none, given[0]).replace(pysig=names_of("count"))
+            return signature(types.none, given[0]).replace(pysig=parameters("count"))
 
     @lowering_registry.lower(function, types.Any)
     def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
