@@ -23,4 +23,17 @@ __all__ = [
 
 def definitions(symbols: Collection[str]) -> str:
     """Returns the definitions of the primitives among ``symbols``."""
-    return "\n".join(topic.definitions(symbols) for topic in (mma, copies, barriers, tiles, wgmma))
+    texts = [topic.definitions(symbols) for topic in (mma, copies, barriers, tiles, wgmma)]
+    if any("@oxide.tensor.shared_address" in text for text in texts):
+        texts.insert(0, _SHARED_ADDRESS)
+    return "\n".join(texts)
+
+
+# Shared addresses are 32-bit numbers in PTX's instructions.
+_SHARED_ADDRESS = """
+define internal i32 @oxide.tensor.shared_address(ptr %address) alwaysinline {
+  %shared = addrspacecast ptr %address to ptr addrspace(3)
+  %number = ptrtoint ptr addrspace(3) %shared to i32
+  ret i32 %number
+}
+"""

@@ -12,16 +12,10 @@ def definitions(symbols: Collection[str]) -> str:
     return _BARRIERS if any(symbol.startswith(_PREFIX) for symbol in symbols) else ""
 
 
-# Shared addresses are 32-bit numbers in PTX's instructions.
 _BARRIERS = """
 declare i32 @llvm.nvvm.read.ptx.sreg.tid.x()
 declare i32 @llvm.nvvm.read.ptx.sreg.tid.y()
 declare i32 @llvm.nvvm.read.ptx.sreg.tid.z()
-define internal i32 @oxide.tensor.shared_address(ptr %address) alwaysinline {
-  %shared = addrspacecast ptr %address to ptr addrspace(3)
-  %number = ptrtoint ptr addrspace(3) %shared to i32
-  ret i32 %number
-}
 define void @oxide.tensor.barrier.init(ptr %context, ptr %memory, i32 %count, i32 %arrivals, i32 %site)
     alwaysinline convergent {
 entry:

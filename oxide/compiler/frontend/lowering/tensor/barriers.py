@@ -18,7 +18,7 @@ from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, sig
 from oxide.language.tensor.barriers import Barrier
 
 from ..primitives import call_primitive, site
-from ..registry import bound, lowering_registry, note, parameters, typing_registry
+from ..registry import bound, lowering_registry, note, note_first, parameters, typing_registry
 from ..shared import static_memory
 from ..slices import element_index, in_bounds
 from ..types import display
@@ -56,12 +56,14 @@ class MakeBarrier(AbstractTemplate):  # type: ignore[misc]
     def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
         given = bound(("count", "arrivals"), args, kws)
         if given is None:
-            note("tensor.Barrier takes the number of barriers and that of a phase's arrivals, as in Barrier(4, 1)")
+            note_first(
+                "tensor.Barrier takes the number of barriers and that of a phase's arrivals, as in Barrier(4, 1)"
+            )
             return None
         for name, most in (("count", _MOST_BARRIERS), ("arrivals", _MOST_ARRIVALS)):
             kind = given[name]
             if not isinstance(kind, types.IntegerLiteral) or not 1 <= kind.literal_value <= most:
-                note(f"tensor.Barrier: {name} is a constant from 1 to {most}; it is {shown(kind)}")
+                note_first(f"tensor.Barrier: {name} is a constant from 1 to {most}; it is {shown(kind)}")
                 return None
         found = signature(BarrierType(given["count"].literal_value), given["count"], given["arrivals"])
         return found.replace(pysig=parameters("count", "arrivals"))

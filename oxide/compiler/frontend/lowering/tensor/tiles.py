@@ -18,13 +18,13 @@ from numba.cuda.typing.templates import AbstractTemplate, signature
 from oxide.language.tensor.tiles import SharedTiles, load_tile
 
 from ..primitives import call_primitive, site
-from ..registry import bound, lowering_registry, note, parameters, proxy, typing_registry
+from ..registry import bound, lowering_registry, note, note_first, parameters, proxy, typing_registry
 from ..shaped import ShapedSliceType
 from ..shared import static_memory
 from ..slices import axes_in_bounds, axis_sites, element_index, in_bounds, load_inside
 from ..types import HalfType, display
 from ..vectors import aligned
-from .barriers import BarrierType, barrier_at, shown
+from .barriers import BarrierType, barrier_at
 
 _BYTE_POINTER = ir.IntType(8).as_pointer()
 _WORD = ir.IntType(64)
@@ -69,23 +69,25 @@ class MakeTiles(AbstractTemplate):  # type: ignore[misc]
         names = ("count", "shape", "dtype")
         given = bound(names, args, kws)
         if given is None:
-            note("tensor.SharedTiles takes a count, a shape and a dtype, as in SharedTiles(4, (128, 64), bf16)")
+            note_first("tensor.SharedTiles takes a count, a shape and a dtype, as in SharedTiles(4, (128, 64), bf16)")
             return None
         count, shape, dtype = (given[name] for name in names)
         sides = list(shape) if isinstance(shape, types.BaseTuple) else []
         if len(sides) != 2 or not all(isinstance(each, types.IntegerLiteral) for each in (count, *sides)):
-            note("tensor.SharedTiles: the count and the two sides of the shape are constants")
+            note_first("tensor.SharedTiles: the count and the two sides of the shape are constants")
             return None
         element = dtype.dtype if isinstance(dtype, types.NumberClass) else None
         if not isinstance(element, HalfType) or element.bitwidth != 16:
-            note(f"tensor.SharedTiles has elements of f16 or bf16, not {shown(dtype)}")
+            note_first(f"tensor.SharedTiles has elements of f16 or bf16, not {display(element or dtype)}")
             return None
         number, rows, columns = (each.literal_value for each in (count, *sides))
         if number < 1 or not 8 <= rows <= _MOST_ROWS or rows % 8:
-            note(f"tensor.SharedTiles has at least one tile, of 8 to {_MOST_ROWS} rows, a multiple of 8")
+            note_first(f"tensor.SharedTiles has at least one tile, of 8 to {_MOST_ROWS} rows, a multiple of 8")
             return None
         if columns * 16 != ROW_BYTES * 8:
-            note(f"a row of tensor.SharedTiles has {ROW_BYTES} bytes, 64 elements of {display(element)}, not {columns}")
+            note_first(
+                f"a row of tensor.SharedTiles has {ROW_BYTES} bytes, 64 elements of {display(element)}, not {columns}"
+            )
             return None
         found = signature(TilesType(number, rows, columns, element), count, shape, dtype)
         return found.replace(pysig=parameters(*names))

@@ -18,7 +18,7 @@ from numba.cuda.typing.templates import AbstractTemplate, signature
 from oxide.language.tensor.wgmma import decrease_registers, increase_registers, wait_wgmma, wgmma
 
 from ..primitives import call_primitive, site
-from ..registry import bound, lowering_registry, note, parameters, typing_registry
+from ..registry import bound, lowering_registry, note_first, parameters, typing_registry
 from ..slices import element_index, in_bounds
 from ..types import display
 from .barriers import shown
@@ -45,7 +45,7 @@ def _accumulator(name: str, kind: Any) -> int | None:
         layout = kind.layout
         if layout.rows == 16 and layout.dtype == "f32" and layout.columns <= _MOST_COLUMNS:
             return int(layout.columns)
-    note(
+    note_first(
         f"tensor.{name} takes an Accumulator((16, n), f32), the rows of one of the four warps, with n a multiple of 8 "
         f"up to {_MOST_COLUMNS}; it got {display(kind)}"
     )
@@ -63,27 +63,27 @@ class Wgmma(AbstractTemplate):  # type: ignore[misc]
     def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
         given = bound((*_NAMES, *_FLAGS), args, kws, optional=len(_FLAGS))
         if given is None:
-            note(f"tensor.wgmma takes ({', '.join((*_NAMES, *_FLAGS))}), the last two optional")
+            note_first(f"tensor.wgmma takes ({', '.join((*_NAMES, *_FLAGS))}), the last two optional")
             return None
         columns = _accumulator("wgmma", given["accumulator"])
         a, b = given["a"], given["b"]
         if columns is None:
             return None
         if not (isinstance(a, TilesType) and isinstance(b, TilesType) and a.dtype == b.dtype):
-            note(f"tensor.wgmma multiplies tensor.SharedTiles of one type, not {display(a)} and {display(b)}")
+            note_first(f"tensor.wgmma multiplies tensor.SharedTiles of one type, not {display(a)} and {display(b)}")
             return None
         flags = []
         for name in _FLAGS:
             flag = given.get(name)
             if not (flag is None or isinstance(flag, types.Omitted | types.BooleanLiteral)):
-                note(f"tensor.wgmma: {name} is a constant, True or False")
+                note_first(f"tensor.wgmma: {name} is a constant, True or False")
                 return None
             flags.append(isinstance(flag, types.BooleanLiteral) and bool(flag.literal_value))
         index = given["a_index"]
         parts = list(index) if isinstance(index, types.BaseTuple) else []
         integers = (*parts, given["b_number"])
         if len(parts) != 2 or not all(isinstance(types.unliteral(each), types.Integer) for each in integers):
-            note("tensor.wgmma: a_index is a tile's number and its first row, and b_number an integer")
+            note_first("tensor.wgmma: a_index is a tile's number and its first row, and b_number an integer")
             return None
         if not _fits(a, b, columns, *flags):
             return None
@@ -96,19 +96,21 @@ def _fits(a: Any, b: Any, columns: int, a_transposed: bool, b_transposed: bool) 
     """Returns whether the shapes of tiles fit each other and the accumulator. Notes why if not."""
     depth = a.rows if a_transposed else a.columns
     if (b.rows if b_transposed else b.columns) != depth or depth % _DEPTH:
-        note(
+        note_first(
             f"tensor.wgmma adds {depth} products of {a.name}, and {b.name} has "
             f"{b.rows if b_transposed else b.columns}; they are the same multiple of {_DEPTH}"
         )
         return False
     if not a_transposed and a.rows < _GROUP_ROWS:
-        note(f"tensor.wgmma multiplies {_GROUP_ROWS} rows, and {a.name} has tiles of {a.rows}")
+        note_first(f"tensor.wgmma multiplies {_GROUP_ROWS} rows, and {a.name} has tiles of {a.rows}")
         return False
     if b_transposed and columns > _PANEL and columns % _PANEL:
-        note(f"tensor.wgmma: with b_transposed the accumulator's columns, {columns}, are up to {_PANEL} or a multiple")
+        note_first(
+            f"tensor.wgmma: with b_transposed the accumulator's columns, {columns}, are up to {_PANEL} or a multiple"
+        )
         return False
     if not b_transposed and b.rows < columns:
-        note(f"tensor.wgmma: the accumulator has {columns} columns, and the tiles of {b.name} have {b.rows} rows")
+        note_first(f"tensor.wgmma: the accumulator has {columns} columns, and the tiles of {b.name} have {b.rows} rows")
         return False
     return True
 
@@ -147,13 +149,13 @@ class WaitWgmma(AbstractTemplate):  # type: ignore[misc]
     def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
         given = bound(("accumulator", "pending"), args, kws, optional=1)
         if given is None:
-            note("tensor.wait_wgmma takes (accumulator, pending), the last optional")
+            note_first("tensor.wait_wgmma takes (accumulator, pending), the last optional")
             return None
         pending = given.get("pending", types.literal(0))
         if isinstance(pending, types.Omitted):
             pending = types.literal(pending.value)
         if not isinstance(pending, types.IntegerLiteral) or not 0 <= pending.literal_value <= 7:
-            note(f"tensor.wait_wgmma: pending is a constant from 0 to 7; it is {shown(pending)}")
+            note_first(f"tensor.wait_wgmma: pending is a constant from 0 to 7; it is {shown(pending)}")
             return None
         if _accumulator("wait_wgmma", given["accumulator"]) is None:
             return None
@@ -181,7 +183,7 @@ def _registers(function: Any, how: str) -> None:
             given = [*args, *dict(kws or {}).values()]
             count = given[0].literal_value if len(given) == 1 and isinstance(given[0], types.IntegerLiteral) else 0
             if not 24 <= count <= 256 or count % 8:
-                note(f"tensor.{name} takes a constant, a multiple of 8 from 24 to 256")
+                note_first(f"tensor.{name} takes a constant, a multiple of 8 from 24 to 256")
                 return None
             return signature(types.none, given[0]).replace(pysig=parameters("count"))
 
