@@ -332,3 +332,26 @@ sys.modules["kept until the end"] = at_end
     )
     assert done.stdout == "written True\n", done.stdout + done.stderr
     assert not done.stderr
+
+
+def test_frames_that_form_a_circle_do_not_hang_a_warning() -> None:
+    """CPython has given such frames: the place is then the recorded frame's own."""
+
+    class Circle:
+        f_code = (lambda: None).__code__.replace(co_filename=str(PACKAGE / "inside.py"))
+        f_lineno = 7
+
+        def __init__(self) -> None:
+            self.f_globals: dict[str, Any] = {"__name__": "oxide.inside"}
+
+        @property
+        def f_back(self) -> Circle:
+            return self
+
+    class Dropped:
+        def _complaint(self) -> str:
+            return "never run"
+
+    with pytest.warns(RuntimeWarning, match="never run") as caught:
+        unrun._warn(Dropped(), Circle(), 7)  # type: ignore[arg-type]
+    assert (caught[0].filename, caught[0].lineno) == (str(PACKAGE / "inside.py"), 7)

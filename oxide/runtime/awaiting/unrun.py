@@ -91,11 +91,7 @@ def _warn(dropped: Unseen, frame: FrameType, line: int) -> None:
     message = dropped._complaint()
     if message is None:
         return
-    caller: FrameType | None = frame
-    while caller is not None and caller.f_code.co_filename.startswith(_PACKAGE):
-        caller = caller.f_back
-    if caller is None:
-        caller = frame
+    caller = _caller(frame)
     where = caller.f_globals
     try:
         warnings.warn_explicit(
@@ -108,6 +104,20 @@ def _warn(dropped: Unseen, frame: FrameType, line: int) -> None:
         )
     except Exception as error:  # warnings are errors: handled as for a coroutine that was never awaited
         _ignore(error, dropped)
+
+
+def _caller(frame: FrameType) -> FrameType:
+    """Returns the first frame outside of the package, starting at ``frame``, or ``frame`` itself if there is none."""
+    caller: FrameType | None = frame
+    # The bound is the most frames that a stack has. On CPython 3.11.7 the frames that were recorded while the garbage
+    # collector ran have been seen to form a circle, once in some thousand collections.
+    for _ in range(sys.getrecursionlimit()):
+        if caller is None or _PACKAGE is None or not caller.f_code.co_filename.startswith(_PACKAGE):
+            break
+        caller = caller.f_back
+    else:
+        caller = None
+    return frame if caller is None else caller
 
 
 def _ignore(error: Exception, dropped: Unseen) -> None:
