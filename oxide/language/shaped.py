@@ -36,6 +36,18 @@ class _Parameterized:
             return GenericAlias(cls, parameters)
 
 
+class _OneType:
+    """The base of slices without a layout. At run time it refuses any type arguments but the elements' type."""
+
+    if not TYPE_CHECKING:
+
+        def __class_getitem__(cls, parameters: Any) -> GenericAlias:
+            if isinstance(parameters, tuple):
+                elements = getattr(parameters[0], "__name__", "f32") if parameters else "f32"
+                raise TypeError(f"{cls.__name__} takes the elements' type alone: write {cls.__name__}[{elements}]")
+            return GenericAlias(cls, parameters)
+
+
 class _Reads(VectorReads[T, Index], Alignment):
     """The common base of read-only slices, for any number of axes."""
 
@@ -80,7 +92,7 @@ class UncheckedWrites(UncheckedReads[T, Index], VectorWrites[T, Index]):
 
 
 @final
-class Slice2(_Reads[T, tuple[int, int]]):
+class Slice2(_OneType, _Reads[T, tuple[int, int]]):
     """A read-only matrix in device memory, row-major: ``a[row, col]``.
 
     Takes a contiguous box of two axes. An index that is negative or past the end of its axis is a fault: the thread
@@ -119,7 +131,7 @@ class Slice2(_Reads[T, tuple[int, int]]):
 
 
 @final
-class Slice3(_Reads[T, tuple[int, int, int]]):
+class Slice3(_OneType, _Reads[T, tuple[int, int, int]]):
     """A read-only array of three axes: ``a[i, j, k]``, checked as a ``Slice2`` is."""
 
     def __init__(self) -> None:
@@ -241,7 +253,7 @@ class DisjointSlice3(_Parameterized, Alignment, Generic[T, Layout]):
 
 
 @final
-class AtomicSlice2(AtomicAccess[T]):
+class AtomicSlice2(_OneType, AtomicAccess[T]):
     """Elements of two axes that all threads may change, only through atomic methods whose index is a tuple:
     ``counts.fetch_add((row, col), 1)``. Each index is checked against its own axis."""
 
@@ -258,7 +270,7 @@ class AtomicSlice2(AtomicAccess[T]):
 
 
 @final
-class AtomicSlice3(AtomicAccess[T]):
+class AtomicSlice3(_OneType, AtomicAccess[T]):
     """Elements of three axes that all threads may change: ``counts.fetch_add((i, j, k), 1)``."""
 
     def __init__(self) -> None:

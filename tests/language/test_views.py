@@ -361,5 +361,6 @@ def test_what_a_view_cannot_be_made_of_is_a_compile_error() -> None:
     refused(zip_of_slices, r"zip_exact takes rows and columns, as a\.row\(i\) of a Slice2 or a MatrixView, not Slice")
     refused(
         over_an_integer,
-        r"a for loop in a kernel goes over range\(\.\.\.\), a view or zip_exact\(\.\.\.\), not over i64",
+        r"a for loop in a kernel goes over range\(\.\.\.\), a Slice, a view, enumerate, zip, reversed or "
+        r"zip_exact\(\.\.\.\), not over i64",
     )

@@ -28,8 +28,8 @@ _OF_TWO = frozenset({"atan2", "copysign", "fmod", "gcd", "hypot", "isclose", "lc
 _HOST_PACKAGES = ("oxide", "oxide_kernels")
 """Packages whose functions are host functions, except for those that kernels know."""
 
-LOOPS = "range(...), a view or zip_exact(...)"
-COUNTED = "write: for i in range(len(x)), and x[i]"
+LOOPS = "range(...), a Slice, a view, enumerate, zip, reversed or zip_exact(...)"
+ZIP_STRICT = "zip(..., strict=True) is not supported in kernels: zip_exact(a, b) goes over views of equal lengths"
 _LOOP = "a for loop over range(len(x))"
 
 NUMPY: dict[str, str] = {
@@ -185,6 +185,25 @@ def of_value(shown: str, value: Any, *, numba_style: bool = False, called: bool 
     if isinstance(value, list):
         advice = "make it a NumPy array, which is a constant in a kernel, or pass it as a parameter"
     return f"{shown} is a {type(value).__name__}, which kernels cannot use: {advice}"
+
+
+def counted(shown: str) -> str:
+    """Returns how to write a loop over an array that a loop cannot go over directly."""
+    return f"write: for i in range(len({shown})), and {shown}[i]"
+
+
+def of_loop(node: ast.expr, ndim: int | None = None) -> str:
+    """Returns the error for a loop over an expression; ``ndim`` is its number of axes if it is an array."""
+    problem = f"a for loop in a kernel goes over {LOOPS}"
+    if isinstance(node, ast.Tuple | ast.List):
+        items = ast.unparse(node).strip("()[]").rstrip(",")
+        return f"{problem}, not over a tuple; outside the kernel write numbers = np.array([{items}]), and loop over it"
+    shown = ast.unparse(node) if isinstance(node, ast.Name | ast.Attribute) else "x"
+    if ndim == 2:
+        return f"{problem}; over rows, write: for i in range({shown}.shape[0]), and {shown}[i, j]"
+    if ndim == 3:
+        return f"{problem}; over an axis, write: for i in range({shown}.shape[0]), and {shown}[i, j, k]"
+    return f"{problem}; over anything else, {counted(shown)}"
 
 
 def of_builtin(shown: str, name: str) -> str:

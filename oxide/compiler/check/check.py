@@ -34,7 +34,7 @@ from oxide.messages import written
 
 from . import advice
 from .assignment import unassigned_read
-from .constructs import PRINT_KEYWORDS, UNSUPPORTED
+from .constructs import PRINT_KEYWORDS, UNSUPPORTED, refused
 from .conveniences import plain
 from .numpy_functions import in_kernels
 from .vocabulary import is_dtype, is_numbas, is_of_the_language, is_usable, refusal
@@ -234,7 +234,7 @@ class _Body:
             self._visit_numba(node)
             return
         self._note_attribute(node)
-        problem = UNSUPPORTED.get(type(node))
+        problem = refused(node) or UNSUPPORTED.get(type(node))
         if problem is not None:
             raise self._error(node, problem)
         match node:
@@ -260,6 +260,7 @@ class _Body:
                 self._check_iterated(iterated)
             case ast.Attribute() | ast.Subscript():
                 self._check_element(node)
+                self._check_axes(node)
             case ast.Assign(targets=[ast.Tuple() as names], value=value):
                 fields = self._fields(value)
                 if fields is not None and len(names.elts) != len(fields.elements):
@@ -300,9 +301,14 @@ class _Body:
             local = self.assigned if self.is_kernel else {*self.assigned, *self.parameters}
             fine = isinstance(node, ast.Name) and node.id in local
         if not fine:
-            problem = f"a for loop in a kernel goes over {advice.LOOPS}; over anything else, {advice.COUNTED}"
             name = getattr(self._resolve(node.func), "__name__", "") if isinstance(node, ast.Call) else ""
-            raise self._error(node, advice.of_builtin(f"{name}(...)", name) if name in advice.BUILTINS else problem)
+            if name == "zip" and isinstance(node, ast.Call) and any(each.arg == "strict" for each in node.keywords):
+                raise self._error(node, advice.ZIP_STRICT)
+            if name in advice.BUILTINS:
+                raise self._error(node, advice.of_builtin(f"{name}(...)", name))
+            value = self.values.get(node.id) if isinstance(node, ast.Name) else None
+            parameter = value[1] if value is not None and isinstance(value[1], Parameter) else None
+            raise self._error(node, advice.of_loop(node, parameter and parameter.ndim))
 
     def _fields(self, node: ast.expr) -> Fields | None:
         """Returns the fields of a tuple parameter, and None for anything else."""
@@ -314,6 +320,20 @@ class _Body:
         problem = None if fields is None else fields.problem(node)
         if problem is not None:
             raise self._error(node, f"{ast.unparse(node)}: {problem}")
+
+    def _check_axes(self, node: ast.Attribute | ast.Subscript) -> None:
+        """Refuses ``a[i][j]`` of a slice of more axes, and names the ``a[i, j]`` to write."""
+        match node:
+            case ast.Subscript(value=ast.Subscript(value=ast.Name(id=name), slice=first), slice=second):
+                axes = [
+                    part for each in (first, second) for part in (each.elts if isinstance(each, ast.Tuple) else [each])
+                ]
+                value = self.values.get(name)
+                if value is not None and isinstance(value[1], Parameter) and value[1].ndim == len(axes):
+                    shown = ", ".join(map(ast.unparse, axes))
+                    raise self._error(
+                        node, f"{name} is a {value[1].annotation}, whose axes share one index: write {name}[{shown}]"
+                    )
 
     def _call(self, node: ast.Call) -> None:
         called = self._resolve(node.func)
@@ -398,8 +418,8 @@ class _Body:
             raise self._error(
                 node.args[0],
                 f"the width of thread.index_2d is {ast.unparse(node.args[0])}, which may differ between threads, and "
-                "two threads could then reach the same element; use a kernel parameter that is never assigned to, or "
-                "a constant",
+                "two threads could then reach the same element; use a kernel parameter that is never assigned to, a "
+                f"constant, or {self._width_of_matrix()} written in the call",
             )
         if self.uses.index_2d and self.uses.width != width:
             assert self.uses.width is not None
@@ -410,6 +430,13 @@ class _Body:
             )
         self.uses.index_2d = True
         self.uses.width = width
+
+    def _width_of_matrix(self) -> str:
+        """Returns how to write the width of the first ``DisjointSlice2`` parameter; without one, of any."""
+        known = ((name, value[1]) for name, value in self.values.items() if value is not None)
+        slices = ((name, each.annotation) for name, each in known if isinstance(each, Parameter))
+        found = next((name for name, annotation in slices if annotation.startswith("DisjointSlice2")), None)
+        return "c.shape[1] of a DisjointSlice2 c" if found is None else f"{found}.shape[1]"
 
     def _may_leave(self, node: ast.AST, what: str) -> None:
         """Records the first place at which a thread may end early, which is an error if the kernel syncs the grid."""

@@ -47,6 +47,30 @@ UNSUPPORTED: dict[type[ast.AST], str] = {
     ast.AnnAssign: "an annotation converts nothing inside a kernel: write x = f32(...) instead of x: f32 = ...",
 }
 
+_GUARD = "a guard after a case with as is not supported in kernels: write if and elif"
+
+
+def refused(node: ast.AST) -> str | None:
+    """Returns the error for a certain use of a construct if it can name more than ``UNSUPPORTED``, else None."""
+    match node:
+        case ast.Match(cases=cases) if any(case.guard is not None and _has_as(case.pattern) for case in cases):
+            return _GUARD
+        case ast.Subscript(value=array, slice=ast.Tuple(elts=[row, column])):
+            shown, instead = ast.unparse(array), ""
+            if isinstance(row, ast.Slice) and isinstance(column, ast.Slice):
+                instead = f"{shown}.tile(row, col, rows, cols) is a view of a part"
+            elif isinstance(column, ast.Slice):
+                instead = f"{shown}.row({ast.unparse(row)}) is a view of the row"
+            elif isinstance(row, ast.Slice):
+                instead = f"{shown}.col({ast.unparse(column)}) is a view of the column"
+            return f"{ast.unparse(node)} is not supported in kernels: {instead}" if instead else None
+    return None
+
+
+def _has_as(pattern: ast.pattern) -> bool:
+    return isinstance(pattern, ast.MatchAs) and pattern.pattern is not None
+
+
 PRINT_KEYWORDS = "print in a kernel takes no sep, end or file: a call is one line"
 
 

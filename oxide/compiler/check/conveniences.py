@@ -27,6 +27,7 @@ from oxide.compiler.signature.device_function import DeviceFunction
 from oxide.compiler.source.source import EMPTY, as_written, closure_values, parse_definition, trees
 from oxide.dropping import WeakTable
 from oxide.errors import CompileError
+from oxide.language.shaped import Slice2, Slice3
 from oxide.language.shared import DynamicSharedArray, LocalArray, SharedArray
 from oxide.language.slices import Slice
 
@@ -297,7 +298,8 @@ class _Rewriter(ast.NodeTransformer):
         loop = self.generic_visit(node)
         assert isinstance(loop, ast.For)
         is_call = isinstance(loop.iter, ast.Call) and self._builtin(loop.iter) in ("enumerate", "zip", "reversed")
-        if not (is_call or self._is_array(loop.iter)) or not all(map(self._is_builtin, ("range", "len", "min"))):
+        is_counted = is_call or self._is_array(loop.iter) or self._is_slice(loop.iter)
+        if not is_counted or not all(map(self._is_builtin, ("range", "len", "min"))):
             return loop
         before = len(self._before)
         sequence = self._sequence(loop.iter, loop.iter)
@@ -399,14 +401,34 @@ class _Rewriter(ast.NodeTransformer):
         a constant array. A kernel can loop over a view directly."""
         if not isinstance(node, ast.Name | ast.Attribute):
             return False
-        if isinstance(node, ast.Name) and node.id in self._parameters and node.id not in self._stored:
-            annotation = self._parameters[node.id].annotation
-            return isinstance(annotation, ast.Subscript) and self._resolve(annotation.value) is Slice
+        if isinstance(node, ast.Name) and self._is_parameter(node, (Slice,)):
+            return True
         if isinstance(node, ast.Name) and node.id in self._stored:
             made = (SharedArray, DynamicSharedArray, LocalArray)
             values = self._stored[node.id]
             return bool(values) and all(isinstance(v, ast.Call) and self._resolve(v.func) in made for v in values)
         return isinstance(self._resolve(node), np.ndarray)
+
+    def _is_slice(self, node: ast.expr) -> bool:
+        """Returns whether an expression is a ``Slice``: the ``flat`` of a parameter, or a local variable that is
+        only assigned a ``flat`` or a ``Slice`` parameter."""
+        if isinstance(node, ast.Attribute) and node.attr == "flat" and isinstance(node.value, ast.Name):
+            return self._is_parameter(node.value, (Slice2, Slice3))
+        if isinstance(node, ast.Name) and self._stored.get(node.id) and node.id not in self._parameters:
+            return all(self._is_named_slice(value) for value in self._stored[node.id])
+        return False
+
+    def _is_named_slice(self, node: ast.expr | None) -> bool:
+        if isinstance(node, ast.Name):
+            return self._is_parameter(node, (Slice,))
+        return node is not None and self._is_slice(node)
+
+    def _is_parameter(self, node: ast.Name, kinds: tuple[Any, ...]) -> bool:
+        """Returns whether a name is a parameter that is never assigned to and is annotated as one of the slices."""
+        if node.id not in self._parameters or node.id in self._stored:
+            return False
+        annotation = self._parameters[node.id].annotation
+        return isinstance(annotation, ast.Subscript) and self._resolve(annotation.value) in kinds
 
     # match
 
@@ -423,11 +445,15 @@ class _Rewriter(ast.NodeTransformer):
         otherwise: list[ast.stmt] = []
         for case in reversed(rewritten.cases):
             tested = _test(case.pattern, subject)
-            if tested is None or (case.guard is not None and _captures(case.pattern)):
+            is_name = isinstance(case.pattern, ast.MatchAs) and case.pattern.pattern is None
+            if tested is None or (case.guard is not None and _captures(case.pattern) and not is_name):
                 return rewritten
             (test,) = tested
             bound = [self._at(ast.Assign([self._named(name, case.pattern)], subject), case.pattern)
                      for name in _captures(case.pattern)]  # fmt: skip
+            if case.guard is not None and bound:  # Python binds the name before it evaluates the guard
+                otherwise = [*bound, self._at(ast.If(case.guard, case.body, otherwise), case.pattern)]
+                continue
             if case.guard is not None:
                 test = case.guard if test is None else self._at(ast.BoolOp(ast.And(), [test, case.guard]), case.guard)
             body = [*bound, *case.body]

@@ -202,6 +202,11 @@ def _allocation_problem(node: Node, numba_style: bool) -> str:
     return f"this would allocate, and a kernel allocates nothing: use {instead}"
 
 
+def _iterated(node: Node) -> str:
+    """Returns the name that a loop goes over as it is written, or the letter for any array."""
+    return node.iter.id if isinstance(node, ast.For) and isinstance(node.iter, ast.Name) else "x"
+
+
 def _problem(text: str, node: Node, numba_style: bool) -> str:
     """Returns the problem that numba's message describes. The first match is the outermost problem."""
     if match := _CONVERSION.search(text):
@@ -219,7 +224,7 @@ def _problem(text: str, node: Node, numba_style: bool) -> str:
         return f"{_shown(match['source'])} cannot become {_shown(match['target'])} here"
     if match := _ITERATED.search(text):
         shown, loops = _shown(match["type"]), "range(...)" if numba_style else advice.LOOPS
-        hint = "; write: for i in range(len(x)), and x[i]" if "Slice[" in shown and not numba_style else ""
+        hint = f"; {advice.counted(_iterated(node))}" if "Slice[" in shown and not numba_style else ""
         return f"a for loop in a kernel goes over {loops}, not over {shown}{hint}"
     if match := _NOT_CALLABLE.search(text):
         return f"{_shown(match['type'])} cannot be called"

@@ -481,6 +481,12 @@ class DeviceBox:
     def __array_function__(self, function: Any, types: object, args: object, options: object) -> NoReturn:
         raise self._no_host_array(f"np.{function.__name__}")
 
+    def __bool__(self) -> NoReturn:
+        raise TypeError(f"{self!r} is neither true nor false: copy it with d2h(box).sync(), or compare it with None")
+
+    def __contains__(self, item: object) -> NoReturn:
+        raise TypeError(f"{self!r} is not searched for an item: copy it with d2h(box).sync(), and search the array")
+
     def _no_host_array(self, what: str) -> TypeError:
         here = ", and box.host_view() is an array on its memory" if self.device.kind == "cpu" else ""
         return TypeError(f"{what} takes host arrays, not {self!r}; d2h(box) copies it to the host{here}")

@@ -357,6 +357,8 @@ def memcpy(
     if isinstance(src, np.ndarray):
         source = src if type(src) is np.ndarray else _host_array(src, "memcpy")
     else:
+        if not isinstance(src, DeviceBox | Arc):
+            raise TypeError(f"memcpy copies from a DeviceBox or a NumPy array, not from {type(src).__name__}")
         source = require_box(src, "memcpy")
     if destination.dtype != source.dtype:
         raise TypeError(f"memcpy: dst is {destination.dtype}, src is {source.dtype}")
@@ -382,6 +384,8 @@ def require_box(thing: object, what: str) -> DeviceBox:
         return box
     hint = "; h2d copies a host array to the device" if isinstance(box, np.ndarray) else ""
     hint = hint or ("; pick one with first(), last() or unzip()" if isinstance(box, tuple) else "")
+    if isinstance(box, int | float | complex | np.generic):
+        hint = "; a launch yields all its arguments: take the box's with first() or unzip()"
     raise TypeError(f"{what} takes a DeviceBox, not {type(box).__name__}{hint}")
 
 

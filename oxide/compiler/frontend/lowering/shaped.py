@@ -198,7 +198,8 @@ def check_indices(kind: ShapedSliceType, index: Any) -> bool:
         note(f"{name}[…] takes an integer for each axis, not a ThreadIndex")
         return False
     if len(parts) != kind.ndim:
-        note(f"{name} is a {kind.shown}, which has {kind.ndim} axes, and the index {len(parts)}")
+        axes = ", ".join("ijk"[: kind.ndim])
+        note(f"{name} is a {kind.shown}, which has {kind.ndim} axes, and the index {len(parts)}: write {name}[{axes}]")
         return False
     for part in parts:
         if not isinstance(types.unliteral(part), types.Integer):

@@ -273,6 +273,8 @@ def _shape(name: str, given: Any) -> tuple[int, ...] | None:
 
 
 def _dtype(name: str, given: Any) -> Any:
+    if isinstance(given, types.Function) and given.typing_key is bool:
+        return types.boolean  # bool_ is the class bool in a kernel
     if not isinstance(given, types.NumberClass):
         note(f"the dtype of {name} is one of oxide's scalar types, as f32; it is {display(given)}")
         return None

@@ -131,7 +131,10 @@ class SliceGetItem(AbstractTemplate):  # type: ignore[misc]
             return None
         if isinstance(index, types.BaseTuple):
             name = kind.parameter
-            note(f"{name} has one axis; for a matrix write {name}[row * width + column], or use MatrixView")
+            note(
+                f"{name} has one axis: declare a matrix as Slice{len(index)}[{display(kind.dtype)}], or write "
+                f"{name}[row * width + column]"
+            )
             return None
         if not isinstance(index, types.Integer):
             note(
