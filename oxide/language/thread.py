@@ -89,10 +89,10 @@ def index_2d_col() -> int:
 
 
 def sync_threads() -> None:
-    """Waits until every thread of the block has reached this call. Their earlier writes are then visible to all of
-    them.
+    """Waits until every thread of the block that has not returned has reached this call. Their earlier writes are then
+    visible to all of them.
 
-    Every thread that has not returned must reach the same call. Threads that wait at different barriers are a
+    All of these threads must reach the same call. Threads that wait at different barriers are a
     ``BarrierError`` on the CPU device, and undefined on a GPU, as with CUDA's ``__syncthreads``. A barrier in a branch
     is no error if the other threads return before another barrier.
     """
