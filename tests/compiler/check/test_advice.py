@@ -38,9 +38,9 @@ KNOWN: dict[str, Any] = {
     "Array": arrays.Array,
 }
 # What stands for a name of the reader's own: "." after it is not looked up.
-THEIRS = {"x", "y", "a", "b", "e", "element", "c_elem", "index", "Shape", "helper", "i"}
+THEIRS = {"x", "y", "a", "b", "c", "e", "element", "c_elem", "index", "Shape", "helper", "i"}
 # An attribute of a slice and of what get_mut gives.
-METHODS = {"get_mut", "fetch_add", "value", "get", "scatter"}
+METHODS = {"get_mut", "fetch_add", "value", "get", "scatter", "shape"}
 # Words of prose, and names of the kernels in the snapshots, that a parenthesis follows.
 PROSE = {"scalar", "into", "copy", "add", "fsum", "fill", "tile", "forall", "popc", "index_ld"}
 
