@@ -214,6 +214,37 @@ def test_a_variable_of_several_types_is_read_in_the_type_that_they_have_in_commo
 
 
 @kernel(block=1)
+def conditional(n: i64, m: u8, v: f64, w: f32, y: DisjointSlice2[f64]):
+    if thread.index_1d().get() == 0:
+        y.scatter[0, 0] = i64(n if n > 3 else v) - n
+        y.scatter[0, 1] = i64(n or v) - n
+        y.scatter[0, 2] = i64(m and n or w) - n
+        y.scatter[0, 3] = i64((n if m else w) if n else (m if n > 7 else v)) - n
+        number = n
+        y.scatter[0, 4] = i64(number if v < 100 else v) - n
+        if v > 100:
+            number = v
+        y.scatter[0, 5] = i64(number) - n
+        y.scatter[0, 6] = (m or w) * 3 + (n if m else 2.5)
+        print(n if n > 3 else v, m or w, n and v, number if m else n)
+
+
+@pytest.mark.parametrize("n", [2**53 + 1, 0])
+@pytest.mark.parametrize("m", [200, 0])
+@pytest.mark.parametrize("v", [1.5, 150.5])
+def test_the_branches_of_a_conditional_expression_have_one_type(
+    n: int, m: int, v: float, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def arguments() -> tuple[Any, ...]:
+        return n, m, v, 0.3, zeros((1, 7), f64)
+
+    compiled, interpreted = both(conditional[1, 1], arguments)
+    assert compiled == interpreted
+    first, second = capfd.readouterr().out.splitlines()
+    assert first == second
+
+
+@kernel(block=1)
 def views_of_unsigned_numbers(stride: u64, count: u64, x: Slice[f32], y: DisjointSlice[f32]):
     element = y.get_mut(thread.index_1d())
     if element is not None:

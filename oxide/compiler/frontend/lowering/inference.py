@@ -72,6 +72,17 @@ class _Interpreter(numba_compiler.CUDABytecodeInterpreter):  # type: ignore[misc
             }
         return super().store(value, name, redefine)
 
+    def _remove_unused_temporaries(self) -> None:
+        """Does what numba's method does, but keeps the values that blocks pass on if the session keeps types.
+
+        So a conditional expression joins the reads of variables, which have a place each, and not the variables.
+        """
+        if session.typings is not None:
+            for name in self.dfainfo.outgoing_phis.values():
+                self.assigner.dest_to_src.pop(name, None)
+                self.assigner.unused_dests.discard(name)
+        super()._remove_unused_temporaries()
+
     def _dispatch(self, inst: Any, kws: Any) -> Any:
         number = (inst.offset - bytecode._FIXED_OFFSET) // 2  # one position for every two bytes
         line, end_line, column, end_column = (

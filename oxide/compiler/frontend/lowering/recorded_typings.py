@@ -103,6 +103,8 @@ class _Keeper:
         """The constant or outside object that each of numba's temporaries holds, by name."""
         self.into: dict[str, str] = {}
         """The target of the phi that reads each variable, by the variable's name."""
+        self.order: dict[str, int] = {}
+        """The positions of the phis in the function, by the names of their targets."""
 
     def keep(self) -> None:
         typed = self.typed
@@ -113,13 +115,16 @@ class _Keeper:
             self._reads(statement)
             if isinstance(statement, numba_ir.Assign):
                 self._assignment(statement)
-        for statement in statements:
+        for position, statement in enumerate(statements):
             if isinstance(statement, numba_ir.Assign) and _is_phi(statement.value):
+                self.order[statement.target.name] = position
                 for each in statement.value.incoming_values:
                     self.into[each.name] = statement.target.name
-        for statement in statements:
-            if isinstance(statement, numba_ir.Assign) and statement.target.name.startswith("$phi"):
-                self._join(statement)
+        joins = [s for s in statements if isinstance(s, numba_ir.Assign) and s.target.name.startswith("$phi")]
+        last = [(self._last_phi(statement.target.name), statement) for statement in joins]
+        # In `a and b or c` the value of b is tested before it is joined with c, so the last phi has the type.
+        for name, statement in sorted(last, key=lambda each: self.order.get(each[0], -1)):
+            self._join(name, statement.value)
 
     def _reads(self, statement: Any) -> None:
         read = statement.value if isinstance(statement, numba_ir.Assign) else statement
@@ -206,16 +211,17 @@ class _Keeper:
             call.made = ArrayElements((layout.rows, layout.columns), layout.dtype, made.shown)
         self.typed.calls.setdefault(number, call)
 
-    def _join(self, statement: Any) -> None:
-        value = statement.value
-        if isinstance(value, numba_ir.Var) and value.name in self.places:
-            name, seen = statement.target.name, set[str]()
-            while name in self.into and name not in seen:
-                seen.add(name)
-                name = self.into[name]
-            kind = name_of(self.typemap[name])
-            if kind:
-                self.typed.joined[self.places[value.name]] = kind
+    def _last_phi(self, name: str) -> str:
+        """Returns the target of the last phi that a phi's variable reaches."""
+        seen = set[str]()
+        while name in self.into and name not in seen:
+            seen.add(name)
+            name = self.into[name]
+        return name
+
+    def _join(self, name: str, value: Any) -> None:
+        if isinstance(value, numba_ir.Var) and value.name in self.places and (kind := name_of(self.typemap[name])):
+            self.typed.joined[self.places[value.name]] = kind
 
 
 def _is_phi(value: Any) -> bool:
