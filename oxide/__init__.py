@@ -23,6 +23,7 @@ from oxide.errors import (
     OperationCancelledError,
     OrderingError,
     OutOfMemoryError,
+    Overloaded,
     OxideError,
     SanitizerError,
 )
@@ -164,6 +165,7 @@ __all__ = [
     "OperationCancelledError",
     "OrderingError",
     "OutOfMemoryError",
+    "Overloaded",
     "OxideError",
     "Ref",
     "RowMajorTiles",

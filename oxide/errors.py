@@ -33,7 +33,16 @@ class NoEventLoopError(OxideError, RuntimeError):
 
 
 class OperationCancelledError(OxideError):
-    """Raised to a task that awaits the handle of a spawned operation that was cancelled with its nursery."""
+    """Raised to a task that awaits the handle of a spawned operation that was cancelled with its nursery, or the answer
+    of a ``Batcher`` whose block ended by an exception or a cancellation."""
+
+
+class Overloaded(OxideError):
+    """Raised by a ``Batcher`` whose queue is full. Nothing was queued: a client may try again later."""
+
+
+class BatcherClosedError(OxideError, RuntimeError):
+    """Raised by a ``Batcher`` that is called before or after its ``async with`` block."""
 
 
 class OrderingError(OxideError):

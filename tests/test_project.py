@@ -24,6 +24,7 @@ MAY_IMPORT = {
         *(f"oxide.driver.{name}" for name in ("base", "layout", "object", "records", "sanitizing")),
     },
     "oxide.runtime": {"oxide.compiler", "oxide.language", "oxide.driver"},
+    "oxide.serving": {"oxide.runtime"},
 }
 FOR_EVERYBODY = {f"oxide.{name}" for name in ("disk", "dropping", "errors", "host_arrays", "messages", "native")}
 # The parts of two packages, each of which may import those before it, types included; what is in none may import all.

@@ -103,7 +103,7 @@ def _warn(dropped: Unseen, frame: FrameType, line: int) -> None:
             where.setdefault("__warningregistry__", {}),
         )
     except Exception as error:  # warnings are errors: handled as for a coroutine that was never awaited
-        _ignore(error, dropped)
+        report_ignored(error, dropped)
 
 
 def _caller(frame: FrameType) -> FrameType:
@@ -120,15 +120,15 @@ def _caller(frame: FrameType) -> FrameType:
     return frame if caller is None else caller
 
 
-def _ignore(error: Exception, dropped: Unseen) -> None:
+def report_ignored(error: Exception, source: object) -> None:
     """Reports an error as Python does for a finaliser. Python's own hook accepts only arguments that Python made."""
     hook: Any = sys.unraisablehook
     if hook is sys.__unraisablehook__:
-        print(f"Exception ignored in: {dropped!r}", file=sys.stderr)
+        print(f"Exception ignored in: {source!r}", file=sys.stderr)
         traceback.print_exception(error)
     else:
         trace = error.__traceback__
-        hook(SimpleNamespace(exc_type=type(error), exc_value=error, exc_traceback=trace, err_msg=None, object=dropped))
+        hook(SimpleNamespace(exc_type=type(error), exc_value=error, exc_traceback=trace, err_msg=None, object=source))
 
 
 @atexit.register

@@ -9,7 +9,7 @@ to be built first, and building a launch runs the front end on the loop's thread
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias, final
+from typing import Any, Final, Protocol, TypeAlias, final
 
 from oxide.compiler.kernel import Kernel
 from oxide.compiler.specialization import Specialization
@@ -25,14 +25,24 @@ from oxide.runtime.operations.operation import DeviceOperation
 Preparable: TypeAlias = "Kernel | Specialization | DeviceOperation[Any]"
 
 
-async def prepare(*things: Given[Preparable | Callable[[], Preparable]]) -> None:
+class Preparing(Protocol):
+    """An object that prepares itself, such as a ``Batcher`` with ``Buckets``."""
+
+    def prepare_in_thread(self) -> None:
+        """Compiles and captures. Called in a thread."""
+
+
+_PREPARES_ITSELF: Final = "prepare_in_thread"
+
+
+async def prepare(*things: Given[Preparable | Preparing | Callable[[], Preparable]]) -> None:
     """Compiles and captures ahead of time, off the loop: a service awaits it before it begins to serve.
 
-    Each of ``things`` is a kernel, an operation, ``kernel.specialize(…)`` of a generic kernel, or a function without
-    arguments that returns one of these and is called in the thread. Building a launch compiles too, so
-    ``prepare(lambda: relu(h2d(x), zeros(n)))`` keeps that off the loop. An operation is not run, and may be run
-    afterwards. Its functions of ``and_then`` and ``map`` are called one extra time, as by ``graph()``. Sources of its
-    ``shared`` operations are run.
+    Each of ``things`` is a kernel, an operation, ``kernel.specialize(…)`` of a generic kernel, a ``Batcher`` of
+    ``Buckets``, or a function without arguments that returns one of the first three and is called in the thread.
+    Building a launch compiles too, so ``prepare(lambda: relu(h2d(x), zeros(n)))`` keeps that off the loop. An operation
+    is not run, and may be run afterwards. Its functions of ``and_then`` and ``map`` are called one extra time, as by
+    ``graph()``. Sources of its ``shared`` operations are run.
 
     Always a checkpoint. The first error, such as a ``CompileError``, ends it and is raised, with a note that names the
     kernel or the operation. Raises ``GraphError`` for an operation that cannot be captured, ``ArgumentError`` for
@@ -44,7 +54,7 @@ async def prepare(*things: Given[Preparable | Callable[[], Preparable]]) -> None
     for thing in things:
         if isinstance(thing, DeviceOperation):
             thing.consume()
-        elif not callable(thing) and not isinstance(thing, Specialization):
+        elif not callable(thing) and not isinstance(thing, Specialization) and not hasattr(thing, _PREPARES_ITSELF):
             raise TypeError(
                 f"oxide.prepare takes kernels, operations, or functions that return one, not {type(thing).__name__}"
             )
@@ -63,6 +73,9 @@ class _Preparation:
     def run(self) -> None:
         for thing in self._things:
             made = thing
+            if hasattr(thing, _PREPARES_ITSELF):
+                thing.prepare_in_thread()
+                continue
             if not isinstance(made, (Kernel, Specialization, DeviceOperation)):
                 made = made()
             try:

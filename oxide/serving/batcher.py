@@ -1,0 +1,521 @@
+"""Batcher: requests of concurrent tasks, made into batches, each of which is run as one operation.
+
+A call queues its request and sleeps. A batch begins as soon as it is full, or its first request has waited
+``max_wait``, if fewer than ``max_in_flight`` batches are in flight. A task runs each batch and wakes the callers. There
+is no task that dispatches: ``_pump`` starts batches, and is called whenever one may begin, that is at a new request, at
+the end of a batch, and by a timer.
+
+Invariants. *A request is in exactly one place*: the queue, one batch, or nowhere, if it has its outcome or its caller
+has left. *If a batch may begin, it has begun; if only time is missing, a timer runs*: ``_pump`` ends in this state, and
+follows every change.
+
+The idea of waiting briefly for a batch is Clipper's (Crankshaw et al., NSDI 2017) and the Triton Inference Server's.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from numbers import Real
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, final
+
+from oxide.errors import (
+    BatcherClosedError,
+    DeviceLostError,
+    OperationCancelledError,
+    OutOfMemoryError,
+    Overloaded,
+)
+from oxide.messages import written
+from oxide.runtime.awaiting.unrun import report_ignored
+from oxide.runtime.device.memory import DeviceBox
+from oxide.runtime.loop.event_loops import Sleeper, current_loop
+from oxide.runtime.operations.operation import DeviceOperation
+from oxide.runtime.submission.submission import ExecutionContext
+from oxide.serving.buckets import Buckets
+from oxide.serving.metrics import BatcherStatistics, Measures
+from oxide.serving.request_queue import Pending, RequestQueue, State
+from oxide.serving.task_groups import TaskGroup, task_group
+
+if TYPE_CHECKING:
+    from oxide.runtime.device.policy import SchedulingPolicy
+    from oxide.runtime.device.stream import Event
+
+Request = TypeVar("Request")
+Result = TypeVar("Result")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class BatchReport:
+    """A run of a batch, as ``on_batch`` gets it. Times are in seconds.
+
+    ``size`` and ``cost`` are those of the requests that were run. ``waited`` is the longest time that one of them
+    waited for this run. ``seconds`` is the time from the submission to the result, ``device_seconds`` the time on the
+    stream, None if the run failed. ``error`` is the run's error, or None.
+    """
+
+    size: int
+    cost: float
+    waited: float
+    seconds: float
+    device_seconds: float | None
+    error: Exception | None
+
+
+@final
+class Batcher(Generic[Request, Result]):
+    """Makes batches of requests: ``async with Batcher(run) as batcher: result = await batcher(request)``.
+
+    ``run(requests)`` gets a list and returns an operation that yields a result for each request, in order: a list, a
+    tuple, or an array whose rows are the results. A result that is an exception is raised to its caller. ``run`` may
+    also be ``Buckets``, which run each batch by a captured graph. A request may be run more than once, see below.
+
+    - ``max_batch``: the most requests of a batch. ``cost(request)`` and ``max_cost`` also bound the sum of the costs.
+    - ``max_wait``: the seconds that a request waits for others before its batch begins without them.
+    - ``max_queue``: the most requests that wait for a batch. ``when_full`` is ``"raise"`` (a further call raises
+      ``Overloaded``) or ``"wait"`` (it waits for room).
+    - ``max_in_flight``: the most batches that are run at a time.
+    - ``policy`` picks the stream of each batch; by default the runtime's policy.
+    - ``on_batch(report)`` is called after each run. Its exceptions go to ``sys.unraisablehook``.
+    - ``name`` labels the metrics.
+
+    If the run of a batch raises an error, each half of the batch is run again, and so on: only requests that fail alone
+    get the error. If the device has no memory for a batch, it waits for the other batches to end, and is halved if
+    there is none. The error of a lost device, of ``Buckets`` or of a wrong number of results is raised to all.
+
+    If a caller is cancelled, its request is removed from the queue. If its batch has begun, the other requests are
+    unaffected; if no caller is left, the batch's await is cancelled, and work that the device has not begun is dropped.
+
+    The end of the ``async with`` block waits until every accepted request has its outcome; batches then begin without
+    waiting ``max_wait``. If the block ends with an exception or a cancellation, the requests get an
+    ``OperationCancelledError``. Calls outside the block raise ``BatcherClosedError``.
+
+    Runs under trio and asyncio. Raises ``TypeError`` and ``ValueError`` for wrong arguments, and at the block's begin
+    ``NoEventLoopError`` outside of an event loop.
+    """
+
+    def __init__(
+        self,
+        run: Callable[[list[Request]], DeviceOperation[Sequence[Result]]] | Buckets[Request, Result],
+        *,
+        max_batch: int = 64,
+        max_wait: float = 0.002,
+        max_queue: int = 1024,
+        when_full: Literal["raise", "wait"] = "raise",
+        cost: Callable[[Request], float] | None = None,
+        max_cost: float | None = None,
+        max_in_flight: int = 2,
+        policy: SchedulingPolicy | None = None,
+        on_batch: Callable[[BatchReport], object] | None = None,
+        name: str = "batcher",
+    ) -> None:
+        self._buckets = run if isinstance(run, Buckets) else None
+        if self._buckets is None and not callable(run):
+            raise TypeError(f"a Batcher takes a function of a list of requests, or Buckets, not {type(run).__name__}")
+        self._function: Any = run
+        for label, count in (("max_batch", max_batch), ("max_queue", max_queue), ("max_in_flight", max_in_flight)):
+            if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+                raise ValueError(f"Batcher({label}={written(count)}): it must be an integer of 1 or more")
+        _require_number("max_wait", max_wait, 0.0)
+        if when_full not in ("raise", "wait"):
+            raise ValueError(f'Batcher(when_full={written(when_full)}): it must be "raise" or "wait"')
+        if (cost is None) != (max_cost is None):
+            raise ValueError("Batcher takes cost and max_cost together: the cost of a request, and a batch's most")
+        if cost is not None and not callable(cost):
+            raise TypeError(f"Batcher(cost=…) takes a function of a request, not {type(cost).__name__}")
+        if max_cost is not None:
+            _require_number("max_cost", max_cost, 0.0)
+        if policy is not None and not hasattr(policy, "next_stream"):
+            raise TypeError(
+                f"Batcher(policy=…) takes a policy with a method next_stream(device), not {type(policy).__name__}"
+            )
+        if on_batch is not None and not callable(on_batch):
+            raise TypeError(f"Batcher(on_batch=…) takes a function of a report, not {type(on_batch).__name__}")
+        self._max_wait = float(max_wait)
+        self._max_queue = max_queue
+        self._raises_when_full = when_full == "raise"
+        self._cost = cost
+        self._max_cost = math.inf if max_cost is None else float(max_cost)
+        self._max_in_flight = max_in_flight
+        self._policy = policy
+        self._on_batch = on_batch
+        self._name = name
+        self._queue: RequestQueue[Request, Result] = RequestQueue(max_batch, self._max_cost)
+        self._measures = Measures(max_batch)
+        self._tasks: TaskGroup | None = None
+        self._is_open = False
+        self._batches: set[Batch[Request, Result]] = set()  # in flight
+        self._cancels_timer: Callable[[], None] | None = None
+        self._short_of_memory: list[Sleeper] = []  # the batches that wait for another to end
+
+    # The block
+
+    async def __aenter__(self) -> Batcher[Request, Result]:
+        if self._tasks is not None:
+            raise RuntimeError("a Batcher's block is entered once: make another Batcher")
+        self._tasks = task_group()
+        await self._tasks.open()
+        self._is_open = True
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        tasks = self._tasks
+        assert tasks is not None
+        self._is_open = False
+        if error is not None:
+            self._give_up()
+            tasks.cancel()
+        else:
+            if self._cancels_timer is not None:
+                self._cancels_timer()
+            self._pump()
+        try:
+            await tasks.close()
+        finally:
+            self._give_up()
+
+    def _give_up(self) -> None:
+        """Ends the requests in the queue. The tasks of the batches in flight end theirs."""
+        while self._queue:
+            for pending in self._queue.take():
+                self._fail(pending, _given_up())
+
+    # Calls
+
+    async def __call__(self, request: Request, *, priority: int = 0, timeout: float | None = None) -> Result:
+        """Returns the result of ``request``. Always a checkpoint, unless it raises at once.
+
+        Requests of a higher ``priority`` come into a batch before those of a lower one. ``timeout`` is the most seconds
+        to wait: then the request is dropped as if its caller were cancelled, and ``TimeoutError`` is raised.
+
+        Raises ``Overloaded`` if the queue is full, ``BatcherClosedError`` outside the ``async with`` block,
+        ``ValueError`` for a request that costs more than ``max_cost``, ``RuntimeError`` in another event loop than the
+        block's, and the error of the request.
+        """
+        tasks = self._tasks
+        if tasks is None:
+            raise BatcherClosedError("the batcher has not begun: call it inside `async with Batcher(…) as batcher:`")
+        if not tasks.is_running_here():
+            raise RuntimeError("the batcher was called outside the event loop in which its block was entered")
+        if not isinstance(priority, int):
+            raise TypeError(f"a request's priority is an integer, not {type(priority).__name__}")
+        if timeout is None:
+            return await self._ask(request, priority, math.inf)
+        if isinstance(timeout, bool) or not isinstance(timeout, Real) or not timeout >= 0:
+            raise ValueError(f"a request's timeout is a number of seconds of 0 or more, not {written(timeout)}")
+        return await tasks.within(float(timeout), self._ask(request, priority, tasks.now() + float(timeout)))
+
+    async def _ask(self, request: Request, priority: int, deadline: float) -> Result:
+        loop = current_loop()
+        await loop.checkpoint_if_cancelled()
+        if not self._is_open:
+            raise BatcherClosedError("the batcher's block has ended, and it takes no more requests")
+        cost = 1.0 if self._cost is None else self._cost_of(request)
+        if self._raises_when_full and len(self._queue) >= self._max_queue:
+            self._measures.rejected += 1
+            raise Overloaded(
+                f"the batcher's queue is full: {len(self._queue)} requests wait (max_queue={self._max_queue}), and "
+                f"{len(self._batches)} batches are in flight"
+            )
+        pending: Pending[Request, Result] = Pending(request, cost, priority, self._now(), loop.sleeper())
+        self._queue.add(pending)
+        self._measures.accepted += 1
+        self._pump()
+        try:
+            await pending.sleeper.sleep()
+        except BaseException:
+            self._leave(pending, self._now() >= deadline)
+            raise
+        return pending.outcome()
+
+    def _cost_of(self, request: Request) -> float:
+        assert self._cost is not None
+        cost = self._cost(request)
+        if isinstance(cost, bool) or not isinstance(cost, Real) or not 0 <= cost <= self._max_cost:
+            raise ValueError(
+                f"the cost of a request must be a number from 0 to max_cost={self._max_cost:g}, and cost(request) "
+                f"returned {written(cost)}"
+            )
+        return float(cost)
+
+    def _leave(self, pending: Pending[Request, Result], timed_out: bool) -> None:
+        """Removes the request of a cancelled caller."""
+        if pending.state is State.DONE:  # the outcome came at the same time as the cancellation
+            self._count_outcome(pending, -1)
+        elif pending.state is State.QUEUED:
+            self._queue.remove(pending)
+        else:
+            batch = pending.batch
+            assert batch is not None
+            batch.forget(pending)
+            if not batch.unanswered:
+                assert batch.cancel is not None
+                batch.cancel()
+        pending.state = State.LEFT
+        if timed_out:
+            self._measures.timed_out += 1
+        else:
+            self._measures.cancelled += 1
+
+    # What is going on
+
+    def statistics(self) -> BatcherStatistics:
+        """Returns the statistics since the batcher was made."""
+        running = sum(len(batch.unanswered) for batch in self._batches)
+        return self._measures.statistics(len(self._queue), self._max_queue, running, len(self._batches))
+
+    def metrics(self) -> str:
+        """Returns the statistics in Prometheus' text format, with the label ``batcher="<name>"``."""
+        return self._measures.prometheus(self._name, self.statistics())
+
+    def prepare_in_thread(self) -> None:
+        """Captures the graphs of the batcher's ``Buckets``: ``await oxide.prepare(batcher)`` calls it in a thread."""
+        if self._buckets is None:
+            raise TypeError(
+                "oxide.prepare takes a Batcher of Buckets; for another, prepare the operation: "
+                "prepare(lambda: run([request]))"
+            )
+        self._buckets.prepare_in_thread()
+
+    # Batches
+
+    def _now(self) -> float:
+        assert self._tasks is not None
+        return self._tasks.now()
+
+    def _pump(self) -> None:
+        """Starts the batches that may begin, and the timer if the next one lacks time."""
+        while self._queue and len(self._batches) < self._max_in_flight:
+            if self._is_open and not self._queue.fills_a_batch:
+                due = self._queue.oldest + self._max_wait
+                if self._now() < due:
+                    self._set_timer(due)
+                    return
+            self._start(Batch(self._queue.take()))
+
+    def _start(self, batch: Batch[Request, Result]) -> None:
+        assert self._tasks is not None
+        now = self._now()
+        for pending in batch.unanswered:
+            self._measures.wait.add(now - pending.arrived)
+        self._batches.add(batch)
+        batch.cancel = self._tasks.start(lambda: self._run(batch), f"a batch of {self._name}")
+
+    def _set_timer(self, due: float) -> None:
+        tasks = self._tasks
+        assert tasks is not None
+        if self._cancels_timer is not None:
+            return  # it ends no later than ``due``, as ``oldest`` only grows, and calls _pump
+
+        async def wait() -> None:
+            try:
+                await tasks.sleep_until(due)
+            finally:
+                self._cancels_timer = None
+            self._pump()
+
+        self._cancels_timer = tasks.start(wait, f"the timer of {self._name}")
+
+    async def _run(self, batch: Batch[Request, Result]) -> None:
+        try:
+            await self._answer(batch)
+        except Exception as error:  # of ``Buckets``: of no request in particular
+            for pending in list(batch.unanswered):
+                self._fail(pending, error)
+        finally:
+            # Cancelled, as all callers have left or the block was given up.
+            for pending in list(batch.unanswered):
+                self._fail(pending, _given_up())
+            self._batches.discard(batch)
+            waiting, self._short_of_memory = self._short_of_memory, []
+            for sleeper in waiting:
+                sleeper.wake()
+            self._pump()
+
+    async def _answer(self, batch: Batch[Request, Result]) -> None:
+        run = self._function
+        if self._buckets is not None:
+            # A part that is run again fits the shape of the whole.
+            run = await self._captured(self._buckets, [pending.value for pending in batch.unanswered])
+        parts = [list(batch.unanswered)]
+        first = True
+        while parts:
+            part = [pending for pending in parts.pop() if pending.state is State.RUNNING]
+            if not part:
+                continue
+            if not first:
+                self._measures.reruns += 1
+            first = False
+            error = await self._attempt(run, part)
+            if error is None:
+                continue
+            part = [pending for pending in part if pending.state is State.RUNNING]
+            if isinstance(error, OutOfMemoryError) and len(self._short_of_memory) + 1 < len(self._batches):
+                sleeper = current_loop().sleeper()
+                self._short_of_memory.append(sleeper)
+                await sleeper.sleep()
+                parts.append(part)
+            elif len(part) > 1 and not isinstance(error, (DeviceLostError, _MisfitError)):
+                middle = (len(part) + 1) // 2
+                parts += [part[middle:], part[:middle]]
+            else:
+                for pending in part:
+                    self._fail(pending, error)
+            del error  # its traceback holds this frame
+
+    async def _captured(
+        self, buckets: Buckets[Request, Result], requests: list[Request]
+    ) -> Callable[[list[Request]], DeviceOperation[Sequence[Result]]]:
+        key = buckets.key_of(requests)
+        found = buckets.find(key)
+        if found is None:
+            made: list[Callable[[list[Request]], DeviceOperation[Sequence[Result]]]] = []
+            await current_loop().in_thread(lambda: made.append(buckets.capture(key)))
+            found = made.pop()
+        return found
+
+    async def _attempt(
+        self,
+        run: Callable[[list[Request]], DeviceOperation[Sequence[Result]]],
+        part: list[Pending[Request, Result]],
+    ) -> Exception | None:
+        """Runs a part of a batch and gives each request its result. Returns the error if the run failed."""
+        waited = self._now() - min(pending.arrived for pending in part)
+        begun = time.perf_counter()
+        self._measures.batch_sizes[len(part)] += 1
+        failure: Exception | None = None
+        device_seconds: float | None = None
+        try:
+            operation = _Timed(_operation_of(run([pending.value for pending in part])))
+            future = operation.into_future() if self._policy is None else operation.schedule(self._policy)
+            results, start, end = await future
+            device_seconds = start.elapsed_ms(end) / 1000
+            self._measures.device.add(device_seconds)
+            _require_results(results, len(part))
+            for number, pending in enumerate(part):
+                if pending.state is not State.RUNNING:
+                    continue  # its caller has left
+                result = results[number]
+                if isinstance(result, Exception):
+                    self._fail(pending, result)
+                else:
+                    pending.answer(result)
+                    self._count_outcome(pending, 1)
+                    self._measures.latency.add(self._now() - pending.arrived)
+        except Exception as error:
+            failure = error
+        if self._on_batch is not None:
+            cost = sum(pending.cost for pending in part)
+            seconds = time.perf_counter() - begun
+            report = BatchReport(len(part), cost, waited, seconds, device_seconds, failure)
+            try:
+                self._on_batch(report)
+            except Exception as error:
+                report_ignored(error, self._on_batch)
+        try:
+            return failure
+        finally:
+            del failure  # its traceback holds this frame
+
+    def _fail(self, pending: Pending[Request, Result], error: Exception) -> None:
+        pending.fail(error)
+        self._count_outcome(pending, 1)
+
+    def _count_outcome(self, pending: Pending[Request, Result], change: int) -> None:
+        if pending.has_failed:
+            self._measures.failed += change
+        else:
+            self._measures.answered += change
+
+
+@final
+class Batch(Generic[Request, Result]):
+    """The requests of a batch that has begun. Those without an outcome whose callers still wait are ``unanswered``, in
+    order."""
+
+    __slots__ = ("cancel", "unanswered")
+
+    def __init__(self, requests: list[Pending[Request, Result]]) -> None:
+        self.unanswered: dict[Pending[Request, Result], None] = dict.fromkeys(requests)
+        self.cancel: Callable[[], None] | None = None
+        for pending in requests:
+            pending.state = State.RUNNING
+            pending.batch = self
+
+    def forget(self, pending: Pending[Request, Result]) -> None:
+        """Removes a request that has its outcome, or whose caller was cancelled."""
+        del self.unanswered[pending]
+        pending.batch = None
+
+
+@final
+class _MisfitError(TypeError):
+    """A run that returned no operation, or yielded a wrong number of results. It is a mistake of ``run``, not of a
+    request."""
+
+
+@final
+class _Timed(DeviceOperation[Any]):
+    """Runs an operation between two events."""
+
+    def __init__(self, operation: DeviceOperation[Any]) -> None:
+        super().__init__(operation)
+        self._operation = operation
+        self.place_as(operation)
+
+    def execute(self, context: ExecutionContext) -> tuple[Any, Event, Event]:
+        start = context.stream.record_event()
+        result = self._operation.run(context)
+        return result, start, context.stream.record_event()
+
+    def whereabouts(self) -> str | None:
+        return None
+
+
+def _operation_of(made: object) -> DeviceOperation[Any]:
+    """Returns what ``run`` returned, if it is an operation. Raises ``_MisfitError``."""
+    if isinstance(made, DeviceOperation):
+        return made
+    if inspect.iscoroutine(made):
+        made.close()
+        raise _MisfitError(
+            "the batcher's run is an async function; it must be an ordinary one that returns an operation, which the "
+            "batcher awaits"
+        )
+    raise _MisfitError(
+        f"the batcher's run returned {type(made).__name__}; it must return an operation that yields a result for each "
+        f"request. value(results) makes one of results that are computed on the host"
+    )
+
+
+def _require_results(results: Any, requests: int) -> None:
+    """Raises ``_MisfitError`` unless there is a result for each request."""
+    if isinstance(results, DeviceBox):
+        raise _MisfitError(f"the batcher's run yields {results!r}; it must yield results on the host: end it with d2h")
+    try:
+        found = len(results) if hasattr(results, "__getitem__") else None
+    except TypeError:  # such as an array without axes
+        found = None
+    if found is None:
+        raise _MisfitError(
+            f"the batcher's run yields {type(results).__name__}; it must yield a list, a tuple or an array with a "
+            f"result for each request"
+        )
+    if found != requests:
+        raise _MisfitError(f"the batcher's run got {requests} requests, and its operation yields {found} results")
+
+
+def _given_up() -> OperationCancelledError:
+    return OperationCancelledError("the batcher's block ended by an exception or a cancellation before the answer")
+
+
+def _require_number(label: str, number: object, least: float) -> None:
+    if isinstance(number, bool) or not isinstance(number, Real) or not least <= float(number) < math.inf:
+        raise ValueError(f"Batcher({label}={written(number)}): it must be a number of {least:g} or more")

@@ -1,0 +1,167 @@
+"""The tasks of a batcher, under trio and under asyncio: started one by one, cancelled one by one, waited for together.
+
+trio's nursery and asyncio's tasks differ in three ways that a batcher must not depend on. An exception of the body is
+not passed to the nursery, which would wrap it in a group. A task that is cancelled by the function that ``start``
+returned ends quietly. ``close`` returns when the last task has ended, tasks started meanwhile included.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar, final
+
+from oxide.messages import written
+from oxide.runtime.loop.event_loops import current_loop, running_loop_name
+
+T = TypeVar("T")
+
+
+class TaskGroup(ABC):
+    """The tasks of one batcher, in the event loop in which it was entered."""
+
+    @abstractmethod
+    async def open(self) -> None:
+        """Begins. Call it in the task that will call ``close``."""
+
+    @abstractmethod
+    def start(self, function: Callable[[], Coroutine[Any, Any, None]], name: str) -> Callable[[], None]:
+        """Starts a task, and returns the function that cancels it."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Waits until all tasks have ended. If the caller is cancelled, cancels the tasks, waits for them, and raises
+        the cancellation."""
+
+    @abstractmethod
+    def cancel(self) -> None:
+        """Cancels all tasks."""
+
+    @abstractmethod
+    def is_running_here(self) -> bool:
+        """Returns whether the calling task runs in the group's event loop."""
+
+    @abstractmethod
+    def now(self) -> float:
+        """Returns the loop's time in seconds."""
+
+    @abstractmethod
+    async def sleep_until(self, time: float) -> None:
+        """Sleeps until the loop's time is ``time``."""
+
+    @abstractmethod
+    async def within(self, seconds: float, awaitable: Awaitable[T]) -> T:
+        """Awaits ``awaitable``, and cancels it after ``seconds``: then raises ``TimeoutError``."""
+
+
+def task_group() -> TaskGroup:
+    """Returns a group for the running event loop. Raises ``NoEventLoopError`` outside trio and asyncio."""
+    current_loop()
+    return _TrioGroup() if running_loop_name() == "trio" else _AsyncioGroup()
+
+
+@final
+class _TrioGroup(TaskGroup):
+    def __init__(self) -> None:
+        import trio
+
+        self._trio = trio
+        self._token = trio.lowlevel.current_trio_token()
+        self._manager = trio.open_nursery()
+
+    async def open(self) -> None:
+        self._nursery = await self._manager.__aenter__()
+
+    def start(self, function: Callable[[], Coroutine[Any, Any, None]], name: str) -> Callable[[], None]:
+        scope = self._trio.CancelScope()
+
+        async def run() -> None:
+            with scope:
+                await function()
+
+        self._nursery.start_soon(run, name=name)
+        return scope.cancel
+
+    async def close(self) -> None:
+        await self._manager.__aexit__(None, None, None)
+
+    def cancel(self) -> None:
+        self._nursery.cancel_scope.cancel()
+
+    def is_running_here(self) -> bool:
+        return running_loop_name() == "trio" and self._trio.lowlevel.current_trio_token() is self._token
+
+    def now(self) -> float:
+        return self._trio.current_time()
+
+    async def sleep_until(self, time: float) -> None:
+        await self._trio.sleep_until(time)
+
+    async def within(self, seconds: float, awaitable: Awaitable[T]) -> T:
+        with self._trio.move_on_after(seconds):
+            return await awaitable
+        raise _too_late(seconds)
+
+
+@final
+class _AsyncioGroup(TaskGroup):
+    def __init__(self) -> None:
+        import asyncio
+
+        self._asyncio = asyncio
+        self._loop = asyncio.get_running_loop()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def open(self) -> None:
+        pass
+
+    def start(self, function: Callable[[], Coroutine[Any, Any, None]], name: str) -> Callable[[], None]:
+        task = self._loop.create_task(function(), name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return lambda: self._cancel(task)
+
+    def _ended(self, task: Any) -> None:
+        self._tasks.discard(task)
+
+    def _cancel(self, task: Any) -> None:
+        # Not at once: a task that is cancelled before its first step runs none of its code, so no ``finally`` either.
+        self._loop.call_soon(task.cancel)
+
+    async def close(self) -> None:
+        cancelled: BaseException | None = None
+        while self._tasks:
+            try:
+                await self._asyncio.wait(self._tasks)
+            except self._asyncio.CancelledError as error:
+                cancelled = error
+                self.cancel()
+        if cancelled is not None:
+            raise cancelled
+
+    def cancel(self) -> None:
+        for task in self._tasks:
+            self._cancel(task)
+
+    def is_running_here(self) -> bool:
+        return running_loop_name() == "asyncio" and self._asyncio.get_running_loop() is self._loop
+
+    def now(self) -> float:
+        return self._loop.time()
+
+    async def sleep_until(self, time: float) -> None:
+        await self._asyncio.sleep(time - self._loop.time())
+
+    async def within(self, seconds: float, awaitable: Awaitable[T]) -> T:
+        timeout = self._asyncio.timeout(seconds)
+        try:
+            async with timeout:
+                return await awaitable
+        except TimeoutError as error:
+            if timeout.expired():
+                raise _too_late(seconds) from error
+            raise
+
+
+def _too_late(seconds: float) -> TimeoutError:
+    return TimeoutError(f"the batcher did not answer the request within {written(seconds)} s")
