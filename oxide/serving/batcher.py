@@ -356,7 +356,6 @@ class Batcher(Generic[Request, Result]):
             error = await self._attempt(run, part)
             if error is None:
                 continue
-            part = [pending for pending in part if pending.state is State.RUNNING]
             if isinstance(error, OutOfMemoryError) and len(self._short_of_memory) + 1 < len(self._batches):
                 sleeper = current_loop().sleeper()
                 self._short_of_memory.append(sleeper)
@@ -367,7 +366,8 @@ class Batcher(Generic[Request, Result]):
                 parts += [part[middle:], part[:middle]]
             else:
                 for pending in part:
-                    self._fail(pending, error)
+                    if pending.state is State.RUNNING:
+                        self._fail(pending, error)
             del error  # its traceback holds this frame
 
     async def _captured(

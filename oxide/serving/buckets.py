@@ -44,6 +44,7 @@ class Bucket(Generic[Request, Result]):
     ) -> None:
         if not isinstance(operation, DeviceOperation):
             raise TypeError(f"a Bucket takes an operation to capture, not {type(operation).__name__}")
+        operation.consume()
         for name, function in (("fill", fill), ("finish", finish)):
             if not callable(function):
                 raise TypeError(f"Bucket({name}=…) takes a function, not {type(function).__name__}")

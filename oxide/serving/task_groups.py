@@ -35,7 +35,7 @@ class TaskGroup(ABC):
 
     @abstractmethod
     def cancel(self) -> None:
-        """Cancels all tasks."""
+        """Cancels all tasks, and those that are started later."""
 
     @abstractmethod
     def is_running_here(self) -> bool:
@@ -111,6 +111,7 @@ class _AsyncioGroup(TaskGroup):
         self._asyncio = asyncio
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._is_cancelled = False
 
     async def open(self) -> None:
         pass
@@ -119,6 +120,8 @@ class _AsyncioGroup(TaskGroup):
         task = self._loop.create_task(function(), name=name)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
+        if self._is_cancelled:
+            self._cancel(task)
         return lambda: self._cancel(task)
 
     def _ended(self, task: Any) -> None:
@@ -140,6 +143,7 @@ class _AsyncioGroup(TaskGroup):
             raise cancelled
 
     def cancel(self) -> None:
+        self._is_cancelled = True
         for task in self._tasks:
             self._cancel(task)
 

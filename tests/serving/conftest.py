@@ -1,0 +1,3 @@
+"""Both event loops, for tests that take ``run``."""
+
+from tests.runtime.awaiting.conftest import run as run

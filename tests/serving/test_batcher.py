@@ -1,0 +1,726 @@
+"""What a ``Batcher`` promises to a caller, one promise a test."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import sys
+import weakref
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from oxide import (
+    BoundsError,
+    DeviceLostError,
+    DeviceOperation,
+    NoEventLoopError,
+    OperationCancelledError,
+    OutOfMemoryError,
+    StreamPoolRoundRobin,
+    d2h,
+    h2d,
+    value,
+    with_context,
+)
+from oxide.serving import Batcher, BatcherClosedError, BatchReport, Overloaded
+from oxide.testing import RecordingDriver, step_driver, use_driver
+from tests.serving.schedules import Asked, PoisonError
+from tests.serving.schedules import run as look_up
+
+Runner = Callable[[Callable[[], Awaitable[Any]]], Any]
+
+
+class Recorded:
+    """A function for a ``Batcher`` that keeps the batches that it was given. ``-n`` is a request that fails."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[int]] = []
+
+    def __call__(self, requests: list[int]) -> DeviceOperation[list[int]]:
+        self.batches.append(list(requests))
+        for request in requests:
+            if request < 0:
+                raise PoisonError(request)
+        return value([10 * request for request in requests])
+
+
+async def all_of(batcher: Batcher[Any, Any], *requests: Any, **keywords: Any) -> list[Any]:
+    """Calls the batcher from a task for each request, and returns the results and errors."""
+    outcomes: list[Any] = [None] * len(requests)
+
+    async def ask(number: int) -> None:
+        try:
+            outcomes[number] = await batcher(requests[number], **keywords)
+        except Exception as error:
+            outcomes[number] = error
+
+    if "trio" in sys.modules and trio.lowlevel.in_trio_run():
+        async with trio.open_nursery() as nursery:
+            for number in range(len(requests)):
+                nursery.start_soon(ask, number)
+                await trio.testing.wait_all_tasks_blocked()  # so that they arrive in order
+    else:
+        await asyncio.gather(*[ask(number) for number in range(len(requests))])
+    return outcomes
+
+
+def in_mock_time(main: Callable[[], Awaitable[Any]]) -> Any:
+    return trio.run(main, clock=MockClock(autojump_threshold=0))
+
+
+# Batches
+
+
+def test_requests_of_several_tasks_are_one_batch(run: Runner) -> None:
+    recorded = Recorded()
+
+    async def main() -> list[Any]:
+        async with Batcher(recorded, max_batch=3, max_wait=100) as batcher:
+            return await all_of(batcher, 1, 2, 3, 4, 5, 6)
+
+    assert run(main) == [10, 20, 30, 40, 50, 60]
+    assert recorded.batches == [[1, 2, 3], [4, 5, 6]]
+
+
+def test_rows_of_an_array_are_results(run: Runner) -> None:
+    async def main() -> Any:
+        async with Batcher(lambda rows: d2h(h2d(np.stack(rows))), max_batch=2) as batcher:  # type: ignore[arg-type]
+            return await all_of(batcher, np.arange(3.0), np.arange(3.0) + 1)
+
+    np.testing.assert_array_equal(run(main), [[0, 1, 2], [1, 2, 3]])
+
+
+def test_a_batch_begins_when_its_first_request_has_waited() -> None:
+    recorded = Recorded()
+
+    async def main() -> None:
+        async with Batcher(recorded, max_wait=3) as batcher, trio.open_nursery() as nursery:
+            nursery.start_soon(batcher, 1)
+            await trio.sleep(2)
+            nursery.start_soon(batcher, 2)
+            await trio.sleep(0.9)
+            assert not recorded.batches
+            await trio.sleep(0.2)
+            assert recorded.batches == [[1, 2]]
+
+    in_mock_time(main)
+
+
+def test_a_lone_request_without_a_wait_is_run_at_once() -> None:
+    async def main() -> None:
+        async with Batcher(Recorded(), max_wait=0) as batcher:
+            assert await batcher(7) == 70
+            assert trio.current_time() == began
+
+    began = 0.0
+
+    async def timed() -> None:
+        nonlocal began
+        began = trio.current_time()
+        await main()
+
+    in_mock_time(timed)
+
+
+def test_the_sum_of_costs_bounds_a_batch(run: Runner) -> None:
+    recorded = Recorded()
+
+    async def main() -> None:
+        async with Batcher(recorded, cost=lambda number: number, max_cost=6, max_wait=0.01) as batcher:
+            await all_of(batcher, 1, 2, 3, 4, 3)
+            with pytest.raises(ValueError, match=r"from 0 to max_cost=6, and cost\(request\) returned 7"):
+                await batcher(7)
+
+    run(main)
+    assert recorded.batches == [[1, 2, 3], [4], [3]]
+
+
+def test_requests_of_a_higher_priority_come_first() -> None:
+    recorded = Recorded()
+
+    async def main() -> None:
+        async with Batcher(recorded, max_batch=2, max_wait=1) as batcher, trio.open_nursery() as nursery:
+            batcher._max_in_flight = 0  # so that all are queued before the first batch
+            for number, priority in enumerate([0, 0, 2, 1, 0]):
+
+                async def ask(number: int = number, priority: int = priority) -> None:
+                    await batcher(number, priority=priority)
+
+                nursery.start_soon(ask)
+                await wait_all_tasks_blocked()
+            batcher._max_in_flight = 1
+            batcher._pump()
+
+    in_mock_time(main)
+    assert recorded.batches == [[2, 3], [0, 1], [4]]
+
+
+def test_no_more_batches_are_in_flight_than_allowed() -> None:
+    async def main() -> None:
+        with use_driver(step_driver(), completion="callback") as driver:
+            async with (
+                Batcher(lambda rows: d2h(h2d(np.array(rows))), max_batch=1, max_in_flight=2) as batcher,
+                trio.open_nursery() as nursery,
+            ):
+                for number in range(5):
+                    nursery.start_soon(batcher, number)
+                await wait_all_tasks_blocked()
+                now = batcher.statistics()
+                assert (now.batches_in_flight, now.running, now.queued) == (2, 2, 3)
+                while batcher.statistics().answered < 5:
+                    driver.run_until_idle()
+                    await wait_all_tasks_blocked()
+
+    in_mock_time(main)
+
+
+def test_the_policy_picks_the_stream_of_a_batch(run: Runner) -> None:
+    pool = StreamPoolRoundRobin(1)
+    seen = []
+
+    def run_batch(requests: list[int]) -> DeviceOperation[list[int]]:
+        return with_context(lambda context: value([seen.append(context.stream)] * len(requests)))  # type: ignore[func-returns-value]
+
+    async def main() -> None:
+        async with Batcher(run_batch, policy=pool, max_wait=0) as batcher:
+            await batcher(1)
+
+    run(main)
+    from oxide import devices
+
+    assert seen == [pool.next_stream(devices()[0])]
+
+
+# The queue
+
+
+def test_a_full_queue_refuses_at_once_and_takes_the_next_after_room_is_made() -> None:
+    recorded = Recorded()
+
+    async def main() -> None:
+        async with Batcher(recorded, max_queue=2, max_wait=5) as batcher, trio.open_nursery() as nursery:
+            nursery.start_soon(batcher, 1)
+            nursery.start_soon(batcher, 2)
+            await wait_all_tasks_blocked()
+            with pytest.raises(Overloaded, match=r"queue is full: 2 requests wait \(max_queue=2\)"):
+                await batcher(3)
+            await trio.sleep(6)
+            assert await batcher(4) == 40
+        assert batcher.statistics().rejected == 1
+
+    in_mock_time(main)
+    assert [sorted(batch) for batch in recorded.batches] == [[1, 2], [4]]
+
+
+def test_a_full_queue_makes_calls_wait_if_asked_to() -> None:
+    recorded = Recorded()
+
+    async def main() -> None:
+        batcher = Batcher(recorded, max_batch=2, max_queue=2, max_wait=5, when_full="wait")
+        batcher._max_in_flight = 0
+        async with batcher, trio.open_nursery() as nursery:
+            for number in range(5):
+                nursery.start_soon(batcher, number)
+            await wait_all_tasks_blocked()
+            now = batcher.statistics()
+            assert (now.queued, now.waiting_for_room, now.rejected) == (2, 3, 0)
+            batcher._max_in_flight = 1
+            batcher._pump()
+
+    in_mock_time(main)
+    assert sorted(number for batch in recorded.batches for number in batch) == [0, 1, 2, 3, 4]
+
+
+def test_a_cancelled_request_is_not_run() -> None:
+    recorded = Recorded()
+
+    async def main() -> None:
+        async with Batcher(recorded, max_wait=2) as batcher, trio.open_nursery() as nursery:
+            nursery.start_soon(batcher, 1)
+            with trio.move_on_after(1) as scope:
+                await batcher(2)
+            assert scope.cancelled_caught
+        assert batcher.statistics()[:4] == (2, 1, 0, 1)
+
+    in_mock_time(main)
+    assert recorded.batches == [[1]]
+
+
+def test_a_request_past_its_timeout_is_not_run(run: Runner) -> None:
+    recorded = Recorded()
+
+    async def main() -> None:
+        async with Batcher(recorded, max_wait=0.05) as batcher:
+            with pytest.raises(TimeoutError, match=r"did not answer the request within 0\.01 s"):
+                await batcher(1, timeout=0.01)
+            assert await batcher(2, timeout=60) == 20
+        assert batcher.statistics().timed_out == 1
+        assert batcher.statistics().cancelled == 0
+
+    run(main)
+    assert recorded.batches == [[2]]
+
+
+def test_a_cancelled_asyncio_task_leaves_the_queue() -> None:
+    recorded = Recorded()
+
+    async def main() -> None:
+        async with Batcher(recorded, max_wait=0.02) as batcher:
+            tasks = [asyncio.create_task(batcher(number)) for number in (1, 2)]
+            await asyncio.sleep(0)
+            tasks[0].cancel()
+            assert await tasks[1] == 20
+            assert tasks[0].cancelled()
+
+    asyncio.run(main())
+    assert recorded.batches == [[2]]
+
+
+@pytest.mark.parametrize("times", range(5))
+def test_a_batch_whose_callers_leave_before_its_task_began_leaves_no_trace(run: Runner, times: int) -> None:
+    """Under asyncio a task that is cancelled before its first step runs none of its code."""
+
+    async def trio_main() -> None:
+        async with Batcher(Recorded(), max_batch=1, max_in_flight=1) as batcher:
+            with trio.CancelScope() as scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(batcher, 1)
+                    for _ in range(times):
+                        await trio.lowlevel.checkpoint()
+                    scope.cancel()
+            assert await batcher(2) == 20
+
+    async def asyncio_main() -> None:
+        async with Batcher(Recorded(), max_batch=1, max_in_flight=1) as batcher:
+            task = asyncio.create_task(batcher(1))
+            for _ in range(times):
+                await asyncio.sleep(0)
+            task.cancel()
+            assert await batcher(2) == 20
+
+    run(trio_main if run is trio.run else asyncio_main)
+
+
+def test_a_running_batch_without_callers_is_dropped_and_others_are_not() -> None:
+    async def main() -> None:
+        with use_driver(RecordingDriver(step_driver()), completion="callback") as driver:
+            async with (
+                Batcher(lambda rows: d2h(h2d(np.array(rows))), max_batch=2, max_in_flight=2) as batcher,
+                trio.open_nursery() as nursery,
+            ):
+                kept: list[Any] = []
+
+                async def keep() -> None:
+                    kept.append(await batcher(3))
+
+                scopes = []
+
+                async def leave(number: int) -> None:
+                    with trio.CancelScope() as scope:
+                        scopes.append(scope)
+                        await batcher(number)
+
+                for ask in (lambda: leave(1), lambda: leave(2), keep, lambda: leave(4)):
+                    nursery.start_soon(ask)
+                    await wait_all_tasks_blocked()
+                assert batcher.statistics().batches_in_flight == 2
+                for scope in scopes:
+                    scope.cancel()
+                await wait_all_tasks_blocked()
+                now = batcher.statistics()
+                assert (now.batches_in_flight, now.running, now.cancelled) == (1, 1, 3)
+                driver.inner.run_until_idle()
+                await wait_all_tasks_blocked()
+                assert kept == [3]
+
+    in_mock_time(main)
+
+
+# Errors
+
+
+def asked(number: int, kind: str = "good") -> Asked:
+    return Asked(number, kind, 0, 0, None, None)
+
+
+def test_a_request_that_faults_fails_alone(run: Runner) -> None:
+    async def main() -> list[Any]:
+        async with Batcher(look_up, max_batch=8) as batcher:
+            requests = [asked(number, "fault" if number in (2, 5) else "good") for number in range(8)]
+            return await all_of(batcher, *requests)
+
+    outcomes = run(main)
+    for number, outcome in enumerate(outcomes):
+        if number in (2, 5):
+            assert isinstance(outcome, BoundsError)
+            assert outcome.index == -1 - number
+        else:
+            assert outcome == number**2
+
+
+def test_a_run_that_raises_is_repeated_by_halves(run: Runner) -> None:
+    recorded = Recorded()
+
+    async def main() -> list[Any]:
+        async with Batcher(recorded, max_batch=4) as batcher:
+            outcomes = await all_of(batcher, 1, -2, 3, 4)
+        assert batcher.statistics().reruns == 4
+        return outcomes
+
+    outcomes = run(main)
+    assert [outcomes[0], *outcomes[2:]] == [10, 30, 40]
+    assert isinstance(outcomes[1], PoisonError)
+    assert recorded.batches == [[1, -2, 3, 4], [1, -2], [1], [-2], [3, 4]]
+
+
+def test_a_result_that_is_an_exception_is_raised_to_its_caller(run: Runner) -> None:
+    async def main() -> list[Any]:
+        async with Batcher(look_up, max_batch=3) as batcher:
+            outcomes = await all_of(batcher, asked(1), asked(2, "returned"), asked(3))
+        assert batcher.statistics().reruns == 0
+        return outcomes
+
+    outcomes = run(main)
+    assert outcomes[0::2] == [1, 9]
+    assert isinstance(outcomes[1], PoisonError)
+
+
+def test_an_error_that_several_requests_share_keeps_its_traceback_short(run: Runner) -> None:
+    def lose(requests: list[int]) -> Any:
+        raise DeviceLostError("gone")
+
+    async def main() -> list[Any]:
+        async with Batcher(lose, max_batch=20) as batcher:
+            outcomes = await all_of(batcher, *range(20))
+        assert batcher.statistics().batches == 1  # a lost device is not tried again
+        return outcomes
+
+    outcomes = run(main)
+    assert {str(outcome) for outcome in outcomes} == {"gone"}
+    depth, trace = 0, outcomes[0].__traceback__
+    while trace is not None:
+        depth, trace = depth + 1, trace.tb_next
+    assert depth < 10
+
+
+@pytest.mark.parametrize(
+    ("run_batch", "words"),
+    [
+        (lambda requests: value([1]), "got 2 requests, and its operation yields 1 results"),
+        (lambda requests: value(None), "yields NoneType; it must yield a list, a tuple or an array"),
+        (lambda requests: value(np.float64(3)), "yields float64; it must yield a list"),
+        (lambda requests: h2d(np.zeros(2)), "it must yield results on the host: end it with d2h"),
+        (lambda requests: [1, 2], r"returned list; it must return an operation .* value\(results\) makes one"),
+    ],
+)
+def test_a_wrong_run_is_said_to_all_and_not_repeated(run: Runner, run_batch: Any, words: str) -> None:
+    called = []
+
+    def counted(requests: list[int]) -> Any:
+        called.append(len(requests))
+        return run_batch(requests)
+
+    async def main() -> list[Any]:
+        async with Batcher(counted, max_batch=2) as batcher:
+            return await all_of(batcher, 1, 2)
+
+    for error in run(main):
+        with pytest.raises(TypeError, match=words):
+            raise error
+    assert called == [2]
+
+
+def test_an_async_run_is_refused_with_what_to_write(run: Runner) -> None:
+    async def run_batch(requests: list[int]) -> list[int]:
+        return requests
+
+    async def main() -> None:
+        async with Batcher(run_batch) as batcher:  # type: ignore[arg-type]
+            with pytest.raises(TypeError, match="an async function; it must be an ordinary one that returns an operat"):
+                await batcher(1)
+
+    run(main)
+
+
+def test_a_batch_too_large_for_the_memory_is_halved(run: Runner) -> None:
+    recorded = Recorded()
+
+    def run_batch(requests: list[int]) -> DeviceOperation[list[int]]:
+        if len(requests) > 2:
+            recorded.batches.append(requests)
+            raise OutOfMemoryError("full")
+        return recorded(requests)
+
+    async def main() -> list[Any]:
+        async with Batcher(run_batch, max_batch=8) as batcher:
+            return await all_of(batcher, *range(8))
+
+    assert run(main) == [10 * number for number in range(8)]
+    assert [len(batch) for batch in recorded.batches] == [8, 4, 2, 2, 4, 2, 2]
+
+
+def test_a_batch_without_memory_waits_for_the_batch_before_it() -> None:
+    in_use = []
+    batches = []
+
+    def run_batch(requests: list[int]) -> DeviceOperation[Any]:
+        batches.append(list(requests))
+        if in_use:
+            raise OutOfMemoryError("full")
+        in_use.append(1)
+        return d2h(h2d(np.array(requests)))
+
+    async def main() -> list[Any]:
+        with use_driver(step_driver(), completion="callback") as driver:
+            outcomes: list[Any] = []
+
+            async def ask(batcher: Any, number: int) -> None:
+                outcomes.append(await batcher(number))
+                in_use.clear()
+
+            async with Batcher(run_batch, max_batch=1, max_in_flight=2) as batcher, trio.open_nursery() as nursery:
+                for number in (1, 2):
+                    nursery.start_soon(ask, batcher, number)
+                    await wait_all_tasks_blocked()
+                assert batches == [[1], [2]]
+                assert not outcomes
+                in_use.clear()
+                while len(outcomes) < 2:
+                    driver.run_until_idle()
+                    await wait_all_tasks_blocked()
+            return outcomes
+
+    assert in_mock_time(main) == [1, 2]
+    assert batches == [[1], [2], [2]]
+
+
+# The block
+
+
+def test_the_end_of_the_block_answers_all_without_the_wait() -> None:
+    recorded = Recorded()
+    outcomes: list[int] = []
+
+    async def main() -> None:
+        async def ask(number: int) -> None:
+            outcomes.append(await batcher(number))
+
+        async with trio.open_nursery() as nursery:
+            async with Batcher(recorded, max_batch=2, max_wait=1000, max_in_flight=1) as batcher:
+                for number in (1, 2, 3):
+                    nursery.start_soon(ask, number)
+                    await wait_all_tasks_blocked()
+            with pytest.raises(BatcherClosedError, match="has ended, and it takes no more"):
+                await batcher(4)
+
+    trio.run(main, clock=MockClock())  # its time stands still
+    assert sorted(outcomes) == [10, 20, 30]
+    assert recorded.batches == [[1, 2], [3]]
+
+
+def test_an_exception_in_the_block_is_raised_as_it_is_and_ends_the_requests(run: Runner) -> None:
+    async def trio_main() -> Any:
+        outcomes: list[Any] = []
+
+        async def ask() -> None:
+            try:
+                await batcher(1)
+            except OperationCancelledError as error:
+                outcomes.append(error)
+
+        async with trio.open_nursery() as nursery:
+            with pytest.raises(ZeroDivisionError):
+                async with Batcher(Recorded(), max_wait=100) as batcher:
+                    nursery.start_soon(ask)
+                    await wait_all_tasks_blocked()
+                    raise ZeroDivisionError
+        return outcomes[0]
+
+    async def asyncio_main() -> Any:
+        with pytest.raises(ZeroDivisionError):
+            async with Batcher(Recorded(), max_wait=100) as batcher:
+                task = asyncio.create_task(batcher(1))
+                await asyncio.sleep(0)
+                raise ZeroDivisionError
+        return (await asyncio.gather(task, return_exceptions=True))[0]
+
+    outcome = run(trio_main if run is trio.run else asyncio_main)
+    assert isinstance(outcome, OperationCancelledError)
+    assert "the batcher's block ended by an exception or a cancellation" in str(outcome)
+
+
+def test_a_cancelled_drain_of_asyncio_ends_the_requests() -> None:
+    async def main() -> None:
+        with use_driver(step_driver(), completion="callback"):
+            asked: list[asyncio.Task[Any]] = []
+
+            async def serve() -> None:
+                async with Batcher(lambda rows: d2h(h2d(np.array(rows))), max_batch=1, max_in_flight=1) as batcher:
+                    asked.extend(asyncio.create_task(batcher(number)) for number in range(3))
+                    await asyncio.sleep(0.01)
+
+            task = asyncio.create_task(serve())
+            await asyncio.sleep(0.05)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            outcomes = await asyncio.gather(*asked, return_exceptions=True)
+            assert [type(outcome) for outcome in outcomes] == [OperationCancelledError] * 3
+
+    asyncio.run(main())
+
+
+def test_calls_where_no_batcher_runs_are_refused(run: Runner) -> None:
+    batcher = Batcher(Recorded())
+
+    async def main() -> None:
+        with pytest.raises(BatcherClosedError, match="has not begun: call it inside `async with Batcher"):
+            await batcher(1)
+        async with batcher:
+            assert await batcher(1) == 10
+        with pytest.raises(BatcherClosedError):
+            await batcher(1)
+        with pytest.raises(RuntimeError, match="entered once"):
+            async with batcher:
+                pass
+        other = Batcher(Recorded())
+        async with other:
+            with pytest.raises(RuntimeError, match="outside the event loop in which its block was entered"):
+                await trio.to_thread.run_sync(trio.run, other, 1) if run is trio.run else await asyncio.to_thread(
+                    lambda: asyncio.run(other(1))
+                )
+
+    run(main)
+    with pytest.raises(NoEventLoopError):
+        Batcher(Recorded()).__aenter__().send(None)
+
+
+# What is seen from outside
+
+
+def test_each_run_is_reported(run: Runner) -> None:
+    reports: list[BatchReport] = []
+
+    async def main() -> None:
+        async with Batcher(look_up, max_batch=2, on_batch=reports.append, cost=lambda _: 2, max_cost=9) as batcher:
+            await all_of(batcher, asked(1), asked(2, "fault"))
+
+    run(main)
+    assert [(report.size, report.cost, type(report.error)) for report in reports] == [
+        (2, 4.0, BoundsError),
+        (1, 2.0, type(None)),
+        (1, 2.0, BoundsError),
+    ]
+    assert [report.device_seconds is None for report in reports] == [True, False, True]
+    assert all(0 <= (report.device_seconds or 0) <= report.seconds for report in reports)
+
+
+def test_an_error_of_the_hook_goes_to_the_unraisable_hook(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    ignored: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", ignored.append)
+
+    def fail(report: BatchReport) -> None:
+        raise ZeroDivisionError
+
+    async def main() -> None:
+        async with Batcher(Recorded(), on_batch=fail) as batcher:
+            assert await batcher(1) == 10
+
+    run(main)
+    assert [one.exc_type for one in ignored] == [ZeroDivisionError]
+
+
+def test_statistics_count_every_request(run: Runner) -> None:
+    async def main() -> Any:
+        async with Batcher(look_up, max_batch=4, max_wait=0.01) as batcher:
+            await all_of(batcher, asked(1), asked(2, "raise"), asked(3))
+        return batcher.statistics()
+
+    found = run(main)
+    assert (found.accepted, found.answered, found.failed, found.batches, found.reruns) == (3, 2, 1, 5, 4)
+    assert found.batch_sizes == {1: 3, 2: 1, 3: 1}
+    assert 0 < found.wait_p50 <= found.wait_p99 < found.latency_p99 < 60
+    assert 0 <= found.device_p50 <= found.device_p99 < 60
+
+
+def test_metrics_are_prometheus_text(run: Runner) -> None:
+    async def main() -> str:
+        async with Batcher(Recorded(), max_batch=6, name='a "b"') as batcher:
+            await all_of(batcher, 1, 2, 3)
+            return batcher.metrics()
+
+    found: dict[str, float] = {}
+    for line in run(main).splitlines():
+        if not line.startswith("#"):
+            sample, _, number = line.rpartition(" ")
+            found[sample.replace(r'batcher="a \"b\""', "")] = float(number)
+    assert found['oxide_batcher_requests_total{,outcome="answered"}'] == 3
+    sizes = [found[f'oxide_batcher_batch_size_bucket{{,le="{bound}"}}'] for bound in (1, 2, 4, 6, "+Inf")]
+    assert sizes == sorted(sizes)
+    assert sizes[-1] == found["oxide_batcher_batch_size_count{}"]
+    assert found["oxide_batcher_batch_size_sum{}"] == 3
+    assert found["oxide_batcher_latency_seconds_count{}"] == 3
+    assert 0 < found['oxide_batcher_latency_seconds{,quantile="0.99"}'] < 60
+
+
+def test_an_answered_request_is_kept_by_nobody(run: Runner) -> None:
+    class Request:
+        pass
+
+    def run_batch(requests: list[Any]) -> DeviceOperation[list[Any]]:
+        return value([PoisonError() if number % 2 else number for number in range(len(requests))])
+
+    async def main() -> list[Any]:
+        async with Batcher(run_batch, max_batch=4) as batcher:
+            requests = [Request() for _ in range(8)]
+            gone = [weakref.ref(request) for request in requests]
+            await all_of(batcher, *requests)
+            del requests
+            gc.collect()
+            return [one() for one in gone]
+
+    assert run(main) == [None] * 8
+
+
+# Arguments
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "words"),
+    [
+        ({"run": 3}, TypeError, "takes a function of a list of requests, or Buckets, not int"),
+        ({"max_batch": 0}, ValueError, r"max_batch=0\): it must be an integer of 1 or more"),
+        ({"max_batch": True}, ValueError, "max_batch=True"),
+        ({"max_queue": 1.5}, ValueError, "max_queue=1.5"),
+        ({"max_in_flight": -1}, ValueError, "max_in_flight=-1"),
+        ({"max_wait": -0.1}, ValueError, r"max_wait=-0.1\): it must be a number of 0 or more"),
+        ({"max_wait": float("nan")}, ValueError, "max_wait=nan"),
+        ({"max_wait": "1"}, ValueError, "max_wait='1'"),
+        ({"when_full": "drop"}, ValueError, "when_full='drop'"),
+        ({"cost": len}, ValueError, "cost and max_cost together"),
+        ({"max_cost": 3}, ValueError, "cost and max_cost together"),
+        ({"cost": 3, "max_cost": 3}, TypeError, "takes a function of a request, not int"),
+        ({"policy": 3}, TypeError, r"a method next_stream\(device\), not int"),
+        ({"on_batch": 3}, TypeError, "takes a function of a report, not int"),
+    ],
+)
+def test_wrong_arguments_are_refused(arguments: dict[str, Any], error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        Batcher(**{"run": Recorded(), **arguments})
+
+
+def test_wrong_arguments_of_a_call_are_refused(run: Runner) -> None:
+    async def main() -> None:
+        async with Batcher(Recorded()) as batcher:
+            with pytest.raises(ValueError, match="a number of seconds of 0 or more, not -1"):
+                await batcher(1, timeout=-1)
+            with pytest.raises(TypeError, match="a request's priority is an integer, not str"):
+                await batcher(1, priority="high")  # type: ignore[arg-type]
+        assert batcher.statistics().accepted == 0
+
+    run(main)
