@@ -31,7 +31,7 @@ class Stage:
         self.workers: list[Player] = []
         self.now = 0
         self.threads = threads
-        self.inside: list[tuple[CpuStream, str]] = []  # the tasks and chunks that threads are in
+        self.inside: dict[Player, Work] = {}  # the tasks and kernels that threads are in
         self.trace: list[str] = []
         self.works: dict[CpuStream, list[Work | Wait | Record]] = {}
         self.scheduler = WorkerScheduler(threads)
@@ -72,6 +72,12 @@ class Stage:
             ready[0].step()
             turns -= 1
 
+    def round(self) -> None:
+        """Lets each thread that is not asleep run to its next pause."""
+        assert self.ready()
+        for worker in self.ready():
+            worker.step()
+
     def begins(self, work: Work) -> None:
         """Checks what always holds as a task or a chunk begins."""
         if work.stream.high:
@@ -79,15 +85,16 @@ class Stage:
         for stream, items in self.works.items():
             if stream.high:
                 assert _next_work(items) is None, f"{work.name} begins before {_next_work(items)}, which is ready"
-        chunks = [stream for stream, kind in self.inside if kind == "chunk"]
-        if work.is_kernel and any(stream.high for stream in chunks):
-            assert len(chunks) < self.threads, f"{work.name} takes a thread from a kernel of high priority"
+        kernels = [other for other in self.inside.values() if other.is_kernel]
+        if work.is_kernel and any(other.stream.high for other in kernels):
+            assert len(kernels) < self.threads, f"{work.name} takes a thread from a kernel of high priority"
 
     def end(self) -> None:
-        self.play()
+        while ready := self.ready():
+            ready[0].advance()
         for worker in self.workers:
-            worker.ended = worker.awake = True
-            worker.step()
+            worker.ended = True
+            worker.advance()
             worker.thread.join()
 
 
@@ -120,17 +127,16 @@ class Work:
         assert all(item.over for item in before[: before.index(self)]), f"{self.name} begins before its turn"
         self.stage.begins(self)
         self.begun = True
-        inside = (self.stream, "chunk" if self.is_kernel else "task")
-        self.stage.inside.append(inside)
         self.running += 1
         self.stage.trace.append(self.name)
         assert {*range(first, end)} <= self.left, "a block runs twice"
         self.left -= {*range(first, end)}
         player = next(each for each in self.stage.workers if each.thread is threading.current_thread())
+        self.stage.inside[player] = self
         player.pause()
         self.stage.now += A_BLOCK_NS * (end - first)
         self.running -= 1
-        self.stage.inside.remove(inside)
+        del self.stage.inside[player]
 
     def __repr__(self) -> str:
         return self.name
@@ -151,9 +157,12 @@ class Player:
         self.thread.start()
         stage.workers.append(self)
 
-    def step(self) -> None:
+    def advance(self) -> None:
         self._go.release()
         assert self._paused.acquire(timeout=60), "a thread waits for something that no other thread can bring about"
+
+    def step(self) -> None:
+        self.advance()
         for error in self.scheduler.failures.values():
             raise error
 
@@ -185,8 +194,10 @@ def staged(threads: int) -> Iterator[Stage]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cpu_workers, "_Worker", partial(Player, stage))
         patch.setattr(cpu_workers, "perf_counter_ns", lambda: stage.now)
-        yield stage
-        stage.end()
+        try:
+            yield stage
+        finally:
+            stage.end()
 
 
 def test_a_kernel_of_high_priority_overtakes_the_blocks_of_a_long_kernel_that_have_not_begun() -> None:
@@ -204,34 +215,29 @@ def test_a_kernel_of_high_priority_takes_all_threads_and_gives_them_back() -> No
     with staged(threads=3) as stage:
         normal, high = stage.stream(), stage.stream(high=True)
         stage.kernel(normal, "n", 30)
-        stage.play(2)
-        for worker in stage.ready():  # each of three threads is in a chunk
-            worker.step()
-        assert len(stage.inside) == 3
+        while len(stage.inside) < 3:
+            stage.round()
         stage.kernel(high, "h", 30)
-        while "h" not in stage.trace[-3:]:
-            for worker in stage.ready():
-                worker.step()
-        for _ in range(2):
-            for worker in stage.ready():
-                worker.step()
-        assert [stream for stream, _ in stage.inside] == [high] * 3
+        for _ in range(6):
+            stage.round()
+        assert [work.stream for work in stage.inside.values()] == [high] * 3
         stage.play()
         assert stage.trace.count("n") == stage.trace.count("h") == 30
 
 
 def test_a_kernel_of_high_priority_on_one_thread_leaves_the_others_to_a_normal_kernel() -> None:
     with staged(threads=2) as stage:
-        normal, high = stage.stream(), stage.stream(high=True)
+        normal, high, other = stage.stream(), stage.stream(high=True), stage.stream(high=True)
         stage.kernel(normal, "n", 20)
         stage.play(2)
-        stage.kernel(high, "h", 2)
-        beside = 0
-        while stage.ready():
-            for worker in stage.ready():
-                worker.step()
-                beside += {stream.high for stream, _ in stage.inside} == {True, False}
-        assert beside > 0
+        stage.kernel(high, "h", 30)
+        stage.kernel(other, "long", 2)
+        while {work.stream for work in stage.inside.values()} != {high, other}:
+            stage.round()
+        long = [worker for worker, work in stage.inside.items() if work.stream is other]
+        while ready := [worker for worker in stage.ready() if worker not in long]:
+            ready[0].step()
+        assert [stage.trace.count(name) for name in ("n", "h", "long")] == [20, 30, 1]
 
 
 def test_a_stream_of_high_priority_that_waits_for_a_normal_one_holds_it_up_in_nothing() -> None:
@@ -241,9 +247,9 @@ def test_a_stream_of_high_priority_that_waits_for_a_normal_one_holds_it_up_in_no
         stage.play(2)
         stage.wait(high, stage.record(normal))
         stage.kernel(high, "h", 2)
-        stage.kernel(normal, "m", 2)
+        stage.task(normal, "t")
         stage.play()
-        assert "".join(stage.trace) == "nnnnhhmm"
+        assert "".join(stage.trace) == "nnnnhht"
 
 
 def test_a_host_function_of_high_priority_that_blocks_holds_up_no_other_stream() -> None:
