@@ -11,12 +11,11 @@ worker waits for another.
 
 Work of high-priority streams goes first:
 
-- The jobs of high-priority streams are at the front of the backlog.
+- The jobs of high-priority streams are at the front of the backlog. Only an interrupted thread's job may be at its end.
 - While such a job is in the backlog, no worker begins an item or a chunk of a normal stream. A worker that comes to the
   end of one puts its job into the backlog, and takes the first job there.
-- While kernels of high-priority streams run, they and the normal kernels have as many workers as there are ``threads``.
-  A worker more leaves a normal kernel at the end of its chunk. The kernel's job is then ``_held`` until a worker leaves
-  a kernel.
+- While kernels of high-priority streams run, a worker begins no chunk of a normal kernel if more than ``threads``
+  workers are in kernels. It leaves the kernel, whose job is ``_held`` until another worker leaves one.
 
 A priority changes neither the order within a stream nor waits for events. An item that waits for an event is no job, so
 it holds up no normal stream. Kernels of high-priority streams that keep all threads busy hold up all normal kernels.
