@@ -161,7 +161,7 @@ def require_priority(priority: Given[StreamPriority], call: str) -> StreamPriori
     """Checks and returns a priority that a user gave to ``call``. Raises ``ValueError``."""
     if not isinstance(priority, str) or priority not in ("normal", "high"):
         raise ValueError(f"{call}(priority={written(priority)}): priority must be 'normal' or 'high'")
-    return priority
+    return "high" if priority == "high" else "normal"
 
 
 _FEW: Final = 4  # the number of results kept before the first query
