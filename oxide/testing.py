@@ -33,6 +33,7 @@ from oxide.driver.base import (
     GraphHandle,
     KernelResources,
     StreamHandle,
+    StreamPriority,
 )
 from oxide.messages import written
 
@@ -102,7 +103,8 @@ def step_driver(devices: int = 1, *, seed: int | None = None) -> CpuDriver:
     """Returns a CPU driver on which nothing runs until ``step()``, ``run_until_idle()`` or a blocking call.
 
     ``seed`` selects the stream that advances at each step, and the order of a kernel's blocks and of their threads.
-    Without a seed, the item submitted first runs next, and blocks and threads run in order.
+    Without a seed, the item submitted first runs next, those of high-priority streams before all others, and blocks and
+    threads run in order. A seed draws from all streams: on a real device too, a normal stream may come first.
     """
     from oxide.driver.cpu import CpuDriver
 
@@ -184,8 +186,8 @@ class DelegatingDriver:
     def device_info(self, device: int) -> DeviceInfo:
         return self.invoke("device_info", device)  # type: ignore[no-any-return]
 
-    def create_stream(self, device: int) -> StreamHandle:
-        return self.invoke("create_stream", device)
+    def create_stream(self, device: int, priority: StreamPriority = "normal") -> StreamHandle:
+        return self.invoke("create_stream", device, priority)
 
     def destroy_stream(self, stream: StreamHandle) -> None:
         self.invoke("destroy_stream", stream)

@@ -25,6 +25,9 @@ GraphHandle: TypeAlias = Any
 
 Dim3: TypeAlias = tuple[int, int, int]
 
+StreamPriority: TypeAlias = Literal["normal", "high"]
+"""The priority of a stream. CUDA's default priority is its lowest, so there is none below ``"normal"``."""
+
 # The limits of CUDA devices since compute capability 3.0. The CPU device has the same limits.
 MAX_THREADS_PER_BLOCK: Final = 1024
 MAX_BLOCK: Final = (1024, 1024, 64)
@@ -155,7 +158,8 @@ class Driver(Protocol):
 
     # Streams: in-order queues of work
 
-    def create_stream(self, device: int) -> StreamHandle: ...
+    def create_stream(self, device: int, priority: StreamPriority = "normal") -> StreamHandle:
+        """Creates a stream. The device prefers kernels of ``"high"`` streams. A kernel that runs is not preempted."""
 
     def destroy_stream(self, stream: StreamHandle) -> None:
         """Destroys the stream; work already submitted to it still runs."""

@@ -51,7 +51,7 @@ def test_calls_are_recorded_with_arguments_results_and_exceptions(recording: Rec
     with pytest.raises(Exception, match="not a live allocation"):
         recording.free(1, stream)
     assert [(call.method, call.arguments, call.result) for call in recording.calls] == [
-        ("create_stream", (1,), stream),
+        ("create_stream", (1, "normal"), stream),
         ("allocate", (64, stream), address),
         ("fill", (address, b"\0", 64, stream), None),
         ("free", (1, stream), None),

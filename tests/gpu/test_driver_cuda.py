@@ -394,6 +394,48 @@ def test_timed_events_measure_the_kernel_between_them(bench: Bench) -> None:
     bench.driver.destroy_event(end)
 
 
+def test_a_stream_of_high_priority_has_the_greatest_that_the_device_has(bench: Bench) -> None:
+    from cuda.bindings import driver as bindings
+
+    high = bench.driver.create_stream(0, "high")
+    _, least, greatest = bindings.cuCtxGetStreamPriorityRange()
+
+    assert bindings.cuStreamGetPriority(high.handle)[1] == greatest
+    assert bindings.cuStreamGetPriority(bench.stream.handle)[1] == least
+    bench.driver.destroy_stream(high)
+
+
+def test_a_kernel_of_high_priority_overtakes_the_blocks_of_a_long_kernel_that_have_not_begun(bench: Bench) -> None:
+    from cuda.bindings import driver as bindings
+
+    if bindings.cuCtxGetStreamPriorityRange()[1:] == (0, 0):
+        pytest.skip("the device has no priorities of streams")
+    high = bench.driver.create_stream(0, "high")
+    begun, normal_end, high_end = (bench.driver.create_event(0, timing=True) for _ in range(3))
+    word = bench.word()
+    gate = bench.close_gate()
+    bench.driver.record_event(begun, bench.stream)
+    # 400 times as many blocks as are resident at once, each of half a millisecond
+    blocks = 400 * 2 * bench.driver.device_info(0).multiprocessors
+    bench.launch("spin", struct.pack("@Q", 500_000), grid=(blocks, 1, 1), block=(1024, 1, 1))
+    bench.driver.record_event(normal_end, bench.stream)
+    bench.driver.wait_event(high, begun)
+    bench.launch("spin", struct.pack("@Q", 5_000_000), high)  # the long kernel fills the device meanwhile
+    bench.store(word, 1, high)
+    bench.driver.record_event(high_end, high)
+
+    gate.open()  # all is submitted: the order is the device's
+    bench.driver.synchronize_event(normal_end)
+    bench.driver.synchronize_event(high_end)
+
+    assert gate.was_opened
+    assert word.value == 1
+    assert bench.driver.elapsed_ms(begun, high_end) < bench.driver.elapsed_ms(begun, normal_end) / 2
+    for event in (begun, normal_end, high_end):
+        bench.driver.destroy_event(event)
+    bench.driver.destroy_stream(high)
+
+
 @pytest.mark.parametrize("call", ["synchronize_stream", "synchronize_event"])
 def test_synchronising_lets_other_python_threads_run(bench: Bench, call: str) -> None:
     event = bench.driver.create_event(0, timing=False)

@@ -30,6 +30,7 @@ from oxide.driver.base import (
     Dim3,
     Droppable,
     KernelResources,
+    StreamPriority,
 )
 from oxide.driver.cpu.checks import check_count, check_handle, check_idle, check_launch, checked_seed
 from oxide.driver.cpu.code import CpuFunction, host_name, host_target
@@ -136,10 +137,10 @@ class CpuDriver:
 
     # Streams
 
-    def create_stream(self, device: int) -> CpuStream:
+    def create_stream(self, device: int, priority: StreamPriority = "normal") -> CpuStream:
         """Creates a stream. It uses no thread until it has work."""
         self._check_device(device)
-        return CpuStream(device)
+        return CpuStream(device, high=priority == "high")
 
     def destroy_stream(self, stream: CpuStream) -> None:
         """Destroys the stream; work already submitted to it still runs."""
@@ -465,8 +466,8 @@ class CpuDriver:
         )
 
     def pending(self) -> tuple[CpuStream, ...]:
-        """Returns the streams that could run an item now, sorted by when that item was submitted. For step mode
-        only."""
+        """Returns the streams that could run an item now: the high-priority streams, then the others, each sorted by
+        when that item was submitted. For step mode only."""
         return self._steps().pending()
 
     def step(self, stream: CpuStream | None = None) -> bool:

@@ -4,6 +4,10 @@ A test builds a situation (a kernel "in flight", a copy not yet made), examines 
 lets one item run. A seed decides each choice among the runnable streams and the order of a kernel's blocks. So a search
 over seeds is a search over schedules, and a failure is replayed by its seed.
 
+Without a seed, the items of high-priority streams run before all others. A seed draws from all runnable streams: on a
+real device a normal stream may begin, or run at the same time, although a high-priority stream is ready. So a search
+finds programs that take a priority for an order.
+
 Ctrl-C ends the wait for a kernel. The device is then lost: nothing can end the kernel itself, so later work never runs.
 """
 
@@ -39,7 +43,7 @@ _MOST_RANGES = 4096
 @final
 class StepScheduler(Scheduler):
     """A scheduler that runs one item a step: of a given stream, of a stream drawn with ``seed``, or the earliest
-    submission.
+    submission of the highest priority.
 
     ``abandoned`` is called when a kernel is left running: it may use memory forever.
 
@@ -71,15 +75,16 @@ class StepScheduler(Scheduler):
             stream.items.append(item)
 
     def pending(self) -> tuple[CpuStream, ...]:
-        """Returns the streams that could run an item now, sorted by when that item was submitted."""
+        """Returns the streams that could run an item now: the high-priority streams, then the others, each sorted by
+        when that item was submitted."""
         with self._lock:
             runnable = [
-                (order[0], stream)
+                (not stream.high, order[0], stream)
                 for stream, order in list(self._busy.items())
                 if order and not stream.running and not _is_held_back(stream.items[0])
             ]
-        runnable.sort(key=lambda entry: entry[0])
-        return tuple(stream for _, stream in runnable)
+        runnable.sort(key=lambda entry: entry[:2])
+        return tuple(stream for _, _, stream in runnable)
 
     def step(self, stream: CpuStream | None = None) -> bool:
         """Runs one item. Returns ``False`` if none can run.

@@ -183,12 +183,13 @@ def is_dropped(work: Task | BlockRange) -> bool:
 @final
 class CpuStream:
     """An in-order queue of items. ``running`` is True while a thread runs its items, or will soon. With worker threads,
-    a stream that has items and is not running waits for an event."""
+    a stream that has items and is not running waits for an event. The items of a ``high`` stream run first."""
 
-    __slots__ = ("captured", "destroyed", "device", "items", "number", "running")
+    __slots__ = ("captured", "destroyed", "device", "high", "items", "number", "running")
 
-    def __init__(self, device: int) -> None:
+    def __init__(self, device: int, *, high: bool = False) -> None:
         self.device = device
+        self.high = high
         self.number = next(_numbers)
         self.items: deque[Item] = deque()
         self.captured: list[Task | BlockRange] | None = None  # items recorded by a capture; None outside a capture

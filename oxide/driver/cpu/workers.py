@@ -9,6 +9,18 @@ A large kernel's blocks go to several workers. The worker that has the stream st
 remaining blocks are worth waking them for. The worker that finishes the last chunk goes on with the stream, so no
 worker waits for another.
 
+Work of high-priority streams goes first:
+
+- The jobs of high-priority streams are at the front of the backlog. Only an interrupted thread's job may be at its end.
+- While such a job is in the backlog, no worker begins an item or a chunk of a normal stream. A worker that comes to the
+  end of one puts its job into the backlog, and takes the first job there.
+- While kernels of high-priority streams run, a worker begins no chunk of a normal kernel if more than ``threads``
+  workers are in kernels. It leaves the kernel, whose job is ``_held`` until another worker leaves one.
+
+A priority changes neither the order within a stream nor waits for events. An item that waits for an event is no job, so
+it holds up no normal stream. Kernels of high-priority streams that keep all threads busy hold up all normal kernels.
+Threads that wait for a point run its stream, whatever the backlog holds.
+
 Ctrl-C may interrupt a call of the main thread anywhere, and submitted work still runs exactly once. Python checks for
 signals after calls and at the start of functions and loop iterations. So plain stores followed by one call of a
 function in C are one atomic step, and the main thread changes state in such steps only. After each step the state shows
@@ -95,7 +107,9 @@ class WorkerScheduler(Scheduler):
         self._backlog: deque[_Job] = deque()
         self._started = 0
         self._coming = 0  # workers woken or started that have not checked the backlog yet. The count may be too low.
-        self._in_kernels = 0
+        self._in_kernels = 0  # workers
+        self._in_high_kernels = 0  # those of them in kernels of high-priority streams
+        self._held: deque[tuple[CpuStream, BlockRange]] = deque()  # kernels that workers left, one entry for each
         self._closed = False
 
     def submit(self, stream: CpuStream, item: Item) -> None:
@@ -247,8 +261,8 @@ class WorkerScheduler(Scheduler):
             following = self._take_next(stream, worker)
 
     def _run_blocks(self, stream: CpuStream, blocks: BlockRange, worker: _Worker | None) -> bool:
-        """Runs chunks of a kernel until none is left. If other workers still run chunks, rests ``worker`` and returns
-        ``False``."""
+        """Runs chunks of a kernel until none is left. If other workers still run chunks, or work of a higher priority
+        goes first, rests ``worker`` and returns ``False``."""
         ran = elapsed = 0
         while True:
             with self._lock:
@@ -256,17 +270,20 @@ class WorkerScheduler(Scheduler):
                 try:
                     if ran:
                         blocks.learn(elapsed / ran, exact=False)
+                    if worker is not None and blocks.next < blocks.total and self._makes_way(stream):
+                        self._held.append((stream, blocks))
+                        self._leave_kernel(stream, worker)
+                        self._settle()
+                        return False
                     first, end = self._take_chunk(stream, blocks)
                     done = first == end
                     last = False
                     # Outside the lock, the last worker inside decides whether a cooperative launch continues.
                     passed = done and blocks.workers == 1 and blocks.cooperative is not None
                     if done and not passed:
-                        self._in_kernels -= 1
                         blocks.workers -= 1
                         last = blocks.workers == 0
-                        if not last and worker is not None:
-                            self._rest(worker)
+                        self._leave_kernel(stream, None if last else worker)
                     self._settle()
                 finally:
                     self._in_section = False
@@ -307,26 +324,25 @@ class WorkerScheduler(Scheduler):
         if is_dropped(blocks) and blocks.cooperative is None:
             blocks.next = blocks.total
         first, left = blocks.next, blocks.total - blocks.next
-        if left <= 1 or self._threads == 1:
+        if left <= 1:
             count = left
         elif not blocks.nanoseconds_per_block:
             count = 1
         elif blocks.nanoseconds_per_block * left < _WORTH_A_WORKER_NS:
             count = left
         else:
-            while blocks.workers < left and self._in_kernels < self._threads:
+            while blocks.workers < left and self._has_room(stream):
                 blocks.workers += 1
-                self._in_kernels += 1
-                self._backlog.append((stream, blocks))
-                self._call_worker()
+                self._enter_kernel(stream)
+                self._enqueue(stream, blocks)
             share = -(-left // (2 * blocks.workers))
             count = max(1, min(share, int(_CHUNK_NS / blocks.nanoseconds_per_block)))
         blocks.next = first + count
         return first, first + count
 
     def _take_next(self, stream: CpuStream, worker: _Worker | None) -> Task | BlockRange | None:
-        """Takes the next work of a stream that this thread has. If there is none, releases the stream and returns
-        ``None``.
+        """Takes the next work of a stream that this thread has. If there is none, or a job of a higher priority waits,
+        releases the stream and returns ``None``.
 
         ``worker`` then rests in the same critical section. So a later submission finds this worker idle and starts no
         other.
@@ -335,15 +351,21 @@ class WorkerScheduler(Scheduler):
             self._in_section = True
             try:
                 following = self._head(stream)
+                if following is not None:
+                    self._settle()  # a point on the way may have resumed a stream of a higher priority
                 if following is None:
                     stream.running = False
                     if worker is not None:
                         self._rest(worker)
+                elif worker is not None and not stream.high and self._high_waits():
+                    following = None
+                    self._rest(worker)
+                    self._enqueue(stream, None)
                 else:
                     stream.items.popleft()
                     if isinstance(following, BlockRange):
                         following.workers = 1
-                        self._in_kernels += 1
+                        self._enter_kernel(stream)
                 self._settle()
             finally:
                 self._in_section = False
@@ -354,9 +376,46 @@ class WorkerScheduler(Scheduler):
     def _advance(self, stream: CpuStream) -> None:
         """Adds a stream to the backlog and wakes a worker, if no thread runs the stream and its work can run."""
         if not stream.running and self._head(stream) is not None:
-            stream.running = True
-            self._backlog.append((stream, None))
-            self._call_worker()
+            self._enqueue(stream, None)
+
+    def _enqueue(self, stream: CpuStream, blocks: BlockRange | None) -> None:
+        """Adds a job to the backlog, behind those of its priority, and wakes a worker."""
+        place = len(self._backlog)
+        if stream.high:
+            place = 0
+            while place < len(self._backlog) and self._backlog[place][0].high:
+                place += 1
+        stream.running = True  # one step together with the next line
+        self._backlog.insert(place, (stream, blocks))
+        self._call_worker()
+
+    def _high_waits(self) -> bool:
+        """Returns whether a job of a high-priority stream is in the backlog."""
+        return bool(self._backlog) and self._backlog[0][0].high
+
+    def _makes_way(self, stream: CpuStream) -> bool:
+        """Returns whether a worker leaves a kernel of ``stream`` for the work of high-priority streams."""
+        crowded = self._in_high_kernels > 0 and self._in_kernels > self._threads
+        return not stream.high and (crowded or self._high_waits())
+
+    def _has_room(self, stream: CpuStream) -> bool:
+        """Returns whether one more worker may join a kernel of ``stream``."""
+        return (self._in_high_kernels if stream.high else self._in_kernels) < self._threads
+
+    def _enter_kernel(self, stream: CpuStream) -> None:
+        self._in_kernels += 1
+        self._in_high_kernels += stream.high
+
+    def _leave_kernel(self, stream: CpuStream, worker: _Worker | None) -> None:
+        """Counts a worker out of a kernel, rests ``worker`` if given, and resumes held kernels if there is room."""
+        self._in_kernels -= 1
+        self._in_high_kernels -= stream.high
+        if worker is not None:
+            self._rest(worker)
+        while self._held and (not self._in_high_kernels or self._in_kernels < self._threads):
+            resumed, blocks = self._held.popleft()
+            self._enter_kernel(resumed)
+            self._enqueue(resumed, blocks)
 
     def _head(self, stream: CpuStream) -> Task | BlockRange | None:
         """Returns a stream's next work, passing points on the way. ``None`` if the stream is empty or held back.

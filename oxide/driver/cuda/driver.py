@@ -36,11 +36,11 @@ from typing import Final, final
 import cuda.core as core
 from cuda.bindings import driver
 
-from oxide.driver.base import Code, DeviceInfo, Dim3, Droppable, KernelResources
+from oxide.driver.base import Code, DeviceInfo, Dim3, Droppable, KernelResources, StreamPriority
 from oxide.driver.cuda.blocks import LARGEST, SpareBlocks
 from oxide.driver.cuda.errors import check, failure, raise_core_failure
 from oxide.driver.cuda.graph import CudaGraphExec, abandon_capture, instantiate
-from oxide.driver.cuda.handles import CudaContext, CudaEvent, CudaStream, open_context
+from oxide.driver.cuda.handles import CudaContext, CudaEvent, CudaStream, open_context, stream_options
 from oxide.driver.cuda.host_memory import LARGE_BYTES, RegisteredMemory
 from oxide.driver.cuda.kernels import BLOCK, ONE, fill_grid, fill_params, report_params
 from oxide.driver.cuda.launch import HostFunctions, ParameterPacket, call_from_c, launch_from_c
@@ -124,12 +124,14 @@ class CudaDriver:
 
     # Streams
 
-    def create_stream(self, device: int) -> CudaStream:
+    def create_stream(self, device: int, priority: StreamPriority = "normal") -> CudaStream:
         context = self._context(device)
+        _enter(context)
+        options = stream_options(priority)
         try:
             found = core.Device(device)
             found.set_current()
-            stream = CudaStream(device, context, found.create_stream())
+            stream = CudaStream(device, context, found.create_stream(options=options))
         except Exception as error:
             raise_core_failure(error, "cuStreamCreate")
         stream.spare = SpareBlocks()

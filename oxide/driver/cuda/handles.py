@@ -8,6 +8,7 @@ from typing import Any, final
 import cuda.core as core
 from cuda.bindings import driver
 
+from oxide.driver.base import StreamPriority
 from oxide.driver.cuda.blocks import SpareBlocks
 from oxide.driver.cuda.errors import check, raise_core_failure
 from oxide.driver.cuda.kernels import CODE, FILL, REPORT
@@ -55,6 +56,18 @@ class CudaEvent:
         self.device = device
         self.core = event
         self.address = int(event.handle)
+
+
+def stream_options(priority: StreamPriority) -> core.StreamOptions | None:
+    """Returns cuda.core's options of a stream, None for the default ones. The stream's context must be current.
+
+    ``"high"`` is the greatest priority of the device. That is the default priority, 0, on a device without priorities.
+    """
+    if priority == "normal":
+        return None
+    error, _, greatest = driver.cuCtxGetStreamPriorityRange()
+    check(error, "cuCtxGetStreamPriorityRange")
+    return core.StreamOptions(priority=greatest)
 
 
 def open_context(device: int) -> CudaContext:

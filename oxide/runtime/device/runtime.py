@@ -14,7 +14,7 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, final
 
-from oxide.driver.base import DeviceInfo, Driver, EventHandle, FunctionHandle
+from oxide.driver.base import DeviceInfo, Driver, EventHandle, FunctionHandle, StreamPriority
 from oxide.dropping import WeakTable
 from oxide.environment import word
 from oxide.errors import DeviceError, DeviceLostError
@@ -87,11 +87,15 @@ class Device:
         """Returns the kind and the number, such as ``cuda:0``."""
         return f"{self.driver.name}:{self.id}"
 
-    def new_stream(self) -> Stream:
-        """Returns a new stream for the caller. Dropping the stream returns it to the device."""
-        from oxide.runtime.device.stream import Stream
+    def new_stream(self, *, priority: Given[StreamPriority] = "normal") -> Stream:
+        """Returns a new stream for the caller. Dropping the stream returns it to the device.
 
-        return Stream(self)
+        The device prefers the kernels of streams with ``priority="high"`` to those of ``"normal"`` streams. Raises
+        ``ValueError`` for any other priority.
+        """
+        from oxide.runtime.device.stream import Stream, require_priority
+
+        return Stream(self, require_priority(priority, "new_stream"))
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Device cannot be pickled or copied; devices() lists those of each process")
@@ -109,17 +113,18 @@ class Device:
         except IndexError:
             return self.driver.create_event(self.id, timing=False)
 
-    def take_timeline(self) -> Timeline:
-        """Returns a timeline to use: one of a dropped stream that has run all its work, or a new one."""
+    def take_timeline(self, priority: StreamPriority = "normal") -> Timeline:
+        """Returns a timeline to use: one of a dropped stream of the priority that has run all its work, or a new
+        one."""
         for _ in range(len(self.spare_timelines)):
             try:
                 timeline = self.spare_timelines.popleft()
             except IndexError:
                 break
-            if timeline.seen_dry():
+            if timeline.priority == priority and timeline.seen_dry():
                 return timeline
             self.spare_timelines.append(timeline)
-        timeline = Timeline(self)
+        timeline = Timeline(self, priority=priority)
         self._timelines.append(timeline)
         return timeline
 

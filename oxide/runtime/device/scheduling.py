@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 import threading
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 from oxide.errors import DeviceError
 from oxide.messages import written
 from oxide.native import Given
 from oxide.runtime.device.policy import SchedulingPolicy
 from oxide.runtime.device.runtime import Device, Runtime, current_runtime, not_in_force
-from oxide.runtime.device.stream import Stream
+from oxide.runtime.device.stream import Stream, require_priority
+
+if TYPE_CHECKING:
+    from oxide.driver.base import StreamPriority
 
 
 @final
 class StreamPoolRoundRobin:
     """The default policy: round robin over ``streams`` streams of each device, so that independent operations overlap.
-    Raises ``ValueError`` unless ``streams`` is an int of 1 or more."""
 
-    def __init__(self, streams: Given[int] = 4) -> None:
+    ``priority`` is that of ``device.new_stream``. Raises ``ValueError`` unless ``streams`` is an int of 1 or more and
+    ``priority`` is ``"normal"`` or ``"high"``.
+    """
+
+    def __init__(self, streams: Given[int] = 4, *, priority: Given[StreamPriority] = "normal") -> None:
         if isinstance(streams, bool) or not isinstance(streams, int) or streams < 1:
             raise ValueError(
                 f"StreamPoolRoundRobin(streams={written(streams)}): streams must be an integer of 1 or more"
             )
+        self._priority: StreamPriority = require_priority(priority, "StreamPoolRoundRobin")
         self._size = streams
         self._lock = threading.Lock()
         self._pools: dict[Device, _Pool] = {}
@@ -39,12 +46,13 @@ class StreamPoolRoundRobin:
                 pool = self._pools[device] = _Pool()
             index = pool.turn
             if index == len(pool.streams):
-                pool.streams.append(device.new_stream())
+                pool.streams.append(device.new_stream(priority=self._priority))
             pool.turn = (index + 1) % self._size
             return pool.streams[index]
 
     def __repr__(self) -> str:
-        return f"StreamPoolRoundRobin(streams={written(self._size)})"
+        priority = ", priority='high'" if self._priority == "high" else ""
+        return f"StreamPoolRoundRobin(streams={written(self._size)}{priority})"
 
 
 @final

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, final
 
 from oxide.dropping import calls_drop, nothing
 from oxide.errors import DeviceError
+from oxide.messages import written
 from oxide.native import Given
 from oxide.runtime.device.capturing import refuse_in_capture
 from oxide.runtime.device.timeline import Timeline
 from oxide.runtime.locks import new_rlock
 
 if TYPE_CHECKING:
+    from oxide.driver.base import StreamPriority
     from oxide.runtime.device.runtime import Device
     from oxide.runtime.device.timeline import Mark
 
@@ -42,14 +44,19 @@ class Stream:
     its methods raise ``GraphError``.
     """
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: Device, priority: StreamPriority = "normal") -> None:
         self._drop: Any = nothing
         self.device = device
         self.drops_work: bool = device.driver.drops_work
-        self._timeline: Timeline = device.take_timeline()
+        self._timeline: Timeline = device.take_timeline(priority)
         self._loose = LooseResults(self._timeline)
         self._drop = partial(device.loose.discard, self._loose)  # after the discard this holds the last reference
         device.loose.add(self._loose)
+
+    @property
+    def priority(self) -> StreamPriority:
+        """Returns ``"normal"`` or ``"high"``."""
+        return self._timeline.priority
 
     @property
     def handle(self) -> int:
@@ -101,9 +108,9 @@ class Stream:
         self._note_behind(event._behind)
 
     def fork(self) -> Stream:
-        """Returns a new stream whose work runs after all work submitted to this one so far."""
+        """Returns a new stream of the same priority whose work runs after all work submitted to this one so far."""
         refuse_in_capture("fork()", self)
-        branch = self.device.new_stream()
+        branch = self.device.new_stream(priority=self.priority)
         branch.join(self)
         return branch
 
@@ -133,7 +140,9 @@ class Stream:
         raise TypeError("a Stream cannot be pickled or copied; device.new_stream() makes another")
 
     def __repr__(self) -> str:
-        return f"<oxide.Stream {self.device.driver.stream_address(self._timeline.handle):#x} on {self.device.label}>"
+        priority = ", high priority" if self.priority == "high" else ""
+        address = self.device.driver.stream_address(self._timeline.handle)
+        return f"<oxide.Stream {address:#x} on {self.device.label}{priority}>"
 
     def _note_behind(self, behind: dict[Timeline, int]) -> None:
         """Records that this stream also runs after the work that another stream was made to wait for."""
@@ -146,6 +155,13 @@ class Stream:
 
     def __del__(self) -> None:
         self._drop()
+
+
+def require_priority(priority: Given[StreamPriority], call: str) -> StreamPriority:
+    """Checks and returns a priority that a user gave to ``call``. Raises ``ValueError``."""
+    if not isinstance(priority, str) or priority not in ("normal", "high"):
+        raise ValueError(f"{call}(priority={written(priority)}): priority must be 'normal' or 'high'")
+    return "high" if priority == "high" else "normal"
 
 
 _FEW: Final = 4  # the number of results kept before the first query

@@ -28,7 +28,7 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, final
 
-from oxide.driver.base import EventHandle, StreamHandle
+from oxide.driver.base import EventHandle, StreamHandle, StreamPriority
 from oxide.dropping import calls_drop, nothing
 from oxide.errors import DeviceError, DeviceLostError
 from oxide.runtime.locks import new_lock
@@ -99,9 +99,12 @@ class Timeline:
     With ``handle``, the stream is another library's, and its history begins now.
     """
 
-    def __init__(self, device: Device, handle: StreamHandle | None = None) -> None:
+    def __init__(
+        self, device: Device, handle: StreamHandle | None = None, *, priority: StreamPriority = "normal"
+    ) -> None:
         self.device = device
         self.driver = device.driver
+        self.priority: StreamPriority = priority
         self.seen = 0
         # True for a stream of another library: the timeline is short-lived, and nothing may keep it
         self.foreign = handle is not None
@@ -117,7 +120,7 @@ class Timeline:
         self.lane: Callable[[], Any] | None = None
         """The staging of the large uploads in flight on the stream: a weak reference that ``staging.py`` sets."""
         self.pace = Pace()
-        self.handle: StreamHandle = self.driver.create_stream(device.id) if handle is None else handle
+        self.handle: StreamHandle = self.driver.create_stream(device.id, priority) if handle is None else handle
 
     def mark(self) -> Mark:
         """Returns a mark that covers everything submitted so far."""

@@ -29,8 +29,8 @@ def is_scheduling(code: CodeType) -> bool:
 class Program:
     """Submits numbered tasks to one stream, and knows which of them have been submitted and which have run."""
 
-    def __init__(self, scheduler: Scheduler) -> None:
-        self.scheduler, self.stream = scheduler, CpuStream(0)
+    def __init__(self, scheduler: Scheduler, *, high: bool) -> None:
+        self.scheduler, self.stream = scheduler, CpuStream(0, high=high)
         self.points = [Point(), Point()]
         self.begun: list[int] = []
         self.submitted: list[int] = []
@@ -80,6 +80,7 @@ class Program:
 
 
 @needs_calls
+@pytest.mark.parametrize("high", [False, True], ids=["normal", "high"])
 @pytest.mark.parametrize(
     ("run", "make"),
     [
@@ -91,10 +92,10 @@ class Program:
     ],
 )
 def test_what_was_submitted_runs_once_and_what_follows_runs(
-    run: Callable[[Program], None], make: Callable[[], Scheduler]
+    run: Callable[[Program], None], make: Callable[[], Scheduler], high: bool
 ) -> None:
     for interrupt in interrupts(is_scheduling, more_than=20):
-        program = Program(make())
+        program = Program(make(), high=high)
         with interrupt:
             run(program)
         program.pass_points()

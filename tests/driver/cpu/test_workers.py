@@ -268,7 +268,7 @@ def test_a_kernel_that_is_dropped_as_it_runs_begins_no_more_blocks(threads: int)
     blocks.droppable = run
     scheduler.submit(stream, blocks)
     scheduler.synchronize(stream)
-    assert sum(ran) == total if threads == 1 else len(ran) <= threads
+    assert len(ran) <= threads
     scheduler.close()
 
 
