@@ -481,7 +481,7 @@ class DeviceBox:
     def __array_function__(self, function: Any, types: object, args: object, options: object) -> NoReturn:
         raise self._no_host_array(f"np.{function.__name__}")
 
-    def __bool__(self) -> NoReturn:
+    def __bool__(self) -> bool:
         raise TypeError(f"{self!r} is neither true nor false: copy it with d2h(box).sync(), or compare it with None")
 
     def __contains__(self, item: object) -> NoReturn:

@@ -89,7 +89,7 @@ class DeviceOperation(Generic[T]):
         """Raises ``TypeError``: an operation has no numbers before it has run."""
         raise TypeError(f"{self!r} has not run, so it is no array: await it or call sync() first")
 
-    def __bool__(self) -> NoReturn:
+    def __bool__(self) -> bool:
         """Raises ``TypeError``: an operation has no truth value before it has run."""
         raise TypeError(f"{self!r} has not run, so it is neither true nor false: await it or call sync() first")
 
