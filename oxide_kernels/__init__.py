@@ -31,6 +31,7 @@ from .layout import gather, transpose
 from .linalg import matvec_2d, matvec_naive, sgemm_2d, sgemm_naive
 from .matrix_products import matmul
 from .matrix_vector import matvec
+from .packed_products import matmul_packed, pack
 from .reductions import argmax, dot, reduce_max, reduce_sum
 from .rows import layer_norm, rms_norm, softmax
 from .scans import exclusive_scan, inclusive_scan
@@ -57,10 +58,12 @@ __all__ = [
     "layer_norm",
     "map_",
     "matmul",
+    "matmul_packed",
     "matvec",
     "matvec_2d",
     "matvec_naive",
     "ops",
+    "pack",
     "reduce_max",
     "reduce_sum",
     "relu",

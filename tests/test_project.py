@@ -113,6 +113,7 @@ def test_numba_is_imported_only_by_the_front_end(package: str) -> None:
 def test_kernels_and_examples_use_only_public_names(package: str) -> None:
     public = {f"oxide.{name}" for name in run_python("import oxide; print(*oxide.__all__)").split()}
     public.add("oxide.zip")  # public, and in no star import
+    public |= {f"oxide.serving.{name}" for name in run_python("import oxide.serving as s; print(*s.__all__)").split()}
     wrong = [
         f"{path.relative_to(ROOT)}:{line}: {imported}"
         for path in sorted((ROOT / package).rglob("*.py"))

@@ -17,7 +17,7 @@ from __future__ import annotations
 import inspect
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Real
 from types import TracebackType
@@ -38,7 +38,7 @@ from oxide.runtime.operations.operation import DeviceOperation
 from oxide.runtime.submission.submission import ExecutionContext
 from oxide.serving.buckets import Buckets
 from oxide.serving.metrics import BatcherStatistics, Measures
-from oxide.serving.request_queue import Pending, RequestQueue, State
+from oxide.serving.request_queue import Pending, RequestQueue, Results, State
 from oxide.serving.task_groups import TaskGroup, task_group
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class Batcher(Generic[Request, Result]):
 
     def __init__(
         self,
-        run: Callable[[list[Request]], DeviceOperation[Sequence[Result]]] | Buckets[Request, Result],
+        run: Callable[[list[Request]], DeviceOperation[Results[Result]]] | Buckets[Request, Result],
         *,
         max_batch: int = 64,
         max_wait: float = 0.002,
@@ -372,18 +372,18 @@ class Batcher(Generic[Request, Result]):
 
     async def _captured(
         self, buckets: Buckets[Request, Result], requests: list[Request]
-    ) -> Callable[[list[Request]], DeviceOperation[Sequence[Result]]]:
+    ) -> Callable[[list[Request]], DeviceOperation[Results[Result]]]:
         key = buckets.key_of(requests)
         found = buckets.find(key)
         if found is None:
-            made: list[Callable[[list[Request]], DeviceOperation[Sequence[Result]]]] = []
+            made: list[Callable[[list[Request]], DeviceOperation[Results[Result]]]] = []
             await current_loop().in_thread(lambda: made.append(buckets.capture(key)))
             found = made.pop()
         return found
 
     async def _attempt(
         self,
-        run: Callable[[list[Request]], DeviceOperation[Sequence[Result]]],
+        run: Callable[[list[Request]], DeviceOperation[Results[Result]]],
         part: list[Pending[Request, Result]],
     ) -> Exception | None:
         """Runs a part of a batch and gives each request its result. Returns the error if the run failed."""

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
 
 from oxide.errors import ArgumentError
 from oxide.messages import written
 from oxide.runtime.device.launch_places import add_note_once
 from oxide.runtime.operations.operation import DeviceOperation, value
+from oxide.serving.request_queue import Results
 
 if TYPE_CHECKING:
     from oxide.runtime.operations.graph import CudaGraph
@@ -40,7 +41,7 @@ class Bucket(Generic[Request, Result]):
         self,
         operation: DeviceOperation[Any],
         fill: Callable[[list[Request]], object],
-        finish: Callable[[Any, list[Request]], DeviceOperation[Sequence[Result]]],
+        finish: Callable[[Any, list[Request]], DeviceOperation[Results[Result]]],
     ) -> None:
         if not isinstance(operation, DeviceOperation):
             raise TypeError(f"a Bucket takes an operation to capture, not {type(operation).__name__}")
@@ -108,7 +109,7 @@ class Buckets(Generic[Request, Result]):
         hash(key)
         return key
 
-    def find(self, key: Hashable) -> Callable[[list[Request]], DeviceOperation[Sequence[Result]]] | None:
+    def find(self, key: Hashable) -> Callable[[list[Request]], DeviceOperation[Results[Result]]] | None:
         """Returns the function that runs batches of a shape, None if its graph is not captured."""
         with self._changing:
             found = self._captured.get(key)
@@ -117,7 +118,7 @@ class Buckets(Generic[Request, Result]):
             self._captured.move_to_end(key)
             return found.run
 
-    def capture(self, key: Hashable) -> Callable[[list[Request]], DeviceOperation[Sequence[Result]]]:
+    def capture(self, key: Hashable) -> Callable[[list[Request]], DeviceOperation[Results[Result]]]:
         """Captures the graph of a shape unless that has been done. Blocks the thread."""
         with self._capturing:
             found = self.find(key)
@@ -148,7 +149,7 @@ class _Captured(Generic[Request, Result]):
         self._graph: CudaGraph[Any] = bucket.operation.graph()
         self._output = self._graph.take_output()
 
-    def run(self, requests: list[Request]) -> DeviceOperation[Sequence[Result]]:
+    def run(self, requests: list[Request]) -> DeviceOperation[Results[Result]]:
         """Returns the operation that runs the requests. Filling, launching and finishing are one submission, so no
         other batch changes the arrays in between."""
         bucket, output = self._bucket, self._output

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, final
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -17,6 +17,15 @@ if TYPE_CHECKING:
 
 Request = TypeVar("Request")
 Result = TypeVar("Result")
+Item = TypeVar("Item", covariant=True)
+
+
+class Results(Protocol[Item]):
+    """A batch's results, by the number of the request: a list, a tuple or an array."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, number: int, /) -> Item: ...
 
 
 @final

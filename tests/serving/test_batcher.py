@@ -89,7 +89,7 @@ def test_requests_of_several_tasks_are_one_batch(run: Runner) -> None:
 
 def test_rows_of_an_array_are_results(run: Runner) -> None:
     async def main() -> Any:
-        async with Batcher(lambda rows: d2h(h2d(np.stack(rows))), max_batch=2) as batcher:  # type: ignore[arg-type]
+        async with Batcher(lambda rows: d2h(h2d(np.stack(rows))), max_batch=2) as batcher:
             return await all_of(batcher, np.arange(3.0), np.arange(3.0) + 1)
 
     np.testing.assert_array_equal(run(main), [[0, 1, 2], [1, 2, 3]])

@@ -154,7 +154,7 @@ def test_prepare_asks_for_the_shapes(run: Runner) -> None:
         with pytest.raises(ArgumentError, match=r"cannot know the shapes of the batches: list them, Buckets\(key"):
             await oxide.prepare(Batcher(Buckets(rows_of, Made())))
         with pytest.raises(TypeError, match=r"takes a Batcher of Buckets; for another, prepare the operation"):
-            await oxide.prepare(Batcher(lambda rows: d2h(h2d(np.stack(rows)))))  # type: ignore[arg-type]
+            await oxide.prepare(Batcher(lambda rows: d2h(h2d(np.stack(rows)))))
 
     run(main)
 

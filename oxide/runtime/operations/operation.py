@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from oxide.runtime.operations.graph import CudaGraph
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 U = TypeVar("U")
 
 
@@ -56,8 +57,8 @@ Spec = BoxSpec | tuple[Any, ...] | None
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class DeviceOperation(Generic[T]):
-    """A lazy operation that yields a ``T`` when run. To define your own, subclass it and define ``execute``.
+class DeviceOperation(Generic[T_co]):
+    """A lazy operation that yields a ``T_co`` when run. To define your own, subclass it and define ``execute``.
 
     Like a coroutine, an operation warns if it is dropped without having been run or made part of another.
     """
@@ -82,7 +83,7 @@ class DeviceOperation(Generic[T]):
         self._unused = True
 
     @abstractmethod
-    def execute(self, context: ExecutionContext) -> T:
+    def execute(self, context: ExecutionContext) -> T_co:
         """Submits the work to ``context.stream`` and returns its result, which may still be in flight."""
 
     def __array__(self, dtype: object = None, copy: object = None) -> NoReturn:
@@ -95,7 +96,7 @@ class DeviceOperation(Generic[T]):
 
     # Combining
 
-    def and_then(self, function: Callable[[T], DeviceOperation[U]]) -> DeviceOperation[U]:
+    def and_then(self, function: Callable[[T_co], DeviceOperation[U]]) -> DeviceOperation[U]:
         """Runs this operation, then the operation ``function(result)``, on the same stream.
 
         ``function`` is called when this operation has been submitted: the result is a handle, and its data may be in
@@ -103,26 +104,26 @@ class DeviceOperation(Generic[T]):
         """
         return combinators.AndThen(self, function, "and_then")
 
-    def then(self, function: Callable[[T], DeviceOperation[U]]) -> DeviceOperation[U]:
+    def then(self, function: Callable[[T_co], DeviceOperation[U]]) -> DeviceOperation[U]:
         """Does what ``and_then`` does; cuTile Rust's name for it."""
         return self.and_then(function)
 
-    def apply(self, function: Callable[[T], DeviceOperation[U]]) -> DeviceOperation[U]:
+    def apply(self, function: Callable[[T_co], DeviceOperation[U]]) -> DeviceOperation[U]:
         """Does what ``and_then`` does; cuda-async's older name for it."""
         return self.and_then(function)
 
     def and_then_with_context(
-        self, function: Callable[[ExecutionContext, T], DeviceOperation[U]]
+        self, function: Callable[[ExecutionContext, T_co], DeviceOperation[U]]
     ) -> DeviceOperation[U]:
         """Runs this operation, then ``function(context, result)``: ``and_then`` with the execution context."""
         return combinators.AndThen(self, function, "and_then_with_context", with_context=True)
 
-    def map(self, function: Callable[[T], U]) -> DeviceOperation[U]:
+    def map(self, function: Callable[[T_co], U]) -> DeviceOperation[U]:
         """Yields ``function(result)``, computed on the host without device work. The result may be in flight:
         ``function`` sees handles."""
         return combinators.Map(self, function)
 
-    def inspect(self, function: Callable[[T], object]) -> DeviceOperation[T]:
+    def inspect(self, function: Callable[[T_co], object]) -> DeviceOperation[T_co]:
         """Calls ``function(result)`` and yields the result unchanged. The result may be in flight, as for ``map``."""
         return combinators.Inspect(self, function)
 
@@ -145,13 +146,13 @@ class DeviceOperation(Generic[T]):
 
         return unzip(self, n)
 
-    def arc(self) -> DeviceOperation[Arc[T]]:
+    def arc(self) -> DeviceOperation[Arc[T_co]]:
         """Yields the result in an ``Arc``, to be shared by clones."""
         from oxide.runtime.device.arc import Arc
 
         return self.map(Arc)
 
-    def shared(self) -> DeviceOperation[T]:
+    def shared(self) -> DeviceOperation[T_co]:
         """Returns an operation that may be run many times and does its work once. Each run yields the same object."""
         return combinators.Shared(self)
 
@@ -167,7 +168,7 @@ class DeviceOperation(Generic[T]):
 
         return to_device(self, device)
 
-    def on(self, device: Given[int | Device]) -> DeviceOperation[T]:
+    def on(self, device: Given[int | Device]) -> DeviceOperation[T_co]:
         """Places this operation on a device: ``device`` is a number or one of ``devices()``.
 
         A placed operation may be part of an operation on another device, which then ends after it. Several placed
@@ -181,12 +182,12 @@ class DeviceOperation(Generic[T]):
 
     # Capturing
 
-    def graph(self) -> CudaGraph[T]:
+    def graph(self) -> CudaGraph[T_co]:
         """Captures this operation into a ``CudaGraph`` with a new stream. See ``graph_on``."""
         self.consume()
         return self.graph_on(self._home(current_runtime()).new_stream())
 
-    def graph_on(self, stream: Given[Stream]) -> CudaGraph[T]:
+    def graph_on(self, stream: Given[Stream]) -> CudaGraph[T_co]:
         """Captures this operation into a ``CudaGraph`` whose updates run on ``stream``.
 
         Runs nothing but the sources of shared operations. Blocks the thread until the graph is made. Boxes that the
@@ -200,7 +201,7 @@ class DeviceOperation(Generic[T]):
 
     # Running
 
-    def sync(self) -> T:
+    def sync(self) -> T_co:
         """Runs on a stream that the policy picks, and blocks the thread until the result is ready.
 
         Warns inside a running event loop, because it blocks the loop.
@@ -209,7 +210,7 @@ class DeviceOperation(Generic[T]):
         runtime = current_runtime()
         return self._run_blocking(picked_stream(runtime.policy, self._home(runtime)), "sync()")
 
-    def sync_on(self, stream: Given[Stream]) -> T:
+    def sync_on(self, stream: Given[Stream]) -> T_co:
         """Runs on ``stream`` and blocks the thread until the result is ready. Warns as ``sync`` does.
 
         An operation that ``on`` placed on another device runs there, and later work on ``stream`` runs after it.
@@ -217,13 +218,13 @@ class DeviceOperation(Generic[T]):
         self.consume()
         return self._run_blocking(require_stream(stream), "sync_on(stream)")
 
-    def _run_blocking(self, stream: Stream, called: str) -> T:
+    def _run_blocking(self, stream: Stream, called: str) -> T_co:
         loop = running_loop_name()
         if loop is not None:
             warn_caller(f"{called} blocks the {loop} event loop until the device is done; use await")
         return run_blocking(self, stream)
 
-    def async_on(self, stream: Given[Stream]) -> T:
+    def async_on(self, stream: Given[Stream]) -> T_co:
         """Submits to ``stream`` and returns the result at once. The result is in flight until you synchronise the
         stream.
 
@@ -236,7 +237,7 @@ class DeviceOperation(Generic[T]):
         stream._adopt(submission)
         return submission.result_in_flight
 
-    def into_future(self) -> DeviceFuture[T]:
+    def into_future(self) -> DeviceFuture[T_co]:
         """Returns a future bound to a stream that the policy picks now. The first await submits the work."""
         try:
             runtime = current_runtime()
@@ -245,7 +246,7 @@ class DeviceOperation(Generic[T]):
             self.consume()  # a failed use is a use: no warning
             raise
 
-    def schedule(self, policy: Given[SchedulingPolicy]) -> DeviceFuture[T]:
+    def schedule(self, policy: Given[SchedulingPolicy]) -> DeviceFuture[T_co]:
         """Returns a future bound to a stream that ``policy`` picks now. The first await submits the work."""
         try:
             if not hasattr(policy, "next_stream"):
@@ -258,7 +259,7 @@ class DeviceOperation(Generic[T]):
             self.consume()  # a failed use is a use: no warning
             raise
 
-    def __await__(self) -> Generator[Any, Any, T]:
+    def __await__(self) -> Generator[Any, Any, T_co]:
         self.consume()
         loop = current_loop()  # first, so that it raises before a stream is picked
         runtime = current_runtime()
@@ -267,7 +268,7 @@ class DeviceOperation(Generic[T]):
 
     # Used by the runtime
 
-    def run(self, context: ExecutionContext) -> T:
+    def run(self, context: ExecutionContext) -> T_co:
         """Executes as part of a run, on the device the operation was placed on. Adds notes to an error that say where
         in the operation it arose, innermost first."""
         self._drop = nothing

@@ -1,0 +1,208 @@
+"""The encoder of BERT, packed: embeddings, layers of attention and a perceptron, the mean of each sequence.
+
+A batch is a matrix with a row for each token of all sequences, without padding. ``Layout`` says which rows belong
+together. Every step is an operation of oxide; nothing here knows which device runs it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oxide import DeviceBox, DeviceOperation, LaunchConfig, empty, h2d, zip
+from oxide_kernels import gelu, matmul_packed, pack
+
+from . import kernels
+
+Rows = DeviceOperation[DeviceBox]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Which rows are which tokens, as arrays for the device, int32.
+
+    ``tokens`` is 4×t: the word of each token, its place in its sequence, and the first row and the end of its sequence.
+    ``sequences`` is 2×s: the first row and the end of each sequence.
+    """
+
+    tokens: NDArray[np.int32]
+    sequences: NDArray[np.int32]
+
+    @staticmethod
+    def zeros(tokens: int, sequences: int) -> Layout:
+        """Returns a layout with room for so many tokens and sequences, filled with sequences of one token."""
+        layout = Layout(np.zeros((4, tokens), np.int32), np.zeros((2, sequences), np.int32))
+        layout.fill([])
+        return layout
+
+    def fill(self, texts: Sequence[NDArray[np.int32]]) -> None:
+        """Writes the sequences, given by their words, one after another. The rest is sequences of one token, whose
+        results have no meaning. Raises ``ValueError`` if there is no room."""
+        lengths = [len(text) for text in texts]
+        used, room = sum(lengths), self.tokens.shape[1]
+        if used > room or len(texts) > self.sequences.shape[1]:
+            raise ValueError(
+                f"{len(texts)} sequences of {used} tokens do not fit a layout of {self.sequences.shape[1]} sequences "
+                f"and {room} tokens"
+            )
+        ends = np.cumsum([0, *lengths], dtype=np.int32)
+        words, places, first, end = self.tokens
+        words[used:], places[used:] = 0, 0
+        first[used:], end[used:] = np.arange(used, room), np.arange(used, room) + 1
+        if texts:
+            words[:used] = np.concatenate(texts)
+            places[:used] = np.concatenate([np.arange(length) for length in lengths])
+            first[:used], end[:used] = np.repeat(ends[:-1], lengths), np.repeat(ends[1:], lengths)
+        self.sequences[0], self.sequences[1] = 0, 1
+        self.sequences[:, : len(texts)] = ends[:-1], ends[1:]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """The weights of ``x @ weight.T + bias``, packed, and their number of outputs."""
+
+    weight: DeviceBox
+    bias: DeviceBox
+    outputs: int
+
+    def __call__(self, x: DeviceBox) -> Rows:
+        """Returns the operation that computes the outputs of each row."""
+        return empty((x.shape[0], self.outputs)).and_then(
+            lambda rows: matmul_packed(x, self.weight, rows, bias=self.bias)
+        )
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Norm:
+    """The weights of a layer norm."""
+
+    weight: DeviceBox
+    bias: DeviceBox
+    epsilon: float
+
+    def __call__(self, a: DeviceBox, b: DeviceBox) -> Rows:
+        """Returns the operation that computes the layer norm of ``a + b``."""
+        launch = kernels.add_and_normalise[LaunchConfig(-(-a.shape[0] // 8), 8)]
+        return empty(a.shape).and_then(lambda rows: launch(a, b, self.weight, self.bias, self.epsilon, rows)).last()
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A layer: attention and a perceptron, each followed by the norm of its sum with its input."""
+
+    queries_keys_values: Linear
+    after_attention: Linear
+    attention_norm: Norm
+    inner: Linear
+    outer: Linear
+    norm: Norm
+
+    def __call__(self, tokens: DeviceBox, x: DeviceBox) -> Rows:
+        """Returns the operation that computes the layer's output for each row of ``x``."""
+
+        def perceptron(x: DeviceBox) -> Rows:
+            return (
+                self.inner(x)
+                .and_then(lambda inner: gelu(inner, inner))
+                .last()
+                .and_then(self.outer)
+                .and_then(lambda change: self.norm(x, change))
+            )
+
+        return (
+            self.queries_keys_values(x)
+            .and_then(lambda products: attention(products, tokens))
+            .and_then(self.after_attention)
+            .and_then(lambda change: self.attention_norm(x, change))
+            .and_then(perceptron)
+        )
+
+
+def attention(products: DeviceBox, tokens: DeviceBox) -> Rows:
+    """Returns the operation that computes the attention of each token to its own sequence."""
+    count, width = products.shape[0], products.shape[1] // 3
+    threads = count * (width // kernels.HEAD)
+    launch = kernels.attend[LaunchConfig(-(-threads // 8), 8)]
+    return (
+        empty((count, width)).and_then(lambda rows: launch(products, tokens, 1 / math.sqrt(kernels.HEAD), rows)).last()
+    )
+
+
+@final
+class Encoder:
+    """The encoder with its weights on the device.
+
+    ``weights`` are named and shaped as in Hugging Face's ``BertModel``, float32. Heads have 32 elements. Raises
+    ``ValueError`` for another shape.
+    """
+
+    def __init__(self, weights: Mapping[str, NDArray[np.float32]], epsilon: float = 1e-12) -> None:
+        self._weights = weights
+        self._epsilon = epsilon
+        places = (
+            weights["embeddings.position_embeddings.weight"] + weights["embeddings.token_type_embeddings.weight"][0]
+        )
+        self.width = places.shape[1]
+        self.longest = min(len(places), kernels.LONGEST)
+        if self.width % kernels.HEAD:
+            raise ValueError(f"the encoder has {self.width} columns, which are no heads of {kernels.HEAD} elements")
+        self._words = h2d(weights["embeddings.word_embeddings.weight"]).sync()
+        self._places = h2d(np.ascontiguousarray(places)).sync()
+        self._norm = self._norm_of("embeddings.LayerNorm")
+        self._nothing = empty((0, self.width)).sync()
+        count = 1 + max(int(name.split(".")[2]) for name in weights if name.startswith("encoder.layer."))
+        self._layers = [self._layer_of(f"encoder.layer.{number}") for number in range(count)]
+        del self._weights
+
+    def __call__(self, layout: Layout) -> Rows:
+        """Returns the operation that computes a row of unit length for each sequence of the layout. It reads the
+        layout's arrays when it runs."""
+        return zip(h2d(layout.tokens), h2d(layout.sequences)).and_then(lambda boxes: self._rows(*boxes))
+
+    def _rows(self, tokens: DeviceBox, sequences: DeviceBox) -> Rows:
+        count = tokens.shape[1]
+        embed = kernels.look_up[LaunchConfig.for_num_elems(count * self.width // kernels.LANES, 8)]
+        rows = (
+            empty((count, self.width))
+            .and_then(lambda rows: embed(self._words, self._places, tokens, rows))
+            .last()
+            .and_then(lambda rows: self._norm(rows, self._nothing))
+        )
+        for layer in self._layers:
+            rows = rows.and_then(partial(layer, tokens))
+        shape = (sequences.shape[1], self.width)
+        average = kernels.average[LaunchConfig.for_num_elems(shape[0] * shape[1])]
+        unit = kernels.to_unit_length[LaunchConfig.for_num_elems(shape[0], 8)]
+        return rows.and_then(
+            lambda rows: empty(shape).and_then(lambda means: average(rows, sequences, means)).last()
+        ).and_then(lambda means: empty(shape).and_then(lambda units: unit(means, units)).last())
+
+    def _layer_of(self, name: str) -> Layer:
+        attention = f"{name}.attention"
+        return Layer(
+            self._linear_of(*(f"{attention}.self.{part}" for part in ("query", "key", "value"))),
+            self._linear_of(f"{attention}.output.dense"),
+            self._norm_of(f"{attention}.output.LayerNorm"),
+            self._linear_of(f"{name}.intermediate.dense"),
+            self._linear_of(f"{name}.output.dense"),
+            self._norm_of(f"{name}.output.LayerNorm"),
+        )
+
+    def _linear_of(self, *names: str) -> Linear:
+        weight = np.concatenate([self._weights[f"{name}.weight"] for name in names])
+        bias = np.concatenate([self._weights[f"{name}.bias"] for name in names])
+        return Linear(h2d(pack(np.ascontiguousarray(weight.T))).sync(), h2d(bias).sync(), len(bias))
+
+    def _norm_of(self, name: str) -> Norm:
+        weight, bias = (h2d(self._weights[f"{name}.{part}"]).sync() for part in ("weight", "bias"))
+        return Norm(weight, bias, self._epsilon)
