@@ -9,7 +9,7 @@ PYTEST := $(BIN)/python -m pytest
 NAME_ONE := name one: make PYTHON=/path/to/python3.11
 
 .DEFAULT_GOAL := help
-.PHONY: help docs mlp digits test lint format gpu-test bench bench-quick wheel test-wheel clean
+.PHONY: help docs mlp digits test lint format gpu-test bench bench-quick wheel test-wheel test-extras clean
 
 help:
 	@echo 'make mlp       run the example (examples/async_mlp) on the GPU, or on the CPU if there is none'
@@ -19,6 +19,7 @@ help:
 	@echo 'make gpu-test  only the GPU tests'
 	@echo 'make wheel     build a wheel with the host path compiled, in dist (a minute or two, needs a C compiler)'
 	@echo 'make test-wheel  build it, install it in an environment of its own, and test the runtime there'
+	@echo 'make test-extras  test what needs a download: the embeddings example, whose model has 83 MB'
 	@echo 'make docs      build the book as a site, in build/site'
 	@echo 'make format    reformat the code'
 	@echo 'make clean     remove .venv and every cache'
@@ -73,6 +74,9 @@ test-wheel: wheel
 	.venv/bin/python -m oxide info; \
 	OXIDE_NATIVE=1 .venv/bin/python -m pytest tests/runtime tests/driver tests/examples tests/test_native.py
 
+test-extras: $(VENV)/.extras
+	$(PYTEST) tests/examples/test_embeddings.py
+
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -93,6 +97,10 @@ $(VENV)/.test: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet -e '.[test]'
 	$(BIN)/python -m compileall -q oxide oxide_kernels examples
 	@touch $@ $(VENV)/.run $(VENV)/.digits
+
+$(VENV)/.extras: $(VENV)/.test
+	$(BIN)/python -m pip install --quiet -e '.[test,embeddings]'
+	@touch $@
 
 $(VENV)/.docs: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet -e '.[docs]'

