@@ -9,17 +9,18 @@ PYTEST := $(BIN)/python -m pytest
 NAME_ONE := name one: make PYTHON=/path/to/python3.11
 
 .DEFAULT_GOAL := help
-.PHONY: help docs mlp digits test lint format gpu-test bench bench-quick wheel test-wheel test-extras clean
+.PHONY: help docs mlp digits serve test lint format gpu-test bench bench-quick wheel test-wheel test-extras clean
 
 help:
 	@echo 'make mlp       run the example (examples/async_mlp) on the GPU, or on the CPU if there is none'
 	@echo 'make digits    run it on handwritten digits'
+	@echo 'make serve     serve sentence search on http://127.0.0.1:8000 (downloads a model of 83 MB)'
 	@echo 'make test      format, lint, types and every test; GPU tests where there is a GPU'
 	@echo 'make bench     measure oxide beside its peers (python -m benchmarks), with a page and plots'
 	@echo 'make gpu-test  only the GPU tests'
 	@echo 'make wheel     build a wheel with the host path compiled, in dist (a minute or two, needs a C compiler)'
 	@echo 'make test-wheel  build it, install it in an environment of its own, and test the runtime there'
-	@echo 'make test-extras  test what needs a download: the embeddings example, whose model has 83 MB'
+	@echo 'make test-extras  test what needs a download: the embeddings (a model of 83 MB), the page in Chromium'
 	@echo 'make docs      build the book as a site, in build/site'
 	@echo 'make format    reformat the code'
 	@echo 'make clean     remove .venv and every cache'
@@ -29,6 +30,9 @@ mlp: $(VENV)/.run
 
 digits: $(VENV)/.digits
 	$(BIN)/python -m examples.async_mlp --data digits
+
+serve: $(VENV)/.serve
+	$(BIN)/python -m examples.service
 
 # A file's tests share what they compile, so they stay together.
 test: lint bench-quick
@@ -75,7 +79,7 @@ test-wheel: wheel
 	OXIDE_NATIVE=1 .venv/bin/python -m pytest tests/runtime tests/driver tests/examples tests/test_native.py
 
 test-extras: $(VENV)/.extras
-	$(PYTEST) tests/examples/test_embeddings.py
+	$(PYTEST) tests/examples/test_embeddings.py tests/examples/test_service.py
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
@@ -98,8 +102,12 @@ $(VENV)/.test: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m compileall -q oxide oxide_kernels examples
 	@touch $@ $(VENV)/.run $(VENV)/.digits
 
+$(VENV)/.serve: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet -e '.[service,embeddings]'
+	@touch $@ $(VENV)/.run
+
 $(VENV)/.extras: $(VENV)/.test
-	$(BIN)/python -m pip install --quiet -e '.[test,embeddings]'
+	$(BIN)/python -m pip install --quiet -e '.[test,embeddings]' selenium
 	@touch $@
 
 $(VENV)/.docs: pyproject.toml | $(BIN)/python

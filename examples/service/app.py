@@ -1,0 +1,243 @@
+"""The application: routes, limits, and what each failure answers."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+import trio
+from numpy.typing import NDArray
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+import oxide
+from oxide import OperationCancelledError, h2d
+from oxide.serving import Batcher, BatcherClosedError, BatchReport, Overloaded
+
+from .corpus import MOST, Corpus
+from .hashing import Embeds, Tokens, Vectors
+
+MOST_BYTES = 256 * 1024
+MOST_TEXTS = 64
+MOST_CHARACTERS = 4000
+PAGE = Path(__file__).with_name("page.html")
+
+
+class BadRequest(Exception):
+    """A request that is answered with status 400, or another, and a reason."""
+
+    def __init__(self, reason: str, status: int = 400) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+@final
+class Service:
+    """The service over a model and a corpus. ``app`` is the ASGI application; ``running`` is the block in which it
+    answers."""
+
+    def __init__(self, model: Embeds, lines: Sequence[str], *, max_queue: int = 1024, timeout: float = 10.0) -> None:
+        self._model = model
+        self._lines = lines
+        self._timeout = timeout
+        self._reports: deque[dict[str, Any]] = deque(maxlen=200)
+        self._corpus: Corpus | None = None
+        self._ready = False
+        self._batcher: Batcher[Tokens, NDArray[np.float32]] = Batcher(
+            model.encode,
+            max_batch=32,
+            cost=lambda tokens: max(1, len(tokens)),
+            max_cost=4096,
+            max_queue=max_queue,
+            on_batch=self._note,
+            name="embed",
+        )
+        self.app = Starlette(
+            routes=[
+                Route("/", self._page),
+                Route("/embed", self._guarded(self._embed), methods=["POST"]),
+                Route("/search", self._guarded(self._search), methods=["POST"]),
+                Route("/healthz", self._lives),
+                Route("/readyz", self._is_ready),
+                Route("/metrics", self._metrics),
+                Route("/statistics", self._statistics),
+            ]
+        )
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Compiles every kernel, embeds the corpus, and answers requests until the end of the block. Then answers the
+        accepted ones."""
+        async with self._batcher:
+            vectors = np.zeros((len(self._lines), self._model.dimension), np.float32)
+            tokens = self._model.tokenise(self._lines)
+            await oxide.prepare(lambda: self._model.encode(tokens[:1]))
+            for first in range(0, len(tokens), 32):
+                vectors[first : first + 32] = await self._model.encode(tokens[first : first + 32])
+            corpus = self._corpus = Corpus(self._lines, await h2d(vectors))
+            await oxide.prepare(lambda: corpus.search(vectors[0], 1))
+            self._ready = True
+            try:
+                yield
+            finally:
+                self._ready = False
+
+    def drain(self) -> None:
+        """Makes ``/readyz`` refuse: the balancer sends no more requests."""
+        self._ready = False
+
+    # Requests
+
+    async def _embed(self, request: Request) -> Response:
+        body = await _body_of(request)
+        texts = body.get("texts")
+        if not isinstance(texts, list) or not texts:
+            raise BadRequest('"texts" must be a list of texts')
+        if len(texts) > MOST_TEXTS:
+            raise BadRequest(f'"texts" has {len(texts)} texts; at most {MOST_TEXTS} are allowed')
+        for number, text in enumerate(texts):
+            _require_text(f"texts[{number}]", text)
+        vectors = await self._vectors(texts)
+        return JSONResponse({"embeddings": [vector.tolist() for vector in vectors]})
+
+    async def _search(self, request: Request) -> Response:
+        body = await _body_of(request)
+        _require_text("query", body.get("query"))
+        k = body.get("k", 5)
+        if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k <= MOST:
+            raise BadRequest(f'"k" must be an integer from 1 to {MOST}')
+        corpus = self._corpus
+        if corpus is None:
+            raise BadRequest("the service is starting", 503)
+        [vector] = await self._vectors([body["query"]])
+        scores, numbers = await corpus.search(vector, k)
+        found = zip(scores.tolist(), numbers.tolist(), strict=True)
+        return JSONResponse(
+            {"results": [{"text": corpus.texts[n], "line": n + 1, "score": score} for score, n in found]}
+        )
+
+    async def _vectors(self, texts: list[str]) -> list[Vectors]:
+        """Embeds each text as a request of its own. The first error cancels the others."""
+        vectors: list[Any] = [None] * len(texts)
+        errors: list[Exception] = []
+        async with trio.open_nursery() as nursery:
+
+            async def embed(number: int, tokens: Tokens) -> None:
+                try:
+                    vectors[number] = await self._batcher(tokens, timeout=self._timeout)
+                except Exception as error:
+                    errors.append(error)
+                    nursery.cancel_scope.cancel()
+
+            for number, tokens in enumerate(self._model.tokenise(texts)):
+                nursery.start_soon(embed, number, tokens)
+        if errors:
+            raise errors[0]
+        return vectors
+
+    def _guarded(self, handle: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+        """Returns a handler that answers failures, and that is cancelled when its client hangs up."""
+
+        async def answer(request: Request) -> Response:
+            answered: list[Response] = []
+            async with trio.open_nursery() as nursery:
+
+                async def watch() -> None:
+                    # Only after the body has been read: both take messages from the same channel.
+                    await request.state.read.wait()
+                    while (await request.receive())["type"] != "http.disconnect":
+                        pass
+                    nursery.cancel_scope.cancel()
+
+                request.state.read = trio.Event()
+                nursery.start_soon(watch)
+                answered.append(await self._answer(handle, request))
+                nursery.cancel_scope.cancel()
+            return answered[0] if answered else Response(status_code=499)
+
+        return answer
+
+    async def _answer(self, handle: Callable[[Request], Awaitable[Response]], request: Request) -> Response:
+        try:
+            return await handle(request)
+        except BadRequest as error:
+            return _problem(error.status, str(error))
+        except Overloaded as error:
+            return _problem(429, str(error), {"Retry-After": "1"})
+        except TimeoutError as error:
+            return _problem(504, str(error))
+        except (BatcherClosedError, OperationCancelledError):
+            return _problem(503, "the service is shutting down", {"Retry-After": "5"})
+        except ClientDisconnect:
+            return Response(status_code=499)
+
+    # What goes on
+
+    def _note(self, report: BatchReport) -> None:
+        self._reports.append({"ended": time.monotonic(), **asdict(report), "error": report.error and str(report.error)})
+
+    async def _page(self, request: Request) -> Response:
+        return HTMLResponse(PAGE.read_text(encoding="utf-8"))
+
+    async def _lives(self, request: Request) -> Response:
+        return PlainTextResponse("alive\n")
+
+    async def _is_ready(self, request: Request) -> Response:
+        return PlainTextResponse("ready\n") if self._ready else PlainTextResponse("not ready\n", 503)
+
+    async def _metrics(self, request: Request) -> Response:
+        return Response(self._batcher.metrics(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    async def _statistics(self, request: Request) -> Response:
+        found = self._batcher.statistics()._asdict()
+        found["batch_sizes"] = sorted(found["batch_sizes"].items())
+        return JSONResponse({"now": time.monotonic(), "statistics": found, "batches": list(self._reports)})
+
+
+async def _body_of(request: Request) -> dict[str, Any]:
+    """Reads a JSON object. Raises ``BadRequest`` for anything else, and past 256 KiB."""
+    data = bytearray()
+    async for piece in request.stream():
+        data += piece
+        if len(data) > MOST_BYTES:
+            raise BadRequest(f"the body has more than {MOST_BYTES} bytes", 413)
+    request.state.read.set()
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise BadRequest(f"the body is not UTF-8: byte {error.start} is {data[error.start]:#04x}") from error
+    try:
+        body = json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:
+        raise BadRequest(f"the body is not JSON: {error}") from error
+    if not isinstance(body, dict):
+        raise BadRequest("the body must be a JSON object")
+    return body
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no JSON number")
+
+
+def _require_text(name: str, text: object) -> None:
+    if not isinstance(text, str) or not text.strip():
+        raise BadRequest(f'"{name}" must be a text that is not empty')
+    if len(text) > MOST_CHARACTERS:
+        raise BadRequest(f'"{name}" has {len(text)} characters; at most {MOST_CHARACTERS} are allowed')
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:  # JSON can write half of a surrogate pair
+        raise BadRequest(f'"{name}" has half a surrogate pair at character {error.start}') from error
+
+
+def _problem(status: int, reason: str, headers: dict[str, str] | None = None) -> Response:
+    return JSONResponse({"error": reason}, status, headers)
