@@ -291,8 +291,11 @@ class Batcher(Generic[Request, Result]):
         return self._tasks.now()
 
     def _pump(self) -> None:
-        """Starts the batches that may begin, and the timer if the next one lacks time."""
+        """Starts the batches that may begin, and the timer if the next one lacks time. A batch that waits for memory
+        goes first: until it has run, none begins."""
         while self._queue and len(self._batches) < self._max_in_flight:
+            if any(batch.lacks_memory for batch in self._batches):
+                return
             if self._is_open and not self._queue.fills_a_batch:
                 due = self._queue.oldest + self._max_wait
                 if self._now() < due:
@@ -354,9 +357,13 @@ class Batcher(Generic[Request, Result]):
                 self._measures.reruns += 1
             first = False
             error = await self._attempt(run, part)
+            if batch.lacks_memory and not isinstance(error, OutOfMemoryError):
+                batch.lacks_memory = False
+                self._pump()
             if error is None:
                 continue
             if isinstance(error, OutOfMemoryError) and len(self._short_of_memory) + 1 < len(self._batches):
+                batch.lacks_memory = True
                 sleeper = current_loop().sleeper()
                 self._short_of_memory.append(sleeper)
                 await sleeper.sleep()
@@ -440,9 +447,10 @@ class Batch(Generic[Request, Result]):
     """The requests of a batch that has begun. Those without an outcome whose callers still wait are ``unanswered``, in
     order."""
 
-    __slots__ = ("cancel", "unanswered")
+    __slots__ = ("cancel", "lacks_memory", "unanswered")
 
     def __init__(self, requests: list[Pending[Request, Result]]) -> None:
+        self.lacks_memory = False
         self.unanswered: dict[Pending[Request, Result], None] = dict.fromkeys(requests)
         self.cancel: Callable[[], None] | None = None
         for pending in requests:

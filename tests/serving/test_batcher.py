@@ -89,7 +89,7 @@ def test_requests_of_several_tasks_are_one_batch(run: Runner) -> None:
 
 def test_rows_of_an_array_are_results(run: Runner) -> None:
     async def main() -> Any:
-        async with Batcher(lambda rows: d2h(h2d(np.stack(rows))), max_batch=2) as batcher:
+        async with Batcher(lambda rows: d2h(h2d(np.stack(rows))), max_batch=2, max_wait=60) as batcher:
             return await all_of(batcher, np.arange(3.0), np.arange(3.0) + 1)
 
     np.testing.assert_array_equal(run(main), [[0, 1, 2], [1, 2, 3]])
@@ -255,30 +255,31 @@ def test_a_request_past_its_timeout_is_not_run(run: Runner) -> None:
     recorded = Recorded()
 
     async def main() -> None:
-        async with Batcher(recorded, max_wait=0.05) as batcher:
+        async with Batcher(recorded, max_batch=2, max_wait=60) as batcher:
             with pytest.raises(TimeoutError, match=r"did not answer the request within 0\.01 s"):
                 await batcher(1, timeout=0.01)
-            assert await batcher(2, timeout=60) == 20
+            assert await all_of(batcher, 2, 3, timeout=60) == [20, 30]
         assert batcher.statistics().timed_out == 1
         assert batcher.statistics().cancelled == 0
 
     run(main)
-    assert recorded.batches == [[2]]
+    assert recorded.batches == [[2, 3]]
 
 
 def test_a_cancelled_asyncio_task_leaves_the_queue() -> None:
     recorded = Recorded()
 
     async def main() -> None:
-        async with Batcher(recorded, max_wait=0.02) as batcher:
-            tasks = [asyncio.create_task(batcher(number)) for number in (1, 2)]
+        async with Batcher(recorded, max_batch=2, max_wait=60) as batcher:
+            task = asyncio.create_task(batcher(1))
             await asyncio.sleep(0)
-            tasks[0].cancel()
-            assert await tasks[1] == 20
-            assert tasks[0].cancelled()
+            task.cancel()
+            await asyncio.wait([task])
+            assert task.cancelled()
+            assert await all_of(batcher, 2, 3) == [20, 30]
 
     asyncio.run(main())
-    assert recorded.batches == [[2]]
+    assert recorded.batches == [[2, 3]]
 
 
 @pytest.mark.parametrize("times", range(5))
@@ -350,7 +351,7 @@ def asked(number: int, kind: str = "good") -> Asked:
 
 def test_a_request_that_faults_fails_alone(run: Runner) -> None:
     async def main() -> list[Any]:
-        async with Batcher(look_up, max_batch=8) as batcher:
+        async with Batcher(look_up, max_batch=8, max_wait=60) as batcher:
             requests = [asked(number, "fault" if number in (2, 5) else "good") for number in range(8)]
             return await all_of(batcher, *requests)
 
@@ -367,7 +368,7 @@ def test_a_run_that_raises_is_repeated_by_halves(run: Runner) -> None:
     recorded = Recorded()
 
     async def main() -> list[Any]:
-        async with Batcher(recorded, max_batch=4) as batcher:
+        async with Batcher(recorded, max_batch=4, max_wait=60) as batcher:
             outcomes = await all_of(batcher, 1, -2, 3, 4)
         assert batcher.statistics().reruns == 4
         return outcomes
@@ -380,7 +381,7 @@ def test_a_run_that_raises_is_repeated_by_halves(run: Runner) -> None:
 
 def test_a_result_that_is_an_exception_is_raised_to_its_caller(run: Runner) -> None:
     async def main() -> list[Any]:
-        async with Batcher(look_up, max_batch=3) as batcher:
+        async with Batcher(look_up, max_batch=3, max_wait=60) as batcher:
             outcomes = await all_of(batcher, asked(1), asked(2, "returned"), asked(3))
         assert batcher.statistics().reruns == 0
         return outcomes
@@ -395,7 +396,7 @@ def test_an_error_that_several_requests_share_keeps_its_traceback_short(run: Run
         raise DeviceLostError("gone")
 
     async def main() -> list[Any]:
-        async with Batcher(lose, max_batch=20) as batcher:
+        async with Batcher(lose, max_batch=20, max_wait=60) as batcher:
             outcomes = await all_of(batcher, *range(20))
         assert batcher.statistics().batches == 1  # a lost device is not tried again
         return outcomes
@@ -426,7 +427,7 @@ def test_a_wrong_run_is_said_to_all_and_not_repeated(run: Runner, run_batch: Any
         return run_batch(requests)
 
     async def main() -> list[Any]:
-        async with Batcher(counted, max_batch=2) as batcher:
+        async with Batcher(counted, max_batch=2, max_wait=60) as batcher:
             return await all_of(batcher, 1, 2)
 
     for error in run(main):
@@ -457,7 +458,7 @@ def test_a_batch_too_large_for_the_memory_is_halved(run: Runner) -> None:
         return recorded(requests)
 
     async def main() -> list[Any]:
-        async with Batcher(run_batch, max_batch=8) as batcher:
+        async with Batcher(run_batch, max_batch=8, max_wait=60) as batcher:
             return await all_of(batcher, *range(8))
 
     assert run(main) == [10 * number for number in range(8)]
@@ -481,22 +482,25 @@ def test_a_batch_without_memory_waits_for_the_batch_before_it() -> None:
 
             async def ask(batcher: Any, number: int) -> None:
                 outcomes.append(await batcher(number))
-                in_use.clear()
 
-            async with Batcher(run_batch, max_batch=1, max_in_flight=2) as batcher, trio.open_nursery() as nursery:
-                for number in (1, 2):
+            def release(report: BatchReport) -> None:
+                if report.error is None:
+                    in_use.clear()
+
+            options: dict[str, Any] = {"max_batch": 1, "max_in_flight": 2, "on_batch": release}
+            async with Batcher(run_batch, **options) as batcher, trio.open_nursery() as nursery:
+                for number in (1, 2, 3, 4):
                     nursery.start_soon(ask, batcher, number)
                     await wait_all_tasks_blocked()
                 assert batches == [[1], [2]]
                 assert not outcomes
-                in_use.clear()
-                while len(outcomes) < 2:
+                while len(outcomes) < 4:
                     driver.run_until_idle()
                     await wait_all_tasks_blocked()
             return outcomes
 
-    assert in_mock_time(main) == [1, 2]
-    assert batches == [[1], [2], [2]]
+    assert sorted(in_mock_time(main)) == [1, 2, 3, 4]
+    assert batches[:3] == [[1], [2], [2]]  # a later batch takes no memory from one that waits for it
 
 
 # The block
@@ -607,7 +611,8 @@ def test_each_run_is_reported(run: Runner) -> None:
     reports: list[BatchReport] = []
 
     async def main() -> None:
-        async with Batcher(look_up, max_batch=2, on_batch=reports.append, cost=lambda _: 2, max_cost=9) as batcher:
+        options: dict[str, Any] = {"max_batch": 2, "max_wait": 60, "cost": lambda _: 2, "max_cost": 9}
+        async with Batcher(look_up, on_batch=reports.append, **options) as batcher:
             await all_of(batcher, asked(1), asked(2, "fault"))
 
     run(main)
@@ -637,7 +642,7 @@ def test_an_error_of_the_hook_goes_to_the_unraisable_hook(run: Runner, monkeypat
 
 def test_statistics_count_every_request(run: Runner) -> None:
     async def main() -> Any:
-        async with Batcher(look_up, max_batch=4, max_wait=0.01) as batcher:
+        async with Batcher(look_up, max_batch=3, max_wait=60) as batcher:
             await all_of(batcher, asked(1), asked(2, "raise"), asked(3))
         return batcher.statistics()
 
@@ -676,7 +681,7 @@ def test_an_answered_request_is_kept_by_nobody(run: Runner) -> None:
         return value([PoisonError() if number % 2 else number for number in range(len(requests))])
 
     async def main() -> list[Any]:
-        async with Batcher(run_batch, max_batch=4) as batcher:
+        async with Batcher(run_batch, max_batch=4, max_wait=60) as batcher:
             requests = [Request() for _ in range(8)]
             gone = [weakref.ref(request) for request in requests]
             await all_of(batcher, *requests)
