@@ -121,6 +121,8 @@ def products() -> Iterator[Checked]:
         narrow, turned = a.astype(np.float16), np.ascontiguousarray(b.T.astype(np.float16))
         found = fetched(ops.matmul(h2d(narrow), h2d(turned).map(lambda b: b.T), out_dtype=np.float32))
         yield found, narrow.astype(np.float64) @ turned.T
+        packed = library.matmul_packed(h2d(a), h2d(library.pack(b)), zeros((m, n)), bias=h2d(c[0].copy()))
+        yield fetched(packed), product + c[0]
         for matvec in (library.matvec_naive, library.matvec):
             yield filled(matvec, m, k, h2d(a), h2d(vector), shape=m), a.astype(np.float64) @ vector
         yield filled(library.matvec_2d, h2d(a), h2d(vector), shape=m), a.astype(np.float64) @ vector
@@ -213,7 +215,17 @@ CASES: dict[Callable[[], Iterator[Checked]], tuple[str, ...]] = {
     layout: ("transpose", "gather", "ops.transpose", "ops.gather"),
     histogram: ("histogram", "ops.histogram"),
     products: (
-        *("sgemm_naive", "sgemm_2d", "sgemm_tiled", "matmul", "matvec_naive", "matvec_2d", "matvec"),
+        *(
+            "sgemm_naive",
+            "sgemm_2d",
+            "sgemm_tiled",
+            "matmul",
+            "matmul_packed",
+            "pack",
+            "matvec_naive",
+            "matvec_2d",
+            "matvec",
+        ),
         *("ops.sgemm_tiled", "ops.matmul", "ops.matvec"),
     ),
     maps: ("map_", "zip_map"),
