@@ -16,6 +16,7 @@ from oxide import (
     LaunchConfig,
     Slice,
     d2h,
+    device,
     empty,
     f32,
     full,
@@ -36,6 +37,12 @@ MOST = 64
 _NONE = 2**31 - 1
 
 
+@device
+def known(score: f32) -> f32:
+    """Returns a score, and -inf for a NaN."""
+    return score if score == score else f32(-math.inf)
+
+
 @kernel
 def best_of_groups(
     k: i32,
@@ -45,14 +52,15 @@ def best_of_groups(
     best_numbers: DisjointSlice[i32],
 ) -> None:
     """Writes the ``k`` best scores of each group of 512, in order, and their numbers. Of equal scores, the one with the
-    lower number is better."""
+    lower number is better. A NaN counts as -inf: it is in no order, and two threads would write one element."""
     i = thread.index_1d().get()
     if i < len(scores):
         first = i // GROUP * GROUP
-        mine, number = scores[i], numbers[i]
+        mine, number = known(scores[i]), numbers[i]
         rank = 0
         for other in range(first, min(first + GROUP, len(scores))):
-            if scores[other] > mine or (scores[other] == mine and numbers[other] < number):
+            theirs = known(scores[other])
+            if theirs > mine or (theirs == mine and numbers[other] < number):
                 rank += 1
         if rank < k:
             best.scatter[i // GROUP * k + rank] = mine

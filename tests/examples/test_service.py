@@ -62,6 +62,13 @@ def test_the_best_scores_are_numpys_and_ties_go_to_the_first(size: int, k: int) 
     np.testing.assert_array_equal(found, scores[expected])
 
 
+def test_a_score_that_is_nan_is_the_last() -> None:
+    scores = np.array([np.nan, 1, np.nan, 2, -np.inf], np.float32)
+    found, numbers = h2d(scores).and_then(lambda box: top_k(box, 5)).sync()
+    np.testing.assert_array_equal(numbers, [3, 1, 0, 2, 4])
+    np.testing.assert_array_equal(found, [2, 1, -np.inf, -np.inf, -np.inf])
+
+
 @pytest.mark.parametrize("k", [0, 4, 65])
 def test_a_wrong_number_of_results_is_refused(k: int) -> None:
     with pytest.raises(ValueError, match=f"k is {k}; it must be from 1 to 3"):
