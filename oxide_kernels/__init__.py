@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from . import ops
 from .activations import gelu, relu, sigmoid, silu
+from .attention import attention
 from .cooperative import (
     block_broadcast,
     block_exclusive_scan,
@@ -39,6 +40,7 @@ from .vector import axpy
 
 __all__ = [
     "argmax",
+    "attention",
     "axpy",
     "block_broadcast",
     "block_exclusive_scan",

@@ -17,6 +17,7 @@ from oxide import DeviceBox, DeviceOperation, dup, empty, i64, u32, zeros
 
 from . import activations, gemm, layout, reductions, rows, scans, vector
 from .accumulators import total_dtype
+from .attention import attention as attend_into
 from .checks import require_integers, require_same_shape
 from .histograms import histogram as count_into
 from .matrix_products import matmul as multiply
@@ -189,6 +190,29 @@ def matmul(
         return empty(shape, dtype).and_then(into).last()
 
     return with_boxes(product, a, b, *(() if bias is None else (bias,)))
+
+
+def attention(
+    q: Operand,
+    k: Operand,
+    v: Operand,
+    causal: bool = False,
+    mask: Operand | None = None,
+    lengths: Operand | None = None,
+    cu_seqlens: Operand | None = None,
+    scale: float | None = None,
+) -> Result:
+    """Yields ``softmax(scale * q @ k.T) @ v`` for each head, of the shape of ``q``. ``oxide_kernels.attention`` says
+    which shapes and dtypes go together and what is raised. With ``cu_seqlens``, tokens of no sequence are zeros."""
+    given = {"mask": mask, "lengths": lengths, "cu_seqlens": cu_seqlens}
+    present = {name: operand for name, operand in given.items() if operand is not None}
+
+    def attended(q: DeviceBox, k: DeviceBox, v: DeviceBox, *more: DeviceBox) -> Result:
+        made = (empty if cu_seqlens is None else zeros)(q.shape, q.dtype)
+        named = dict(zip(present, more, strict=True))
+        return made.and_then(lambda result: attend_into(q, k, v, result, causal=causal, scale=scale, **named)).last()
+
+    return with_boxes(attended, q, k, v, *present.values())
 
 
 def sgemm_tiled(a: Operand, b: Operand, alpha: float = 1.0) -> Result:

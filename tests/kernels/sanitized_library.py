@@ -5,6 +5,7 @@ Prints, for each name, "clean", or what was found. ``test_sanitized_library.py``
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -129,6 +130,23 @@ def products() -> Iterator[Checked]:
         yield fetched(ops.matvec(h2d(a), h2d(vector))), a.astype(np.float64) @ vector
 
 
+def attentions() -> Iterator[Checked]:
+    for queries, keys, size in ((1, 1, 1), (17, 33, 20), (66, 70, 32)):
+        q, k, v = (random(1, 2, n, size).astype(np.float16) for n in (queries, keys, keys))
+        scores = q.astype(np.float64) @ k.astype(np.float64).swapaxes(-1, -2) / math.sqrt(size)
+        weights = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
+        expected = weights @ v.astype(np.float64)
+        lengths, starts = h2d(np.array([keys], np.int32)), h2d(np.array([0, keys], np.int32))
+        by_token = [h2d(np.ascontiguousarray(each[0].swapaxes(0, 1))) for each in (k, k, v)]
+        for found in (
+            filled(library.attention, h2d(q), h2d(k), h2d(v), shape=q.shape, dtype=np.float16),
+            fetched(ops.attention(h2d(q), h2d(k), h2d(v), lengths=lengths)),
+            fetched(ops.attention(h2d(q), h2d(k), h2d(v), mask=h2d(np.ones((queries, keys), bool)))),
+        ):
+            yield np.abs(found - expected).max() < 2e-3, True
+        fetched(ops.attention(*by_token, cu_seqlens=starts, causal=True))
+
+
 def maps() -> Iterator[Checked]:
     for n in SIZES:
         x, y = random(n), random(n)
@@ -228,6 +246,7 @@ CASES: dict[Callable[[], Iterator[Checked]], tuple[str, ...]] = {
         ),
         *("ops.sgemm_tiled", "ops.matmul", "ops.matvec"),
     ),
+    attentions: ("attention", "ops.attention"),
     maps: ("map_", "zip_map"),
     in_a_block: (
         *(f"block_{name}" for name in ("broadcast", "reduce", "sum", "max", "min")),
