@@ -1,8 +1,8 @@
-"""Matrix products on tensor cores beside torch's, which are cuBLAS's.
+"""Matrix products and attention on tensor cores beside torch's, which are cuBLAS's, cuDNN's and FlashAttention 2's.
 
-``python -m benchmarks.tensor [--rounds 9] [--write]`` prints TFLOPS, the median of rounds that the two run in turn, and
-the ratio with its quartiles. Both run as CUDA graphs of many products, so no host time counts. Inputs are random. Each
-result is compared with the product in float64 before anything is timed: ‖C − C64‖ / ‖C64‖.
+``python -m benchmarks.tensor [--only matmul|attention] [--rounds 9] [--write]`` prints TFLOPS, the median of rounds
+that the two run in turn, and the ratio with its quartiles. Both run as CUDA graphs of many calls, so no host time
+counts. Inputs are random. Each result is compared with float64 before anything is timed: ‖C − C64‖ / ‖C64‖.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from benchmarks import record
 from benchmarks.harness import peer
 from oxide import devices, from_dlpack, zip
-from oxide_kernels import matmul
+from oxide_kernels import attention, matmul
 
 _SECONDS = 0.02
 """The time of one round of each, about."""
@@ -26,21 +26,28 @@ _LEAST_ERROR = {"f16": 5e-4, "bf16": 4e-3}
 
 _SHAPES = ((1024,) * 3, (2048,) * 3, (4096,) * 3, (8192,) * 3)
 _ODD_SHAPES = ((32, 4096, 4096), (8192, 384, 1536), (4096, 4096, 1000), (333, 777, 1111))
+_ATTENTIONS = ((2, 16, 8192, 128), (4, 16, 2048, 128), (4, 32, 4096, 64))
+"""Batches, heads, tokens and head sizes."""
 _LAYOUTS = {"nn": (False, False), "nt": (False, True), "tn": (True, False), "tt": (True, True)}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", choices=("matmul", "attention"))
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--write", action="store_true", help="keep the figures in benchmarks/results")
     given = parser.parse_args()
     torch = peer("torch")
     rows = []
-    for shape in _SHAPES + _ODD_SHAPES:
+    for shape in _SHAPES + _ODD_SHAPES if given.only != "attention" else ():
         layouts = tuple(_LAYOUTS) if shape == _SHAPES[2] else ("nt",)
         rows += [product(torch, "bf16", shape, layout, given.rounds) for layout in layouts]
-    rows += [product(torch, "f16", shape, "nt", given.rounds) for shape in _SHAPES[1:]]
-    rows += [fused(torch, shape, given.rounds) for shape in _SHAPES[2:]]
+    if given.only != "attention":
+        rows += [product(torch, "f16", shape, "nt", given.rounds) for shape in _SHAPES[1:]]
+        rows += [fused(torch, shape, given.rounds) for shape in _SHAPES[2:]]
+    for sizes in _ATTENTIONS if given.only != "matmul" else ():
+        for causal in (False, True):
+            rows += attended(torch, sizes, causal, given.rounds)
     if given.write:
         figures = {"device": devices()[0].name, "torch": torch.__version__, "rows": rows}
         record.write("tensor", figures, "numba", "numba-cuda", "llvmlite", "numpy")
@@ -88,6 +95,39 @@ def fused(torch: Any, shape: tuple[int, int, int], rounds: int) -> dict[str, Any
     return _printed({"what": "bf16 nt, bias and gelu", "m, n, k": list(shape), "error": error, **found})
 
 
+def attended(torch: Any, sizes: tuple[int, int, int, int], causal: bool, rounds: int) -> list[dict[str, Any]]:
+    """Measures attention in bf16 beside cuDNN's and FlashAttention 2's, as torch has them. A causal one counts half the
+    operations."""
+    batches, heads, tokens, width = sizes
+    q, k, v = (torch.randn(*sizes, device="cuda").to(torch.bfloat16) for _ in range(3))
+    out = torch.empty_like(q)
+    torch.cuda.synchronize()
+    operation = attention(*(from_dlpack(each) for each in (q, k, v, out)), causal=causal)
+    operation.sync()
+    worst = 0.0
+    for batch, head in ((0, 0), (batches - 1, heads - 1)):
+        wide = [each[batch, head].double() for each in (q, k, v)]
+        scores = wide[0] @ wide[1].T / width**0.5
+        if causal:
+            scores.masked_fill_(torch.ones_like(scores, dtype=torch.bool).triu(1), -torch.inf)
+        expected = scores.softmax(-1) @ wide[2]
+        worst = max(worst, float((out[batch, head].double() - expected).norm() / expected.norm()))
+    if not worst < 2 * _LEAST_ERROR["bf16"]:
+        raise SystemExit(f"attention {sizes}, causal {causal}: the result is off by {worst:.1e} of its norm")
+    flops = 4 * batches * heads * tokens * tokens * width // (2 if causal else 1)
+    rows = []
+    for name, backend in (("cuDNN", "CUDNN_ATTENTION"), ("FlashAttention 2", "FLASH_ATTENTION")):
+
+        def theirs(backend: str = backend) -> Any:
+            with torch.nn.attention.sdpa_kernel(getattr(torch.nn.attention.SDPBackend, backend)):
+                return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
+
+        found = _compare(torch, operation, theirs, flops, rounds)
+        what = f"attention, bf16{', causal' if causal else ''}; torch: {name}"
+        rows.append(_printed({"what": what, "B, H, S, D": list(sizes), "error": worst, **found}))
+    return rows
+
+
 def _error(torch: Any, found: Any, left: Any, right: Any) -> float:
     """Returns the error of some rows of a product: in float64 all of a large one would take long."""
     rows = torch.randint(0, found.shape[0], (min(256, found.shape[0]),), device="cuda")
@@ -96,7 +136,7 @@ def _error(torch: Any, found: Any, left: Any, right: Any) -> float:
 
 
 def _compare(torch: Any, operation: Any, theirs: Callable[[], Any], flops: int, rounds: int) -> dict[str, Any]:
-    count = max(2, round(_SECONDS / (flops / 5e14 + 5e-6)))
+    count = max(2, round(_SECONDS / (flops / 5e14 + 5e-6)))  # calls of a round
     stream = devices()[0].new_stream()
     replay = zip(*[operation] * count).graph_on(stream).launch()
     side = torch.cuda.Stream()
