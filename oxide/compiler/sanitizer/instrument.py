@@ -191,7 +191,9 @@ def _touches_of(instruction: Instruction) -> list[_Touch]:
                     depth = 16 * int(steps)
                     a_rows = depth if a_order == "mn" else 64
                     b_bytes = -(-int(n) // 64) * int(panel) if b_order == "mn" else int(n) * ROW_BYTES
-                    found = [_Touch(3, a_rows * ROW_BYTES, 16, 0), _Touch(4, b_bytes, 16, 0)]
+                    found = [_Touch(4, b_bytes, 16, 0)]
+                    if a_order != "r":
+                        found.append(_Touch(3, a_rows * ROW_BYTES, 16, 0))
     return [each for each in found if _is_touched(instruction.operands[each.place])]
 
 

@@ -1,4 +1,4 @@
-"""Products of warpgroups: ``wgmma`` multiplies tiles in shared memory, and four warps hold the result in registers.
+"""Products of warpgroups: ``wgmma`` multiplies by tiles in shared memory, and four warps hold the result in registers.
 
 A warpgroup is four consecutive warps, whose first has a number that is a multiple of 4. Together they hold 64 rows of
 the product: each of them 16, in an ``Accumulator((16, n), f32)``. The products run on their own: the threads go on at
@@ -12,14 +12,14 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from .fragments import Accumulator
+from .fragments import Accumulator, FragmentA
 from .tiles import SharedTiles
 
 
 def wgmma(
     accumulator: Accumulator[Any],
-    a: SharedTiles[Any],
-    a_index: tuple[int, int],
+    a: SharedTiles[Any] | FragmentA[Any],
+    a_index: tuple[int, int] | None,
     b: SharedTiles[Any],
     b_number: int,
     a_transposed: bool = False,
@@ -35,8 +35,12 @@ def wgmma(
     index's second number must be 0. With ``b_transposed`` tiles of ``b`` hold B as it is, n / 64 of them from
     ``b_number`` on, each with 64 of B's columns and a row for each of the 64 products to add.
 
+    The left operand may be in registers instead: a ``FragmentA`` of 16 rows, those of one of the four warps, and as
+    many columns as a tile of ``b`` has products to add. ``a_index`` is then None. So the result of a product becomes
+    the left operand of the next, as the weights of attention do.
+
     All threads of the warpgroup make the call together. Until ``wait_wgmma`` no thread may read the accumulators
-    or write the tiles.
+    or write the tiles or the fragment.
     """
     _only_in_a_kernel("wgmma")
 

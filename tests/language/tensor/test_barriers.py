@@ -29,6 +29,7 @@ from oxide import (
     kernel,
     tensor,
     thread,
+    unroll,
     warp,
     zeros,
 )
@@ -199,6 +200,81 @@ def test_a_product_of_integers_is_exact(n: int, orders: tuple[bool, bool], dtype
         given = [h2d((each.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)) for each in (a, b)]
     y = multiply[LaunchConfig(1, 128)](*given, zeros((64, n))).last().and_then(d2h).sync()
     assert np.array_equal(y, (a.T if a_transposed else a) @ (b if b_transposed else b.T))
+
+
+@pytest.mark.parametrize(("depth", "b_transposed"), [(16, True), (64, False), (64, True), (128, True), (256, True)])
+@pytest.mark.parametrize("n", [8, 64, 128])
+@pytest.mark.parametrize("dtype", [f16, bf16])
+def test_a_left_operand_in_registers(n: int, depth: int, b_transposed: bool, dtype: Any) -> None:
+    panels, b_rows = (-(-n // 64), depth) if b_transposed else (1, n)
+
+    @kernel(partial=True)
+    def multiply(a: Slice2[dtype], b: Slice2[dtype], y: DisjointSlice2[f32]) -> None:  # type: ignore[valid-type]
+        left = tensor.FragmentA((16, depth), dtype)
+        right = tensor.SharedTiles(panels, (b_rows, 64), dtype)
+        full = tensor.Barrier(1, 1)
+        total = tensor.Accumulator((16, n), f32)
+        if thread.thread_idx.x == 0:
+            full.expect(0, panels * b_rows * 128)
+            for panel in range(panels):
+                tensor.load_tile(right, panel, b, (0, panel * 64), full, 0)
+        tensor.load(left, a, (thread.thread_idx.x // 32 * 16, 0))
+        full.wait(0, 0)
+        tensor.wgmma(total, left, None, right, 0, b_transposed=b_transposed)
+        tensor.wait_wgmma(total)
+        tensor.wgmma(total, left, None, right, 0, b_transposed=b_transposed)
+        tensor.wait_wgmma(total)
+        for i in range(len(total)):
+            y.scatter[thread.thread_idx.x // 32 * 16 + total.row(i), total.column(i)] = total[i]
+
+    a, b = RANDOM.integers(-4, 5, (64, depth)), RANDOM.integers(-4, 5, (depth, n) if b_transposed else (n, depth))
+    given = [h2d(each.astype(dtype.dtype)) for each in (a, b)]
+    y = multiply[LaunchConfig(1, 128)](*given, zeros((64, n))).last().and_then(d2h).sync()
+    assert np.array_equal(y, 2 * a @ (b if b_transposed else b.T))
+
+
+@pytest.mark.parametrize("seed", [None, 1, 2])
+def test_a_product_is_the_left_operand_of_the_next(seed: int | None) -> None:
+    """Two warpgroups with tiles of their own; the second product is on its way together with the next first one."""
+
+    @kernel(partial=True)
+    def chain(a: Slice2[f16], b: Slice2[f16], c: Slice2[f16], y: DisjointSlice2[f32]) -> None:
+        left, middle = tensor.SharedTiles(1, (128, 64), f16), tensor.SharedTiles(1, (64, 64), f16)
+        right = tensor.SharedTiles(1, (64, 64), f16)
+        full = tensor.Barrier(1, 1)
+        if thread.thread_idx.x == 0:
+            full.expect(0, (128 + 64 + 64) * 128)
+            tensor.load_tile(left, 0, a, (0, 0), full, 0)
+            tensor.load_tile(middle, 0, b, (0, 0), full, 0)
+            tensor.load_tile(right, 0, c, (0, 0), full, 0)
+        full.wait(0, 0)
+        own = i64(thread.thread_idx.x // 128 * 64)
+        first, second = tensor.Accumulator((16, 64), f32), tensor.Accumulator((16, 64), f32)
+        weights = tensor.FragmentA((16, 64), f16)
+        tensor.wgmma(first, left, (0, own), middle, 0)
+        tensor.wait_wgmma(first)
+        for i in unroll(range(32)):
+            weights[i] = f16(first[i])
+        again = tensor.Accumulator((16, 64), f32)
+        tensor.wgmma(again, left, (0, own), middle, 0)
+        tensor.wgmma(second, weights, None, right, 0, b_transposed=True)
+        tensor.wait_wgmma(again, 1)
+        tensor.wait_wgmma(second)
+        for i in unroll(range(32)):
+            row = own + i64(thread.thread_idx.x // 32 % 4) * 16 + first.row(i)
+            y.scatter[row, first.column(i)] = second[i] + again[i]
+
+    a, b, c = (RANDOM.integers(-2, 3, (n, 64)) for n in (128, 64, 64))
+    given = [h2d(each.astype(np.float16)) for each in (a, b, c)]
+    operation = chain[LaunchConfig(1, 256)](*given, zeros((128, 64))).last().and_then(d2h)
+    if seed is None:
+        y = operation.sync()
+    else:
+        if devices()[0].kind != "cpu":
+            pytest.skip("the schedule is the CPU device's")
+        with use_driver(seeded_driver(seed)):
+            y = operation.sync()
+    assert np.array_equal(y, a @ b.T @ c + a @ b.T)
 
 
 @pytest.mark.parametrize("shape", [(128, 256, 64), (1, 8, 8), (130, 264, 72), (304, 520, 200)])

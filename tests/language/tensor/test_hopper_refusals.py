@@ -71,8 +71,24 @@ REFUSED = {
         "to 256; it got Accumulator((16, 64), f16)"
     ),
     "tensor.wgmma(total, a, (0, 0), e, 0)": (
-        "tensor.wgmma multiplies tensor.SharedTiles of one type, not SharedTiles(1, (64, 64), f16) and SharedTiles(1, "
-        "(64, 64), bf16)"
+        "tensor.wgmma multiplies tensor.SharedTiles, or a FragmentA, by SharedTiles of the same type, not "
+        "SharedTiles(1, (64, 64), f16) and SharedTiles(1, (64, 64), bf16)"
+    ),
+    "tensor.wgmma(total, weights, None, e, 0)": (
+        "or a FragmentA, by SharedTiles of the same type, not FragmentA((16, 64), f16) and SharedTiles(1, (64, 64), "
+    ),
+    "tensor.wgmma(total, weights, (0, 0), b, 0)": (
+        "tensor.wgmma: a_index is None for a FragmentA, and b_number an integer"
+    ),
+    "tensor.wgmma(total, a, None, b, 0)": (
+        "tensor.wgmma: a_index is a tile's number and its first row, and b_number an integer"
+    ),
+    "tensor.wgmma(total, weights, None, b, 0, True)": (
+        "FragmentA((16, 64), f16) is in registers, which have one order; a_transposed is for SharedTiles"
+    ),
+    "tensor.wgmma(total, weights, None, low, 0, b_transposed=True)": (
+        "tensor.wgmma multiplies a FragmentA of 16 rows, those of one of the four warps, and 32 columns by "
+        "SharedTiles(1, (32, 64), f16), not FragmentA((16, 64), f16)"
     ),
     "tensor.wgmma(total, a, (0, 0), b, 0, n > 3)": "tensor.wgmma: a_transposed is a constant, True or False",
     "tensor.wgmma(total, a, 0, b, 0)": (
@@ -116,7 +132,7 @@ def test_a_mistake_has_one_clear_sentence(statement: str, tmp_path: Path) -> Non
         "    full = tensor.Barrier(1, 1)\n"
         "    total = tensor.Accumulator((16, 64), f32)\n"
         "    narrow = tensor.Accumulator((16, 64), f16)\n"
-        "    uneven = tensor.Accumulator((16, 72), f32)\n"
+        "    uneven, weights = tensor.Accumulator((16, 72), f32), tensor.FragmentA((16, 64), f16)\n"
         f"    {statement}\n",
         encoding="utf-8",
     )

@@ -2,7 +2,8 @@
 
 A copy is made and a product computed at the call, so that nothing is left to wait for but other threads. Each thread of
 a warpgroup adds to its own elements, in the order of k, each sum rounded to f32. Then it waits for the others: on a GPU
-the threads begin a product together, so a thread after it may rely on the others' reads of the tiles.
+the threads begin a product together, so a thread after it may rely on the others' reads of the tiles. The elements of a
+left operand in registers come from the lanes that hold them, as for ``mma``.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ def _product(symbol: str) -> str:
     n, dtype, a_order, b_order, steps, b_panel = symbol.removeprefix(_WGMMA).split(".")
     depth = 16 * int(steps)
     lines = [
-        f"define internal void @{symbol}.thread(i32 %thread, ptr %c, ptr %a, ptr %b) noinline {{",
+        f"define internal void @{symbol}.thread(ptr %block, i32 %thread, ptr %c, ptr %a, ptr %b) noinline {{",
         "entry:",
         f"  %left = alloca [{2 * depth} x float]",
         "  %warp = lshr i32 %thread, 5",
@@ -87,6 +88,7 @@ def _product(symbol: str) -> str:
         "  %top = shl i32 %quarter, 4",
         "  %lane = and i32 %thread, 31",
         "  %group = lshr i32 %lane, 2",
+        "  %first = shl i32 %group, 2",
         "  %row.0 = add i32 %top, %group",
         "  %row.1 = add i32 %row.0, 8",
         "  %in_group = and i32 %lane, 3",
@@ -94,10 +96,18 @@ def _product(symbol: str) -> str:
         "  br label %widen",
         "widen:",
         "  %w = phi i32 [ 0, %entry ], [ %w.next, %widen ]",
+        *(_HOLDER if a_order == "r" else []),
     ]
     for i in range(2):
+        if a_order == "r":
+            lines += [
+                f"  %a.{i}.number = add i32 %held, {2 * i}",
+                f"  %a.{i}.at = getelementptr i16, ptr %a.of, i32 %a.{i}.number",
+                *_widened(dtype, f"%a.{i}"),
+            ]
+        else:
+            lines += _element(dtype, a_order, f"%a.{i}", "%a", f"%row.{i}", "%w")
         lines += [
-            *_element(dtype, a_order, f"%a.{i}", "%a", f"%row.{i}", "%w"),
             f"  %left.number.{i} = add i32 %w, {i * depth}",
             f"  %left.to.{i} = getelementptr float, ptr %left, i32 %left.number.{i}",
             f"  store float %a.{i}, ptr %left.to.{i}",
@@ -159,28 +169,74 @@ def _product(symbol: str) -> str:
         "done:",
         "  ret void",
         "}",
-        f"define void @{symbol}(ptr %context, ptr %c, ptr %a, ptr %b, i32 %site) alwaysinline {{",
-        "  %thread = call i32 @oxide.linear_thread(ptr %context)",
-        f"  call void @{symbol}.thread(i32 %thread, ptr %c, ptr %a, ptr %b)",
-        "  call void @oxide.tensor.warpgroup.meet(ptr %context, i32 %site)",
-        "  ret void",
-        "}",
+        (_OF_REGISTERS if a_order == "r" else _OF_TILES).replace("<symbol>", symbol),
     ]
     return "\n".join(lines)
+
+
+_OF_TILES = """
+define void @<symbol>(ptr %context, ptr %c, ptr %a, ptr %b, i32 %site) alwaysinline {
+  %block = call ptr @oxide.block(ptr %context)
+  %thread = call i32 @oxide.linear_thread(ptr %context)
+  call void @<symbol>.thread(ptr %block, i32 %thread, ptr %c, ptr %a, ptr %b)
+  call void @oxide.tensor.warpgroup.meet(ptr %context, i32 %site)
+  ret void
+}
+"""
+
+_OF_REGISTERS = """
+define void @<symbol>(ptr %context, ptr %c, ptr %a, ptr %b, i32 %site) alwaysinline {
+  %block = call ptr @oxide.block(ptr %context)
+  %thread = call i32 @oxide.linear_thread(ptr %context)
+  %address = ptrtoint ptr %a to i64
+  call void @oxide.exchange(ptr %context, i32 -1, i64 %address, i1 false, i32 %site)
+  %lane = call i32 @oxide.register.laneid(ptr %context)
+  %together = call i1 @oxide.tensor.together(ptr %context, ptr %block, i32 %lane, i32 %site)
+  br i1 %together, label %multiply, label %done
+multiply:
+  call void @<symbol>.thread(ptr %block, i32 %thread, ptr %c, ptr %a, ptr %b)
+  br label %done
+done:
+  call void @oxide.warp.sync(ptr %context, i32 -1, i32 %site)
+  call void @oxide.tensor.warpgroup.meet(ptr %context, i32 %site)
+  ret void
+}
+"""
+
+_HOLDER = """
+  %w.tile = lshr i32 %w, 4
+  %w.pair = lshr i32 %w, 1
+  %w.thread = and i32 %w.pair, 3
+  %holder = add i32 %first, %w.thread
+  %a.of = call ptr @oxide.tensor.published(ptr %block, i32 %holder)
+  %w.eighth = lshr i32 %w, 3
+  %w.upper = and i32 %w.eighth, 1
+  %w.within = and i32 %w, 1
+  %tile.first = shl i32 %w.tile, 3
+  %upper.first = shl i32 %w.upper, 2
+  %in_tile = add i32 %tile.first, %upper.first
+  %held = add i32 %in_tile, %w.within
+""".strip("\n").split("\n")
+"""Finds the lane that holds product ``%w`` of this thread's rows, and the number of its element: the first row's."""
 
 
 def _element(dtype: str, order: str, name: str, operand: str, across: str, product: str) -> list[str]:
     """Loads an element of an operand: row or column ``across`` of the result, and one of the products to add."""
     row, column = (across, product) if order == "k" else (product, across)
-    load = [
+    return [
         f"  {name}.number = call i32 @oxide.tensor.swizzled(i32 {row}, i32 {column})",
         f"  {name}.at = getelementptr i16, ptr {operand}, i32 {name}.number",
-        f"  {name}.raw = load i16, ptr {name}.at",
+        *_widened(dtype, name),
     ]
+
+
+def _widened(dtype: str, name: str) -> list[str]:
+    """Loads an element from ``<name>.at`` and widens it."""
+    load = f"  {name}.raw = load i16, ptr {name}.at"
     if dtype == "f16":
-        return [*load, f"  {name} = call float @oxide.f16.widen(i16 {name}.raw)"]
+        return [load, f"  {name} = call float @oxide.f16.widen(i16 {name}.raw)"]
     return [
-        *load,
+        load,
         f"  {name}.wide = zext i16 {name}.raw to i32",
         f"  {name}.high = shl i32 {name}.wide, 16",
         f"  {name} = bitcast i32 {name}.high to float",

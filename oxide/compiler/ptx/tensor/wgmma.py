@@ -6,6 +6,9 @@ bytes, in units of 16 bytes, and the 128-byte swizzle. For an operand whose neig
 For an operand with rows of products (order ``mn``) the strides are those between groups of 8 products and between
 panels of 64 elements, and 16 products are 16 rows.
 
+A left operand in registers (order ``r``) is four words for each 16 products, in the order of ``mma``. They go through
+the fence as tied registers, so that nothing writes them between it and the products.
+
 The accumulators go through the instructions as tied registers, so that ptxas sees no other use of them before the wait.
 """
 
@@ -72,20 +75,25 @@ def _descriptor(name: str, order: str, panel_bytes: int) -> list[str]:
 
 def _product(symbol: str) -> str:
     n, dtype, a_order, b_order, steps, b_panel = symbol.removeprefix(_WGMMA).split(".")
-    count = int(n) // 2
+    count, in_registers = int(n) // 2, a_order == "r"
     structure, loads, stores = _registers(count)
+    words = 4 * int(steps) if in_registers else 0
+    a_count = 4 if in_registers else 1
     registers = ", ".join(f"${i}" for i in range(count))
-    flags = ", ".join(["1", "1", "1", *("1" if order == "mn" else "0" for order in (a_order, b_order))])
-    text = (
-        f"wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{dtype}.{dtype} {{{registers}}}, ${count}, ${count + 1}, {flags};"
-    )
-    constraints = ",".join(["=f"] * count + ["l", "l"] + [str(i) for i in range(count)])
+    places = [f"${count + i}" for i in range(a_count + 1)]
+    a_place = f"{{{', '.join(places[:-1])}}}" if in_registers else places[0]
+    orders = [b_order] if in_registers else [a_order, b_order]
+    flags = ", ".join(["1", "1", "1", *("1" if order == "mn" else "0" for order in orders)])
+    text = f"wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{dtype}.{dtype} "
+    text += f"{{{registers}}}, {a_place}, {places[-1]}, {flags};"
+    a_constraints = ["r"] * 4 if in_registers else ["l"]
+    constraints = ",".join(["=f"] * count + [*a_constraints, "l"] + [str(i) for i in range(count)])
     lines = [
         f"define void @{symbol}(ptr %context, ptr %c, ptr %a, ptr %b, i32 %site) alwaysinline convergent {{",
         *loads,
-        *_descriptor("a", a_order, 0),
+        *([] if in_registers else _descriptor("a", a_order, 0)),
         *_descriptor("b", b_order, int(b_panel)),
-        '  call void asm sideeffect "wgmma.fence.sync.aligned;", "~{memory}"() convergent',
+        *_fence(words),
     ]
     values = [f"float %c.{i}" for i in range(count)]
     # 16 products are 32 bytes of a row, or 16 rows of 128 bytes.
@@ -94,15 +102,33 @@ def _product(symbol: str) -> str:
         last = step == int(steps) - 1
         result = "%d" if last else f"%step.{step}"
         if step:
-            lines.append(f"  %a.{step} = add i64 %a.0, {step * a_step}")
+            lines += [] if in_registers else [f"  %a.{step} = add i64 %a.0, {step * a_step}"]
             lines.append(f"  %b.{step} = add i64 %b.0, {step * b_step}")
-        given = ", ".join([f"i64 %a.{step}", f"i64 %b.{step}", *values])
+        left = [f"i32 %word.{4 * step + i}" for i in range(4)] if in_registers else [f"i64 %a.{step}"]
+        given = ", ".join([*left, f"i64 %b.{step}", *values])
         lines.append(f'  {result} = call {structure} asm sideeffect "{text}", "{constraints}"({given}) convergent')
         if not last:
             lines += [f"  %step.{step}.{i} = extractvalue {structure} {result}, {i}" for i in range(count)]
             values = [f"float %step.{step}.{i}" for i in range(count)]
     lines.append('  call void asm sideeffect "wgmma.commit_group.sync.aligned;", "~{memory}"() convergent')
     return "\n".join([*lines, *stores, "  ret void", "}"])
+
+
+def _fence(words: int) -> list[str]:
+    """Returns the fence before products. It takes the words of a left operand in registers from ``%a``, and gives them
+    as ``%word.0`` and so on."""
+    text = "wgmma.fence.sync.aligned;"
+    if not words:
+        return [f'  call void asm sideeffect "{text}", "~{{memory}}"() convergent']
+    structure = "{ " + ", ".join(["i32"] * words) + " }"
+    lines = []
+    for i in range(words):
+        lines.append(f"  %from.{i} = getelementptr i32, ptr %a, i64 {i}")
+        lines.append(f"  %given.{i} = load i32, ptr %from.{i}")
+    constraints = ",".join(["=r"] * words + [str(i) for i in range(words)] + ["~{memory}"])
+    given = ", ".join(f"i32 %given.{i}" for i in range(words))
+    lines.append(f'  %fenced = call {structure} asm sideeffect "{text}", "{constraints}"({given}) convergent')
+    return [*lines, *(f"  %word.{i} = extractvalue {structure} %fenced, {i}" for i in range(words))]
 
 
 def _wait(symbol: str) -> str:

@@ -2,7 +2,8 @@
 
 - ``void oxide.tensor.wgmma.<n>.<type>.<a's order>.<b's order>.<steps>.<b's panel bytes>(ptr accumulators, ptr a, ptr b,
   i32 site)``:
-  an order is ``k`` where neighbours in memory are products of one element, or ``mn``. Each step adds 16 products.
+  an order is ``k`` where neighbours in memory are products of one element, or ``mn``. The order of an ``a`` in
+  registers is ``r``, and ``a`` the address of the thread's elements. Each step adds 16 products.
 - ``void oxide.tensor.wgmma_wait.<count of accumulators>.<pending>(ptr accumulators, i32 site)``
 - ``void oxide.tensor.registers.<inc|dec>.<count>(i32 site)``
 """
@@ -15,6 +16,7 @@ from llvmlite import ir
 from numba.cuda import types
 from numba.cuda.typing.templates import AbstractTemplate, signature
 
+from oxide.compiler.source.fragments import Layout
 from oxide.language.tensor.wgmma import decrease_registers, increase_registers, wait_wgmma, wgmma
 
 from ..primitives import call_primitive, site
@@ -54,6 +56,7 @@ def _accumulator(name: str, kind: Any) -> int | None:
 
 _NAMES = ("accumulator", "a", "a_index", "b", "b_number")
 _FLAGS = ("a_transposed", "b_transposed")
+_A_INDEX = "a tile's number and its first row"
 
 
 @typing_registry.register_global(wgmma)
@@ -69,8 +72,12 @@ class Wgmma(AbstractTemplate):  # type: ignore[misc]
         a, b = given["a"], given["b"]
         if columns is None:
             return None
-        if not (isinstance(a, TilesType) and isinstance(b, TilesType) and a.dtype == b.dtype):
-            note_first(f"tensor.wgmma multiplies tensor.SharedTiles of one type, not {display(a)} and {display(b)}")
+        in_registers = isinstance(a, FragmentType) and a.layout.kind == "FragmentA"
+        if not ((isinstance(a, TilesType) or in_registers) and isinstance(b, TilesType) and a.dtype == b.dtype):
+            note_first(
+                "tensor.wgmma multiplies tensor.SharedTiles, or a FragmentA, by SharedTiles of the same type, not "
+                f"{display(a)} and {display(b)}"
+            )
             return None
         flags = []
         for name in _FLAGS:
@@ -82,34 +89,66 @@ class Wgmma(AbstractTemplate):  # type: ignore[misc]
         index = given["a_index"]
         parts = list(index) if isinstance(index, types.BaseTuple) else []
         integers = (*parts, given["b_number"])
-        if len(parts) != 2 or not all(isinstance(types.unliteral(each), types.Integer) for each in integers):
-            note_first("tensor.wgmma: a_index is a tile's number and its first row, and b_number an integer")
+        as_expected = isinstance(index, types.NoneType) if in_registers else len(parts) == 2
+        if not as_expected or not all(isinstance(types.unliteral(each), types.Integer) for each in integers):
+            note_first(
+                f"tensor.wgmma: a_index is {'None for a FragmentA' if in_registers else _A_INDEX}, and b_number an "
+                "integer"
+            )
             return None
-        if not _fits(a, b, columns, *flags):
+        if not (_fits_registers(a.layout, b, *flags) if in_registers else _fits(a, b, *flags)):
+            return None
+        if not _has_columns(b, columns, flags[1]):
             return None
         kinds = [given["accumulator"], a, types.unliteral(index), b, types.unliteral(given["b_number"])]
         kinds += [types.literal(flag) for flag in flags]
         return signature(types.none, *kinds).replace(pysig=parameters(*_NAMES, **dict.fromkeys(_FLAGS, False)))
 
 
-def _fits(a: Any, b: Any, columns: int, a_transposed: bool, b_transposed: bool) -> bool:
-    """Returns whether the shapes of tiles fit each other and the accumulator. Notes why if not."""
-    depth = a.rows if a_transposed else a.columns
-    if (b.rows if b_transposed else b.columns) != depth or depth % _DEPTH:
+def _fits(a: Any, b: Any, a_transposed: bool, b_transposed: bool) -> bool:
+    """Returns whether tiles of ``a`` and ``b`` have as many products to add, and ``a`` enough rows. Notes why if
+    not."""
+    depth, found = a.rows if a_transposed else a.columns, _depth(b, b_transposed)
+    if found != depth or depth % _DEPTH:
         note_first(
-            f"tensor.wgmma adds {depth} products of {a.name}, and {b.name} has "
-            f"{b.rows if b_transposed else b.columns}; they are the same multiple of {_DEPTH}"
+            f"tensor.wgmma adds {depth} products of {a.name}, and {b.name} has {found}; they are the same multiple of "
+            f"{_DEPTH}"
         )
         return False
     if not a_transposed and a.rows < _GROUP_ROWS:
         note_first(f"tensor.wgmma multiplies {_GROUP_ROWS} rows, and {a.name} has tiles of {a.rows}")
         return False
-    if b_transposed and columns > _PANEL and columns % _PANEL:
+    return True
+
+
+def _fits_registers(a: Layout, b: Any, a_transposed: bool, b_transposed: bool) -> bool:
+    """Returns whether a fragment has one warp's rows and as many products to add as the tiles. Notes why if not."""
+    name, found = f"FragmentA(({a.rows}, {a.columns}), {a.dtype})", _depth(b, b_transposed)
+    if a_transposed:
+        note_first(f"tensor.wgmma: {name} is in registers, which have one order; a_transposed is for SharedTiles")
+        return False
+    if a.rows != 16 or a.columns != found or found % _DEPTH:
+        note_first(
+            f"tensor.wgmma multiplies a FragmentA of 16 rows, those of one of the four warps, and {found} columns by "
+            f"{b.name}, not {name}"
+        )
+        return False
+    return True
+
+
+def _depth(b: Any, transposed: bool) -> int:
+    """Returns the products that a tile of ``b`` has for an element."""
+    return int(b.rows if transposed else b.columns)
+
+
+def _has_columns(b: Any, columns: int, transposed: bool) -> bool:
+    """Returns whether tiles of ``b`` have the accumulator's columns. Notes why if not."""
+    if transposed and columns > _PANEL and columns % _PANEL:
         note_first(
             f"tensor.wgmma: with b_transposed the accumulator's columns, {columns}, are up to {_PANEL} or a multiple"
         )
         return False
-    if not b_transposed and b.rows < columns:
+    if not transposed and b.rows < columns:
         note_first(f"tensor.wgmma: the accumulator has {columns} columns, and the tiles of {b.name} have {b.rows} rows")
         return False
     return True
@@ -117,9 +156,8 @@ def _fits(a: Any, b: Any, columns: int, a_transposed: bool, b_transposed: bool) 
 
 @lowering_registry.lower(wgmma, FragmentType, TilesType, types.Any, TilesType, types.Any, types.Any, types.Any)
 def _lower_wgmma(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    accumulator, a, index_types, b, number_type, a_flag, b_flag = sig.args
-    a_transposed, b_transposed = bool(a_flag.literal_value), bool(b_flag.literal_value)
-    columns = accumulator.layout.columns
+    _, a, index_types, _, _, a_flag, _ = sig.args
+    a_transposed = bool(a_flag.literal_value)
     number, row = (builder.extract_value(args[2], place) for place in (0, 1))
     inside, a_address = tile_at(builder, a, args[1], index_types[0], number)
     first = element_index(builder, index_types[1], row)
@@ -130,13 +168,29 @@ def _lower_wgmma(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     eighth = builder.select(uneven, _WORD(-1), eighth)
     within = in_bounds(builder, eighth, _WORD(places), site(builder, f"{a.name}'s rows by 8"))
     a_address = builder.gep(a_address, [builder.mul(first, _WORD(ROW_BYTES))])
+    return _multiply(context, builder, sig, args, "mn" if a_transposed else "k", a_address, (inside, within))
+
+
+@lowering_registry.lower(wgmma, FragmentType, FragmentType, types.Any, TilesType, types.Any, types.Any, types.Any)
+def _lower_wgmma_of_registers(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    return _multiply(context, builder, sig, args, "r", builder.bitcast(args[1], _BYTE_POINTER), ())
+
+
+def _multiply(
+    context: Any, builder: Any, sig: Any, args: Any, a_order: str, a_address: Any, conditions: tuple[Any, ...]
+) -> Any:
+    """Calls the product's primitive if all conditions hold and the tiles of ``b`` are there."""
+    accumulator, _, _, b, number_type, _, b_flag = sig.args
+    b_transposed, columns = bool(b_flag.literal_value), accumulator.layout.columns
     panels = -(-columns // _PANEL) if b_transposed else 1
     there, b_address = tile_at(builder, b, args[3], number_type, args[4], panels)
-    steps = (a.rows if a_transposed else a.columns) // _DEPTH
-    orders = ".".join("mn" if flag else "k" for flag in (a_transposed, b_transposed))
-    symbol = f"oxide.tensor.wgmma.{columns}.{display(a.dtype)}.{orders}.{steps}.{b.tile_bytes}"
+    orders = f"{a_order}.{'mn' if b_transposed else 'k'}"
+    steps = _depth(b, b_transposed) // _DEPTH
+    symbol = f"oxide.tensor.wgmma.{columns}.{display(b.dtype)}.{orders}.{steps}.{b.tile_bytes}"
     place = site(builder, "tensor.wgmma()")
-    with builder.if_then(builder.and_(builder.and_(inside, within), there), likely=True):
+    for condition in conditions:
+        there = builder.and_(there, condition)
+    with builder.if_then(there, likely=True):
         memory = builder.bitcast(args[0], _BYTE_POINTER)
         call_primitive(builder, _VOID, symbol, (memory, a_address, b_address), place)
     return context.get_dummy_value()
