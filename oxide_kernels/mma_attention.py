@@ -37,8 +37,9 @@ from oxide import (
     tensor,
     thread,
     unroll,
-    warp,
 )
+
+from . import online_softmax
 
 QUERIES = 64
 """The queries of a block."""
@@ -50,7 +51,6 @@ _PER_COPY = 8
 """The elements of an asynchronous copy, 16 bytes."""
 _INNER = 16
 """The products that an instruction adds."""
-_LOG2_E = math.log2(math.e)
 
 
 class Form(NamedTuple):
@@ -119,32 +119,9 @@ def kernel_of(form: Form) -> Kernel:
                     if of_truth:
                         seen = bool(mask[matrix + query * keys + key])
                     else:
-                        s[i] = intrinsics.fma(f32(mask[matrix + query * keys + key]), f32(_LOG2_E), s[i])
+                        s[i] = intrinsics.fma(f32(mask[matrix + query * keys + key]), f32(online_softmax.LOG2_E), s[i])
             if not seen:
                 s[i] = f32(-math.inf)
-
-    @device
-    def weigh(s: Any, p: Any, o: Any, greatest: Any, sums: Any, factor: f32) -> None:
-        """Turns scores into exponentials and scales the sums so far. ``factor`` is for scores not yet scaled."""
-        for half in unroll(range(2)):  # the lane's two rows
-            top = greatest[half]
-            for i in unroll(range(2 * half, scores, 4)):
-                top = intrinsics.fmax(top, intrinsics.fmax(s[i], s[i + 1]))
-            top = intrinsics.fmax(top, warp.shuffle_xor(top, 1))
-            top = intrinsics.fmax(top, warp.shuffle_xor(top, 2))
-            base = f32(0) if top == f32(-math.inf) else top * factor
-            kept = f32(math.exp2(intrinsics.fma(greatest[half], factor, -base)))
-            greatest[half] = top
-            total = sums[half] * kept
-            for i in unroll(range(2 * half, scores, 4)):
-                for j in unroll(range(2)):
-                    s[i + j] = f32(math.exp2(intrinsics.fma(s[i + j], factor, -base)))
-                    total += s[i + j]
-                    p[i + j] = dtype(s[i + j])
-            sums[half] = total
-            for i in unroll(range(2 * half, held, 4)):
-                o[i] *= kept
-                o[i + 1] *= kept
 
     @device
     def place(
@@ -197,7 +174,7 @@ def kernel_of(form: Form) -> Kernel:
         q_tile = SharedArray((QUERIES, pitch), dtype)
         k_tile = SharedArray((step, pitch), dtype)
         v_tile = SharedArray((step, pitch), dtype)
-        greatest, sums = LocalArray(2, f32), LocalArray(2, f32)
+        greatest, sums, kept = LocalArray(2, f32), LocalArray(2, f32), LocalArray(2, f32)
         batch, head, first, query_end, key_end, query_base, key_base = place(lengths, heads, kv_heads, queries, keys)
         query_stride, key_stride = (heads, kv_heads) if packed else (1, 1)
         if first >= query_end or out.shape[0] == 0:
@@ -207,11 +184,9 @@ def kernel_of(form: Form) -> Kernel:
         end = min(key_end, min(first + QUERIES, query_end) + shift) if causal else key_end
         matrix = batch * mask_batch + head * mask_head
         # With a mask of numbers, scores are scaled before it is added.
-        factor = scale * f32(_LOG2_E)
+        factor = scale * f32(online_softmax.LOG2_E)
         o = tensor.Accumulator((16, width), f32)
-        for half in unroll(range(2)):
-            greatest[half] = f32(-math.inf)
-            sums[half] = f32(0)
+        online_softmax.begin(greatest, sums)
         fetch(QUERIES, q_tile, q, first, query_end, query_base, query_stride)
         fetch(step, k_tile, k, 0, end, key_base, key_stride)
         tensor.commit()
@@ -237,7 +212,10 @@ def kernel_of(form: Form) -> Kernel:
             if has_mask or at_edge:
                 mask_out(s, mask, matrix, first + own, begin, queries, keys, end, shift)
             p = tensor.FragmentA((16, step), dtype)
-            weigh(s, p, o, greatest, sums, f32(1) if has_mask and not of_truth else factor)
+            online_softmax.weigh(s, greatest, sums, kept, f32(1) if has_mask and not of_truth else factor)
+            for i in unroll(range(scores)):
+                p[i] = dtype(s[i])
+            online_softmax.rescale(o, kept)
             tensor.wait(1)
             thread.sync_threads()  # all have the values
             z, part = tensor.FragmentB((_INNER, width), dtype), tensor.FragmentA((16, _INNER), dtype)
@@ -247,22 +225,18 @@ def kernel_of(form: Form) -> Kernel:
                 tensor.ldmatrix(z, v_tile, (number * _INNER, 0))
                 tensor.mma(o, part, z)
         tensor.wait(0)
+        online_softmax.shares(sums, kept)
         to = out.unchecked_mut
-        for half in unroll(range(2)):
-            total = sums[half]
-            total += warp.shuffle_xor(total, 1)
-            total += warp.shuffle_xor(total, 2)
-            share = f32(0) if total == f32(0) else f32(1) / total
-            for i in unroll(range(2 * half, held, 4)):
-                query, column = first + own + o.row(i), o.column(i)
-                if query < query_end and column < out.shape[1]:
-                    row = query_base + query * query_stride
-                    left, right = dtype(o[i] * share), dtype(o[i + 1] * share)
-                    if pairs:
-                        to.store2((row, column), left, right)
-                    else:
-                        to[row, column] = left
-                        if column + 1 < out.shape[1]:
-                            to[row, column + 1] = right
+        for i in unroll(range(0, held, 2)):
+            query, column = first + own + o.row(i), o.column(i)
+            if query < query_end and column < out.shape[1]:
+                row, share = query_base + query * query_stride, kept[i % 4 // 2]
+                left, right = dtype(o[i] * share), dtype(o[i + 1] * share)
+                if pairs:
+                    to.store2((row, column), left, right)
+                else:
+                    to[row, column] = left
+                    if column + 1 < out.shape[1]:
+                        to[row, column + 1] = right
 
     return attention

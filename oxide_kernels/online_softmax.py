@@ -1,0 +1,62 @@
+"""The online softmax of attention, for a warp that holds 16 queries' scores of some keys in an ``Accumulator``.
+
+A lane holds parts of two rows, and three other lanes hold the rest of them. It keeps the greatest score of each row so
+far and the sum of its own exponentials relative to that score. When a greater score appears, what has been summed is
+scaled to it. The scheme is that of Milakov and Gimelshein (2018), as FlashAttention uses it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from oxide import device, f32, intrinsics, unroll, warp
+
+LOG2_E = math.log2(math.e)
+
+
+@device
+def begin(greatest: Any, sums: Any) -> None:
+    """Prepares a lane's state for the first keys: ``greatest`` and ``sums`` are ``LocalArray(2, f32)``s."""
+    for half in unroll(range(2)):
+        greatest[half] = f32(-math.inf)
+        sums[half] = f32(0)
+
+
+@device
+def weigh(s: Any, greatest: Any, sums: Any, kept: Any, factor: f32) -> None:
+    """Turns scores into their exponentials, ``2 ** (factor * (score - greatest))``, and adds them to the sums. What has
+    been summed before, the output too, counts ``kept`` times from now on. A row without any score above -inf keeps
+    what it has."""
+    for half in unroll(range(2)):
+        top = greatest[half]
+        for i in unroll(range(2 * half, len(s), 4)):
+            top = intrinsics.fmax(top, intrinsics.fmax(s[i], s[i + 1]))
+        top = intrinsics.fmax(top, warp.shuffle_xor(top, 1))
+        top = intrinsics.fmax(top, warp.shuffle_xor(top, 2))
+        base = f32(0) if top == f32(-math.inf) else top * factor
+        kept[half] = f32(math.exp2(intrinsics.fma(greatest[half], factor, -base)))
+        greatest[half] = top
+        total = sums[half] * kept[half]
+        for i in unroll(range(2 * half, len(s), 4)):
+            for j in unroll(range(2)):
+                s[i + j] = f32(math.exp2(intrinsics.fma(s[i + j], factor, -base)))
+                total += s[i + j]
+        sums[half] = total
+
+
+@device
+def rescale(o: Any, kept: Any) -> None:
+    """Multiplies each row of what has been summed by its factor."""
+    for i in unroll(range(len(o))):
+        o[i] *= kept[i % 4 // 2]
+
+
+@device
+def shares(sums: Any, factors: Any) -> None:
+    """Computes the factor of each row of the output: one by the sum of its exponentials, 0 without any."""
+    for half in unroll(range(2)):
+        total = sums[half]
+        total += warp.shuffle_xor(total, 1)
+        total += warp.shuffle_xor(total, 2)
+        factors[half] = f32(0) if total == f32(0) else f32(1) / total
