@@ -12,7 +12,7 @@ import numpy as np
 
 from oxide import ArgumentError, DeviceBox, DeviceOperation, LaunchConfig, bf16, bool_, f16, f32
 
-from . import mma_attention
+from . import mma_attention, wgmma_attention
 from .checks import require_apart, require_same_shape
 from .mma_attention import MOST_WIDTH, Form
 from .operands import Operand, with_boxes
@@ -139,12 +139,19 @@ def _launch_of(
         packed=cu_seqlens is not None,
         pairs=width % 2 == 0 and out.ptr % 4 == 0,
     )
+    rows = [box.reshape(box.size // width, width) for box in (q, k, v)]
+    result = out.reshape(out.size // width, width)
+    if all(each is None for each in (mask, lengths, cu_seqlens)) and _has_wgmma(rows, result, keys):
+        blocks = -(-queries // wgmma_attention.QUERIES) * heads * batch
+        whole: DeviceOperation[tuple[Any, ...]] = wgmma_attention.kernel_of(dtype, width, bool(causal))[
+            LaunchConfig(blocks, wgmma_attention.THREADS)
+        ](*rows, heads, kv_heads, queries, keys, factor, result)
+        return whole
     tiles = -(-queries // mma_attention.QUERIES)
     if cu_seqlens is not None:  # each sequence may end within a tile
         tiles = queries // mma_attention.QUERIES + cu_seqlens.size - 1
     config = LaunchConfig(max(1, tiles * heads * batch), mma_attention.THREADS)
     flat = q.reshape(q.size)
-    rows = [box.reshape(box.size // width, width) for box in (q, k, v)]
     launch: DeviceOperation[tuple[Any, ...]] = mma_attention.kernel_of(form)[config](
         *rows,
         flat if mask is None else mask.reshape(mask.size),
@@ -156,9 +163,21 @@ def _launch_of(
         queries,
         keys,
         factor,
-        out.reshape(out.size // width, width),
+        result,
     )
     return launch
+
+
+def _has_wgmma(rows: list[DeviceBox], out: DeviceBox, keys: int) -> bool:
+    """Returns whether whole warpgroups may compute attention: on compute capability 9.0, for whole tiles of keys, with
+    rows that the copy engine can read."""
+    return (
+        out.device.info.target.arch == "sm_90"
+        and out.shape[1] in wgmma_attention.WIDTHS
+        and keys % wgmma_attention.STEP == 0
+        and all(box.size > 0 and box.ptr % 16 == 0 for box in rows)
+        and out.ptr % 4 == 0
+    )
 
 
 def _scale_of(scale: float | None, width: int) -> float:

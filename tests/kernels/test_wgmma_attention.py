@@ -1,0 +1,77 @@
+"""Attention by whole warpgroups, by itself: on a GPU ``attention`` takes it on Hopper alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from oxide import LaunchConfig, bf16, d2h, devices, f16, h2d
+from oxide_kernels.wgmma_attention import QUERIES, STEP, THREADS, WIDTHS, kernel_of
+from tests.kernels.test_attention import causal, close, random, reference
+
+
+@pytest.fixture(autouse=True)
+def hopper(request: pytest.FixtureRequest) -> None:
+    if request.config.getoption("--interpret"):
+        pytest.skip("the interpreter has no Barriers")
+    info = devices()[0].info
+    if info.target.kind == "ptx" and info.target.arch != "sm_90":
+        pytest.skip("the instructions belong to compute capability 9.0")
+
+
+def attended(q: Any, k: Any, v: Any, is_causal: bool) -> Any:
+    batch, heads, queries, width = q.shape
+    kv_heads, keys = k.shape[1:3]
+    rows = [h2d(np.ascontiguousarray(each).reshape(-1, width)) for each in (q, k, v)]
+    out = h2d(np.full((batch * heads * queries, width), np.nan, np.float32).astype(q.dtype))
+    config = LaunchConfig(-(-queries // QUERIES) * heads * batch, THREADS)
+    kind = f16 if q.dtype == np.float16 else bf16
+    launch = kernel_of(kind, width, is_causal)[config](*rows, heads, kv_heads, queries, keys, width**-0.5, out)
+    return launch.last().and_then(d2h).sync().reshape(q.shape)
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize(
+    "shape",
+    [
+        # batch, heads, heads of keys, queries, tiles of keys
+        (1, 1, 1, 1, 1),
+        (1, 2, 1, 300, 3),
+        (2, 4, 2, 129, 2),
+        (1, 1, 1, 600, 4),
+        (1, 3, 3, 65, 5),
+    ],
+)
+def test_attention_by_warpgroups_beside_float64(shape: tuple[int, ...], width: int, is_causal: bool) -> None:
+    batch, heads, kv_heads, queries, tiles = shape
+    keys, dtype = tiles * STEP, bf16 if queries == 300 else f16
+    q = random(batch, heads, queries, width, dtype=dtype)
+    k, v = (random(batch, kv_heads, keys, width, dtype=dtype) for _ in range(2))
+    seen = causal(queries, keys) if is_causal else True
+    assert close(attended(q, k, v, is_causal), reference(q, k, v, seen=seen))
+
+
+def test_a_nan_stays_in_its_head_and_its_block() -> None:
+    q, k, v = (random(1, 3, 256, 64) for _ in range(3))
+    k[0, 1, 200], v[0, 1, 200] = np.nan, np.nan
+    result = attended(q, k, v, True)
+    assert np.isnan(result[0, 1, 200:]).all()
+    assert np.isfinite(result[0, [0, 2]]).all()
+    assert np.isfinite(result[0, 1, :128]).all()  # the first tile of keys has no NaN
+
+
+def test_weights_of_one_and_zero_are_exact() -> None:
+    """Each query sees one key far above the others: the output is that key's value, bit for bit."""
+    places = np.random.default_rng(1).permutation(256)
+    k = np.zeros((1, 1, 256, 64), np.float16)
+    k[0, 0, np.arange(256), np.arange(256) % 64] = 64 * (1 + np.arange(256) // 64)
+    q = 64 * np.sign(k[:, :, places]) * (1 + np.arange(256) // 64)[None, None, places, None]
+    q = q.astype(np.float16)
+    v = random(1, 1, 256, 64)
+    scores = q[0, 0].astype(np.float64) @ k[0, 0].astype(np.float64).T / 8
+    best = scores.argmax(axis=1)
+    assert (np.sort(scores, axis=1)[:, -1] - np.sort(scores, axis=1)[:, -2]).min() > 200
+    assert np.array_equal(attended(q, k, v, False)[0, 0], v[0, 0, best])
