@@ -143,9 +143,10 @@ def _launch_of(
     result = out.reshape(out.size // width, width)
     if all(each is None for each in (mask, lengths, cu_seqlens)) and _has_wgmma(rows, result, keys):
         blocks = -(-queries // wgmma_attention.QUERIES) * heads * batch
-        whole: DeviceOperation[tuple[Any, ...]] = wgmma_attention.kernel_of(dtype, width, bool(causal))[
-            LaunchConfig(blocks, wgmma_attention.THREADS)
-        ](*rows, heads, kv_heads, queries, keys, factor, result)
+        aligned = (keys - queries) % wgmma_attention.STEP == 0
+        chosen = wgmma_attention.kernel_of(dtype, width, bool(causal), aligned or not causal)
+        config = LaunchConfig(blocks, wgmma_attention.THREADS)
+        whole: DeviceOperation[tuple[Any, ...]] = chosen[config](*rows, heads, kv_heads, queries, keys, factor, result)
         return whole
     tiles = -(-queries // mma_attention.QUERIES)
     if cu_seqlens is not None:  # each sequence may end within a tile

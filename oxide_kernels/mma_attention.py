@@ -213,8 +213,7 @@ def kernel_of(form: Form) -> Kernel:
                 mask_out(s, mask, matrix, first + own, begin, queries, keys, end, shift)
             p = tensor.FragmentA((16, step), dtype)
             online_softmax.weigh(s, greatest, sums, kept, f32(1) if has_mask and not of_truth else factor)
-            for i in unroll(range(scores)):
-                p[i] = dtype(s[i])
+            tensor.convert(p, s)
             online_softmax.rescale(o, kept)
             tensor.wait(1)
             thread.sync_threads()  # all have the values

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from oxide import device, f32, intrinsics, unroll, warp
+from oxide import device, f32, fast, intrinsics, unroll, warp
 
 LOG2_E = math.log2(math.e)
 
@@ -35,12 +35,12 @@ def weigh(s: Any, greatest: Any, sums: Any, kept: Any, factor: f32) -> None:
         top = intrinsics.fmax(top, warp.shuffle_xor(top, 1))
         top = intrinsics.fmax(top, warp.shuffle_xor(top, 2))
         base = f32(0) if top == f32(-math.inf) else top * factor
-        kept[half] = f32(math.exp2(intrinsics.fma(greatest[half], factor, -base)))
+        kept[half] = fast.exp2(intrinsics.fma(greatest[half], factor, -base))
         greatest[half] = top
         total = sums[half] * kept[half]
         for i in unroll(range(2 * half, len(s), 4)):
             for j in unroll(range(2)):
-                s[i + j] = f32(math.exp2(intrinsics.fma(s[i + j], factor, -base)))
+                s[i + j] = fast.exp2(intrinsics.fma(s[i + j], factor, -base))
                 total += s[i + j]
         sums[half] = total
 

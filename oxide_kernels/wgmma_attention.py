@@ -26,6 +26,7 @@ from oxide import (
     Slice2,
     device,
     f32,
+    i32,
     i64,
     kernel,
     tensor,
@@ -48,12 +49,14 @@ _STAGES = 2
 
 
 @functools.cache
-def kernel_of(dtype: Any, width: int, causal: bool) -> Kernel:
+def kernel_of(dtype: Any, width: int, causal: bool, aligned: bool) -> Kernel:
     """Returns the kernel for a head size. ``q``, ``k``, ``v`` and ``out`` are matrices whose rows are the tokens of one
-    head after another. ``keys`` is a multiple of ``STEP``."""
+    head after another. ``keys`` is a multiple of ``STEP``. With ``aligned``, ``keys - queries`` is a multiple too: then
+    only the last tile of keys that a causal block reads has keys that a query does not see."""
     panels = width // _PANEL
     tile_bytes = STEP * width * 2
     scores, held = STEP // 2, width // 2
+    all_hidden = causal and not aligned
 
     @device
     def fetch(tiles: Any, source: Any, row: i64, full: Any, stage: i64) -> None:
@@ -65,15 +68,17 @@ def kernel_of(dtype: Any, width: int, causal: bool) -> Kernel:
     @device
     def score(s: Any, q_tiles: Any, k_tiles: Any, own: i64, stage: i64) -> None:
         """Begins the products of a warpgroup's queries and a tile of keys."""
-        for panel in unroll(range(panels)):
+        tensor.wgmma(s, q_tiles, (0, own), k_tiles, stage * panels, add=False)
+        for panel in unroll(range(1, panels)):
             tensor.wgmma(s, q_tiles, (panel, own), k_tiles, stage * panels + panel)
 
     @device
     def hide(s: Any, row: i64, begin: i64, shift: i64) -> None:
         """Sets the scores of keys that a query does not see to -inf. The warp's first score has this row and key."""
         if begin + (STEP - 1) > row + shift:
+            last = i32(max(row + shift - begin, -STEP))  # that the warp's first query sees
             for i in unroll(range(scores)):
-                if begin + s.column(i) > row + s.row(i) + shift:
+                if i32(s.column(i)) > last + i32(s.row(i)):
                     s[i] = f32(-math.inf)
 
     @kernel(block=THREADS, unchecked=True)
@@ -112,10 +117,11 @@ def kernel_of(dtype: Any, width: int, causal: bool) -> Kernel:
                     tensor.load_tile(q_tiles, panel, q, (query_base + first, panel * _PANEL), ready, 0)
                 for number in range(count):
                     stage, turn = number % _STAGES, number // _STAGES
+                    token = key_base + (count - 1 - number) * STEP  # from the last tile to the first
                     empty_k.wait(stage, turn - 1)
-                    fetch(k_tiles, k, key_base + number * STEP, full_k, stage)
+                    fetch(k_tiles, k, token, full_k, stage)
                     empty_v.wait(stage, turn - 1)
-                    fetch(v_tiles, v, key_base + number * STEP, full_v, stage)
+                    fetch(v_tiles, v, token, full_v, stage)
         else:
             tensor.increase_registers(240)
             own = i64(group % 2) * 64
@@ -135,10 +141,9 @@ def kernel_of(dtype: Any, width: int, causal: bool) -> Kernel:
                 if leads:
                     empty_k.arrive(0)
                 if causal:
-                    hide(s, row, 0, shift)
+                    hide(s, row, (count - 1) * STEP, shift)
                 online_softmax.weigh(s, greatest, sums, kept, factor)
-                for i in unroll(range(scores)):
-                    p[i] = dtype(s[i])
+                tensor.convert(p, s)
                 for number in range(1, count):
                     stage, turn = number % _STAGES, number // _STAGES
                     before, before_turn = (number - 1) % _STAGES, (number - 1) // _STAGES
@@ -150,15 +155,14 @@ def kernel_of(dtype: Any, width: int, causal: bool) -> Kernel:
                     tensor.wait_wgmma(t, 1)
                     if leads:
                         empty_k.arrive(stage)
-                    if causal:
-                        hide(t, row, number * STEP, shift)
+                    if all_hidden:
+                        hide(t, row, (count - 1 - number) * STEP, shift)
                     online_softmax.weigh(t, greatest, sums, kept, factor)
                     tensor.wait_wgmma(o, 0)
                     if leads:
                         empty_v.arrive(before)
                     online_softmax.rescale(o, kept)
-                    for i in unroll(range(scores)):
-                        p[i] = dtype(t[i])
+                    tensor.convert(p, t)
                 full_v.wait((count - 1) % _STAGES, (count - 1) // _STAGES)
                 tensor.wgmma(o, p, None, v_tiles, (count - 1) % _STAGES * panels, b_transposed=True)
                 tensor.wait_wgmma(o, 0)

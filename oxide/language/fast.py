@@ -15,6 +15,12 @@ def exp(x: float) -> float:
     _only_in_a_kernel("exp")
 
 
+def exp2(x: float) -> float:
+    """Computes 2**x by one instruction, ``ex2.approx.ftz``: within 2 units in the last place. Results below 2**-126 are
+    0."""
+    _only_in_a_kernel("exp2")
+
+
 def exp10(x: float) -> float:
     """Computes ``__exp10f``: 10**x, within 2 + 2.97 |x| units in the last place."""
     _only_in_a_kernel("exp10")

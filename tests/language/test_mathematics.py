@@ -281,6 +281,14 @@ def test_fast_pow_and_divide_are_near() -> None:
     assert np.allclose(run(binary(fast.divide, f32), a, b), a.astype(np.float64) / b, rtol=1e-6)
 
 
+def test_fast_exp2_is_near_and_one_instruction() -> None:
+    x = np.concatenate([np.random.default_rng(19).uniform(-120, 120, 1021), [-np.inf, np.inf, 0, -0.0]])
+    x = x.astype(np.float32)
+    assert np.allclose(run(unary(fast.exp2, f32), x), np.exp2(x.astype(np.float64)), rtol=3e-7, atol=0)
+    assert np.isnan(run(unary(fast.exp2, f32), np.full(1, np.nan, np.float32))).all()
+    assert "ex2.approx.ftz.f32" in unary(fast.exp2, f32).ptx()
+
+
 def test_a_fast_function_of_a_double_is_refused() -> None:
     with pytest.raises(CompileError, match=r"fast\.exp approximates for f32, not f64; use math's function"):
         unary(fast.exp, f64).specialize()

@@ -68,6 +68,10 @@ class Fragment:
         return f"<{self.shown}: this lane's {self.values}>"
 
 
+def _convert(fragment: Fragment, accumulator: Fragment) -> None:
+    fragment.values[:] = map(CONVERT[fragment.layout.dtype], accumulator.values)
+
+
 def _lane() -> int:
     return current().number % LANES
 
@@ -275,6 +279,7 @@ MAKERS: dict[Any, Callable[[TypedCall, Any], Callable[..., Any] | None]] = {
     tensor.FragmentA: _declared("FragmentA"),
     tensor.FragmentB: _declared("FragmentB"),
     tensor.Accumulator: _declared("Accumulator"),
+    tensor.convert: _simple(_convert),
     tensor.mma: _simple(_mma),
     tensor.tf32: _simple(_tf32),
     tensor.load: _simple(_load),

@@ -10,7 +10,7 @@ to odd, so that double rounding gives the correct result.
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 from oxide.driver.base import Target
 from oxide.errors import CompileError
@@ -99,6 +99,7 @@ def native_definitions(kernel: str, symbols: Collection[str], target: Target) ->
         if "x86" in _family(target) and "+f16c" not in target.features:
             raise CompileError(f"kernel {kernel}: f16 needs a processor with F16C, and {target.arch} has none; use f32")
         texts += [_instructions("f16", "half"), _COUNTED]
+    texts += _pairs(symbols, 0)
     return "\n".join(texts)
 
 
@@ -111,7 +112,30 @@ def ptx_definitions(symbols: Collection[str], capability: int) -> str:
     texts += [_f8_instructions(name) if capability >= 89 else _f8_by_bits(name) for name in _F8 if _uses(name, symbols)]
     if TF32 in symbols:
         texts.append(_TF32 if capability >= 80 else _TF32_BY_BITS)
+    texts += _pairs(symbols, capability)
     return "\n".join(texts)
+
+
+def _pairs(symbols: Collection[str], capability: int) -> Iterator[str]:
+    """Yields the conversions of two f32 to a word of two f16 or bf16. One instruction does it from compute capability
+    8.0 on, for bf16 from 9.0 on, where single conversions are instructions too; a CPU has capability 0. LLVM would take
+    apart a pair that a loop carries."""
+    for name, least in (("f16", 80), ("bf16", 90)):
+        if f"oxide.{name}.narrow_pair" not in symbols:
+            continue
+        head = f"define i32 @oxide.{name}.narrow_pair(float %first, float %second) alwaysinline {{\n"
+        if capability >= least:
+            text = f'"cvt.rn.{name}x2.f32 $0, $2, $1;", "=r,f,f"(float %first, float %second)'
+            yield f"{head}  %word = call i32 asm {text}\n  ret i32 %word\n}}"
+        else:
+            yield f"""{head}  %low = call i16 @oxide.{name}.narrow(float %first)
+  %high = call i16 @oxide.{name}.narrow(float %second)
+  %low.wide = zext i16 %low to i32
+  %high.wide = zext i16 %high to i32
+  %high.shifted = shl i32 %high.wide, 16
+  %word = or i32 %high.shifted, %low.wide
+  ret i32 %word
+}}"""
 
 
 def _uses(name: str, symbols: Collection[str]) -> bool:

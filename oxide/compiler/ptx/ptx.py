@@ -108,6 +108,7 @@ def _module(
         *make_exact(edited),
         _registers(),
         _fast_tanh(symbols, capability),
+        _FAST_EXP2 if "__nv_fast_exp2f" in symbols else "",
         *_quotients(symbols),
         debugging.ptx_definitions(symbols),
         half.ptx_definitions(symbols, capability),
@@ -130,6 +131,13 @@ def _needs_edits(module: Module) -> bool:
         or tensor.copies_tiles(module)
         or any(each.opcode == "frem" or "!oxide.streaming" in each.metadata for each in module.instructions)
     )
+
+
+_FAST_EXP2 = """define float @__nv_fast_exp2f(float %x) alwaysinline {
+  %r = call float asm "ex2.approx.ftz.f32 $0, $1;", "=f,f"(float %x)
+  ret float %r
+}"""
+"""libdevice has no such function: CUDA C++ has the instruction for ``exp2f`` under ``-use_fast_math``."""
 
 
 def _fast_tanh(symbols: Collection[str], capability: int) -> str:

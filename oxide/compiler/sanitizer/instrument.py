@@ -186,7 +186,7 @@ def _touches_of(instruction: Instruction) -> list[_Touch]:
                     found = [_Touch(2, 8, 8, WRITE | ATOMIC, _RELEASE)]
                 case "oxide", "tensor", "load_tile", _, rows, _:
                     found = [_Touch(2, int(rows) * ROW_BYTES, 16, WRITE), _Touch(8, 8, 8, WRITE | ATOMIC, _RELEASE)]
-                case "oxide", "tensor", "wgmma", n, _, a_order, b_order, steps, panel:
+                case "oxide", "tensor", "wgmma", n, _, a_order, b_order, steps, panel, _:
                     # Each thread counts as a reader of the warpgroup's rows: all read them together.
                     depth = 16 * int(steps)
                     a_rows = depth if a_order == "mn" else 64

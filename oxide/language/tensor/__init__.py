@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from .barriers import Barrier
 from .copies import commit, copy_async, ldmatrix, load, stmatrix, store, wait
-from .fragments import Accumulator, FragmentA, FragmentB
+from .fragments import Accumulator, FragmentA, FragmentB, convert
 from .mma import mma, tf32
 from .tiles import SharedTiles, load_tile
 from .wgmma import decrease_registers, increase_registers, wait_wgmma, wgmma
@@ -23,6 +23,7 @@ __all__ = [
     "FragmentB",
     "SharedTiles",
     "commit",
+    "convert",
     "copy_async",
     "decrease_registers",
     "increase_registers",

@@ -24,7 +24,7 @@ nothing. These are declarations: the compiler gives them their meaning inside a 
 
 from __future__ import annotations
 
-from typing import Generic, NoReturn, TypeVar, final
+from typing import Any, Generic, NoReturn, TypeVar, final
 
 T = TypeVar("T")
 
@@ -76,6 +76,14 @@ class Accumulator(Fragment[T]):
     of a ``FragmentA`` of 16-bit elements and the same shape, if there is one: a product becomes the left operand of the
     next element by element.
     """
+
+
+def convert(fragment: Fragment[Any], accumulator: Accumulator[Any]) -> None:
+    """Sets the elements of a ``FragmentA`` or ``Accumulator`` of f16 or bf16 to those of an accumulator of f32 with the
+    same shape, rounded to nearest. Both have their elements in the same places, so nothing moves between lanes. It
+    rounds two elements in one instruction, where ``fragment[i] = bf16(accumulator[i])`` may take four.
+    """
+    _only_in_a_kernel("convert")
 
 
 def _only_in_a_kernel(name: str) -> NoReturn:

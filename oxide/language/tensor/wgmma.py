@@ -24,6 +24,7 @@ def wgmma(
     b_number: int,
     a_transposed: bool = False,
     b_transposed: bool = False,
+    add: bool = True,
 ) -> None:
     """Begins to add the product of 64 rows of a tile of ``a`` and a tile of ``b`` to the warpgroup's accumulators.
 
@@ -38,6 +39,8 @@ def wgmma(
     The left operand may be in registers instead: a ``FragmentA`` of 16 rows, those of one of the four warps, and as
     many columns as a tile of ``b`` has products to add. ``a_index`` is then None. So the result of a product becomes
     the left operand of the next, as the weights of attention do.
+
+    With ``add=False`` the product replaces the accumulators, whose earlier values do not count.
 
     All threads of the warpgroup make the call together. Until ``wait_wgmma`` no thread may read the accumulators
     or write the tiles or the fragment.

@@ -256,7 +256,8 @@ def test_a_product_is_the_left_operand_of_the_next(seed: int | None) -> None:
         for i in unroll(range(32)):
             weights[i] = f16(first[i])
         again = tensor.Accumulator((16, 64), f32)
-        tensor.wgmma(again, left, (0, own), middle, 0)
+        again.fill(100.0)
+        tensor.wgmma(again, left, (0, own), middle, 0, add=False)
         tensor.wgmma(second, weights, None, right, 0, b_transposed=True)
         tensor.wait_wgmma(again, 1)
         tensor.wait_wgmma(second)

@@ -64,7 +64,8 @@ REFUSED = {
         "tensor.load_tile: the index is a row and a column, and the numbers are integers"
     ),
     "tensor.wgmma(total, a, (0, 0), b)": (
-        "tensor.wgmma takes (accumulator, a, a_index, b, b_number, a_transposed, b_transposed), the last two optional"
+        "tensor.wgmma takes (accumulator, a, a_index, b, b_number, a_transposed, b_transposed, add), the last three "
+        "optional"
     ),
     "tensor.wgmma(narrow, a, (0, 0), b, 0)": (
         "tensor.wgmma takes an Accumulator((16, n), f32), the rows of one of the four warps, with n a multiple of 8 up "
@@ -90,6 +91,7 @@ REFUSED = {
         "tensor.wgmma multiplies a FragmentA of 16 rows, those of one of the four warps, and 32 columns by "
         "SharedTiles(1, (32, 64), f16), not FragmentA((16, 64), f16)"
     ),
+    "tensor.wgmma(total, a, (0, 0), b, 0, add=n > 3)": "tensor.wgmma: add is a constant, True or False",
     "tensor.wgmma(total, a, (0, 0), b, 0, n > 3)": "tensor.wgmma: a_transposed is a constant, True or False",
     "tensor.wgmma(total, a, 0, b, 0)": (
         "tensor.wgmma: a_index is a tile's number and its first row, and b_number an integer"

@@ -77,7 +77,7 @@ define internal i32 @oxide.tensor.swizzled(i32 %row, i32 %column) alwaysinline {
 
 def _product(symbol: str) -> str:
     """Defines a product: a loop over the accumulator's tiles of 8 columns, and in it one over the products to add."""
-    n, dtype, a_order, b_order, steps, b_panel = symbol.removeprefix(_WGMMA).split(".")
+    n, dtype, a_order, b_order, steps, b_panel, how = symbol.removeprefix(_WGMMA).split(".")
     depth = 16 * int(steps)
     lines = [
         f"define internal void @{symbol}.thread(ptr %block, i32 %thread, ptr %c, ptr %a, ptr %b) noinline {{",
@@ -143,7 +143,10 @@ def _product(symbol: str) -> str:
         "  br label %next",
         "next:",
         "  %k = phi i32 [ 0, %columns ], [ %k.next, %next ]",
-        *(f"  %sum.{i} = phi float [ %c.{i}, %columns ], [ %sum.{i}.next, %next ]" for i in range(4)),
+        *(
+            f"  %sum.{i} = phi float [ {f'%c.{i}' if how == 'add' else '0.0'}, %columns ], [ %sum.{i}.next, %next ]"
+            for i in range(4)
+        ),
     ]
     for i in range(2):
         lines += [

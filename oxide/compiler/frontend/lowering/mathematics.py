@@ -221,6 +221,7 @@ def _fast(function: Any, count: int, name: str) -> None:
 
 for _approximation, _name in (
     (fast.exp, "expf"),
+    (fast.exp2, "exp2f"),
     (fast.exp10, "exp10f"),
     (fast.log, "logf"),
     (fast.log2, "log2f"),

@@ -74,7 +74,7 @@ def _descriptor(name: str, order: str, panel_bytes: int) -> list[str]:
 
 
 def _product(symbol: str) -> str:
-    n, dtype, a_order, b_order, steps, b_panel = symbol.removeprefix(_WGMMA).split(".")
+    n, dtype, a_order, b_order, steps, b_panel, how = symbol.removeprefix(_WGMMA).split(".")
     count, in_registers = int(n) // 2, a_order == "r"
     structure, loads, stores = _registers(count)
     words = 4 * int(steps) if in_registers else 0
@@ -83,19 +83,19 @@ def _product(symbol: str) -> str:
     places = [f"${count + i}" for i in range(a_count + 1)]
     a_place = f"{{{', '.join(places[:-1])}}}" if in_registers else places[0]
     orders = [b_order] if in_registers else [a_order, b_order]
-    flags = ", ".join(["1", "1", "1", *("1" if order == "mn" else "0" for order in orders)])
+    flags = ", ".join(["1", "1", *("1" if order == "mn" else "0" for order in orders)])
     text = f"wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{dtype}.{dtype} "
-    text += f"{{{registers}}}, {a_place}, {places[-1]}, {flags};"
+    text += f"{{{registers}}}, {a_place}, {places[-1]}, <adds>, {flags};"
     a_constraints = ["r"] * 4 if in_registers else ["l"]
     constraints = ",".join(["=f"] * count + [*a_constraints, "l"] + [str(i) for i in range(count)])
     lines = [
         f"define void @{symbol}(ptr %context, ptr %c, ptr %a, ptr %b, i32 %site) alwaysinline convergent {{",
-        *loads,
+        *(loads if how == "add" else [line for line in loads if "getelementptr" in line]),
         *([] if in_registers else _descriptor("a", a_order, 0)),
         *_descriptor("b", b_order, int(b_panel)),
         *_fence(words),
     ]
-    values = [f"float %c.{i}" for i in range(count)]
+    values = [f"float %c.{i}" if how == "add" else "float undef" for i in range(count)]
     # 16 products are 32 bytes of a row, or 16 rows of 128 bytes.
     a_step, b_step = (2 if order == "k" else 16 * 128 >> 4 for order in (a_order, b_order))
     for step in range(int(steps)):
@@ -106,7 +106,8 @@ def _product(symbol: str) -> str:
             lines.append(f"  %b.{step} = add i64 %b.0, {step * b_step}")
         left = [f"i32 %word.{4 * step + i}" for i in range(4)] if in_registers else [f"i64 %a.{step}"]
         given = ", ".join([*left, f"i64 %b.{step}", *values])
-        lines.append(f'  {result} = call {structure} asm sideeffect "{text}", "{constraints}"({given}) convergent')
+        adds = text.replace("<adds>", "1" if step or how == "add" else "0")
+        lines.append(f'  {result} = call {structure} asm sideeffect "{adds}", "{constraints}"({given}) convergent')
         if not last:
             lines += [f"  %step.{step}.{i} = extractvalue {structure} {result}, {i}" for i in range(count)]
             values = [f"float %step.{step}.{i}" for i in range(count)]

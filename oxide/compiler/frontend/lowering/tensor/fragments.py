@@ -14,6 +14,7 @@ from numba.cuda import cgutils, types
 from numba.cuda.extending import core_models, register_model
 from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, signature
 
+from oxide.compiler.frontend.lowering.mathematics import call
 from oxide.compiler.frontend.lowering.primitives import call_primitive, site
 from oxide.compiler.frontend.lowering.registry import (
     bound,
@@ -27,7 +28,7 @@ from oxide.compiler.frontend.lowering.shared import check_value
 from oxide.compiler.frontend.lowering.slices import element_index, in_bounds, load_inside
 from oxide.compiler.frontend.lowering.types import NUMBA_TYPES, display
 from oxide.compiler.source.fragments import ELEMENTS, Layout
-from oxide.language.tensor.fragments import Accumulator, FragmentA, FragmentB
+from oxide.language.tensor.fragments import Accumulator, FragmentA, FragmentB, convert
 
 BYTES = ir.IntType(8).as_pointer()
 WORD = ir.IntType(64)
@@ -225,6 +226,42 @@ def _lower_fill(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     value = context.cast(builder, args[1], sig.args[1], kind.dtype)
     for index in range(kind.layout.length):
         context.pack_value(builder, kind.dtype, value, element_at(builder, args[0], index))
+    return context.get_dummy_value()
+
+
+@typing_registry.register_global(convert)
+class Convert(AbstractTemplate):  # type: ignore[misc]
+    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
+        given = bound(("fragment", "accumulator"), args, kws)
+        if given is None:
+            note_first("tensor.convert takes (fragment, accumulator)")
+            return None
+        kinds = list(given.values())
+        to, source = (kind.layout if isinstance(kind, FragmentType) else None for kind in kinds)
+        if (
+            to is None
+            or source is None
+            or to.kind == "FragmentB"
+            or to.dtype not in ("f16", "bf16")
+            or (source.kind, source.dtype) != ("Accumulator", "f32")
+            or (to.rows, to.columns) != (source.rows, source.columns)
+        ):
+            note_first(
+                "tensor.convert rounds an Accumulator of f32 to a FragmentA or Accumulator of f16 or bf16 with the "
+                f"same shape; it got {display(kinds[0])} and {display(kinds[1])}"
+            )
+            return None
+        return signature(types.none, *kinds).replace(pysig=parameters("fragment", "accumulator"))
+
+
+@lowering_registry.lower(convert, FragmentType, FragmentType)
+def _lower_convert(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    to, _ = sig.args
+    for index in range(0, to.layout.length, 2):
+        pair = [builder.load(element_at(builder, args[1], index + i)) for i in range(2)]
+        word = call(builder, f"oxide.{to.layout.dtype}.narrow_pair", _NARROW, *pair)
+        address = builder.bitcast(element_at(builder, args[0], index), _NARROW.as_pointer())
+        builder.store(word, address, align=4)
     return context.get_dummy_value()
 
 

@@ -1,7 +1,7 @@
 """``tensor.wgmma`` and the functions around it.
 
-- ``void oxide.tensor.wgmma.<n>.<type>.<a's order>.<b's order>.<steps>.<b's panel bytes>(ptr accumulators, ptr a, ptr b,
-  i32 site)``:
+- ``void oxide.tensor.wgmma.<n>.<type>.<a's order>.<b's order>.<steps>.<b's panel bytes>.<add|set>(ptr accumulators,
+  ptr a, ptr b, i32 site)``:
   an order is ``k`` where neighbours in memory are products of one element, or ``mn``. The order of an ``a`` in
   registers is ``r``, and ``a`` the address of the thread's elements. Each step adds 16 products.
 - ``void oxide.tensor.wgmma_wait.<count of accumulators>.<pending>(ptr accumulators, i32 site)``
@@ -55,7 +55,7 @@ def _accumulator(name: str, kind: Any) -> int | None:
 
 
 _NAMES = ("accumulator", "a", "a_index", "b", "b_number")
-_FLAGS = ("a_transposed", "b_transposed")
+_FLAGS = {"a_transposed": False, "b_transposed": False, "add": True}
 _A_INDEX = "a tile's number and its first row"
 
 
@@ -66,7 +66,7 @@ class Wgmma(AbstractTemplate):  # type: ignore[misc]
     def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
         given = bound((*_NAMES, *_FLAGS), args, kws, optional=len(_FLAGS))
         if given is None:
-            note_first(f"tensor.wgmma takes ({', '.join((*_NAMES, *_FLAGS))}), the last two optional")
+            note_first(f"tensor.wgmma takes ({', '.join((*_NAMES, *_FLAGS))}), the last three optional")
             return None
         columns = _accumulator("wgmma", given["accumulator"])
         a, b = given["a"], given["b"]
@@ -80,12 +80,12 @@ class Wgmma(AbstractTemplate):  # type: ignore[misc]
             )
             return None
         flags = []
-        for name in _FLAGS:
+        for name, usual in _FLAGS.items():
             flag = given.get(name)
             if not (flag is None or isinstance(flag, types.Omitted | types.BooleanLiteral)):
                 note_first(f"tensor.wgmma: {name} is a constant, True or False")
                 return None
-            flags.append(isinstance(flag, types.BooleanLiteral) and bool(flag.literal_value))
+            flags.append(bool(flag.literal_value) if isinstance(flag, types.BooleanLiteral) else usual)
         index = given["a_index"]
         parts = list(index) if isinstance(index, types.BaseTuple) else []
         integers = (*parts, given["b_number"])
@@ -96,13 +96,13 @@ class Wgmma(AbstractTemplate):  # type: ignore[misc]
                 "integer"
             )
             return None
-        if not (_fits_registers(a.layout, b, *flags) if in_registers else _fits(a, b, *flags)):
+        if not (_fits_registers(a.layout, b, *flags[:2]) if in_registers else _fits(a, b, *flags[:2])):
             return None
         if not _has_columns(b, columns, flags[1]):
             return None
         kinds = [given["accumulator"], a, types.unliteral(index), b, types.unliteral(given["b_number"])]
         kinds += [types.literal(flag) for flag in flags]
-        return signature(types.none, *kinds).replace(pysig=parameters(*_NAMES, **dict.fromkeys(_FLAGS, False)))
+        return signature(types.none, *kinds).replace(pysig=parameters(*_NAMES, **_FLAGS))
 
 
 def _fits(a: Any, b: Any, a_transposed: bool, b_transposed: bool) -> bool:
@@ -154,9 +154,12 @@ def _has_columns(b: Any, columns: int, transposed: bool) -> bool:
     return True
 
 
-@lowering_registry.lower(wgmma, FragmentType, TilesType, types.Any, TilesType, types.Any, types.Any, types.Any)
+_ARGUMENTS = (types.Any, TilesType, *[types.Any] * 4)
+
+
+@lowering_registry.lower(wgmma, FragmentType, TilesType, *_ARGUMENTS)
 def _lower_wgmma(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    _, a, index_types, _, _, a_flag, _ = sig.args
+    _, a, index_types, _, _, a_flag, _, _ = sig.args
     a_transposed = bool(a_flag.literal_value)
     number, row = (builder.extract_value(args[2], place) for place in (0, 1))
     inside, a_address = tile_at(builder, a, args[1], index_types[0], number)
@@ -171,7 +174,7 @@ def _lower_wgmma(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     return _multiply(context, builder, sig, args, "mn" if a_transposed else "k", a_address, (inside, within))
 
 
-@lowering_registry.lower(wgmma, FragmentType, FragmentType, types.Any, TilesType, types.Any, types.Any, types.Any)
+@lowering_registry.lower(wgmma, FragmentType, FragmentType, *_ARGUMENTS)
 def _lower_wgmma_of_registers(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     return _multiply(context, builder, sig, args, "r", builder.bitcast(args[1], _BYTE_POINTER), ())
 
@@ -180,13 +183,14 @@ def _multiply(
     context: Any, builder: Any, sig: Any, args: Any, a_order: str, a_address: Any, conditions: tuple[Any, ...]
 ) -> Any:
     """Calls the product's primitive if all conditions hold and the tiles of ``b`` are there."""
-    accumulator, _, _, b, number_type, _, b_flag = sig.args
+    accumulator, _, _, b, number_type, _, b_flag, add = sig.args
     b_transposed, columns = bool(b_flag.literal_value), accumulator.layout.columns
     panels = -(-columns // _PANEL) if b_transposed else 1
     there, b_address = tile_at(builder, b, args[3], number_type, args[4], panels)
     orders = f"{a_order}.{'mn' if b_transposed else 'k'}"
     steps = _depth(b, b_transposed) // _DEPTH
-    symbol = f"oxide.tensor.wgmma.{columns}.{display(b.dtype)}.{orders}.{steps}.{b.tile_bytes}"
+    symbol = f"oxide.tensor.wgmma.{columns}.{display(b.dtype)}.{orders}.{steps}.{b.tile_bytes}."
+    symbol += "add" if add.literal_value else "set"
     place = site(builder, "tensor.wgmma()")
     for condition in conditions:
         there = builder.and_(there, condition)
