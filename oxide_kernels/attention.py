@@ -142,11 +142,14 @@ def _launch_of(
     rows = [box.reshape(box.size // width, width) for box in (q, k, v)]
     result = out.reshape(out.size // width, width)
     if all(each is None for each in (mask, lengths, cu_seqlens)) and _has_wgmma(rows, result, keys):
-        blocks = -(-queries // wgmma_attention.QUERIES) * heads * batch
+        multiprocessors = out.device.info.multiprocessors
+        blocks = wgmma_attention.blocks_of(queries, heads * batch, bool(causal), multiprocessors)
         aligned = (keys - queries) % wgmma_attention.STEP == 0
         chosen = wgmma_attention.kernel_of(dtype, width, bool(causal), aligned or not causal)
         config = LaunchConfig(blocks, wgmma_attention.THREADS)
-        whole: DeviceOperation[tuple[Any, ...]] = chosen[config](*rows, heads, kv_heads, queries, keys, factor, result)
+        whole: DeviceOperation[tuple[Any, ...]] = chosen[config](
+            *rows, batch, heads, kv_heads, queries, keys, factor, result
+        )
         return whole
     tiles = -(-queries // mma_attention.QUERIES)
     if cu_seqlens is not None:  # each sequence may end within a tile

@@ -1,8 +1,9 @@
 """Attention on Hopper's tensor cores: copies by TMA, products by ``wgmma``.
 
-A block has three warpgroups and computes 128 queries of one head. One thread of the third, the producer, keeps two
-buffers for keys and two for values filled, ``STEP`` tokens each. Each of the other two warpgroups computes 64 queries.
-A buffer has two barriers: one is passed when its copies have arrived, the other when both warpgroups have read it.
+A block has three warpgroups and computes tiles of 128 queries of one head, one after another. One thread of the third,
+the producer, keeps two buffers for keys and two for values filled, ``STEP`` tokens each, also with those of the next
+tile while the others store this one. Each of the other two warpgroups computes 64 queries. A buffer has two barriers:
+one is passed when its copies have arrived, the other when both warpgroups have read it.
 
 A warpgroup keeps its tensor cores at work during the softmax: it begins the scores of the next keys, then the product
 of the present weights and values, and computes the next exponentials while that product is on its way. The weights are
@@ -31,6 +32,7 @@ from oxide import (
     kernel,
     tensor,
     thread,
+    u32,
     unroll,
 )
 
@@ -46,6 +48,13 @@ WIDTHS = (64, 128)
 
 _PANEL = 64
 _STAGES = 2
+
+
+def blocks_of(queries: int, heads: int, causal: bool, multiprocessors: int) -> int:
+    """Returns the number of blocks for so many queries in each of so many heads, those of all batches: one for each
+    multiprocessor, or a causal kernel's one for each two tiles of a head."""
+    tiles = -(-queries // QUERIES)
+    return -(-tiles // 2) * heads if causal else min(tiles * heads, multiprocessors)
 
 
 @functools.cache
@@ -81,13 +90,39 @@ def kernel_of(dtype: Any, width: int, causal: bool, aligned: bool) -> Kernel:
                 if i32(s.column(i)) > last + i32(s.row(i)):
                     s[i] = f32(-math.inf)
 
+    @device
+    def tile_at(number: u32, tiles: u32, blocks: u32) -> tuple[u32, i64]:
+        """Returns the head, among those of all batches, and the first query of a block's tile ``number``; the number of
+        queries or more for none.
+
+        A block of a causal kernel computes the two tiles of a head that have as much work as any other two: one of the
+        last with most keys, and then one of the first."""
+        if causal:
+            half = (tiles + 1) // 2
+            second = number >= blocks
+            within = number - blocks if second else number
+            pair, place = within // half, within % half
+            tile = place if second else tiles - 1 - place
+            none = second and 2 * place + 1 == tiles
+            return pair, i64(tiles if none else tile) * QUERIES
+        return number // tiles, i64(number % tiles) * QUERIES
+
+    @device
+    def tiles_of_keys(first: i64, queries: i64, keys: i64) -> i64:
+        """Returns the number of tiles of keys that some query of a tile sees."""
+        end = keys
+        if causal:
+            end = max(min(first + QUERIES, queries) + keys - queries, 0)
+        return (end + (STEP - 1)) // STEP
+
     @kernel(block=THREADS, unchecked=True)
     def attention(
         q: Slice2[dtype],
         k: Slice2[dtype],
         v: Slice2[dtype],
-        heads: i64,
-        kv_heads: i64,
+        batches: u32,
+        heads: u32,
+        kv_heads: u32,
         queries: i64,
         keys: i64,
         scale: f32,
@@ -96,81 +131,103 @@ def kernel_of(dtype: Any, width: int, causal: bool, aligned: bool) -> Kernel:
         q_tiles = tensor.SharedTiles(panels, (QUERIES, _PANEL), dtype)
         k_tiles = tensor.SharedTiles(_STAGES * panels, (STEP, _PANEL), dtype)
         v_tiles = tensor.SharedTiles(_STAGES * panels, (STEP, _PANEL), dtype)
-        ready = tensor.Barrier(1, 1)
+        full_q, empty_q = tensor.Barrier(1, 1), tensor.Barrier(1, 2)
         full_k, full_v = tensor.Barrier(_STAGES, 1), tensor.Barrier(_STAGES, 1)
         empty_k, empty_v = tensor.Barrier(_STAGES, 2), tensor.Barrier(_STAGES, 2)
-        tiles = (queries + (QUERIES - 1)) // QUERIES
-        pair = i64(thread.block_idx.x) // tiles
-        # The last queries see most keys: their blocks begin first.
-        first = (tiles - 1 - i64(thread.block_idx.x) % tiles) * QUERIES
-        query_base = pair * queries
-        key_base = (pair // heads * kv_heads + pair % heads // (heads // kv_heads)) * keys
-        shift = keys - queries
-        end = min(keys, min(first + QUERIES, queries) + shift) if causal else keys
-        count = max((end + (STEP - 1)) // STEP, 0)
+        blocks = thread.grid_dim.x
+        tiles = (u32(queries) + u32(QUERIES - 1)) // u32(QUERIES)
+        numbers = 2 * blocks if causal else tiles * heads * batches
+        heads_of_one = heads // kv_heads
         group = thread.thread_idx.x // 128
+        done, used = 0, u32(0)  # the tiles of queries, and the tiles of keys of all of them
         if group == 2:
-            tensor.decrease_registers(24)
+            tensor.decrease_registers(40)
             if thread.thread_idx.x == 256:
-                ready.expect(0, QUERIES * width * 2)
-                for panel in unroll(range(panels)):
-                    tensor.load_tile(q_tiles, panel, q, (query_base + first, panel * _PANEL), ready, 0)
-                for number in range(count):
-                    stage, turn = number % _STAGES, number // _STAGES
-                    token = key_base + (count - 1 - number) * STEP  # from the last tile to the first
-                    empty_k.wait(stage, turn - 1)
-                    fetch(k_tiles, k, token, full_k, stage)
-                    empty_v.wait(stage, turn - 1)
-                    fetch(v_tiles, v, token, full_v, stage)
+                for number in range(thread.block_idx.x, numbers, blocks):
+                    pair, first = tile_at(number, tiles, blocks)
+                    if first < queries:
+                        key_base = i64(pair // heads * kv_heads + pair % heads // heads_of_one) * keys
+                        empty_q.wait(0, done - 1)
+                        full_q.expect(0, QUERIES * width * 2)
+                        for panel in unroll(range(panels)):
+                            tensor.load_tile(
+                                q_tiles, panel, q, (i64(pair) * queries + first, panel * _PANEL), full_q, 0
+                            )
+                        count = tiles_of_keys(first, queries, keys)
+                        for left in range(count - 1, -1, -1):  # from the last tile to the first
+                            stage, turn = i64(used % u32(_STAGES)), i64(used // u32(_STAGES))
+                            empty_k.wait(stage, turn - 1)
+                            fetch(k_tiles, k, key_base + left * STEP, full_k, stage)
+                            empty_v.wait(stage, turn - 1)
+                            fetch(v_tiles, v, key_base + left * STEP, full_v, stage)
+                            used += u32(1)
+                        done += 1
         else:
-            tensor.increase_registers(240)
+            tensor.increase_registers(232)
             own = i64(group % 2) * 64
             leads = thread.thread_idx.x % 128 == 0
-            row = first + own + i64(thread.thread_idx.x // 32 % 4) * 16
             factor = scale * f32(online_softmax.LOG2_E)
             greatest, sums, kept = LocalArray(2, f32), LocalArray(2, f32), LocalArray(2, f32)
-            o = tensor.Accumulator((16, width), f32)
-            online_softmax.begin(greatest, sums)
-            ready.wait(0, 0)
-            if count > 0:
-                p = tensor.FragmentA((16, STEP), dtype)
-                s = tensor.Accumulator((16, STEP), f32)
-                full_k.wait(0, 0)
-                score(s, q_tiles, k_tiles, own, 0)
-                tensor.wait_wgmma(s, 0)
-                if leads:
-                    empty_k.arrive(0)
-                if causal:
-                    hide(s, row, (count - 1) * STEP, shift)
-                online_softmax.weigh(s, greatest, sums, kept, factor)
-                tensor.convert(p, s)
-                for number in range(1, count):
-                    stage, turn = number % _STAGES, number // _STAGES
-                    before, before_turn = (number - 1) % _STAGES, (number - 1) // _STAGES
-                    t = tensor.Accumulator((16, STEP), f32)
-                    full_k.wait(stage, turn)
-                    score(t, q_tiles, k_tiles, own, stage)
-                    full_v.wait(before, before_turn)
-                    tensor.wgmma(o, p, None, v_tiles, before * panels, b_transposed=True)
-                    tensor.wait_wgmma(t, 1)
-                    if leads:
-                        empty_k.arrive(stage)
-                    if all_hidden:
-                        hide(t, row, (count - 1 - number) * STEP, shift)
-                    online_softmax.weigh(t, greatest, sums, kept, factor)
-                    tensor.wait_wgmma(o, 0)
-                    if leads:
-                        empty_v.arrive(before)
-                    online_softmax.rescale(o, kept)
-                    tensor.convert(p, t)
-                full_v.wait((count - 1) % _STAGES, (count - 1) // _STAGES)
-                tensor.wgmma(o, p, None, v_tiles, (count - 1) % _STAGES * panels, b_transposed=True)
-                tensor.wait_wgmma(o, 0)
-            online_softmax.shares(sums, kept)
-            to = out.unchecked_mut
-            for i in unroll(range(0, held, 2)):
-                query, share = row + o.row(i), kept[i % 4 // 2]
-                if query < queries:
-                    to.store2((query_base + query, o.column(i)), dtype(o[i] * share), dtype(o[i + 1] * share))
+            shift = keys - queries
+            for number in range(thread.block_idx.x, numbers, blocks):
+                pair, first = tile_at(number, tiles, blocks)
+                if first < queries:
+                    row = first + own + i64(thread.thread_idx.x // 32 % 4) * 16
+                    count = tiles_of_keys(first, queries, keys)
+                    o = tensor.Accumulator((16, width), f32)
+                    online_softmax.begin(greatest, sums)
+                    full_q.wait(0, done)
+                    if count > 0:
+                        p = tensor.FragmentA((16, STEP), dtype)
+                        s = tensor.Accumulator((16, STEP), f32)
+                        before, before_turn = i64(used % u32(_STAGES)), i64(used // u32(_STAGES))
+                        full_k.wait(before, before_turn)
+                        score(s, q_tiles, k_tiles, own, before)
+                        tensor.wait_wgmma(s, 0)
+                        if leads:
+                            empty_k.arrive(before)
+                        if causal:
+                            hide(s, row, (count - 1) * STEP, shift)
+                        online_softmax.weigh(s, greatest, sums, kept, factor)
+                        tensor.convert(p, s)
+                        for left in range(count - 2, -1, -1):
+                            used += u32(1)
+                            stage, turn = i64(used % u32(_STAGES)), i64(used // u32(_STAGES))
+                            t = tensor.Accumulator((16, STEP), f32)
+                            full_k.wait(stage, turn)
+                            score(t, q_tiles, k_tiles, own, stage)
+                            full_v.wait(before, before_turn)
+                            tensor.wgmma(o, p, None, v_tiles, before * panels, b_transposed=True)
+                            tensor.wait_wgmma(t, 1)
+                            if leads:
+                                empty_k.arrive(stage)
+                            if all_hidden:
+                                hide(t, row, left * STEP, shift)
+                            online_softmax.weigh(t, greatest, sums, kept, factor)
+                            tensor.wait_wgmma(o, 0)
+                            if leads:
+                                empty_v.arrive(before)
+                            online_softmax.rescale(o, kept)
+                            tensor.convert(p, t)
+                            before, before_turn = stage, turn
+                        if leads:
+                            empty_q.arrive(0)
+                        full_v.wait(before, before_turn)
+                        tensor.wgmma(o, p, None, v_tiles, before * panels, b_transposed=True)
+                        tensor.wait_wgmma(o, 0)
+                        if leads:
+                            empty_v.arrive(before)
+                        used += u32(1)
+                    elif leads:
+                        empty_q.arrive(0)
+                    done += 1
+                    online_softmax.shares(sums, kept)
+                    to = out.unchecked_mut
+                    for i in unroll(range(0, held, 2)):
+                        query, share = row + o.row(i), kept[i % 4 // 2]
+                        if query < queries:
+                            to.store2(
+                                (i64(pair) * queries + query, o.column(i)), dtype(o[i] * share), dtype(o[i + 1] * share)
+                            )
 
     return attention

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from oxide import LaunchConfig, bf16, d2h, devices, f16, h2d
-from oxide_kernels.wgmma_attention import QUERIES, STEP, THREADS, WIDTHS, kernel_of
+from oxide_kernels.wgmma_attention import STEP, THREADS, WIDTHS, blocks_of, kernel_of
 from tests.kernels.test_attention import causal, close, random, reference
 
 
@@ -26,10 +26,12 @@ def attended(q: Any, k: Any, v: Any, is_causal: bool) -> Any:
     kv_heads, keys = k.shape[1:3]
     rows = [h2d(np.ascontiguousarray(each).reshape(-1, width)) for each in (q, k, v)]
     out = h2d(np.full((batch * heads * queries, width), np.nan, np.float32).astype(q.dtype))
-    config = LaunchConfig(-(-queries // QUERIES) * heads * batch, THREADS)
+    config = LaunchConfig(blocks_of(queries, heads * batch, is_causal, 3), THREADS)
     kind = f16 if q.dtype == np.float16 else bf16
     aligned = not is_causal or (keys - queries) % STEP == 0
-    launch = kernel_of(kind, width, is_causal, aligned)[config](*rows, heads, kv_heads, queries, keys, width**-0.5, out)
+    launch = kernel_of(kind, width, is_causal, aligned)[config](
+        *rows, batch, heads, kv_heads, queries, keys, width**-0.5, out
+    )
     return launch.last().and_then(d2h).sync().reshape(q.shape)
 
 
