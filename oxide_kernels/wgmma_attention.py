@@ -10,8 +10,12 @@ of the present weights and values, and computes the next exponentials while that
 a left operand in registers. The scheme is that of FlashAttention 3 (Shah et al., 2024).
 
 A tile of values has ``STEP`` tokens of one head, so the number of keys is a multiple of ``STEP``: a weight of 0 would
-not keep another head's NaN out of the sums. The indices follow from constants and from sizes that the host compares, so
-the kernels are unchecked.
+not keep another head's NaN out of the sums.
+
+The indices follow from constants and from sizes that the host compares, so the kernels are unchecked. Measured on one
+H100, bf16, (2, 16, 8192, 128), TFLOPS: 608; with steps of 64 keys 502. Causal, with (4, 16, 2048, 128): 431; with one
+tile for each block 365. With elements converted one by one, denormals in ``exp2``, and zeros that ``wgmma`` adds to:
+566 and 358.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ import oxide
 from oxide import StreamPoolRoundRobin, init_device_contexts
 
 from . import digits, synthetic
+from .pipeline import DTYPES, Kernels
 
 
 class _Parser(argparse.ArgumentParser):
@@ -31,6 +32,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.data == "digits" and (options.dim is not None or options.batches is not None):
         parser.error("--data digits takes neither --dim nor --batches: its images have 64 pixels and come in 64s")
+    if options.dtype != "f32" and options.kernels == "naive":
+        parser.error(f"--dtype {options.dtype} needs --kernels library: the naive kernels are of f32")
+    kernels = Kernels(options.kernels == "library", options.dtype)
     if options.device is not None:
         os.environ["OXIDE_DEVICE"] = options.device
     try:
@@ -39,15 +43,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(str(error))
     device = oxide.devices()[0]
     print(f"Device: {device.label} ({device.name})")
+    if kernels.library:
+        print(f"Kernels: library, {kernels.dtype}")
 
     if options.data == "digits":
         try:
-            return 0 if trio.run(digits.run) else 1
+            return 0 if trio.run(digits.run, kernels) else 1
         except ModuleNotFoundError as error:
             if (error.name or "").partition(".")[0] != "sklearn":
                 raise
             parser.error(digits.INSTALL_HINT)
-    return 0 if trio.run(synthetic.run, options.dim or 64, options.batches or 4) else 1
+    return 0 if trio.run(synthetic.run, options.dim or 64, options.batches or 4, kernels) else 1
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -67,6 +73,15 @@ def _parser() -> argparse.ArgumentParser:
         choices=("synthetic", "digits"),
         default="synthetic",
         help="made-up numbers (%(default)s), or scikit-learn's handwritten digits and a trained network",
+    )
+    parser.add_argument(
+        "--kernels",
+        choices=("naive", "library"),
+        default="naive",
+        help="one thread for each element (%(default)s), or the library's products on tensor cores",
+    )
+    parser.add_argument(
+        "--dtype", choices=tuple(DTYPES), default="f32", help="the numbers on the device, with --kernels library (f32)"
     )
     return parser
 

@@ -7,80 +7,119 @@ NVIDIA's cuda-oxide. Building a pipeline runs nothing: a program runs it by awai
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 import oxide
-from oxide import Arc, DeviceBox, DeviceOperation, LaunchConfig, d2h, empty, f32, h2d
+import oxide_kernels
+from oxide import Arc, DeviceBox, DeviceOperation, LaunchConfig, bf16, d2h, empty, f16, f32, h2d
 from oxide_kernels import matvec_naive, relu, sgemm_naive
 
 Float32Array = NDArray[np.float32]
+DTYPES: dict[str, Any] = {"f32": f32, "f16": f16, "bf16": bf16}
 
 TILE = 16
 """A block of a matrix product has ``TILE × TILE`` threads, one for each element of the result."""
 
 
-async def prepare() -> None:
-    """Compiles the kernels in a thread, because a first launch would stall the event loop."""
-    await oxide.prepare(sgemm_naive, matvec_naive, lambda: relu.specialize(T=f32))
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """The kernels of a network's layers: naive ones, or the library's on tensor cores, and the type of all numbers on
+    the device. The naive ones are of f32. Sums are f32 in every type."""
+
+    library: bool = False
+    dtype: str = "f32"
+
+    @property
+    def element(self) -> np.dtype[Any]:
+        """Returns NumPy's dtype of the numbers on the device."""
+        element: np.dtype[Any] = DTYPES[self.dtype].dtype
+        return element
+
+    def product(
+        self, left: DeviceBox, right: Arc[DeviceBox], out: DeviceBox, rectified: bool = False
+    ) -> DeviceOperation[DeviceBox]:
+        """Computes ``out = left @ right``, or ``max(0, left @ right)``; yields ``out``."""
+        if self.library:
+            precision = "f32" if self.dtype == "f32" else None
+            activation = "relu" if rectified else None
+            return oxide_kernels.matmul(left, right, out, activation=activation, precision=precision).last()
+        (rows, inner), columns = left.shape, right.value.shape[1]
+        config = LaunchConfig(grid=(-(-columns // TILE), -(-rows // TILE)), block=(TILE, TILE))
+        done: DeviceOperation[DeviceBox] = sgemm_naive[config](rows, columns, inner, 1.0, left, right, 0.0, out).last()
+        return done.and_then(rectify) if rectified else done
+
+    def by_vector(self, matrix: DeviceBox, vector: Arc[DeviceBox], out: DeviceBox) -> DeviceOperation[DeviceBox]:
+        """Computes ``out = matrix @ vector``; yields ``out``."""
+        rows, columns = matrix.shape
+        launch = oxide_kernels.matvec if self.library else matvec_naive[LaunchConfig.for_num_elems(rows)]
+        return launch(rows, columns, matrix, vector, out).last()
 
 
-def mlp(batch: Float32Array, w0: Arc[DeviceBox], w1: Arc[DeviceBox]) -> DeviceOperation[Float32Array]:
+NAIVE = Kernels()
+
+
+async def prepare(kernels: Kernels, network: Callable[[], DeviceOperation[Any]]) -> None:
+    """Compiles the kernels of a network in a thread, because a first launch would stall the event loop. The library
+    picks kernels by the shapes of its operands: it needs the operation."""
+    if kernels.library:
+        await oxide.prepare(network)
+    else:
+        await oxide.prepare(sgemm_naive, matvec_naive, lambda: relu.specialize(T=f32))
+
+
+def mlp(
+    batch: NDArray[Any], w0: Arc[DeviceBox], w1: Arc[DeviceBox], kernels: Kernels = NAIVE
+) -> DeviceOperation[NDArray[Any]]:
     """Computes ``max(0, (batch @ W0) @ w1)``: ``batch`` is ``(rows, k)``, W0 ``(k, n)``, w1 ``(n,)``; yields
-    ``(rows,)``."""
-    return forward(h2d(batch), len(batch), w0, w1).and_then(d2h)
+    ``(rows,)``. All are of the kernels' dtype."""
+    return forward(h2d(batch), len(batch), w0, w1, kernels).and_then(d2h)
 
 
 def forward(
-    batch: DeviceOperation[DeviceBox], rows: int, w0: Arc[DeviceBox], w1: Arc[DeviceBox]
+    batch: DeviceOperation[DeviceBox], rows: int, w0: Arc[DeviceBox], w1: Arc[DeviceBox], kernels: Kernels = NAIVE
 ) -> DeviceOperation[DeviceBox]:
     """Does ``mlp`` for a batch on the device, and yields a box. So a graph can be captured of it."""
     columns = w0.value.shape[1]
 
     def hidden_layer(buffers: tuple[DeviceBox, DeviceBox, DeviceBox]) -> DeviceOperation[tuple[DeviceBox, DeviceBox]]:
         inputs, hidden, output = buffers
-        return matmul(inputs, w0, hidden).map(lambda product: (product, output))
+        return kernels.product(inputs, w0, hidden).map(lambda product: (product, output))
 
     def output_layer(buffers: tuple[DeviceBox, DeviceBox]) -> DeviceOperation[DeviceBox]:
         hidden, output = buffers
-        config = LaunchConfig.for_num_elems(rows)
-        return matvec_naive[config](rows, columns, hidden, w1, output).last()
+        return kernels.by_vector(hidden, w1, output)
 
     return (
-        oxide.zip(batch, empty((rows, columns)), empty(rows))
+        oxide.zip(batch, empty((rows, columns), kernels.element), empty(rows, kernels.element))
         .and_then(hidden_layer)
         .and_then(output_layer)
         .and_then(rectify)
     )
 
 
-def classifier(batch: Float32Array, w0: Arc[DeviceBox], w1: Arc[DeviceBox]) -> DeviceOperation[Float32Array]:
+def classifier(
+    batch: NDArray[Any], w0: Arc[DeviceBox], w1: Arc[DeviceBox], kernels: Kernels = NAIVE
+) -> DeviceOperation[NDArray[Any]]:
     """Computes ``max(0, batch @ W0) @ W1``: ``batch`` is ``(rows, k)``, W0 ``(k, n)``, W1 ``(n, classes)``; yields a
-    score for each class, ``(rows, classes)``."""
+    score for each class, ``(rows, classes)``. All are of the kernels' dtype."""
     rows = len(batch)
 
     def hidden_layer(buffers: tuple[DeviceBox, DeviceBox, DeviceBox]) -> DeviceOperation[tuple[DeviceBox, DeviceBox]]:
         inputs, hidden, scores = buffers
-        return matmul(inputs, w0, hidden).and_then(rectify).map(lambda rectified: (rectified, scores))
+        return kernels.product(inputs, w0, hidden, rectified=True).map(lambda rectified: (rectified, scores))
 
     def output_layer(buffers: tuple[DeviceBox, DeviceBox]) -> DeviceOperation[DeviceBox]:
         hidden, scores = buffers
-        return matmul(hidden, w1, scores)
+        return kernels.product(hidden, w1, scores)
 
-    return (
-        oxide.zip(h2d(batch), empty((rows, w0.value.shape[1])), empty((rows, w1.value.shape[1])))
-        .and_then(hidden_layer)
-        .and_then(output_layer)
-        .and_then(d2h)
-    )
-
-
-def matmul(left: DeviceBox, right: Arc[DeviceBox], product: DeviceBox) -> DeviceOperation[DeviceBox]:
-    """Computes ``product = left @ right``; yields ``product``."""
-    rows, inner = left.shape
-    columns = right.value.shape[1]
-    config = LaunchConfig(grid=(-(-columns // TILE), -(-rows // TILE)), block=(TILE, TILE))
-    return sgemm_naive[config](rows, columns, inner, 1.0, left, right, 0.0, product).last()
+    hidden = empty((rows, w0.value.shape[1]), kernels.element)
+    scores = empty((rows, w1.value.shape[1]), kernels.element)
+    return oxide.zip(h2d(batch), hidden, scores).and_then(hidden_layer).and_then(output_layer).and_then(d2h)
 
 
 def rectify(buffer: DeviceBox) -> DeviceOperation[DeviceBox]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 import trio
@@ -13,26 +15,31 @@ from numpy.typing import NDArray
 from oxide import Arc, h2d, spawn
 
 from . import pipeline
-from .pipeline import Float32Array
+from .pipeline import NAIVE, Float32Array, Kernels
 
+_FLOAT32 = np.dtype(np.float32)
 RELATIVE_ERROR = 1e-6
 """The largest distance of a result from the reference that counts as right, as a ratio of norms."""
 
 
+_EPSILONS = {"f32": 2.0**-23, "f16": 2.0**-10, "bf16": 2.0**-7}
+
+
 @dataclass(frozen=True, slots=True)
 class Model:
-    """The weights on the host, float32: ``w0`` is ``(dim, dim)``, ``w1`` is ``(dim,)``."""
+    """The weights on the host, in the type that the device has them in: ``w0`` is ``(dim, dim)``, ``w1`` is
+    ``(dim,)``."""
 
-    w0: Float32Array
-    w1: Float32Array
+    w0: NDArray[Any]
+    w1: NDArray[Any]
 
     @classmethod
-    def of(cls, dim: int) -> Model:
+    def of(cls, dim: int, dtype: np.dtype[Any] = _FLOAT32) -> Model:
         """Returns the model ``w0[i] = ((i % 7) - 3) / 100``, with the flat index ``i``, and ``w1[i] = ((i % 5) - 2) /
-        100``."""
+        100``, rounded to float32 and then to ``dtype``."""
         w0 = (np.arange(dim * dim) % 7 - 3) * 0.01
         w1 = (np.arange(dim) % 5 - 2) * 0.01
-        return cls(w0.reshape(dim, dim).astype(np.float32), w1.astype(np.float32))
+        return cls(*(each.astype(np.float32).astype(dtype) for each in (w0.reshape(dim, dim), w1)))
 
 
 def input_batch(dim: int, number: int) -> Float32Array:
@@ -41,12 +48,12 @@ def input_batch(dim: int, number: int) -> Float32Array:
     return values.reshape(dim, dim).astype(np.float32)
 
 
-def verdict(model: Model, batch: Float32Array, result: Float32Array) -> str:
+def verdict(model: Model, batch: NDArray[Any], result: NDArray[Any], kernels: Kernels = NAIVE) -> str:
     """Returns ``ReLU OK`` for a right result, ``ReLU FAILED`` for a value that no ReLU gives, and otherwise
     ``MISMATCH``."""
     if not np.all(np.isfinite(result)) or np.any(result < 0):
         return "ReLU FAILED"
-    reference, allowed = reference_and_allowance(model, batch)
+    reference, allowed = reference_and_allowance(model, batch, kernels)
     error = float(np.linalg.norm(result.astype(np.float64) - reference))
     if error <= allowed:
         return "ReLU OK"
@@ -54,42 +61,52 @@ def verdict(model: Model, batch: Float32Array, result: Float32Array) -> str:
     return f"MISMATCH relative error {error / size if size > 0 else math.inf:.3g}"
 
 
-def reference_and_allowance(model: Model, batch: Float32Array) -> tuple[NDArray[np.float64], float]:
-    """Returns the result in float64, and the allowed norm of a float32 result's error.
+def reference_and_allowance(
+    model: Model, batch: NDArray[Any], kernels: Kernels = NAIVE
+) -> tuple[NDArray[np.float64], float]:
+    """Returns the result in float64, and the allowed norm of a result's error.
 
-    The allowed norm is ``RELATIVE_ERROR`` times that of the result. If the last sum cancels to less than 1/32 of its
-    terms (at dim 35 to exactly 0, at 512 to 1/170), no float32 sum has that many digits. The allowed norm is then one
-    float32 ε times that of the terms.
+    The library's kernels round the hidden layer and the result to their dtype, whose ε is allowed for both, and each
+    of a sum's additions to float32: they add several products at once, so half an ε for each is not enough. The norm is
+    that of the terms without signs, since the terms may cancel.
+
+    For the naive kernels the allowed norm is ``RELATIVE_ERROR`` times that of the result. If the last sum cancels to
+    less than 1/32 of its terms (at dim 35 to exactly 0, at 512 to 1/170), no float32 sum has that many digits. The
+    allowed norm is then one float32 ε times that of the terms.
     """
-    hidden = batch.astype(np.float64) @ model.w0.astype(np.float64)
-    w1 = model.w1.astype(np.float64)
+    wide, w0, w1 = (each.astype(np.float64) for each in (batch, model.w0, model.w1))
+    hidden = wide @ w0
     reference = np.maximum(0.0, hidden @ w1)
+    if kernels.library:
+        rounding = _EPSILONS[kernels.dtype] + 2 * len(w1) * _EPSILONS["f32"]
+        return reference, rounding * float(np.linalg.norm(np.abs(wide) @ np.abs(w0) @ np.abs(w1)))
     size = float(np.linalg.norm(reference))
     terms = float(np.linalg.norm(np.abs(hidden) @ np.abs(w1)))
     if size > terms / 32:
         return reference, RELATIVE_ERROR * size
-    return reference, float(np.finfo(np.float32).eps) * terms
+    return reference, _EPSILONS["f32"] * terms
 
 
-async def run(dim: int, batches: int) -> bool:
+async def run(dim: int, batches: int, kernels: Kernels = NAIVE) -> bool:
     """Uploads the model, runs all batches at once and prints each result. Returns whether all were right."""
-    model = Model.of(dim)
+    model = Model.of(dim, kernels.element)
     print("\n=== Async MLP Pipeline ===\n")
     print("Allocating model weights...")
-    await pipeline.prepare()
     w0 = await h2d(model.w0).arc()
     w1 = await h2d(model.w1).arc()
     print(f"  W0: {dim}x{dim} on device (Arc refcount={Arc.strong_count(w0)})")
     print(f"  W1: {dim} on device (Arc refcount={Arc.strong_count(w1)})\n")
 
-    inputs = [input_batch(dim, number) for number in range(batches)]
+    inputs = [input_batch(dim, number).astype(kernels.element) for number in range(batches)]
+    network = partial(pipeline.mlp, kernels=kernels) if kernels.library else pipeline.mlp
+    await pipeline.prepare(kernels, lambda: network(inputs[0], w0.clone(), w1.clone()))
     correct = True
     async with trio.open_nursery() as nursery:
-        handles = [spawn(nursery, pipeline.mlp(batch, w0.clone(), w1.clone())) for batch in inputs]
+        handles = [spawn(nursery, network(batch, w0.clone(), w1.clone())) for batch in inputs]
         print(f"Launched {batches} batches concurrently, awaiting results...\n")
         for number, handle in enumerate(handles):
-            result = await handle
-            judged = verdict(model, inputs[number], result)
+            result = (await handle).astype(np.float32)
+            judged = verdict(model, inputs[number], result, kernels)
             correct = correct and judged == "ReLU OK"
             head = format_values(result[:8])
             print(f"Batch {number}: {result.size} elements, first {min(8, dim)} = {head} [{judged}]")

@@ -124,6 +124,9 @@ def test_a_wrong_result_is_named_and_ends_with_exit_code_1(
         (["--device", "tpu"], "--device"),
         (["--data", "letters"], "--data"),
         (["--data", "digits", "--dim", "8"], "--dim"),
+        (["--kernels", "fast"], "--kernels"),
+        (["--dtype", "f64"], "--dtype"),
+        (["--dtype", "bf16"], "--kernels library"),
         (["--nonsense"], "--nonsense"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -203,6 +206,36 @@ def test_digits_without_scikit_learn_say_how_to_install_it(device: str) -> None:
     assert ran.returncode == 2
     assert "pip install 'oxide-gpu[digits]'" in ran.stderr
     assert ran.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("dim", [1, 31, 33, 100])
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+def test_the_library_in_every_dtype(dtype: str, dim: int, device: str, capsys, default_runtime) -> None:
+    options = ["--kernels", "library", "--dtype", dtype, "--dim", str(dim), "--batches", "2"]
+    assert main(["--device", device, *options]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1] == f"Kernels: library, {dtype}"
+    assert sum("[ReLU OK]" in line for line in lines) == 2
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+def test_the_librarys_check_finds_an_error_beyond_rounding(dtype: str) -> None:
+    kernels = pipeline.Kernels(True, dtype)
+    model = synthetic.Model.of(64, kernels.element)
+    batch = synthetic.input_batch(64, 2).astype(kernels.element)
+    wide = [each.astype(np.float64) for each in (batch, model.w0, model.w1)]
+    right = np.maximum(0, wide[0] @ wide[1] @ wide[2])
+    assert synthetic.verdict(model, batch, right.astype(np.float32), kernels) == "ReLU OK"
+    off = right + 2 * np.linalg.norm(np.abs(wide[0]) @ np.abs(wide[1]) @ np.abs(wide[2])) * 2.0**-7
+    assert synthetic.verdict(model, batch, off.astype(np.float32), kernels).startswith("MISMATCH")
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+def test_digits_by_the_library(dtype: str, device: str, capsys, default_runtime) -> None:
+    pytest.importorskip("sklearn")
+    assert main(["--device", device, "--data", "digits", "--kernels", "library", "--dtype", dtype]) == 0
+    accuracy = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("Held-out"))
+    assert 99 <= float(accuracy.split()[2].rstrip("%")) <= 100
 
 
 @pytest.mark.gpu

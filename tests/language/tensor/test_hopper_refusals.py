@@ -112,6 +112,19 @@ REFUSED = {
     "tensor.wgmma(uneven, a, (0, 0), b, 0, False, True)": (
         "tensor.wgmma: with b_transposed the accumulator's columns, 72, are up to 64 or a multiple"
     ),
+    "tensor.convert(weights)": "tensor.convert takes (fragment, accumulator)",
+    **{
+        f"tensor.convert({given})": (
+            "tensor.convert rounds an Accumulator of f32 to a FragmentA or Accumulator of f16 or bf16 with the same "
+            f"shape; it got {found}"
+        )
+        for given, found in (
+            ("weights, uneven", "FragmentA((16, 64), f16) and Accumulator((16, 72), f32)"),
+            ("total, total", "Accumulator((16, 64), f32) and Accumulator((16, 64), f32)"),
+            ("narrow, weights", "Accumulator((16, 64), f16) and FragmentA((16, 64), f16)"),
+            ("weights, a", "FragmentA((16, 64), f16) and SharedTiles(1, (64, 64), f16)"),
+        )
+    },
     "tensor.wait_wgmma()": "tensor.wait_wgmma takes (accumulator, pending), the last optional",
     "tensor.wait_wgmma(total, 8)": "tensor.wait_wgmma: pending is a constant from 0 to 7; it is 8",
     "tensor.wait_wgmma(total, n)": "tensor.wait_wgmma: pending is a constant from 0 to 7; it is i64",

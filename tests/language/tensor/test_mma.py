@@ -21,6 +21,7 @@ from oxide import (
     bf16,
     d2h,
     device,
+    devices,
     f8e4m3,
     f8e5m2,
     f16,
@@ -243,6 +244,48 @@ def test_tf32_rounds_to_nearest_and_ties_away_from_zero() -> None:
     result = round_all[LaunchConfig(4, 256)](h2d(random), zeros(1000)).last().and_then(d2h).sync()
     assert (np.abs(result.astype(np.float64) - random) <= 2.0**-11 * np.abs(random)).all()
     assert not (result.view(np.uint32) & 0x1FFF).any()
+
+
+@pytest.mark.parametrize("kind", ["FragmentA", "Accumulator"])
+@pytest.mark.parametrize("dtype", [f16, bf16])
+@pytest.mark.parametrize("interpreted", [False, True])
+def test_convert_rounds_every_element_as_an_assignment(dtype: Any, kind: str, interpreted: bool) -> None:
+    if interpreted and devices()[0].kind != "cpu":
+        pytest.skip("the interpreter runs on the CPU device")
+    declaration = getattr(tensor, kind)
+
+    @kernel
+    def round_all(x: Slice2[f32], y: DisjointSlice2[dtype]) -> None:  # type: ignore[valid-type]
+        wide = tensor.Accumulator((32, 32), f32)
+        rounded_ones = declaration((32, 32), dtype)
+        for i in unroll(range(32)):
+            wide[i] = x[wide.row(i), wide.column(i)]
+        tensor.convert(rounded_ones, wide)
+        for i in unroll(range(32)):
+            y.scatter[rounded_ones.row(i), rounded_ones.column(i)] = rounded_ones[i]
+
+    x = (RANDOM.standard_normal((32, 32)) * 10.0 ** RANDOM.integers(-9, 9, (32, 32))).astype(np.float32)
+    x[0, :7] = [np.inf, -np.inf, 0, -0.0, 65519, 65520, 2.0**-25]
+    launch = round_all[LaunchConfig(1, 32)]
+    made = (launch.interpret if interpreted else launch)(h2d(x), zeros((32, 32), dtype))
+    with np.errstate(over="ignore"):
+        expected = x.astype(dtype.dtype)
+    assert np.array_equal(made.last().and_then(d2h).sync().view(np.uint16), expected.view(np.uint16))
+
+
+def test_convert_is_one_instruction_for_two_elements_and_keeps_nans() -> None:
+    @kernel
+    def round_one(x: Slice[f32], y: DisjointSlice2[bf16]) -> None:
+        wide, narrow = tensor.Accumulator((16, 16), f32), tensor.FragmentA((16, 16), bf16)
+        for i in unroll(range(8)):
+            wide[i] = x[i]
+        tensor.convert(narrow, wide)
+        tensor.store(y.scatter, (0, 0), narrow)
+
+    assert round_one.ptx(cc=(9, 0)).count("cvt.rn.bf16x2.f32") == 4
+    assert "cvt.rn.bf16x2.f32" not in round_one.ptx(cc=(8, 0))
+    result = round_one[LaunchConfig(1, 32)](h2d(np.full(8, np.nan, np.float32)), zeros((16, 16), bf16))
+    assert np.isnan(result.last().and_then(d2h).sync().astype(np.float32)).all()
 
 
 # Fragments as values of a kernel
