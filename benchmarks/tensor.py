@@ -69,7 +69,7 @@ def product(torch: Any, dtype: str, shape: tuple[int, int, int], layout: str, ro
     error = _error(torch, c, left, right)
     if not error < _LEAST_ERROR[dtype]:
         raise SystemExit(f"{shape} {dtype} {layout}: the product is off by {error:.1e} of its norm")
-    found = _compare(torch, operation, lambda: torch.matmul(left, right, out=c_torch), 2 * m * n * k, rounds)
+    found = compare(torch, operation, lambda: torch.matmul(left, right, out=c_torch), 2 * m * n * k, rounds)
     return _printed({"what": f"{dtype} {layout}", "m, n, k": list(shape), "error": error, **found})
 
 
@@ -91,7 +91,7 @@ def fused(torch: Any, shape: tuple[int, int, int], rounds: int) -> dict[str, Any
     def theirs() -> Any:
         return gelu(torch.matmul(a, b.T) + bias)
 
-    found = _compare(torch, operation, theirs, 2 * m * n * k, rounds)
+    found = compare(torch, operation, theirs, 2 * m * n * k, rounds)
     return _printed({"what": "bf16 nt, bias and gelu", "m, n, k": list(shape), "error": error, **found})
 
 
@@ -122,7 +122,7 @@ def attended(torch: Any, sizes: tuple[int, int, int, int], causal: bool, rounds:
             with torch.nn.attention.sdpa_kernel(getattr(torch.nn.attention.SDPBackend, backend)):
                 return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
 
-        found = _compare(torch, operation, theirs, flops, rounds)
+        found = compare(torch, operation, theirs, flops, rounds)
         what = f"attention, bf16{', causal' if causal else ''}; torch: {name}"
         rows.append(_printed({"what": what, "B, H, S, D": list(sizes), "error": worst, **found}))
     return rows
@@ -135,7 +135,8 @@ def _error(torch: Any, found: Any, left: Any, right: Any) -> float:
     return float((found[rows].double() - expected).norm() / expected.norm())
 
 
-def _compare(torch: Any, operation: Any, theirs: Callable[[], Any], flops: int, rounds: int) -> dict[str, Any]:
+def compare(torch: Any, operation: Any, theirs: Callable[[], Any], flops: int, rounds: int) -> dict[str, Any]:
+    """Returns the TFLOPS of an operation and of torch's call, and their ratio with its quartiles."""
     count = max(2, round(_SECONDS / (flops / 5e14 + 5e-6)))  # calls of a round
     stream = devices()[0].new_stream()
     replay = zip(*[operation] * count).graph_on(stream).launch()
