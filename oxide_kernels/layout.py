@@ -1,4 +1,4 @@
-"""Data movement: ``transpose`` and ``gather``, of any numeric dtype."""
+"""Data movement: ``transpose`` and ``gather``, of any numeric dtype, and ``widened`` rows for copies of 16 bytes."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ from oxide import (
     DeviceBox,
     DeviceOperation,
     DisjointSlice,
+    DisjointSlice2,
     Kernel,
     SharedArray,
     Slice,
+    Slice2,
     bf16,
+    empty,
     f8e4m3,
     f8e5m2,
     f16,
@@ -91,6 +94,34 @@ def turning(swapped: bool, size: Any) -> Kernel:
                 out[(column + y + i) * rows + row + x] = tile[x, y + i]
 
     return transpose
+
+
+def widened(x: DeviceBox, multiple: int) -> DeviceOperation[DeviceBox]:
+    """Yields a copy of a matrix of f16 or bf16 with rows of a multiple of ``multiple`` elements, itself a multiple of
+    4. Zeros follow the elements of each row."""
+    rows, columns = x.shape
+
+    def copied(y: DeviceBox) -> DeviceOperation[DeviceBox]:
+        return widen[max(rows, 1), 128](x, y).last()
+
+    return empty((rows, -(-columns // multiple) * multiple), x.dtype).and_then(copied)
+
+
+N = TypeVar("N", f16, bf16)
+
+
+@kernel(block=128, unchecked=True)  # the indices are below the shapes, which the loop and the tests compare
+def widen(x: Slice2[N], y: DisjointSlice2[N]) -> None:
+    """Copies a row in each block, four elements at a time."""
+    out, row = y.unchecked_mut, i64(thread.block_idx.x)
+    if row < x.shape[0]:
+        for column in range(4 * thread.thread_idx.x, y.shape[1], 512):
+            if column + 4 <= x.shape[1] and x.is_aligned(4):
+                a, b, c, d = x.load4((row, column))
+                out.store4((row, column), a, b, c, d)
+            else:
+                for i in unroll(range(4)):
+                    out[row, column + i] = x[row, column + i] if column + i < x.shape[1] else x.dtype(0)
 
 
 @kernel(block=256, requires=("len(output) == len(indices) * width",))

@@ -11,9 +11,9 @@ from typing import Any, final
 
 import numpy as np
 
-from oxide import ArgumentError, DeviceBox, DeviceOperation, LaunchConfig, bf16, f16, f32, f64, i8, i32, u8
+from oxide import ArgumentError, DeviceBox, DeviceOperation, LaunchConfig, bf16, f16, f32, f64, i8, i32, u8, value, zip
 
-from . import mma_products, wgmma_products
+from . import layout, mma_products, wgmma_products
 from .checks import require_apart
 from .mma_products import ACTIVATIONS, Form
 from .operands import Operand, with_boxes
@@ -151,10 +151,30 @@ def _launch_of(product: _Product) -> DeviceOperation[tuple[Any, ...]]:
     """Picks the kernel of a product and returns its launch."""
     (a, a_turned), (b, b_turned) = _laid_out("a", product.a), _laid_out("b", product.b)
     form = product.form(a_turned, b_turned)
-    biases = () if product.bias is None else (product.bias,)
     require_apart("matmul", product.c, a=a, b=b)
-    for bias in biases:
-        require_apart("matmul", product.c, bias=bias)
+    if product.bias is not None:
+        require_apart("matmul", product.c, bias=product.bias)
+    if _has_wgmma(product.c, form) and a.size and b.size:
+        multiple = _row_multiple(*product.c.shape)
+        fit = [box.ptr % 16 == 0 and box.shape[1] % multiple == 0 for box in (a, b)]
+        if not all(fit):
+            wide = (value(box) if good else layout.widened(box, multiple) for box, good in ((a, fit[0]), (b, fit[1])))
+            together: DeviceOperation[Any] = zip(*wide)
+            return together.and_then(lambda boxes: _launch_of_boxes(product, form, *boxes))
+    return _launch_of_boxes(product, form, a, b)
+
+
+def _row_multiple(m: int, n: int) -> int:
+    """Returns the number of elements, of 16 bits, of which the rows of an m×k and a k×n matrix have to be a multiple.
+    Other matrices are copied first. The copy engine takes multiples of 8, and it reads multiples of 64, whole lines of
+    memory, faster. For so many products of each element the copy takes less time than it saves."""
+    return 64 if m * n >= 1024 * (m + n) else 8
+
+
+def _launch_of_boxes(product: _Product, form: Form, a: DeviceBox, b: DeviceBox) -> DeviceOperation[tuple[Any, ...]]:
+    """Returns the launch for matrices as they are in memory. Their rows may be longer than the product says: the rest
+    is zeros, and a tile of the result ends where ``c`` ends."""
+    biases = () if product.bias is None else (product.bias,)
     (m, n), k = product.c.shape, product.a.shape[1]
     if _has_wgmma(product.c, form) and all(map(_has_aligned_rows, (a, b))):
         multiprocessors = product.c.device.info.multiprocessors

@@ -9,7 +9,7 @@ import pytest
 
 import oxide_kernels as library
 from oxide import ArgumentError, DeviceBox, bf16, d2h, dup, f16, f32, f64, h2d, i8, i32, u8, zeros
-from oxide_kernels import matrix_products, mma_products, ops
+from oxide_kernels import layout, matrix_products, mma_products, ops
 from tests.compiler.assembler import assembled, needs_ptxas
 from tests.kernels.references import ACTIVATIONS, Array
 from tests.kernels.test_library_dtypes import BF16, exact, stored
@@ -261,3 +261,30 @@ def test_a_gpus_kernels_keep_all_in_registers(kinds: tuple[Any, Any], large: boo
         ptx = mma_products.kernel_of(form).ptx((8, 0))
         assert "mma.sync" in ptx
         assert "0 bytes spill stores, 0 bytes spill loads" in assembled(ptx, (8, 0))
+
+
+@pytest.mark.parametrize("multiple", [8, 64])
+@pytest.mark.parametrize("shape", [(0, 5), (1, 1), (3, 8), (33, 31), (5, 513), (70, 1024), (2, 1111)])
+@pytest.mark.parametrize("dtype", [f16, bf16])
+def test_rows_are_made_longer_with_zeros(shape: tuple[int, int], multiple: int, dtype: Any) -> None:
+    rows, columns = shape
+    given = np.random.default_rng(rows).standard_normal((rows + 1, columns)).astype(dtype.dtype)
+    for box in (h2d(given[:rows]).sync(), h2d(given).sync()[1:]):  # the second may begin in the middle of a vector
+        copy = layout.widened(box, multiple).and_then(d2h).sync()
+        width = -(-columns // multiple) * multiple
+        expected = np.zeros((rows, width), dtype.dtype)
+        expected[:, :columns] = d2h(box).sync()
+        assert copy.shape == (rows, width)
+        assert np.array_equal(copy.view(np.uint16), expected.view(np.uint16))
+
+
+@pytest.mark.parametrize("shape", [(333, 777, 111), (2048, 2304, 100), (65, 40, 1000)])
+def test_rows_that_the_copy_engine_cannot_read(shape: tuple[int, int, int]) -> None:
+    """On Hopper such matrices are copied first."""
+    m, n, k = shape
+    a, b = numbers(np.float16, m, k), numbers(np.float16, k, n)
+    bias = numbers(np.float16, n)
+    for turned in (False, True):
+        found = d2h(ops.matmul(placed(a, turned), placed(b, not turned), bias=h2d(bias))).sync()
+        expected = a.astype(np.float64) @ b.astype(np.float64) + bias
+        assert np.linalg.norm(found - expected) <= 1e-3 * np.linalg.norm(expected)

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+import oxide
 from oxide import bf16, d2h, devices, f16, f32, h2d
+from oxide_kernels.layout import widened
 from oxide_kernels.mma_products import Form
 from oxide_kernels.wgmma_products import THREADS, WIDTHS, kernel_of, width_of
 
@@ -72,6 +74,18 @@ def test_the_end_of_the_computation(shape: tuple[int, int, int], beta: float) ->
     made = kernel_of(form_of(f16, f16, layout, bias=f32, activation="relu"), 64)
     c = made[1, THREADS](0.25, a, b, h2d(bias), beta, h2d(before)).last().and_then(d2h).sync()
     assert error(c, np.maximum(0.25 * exact + beta * before.astype(np.float64) + bias, 0)) < 6e-4
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_rows_that_were_made_longer_change_nothing(layout: tuple[bool, bool]) -> None:
+    """The rest of a row is zeros, where the other matrix has zeros too or ends."""
+    m, n, k = 70, 37, 45
+    a, b, exact = matrices(m, n, k, f16, layout)
+    made = kernel_of(form_of(f16, f32, layout), 64)
+    c = oxide.zip(widened(a.sync(), 64), widened(b.sync(), 8)).and_then(
+        lambda boxes: made[1, THREADS](1.0, *boxes, 0.0, h2d(np.full((m, n), np.nan, np.float32)))
+    )
+    assert error(c.last().and_then(d2h).sync(), exact) < 1e-6
 
 
 def test_exact_sums_are_exact() -> None:
