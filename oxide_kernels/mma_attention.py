@@ -1,9 +1,10 @@
 """Attention on tensor cores by ``mma``, for GPUs since compute capability 8.0.
 
-A block has four warps and computes 64 queries of one head, 16 in each warp. It walks along the keys, ``_STEP`` of them
-at a time. For each step a warp computes the scores of its queries (``S = Q @ K.T``), their exponentials relative to the
-greatest score so far (``P``), and adds ``P @ V`` to the output in its registers. When a greater score appears, the
-output and the sum of exponentials are scaled to it: the online softmax. So no matrix of scores is ever in memory.
+A block has four warps and computes 64 queries of one head, 16 in each warp. It walks along the keys, 64 of them at a
+time, or 32 for head sizes above 128. For each step a warp computes the scores of its queries (``S = Q @ K.T``), their
+exponentials relative to the greatest score so far (``P``), and adds ``P @ V`` to the output in its registers. When a
+greater score appears, the output and the sum of exponentials are scaled to it: the online softmax. So no matrix of
+scores is ever in memory.
 
 The queries, one step's keys and one step's values are in shared memory. While a block multiplies by the keys, the
 values arrive; while it multiplies by the values, the next keys arrive. The scores' registers are in the layout of a
@@ -78,8 +79,7 @@ def kernel_of(form: Form) -> Kernel:
     ``q``, ``k``, ``v`` and ``out`` are matrices whose rows are the heads of tokens. ``mask`` holds matrices of
     ``queries`` by ``keys`` elements; ``mask_batch`` and ``mask_head`` are the steps between them. ``lengths`` has the
     number of keys of each batch or, packed, the first token of each sequence and the end of the last. Any box of the
-    operands' type stands for a mask or lengths that the form has not. ``group`` is the number of query heads for each
-    head of keys.
+    operands' type stands for a mask or lengths that the form has not.
     """
     # mypy takes a name as a type if it is declared as Any.
     dtype: Any = form.dtype

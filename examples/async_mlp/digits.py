@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from oxide import h2d, spawn
 
 from . import pipeline
-from .pipeline import NAIVE, Float32Array, Kernels
+from .pipeline import EPSILONS, NAIVE, Float32Array, Kernels
 
 BATCH = 64
 WEIGHTS = Path(__file__).with_name("weights.npz")
@@ -73,8 +73,7 @@ def rounding(pixels: Float32Array, w0: Float32Array, w1: Float32Array, kernels: 
     if kernels.dtype == "f32":
         return 0.0
     terms = np.abs(pixels).astype(np.float64) @ np.abs(w0) @ np.abs(w1)
-    epsilon: float = {"f16": 2.0**-10, "bf16": 2.0**-7}[kernels.dtype]
-    most: NDArray[np.float64] = 5 * epsilon * terms.max(axis=1)
+    most: NDArray[np.float64] = 5 * EPSILONS[kernels.dtype] * terms.max(axis=1)
     return most
 
 

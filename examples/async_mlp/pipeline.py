@@ -21,6 +21,8 @@ from oxide_kernels import matvec_naive, relu, sgemm_naive
 
 Float32Array = NDArray[np.float32]
 DTYPES: dict[str, Any] = {"f32": f32, "f16": f16, "bf16": bf16}
+EPSILONS = {"f32": 2.0**-23, "f16": 2.0**-10, "bf16": 2.0**-7}
+"""The distance from 1 to the next number of each dtype."""
 
 TILE = 16
 """A block of a matrix product has ``TILE × TILE`` threads, one for each element of the result."""

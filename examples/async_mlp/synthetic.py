@@ -15,14 +15,11 @@ from numpy.typing import NDArray
 from oxide import Arc, h2d, spawn
 
 from . import pipeline
-from .pipeline import NAIVE, Float32Array, Kernels
+from .pipeline import EPSILONS, NAIVE, Float32Array, Kernels
 
 _FLOAT32 = np.dtype(np.float32)
 RELATIVE_ERROR = 1e-6
 """The largest distance of a result from the reference that counts as right, as a ratio of norms."""
-
-
-_EPSILONS = {"f32": 2.0**-23, "f16": 2.0**-10, "bf16": 2.0**-7}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +75,13 @@ def reference_and_allowance(
     hidden = wide @ w0
     reference = np.maximum(0.0, hidden @ w1)
     if kernels.library:
-        rounding = _EPSILONS[kernels.dtype] + 2 * len(w1) * _EPSILONS["f32"]
+        rounding = EPSILONS[kernels.dtype] + 2 * len(w1) * EPSILONS["f32"]
         return reference, rounding * float(np.linalg.norm(np.abs(wide) @ np.abs(w0) @ np.abs(w1)))
     size = float(np.linalg.norm(reference))
     terms = float(np.linalg.norm(np.abs(hidden) @ np.abs(w1)))
     if size > terms / 32:
         return reference, RELATIVE_ERROR * size
-    return reference, _EPSILONS["f32"] * terms
+    return reference, EPSILONS["f32"] * terms
 
 
 async def run(dim: int, batches: int, kernels: Kernels = NAIVE) -> bool:

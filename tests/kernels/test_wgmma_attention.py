@@ -7,18 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from oxide import LaunchConfig, bf16, d2h, devices, f16, h2d
+from oxide import LaunchConfig, bf16, d2h, f16, h2d
 from oxide_kernels.wgmma_attention import STEP, THREADS, WIDTHS, blocks_of, kernel_of
 from tests.kernels.test_attention import causal, close, random, reference
 
-
-@pytest.fixture(autouse=True)
-def hopper(request: pytest.FixtureRequest) -> None:
-    if request.config.getoption("--interpret"):
-        pytest.skip("the interpreter has no Barriers")
-    info = devices()[0].info
-    if info.target.kind == "ptx" and info.target.arch != "sm_90":
-        pytest.skip("the instructions belong to compute capability 9.0")
+pytestmark = pytest.mark.usefixtures("hopper")
 
 
 def attended(q: Any, k: Any, v: Any, is_causal: bool) -> Any:

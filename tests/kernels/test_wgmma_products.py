@@ -9,22 +9,15 @@ import numpy as np
 import pytest
 
 import oxide
-from oxide import bf16, d2h, devices, f16, f32, h2d
+from oxide import bf16, d2h, f16, f32, h2d
 from oxide_kernels.layout import widened
 from oxide_kernels.mma_products import Form
 from oxide_kernels.wgmma_products import THREADS, WIDTHS, kernel_of, width_of
 
+pytestmark = pytest.mark.usefixtures("hopper")
+
 RANDOM = np.random.default_rng(11)
 LAYOUTS = [(False, True), (False, False), (True, True), (True, False)]
-
-
-@pytest.fixture(autouse=True)
-def hopper(request: pytest.FixtureRequest) -> None:
-    if request.config.getoption("--interpret"):
-        pytest.skip("the interpreter has no Barriers")
-    info = devices()[0].info
-    if info.target.kind == "ptx" and info.target.arch != "sm_90":
-        pytest.skip("the instructions belong to compute capability 9.0")
 
 
 def form_of(dtype: Any, output: Any, layout: tuple[bool, bool], **more: Any) -> Form:
