@@ -30,6 +30,7 @@ from . import primitives
 from .coroutines import coroutines, tensor
 from .libdevice import libm
 from .loop_free import is_loop_free
+from .masks import hidden_masks
 from .positions import positions
 
 ENTRY = "oxide_run_blocks"
@@ -100,7 +101,8 @@ def _module(
     else:
         name = entry if by_position is None else CHECKED_BLOCKS
         support.append(_run_blocks(kernel, signature, name))
-    module = link(layout + part for part in (kernel.text, check, declared_once("\n".join(support))))
+    text = str(hidden_masks(kernel.module))
+    module = link(layout + part for part in (text, check, declared_once("\n".join(support))))
     if suspends:
         module = coroutines.inline_all(module, machine)
     packing = not _has_far_addresses(kernel.module) and not _is_large(kernel.module)
@@ -108,7 +110,7 @@ def _module(
         optimise(module, machine, exported=entry, packing=packing)
     else:
         simplify(module, machine, exported=CHECKED_BLOCKS)
-        fast = link(layout + part for part in (str(by_position), "\n".join(called)))
+        fast = link(layout + part for part in (str(hidden_masks(by_position)), "\n".join(called)))
         optimise(fast, machine, exported=entry, packing=packing)
         fast.link_in(module)
         checked = fast.get_function(CHECKED_BLOCKS)

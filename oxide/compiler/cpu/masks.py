@@ -1,0 +1,104 @@
+"""Hides from LLVM that a number is reduced modulo a small power of two.
+
+LLVM 22 takes ``i & 3`` of a loop's index as a count of 2 bits, and ``x[first + (i & 3)]`` as neighbours as long as the
+count does not wrap around. The vectoriser has to test that before the loop. It leaves the test out if it can prove that
+the count wraps around in each vector, which is the wrong way round: the loop then reads ``x[first + i]``
+(llvm/llvm-project#225086). So the masks here come from memory that LLVM does not know the content of, and a loop with
+one is vectorised with gathers.
+
+A remainder by a power of two becomes such a mask too, as LLVM would make it one. A mask that only says how far to
+shift, or that is only compared, stays: it is part of no address.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from oxide.compiler.ir.control_flow import suffixed
+from oxide.compiler.ir.module import Function, Module
+from oxide.compiler.ir.values import Binary, Cast, Compare, Constant, Instruction, Load, Select, Value, number
+
+_WIDEST = 16
+"""The bits of the largest mask that is hidden. A vector of more elements does not exist, nor a loop that LLVM knows to
+run so often."""
+
+_TYPES = ("i8", "i16", "i32", "i64")
+_SHIFTS = ("shl", "lshr", "ashr")
+
+
+def hidden_masks(module: Module) -> Module:
+    """Returns a module whose small masks LLVM does not know; the same one if it has none."""
+    if not any(_bits(each) for each in module.instructions):
+        return module
+    module = module.copy()
+    kept = module.add_metadata("!{}")
+    for function in module.defined:
+        uses = _uses(function)
+        replaced: dict[Value, Value] = {}
+        for instruction in list(function.instructions):
+            if _bits(instruction) and any(_matters(instruction, user) for user in uses[instruction]):
+                added = list(_hidden(module, instruction, kept))
+                instruction.block.replace(instruction, added)
+                replaced[instruction] = added[-1]
+        function.replace(replaced)
+    return module
+
+
+def _bits(instruction: Instruction) -> int:
+    """Returns the number of low bits that an instruction keeps of a number; 0 if it does something else."""
+    match instruction:
+        case Binary(opcode="and" | "urem" | "srem" as opcode, right=Constant(integer=int(constant))):
+            power = constant + (opcode == "and")
+            if instruction.type in _TYPES and power > 1 and power & (power - 1) == 0:
+                return power.bit_length() - 1 if power <= 1 << _WIDEST else 0
+        case Cast(opcode="trunc", value=value, type="i8" | "i16" as kind) if value.type in _TYPES:
+            return int(kind[1:])
+    return 0
+
+
+def _uses(function: Function) -> dict[Value, list[Instruction]]:
+    uses: dict[Value, list[Instruction]] = defaultdict(list)
+    for instruction in function.instructions:
+        for operand in instruction.operands:
+            uses[operand].append(instruction)
+    return uses
+
+
+def _matters(value: Instruction, user: Instruction) -> bool:
+    """Returns whether an address may depend on a use of a mask. Of a number of fewer bits it is only one that makes it
+    longer again."""
+    if isinstance(value, Cast):
+        return isinstance(user, Cast) and user.opcode in ("zext", "sext")
+    shifts_by = isinstance(user, Binary) and user.opcode in _SHIFTS and user.left is not value
+    return not (shifts_by or isinstance(user, Compare))
+
+
+def _hidden(module: Module, instruction: Instruction, metadata: str) -> Iterator[Instruction]:
+    """Yields what replaces an instruction."""
+    bits, number_of = _bits(instruction), instruction.operands[0]
+    kind = number_of.type
+    symbol = f"oxide.low_bits.{kind}.{bits}"
+    mask = (1 << bits) - 1
+    module.globals[symbol] = f"@{symbol} = internal externally_initialized global {kind} {mask}"
+    loaded = Load(suffixed(instruction.name, ".mask"), kind, Constant(f"@{symbol}", "ptr"), "")
+    loaded.metadata["!invariant.load"] = metadata
+    yield loaded
+    if isinstance(instruction, Cast):
+        kept = Binary(suffixed(instruction.name, ".kept"), "and", number_of, loaded)
+        yield kept
+        yield instruction.copy({number_of: kept}, instruction.name)
+    elif instruction.opcode == "srem":  # it has the sign of the number
+        kept = Binary(suffixed(instruction.name, ".kept"), "and", number_of, loaded)
+        yield kept
+        below = Compare(suffixed(instruction.name, ".below"), "slt", number_of, number(0, kind))
+        yield below
+        some = Compare(suffixed(instruction.name, ".some"), "ne", kept, number(0, kind))
+        yield some
+        both = Binary(suffixed(instruction.name, ".both"), "and", below, some)
+        yield both
+        less = Binary(suffixed(instruction.name, ".less"), "sub", kept, number(1 << bits, kind))
+        yield less
+        yield Select(instruction.name, both, less, kept)
+    else:
+        yield Binary(instruction.name, "and", number_of, loaded)
