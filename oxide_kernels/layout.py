@@ -1,4 +1,5 @@
-"""Data movement: ``transpose`` and ``gather``, of any numeric dtype, and ``widened`` rows for copies of 16 bytes."""
+"""Data movement: ``transpose`` and ``gather``, of any numeric dtype, and the copies of matrices that ``matmul`` makes:
+``widened`` rows, and ``split`` numbers."""
 
 from __future__ import annotations
 
@@ -26,6 +27,7 @@ from oxide import (
     i32,
     i64,
     kernel,
+    tensor,
     thread,
     u8,
     u16,
@@ -97,7 +99,7 @@ def turning(swapped: bool, size: Any) -> Kernel:
 
 
 def widened(x: DeviceBox, multiple: int) -> DeviceOperation[DeviceBox]:
-    """Yields a copy of a matrix of f16 or bf16 with rows of a multiple of ``multiple`` elements, itself a multiple of
+    """Yields a copy of a matrix of 8 to 32 bits with rows of a multiple of ``multiple`` elements, itself a multiple of
     4. Zeros follow the elements of each row."""
     rows, columns = x.shape
 
@@ -107,7 +109,7 @@ def widened(x: DeviceBox, multiple: int) -> DeviceOperation[DeviceBox]:
     return empty((rows, -(-columns // multiple) * multiple), x.dtype).and_then(copied)
 
 
-N = TypeVar("N", f16, bf16)
+N = TypeVar("N", i8, u8, f8e4m3, f8e5m2, f16, bf16, f32)
 
 
 @kernel(block=128, unchecked=True)  # the indices are below the shapes, which the loop and the tests compare
@@ -122,6 +124,26 @@ def widen(x: Slice2[N], y: DisjointSlice2[N]) -> None:
             else:
                 for i in unroll(range(4)):
                     out[row, column + i] = x[row, column + i] if column + i < x.shape[1] else x.dtype(0)
+
+
+def split(x: DeviceBox) -> DeviceOperation[DeviceBox]:
+    """Yields a matrix of f32 as the sum of two of tf32, side by side. Each has rows of a multiple of 32 elements, with
+    zeros after those of ``x``."""
+    rows, columns = x.shape
+    width = -(-columns // 32) * 32
+    return empty((rows, 2 * width), f32).and_then(lambda y: split_rows[max(rows, 1), 128](x, y).last())
+
+
+@kernel(block=128, unchecked=True)  # the indices are below the shapes, which the loop and the test compare
+def split_rows(x: Slice2[f32], y: DisjointSlice2[f32]) -> None:
+    """Splits a row in each block."""
+    out, row, width = y.unchecked_mut, i64(thread.block_idx.x), y.shape[1] // 2
+    if row < x.shape[0]:
+        for column in range(thread.thread_idx.x, width, 128):
+            given = x[row, column] if column < x.shape[1] else f32(0)
+            upper = tensor.tf32(given)
+            out[row, column] = upper
+            out[row, width + column] = tensor.tf32(given - upper)
 
 
 @kernel(block=256, requires=("len(output) == len(indices) * width",))

@@ -11,7 +11,25 @@ from typing import Any, final
 
 import numpy as np
 
-from oxide import ArgumentError, DeviceBox, DeviceOperation, LaunchConfig, bf16, f16, f32, f64, i8, i32, u8, value, zip
+from oxide import (
+    ArgumentError,
+    DeviceBox,
+    DeviceOperation,
+    Kernel,
+    LaunchConfig,
+    bf16,
+    empty,
+    f8e4m3,
+    f8e5m2,
+    f16,
+    f32,
+    f64,
+    i8,
+    i32,
+    u8,
+    value,
+)
+from oxide import zip as both
 
 from . import layout, mma_products, wgmma_products
 from .checks import require_apart
@@ -19,19 +37,23 @@ from .mma_products import ACTIVATIONS, Form
 from .operands import Operand, with_boxes
 
 _NARROW: tuple[Any, ...] = (f16, bf16, f32)
+_F8: tuple[Any, ...] = (f8e4m3, f8e5m2)
 _OUTPUTS: dict[tuple[Any, Any], tuple[Any, ...]] = {
     **{(kind, kind): _NARROW for kind in _NARROW},
     (f64, f64): (f64, f32),
     **{(a, b): (i32, *_NARROW) for a in (i8, u8) for b in (i8, u8)},
+    **{(a, b): (bf16, f16, f32) for a in _F8 for b in _F8},
 }
 """The types of results by the types of the matrices."""
 
 _BIASES: dict[Any, tuple[Any, ...]] = {f32: _NARROW, f64: (f64, f32), i32: (i32,)}
 """The types of a bias by the type in which it is added."""
 
-_KINDS: tuple[Any, ...] = (f16, bf16, f32, f64, i8, u8, i32)
+_KINDS: tuple[Any, ...] = (f16, bf16, f32, f64, i8, u8, i32, *_F8)
 _TYPES: dict[np.dtype[Any], Any] = {kind.dtype: kind for kind in _KINDS}
-_PRECISIONS = (None, "tf32", "f32")
+_PRECISIONS: dict[Any, tuple[str, ...]] = {f32: ("tf32", "high"), **dict.fromkeys(_F8, ("high", "fast"))}
+"""The precisions of products by the type of ``a``, the default first."""
+
 _ENOUGH_TILES = 100
 """The number of large tiles from which on they are used: a large GPU has about as many multiprocessors."""
 
@@ -46,6 +68,8 @@ def matmul(
     bias: Operand | None = None,
     activation: str | None = None,
     precision: str | None = None,
+    a_scale: Operand | None = None,
+    b_scale: Operand | None = None,
 ) -> DeviceOperation[tuple[Any, ...]]:
     """Computes ``c = activation(alpha * a @ b + beta * c + bias)`` on tensor cores: ``a`` is m×k, ``b`` k×n, ``c`` m×n.
 
@@ -62,33 +86,46 @@ def matmul(
     f64            f64          f64, f32               f64, f32
     i8, u8         i32          i32                    i32
     i8, u8         i32          f16, bf16, f32         f16, bf16, f32
+    8-bit floats   f32          bf16, f16, f32         f16, bf16, f32
     =============  ===========  =====================  =================
 
-    Both matrices have one dtype, but i8 goes with u8. The epilogue is computed in f32, or in f64 or i32 where sums and
-    result are of that; i32 wraps. ``precision`` is for f32: ``"tf32"``, the default, rounds the elements to 10 bits of
-    fraction; ``"f32"`` multiplies with about f32's precision, in three products.
+    Both matrices have one dtype, but i8 goes with u8, and f8e4m3 with f8e5m2. The epilogue is computed in f32, or in
+    f64 or i32 where sums and result are of that; i32 wraps.
 
-    Raises ``ValueError`` for shapes that do not match, and ``ArgumentError`` for a wrong dtype, layout, activation or
-    precision, and if ``c`` shares memory with an operand.
+    ``precision`` is for f32 and 8-bit floats. For f32 ``"tf32"``, the default, rounds the elements to 10 bits of
+    fraction, and ``"high"`` multiplies with about f32's precision, in three products. A Hopper GPU keeps 14 bits of
+    sums of products of 8-bit floats: ``"high"``, the default, adds up 128 products so and those sums in f32, and
+    ``"fast"`` adds up all so.
+
+    ``a_scale`` and ``b_scale`` are the scales of quantized matrices, f32, both or none: ``a[i, l] * a_scale[i]`` and
+    ``b[l, j] * b_scale[j]`` are the true elements. They have m and n elements, or one each for all. They are applied to
+    the sums of products, whose result is of floats.
+
+    Raises ``ValueError`` for shapes that do not match, and ``ArgumentError`` for a wrong dtype, layout, activation,
+    precision or scale, and if ``c`` shares memory with an operand.
     """
+    more = {"bias": bias, "a_scale": a_scale, "b_scale": b_scale}
+    present = {name: operand for name, operand in more.items() if operand is not None}
 
-    def product(a: DeviceBox, b: DeviceBox, c: DeviceBox, *more: DeviceBox) -> DeviceOperation[tuple[Any, ...]]:
+    def product(a: DeviceBox, b: DeviceBox, c: DeviceBox, *given: DeviceBox) -> DeviceOperation[tuple[Any, ...]]:
         m, n = _shape_of(a, b)
         if c.shape != (m, n):
             raise ValueError(f"matmul: c has shape {c.shape}, and the product of {a.shape} and {b.shape} {(m, n)}")
         if not c.is_contiguous:
             raise ArgumentError(f"matmul: c is a view with strides of {c.strides} bytes; give a contiguous box")
-        made = _Product(a, b, c, more[0] if more else None, alpha, beta, activation, precision)
+        named = dict(zip(present, given, strict=True))
+        made = _Product(a, b, c, alpha, beta, activation, precision, **named)
         return _launch_of(made).map(lambda _: (a, b, c))
 
-    return with_boxes(product, a, b, c, *(() if bias is None else (bias,)))
+    return with_boxes(product, a, b, c, *present.values())
 
 
 def result_of(a: DeviceBox, b: DeviceBox, out_dtype: Any) -> tuple[tuple[int, int], np.dtype[Any]]:
-    """Returns the shape and the dtype of a product: by default that of the matrices, i32 for those of 8 bits. Raises
-    ``ValueError`` and ``ArgumentError`` as ``matmul`` does."""
+    """Returns the shape and the dtype of a product: by default that of the matrices, i32 for integers of 8 bits, bf16
+    for floats of 8 bits. Raises ``ValueError`` and ``ArgumentError`` as ``matmul`` does."""
     shape = _shape_of(a, b)
-    found = _outputs_of(a, b)[0] if _TYPES[a.dtype] in (i8, u8) else _TYPES[a.dtype]
+    outputs = _outputs_of(a, b)
+    found = _TYPES[a.dtype] if _TYPES[a.dtype] in outputs else outputs[0]
     chosen = found if out_dtype is None else out_dtype
     return shape, np.dtype(chosen.dtype if chosen in _KINDS else chosen)
 
@@ -101,11 +138,13 @@ class _Product:
     a: DeviceBox
     b: DeviceBox
     c: DeviceBox
-    bias: DeviceBox | None
     alpha: float
     beta: float
     activation: str | None
     precision: str | None
+    bias: DeviceBox | None = None
+    a_scale: DeviceBox | None = None
+    b_scale: DeviceBox | None = None
 
     def form(self, a_turned: bool, b_turned: bool) -> Form:
         """Returns the constants of the kernel."""
@@ -115,10 +154,11 @@ class _Product:
             raise ArgumentError(
                 f"matmul: c has dtype {_named(self.c)}, and matrices of {_named(self.a)} give {_listed(outputs)}"
             )
-        if self.precision not in _PRECISIONS or (self.precision is not None and a_type is not f32):
+        precisions = _PRECISIONS.get(a_type, (None,))
+        if self.precision not in (None, *precisions):
             raise ArgumentError(
-                f"matmul: precision is {self.precision!r} for matrices of {_named(self.a)}; it is 'tf32' or 'f32' for "
-                "those of f32, and None for others"
+                f"matmul: precision is {self.precision!r} for matrices of {_named(self.a)}; it is 'tf32' or 'high' for "
+                "those of f32, 'high' or 'fast' for those of 8-bit floats, and None for others"
             )
         m, n = self.c.shape
         form = Form(
@@ -129,9 +169,10 @@ class _Product:
             a_turned=a_turned,
             b_turned=b_turned,
             activation=self.activation,
-            exact=self.precision == "f32",
+            exact=(self.precision or precisions[0]) == "high",
             pairs=n % 2 == 0 and self.c.ptr % (2 * self.c.dtype.itemsize) == 0,
             large=-(-m // 128) * -(-n // 128) >= _ENOUGH_TILES,
+            scales=self._scales(),
         )
         if self.bias is not None and (self.bias.shape != (n,) or not self.bias.is_contiguous):
             raise ValueError(f"matmul: the bias has shape {self.bias.shape}; it is contiguous and has shape {(n,)}")
@@ -144,63 +185,110 @@ class _Product:
             raise ArgumentError(f"matmul: activation is {self.activation!r}; it is {_listed(ACTIVATIONS)} or None")
         if self.activation not in (None, "relu") and form.wide is i32:
             raise ArgumentError(f"matmul: {self.activation} of integers is no integer; give c a dtype of floats")
+        if form.scales is not None and form.wide is not f32:
+            raise ArgumentError(
+                f"matmul: scales are multiplied in f32, and matrices of {_named(self.a)} with a result of "
+                f"{_named(self.c)} give sums of {form.wide}"
+            )
         return form
+
+    def _scales(self) -> str | None:
+        """Returns the ``scales`` of the form."""
+        if self.a_scale is None and self.b_scale is None:
+            return None
+        lengths = self.c.shape
+        for name, box, length in (("a_scale", self.a_scale, lengths[0]), ("b_scale", self.b_scale, lengths[1])):
+            if box is None:
+                raise ArgumentError(f"matmul: {name} is missing; give both scales or none")
+            if _TYPES.get(box.dtype) is not f32 or not box.is_contiguous:
+                raise ArgumentError(f"matmul: {name} has dtype {_named(box)}; it is contiguous and of f32")
+            if box.size not in (1, length) or max(box.shape, default=1) != box.size:
+                raise ValueError(
+                    f"matmul: {name} has shape {box.shape}; it has one element, or {length} along one axis"
+                )
+        sizes = tuple(box.size for box in (self.a_scale, self.b_scale) if box is not None)
+        if sizes not in ((1, 1), lengths):
+            raise ArgumentError(
+                "matmul: one scale has one element, and the other more; each has one, or one for each row of a and "
+                "column of b"
+            )
+        return "one" if sizes == (1, 1) else "each"
 
 
 def _launch_of(product: _Product) -> DeviceOperation[tuple[Any, ...]]:
     """Picks the kernel of a product and returns its launch."""
     (a, a_turned), (b, b_turned) = _laid_out("a", product.a), _laid_out("b", product.b)
     form = product.form(a_turned, b_turned)
-    require_apart("matmul", product.c, a=a, b=b)
-    if product.bias is not None:
-        require_apart("matmul", product.c, bias=product.bias)
-    if _has_wgmma(product.c, form) and a.size and b.size:
-        multiple = _row_multiple(*product.c.shape)
-        fit = [box.ptr % 16 == 0 and box.shape[1] % multiple == 0 for box in (a, b)]
-        if not all(fit):
-            wide = (value(box) if good else layout.widened(box, multiple) for box, good in ((a, fit[0]), (b, fit[1])))
-            together: DeviceOperation[Any] = zip(*wide)
-            return together.and_then(lambda boxes: _launch_of_boxes(product, form, *boxes))
-    return _launch_of_boxes(product, form, a, b)
+    inputs = {"a": a, "b": b, "bias": product.bias, "a_scale": product.a_scale, "b_scale": product.b_scale}
+    require_apart("matmul", product.c, None, **{name: box for name, box in inputs.items() if box is not None})
+    if a.size and b.size and product.c.size and _has_wgmma(product.c, form):
+        return _prepared(product, form, a, b)
+    return _launch(product, mma_products.kernel_of(form), mma_products.config_of(form, *product.c.shape), a, b)
+
+
+def _prepared(product: _Product, form: Form, a: DeviceBox, b: DeviceBox) -> DeviceOperation[tuple[Any, ...]]:
+    """Returns the launch on Hopper, after the copies of matrices that its instructions and its copy engine cannot read
+    as they are. The rows of a copy may be longer than the product says: the rest is zeros, and a tile of the result
+    ends where ``c`` ends."""
+    (m, n), k = product.c.shape, product.a.shape[1]
+    multiple = _row_multiple(m, n) // form.a.dtype.itemsize
+    if form.a.dtype.itemsize != 2:  # a line of memory holds products of one element
+        turned = (form.a_turned, not form.b_turned)
+        form = form._replace(a_turned=False, b_turned=True)
+    else:
+        turned = (False, False)
+    splits = form.exact and form.a is f32
+    copies = [_copied(box, turns, splits, multiple) for box, turns in ((a, turned[0]), (b, turned[1]))]
+    multiprocessors = product.c.device.info.multiprocessors
+    width = wgmma_products.width_of(form, m, n, k, multiprocessors)
+    made = wgmma_products.kernel_of(form, width)
+    config = LaunchConfig(min(multiprocessors, wgmma_products.tiles_of(m, n, width)), wgmma_products.THREADS)
+    if not any(isinstance(each, DeviceOperation) for each in copies):
+        return _launch(product, made, config, *copies)
+    together: DeviceOperation[Any] = both(
+        *(each if isinstance(each, DeviceOperation) else value(each) for each in copies)
+    )
+    return together.and_then(lambda boxes: _launch(product, made, config, *boxes))
+
+
+def _copied(box: DeviceBox, turns: bool, splits: bool, multiple: int) -> Any:
+    """Returns a box that can be read as it is, or the operation that yields its copy: turned, split, with longer
+    rows."""
+    rows, columns = box.shape
+    if turns:
+        made = empty((columns, rows), box.dtype).and_then(lambda y: layout.transpose(rows, columns, box, y)).last()
+        return made.and_then(lambda turned: _operation(_copied(turned, False, splits, multiple)))
+    if splits:
+        return layout.split(box)
+    if box.ptr % 16 == 0 and columns % multiple == 0:
+        return box
+    return layout.widened(box, multiple)
+
+
+def _operation(found: Any) -> DeviceOperation[Any]:
+    return found if isinstance(found, DeviceOperation) else value(found)
 
 
 def _row_multiple(m: int, n: int) -> int:
-    """Returns the number of elements, of 16 bits, of which the rows of an m×k and a k×n matrix have to be a multiple.
-    Other matrices are copied first. The copy engine takes multiples of 8, and it reads multiples of 64, whole lines of
-    memory, faster. For so many products of each element the copy takes less time than it saves."""
-    return 64 if m * n >= 1024 * (m + n) else 8
+    """Returns the number of bytes of which the rows of an m×k and a k×n matrix have to be a multiple. Other matrices
+    are copied first. The copy engine takes multiples of 16, and it reads multiples of 128, whole lines of memory,
+    faster. For so many products of each element the copy takes less time than it saves."""
+    return 128 if m * n >= 1024 * (m + n) else 16
 
 
-def _launch_of_boxes(product: _Product, form: Form, a: DeviceBox, b: DeviceBox) -> DeviceOperation[tuple[Any, ...]]:
-    """Returns the launch for matrices as they are in memory. Their rows may be longer than the product says: the rest
-    is zeros, and a tile of the result ends where ``c`` ends."""
-    biases = () if product.bias is None else (product.bias,)
-    (m, n), k = product.c.shape, product.a.shape[1]
-    if _has_wgmma(product.c, form) and all(map(_has_aligned_rows, (a, b))):
-        multiprocessors = product.c.device.info.multiprocessors
-        width = wgmma_products.width_of(m, n, k, multiprocessors)
-        blocks = min(multiprocessors, -(-m // wgmma_products.TILE_M) * -(-n // width))
-        config = LaunchConfig(blocks, wgmma_products.THREADS)
-        persistent: DeviceOperation[tuple[Any, ...]] = wgmma_products.kernel_of(form, width)[config](
-            product.alpha, a, b, *biases, product.beta, product.c
-        )
-        return persistent
-    sizes = mma_products.tiles_of(form)
-    config = LaunchConfig(max(1, -(-m // sizes.m) * -(-n // sizes.n)), sizes.threads)
-    launch: DeviceOperation[tuple[Any, ...]] = mma_products.kernel_of(form)[config](
-        product.alpha, a, b, *biases, product.beta, product.c
-    )
+def _launch(
+    product: _Product, made: Kernel, config: LaunchConfig, a: DeviceBox, b: DeviceBox
+) -> DeviceOperation[tuple[Any, ...]]:
+    """Returns the launch of a kernel for matrices as they are in memory."""
+    more = (a if box is None else box for box in (product.a_scale, product.b_scale, product.bias))
+    launch: DeviceOperation[tuple[Any, ...]] = made[config](product.alpha, a, b, *more, product.beta, product.c)
     return launch
 
 
 def _has_wgmma(c: DeviceBox, form: Form) -> bool:
-    """Returns whether a product may be computed by a whole warpgroup: of f16 or bf16, on compute capability 9.0."""
-    return form.a in (f16, bf16) and c.device.info.target.arch == "sm_90"
-
-
-def _has_aligned_rows(box: DeviceBox) -> bool:
-    """Returns whether the copy engine can read a matrix: it has rows, which begin at multiples of 16 bytes."""
-    return box.size > 0 and box.ptr % 16 == 0 and box.shape[1] * box.dtype.itemsize % 16 == 0
+    """Returns whether a product may be computed by whole warpgroups, which compute capability 9.0 has. They do not
+    multiply f64."""
+    return form.a is not f64 and c.device.info.target.arch == "sm_90"
 
 
 def _shape_of(a: DeviceBox, b: DeviceBox) -> tuple[int, int]:
@@ -213,7 +301,8 @@ def _outputs_of(a: DeviceBox, b: DeviceBox) -> tuple[Any, ...]:
     found = _OUTPUTS.get((_TYPES.get(a.dtype), _TYPES.get(b.dtype)))
     if found is None:
         raise ArgumentError(
-            f"matmul: a has dtype {_named(a)} and b {_named(b)}; both are f16, bf16, f32 or f64, or each is i8 or u8"
+            f"matmul: a has dtype {_named(a)} and b {_named(b)}; both are f16, bf16, f32 or f64, or each is i8 or u8, "
+            "or each is f8e4m3 or f8e5m2"
         )
     return found
 

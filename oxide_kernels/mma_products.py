@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 from oxide import (
     DisjointSlice2,
     Kernel,
+    LaunchConfig,
     SharedArray,
     Slice,
     Slice2,
@@ -63,16 +64,29 @@ class Form(NamedTuple):
     """True if ``b`` is passed as its transpose, n by k."""
     activation: str | None
     exact: bool
-    """True if f32 operands are multiplied to f32's precision, as three products of tf32."""
+    """True if f32 operands are multiplied to f32's precision, as three products of tf32, or if sums of products of
+    8-bit floats are made in f32: a warpgroup's instructions then add 32 to 128 products each to sums of their own."""
     pairs: bool
     """True if two neighbouring elements of the result begin at a multiple of their bytes."""
     large: bool
     """True for tiles of 128 by 128 elements, else 64 by 64."""
+    scales: str | None = None
+    """``"one"`` if each operand has a scale, ``"each"`` if each row of ``a`` and each column of ``b`` has one."""
 
     @property
     def accumulator(self) -> Any:
         """Returns the type of sums of products."""
         return {f64: f64, i8: i32, u8: i32}.get(self.a, f32)
+
+    @property
+    def bias_type(self) -> Any:
+        """Returns the type of the kernel's parameter for the bias. Without one it gets ``a``, and reads nothing."""
+        return self.a if self.bias is None else self.bias
+
+    @property
+    def scale_type(self) -> Any:
+        """Returns the type of the kernel's parameters for the scales. Without them they get ``a``."""
+        return self.a if self.scales is None else f32
 
     @property
     def wide(self) -> Any:
@@ -106,20 +120,30 @@ def tiles_of(form: Form) -> Tiles:
     return Tiles(128, 128, 64, 32, step, inner, 4)
 
 
+def config_of(form: Form, m: int, n: int) -> LaunchConfig:
+    """Returns the launch for an m×n result."""
+    sizes = tiles_of(form)
+    return LaunchConfig(max(1, -(-m // sizes.m) * -(-n // sizes.n)), sizes.threads)
+
+
 @functools.cache
 def finisher(form: Form) -> Any:
     """Returns the device function for the end of the computation of one element: from the sum of its products, alpha,
-    the bias, beta, the result and the element's row and column, the number to be rounded. Without a bias any value
-    stands for it. With a beta of 0 the result is not read."""
+    the scales, the bias, beta, the result and the element's row and column, the number to be rounded. With a beta of 0
+    the result is not read. ``alpha`` is that of ``factor_of``."""
     wide: Any = form.wide
     accumulator: Any = form.accumulator
     activate = _ACTIVATIONS[form.activation]
-    has_bias = form.bias is not None
+    has_bias, has_scales = form.bias is not None, form.scales == "each"
 
     @device
-    def finished(total: accumulator, alpha: wide, bias: Any, beta: wide, c: Any, row: i64, column: i64) -> wide:
+    def finished(
+        total: accumulator, alpha: wide, scales: Any, bias: Any, beta: wide, c: Any, row: i64, column: i64
+    ) -> wide:
         """Returns an element of the result before it is rounded."""
         value = wide(alpha * wide(total))
+        if has_scales:
+            value = wide(value * (scales[0][row] * scales[1][column]))
         if beta != wide(0):
             value = wide(value + beta * wide(c.unchecked_mut[row, column]))
         if has_bias:
@@ -130,9 +154,26 @@ def finisher(form: Form) -> Any:
 
 
 @functools.cache
+def factor_of(form: Form) -> Any:
+    """Returns the device function that multiplies alpha by the scales, if each operand has one."""
+    wide: Any = form.wide
+    has_scales = form.scales == "one"
+
+    @device
+    def factor(alpha: wide, scales: Any) -> wide:
+        """Returns the factor of all sums of products."""
+        if has_scales:
+            return wide(alpha * (scales[0][0] * scales[1][0]))
+        return alpha
+
+    return factor
+
+
+@functools.cache
 def kernel_of(form: Form) -> Kernel:
     """Returns the kernel of a form, for ``activation(alpha * a @ b + beta * c + bias)``. Its parameters are alpha, a,
-    b, the bias if the form has one, beta and c. It runs a block of ``tiles_of(form).threads`` threads for each tile."""
+    b, the scales of a and b, the bias, beta and c. ``a`` stands for scales and a bias that the form does not have. The
+    launch is ``config_of``'s."""
     sizes = tiles_of(form)
     tile_m, tile_n, warp_m, warp_n, step, inner, stages = sizes
     threads, warps_n = sizes.threads, tile_n // warp_n
@@ -140,10 +181,11 @@ def kernel_of(form: Form) -> Kernel:
     a_type: Any = form.a
     b_type: Any = form.b
     c_type: Any = form.output
-    bias_type: Any = form.bias
+    bias_type: Any = form.bias_type
+    scale_type: Any = form.scale_type
     wide: Any = form.wide
     accumulator: Any = form.accumulator
-    a_turned, b_turned, exact, pairs = form.a_turned, form.b_turned, form.exact, form.pairs
+    a_turned, b_turned, pairs = form.a_turned, form.b_turned, form.pairs
     itemsize = a_type.dtype.itemsize
     per_copy = 16 // itemsize
     a_rows, a_columns = (step, tile_m) if a_turned else (tile_m, step)
@@ -156,10 +198,10 @@ def kernel_of(form: Form) -> Kernel:
     a_row_copies, b_row_copies = a_columns // per_copy, b_columns // per_copy
     held, ahead = warp_m * warp_n // 32, stages - 2
     rounds = a_type is f32
-    finished = finisher(form)
-    has_bias = form.bias is not None
+    splits = form.exact and rounds
+    finished, factor = finisher(form), factor_of(form)
     # With 128 registers a multiprocessor holds two blocks of 256 threads.
-    registers = None if exact or a_type is f64 else 128
+    registers = None if splits or a_type is f64 else 128
 
     @device
     def fetch(slot: i64, first: i64, row: i64, column: i64, a: Any, b: Any, a_tiles: Any, b_tiles: Any) -> None:
@@ -208,7 +250,7 @@ def kernel_of(form: Form) -> Kernel:
     def multiply(total: Any, x: Any, y: Any) -> None:
         """Adds a product of operands. Numbers of f32 are rounded to tf32, or split into two of tf32 each. The product
         of the small parts is below f32's precision."""
-        if exact:
+        if splits:
             x_rest, y_rest = tensor.FragmentA((warp_m, inner), a_type), tensor.FragmentB((inner, warp_n), b_type)
             for i in unroll(range(warp_m * inner // 32)):
                 upper = tensor.tf32(x[i])
@@ -265,7 +307,14 @@ def kernel_of(form: Form) -> Kernel:
 
     @device
     def finish(
-        total: Any, alpha: wide, bias: Any, beta: wide, c: DisjointSlice2[c_type], first_row: i64, first_column: i64
+        total: Any,
+        alpha: wide,
+        scales: Any,
+        bias: Any,
+        beta: wide,
+        c: DisjointSlice2[c_type],
+        first_row: i64,
+        first_column: i64,
     ) -> None:
         """Stores this lane's elements of the tile. Its elements are pairs of neighbours in a row."""
         out = c.unchecked_mut
@@ -277,9 +326,9 @@ def kernel_of(form: Form) -> Kernel:
         for i in unroll(range(0, held, 2)):
             row, column = corner_row + total.row(i), corner_column + total.column(i)
             if row < c.shape[0] and column < c.shape[1]:
-                first = c_type(finished(total[i], alpha, bias, beta, c, row, column))
+                first = c_type(finished(total[i], alpha, scales, bias, beta, c, row, column))
                 if column + 1 < c.shape[1]:
-                    second = c_type(finished(total[i + 1], alpha, bias, beta, c, row, column + 1))
+                    second = c_type(finished(total[i + 1], alpha, scales, bias, beta, c, row, column + 1))
                     if pairs:
                         out.store2((row, column), first, second)
                     else:
@@ -288,32 +337,23 @@ def kernel_of(form: Form) -> Kernel:
                 else:
                     out[row, column] = first
 
-    if has_bias:
-
-        @kernel(block=threads, max_registers=registers, unchecked=True)
-        def matmul(
-            alpha: wide,
-            a: Slice2[a_type],
-            b: Slice2[b_type],
-            bias: Slice[bias_type],
-            beta: wide,
-            c: DisjointSlice2[c_type],
-        ) -> None:
-            row, column = tile(c)
-            if row < c.shape[0] and column < c.shape[1]:
-                total = tensor.Accumulator((warp_m, warp_n), accumulator)
-                accumulate(row, column, a, b, total)
-                finish(total, alpha, bias, beta, c, row, column)
-
-    else:
-
-        @kernel(block=threads, max_registers=registers, unchecked=True)
-        def matmul(alpha: wide, a: Slice2[a_type], b: Slice2[b_type], beta: wide, c: DisjointSlice2[c_type]) -> None:
-            row, column = tile(c)
-            if row < c.shape[0] and column < c.shape[1]:
-                total = tensor.Accumulator((warp_m, warp_n), accumulator)
-                accumulate(row, column, a, b, total)
-                finish(total, alpha, 0, beta, c, row, column)
+    @kernel(block=threads, max_registers=registers, unchecked=True)
+    def matmul(
+        alpha: wide,
+        a: Slice2[a_type],
+        b: Slice2[b_type],
+        a_scale: Slice[scale_type],
+        b_scale: Slice[scale_type],
+        bias: Slice[bias_type],
+        beta: wide,
+        c: DisjointSlice2[c_type],
+    ) -> None:
+        row, column = tile(c)
+        if row < c.shape[0] and column < c.shape[1]:
+            total = tensor.Accumulator((warp_m, warp_n), accumulator)
+            accumulate(row, column, a, b, total)
+            scales = a_scale, b_scale
+            finish(total, factor(alpha, scales), scales, bias, beta, c, row, column)
 
     return matmul
 

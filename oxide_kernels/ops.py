@@ -175,21 +175,25 @@ def matmul(
     activation: str | None = None,
     out_dtype: Any = None,
     precision: str | None = None,
+    a_scale: Operand | None = None,
+    b_scale: Operand | None = None,
 ) -> Result:
     """Yields ``activation(a @ b + bias)``, computed on tensor cores. ``oxide_kernels.matmul`` says which dtypes go
-    together and what is raised. ``out_dtype`` is the result's; the default is that of the matrices, i32 for i8 and
-    u8."""
+    together, what the scales are and what is raised. ``out_dtype`` is the result's; the default is that of the
+    matrices, i32 for integers of 8 bits, bf16 for floats of 8 bits."""
+    given = {"bias": bias, "a_scale": a_scale, "b_scale": b_scale}
+    present = {name: operand for name, operand in given.items() if operand is not None}
 
     def product(a: DeviceBox, b: DeviceBox, *more: DeviceBox) -> Result:
         shape, dtype = result_of(a, b, out_dtype)
-        given = more[0] if more else None
+        named: dict[str, Any] = dict(zip(present, more, strict=True))
 
         def into(c: DeviceBox) -> DeviceOperation[tuple[Any, ...]]:
-            return multiply(a, b, c, bias=given, activation=activation, precision=precision)
+            return multiply(a, b, c, activation=activation, precision=precision, **named)
 
         return empty(shape, dtype).and_then(into).last()
 
-    return with_boxes(product, a, b, *(() if bias is None else (bias,)))
+    return with_boxes(product, a, b, *present.values())
 
 
 def attention(

@@ -1,8 +1,8 @@
-"""The matrix product of f16 and bf16 on Hopper's tensor cores: copies by TMA, products by ``wgmma``.
+"""The matrix product on Hopper's tensor cores: copies by TMA, products by ``wgmma``.
 
 A block has three warpgroups and computes tiles of 128 by ``tile_n`` elements, one after another: there are at most as
 many blocks as multiprocessors. One thread of the third warpgroup, the producer, keeps a ring of buffers in shared
-memory filled with the next 64 columns of ``a`` and rows of ``b``, also with those of the next tile while the others
+memory filled with the next 128 bytes of the rows of ``a`` and ``b``, also with those of the next tile while the others
 store this one. Each of the other two warpgroups multiplies 64 of the tile's rows. A buffer has two barriers: one is
 passed when its copies have arrived, the other when both warpgroups have read it.
 
@@ -38,7 +38,7 @@ from oxide import (
     warp,
 )
 
-from .mma_products import Form, finisher
+from .mma_products import Form, factor_of, finisher
 
 TILE_M = 128
 THREADS = 384
@@ -48,48 +48,74 @@ GROUP = 16
 WIDTHS = (256, 192, 128, 64, 32)
 """The widths of tiles that ``kernel_of`` takes."""
 
-_DEPTH = 64
+_ROW_BYTES = 128
 _PANEL = 64
 _STAGES = {256: 4, 192: 4, 128: 6, 64: 8, 32: 9}
+_SPLIT_STAGES = {192: 2, 128: 3, 64: 4, 32: 4}
+"""The buffers of operands that are split in two."""
 _PART = {256: 64, 192: 64, 128: 64, 64: 64, 32: 32}
 """The columns of the result that go through shared memory at once."""
 
 
-def width_of(m: int, n: int, k: int, multiprocessors: int) -> int:
+def depth_of(form: Form) -> int:
+    """Returns the products that a buffer holds for each element of a tile."""
+    return _ROW_BYTES // int(form.a.dtype.itemsize)
+
+
+def widths_of(form: Form) -> tuple[int, ...]:
+    """Returns the widths of tiles of a form. Sums that are made apart from the instructions' take registers too."""
+    return WIDTHS[1:] if form.exact else WIDTHS
+
+
+def tiles_of(m: int, n: int, width: int) -> int:
+    """Returns the number of tiles of an m×n result."""
+    return -(-m // TILE_M) * -(-n // width)
+
+
+def width_of(form: Form, m: int, n: int, k: int, multiprocessors: int) -> int:
     """Returns the width of tiles with which a product takes least time.
 
-    A step of 64 products takes a time in proportion to the width plus 96, as narrow tiles wait for their copies: 457
-    TFLOPS with 128 columns and 582 with 256. The end of a tile takes as long as about six steps."""
+    A step of 128 bytes of each row takes a time in proportion to the width plus 96, as narrow tiles wait for their
+    copies: 457 TFLOPS with 128 columns and 582 with 256. The end of a tile takes as long as about six steps."""
 
     def cost(width: int) -> float:
-        tiles = -(-m // TILE_M) * -(-n // width)
-        steps = -(-k // _DEPTH)
+        tiles = tiles_of(m, n, width)
+        steps = -(-k // depth_of(form))
         return -(-tiles // multiprocessors) * (steps * (width + 96) + 6 * width)
 
-    return min(WIDTHS, key=cost)
+    return min(widths_of(form), key=cost)
 
 
 @functools.cache
 def kernel_of(form: Form, tile_n: int) -> Kernel:
-    """Returns the kernel of a form with f16 or bf16 operands, for ``activation(alpha * a @ b + beta * c + bias)``.
+    """Returns the kernel of a form, for ``activation(alpha * a @ b + beta * c + bias)``, with ``mma_products``'
+    parameters.
 
-    Its parameters are alpha, a, b, the bias if the form has one, beta and c. It runs blocks of ``THREADS`` threads, any
-    number of them. The rows of ``a`` and ``b`` begin at multiples of 16 bytes.
+    It runs blocks of ``THREADS`` threads, any number of them. The rows of ``a`` and ``b`` begin at multiples of 16
+    bytes. Operands of 8 or 32 bits are in the order of their products: ``a`` as it is and ``b`` turned. An ``exact``
+    form of f32 takes operands of ``layout.split``.
     """
     # mypy takes a name as a type if it is declared as Any.
-    dtype: Any = form.a
+    a_type: Any = form.a
+    b_type: Any = form.b
     out_dtype: Any = form.output
-    bias_type: Any = form.bias
+    bias_type: Any = form.bias_type
+    scale_type: Any = form.scale_type
     wide: Any = form.wide
-    finished = finisher(form)
+    accumulator: Any = form.accumulator
+    finished, factor = finisher(form), factor_of(form)
+    promotes, splits = form.exact, form.exact and a_type is f32
+    rounds = a_type is f32 and not splits
+    depth, parts_of_k = depth_of(form), 2 if splits else 1
     a_turned, b_turned = form.a_turned, form.b_turned
     b_by_rows = not b_turned
-    stages, part = _STAGES[tile_n], _PART[tile_n]
+    stages, part = (_SPLIT_STAGES if splits else _STAGES)[tile_n], _PART[tile_n]
     # A tile with rows of products is made of panels of 64 elements.
-    a_panels, a_rows = (TILE_M // _PANEL, _DEPTH) if a_turned else (1, TILE_M)
-    b_panels, b_rows = (1, tile_n) if b_turned else (-(-tile_n // _PANEL), _DEPTH)
-    a_count, b_count = stages * a_panels, stages * b_panels
-    stage_bytes = (a_panels * a_rows + b_panels * b_rows) * _DEPTH * 2
+    a_panels, a_rows = (TILE_M // _PANEL, depth) if a_turned else (1, TILE_M)
+    b_panels, b_rows = (1, tile_n) if b_turned else (-(-tile_n // _PANEL), depth)
+    a_each, b_each = a_panels * parts_of_k, b_panels * parts_of_k
+    a_count, b_count = stages * a_each, stages * b_each
+    stage_bytes = (a_each * a_rows + b_each * b_rows) * _ROW_BYTES
     narrow = out_dtype.dtype.itemsize == 2
     pitch, parts, part_pairs, pairs = part + 8, tile_n // part, part // 4, tile_n // 4
     lanes_a_row = part // 4
@@ -108,16 +134,22 @@ def kernel_of(form: Form, tile_n: int) -> Kernel:
     def fetch(
         stage: i64, first: i64, row: i64, col: i64, a: Any, b: Any, a_tiles: Any, b_tiles: Any, full: Any
     ) -> None:
-        """Begins the copies of 64 columns of a and rows of b, from ``first`` on."""
+        """Begins the copies of a buffer's columns of a and rows of b, from ``first`` on."""
         full.expect(stage, stage_bytes)
+        if splits:
+            for half in unroll(range(2)):
+                at = first + half * (a.shape[1] // 2)
+                tensor.load_tile(a_tiles, 2 * stage + half, a, (row, at), full, stage)
+                tensor.load_tile(b_tiles, 2 * stage + half, b, (col, at), full, stage)
+            return
         if a_turned:
             for panel in unroll(range(a_panels)):
                 at = (first, row + panel * _PANEL)
                 tensor.load_tile(a_tiles, stage * a_panels + panel, a, at, full, stage)
         else:
-            tensor.load_tile(a_tiles, stage, a, (row, first), full, stage)
+            tensor.load_tile(a_tiles, stage, a, (row, first), full, stage, tf32=rounds)
         if b_turned:
-            tensor.load_tile(b_tiles, stage, b, (col, first), full, stage)
+            tensor.load_tile(b_tiles, stage, b, (col, first), full, stage, tf32=rounds)
         else:
             for panel in unroll(range(b_panels)):
                 at = (first, col + panel * _PANEL)
@@ -125,14 +157,20 @@ def kernel_of(form: Form, tile_n: int) -> Kernel:
 
     @device
     def multiply(total: Any, stage: i64, group: i64, a_tiles: Any, b_tiles: Any) -> None:
-        """Begins a warpgroup's products of one buffer."""
-        if a_turned:
+        """Begins a warpgroup's products of one buffer. The sums of a form that promotes begin with them."""
+        if splits:  # the product of the small parts is below f32's precision
+            tensor.wgmma(total, a_tiles, (2 * stage + 1, group * 64), b_tiles, 2 * stage, add=False)
+            tensor.wgmma(total, a_tiles, (2 * stage, group * 64), b_tiles, 2 * stage + 1)
+            tensor.wgmma(total, a_tiles, (2 * stage, group * 64), b_tiles, 2 * stage)
+        elif promotes:
+            tensor.wgmma(total, a_tiles, (stage, group * 64), b_tiles, stage, add=False)
+        elif a_turned:
             tensor.wgmma(total, a_tiles, (stage * a_panels + group, 0), b_tiles, stage * b_panels, True, b_by_rows)
         else:
             tensor.wgmma(total, a_tiles, (stage, group * 64), b_tiles, stage * b_panels, False, b_by_rows)
 
     @device
-    def store_lines(total: Any, lines: Any, alpha: wide, bias: Any, c: Any, top: i64, col: i64) -> None:
+    def store_lines(total: Any, lines: Any, alpha: wide, scales: Any, bias: Any, c: Any, top: i64, col: i64) -> None:
         """Stores a warp's 16 rows of a whole tile: through shared memory, in lines."""
         out = c.unchecked_mut
         lane = i64(thread.thread_idx.x % 32)
@@ -141,7 +179,10 @@ def kernel_of(form: Form, tile_n: int) -> Kernel:
             piece = tensor.Accumulator((16, part), out_dtype)
             for i in unroll(range(2 * part_pairs)):
                 column = col + total.column(2 * number * part_pairs + i)
-                piece[i] = out_dtype(finished(total[2 * number * part_pairs + i], alpha, bias, wide(0), c, top, column))
+                row = top + total.row(2 * number * part_pairs + i)
+                piece[i] = out_dtype(
+                    finished(total[2 * number * part_pairs + i], alpha, scales, bias, wide(0), c, row, column)
+                )
             tensor.stmatrix(lines, (own, 0), piece)
             warp.sync()
             for i in unroll(range(reads)):
@@ -151,25 +192,45 @@ def kernel_of(form: Form, tile_n: int) -> Kernel:
             warp.sync()
 
     @device
-    def store_elements(total: Any, alpha: wide, bias: Any, beta: wide, c: Any, top: i64, col: i64) -> None:
+    def store_pairs(total: Any, alpha: wide, scales: Any, bias: Any, beta: wide, c: Any, top: i64, col: i64) -> None:
+        """Stores a warp's 16 rows of a whole tile, two elements of 32 bits at a time: four lanes write 32 bytes."""
+        out = c.unchecked_mut
+        for i in unroll(range(0, 2 * pairs, 2)):
+            row, column = top + total.row(i), col + total.column(i)
+            out.store2(
+                (row, column),
+                out_dtype(finished(total[i], alpha, scales, bias, beta, c, row, column)),
+                out_dtype(finished(total[i + 1], alpha, scales, bias, beta, c, row, column + 1)),
+            )
+
+    @device
+    def store_elements(total: Any, alpha: wide, scales: Any, bias: Any, beta: wide, c: Any, top: i64, col: i64) -> None:
         """Stores those of a warp's elements that are inside the result."""
         out = c.unchecked_mut
         for i in unroll(range(2 * pairs)):
             row, column = top + total.row(i), col + total.column(i)
             if row < c.shape[0] and column < c.shape[1]:
-                out[row, column] = out_dtype(finished(total[i], alpha, bias, beta, c, row, column))
+                out[row, column] = out_dtype(finished(total[i], alpha, scales, bias, beta, c, row, column))
 
-    @device
-    def run(alpha: wide, a: Any, b: Any, bias: Any, beta: wide, c: Any) -> None:
-        """Computes this block's tiles."""
-        a_tiles = tensor.SharedTiles(a_count, (a_rows, 64), dtype)
-        b_tiles = tensor.SharedTiles(b_count, (b_rows, 64), dtype)
+    @kernel(block=THREADS, unchecked=True)
+    def wgmma_product(
+        alpha: wide,
+        a: Slice2[a_type],
+        b: Slice2[b_type],
+        a_scale: Slice[scale_type],
+        b_scale: Slice[scale_type],
+        bias: Slice[bias_type],
+        beta: wide,
+        c: DisjointSlice2[out_dtype],
+    ) -> None:
+        a_tiles = tensor.SharedTiles(a_count, (a_rows, depth), a_type)
+        b_tiles = tensor.SharedTiles(b_count, (b_rows, depth), b_type)
         full = tensor.Barrier(stages, 1)
         empty = tensor.Barrier(stages, 2)
         m, n = c.shape
-        k = a.shape[0] if a_turned else a.shape[1]
+        k = a.shape[0] if a_turned else a.shape[1] // parts_of_k
         down, across = (m + (TILE_M - 1)) // TILE_M, (n + (tile_n - 1)) // tile_n
-        steps = (k + (_DEPTH - 1)) // _DEPTH
+        steps = (k + (depth - 1)) // depth
         group = thread.thread_idx.x // 128
         stage, turn = 0, 0  # the buffer, and how often all have been used
         if group == 2:
@@ -179,7 +240,7 @@ def kernel_of(form: Form, tile_n: int) -> Kernel:
                     row, col = tile_at(u32(number), u32(down), u32(across))
                     for step in range(steps):
                         empty.wait(stage, turn - 1)
-                        fetch(stage, step * _DEPTH, row, col, a, b, a_tiles, b_tiles, full)
+                        fetch(stage, step * depth, row, col, a, b, a_tiles, b_tiles, full)
                         over = i64(stage == stages - 1)
                         stage, turn = stage + 1 - over * stages, turn + over
         else:
@@ -188,8 +249,22 @@ def kernel_of(form: Form, tile_n: int) -> Kernel:
             before = 0
             for number in range(thread.block_idx.x, down * across, thread.grid_dim.x):
                 row, col = tile_at(u32(number), u32(down), u32(across))
-                total = tensor.Accumulator((16, tile_n), f32)
-                if steps > 0:  # without the test, zeros would join the sums before the wait, and ptxas serialise wgmma
+                total = tensor.Accumulator((16, tile_n), accumulator)
+                if promotes:
+                    for _ in range(steps):
+                        some = tensor.Accumulator((16, tile_n), accumulator)
+                        full.wait(stage, turn)
+                        multiply(some, stage, group % 2, a_tiles, b_tiles)
+                        tensor.wait_wgmma(some, 0)
+                        if leads:
+                            empty.arrive(stage)
+                        for i in unroll(range(2 * pairs)):
+                            total[i] += some[i]
+                        over = i64(stage == stages - 1)
+                        stage, turn = stage + 1 - over * stages, turn + over
+                elif (
+                    steps > 0
+                ):  # without the test, zeros would join the sums before the wait, and ptxas serialise wgmma
                     for step in range(steps):
                         full.wait(stage, turn)
                         multiply(total, stage, group % 2, a_tiles, b_tiles)
@@ -203,35 +278,18 @@ def kernel_of(form: Form, tile_n: int) -> Kernel:
                     if leads:
                         empty.arrive(before)
                 top = row + i64(thread.thread_idx.x // 32 % 8) * 16
-                inside = beta == wide(0) and row + TILE_M <= m and col + tile_n <= n
+                inside = row + TILE_M <= m and col + tile_n <= n
+                scales = a_scale, b_scale
+                by = factor(alpha, scales)
                 if narrow:
                     lines = SharedArray((TILE_M, pitch), out_dtype)
-                    if inside and c.is_aligned(4):
-                        store_lines(total, lines, alpha, bias, c, top, col)
+                    if inside and beta == wide(0) and c.is_aligned(4):
+                        store_lines(total, lines, by, scales, bias, c, top, col)
                     else:
-                        store_elements(total, alpha, bias, beta, c, top, col)
+                        store_elements(total, by, scales, bias, beta, c, top, col)
+                elif inside and c.is_aligned(2):
+                    store_pairs(total, by, scales, bias, beta, c, top, col)
                 else:
-                    store_elements(total, alpha, bias, beta, c, top, col)
-
-    if form.bias is not None:
-
-        @kernel(block=THREADS, unchecked=True)
-        def wgmma_product(
-            alpha: wide,
-            a: Slice2[dtype],
-            b: Slice2[dtype],
-            bias: Slice[bias_type],
-            beta: wide,
-            c: DisjointSlice2[out_dtype],
-        ) -> None:
-            run(alpha, a, b, bias, beta, c)
-
-    else:
-
-        @kernel(block=THREADS, unchecked=True)
-        def wgmma_product(
-            alpha: wide, a: Slice2[dtype], b: Slice2[dtype], beta: wide, c: DisjointSlice2[out_dtype]
-        ) -> None:
-            run(alpha, a, b, 0, beta, c)
+                    store_elements(total, by, scales, bias, beta, c, top, col)
 
     return wgmma_product

@@ -144,6 +144,18 @@ def device(pytestconfig: pytest.Config) -> str:
     return pytestconfig.stash[_device]
 
 
+@pytest.fixture
+def hopper(request: pytest.FixtureRequest) -> None:
+    """Skips a test of whole warpgroups where nothing runs them."""
+    from oxide import devices
+
+    if request.config.getoption("--interpret"):
+        pytest.skip("the interpreter has no Barriers")
+    info = devices()[0].info
+    if info.target.kind == "ptx" and info.target.arch != "sm_90":
+        pytest.skip("the instructions belong to compute capability 9.0")
+
+
 def cuda_device_count() -> int:
     """How many GPUs the CUDA driver finds, asked without oxide so that a broken driver module skips no test."""
     try:

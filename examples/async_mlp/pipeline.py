@@ -47,7 +47,7 @@ class Kernels:
     ) -> DeviceOperation[DeviceBox]:
         """Computes ``out = left @ right``, or ``max(0, left @ right)``; yields ``out``."""
         if self.library:
-            precision = "f32" if self.dtype == "f32" else None
+            precision = "high" if self.dtype == "f32" else None
             activation = "relu" if rectified else None
             return oxide_kernels.matmul(left, right, out, activation=activation, precision=precision).last()
         (rows, inner), columns = left.shape, right.value.shape[1]

@@ -19,7 +19,12 @@ def assembled(ptx: str, cc: tuple[int, int] = (9, 0)) -> str:
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "kernel.ptx")
         source.write_text(ptx, encoding="utf-8")
-        command = [PTXAS, "-v", f"-arch=sm_{cc[0]}{cc[1]}", str(source), "-o", str(source.with_suffix(".cubin"))]
+        command = [PTXAS, "-v", f"-arch={_architecture(ptx, cc)}", str(source), "-o", str(source.with_suffix(".cubin"))]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stderr
+
+
+def _architecture(ptx: str, cc: tuple[int, int]) -> str:
+    """``sm_90a`` for a text with that target, which no other takes."""
+    return "sm_90a" if ".target sm_90a" in ptx else f"sm_{cc[0]}{cc[1]}"

@@ -116,8 +116,8 @@ def products() -> Iterator[Checked]:
         found = fetched(library.sgemm_2d[config](1.5, h2d(a), h2d(b), 0.5, h2d(c)).last())
         yield found, 1.5 * product + 0.5 * c
         yield fetched(ops.sgemm_tiled(h2d(a), h2d(b))), product
-        yield fetched(ops.matmul(h2d(a), h2d(b), precision="f32")), product
-        found = fetched(library.matmul(h2d(a), h2d(b), h2d(c), alpha=1.5, beta=0.5, precision="f32").last())
+        yield fetched(ops.matmul(h2d(a), h2d(b), precision="high")), product
+        found = fetched(library.matmul(h2d(a), h2d(b), h2d(c), alpha=1.5, beta=0.5, precision="high").last())
         yield found, 1.5 * product + 0.5 * c
         narrow, turned = a.astype(np.float16), np.ascontiguousarray(b.T.astype(np.float16))
         found = fetched(ops.matmul(h2d(narrow), h2d(turned).map(lambda b: b.T), out_dtype=np.float32))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import oxide_kernels as library
-from oxide import ArgumentError, DeviceBox, bf16, d2h, dup, f16, f32, f64, h2d, i8, i32, u8, zeros
+from oxide import ArgumentError, DeviceBox, bf16, d2h, dup, f8e4m3, f8e5m2, f16, f32, f64, h2d, i8, i32, u8, zeros
 from oxide_kernels import layout, matrix_products, mma_products, ops
 from tests.compiler.assembler import assembled, needs_ptxas
 from tests.kernels.references import ACTIVATIONS, Array
@@ -81,13 +81,58 @@ def test_an_i8_goes_with_a_u8() -> None:
     np.testing.assert_array_equal(d2h(ops.matmul(h2d(a), placed(b, True))).sync(), a.astype(int) @ b.astype(int))
 
 
-def test_precision_f32_keeps_the_digits_that_tf32_drops() -> None:
+def test_high_precision_keeps_the_digits_that_tf32_drops() -> None:
     a, b = numbers(np.float32, 33, 40), numbers(np.float32, 40, 17)
-    found = d2h(ops.matmul(h2d(a), h2d(b), precision="f32")).sync()
+    found = d2h(ops.matmul(h2d(a), h2d(b), precision="high")).sync()
     assert_product(found, a, b, np.float32, operands=2**-21)
     rough = d2h(ops.matmul(h2d(a), h2d(b), precision="tf32")).sync()
     expected = a.astype(np.float64) @ b
     assert np.abs(found - expected).max() < np.abs(rough - expected).max() / 50
+
+
+@pytest.mark.parametrize("kinds", [(f8e4m3, f8e4m3), (f8e5m2, f8e5m2), (f8e4m3, f8e5m2)], ids=str)
+@pytest.mark.parametrize("scales", [None, "one", "each"])
+def test_floats_of_8_bits_and_their_scales(kinds: Any, scales: str | None) -> None:
+    random = np.random.default_rng(8)
+    for m, n, k in ((17, 15, 33), (129, 65, 130), (1, 9, 4), (3, 1, 300), (5, 0, 2), (2, 3, 0)):
+        a, b = (
+            random.standard_normal(each).astype(kind.dtype) for each, kind in zip(((m, k), (k, n)), kinds, strict=True)
+        )
+        by = [random.random(1 if scales == "one" else length).astype(np.float32) + 0.5 for length in (m, n)]
+        more = {} if scales is None else {"a_scale": h2d(by[0]), "b_scale": h2d(by[1])}
+        left, right = a.astype(np.float64), b.astype(np.float64)
+        factors = 1 if scales is None else by[0][:, None] * by[1]
+        for turned, precision in ((False, None), (True, "high"), (True, "fast")):
+            boxes = placed(a, turned), placed(b, turned)
+            found = d2h(ops.matmul(*boxes, out_dtype=f32, precision=precision, **more)).sync()
+            bound = (k * 2**-13 + 2**-22) * (np.abs(left) @ np.abs(right)) * factors
+            assert (np.abs(found - left @ right * factors) <= bound).all()
+    assert ops.matmul(h2d(a), h2d(b)).sync().dtype == BF16
+
+
+def test_scales_of_integers_and_of_f16() -> None:
+    a, b = numbers(np.int8, 18, 70), numbers(np.int8, 70, 9)
+    by_row, by_column = numbers(np.float32, 18), numbers(np.float32, 9)
+    found = d2h(ops.matmul(h2d(a), h2d(b), a_scale=h2d(by_row), b_scale=h2d(by_column[None]), out_dtype=f32)).sync()
+    expected = a.astype(np.float64) @ b * by_row[:, None] * by_column
+    assert np.linalg.norm(found - expected) <= 1e-6 * np.linalg.norm(expected)
+    a, b = numbers(np.float16, 1, 70), numbers(np.float16, 70, 9)
+    found = d2h(ops.matmul(h2d(a), h2d(b), a_scale=h2d(by_row[:1]), b_scale=h2d(by_column), out_dtype=f32)).sync()
+    expected = a.astype(np.float64) @ b * by_row[:1, None] * by_column
+    assert np.linalg.norm(found - expected) <= 1e-6 * np.linalg.norm(expected)
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (1, 1), (3, 31), (4, 32), (2, 33), (5, 1111)])
+def test_a_split_number_is_the_sum_of_two_of_tf32(shape: tuple[int, int]) -> None:
+    x = np.random.default_rng(2).standard_normal(shape, dtype=np.float32)
+    y = layout.split(h2d(x).sync()).and_then(d2h).sync()
+    width = -(-shape[1] // 32) * 32
+    assert y.shape == (shape[0], 2 * width)
+    upper, lower = y[:, : shape[1]], y[:, width : width + shape[1]]
+    assert not (y.view(np.uint32) & 0x1FFF).any()
+    assert not y[:, shape[1] : width].any()
+    assert not y[:, width + shape[1] :].any()
+    assert (np.abs(upper.astype(float) + lower - x) <= 2.0**-22 * np.abs(x)).all()
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float64])
@@ -190,11 +235,42 @@ def singles() -> Any:
             "c has dtype f64, and .* give f16, bf16 or",
         ),
         (
-            lambda: ops.matmul(halves(), halves(), precision="f32"),
+            lambda: ops.matmul(halves(), halves(), precision="high"),
             ArgumentError,
-            "precision is 'f32' for matrices of f16",
+            "precision is 'high' for matrices of f16",
         ),
         (lambda: ops.matmul(singles(), singles(), precision="f16"), ArgumentError, "precision is 'f16'"),
+        (
+            lambda: ops.matmul(singles(), singles(), precision="fast"),
+            ArgumentError,
+            "precision is 'fast' for matrices of f32",
+        ),
+        (lambda: ops.matmul(singles(), singles(), a_scale=zeros(1)), ArgumentError, "b_scale is missing"),
+        (
+            lambda: ops.matmul(singles(), singles(), a_scale=zeros(1), b_scale=zeros(1, f64)),
+            ArgumentError,
+            "b_scale has dtype f64",
+        ),
+        (
+            lambda: ops.matmul(singles(), singles(), a_scale=zeros(3), b_scale=zeros(1)),
+            ValueError,
+            r"a_scale has shape \(3,\); it has one element, or 4",
+        ),
+        (
+            lambda: ops.matmul(singles(), singles(), a_scale=zeros((2, 2)), b_scale=zeros(4)),
+            ValueError,
+            r"a_scale has shape \(2, 2\)",
+        ),
+        (
+            lambda: ops.matmul(singles(), singles(), a_scale=zeros(4), b_scale=zeros(1)),
+            ArgumentError,
+            "one scale has one element, and the other more",
+        ),
+        (
+            lambda: ops.matmul(zeros((4, 4), i8), zeros((4, 4), i8), a_scale=zeros(1), b_scale=zeros(1)),
+            ArgumentError,
+            "scales are multiplied in f32, and matrices of i8 with a result of i32",
+        ),
         (
             lambda: ops.matmul(singles(), singles(), activation="tanh"),
             ArgumentError,
@@ -265,17 +341,17 @@ def test_a_gpus_kernels_keep_all_in_registers(kinds: tuple[Any, Any], large: boo
 
 @pytest.mark.parametrize("multiple", [8, 64])
 @pytest.mark.parametrize("shape", [(0, 5), (1, 1), (3, 8), (33, 31), (5, 513), (70, 1024), (2, 1111)])
-@pytest.mark.parametrize("dtype", [f16, bf16])
+@pytest.mark.parametrize("dtype", [f16, bf16, f32, f8e4m3, i8])
 def test_rows_are_made_longer_with_zeros(shape: tuple[int, int], multiple: int, dtype: Any) -> None:
     rows, columns = shape
-    given = np.random.default_rng(rows).standard_normal((rows + 1, columns)).astype(dtype.dtype)
+    given = (10 * np.random.default_rng(rows).standard_normal((rows + 1, columns))).astype(dtype.dtype)
     for box in (h2d(given[:rows]).sync(), h2d(given).sync()[1:]):  # the second may begin in the middle of a vector
         copy = layout.widened(box, multiple).and_then(d2h).sync()
         width = -(-columns // multiple) * multiple
         expected = np.zeros((rows, width), dtype.dtype)
         expected[:, :columns] = d2h(box).sync()
         assert copy.shape == (rows, width)
-        assert np.array_equal(copy.view(np.uint16), expected.view(np.uint16))
+        assert copy.tobytes() == expected.tobytes()
 
 
 @pytest.mark.parametrize("shape", [(333, 777, 111), (2048, 2304, 100), (65, 40, 1000)])

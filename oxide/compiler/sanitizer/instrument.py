@@ -186,10 +186,9 @@ def _touches_of(instruction: Instruction) -> list[_Touch]:
                     found = [_Touch(2, 8, 8, WRITE | ATOMIC, _RELEASE)]
                 case "oxide", "tensor", "load_tile", _, rows, _:
                     found = [_Touch(2, int(rows) * ROW_BYTES, 16, WRITE), _Touch(8, 8, 8, WRITE | ATOMIC, _RELEASE)]
-                case "oxide", "tensor", "wgmma", n, _, a_order, b_order, steps, panel, _:
+                case "oxide", "tensor", "wgmma", n, _, _, a_order, b_order, steps, panel, _:
                     # Each thread counts as a reader of the warpgroup's rows: all read them together.
-                    depth = 16 * int(steps)
-                    a_rows = depth if a_order == "mn" else 64
+                    a_rows = 16 * int(steps) if a_order == "mn" else 64
                     b_bytes = -(-int(n) // 64) * int(panel) if b_order == "mn" else int(n) * ROW_BYTES
                     found = [_Touch(4, b_bytes, 16, 0)]
                     if a_order != "r":

@@ -17,12 +17,12 @@ F8 = ("f8e4m3", "f8e5m2")
 BITS = {"f16": 16, "bf16": 16, "f32": 32, "f64": 64, "i8": 8, "u8": 8, "i32": 32, **dict.fromkeys(F8, 8)}
 """The types of elements, with their sizes."""
 
-_DEPTHS = {"f16": 16, "bf16": 16, "f32": 8, "f64": 4, "i8": 32, "u8": 32, **dict.fromkeys(F8, 32)}
+DEPTHS = {"f16": 16, "bf16": 16, "f32": 8, "f64": 4, "i8": 32, "u8": 32, **dict.fromkeys(F8, 32)}
 """The products that one instruction adds to an element, by the type of the operands."""
 
 ELEMENTS = {
-    "FragmentA": tuple(_DEPTHS),
-    "FragmentB": tuple(_DEPTHS),
+    "FragmentA": tuple(DEPTHS),
+    "FragmentB": tuple(DEPTHS),
     "Accumulator": ("f32", "f16", "bf16", "f64", "i32"),
 }
 """The types of elements that each kind of fragment may have."""
@@ -55,9 +55,9 @@ class Layout:
         height = 8 if self.dtype == "f64" else 16
         match self.kind:
             case "FragmentA":
-                return height, _DEPTHS[self.dtype]
+                return height, DEPTHS[self.dtype]
             case "FragmentB":
-                return _DEPTHS[self.dtype], 8
+                return DEPTHS[self.dtype], 8
             case _:
                 return height, 8
 

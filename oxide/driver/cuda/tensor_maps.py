@@ -29,6 +29,9 @@ _MOST_LENGTH: Final = 1 << 32
 _TYPES: Final[dict[str, tuple[Any, int]]] = {
     "f16": (driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 2),
     "bf16": (driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2),
+    "f32": (driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 4),
+    "tf32": (driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_TFLOAT32, 4),
+    **dict.fromkeys(("i8", "u8", "f8e4m3", "f8e5m2"), (driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_UINT8, 1)),
 }
 
 

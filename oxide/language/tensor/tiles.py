@@ -24,9 +24,9 @@ T = TypeVar("T")
 class SharedTiles(Generic[T]):
     """An array of ``count`` tiles of shape ``shape`` in shared memory: ``SharedTiles(4, (128, 64), bf16)``.
 
-    ``count`` and ``shape`` are constants: a multiple of 8 rows, up to 256, of 128 bytes each, which are 64 elements of
-    f16 and bf16. The tiles count as a ``SharedArray``'s memory does. ``tiles[number, row, col]`` reads an element, and
-    its indices are checked.
+    ``count`` and ``shape`` are constants: a multiple of 8 rows, up to 256, of 128 bytes each, which are 128 elements of
+    8 bits (i8, u8, f8e4m3, f8e5m2), 64 of f16 and bf16, or 32 of f32. The tiles count as a ``SharedArray``'s memory
+    does. ``tiles[number, row, col]`` reads an element, and its indices are checked.
     """
 
     def __init__(self, count: int, shape: tuple[int, int], dtype: type[T]) -> None:
@@ -37,15 +37,22 @@ class SharedTiles(Generic[T]):
 
 
 def load_tile(
-    tiles: SharedTiles[T], number: int, source: Any, index: tuple[int, int], barrier: Barrier, at: int
+    tiles: SharedTiles[T],
+    number: int,
+    source: Any,
+    index: tuple[int, int],
+    barrier: Barrier,
+    at: int,
+    tf32: bool = False,
 ) -> None:
     """Begins to copy the tile of ``source`` that begins at row and column ``index`` to tile ``number`` of ``tiles``.
 
     ``source`` is a ``Slice2`` of the same type, a parameter of the kernel, whose rows begin at multiples of 16 bytes:
-    another argument is an ``ArgumentError`` at the launch. The column of ``index`` is a multiple of 8,
-    which 16 bytes are: another one is a fault. Both numbers may be negative. One thread makes the call. The end of the
-    copy takes a tile's whole bytes from the phase of ``barrier`` number ``at``, which ``Barrier.expect`` has announced.
-    The parts of the tile outside of ``source`` become zeros. A GPU needs compute capability 9.0.
+    another argument is an ``ArgumentError`` at the launch. The column of ``index`` is at a multiple of 16 bytes too, or
+    it is a fault. Both numbers may be negative. One thread makes the call. The end of the copy takes a tile's whole
+    bytes from the phase of ``barrier`` number ``at``, which ``Barrier.expect`` has announced. The parts of the tile
+    outside of ``source`` become zeros. With ``tf32``, a constant for tiles of f32, the copy rounds the elements to tf32,
+    to nearest with ties to even (``tensor.tf32`` rounds ties away from zero). A GPU needs compute capability 9.0.
     """
     _only_in_a_kernel("load_tile")
 

@@ -1,9 +1,9 @@
 """Products of warpgroups: ``wgmma`` multiplies by tiles in shared memory, and four warps hold the result in registers.
 
 A warpgroup is four consecutive warps, whose first has a number that is a multiple of 4. Together they hold 64 rows of
-the product: each of them 16, in an ``Accumulator((16, n), f32)``. The products run on their own: the threads go on at
-once, and ``wait_wgmma`` waits for them. The terms are those of the PTX ISA. A GPU needs compute capability 9.0, and not
-a later one: the instructions belong to Hopper alone.
+the product: each of them 16, in an ``Accumulator((16, n), f32)``, or of i32. The products run on their own: the threads
+go on at once, and ``wait_wgmma`` waits for them. The terms are those of the PTX ISA. A GPU needs compute capability
+9.0, and not a later one: the instructions belong to Hopper alone.
 
 These are declarations: the compiler gives them their meaning inside a kernel.
 """
@@ -29,12 +29,15 @@ def wgmma(
     """Begins to add the product of 64 rows of a tile of ``a`` and a tile of ``b`` to the warpgroup's accumulators.
 
     ``a_index`` is the tile's number and its first row, a multiple of 8. The tile of ``b`` holds B transposed, n rows
-    that are B's columns, as many as the accumulator has; n is a multiple of 8 up to 256. Both tiles have the same
-    type, f16 or bf16.
+    that are B's columns, as many as the accumulator has; n is a multiple of 8 up to 256. The types are those of
+    ``mma``: f16, bf16, f32 (as tf32: the low 13 bits are ignored, and ``load_tile(…, tf32=True)`` rounds) or 8-bit
+    floats with an accumulator of f32, or i8 and u8 with one of i32, whose n is 8, 24 or a multiple of 16. The errors
+    are those of ``mma``.
 
     With ``a_transposed`` a tile of ``a`` holds A transposed, with a row for each of the 64 products to add, and the
     index's second number must be 0. With ``b_transposed`` tiles of ``b`` hold B as it is, n / 64 of them from
-    ``b_number`` on, each with 64 of B's columns and a row for each of the 64 products to add.
+    ``b_number`` on, each with 64 of B's columns and a row for each of the 64 products to add. Both are for elements of
+    16 bits.
 
     The left operand may be in registers instead: a ``FragmentA`` of 16 rows, those of one of the four warps, and as
     many columns as a tile of ``b`` has products to add. ``a_index`` is then None. So the result of a product becomes

@@ -37,7 +37,10 @@ REFUSED = {
     ),
     "tensor.SharedTiles(n, (8, 64), f16)": "tensor.SharedTiles: the count and the two sides of the shape are constants",
     "tensor.SharedTiles(1, 64, f16)": "tensor.SharedTiles: the count and the two sides of the shape are constants",
-    "tensor.SharedTiles(1, (64, 64), f32)": "tensor.SharedTiles has elements of f16 or bf16, not f32",
+    "tensor.SharedTiles(1, (64, 64), f64)": (
+        "tensor.SharedTiles has elements of f16, bf16, f32, i8, u8, f8e4m3, f8e5m2, not f64"
+    ),
+    "tensor.SharedTiles(1, (64, 64), f32)": "a row of tensor.SharedTiles has 128 bytes, 32 elements of f32, not 64",
     "tensor.SharedTiles(1, (60, 64), f16)": (
         "tensor.SharedTiles has at least one tile, of 8 to 256 rows, a multiple of 8"
     ),
@@ -46,7 +49,12 @@ REFUSED = {
     ),
     "tensor.SharedTiles(1, (64, 32), f16)": ("a row of tensor.SharedTiles has 128 bytes, 64 elements of f16, not 32"),
     "a[0, 0]": "the index of SharedTiles(1, (64, 64), f16) is a tile's number, a row and a column, all integers",
-    "tensor.load_tile(a, 0, x, (0, 0), full)": ("tensor.load_tile takes (tiles, number, source, index, barrier, at)"),
+    "tensor.load_tile(a, 0, x, (0, 0), full)": (
+        "tensor.load_tile takes (tiles, number, source, index, barrier, at, tf32), the last optional"
+    ),
+    "tensor.load_tile(a, 0, x, (0, 0), full, 0, tf32=True)": (
+        "tensor.load_tile: tf32 is a constant, and True only for tiles of f32"
+    ),
     "tensor.load_tile(total, 0, x, (0, 0), full, 0)": (
         "tensor.load_tile copies to tensor.SharedTiles and counts in a tensor.Barrier; it got Accumulator((16, 64), "
         "f32) and Barrier(1)"
@@ -68,15 +76,26 @@ REFUSED = {
         "optional"
     ),
     "tensor.wgmma(narrow, a, (0, 0), b, 0)": (
-        "tensor.wgmma takes an Accumulator((16, n), f32), the rows of one of the four warps, with n a multiple of 8 up "
-        "to 256; it got Accumulator((16, 64), f16)"
+        "tensor.wgmma takes an Accumulator((16, n), f32), or i32, the rows of one of the four warps, with n a multiple "
+        "of 8 up to 256; it got Accumulator((16, 64), f16)"
     ),
     "tensor.wgmma(total, a, (0, 0), e, 0)": (
-        "tensor.wgmma multiplies tensor.SharedTiles, or a FragmentA, by SharedTiles of the same type, not "
-        "SharedTiles(1, (64, 64), f16) and SharedTiles(1, (64, 64), bf16)"
+        "tensor.wgmma multiplies elements of one type, or of two of 8 bits of one kind; they are of f16 and bf16"
     ),
     "tensor.wgmma(total, weights, None, e, 0)": (
-        "or a FragmentA, by SharedTiles of the same type, not FragmentA((16, 64), f16) and SharedTiles(1, (64, 64), "
+        "tensor.wgmma multiplies elements of one type, or of two of 8 bits of one kind; they are of f16 and bf16"
+    ),
+    "tensor.wgmma(total, x, (0, 0), b, 0)": (
+        "tensor.wgmma multiplies tensor.SharedTiles, or a FragmentA, by SharedTiles, not Slice2[f16] x and SharedTiles("
+    ),
+    "tensor.wgmma(total, bytes, (0, 0), bytes, 0)": (
+        "tensor.wgmma adds products of i8 to an Accumulator of i32; it is of f32"
+    ),
+    "tensor.wgmma(whole, bytes, (0, 0), bytes, 0)": (
+        "tensor.wgmma adds integers to 8 or 24 columns or a multiple of 16, not to 40"
+    ),
+    "tensor.wgmma(total, floats, (0, 0), floats, 0, b_transposed=True)": (
+        "tensor.wgmma: b_transposed is for f16 and bf16; SharedTiles(1, (64, 32), f32) is read as it is"
     ),
     "tensor.wgmma(total, weights, (0, 0), b, 0)": (
         "tensor.wgmma: a_index is None for a FragmentA, and b_number an integer"
@@ -137,7 +156,7 @@ REFUSED = {
 def test_a_mistake_has_one_clear_sentence(statement: str, tmp_path: Path) -> None:
     path = tmp_path / "refused.py"
     path.write_text(
-        "from oxide import DisjointSlice, Slice2, bf16, f16, f32, i64, kernel, tensor\n\n"
+        "from oxide import DisjointSlice, Slice2, bf16, f16, f32, f64, i8, i32, i64, kernel, tensor\n\n"
         "@kernel\n"
         "def refused(n: i64, x: Slice2[f16], y: DisjointSlice[f32]):\n"
         "    a = tensor.SharedTiles(1, (64, 64), f16)\n"
@@ -148,6 +167,8 @@ def test_a_mistake_has_one_clear_sentence(statement: str, tmp_path: Path) -> Non
         "    total = tensor.Accumulator((16, 64), f32)\n"
         "    narrow = tensor.Accumulator((16, 64), f16)\n"
         "    uneven, weights = tensor.Accumulator((16, 72), f32), tensor.FragmentA((16, 64), f16)\n"
+        "    bytes, floats = tensor.SharedTiles(1, (64, 128), i8), tensor.SharedTiles(1, (64, 32), f32)\n"
+        "    whole = tensor.Accumulator((16, 40), i32)\n"
         f"    {statement}\n",
         encoding="utf-8",
     )
@@ -157,7 +178,7 @@ def test_a_mistake_has_one_clear_sentence(statement: str, tmp_path: Path) -> Non
         scope["refused"].ptx(cc=(9, 0))
     message = str(caught.value)
     assert REFUSED[statement] in message
-    assert "refused.py:13" in message
+    assert "refused.py:15" in message
 
 
 @kernel(block=128, partial=True)

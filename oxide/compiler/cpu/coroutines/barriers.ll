@@ -155,21 +155,24 @@ define internal void @oxide.report_polling(ptr %block) noinline cold {
   ret void
 }
 
-; Copies a tile of 16-bit elements, 64 in a row, to rows of 128 bytes in the 128-byte swizzle.
+; Copies a tile of elements of %size bytes to rows of 128 bytes in the 128-byte swizzle. The rows of the matrix and its
+; columns before the tile are multiples of 16 bytes, so each 16 bytes of a tile are inside or not.
 define internal void @oxide.tensor.copy_tile(ptr %tile, ptr %data, i64 %rows, i64 %columns, i64 %row, i64 %column,
-    i64 %height) noinline {
+    i64 %height, i64 %size) noinline {
 entry:
   ; No sum below wraps around.
   %row.least = call i64 @llvm.smax.i64(i64 %row, i64 -1099511627776)
   %top = call i64 @llvm.smin.i64(i64 %row.least, i64 1099511627776)
   %column.least = call i64 @llvm.smax.i64(i64 %column, i64 -1099511627776)
-  %left = call i64 @llvm.smin.i64(i64 %column.least, i64 1099511627776)
+  %column.within = call i64 @llvm.smin.i64(i64 %column.least, i64 1099511627776)
+  %left = mul i64 %column.within, %size
+  %pitch = mul i64 %columns, %size
   br label %next_row
 next_row:
   %r = phi i64 [ 0, %entry ], [ %r.next, %row_done ]
   %from = add i64 %top, %r
   %there = icmp ult i64 %from, %rows
-  %first = mul i64 %from, %columns
+  %first = mul i64 %from, %pitch
   %to.offset = shl i64 %r, 7
   %to = getelementptr i8, ptr %tile, i64 %to.offset
   br i1 %there, label %next_part, label %empty
@@ -182,35 +185,18 @@ next_part:
   %place = xor i64 %p, %swizzle
   %place.bytes = shl i64 %place, 4
   %part = getelementptr i8, ptr %to, i64 %place.bytes
-  %p.elements = shl i64 %p, 3
-  %begin = add i64 %left, %p.elements
-  %end = add i64 %begin, 8
-  %not_before = icmp sge i64 %begin, 0
-  %not_beyond = icmp sle i64 %end, %columns
-  %whole = and i1 %not_before, %not_beyond
-  br i1 %whole, label %copy, label %next_element
+  %p.bytes = shl i64 %p, 4
+  %begin = add i64 %left, %p.bytes
+  %inside = icmp ult i64 %begin, %pitch
+  br i1 %inside, label %copy, label %clear
 copy:
   %at = add i64 %first, %begin
-  %source = getelementptr i16, ptr %data, i64 %at
-  call void @llvm.memcpy.p0.p0.i64(ptr align 16 %part, ptr align 2 %source, i64 16, i1 false)
+  %source = getelementptr i8, ptr %data, i64 %at
+  call void @llvm.memcpy.p0.p0.i64(ptr align 16 %part, ptr align 16 %source, i64 16, i1 false)
   br label %part_done
-next_element:
-  %e = phi i64 [ 0, %next_part ], [ %e.next, %put ]
-  %each = add i64 %begin, %e
-  %inside = icmp ult i64 %each, %columns
-  br i1 %inside, label %read, label %put
-read:
-  %each.at = add i64 %first, %each
-  %each.source = getelementptr i16, ptr %data, i64 %each.at
-  %value = load i16, ptr %each.source
-  br label %put
-put:
-  %element = phi i16 [ 0, %next_element ], [ %value, %read ]
-  %each.to = getelementptr i16, ptr %part, i64 %e
-  store i16 %element, ptr %each.to
-  %e.next = add i64 %e, 1
-  %e.more = icmp ult i64 %e.next, 8
-  br i1 %e.more, label %next_element, label %part_done
+clear:
+  call void @llvm.memset.p0.i64(ptr align 16 %part, i8 0, i64 16, i1 false)
+  br label %part_done
 part_done:
   %p.next = add i64 %p, 1
   %p.more = icmp ult i64 %p.next, 8

@@ -13,6 +13,7 @@ from collections.abc import Collection
 from oxide.compiler.source.fragments import F8, Layout
 
 from . import warpgroups
+from .elements import IR_TYPES, LOW_BITS, SUMS, added, element, low_bits, narrowed, widened
 
 _PREFIX = "oxide.tensor."
 
@@ -20,7 +21,7 @@ _PREFIX = "oxide.tensor."
 def definitions(symbols: Collection[str]) -> list[str]:
     """Returns the primitives among ``symbols``, not yet rendered; none if there is none."""
     found = sorted(symbol for symbol in symbols if symbol.startswith(_PREFIX))
-    texts = [_WHOLE_WARP, *warpgroups.definitions(found)] if found else []
+    texts = [LOW_BITS, _WHOLE_WARP, *warpgroups.definitions(found)] if found else []
     for symbol in found:
         if warpgroups.defines(symbol):
             continue
@@ -82,17 +83,13 @@ define internal ptr @oxide.tensor.published(ptr %block, i32 %lane) alwaysinline 
 
 # Products
 
-_IR_TYPES = {"f16": "i16", "bf16": "i16", "f32": "float", "f64": "double", "i32": "i32"}
-_IR_TYPES |= dict.fromkeys(("i8", "u8", *F8), "i8")
-_SUMS = {"f16": "float", "bf16": "float", "f32": "float", "f64": "double", "i32": "i32"}
-
 
 def _product(symbol: str, shape: str, c_type: str, a_type: str, b_type: str, *_: str) -> str:
     """Defines a product of one tile. An element's products are added in the order of k, each sum rounded."""
     height, width, depth = (int(part) for part in shape.removeprefix("m").replace("n", "k").split("k"))
     a = Layout("FragmentA", height, depth, a_type)
     c = Layout("Accumulator", height, width, c_type)
-    kind, sum_kind = _IR_TYPES[c_type], _SUMS[c_type]
+    kind, sum_kind = IR_TYPES[c_type], SUMS[c_type]
     word = a.word
     numbers = range(c.length)
     lines = [
@@ -107,7 +104,7 @@ def _product(symbol: str, shape: str, c_type: str, a_type: str, b_type: str, *_:
         lines += [
             f"  %c.{i}.at = getelementptr {kind}, ptr %c, i64 {i}",
             f"  %c.{i}.raw = load {kind}, ptr %c.{i}.at",
-            *_widened(c_type, f"%c.{i}", f"%c.{i}.raw"),
+            *widened(c_type, f"%c.{i}", f"%c.{i}.raw"),
         ]
     lines += [
         "  br label %next",
@@ -115,8 +112,8 @@ def _product(symbol: str, shape: str, c_type: str, a_type: str, b_type: str, *_:
         "  %k = phi i32 [ 0, %entry ], [ %k.next, %next ]",
         *(f"  %sum.{i} = phi {sum_kind} [ %c.{i}, %entry ], [ %sum.{i}.next, %next ]" for i in numbers),
         f"  %word = udiv i32 %k, {word}",
-        f"  %within = urem i32 %k, {word}",
-        "  %place = and i32 %word, 3",
+        *low_bits("%within", "%k", word - 1),
+        *low_bits("%place", "%word", 3),
         "  %half = lshr i32 %word, 2",
         "  %a.lane = add i32 %first, %place",
         "  %a.pair = call ptr @oxide.tensor.published(ptr %block, i32 %a.lane)",
@@ -129,7 +126,7 @@ def _product(symbol: str, shape: str, c_type: str, a_type: str, b_type: str, *_:
             f"  %a.half.{upper} = mul i32 %half, {2 * word}",
             f"  %a.base.{upper} = add i32 %a.half.{upper}, {upper * word}",
             f"  %a.index.{upper} = add i32 %a.base.{upper}, %within",
-            *_element(a_type, f"%a.{upper}", "%a", f"%a.index.{upper}"),
+            *element(a_type, f"%a.{upper}", "%a", f"%a.index.{upper}"),
         ]
     for column in range(2):
         lines += [
@@ -139,10 +136,10 @@ def _product(symbol: str, shape: str, c_type: str, a_type: str, b_type: str, *_:
             f"  %b.pair.{column} = call ptr @oxide.tensor.published(ptr %block, i32 %b.lane.{column})",
             f"  %b.at.{column} = getelementptr ptr, ptr %b.pair.{column}, i64 1",
             f"  %b.of.{column} = load ptr, ptr %b.at.{column}",
-            *_element(b_type, f"%b.{column}", f"%b.of.{column}", "%b.index"),
+            *element(b_type, f"%b.{column}", f"%b.of.{column}", "%b.index"),
         ]
     for i in numbers:
-        lines += _added(sum_kind, f"%sum.{i}.next", f"%sum.{i}", f"%a.{i // 2}", f"%b.{i % 2}")
+        lines += added(sum_kind, f"%sum.{i}.next", f"%sum.{i}", f"%a.{i // 2}", f"%b.{i % 2}")
     lines += [
         "  %k.next = add i32 %k, 1",
         f"  %more = icmp ult i32 %k.next, {depth}",
@@ -150,7 +147,7 @@ def _product(symbol: str, shape: str, c_type: str, a_type: str, b_type: str, *_:
         "done:",
     ]
     for i in numbers:
-        lines += [*_narrowed(c_type, f"%d.{i}", f"%sum.{i}.next"), f"  store {kind} %d.{i}, ptr %c.{i}.at"]
+        lines += [*narrowed(c_type, f"%d.{i}", f"%sum.{i}.next"), f"  store {kind} %d.{i}, ptr %c.{i}.at"]
     return "\n".join([*lines, "  ret void", "}", _PRODUCT.replace("<symbol>", symbol)])
 
 
@@ -174,50 +171,6 @@ done:
   ret void
 }
 """
-
-
-def _element(dtype: str, name: str, array: str, index: str) -> list[str]:
-    """Loads an element of an operand, in the type that it is multiplied in."""
-    kind = _IR_TYPES[dtype]
-    load = [f"  {name}.at = getelementptr {kind}, ptr {array}, i32 {index}"]
-    if dtype == "f32":  # the hardware reads the upper 19 bits
-        return [
-            *load,
-            f"  {name}.bits = load i32, ptr {name}.at",
-            f"  {name}.upper = and i32 {name}.bits, -8192",
-            f"  {name} = bitcast i32 {name}.upper to float",
-        ]
-    return [*load, f"  {name}.raw = load {kind}, ptr {name}.at", *_widened(dtype, name, f"{name}.raw")]
-
-
-def _widened(dtype: str, name: str, raw: str) -> list[str]:
-    match dtype:
-        case "f16" | "f8e4m3" | "f8e5m2":
-            return [f"  {name} = call float @oxide.{dtype}.widen({_IR_TYPES[dtype]} {raw})"]
-        case "bf16":
-            return [
-                f"  {name}.wide = zext i16 {raw} to i32",
-                f"  {name}.high = shl i32 {name}.wide, 16",
-                f"  {name} = bitcast i32 {name}.high to float",
-            ]
-        case "i8" | "u8":
-            return [f"  {name} = {'sext' if dtype == 'i8' else 'zext'} i8 {raw} to i32"]
-    return [f"  {name} = bitcast {_IR_TYPES[dtype]} {raw} to {_IR_TYPES[dtype]}"]
-
-
-def _narrowed(dtype: str, name: str, value: str) -> list[str]:
-    if dtype == "f16":
-        return [f"  {name} = call i16 @oxide.f16.narrow(float {value})"]
-    return [f"  {name} = bitcast {_IR_TYPES[dtype]} {value} to {_IR_TYPES[dtype]}"]
-
-
-def _added(kind: str, name: str, total: str, a: str, b: str) -> list[str]:
-    match kind:
-        case "double":
-            return [f"  {name} = call double @llvm.fma.f64(double {a}, double {b}, double {total})"]
-        case "float":  # the product is exact
-            return [f"  {name}.by = fmul float {a}, {b}", f"  {name} = fadd float {total}, {name}.by"]
-    return [f"  {name}.by = mul i32 {a}, {b}", f"  {name} = add i32 {total}, {name}.by"]
 
 
 # Moves of blocks, and copies
@@ -284,5 +237,5 @@ define void @<symbol>(ptr %context, ptr %target, ptr %source, i32 %taken, i32 %s
 def conversions(symbols: Collection[str]) -> set[str]:
     """Returns the conversions of numbers that the products among ``symbols`` call."""
     types = {part for symbol in symbols if symbol.startswith(f"{_PREFIX}mma.") for part in symbol.split(".")}
-    types |= {kind for symbol in symbols if (kind := warpgroups.operand_type(symbol))}
+    types |= warpgroups.operand_types(symbols)
     return {f"oxide.{each}.{way}" for each in types & {"f16", *F8} for way in ("widen", "narrow")}

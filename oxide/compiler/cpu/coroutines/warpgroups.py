@@ -11,6 +11,9 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from oxide.compiler.ir.files import ir_file
+from oxide.compiler.source.fragments import BITS, DEPTHS, PRODUCTS
+
+from .elements import SUMS, added, element, low_bits
 
 _BARRIER = "oxide.tensor.barrier."
 _COPY = "oxide.tensor.load_tile."
@@ -35,8 +38,8 @@ def definitions(symbols: Collection[str]) -> list[str]:
     """Returns the primitives among ``symbols``, not yet rendered."""
     texts = [ir_file(__file__, "barriers.ll")] if polls(symbols) else []
     products = [symbol for symbol in sorted(symbols) if symbol.startswith(_WGMMA)]
-    texts += [_SWIZZLED] if products else []
     texts += map(_product, products)
+    texts += [_ROUND] if rounds(symbols) else []
     for symbol in sorted(symbols):
         if symbol.startswith(_COPY):
             texts.append(_copy(symbol))
@@ -45,44 +48,68 @@ def definitions(symbols: Collection[str]) -> list[str]:
     return texts
 
 
-def operand_type(symbol: str) -> str | None:
-    """Returns the type that a product multiplies, or None if the primitive is no product."""
-    return symbol.removeprefix(_WGMMA).split(".")[1] if symbol.startswith(_WGMMA) else None
+def operand_types(symbols: Collection[str]) -> set[str]:
+    """Returns the types that products multiply."""
+    products = (symbol.removeprefix(_WGMMA) for symbol in symbols if symbol.startswith(_WGMMA))
+    return {kind for name in products for kind in name.split(".")[1:3]}
+
+
+def rounds(symbols: Collection[str]) -> bool:
+    """Returns whether a copy rounds elements to tf32."""
+    return any(symbol.startswith(f"{_COPY}tf32.") for symbol in symbols)
 
 
 def _copy(symbol: str) -> str:
-    _, rows, _ = symbol.removeprefix(_COPY).split(".")
+    dtype, height, width = symbol.removeprefix(_COPY).split(".")
+    size, number = ROW_BYTES // int(width), int(height) * int(width)
+    rounded = f"  call void @oxide.tensor.round(ptr %tile, i64 {number})\n" if dtype == "tf32" else ""
     return f"""
 define void @{symbol}(ptr %context, ptr %tile, ptr %data, i64 %rows, i64 %columns, i64 %row, i64 %column, ptr %barrier,
     i32 %site) alwaysinline {{
-  call void @oxide.tensor.copy_tile(ptr %tile, ptr %data, i64 %rows, i64 %columns, i64 %row, i64 %column, i64 {rows})
-  call void @oxide.tensor.barrier.add(ptr %barrier, i32 0, i32 -{int(rows) * ROW_BYTES})
+  call void @oxide.tensor.copy_tile(ptr %tile, ptr %data, i64 %rows, i64 %columns, i64 %row, i64 %column, i64 {height},
+    i64 {size})
+{rounded}  call void @oxide.tensor.barrier.add(ptr %barrier, i32 0, i32 -{int(height) * ROW_BYTES})
   ret void
 }}
 """
 
 
-_SWIZZLED = """
-; Returns the number of an element among the 16-bit elements of a tile.
-define internal i32 @oxide.tensor.swizzled(i32 %row, i32 %column) alwaysinline {
-  %first = shl i32 %row, 6
-  %low = and i32 %row, 7
-  %exchanged = shl i32 %low, 3
-  %place = xor i32 %column, %exchanged
-  %number = or i32 %first, %place
-  ret i32 %number
+_ROUND = """
+; Rounds floats to tf32, to nearest with ties to even, as the copy engine does. Infinities and NaNs stay.
+define internal void @oxide.tensor.round(ptr %elements, i64 %count) noinline {
+entry:
+  br label %next
+next:
+  %number = phi i64 [ 0, %entry ], [ %number.next, %next ]
+  %at = getelementptr i32, ptr %elements, i64 %number
+  %bits = load i32, ptr %at
+  %last = lshr i32 %bits, 13
+  %odd = and i32 %last, 1
+  %half = add i32 %odd, 4095
+  %more = add i32 %bits, %half
+  %near = and i32 %more, -8192
+  %size = and i32 %bits, 2147483647
+  %finite = icmp ult i32 %size, 2139095040
+  %rounded = select i1 %finite, i32 %near, i32 %bits
+  store i32 %rounded, ptr %at
+  %number.next = add i64 %number, 1
+  %again = icmp ult i64 %number.next, %count
+  br i1 %again, label %next, label %done
+done:
+  ret void
 }
 """
 
 
 def _product(symbol: str) -> str:
     """Defines a product: a loop over the accumulator's tiles of 8 columns, and in it one over the products to add."""
-    n, dtype, a_order, b_order, steps, b_panel, how = symbol.removeprefix(_WGMMA).split(".")
-    depth = 16 * int(steps)
+    n, a_type, b_type, a_order, b_order, steps, b_panel, how = symbol.removeprefix(_WGMMA).split(".")
+    depth, total = DEPTHS[a_type] * int(steps), next(iter(PRODUCTS[a_type, b_type]))
+    kind = SUMS[total]
     lines = [
         f"define internal void @{symbol}.thread(ptr %block, i32 %thread, ptr %c, ptr %a, ptr %b) noinline {{",
         "entry:",
-        f"  %left = alloca [{2 * depth} x float]",
+        f"  %left = alloca [{2 * depth} x {kind}]",
         "  %warp = lshr i32 %thread, 5",
         "  %quarter = and i32 %warp, 3",
         "  %top = shl i32 %quarter, 4",
@@ -96,21 +123,20 @@ def _product(symbol: str) -> str:
         "  br label %widen",
         "widen:",
         "  %w = phi i32 [ 0, %entry ], [ %w.next, %widen ]",
-        *(_HOLDER if a_order == "r" else []),
+        *(_holder(a_type) if a_order == "r" else []),
     ]
     for i in range(2):
         if a_order == "r":
             lines += [
-                f"  %a.{i}.number = add i32 %held, {2 * i}",
-                f"  %a.{i}.at = getelementptr i16, ptr %a.of, i32 %a.{i}.number",
-                *_widened(dtype, f"%a.{i}"),
+                f"  %a.{i}.number = add i32 %held, {32 // BITS[a_type] * i}",
+                *element(a_type, f"%a.{i}", "%a.of", f"%a.{i}.number"),
             ]
         else:
-            lines += _element(dtype, a_order, f"%a.{i}", "%a", f"%row.{i}", "%w")
+            lines += _of_tile(a_type, a_order, f"%a.{i}", "%a", f"%row.{i}", "%w")
         lines += [
             f"  %left.number.{i} = add i32 %w, {i * depth}",
-            f"  %left.to.{i} = getelementptr float, ptr %left, i32 %left.number.{i}",
-            f"  store float %a.{i}, ptr %left.to.{i}",
+            f"  %left.to.{i} = getelementptr {kind}, ptr %left, i32 %left.number.{i}",
+            f"  store {kind} %a.{i}, ptr %left.to.{i}",
         ]
     lines += [
         "  %w.next = add i32 %w, 1",
@@ -126,8 +152,8 @@ def _product(symbol: str) -> str:
     for i in range(4):
         lines += [
             f"  %c.number.{i} = add i32 %elements, {i}",
-            f"  %c.at.{i} = getelementptr float, ptr %c, i32 %c.number.{i}",
-            f"  %c.{i} = load float, ptr %c.at.{i}",
+            f"  %c.at.{i} = getelementptr {kind}, ptr %c, i32 %c.number.{i}",
+            f"  %c.{i} = load {kind}, ptr %c.at.{i}",
         ]
     if b_order == "mn":  # the panel of 64 columns that these are in
         lines += [
@@ -139,33 +165,31 @@ def _product(symbol: str) -> str:
     else:
         lines += ["  %b.panel = getelementptr i8, ptr %b, i32 0"]
         lines += [f"  %b.column.{i} = add i32 %column.{i}, 0" for i in range(2)]
+    zero = "0" if kind == "i32" else "0.0"
     lines += [
         "  br label %next",
         "next:",
         "  %k = phi i32 [ 0, %columns ], [ %k.next, %next ]",
         *(
-            f"  %sum.{i} = phi float [ {f'%c.{i}' if how == 'add' else '0.0'}, %columns ], [ %sum.{i}.next, %next ]"
+            f"  %sum.{i} = phi {kind} [ {f'%c.{i}' if how == 'add' else zero}, %columns ], [ %sum.{i}.next, %next ]"
             for i in range(4)
         ),
     ]
     for i in range(2):
         lines += [
-            *_element(dtype, b_order, f"%b.{i}", "%b.panel", f"%b.column.{i}", "%k"),
+            *_of_tile(b_type, b_order, f"%b.{i}", "%b.panel", f"%b.column.{i}", "%k"),
             f"  %x.number.{i} = add i32 %k, {i * depth}",
-            f"  %x.at.{i} = getelementptr float, ptr %left, i32 %x.number.{i}",
-            f"  %x.{i} = load float, ptr %x.at.{i}",
+            f"  %x.at.{i} = getelementptr {kind}, ptr %left, i32 %x.number.{i}",
+            f"  %x.{i} = load {kind}, ptr %x.at.{i}",
         ]
-    for i in range(4):  # the product is exact
-        lines += [
-            f"  %by.{i} = fmul float %x.{i // 2}, %b.{i % 2}",
-            f"  %sum.{i}.next = fadd float %sum.{i}, %by.{i}",
-        ]
+    for i in range(4):
+        lines += added(kind, f"%sum.{i}.next", f"%sum.{i}", f"%x.{i // 2}", f"%b.{i % 2}")
     lines += [
         "  %k.next = add i32 %k, 1",
         f"  %k.more = icmp ult i32 %k.next, {depth}",
         "  br i1 %k.more, label %next, label %columns_done",
         "columns_done:",
-        *(f"  store float %sum.{i}.next, ptr %c.at.{i}" for i in range(4)),
+        *(f"  store {kind} %sum.{i}.next, ptr %c.at.{i}" for i in range(4)),
         "  %j.next = add i32 %j, 1",
         f"  %j.more = icmp ult i32 %j.next, {int(n) // 8}",
         "  br i1 %j.more, label %columns, label %done",
@@ -206,41 +230,36 @@ done:
 }
 """
 
-_HOLDER = """
-  %w.tile = lshr i32 %w, 4
-  %w.pair = lshr i32 %w, 1
-  %w.thread = and i32 %w.pair, 3
-  %holder = add i32 %first, %w.thread
-  %a.of = call ptr @oxide.tensor.published(ptr %block, i32 %holder)
-  %w.eighth = lshr i32 %w, 3
-  %w.upper = and i32 %w.eighth, 1
-  %w.within = and i32 %w, 1
-  %tile.first = shl i32 %w.tile, 3
-  %upper.first = shl i32 %w.upper, 2
-  %in_tile = add i32 %tile.first, %upper.first
-  %held = add i32 %in_tile, %w.within
-""".strip("\n").split("\n")
-"""Finds the lane that holds product ``%w`` of this thread's rows, and the number of its element: the first row's."""
 
-
-def _element(dtype: str, order: str, name: str, operand: str, across: str, product: str) -> list[str]:
-    """Loads an element of an operand: row or column ``across`` of the result, and one of the products to add."""
-    row, column = (across, product) if order == "k" else (product, across)
+def _holder(dtype: str) -> list[str]:
+    """Finds the lane that holds product ``%w`` of this thread's rows, and the number of its element: the first row's.
+    A word of the fragment has as many products as 32 bits hold, a tile eight words."""
+    word = 32 // BITS[dtype]
     return [
-        f"  {name}.number = call i32 @oxide.tensor.swizzled(i32 {row}, i32 {column})",
-        f"  {name}.at = getelementptr i16, ptr {operand}, i32 {name}.number",
-        *_widened(dtype, name),
+        f"  %w.tile = lshr i32 %w, {(8 * word).bit_length() - 1}",
+        f"  %w.word = lshr i32 %w, {word.bit_length() - 1}",
+        *low_bits("%w.thread", "%w.word", 3),
+        "  %holder = add i32 %first, %w.thread",
+        "  %a.of = call ptr @oxide.tensor.published(ptr %block, i32 %holder)",
+        "  %w.fourth = lshr i32 %w.word, 2",
+        *low_bits("%w.upper", "%w.fourth", 1),
+        *low_bits("%w.within", "%w", word - 1),
+        f"  %tile.first = mul i32 %w.tile, {4 * word}",
+        f"  %upper.first = mul i32 %w.upper, {2 * word}",
+        "  %in_tile = add i32 %tile.first, %upper.first",
+        "  %held = add i32 %in_tile, %w.within",
     ]
 
 
-def _widened(dtype: str, name: str) -> list[str]:
-    """Loads an element from ``<name>.at`` and widens it."""
-    load = f"  {name}.raw = load i16, ptr {name}.at"
-    if dtype == "f16":
-        return [load, f"  {name} = call float @oxide.f16.widen(i16 {name}.raw)"]
+def _of_tile(dtype: str, order: str, name: str, operand: str, across: str, product: str) -> list[str]:
+    """Loads an element of an operand: row or column ``across`` of the result, and one of the products to add."""
+    row, column = (across, product) if order == "k" else (product, across)
+    columns = ROW_BYTES * 8 // BITS[dtype]
     return [
-        load,
-        f"  {name}.wide = zext i16 {name}.raw to i32",
-        f"  {name}.high = shl i32 {name}.wide, 16",
-        f"  {name} = bitcast i32 {name}.high to float",
+        f"  {name}.row = mul i32 {row}, {columns}",
+        f"  {name}.low = and i32 {row}, 7",
+        f"  {name}.exchanged = mul i32 {name}.low, {columns // 8}",
+        f"  {name}.place = xor i32 {column}, {name}.exchanged",
+        f"  {name}.number = add i32 {name}.row, {name}.place",
+        *element(dtype, name, operand, f"{name}.number"),
     ]

@@ -2,11 +2,11 @@
 
 An operand is a descriptor of its place in shared memory: the address, the two strides between groups of 8 rows of 128
 bytes, in units of 16 bytes, and the 128-byte swizzle. For an operand whose neighbours are products of one element
-(order ``k``) one stride is that between its groups of 8 rows, and an instruction's 16 products are 32 bytes further.
+(order ``k``) one stride is that between its groups of 8 rows, and the next instruction's products are 32 bytes further.
 For an operand with rows of products (order ``mn``) the strides are those between groups of 8 products and between
 panels of 64 elements, and 16 products are 16 rows.
 
-A left operand in registers (order ``r``) is four words for each 16 products, in the order of ``mma``. They go through
+A left operand in registers (order ``r``) is four words for each instruction, in the order of ``mma``. They go through
 the fence as tied registers, so that nothing writes them between it and the products.
 
 The accumulators go through the instructions as tied registers, so that ptxas sees no other use of them before the wait.
@@ -15,6 +15,8 @@ The accumulators go through the instructions as tied registers, so that ptxas se
 from __future__ import annotations
 
 from collections.abc import Collection
+
+from oxide.compiler.source.fragments import BITS, DEPTHS, PRODUCTS
 
 _WGMMA = "oxide.tensor.wgmma."
 _WAIT = "oxide.tensor.wgmma_wait."
@@ -48,15 +50,22 @@ def definitions(symbols: Collection[str]) -> str:
     return "\n".join(texts)
 
 
-def _registers(count: int) -> tuple[str, list[str], list[str]]:
-    """Returns the structure of ``count`` accumulators, and the lines that load and store them."""
-    structure = "{ " + ", ".join(["float"] * count) + " }"
+_WORDS = {"f32": ("float", "=f"), "i32": ("i32", "=r")}
+"""The LLVM type and the constraint of an accumulator's register."""
+
+_NAMES = {"f32": "tf32", "i8": "s8", "f8e4m3": "e4m3", "f8e5m2": "e5m2"}
+"""PTX's names of operands, where they differ."""
+
+
+def _registers(count: int, kind: str) -> tuple[str, list[str], list[str]]:
+    """Returns the structure of ``count`` accumulators of an LLVM type, and the lines that load and store them."""
+    structure = "{ " + ", ".join([kind] * count) + " }"
     loads, stores = [], []
     for i in range(count):
-        loads.append(f"  %at.{i} = getelementptr float, ptr %c, i64 {i}")
-        loads.append(f"  %c.{i} = load float, ptr %at.{i}")
+        loads.append(f"  %at.{i} = getelementptr {kind}, ptr %c, i64 {i}")
+        loads.append(f"  %c.{i} = load {kind}, ptr %at.{i}")
         stores.append(f"  %d.{i} = extractvalue {structure} %d, {i}")
-        stores.append(f"  store float %d.{i}, ptr %at.{i}")
+        stores.append(f"  store {kind} %d.{i}, ptr %at.{i}")
     return structure, loads, stores
 
 
@@ -74,20 +83,25 @@ def _descriptor(name: str, order: str, panel_bytes: int) -> list[str]:
 
 
 def _product(symbol: str) -> str:
-    n, dtype, a_order, b_order, steps, b_panel, how = symbol.removeprefix(_WGMMA).split(".")
+    n, a_type, b_type, a_order, b_order, steps, b_panel, how = symbol.removeprefix(_WGMMA).split(".")
     count, in_registers = int(n) // 2, a_order == "r"
-    structure, loads, stores = _registers(count)
+    total = next(iter(PRODUCTS[a_type, b_type]))
+    kind, constraint = _WORDS[total]
+    structure, loads, stores = _registers(count, kind)
     words = 4 * int(steps) if in_registers else 0
     a_count = 4 if in_registers else 1
     registers = ", ".join(f"${i}" for i in range(count))
     places = [f"${count + i}" for i in range(a_count + 1)]
     a_place = f"{{{', '.join(places[:-1])}}}" if in_registers else places[0]
     orders = [b_order] if in_registers else [a_order, b_order]
-    flags = ", ".join(["1", "1", *("1" if order == "mn" else "0" for order in orders)])
-    text = f"wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{dtype}.{dtype} "
-    text += f"{{{registers}}}, {a_place}, {places[-1]}, <adds>, {flags};"
+    # Factors of 1 for the operands of floats, and the orders where there are two.
+    flags = ["1", "1"] if total == "f32" else []
+    flags += ["1" if order == "mn" else "0" for order in orders] if BITS[a_type] == 16 else []
+    text = f"wgmma.mma_async.sync.aligned.m64n{n}k{DEPTHS[a_type]}.{total.replace('i', 's')}."
+    text += f"{_NAMES.get(a_type, a_type)}.{_NAMES.get(b_type, b_type)} "
+    text += f"{{{registers}}}, {', '.join([a_place, places[-1], '<adds>', *flags])};"
     a_constraints = ["r"] * 4 if in_registers else ["l"]
-    constraints = ",".join(["=f"] * count + [*a_constraints, "l"] + [str(i) for i in range(count)])
+    constraints = ",".join([constraint] * count + [*a_constraints, "l"] + [str(i) for i in range(count)])
     lines = [
         f"define void @{symbol}(ptr %context, ptr %c, ptr %a, ptr %b, i32 %site) alwaysinline convergent {{",
         *(loads if how == "add" else [line for line in loads if "getelementptr" in line]),
@@ -95,8 +109,8 @@ def _product(symbol: str) -> str:
         *_descriptor("b", b_order, int(b_panel)),
         *_fence(words),
     ]
-    values = [f"float %c.{i}" if how == "add" else "float undef" for i in range(count)]
-    # 16 products are 32 bytes of a row, or 16 rows of 128 bytes.
+    values = [f"{kind} %c.{i}" if how == "add" else f"{kind} undef" for i in range(count)]
+    # A step is 32 bytes of a row, or 16 rows of 128 bytes.
     a_step, b_step = (2 if order == "k" else 16 * 128 >> 4 for order in (a_order, b_order))
     for step in range(int(steps)):
         last = step == int(steps) - 1
@@ -110,7 +124,7 @@ def _product(symbol: str) -> str:
         lines.append(f'  {result} = call {structure} asm sideeffect "{adds}", "{constraints}"({given}) convergent')
         if not last:
             lines += [f"  %step.{step}.{i} = extractvalue {structure} {result}, {i}" for i in range(count)]
-            values = [f"float %step.{step}.{i}" for i in range(count)]
+            values = [f"{kind} %step.{step}.{i}" for i in range(count)]
     lines.append('  call void asm sideeffect "wgmma.commit_group.sync.aligned;", "~{memory}"() convergent')
     return "\n".join([*lines, *stores, "  ret void", "}"])
 
@@ -133,10 +147,11 @@ def _fence(words: int) -> list[str]:
 
 
 def _wait(symbol: str) -> str:
-    count, pending = (int(part) for part in symbol.removeprefix(_WAIT).split("."))
-    structure, loads, stores = _registers(count)
-    constraints = ",".join(["=f"] * count + [str(i) for i in range(count)]) + ",~{memory}"
-    given = ", ".join(f"float %c.{i}" for i in range(count))
+    length, total, pending = symbol.removeprefix(_WAIT).split(".")
+    count, (kind, constraint) = int(length), _WORDS[total]
+    structure, loads, stores = _registers(count, kind)
+    constraints = ",".join([constraint] * count + [str(i) for i in range(count)]) + ",~{memory}"
+    given = ", ".join(f"{kind} %c.{i}" for i in range(count))
     return "\n".join(
         [
             f"define void @{symbol}(ptr %context, ptr %c, i32 %site) alwaysinline convergent {{",

@@ -2,7 +2,8 @@
 
 A tile is rows of 128 bytes in the 128-byte swizzle; ``swizzled`` is the one definition of that order. A call
 ``void oxide.tensor.load_tile.<type>.<rows>.<columns>(ptr tile, ptr data, i64 rows, i64 columns, i64 row, i64 column,
-ptr barrier, i32 site)`` begins a copy. The GPU's back end gives it the tensor map of the parameter that ``data`` is.
+ptr barrier, i32 site)`` begins a copy. The type ``tf32`` stands for f32 that the copy rounds. The GPU's back end gives
+the call the tensor map of the parameter that ``data`` is.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from numba.cuda import cgutils, types
 from numba.cuda.extending import core_models, register_model
 from numba.cuda.typing.templates import AbstractTemplate, signature
 
+from oxide.compiler.source.fragments import BITS, DEPTHS
 from oxide.language.tensor.tiles import SharedTiles, load_tile
 
 from ..primitives import call_primitive, site
@@ -22,7 +24,7 @@ from ..registry import bound, lowering_registry, note, note_first, parameters, p
 from ..shaped import ShapedSliceType
 from ..shared import static_memory
 from ..slices import axes_in_bounds, axis_sites, element_index, in_bounds, load_inside
-from ..types import HalfType, display
+from ..types import display
 from ..vectors import aligned
 from .barriers import BarrierType, barrier_at
 
@@ -31,12 +33,12 @@ _WORD = ir.IntType(64)
 _VOID = ir.VoidType()
 
 ROW_BYTES = 128
+_ELEMENTS = tuple(name for name in DEPTHS if BITS[name] <= 32)
 _ALIGNMENT = 1024
 """The period of the 128-byte swizzle: eight rows. The hardware derives a row's number from its address."""
 _MOST_ROWS = 256
-_COPY_ALIGNMENT = 16
-"""The bytes of which a copied tile's first column is a multiple."""
-_UNEVEN = "the first column of the tile is no multiple of 8 elements, 16 bytes"
+_PART_BYTES = 16
+"""The bytes that stay together in the swizzle, and of which a copied tile's first column is a multiple."""
 
 
 class TilesType(types.Type):  # type: ignore[misc]
@@ -47,6 +49,7 @@ class TilesType(types.Type):  # type: ignore[misc]
         self.rows = rows
         self.columns = columns
         self.dtype = dtype
+        self.bytes = BITS[display(dtype)] // 8
         super().__init__(f"SharedTiles({count}, ({rows}, {columns}), {display(dtype)})")
 
     @property
@@ -77,17 +80,17 @@ class MakeTiles(AbstractTemplate):  # type: ignore[misc]
             note_first("tensor.SharedTiles: the count and the two sides of the shape are constants")
             return None
         element = dtype.dtype if isinstance(dtype, types.NumberClass) else None
-        if not isinstance(element, HalfType) or element.bitwidth != 16:
-            note_first(f"tensor.SharedTiles has elements of f16 or bf16, not {display(element or dtype)}")
+        name = display(element or dtype)
+        if name not in _ELEMENTS:
+            note_first(f"tensor.SharedTiles has elements of {', '.join(_ELEMENTS)}, not {name}")
             return None
         number, rows, columns = (each.literal_value for each in (count, *sides))
         if number < 1 or not 8 <= rows <= _MOST_ROWS or rows % 8:
             note_first(f"tensor.SharedTiles has at least one tile, of 8 to {_MOST_ROWS} rows, a multiple of 8")
             return None
-        if columns * 16 != ROW_BYTES * 8:
-            note_first(
-                f"a row of tensor.SharedTiles has {ROW_BYTES} bytes, 64 elements of {display(element)}, not {columns}"
-            )
+        needed = ROW_BYTES * 8 // BITS[name]
+        if columns != needed:
+            note_first(f"a row of tensor.SharedTiles has {ROW_BYTES} bytes, {needed} elements of {name}, not {columns}")
             return None
         found = signature(TilesType(number, rows, columns, element), count, shape, dtype)
         return found.replace(pysig=parameters(*names))
@@ -124,22 +127,24 @@ def _lower_getitem(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     number, row, column = parts
     first = builder.mul(builder.add(builder.mul(number, lengths[1]), row), lengths[2])
     elements = builder.bitcast(args[0], context.get_data_type(kind.dtype).as_pointer())
-    offset = builder.add(first, swizzled(builder, row, column))
+    offset = builder.add(first, swizzled(builder, row, column, kind.bytes))
     return load_inside(context, builder, kind.dtype, elements, offset, inside)
 
 
-def swizzled(builder: Any, row: Any, column: Any) -> Any:
-    """Returns the place in its row of a 16-bit element of a column."""
-    return builder.xor(column, builder.shl(builder.and_(row, _WORD(7)), _WORD(3)))
+def swizzled(builder: Any, row: Any, column: Any, size: int) -> Any:
+    """Returns the place in its row of a column's element, which has ``size`` bytes."""
+    return builder.xor(column, builder.mul(builder.and_(row, _WORD(7)), _WORD(_PART_BYTES // size)))
 
 
 @typing_registry.register_global(load_tile)
 class LoadTile(AbstractTemplate):  # type: ignore[misc]
+    prefer_literal = True
+
     def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
         names = ("tiles", "number", "source", "index", "barrier", "at")
-        given = bound(names, args, kws)
+        given = bound((*names, "tf32"), args, kws, optional=1)
         if given is None:
-            note(f"tensor.load_tile takes ({', '.join(names)})")
+            note_first(f"tensor.load_tile takes ({', '.join(names)}, tf32), the last optional")
             return None
         tiles, source, index, barrier = (given[name] for name in ("tiles", "source", "index", "barrier"))
         if not isinstance(tiles, TilesType) or not isinstance(barrier, BarrierType):
@@ -159,13 +164,20 @@ class LoadTile(AbstractTemplate):  # type: ignore[misc]
         if len(parts) != 2 or not all(isinstance(types.unliteral(each), types.Integer) for each in numbers):
             note("tensor.load_tile: the index is a row and a column, and the numbers are integers")
             return None
+        rounds = given.get("tf32", types.literal(False))
+        if isinstance(rounds, types.Omitted):
+            rounds = types.literal(rounds.value)
+        if not isinstance(rounds, types.BooleanLiteral) or (rounds.literal_value and display(tiles.dtype) != "f32"):
+            note_first("tensor.load_tile: tf32 is a constant, and True only for tiles of f32")
+            return None
         kinds = [tiles, given["number"], source, index, barrier, given["at"]]
-        return signature(types.none, *map(types.unliteral, kinds)).replace(pysig=parameters(*names))
+        found = signature(types.none, *map(types.unliteral, kinds), rounds)
+        return found.replace(pysig=parameters(*names, tf32=False))
 
 
-@lowering_registry.lower(load_tile, TilesType, types.Any, types.Any, types.Any, BarrierType, types.Any)
+@lowering_registry.lower(load_tile, TilesType, types.Any, types.Any, types.Any, BarrierType, types.Any, types.Any)
 def _lower_load_tile(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    tiles, number_type, source, index_types, barrier, at_type = sig.args
+    tiles, number_type, source, index_types, barrier, at_type, rounds = sig.args
     inside, address = tile_at(builder, tiles, args[0], number_type, args[1])
     counted, waiting = barrier_at(builder, barrier, args[4], at_type, args[5])
     matrix = proxy(context, builder, source, args[2])
@@ -175,12 +187,16 @@ def _lower_load_tile(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     ]
     data = builder.bitcast(matrix.data, _BYTE_POINTER)
     lengths = [builder.extract_value(matrix.shape, axis) for axis in (0, 1)]
-    symbol = f"oxide.tensor.load_tile.{display(tiles.dtype)}.{tiles.rows}.{tiles.columns}"
+    dtype = "tf32" if rounds.literal_value else display(tiles.dtype)
+    symbol = f"oxide.tensor.load_tile.{dtype}.{tiles.rows}.{tiles.columns}"
     where = site(builder, "tensor.load_tile()")
     row, column = place
     # The engine ends a GPU's context at any other column. The copy itself is made, as threads may wait for its bytes.
-    good = aligned(builder, builder.mul(column, _WORD(2)), _COPY_ALIGNMENT, "tensor.load_tile()", _UNEVEN)
-    even = builder.select(good, column, builder.and_(column, _WORD(-_COPY_ALIGNMENT // 2)))
+    part = _PART_BYTES // tiles.bytes
+    problem = f"the first column of the tile is no multiple of {part} elements, {_PART_BYTES} bytes"
+    offset = builder.mul(column, _WORD(tiles.bytes))
+    good = aligned(builder, offset, _PART_BYTES, "tensor.load_tile()", problem)
+    even = builder.select(good, column, builder.and_(column, _WORD(-part)))
     with builder.if_then(builder.and_(inside, counted), likely=True):
         call_primitive(builder, _VOID, symbol, (address, data, *lengths, row, even, waiting), where)
     return context.get_dummy_value()

@@ -1,10 +1,10 @@
 """``tensor.wgmma`` and the functions around it.
 
-- ``void oxide.tensor.wgmma.<n>.<type>.<a's order>.<b's order>.<steps>.<b's panel bytes>.<add|set>(ptr accumulators,
-  ptr a, ptr b, i32 site)``:
+- ``void oxide.tensor.wgmma.<n>.<a's type>.<b's type>.<a's order>.<b's order>.<steps>.<b's panel bytes>.<add|set>(
+  ptr accumulators, ptr a, ptr b, i32 site)``:
   an order is ``k`` where neighbours in memory are products of one element, or ``mn``. The order of an ``a`` in
-  registers is ``r``, and ``a`` the address of the thread's elements. Each step adds 16 products.
-- ``void oxide.tensor.wgmma_wait.<count of accumulators>.<pending>(ptr accumulators, i32 site)``
+  registers is ``r``, and ``a`` the address of the thread's elements. Each step adds the products of 32 bytes.
+- ``void oxide.tensor.wgmma_wait.<count of accumulators>.<type>.<pending>(ptr accumulators, i32 site)``
 - ``void oxide.tensor.registers.<inc|dec>.<count>(i32 site)``
 """
 
@@ -16,7 +16,7 @@ from llvmlite import ir
 from numba.cuda import types
 from numba.cuda.typing.templates import AbstractTemplate, signature
 
-from oxide.compiler.source.fragments import Layout
+from oxide.compiler.source.fragments import BITS, DEPTHS, PRODUCTS, Layout
 from oxide.language.tensor.wgmma import decrease_registers, increase_registers, wait_wgmma, wgmma
 
 from ..primitives import call_primitive, site
@@ -33,25 +33,41 @@ _VOID = ir.VoidType()
 
 _GROUP_ROWS = 64
 """The rows of a warpgroup's product."""
-_DEPTH = 16
-"""An instruction adds this many products to each element of the accumulator."""
 _MOST_COLUMNS = 256
 _PANEL = 64
 """The columns of a tile that holds an operand as rows of products."""
 
 
-def _accumulator(name: str, kind: Any) -> int | None:
-    """Returns the number of columns of an accumulator that a warpgroup's products may be added to, or None with a
-    note."""
+def _accumulator(name: str, kind: Any) -> Layout | None:
+    """Returns the layout of an accumulator that a warpgroup's products may be added to, or None with a note."""
     if isinstance(kind, FragmentType) and kind.layout.kind == "Accumulator":
-        layout = kind.layout
-        if layout.rows == 16 and layout.dtype == "f32" and layout.columns <= _MOST_COLUMNS:
-            return int(layout.columns)
+        layout: Layout = kind.layout
+        if layout.rows == 16 and layout.dtype in ("f32", "i32") and layout.columns <= _MOST_COLUMNS:
+            return layout
     note_first(
-        f"tensor.{name} takes an Accumulator((16, n), f32), the rows of one of the four warps, with n a multiple of 8 "
-        f"up to {_MOST_COLUMNS}; it got {display(kind)}"
+        f"tensor.{name} takes an Accumulator((16, n), f32), or i32, the rows of one of the four warps, with n a "
+        f"multiple of 8 up to {_MOST_COLUMNS}; it got {display(kind)}"
     )
     return None
+
+
+def _is_product(total: Layout, a: Any, b: Any) -> bool:
+    """Returns whether there is an instruction for these types of elements. Notes why if not."""
+    a_type, b_type = display(a.dtype), display(b.dtype)
+    sums = [each for each in PRODUCTS.get((a_type, b_type), ()) if each in ("f32", "i32")]
+    if not sums:
+        note_first(
+            "tensor.wgmma multiplies elements of one type, or of two of 8 bits of one kind; they are of "
+            f"{a_type} and {b_type}"
+        )
+        return False
+    if total.dtype not in sums:
+        note_first(f"tensor.wgmma adds products of {a_type} to an Accumulator of {sums[0]}; it is of {total.dtype}")
+        return False
+    if total.dtype == "i32" and total.columns > 24 and total.columns % 16:
+        note_first(f"tensor.wgmma adds integers to 8 or 24 columns or a multiple of 16, not to {total.columns}")
+        return False
+    return True
 
 
 _NAMES = ("accumulator", "a", "a_index", "b", "b_number")
@@ -68,16 +84,18 @@ class Wgmma(AbstractTemplate):  # type: ignore[misc]
         if given is None:
             note_first(f"tensor.wgmma takes ({', '.join((*_NAMES, *_FLAGS))}), the last three optional")
             return None
-        columns = _accumulator("wgmma", given["accumulator"])
+        total = _accumulator("wgmma", given["accumulator"])
         a, b = given["a"], given["b"]
-        if columns is None:
+        if total is None:
             return None
         in_registers = isinstance(a, FragmentType) and a.layout.kind == "FragmentA"
-        if not ((isinstance(a, TilesType) or in_registers) and isinstance(b, TilesType) and a.dtype == b.dtype):
+        if not ((isinstance(a, TilesType) or in_registers) and isinstance(b, TilesType)):
             note_first(
-                "tensor.wgmma multiplies tensor.SharedTiles, or a FragmentA, by SharedTiles of the same type, not "
+                "tensor.wgmma multiplies tensor.SharedTiles, or a FragmentA, by SharedTiles, not "
                 f"{display(a)} and {display(b)}"
             )
+            return None
+        if not _is_product(total, a, b):
             return None
         flags = []
         for name, usual in _FLAGS.items():
@@ -86,6 +104,10 @@ class Wgmma(AbstractTemplate):  # type: ignore[misc]
                 note_first(f"tensor.wgmma: {name} is a constant, True or False")
                 return None
             flags.append(bool(flag.literal_value) if isinstance(flag, types.BooleanLiteral) else usual)
+        for name, operand, flag in zip(_FLAGS, (a, b), flags, strict=False):
+            if flag and BITS[display(operand.dtype)] != 16:
+                note_first(f"tensor.wgmma: {name} is for f16 and bf16; {operand.name} is read as it is")
+                return None
         index = given["a_index"]
         parts = list(index) if isinstance(index, types.BaseTuple) else []
         integers = (*parts, given["b_number"])
@@ -98,7 +120,7 @@ class Wgmma(AbstractTemplate):  # type: ignore[misc]
             return None
         if not (_fits_registers(a.layout, b, *flags[:2]) if in_registers else _fits(a, b, *flags[:2])):
             return None
-        if not _has_columns(b, columns, flags[1]):
+        if not _has_columns(b, total.columns, flags[1]):
             return None
         kinds = [given["accumulator"], a, types.unliteral(index), b, types.unliteral(given["b_number"])]
         kinds += [types.literal(flag) for flag in flags]
@@ -108,11 +130,11 @@ class Wgmma(AbstractTemplate):  # type: ignore[misc]
 def _fits(a: Any, b: Any, a_transposed: bool, b_transposed: bool) -> bool:
     """Returns whether tiles of ``a`` and ``b`` have as many products to add, and ``a`` enough rows. Notes why if
     not."""
-    depth, found = a.rows if a_transposed else a.columns, _depth(b, b_transposed)
-    if found != depth or depth % _DEPTH:
+    depth, found, step = a.rows if a_transposed else a.columns, _depth(b, b_transposed), _step(b)
+    if found != depth or depth % step:
         note_first(
             f"tensor.wgmma adds {depth} products of {a.name}, and {b.name} has {found}; they are the same multiple of "
-            f"{_DEPTH}"
+            f"{step}"
         )
         return False
     if not a_transposed and a.rows < _GROUP_ROWS:
@@ -127,7 +149,7 @@ def _fits_registers(a: Layout, b: Any, a_transposed: bool, b_transposed: bool) -
     if a_transposed:
         note_first(f"tensor.wgmma: {name} is in registers, which have one order; a_transposed is for SharedTiles")
         return False
-    if a.rows != 16 or a.columns != found or found % _DEPTH:
+    if a.rows != 16 or a.columns != found or found % _step(b):
         note_first(
             f"tensor.wgmma multiplies a FragmentA of 16 rows, those of one of the four warps, and {found} columns by "
             f"{b.name}, not {name}"
@@ -139,6 +161,11 @@ def _fits_registers(a: Layout, b: Any, a_transposed: bool, b_transposed: bool) -
 def _depth(b: Any, transposed: bool) -> int:
     """Returns the products that a tile of ``b`` has for an element."""
     return int(b.rows if transposed else b.columns)
+
+
+def _step(b: Any) -> int:
+    """Returns the products that one instruction adds to each element of the accumulator."""
+    return DEPTHS[display(b.dtype)]
 
 
 def _has_columns(b: Any, columns: int, transposed: bool) -> bool:
@@ -183,13 +210,13 @@ def _multiply(
     context: Any, builder: Any, sig: Any, args: Any, a_order: str, a_address: Any, conditions: tuple[Any, ...]
 ) -> Any:
     """Calls the product's primitive if all conditions hold and the tiles of ``b`` are there."""
-    accumulator, _, _, b, number_type, _, b_flag, add = sig.args
+    accumulator, a, _, b, number_type, _, b_flag, add = sig.args
     b_transposed, columns = bool(b_flag.literal_value), accumulator.layout.columns
     panels = -(-columns // _PANEL) if b_transposed else 1
     there, b_address = tile_at(builder, b, args[3], number_type, args[4], panels)
     orders = f"{a_order}.{'mn' if b_transposed else 'k'}"
-    steps = _depth(b, b_transposed) // _DEPTH
-    symbol = f"oxide.tensor.wgmma.{columns}.{display(b.dtype)}.{orders}.{steps}.{b.tile_bytes}."
+    steps = _depth(b, b_transposed) // _step(b)
+    symbol = f"oxide.tensor.wgmma.{columns}.{display(a.dtype)}.{display(b.dtype)}.{orders}.{steps}.{b.tile_bytes}."
     symbol += "add" if add.literal_value else "set"
     place = site(builder, "tensor.wgmma()")
     for condition in conditions:
@@ -223,7 +250,7 @@ class WaitWgmma(AbstractTemplate):  # type: ignore[misc]
 @lowering_registry.lower(wait_wgmma, FragmentType, types.Any)
 def _lower_wait(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     kind, pending = sig.args
-    symbol = f"oxide.tensor.wgmma_wait.{kind.layout.length}.{pending.literal_value}"
+    symbol = f"oxide.tensor.wgmma_wait.{kind.layout.length}.{kind.layout.dtype}.{pending.literal_value}"
     call_primitive(
         builder, _VOID, symbol, (builder.bitcast(args[0], _BYTE_POINTER),), site(builder, "tensor.wait_wgmma()")
     )
