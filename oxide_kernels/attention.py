@@ -141,14 +141,15 @@ def _launch_of(
     )
     rows = [box.reshape(box.size // width, width) for box in (q, k, v)]
     result = out.reshape(out.size // width, width)
-    if all(each is None for each in (mask, lengths, cu_seqlens)) and _has_wgmma(rows, result, keys):
+    if all(each is None for each in (mask, lengths, cu_seqlens)) and _has_wgmma(rows, result):
         multiprocessors = out.device.info.multiprocessors
         blocks = wgmma_attention.blocks_of(queries, heads * batch, bool(causal), multiprocessors)
         aligned = (keys - queries) % wgmma_attention.STEP == 0
         chosen = wgmma_attention.kernel_of(dtype, width, bool(causal), aligned or not causal)
         config = LaunchConfig(blocks, wgmma_attention.THREADS)
+        stacks = (box.reshape(batch * kv_heads, keys, width) for box in (k, v))
         whole: DeviceOperation[tuple[Any, ...]] = chosen[config](
-            *rows, batch, heads, kv_heads, queries, keys, factor, result
+            rows[0], *stacks, batch, heads, kv_heads, queries, keys, factor, result
         )
         return whole
     tiles = -(-queries // mma_attention.QUERIES)
@@ -172,13 +173,12 @@ def _launch_of(
     return launch
 
 
-def _has_wgmma(rows: list[DeviceBox], out: DeviceBox, keys: int) -> bool:
-    """Returns whether whole warpgroups may compute attention: on compute capability 9.0, for whole tiles of keys, with
-    rows that the copy engine can read."""
+def _has_wgmma(rows: list[DeviceBox], out: DeviceBox) -> bool:
+    """Returns whether whole warpgroups may compute attention: on compute capability 9.0, with rows that the copy engine
+    can read."""
     return (
         out.device.info.target.arch == "sm_90"
         and out.shape[1] in wgmma_attention.WIDTHS
-        and keys % wgmma_attention.STEP == 0
         and all(box.size > 0 and box.ptr % 16 == 0 for box in rows)
         and out.ptr % 4 == 0
     )

@@ -9,8 +9,8 @@ A warpgroup keeps its tensor cores at work during the softmax: it begins the sco
 of the present weights and values, and computes the next exponentials while that product is on its way. The weights are
 a left operand in registers. The scheme is that of FlashAttention 3 (Shah et al., 2024).
 
-A tile of values has ``STEP`` tokens of one head, so the number of keys is a multiple of ``STEP``: a weight of 0 would
-not keep another head's NaN out of the sums.
+A tile of keys or values ends with its head: the copy engine fills the rest of the tile with zeros, and the scores there
+are set to -inf. So no other head's NaN is in the sums.
 
 The indices follow from constants and from sizes that the host compares, so the kernels are unchecked. Measured on one
 H100, bf16, (2, 16, 8192, 128), TFLOPS: 608; with steps of 64 keys 502. Causal, with (4, 16, 2048, 128): 431; with one
@@ -29,6 +29,7 @@ from oxide import (
     Kernel,
     LocalArray,
     Slice2,
+    Slice3,
     device,
     f32,
     i32,
@@ -63,20 +64,20 @@ def blocks_of(queries: int, heads: int, causal: bool, multiprocessors: int) -> i
 
 @functools.cache
 def kernel_of(dtype: Any, width: int, causal: bool, aligned: bool) -> Kernel:
-    """Returns the kernel for a head size. ``q``, ``k``, ``v`` and ``out`` are matrices whose rows are the tokens of one
-    head after another. ``keys`` is a multiple of ``STEP``. With ``aligned``, ``keys - queries`` is a multiple too: then
-    only the last tile of keys that a causal block reads has keys that a query does not see."""
+    """Returns the kernel for a head size. ``q`` and ``out`` are matrices whose rows are the tokens of one head after
+    another; ``k`` and ``v`` have an axis for the heads. With ``aligned``, ``keys - queries`` is a multiple of ``STEP``:
+    then only the last tile of keys that a causal block reads has keys that a query does not see."""
     panels = width // _PANEL
     tile_bytes = STEP * width * 2
     scores, held = STEP // 2, width // 2
     all_hidden = causal and not aligned
 
     @device
-    def fetch(tiles: Any, source: Any, row: i64, full: Any, stage: i64) -> None:
+    def fetch(tiles: Any, source: Any, head: i64, row: i64, full: Any, stage: i64) -> None:
         """Begins the copies of one tile of keys or values."""
         full.expect(stage, tile_bytes)
         for panel in unroll(range(panels)):
-            tensor.load_tile(tiles, stage * panels + panel, source, (row, panel * _PANEL), full, stage)
+            tensor.load_tile(tiles, stage * panels + panel, source, (head, row, panel * _PANEL), full, stage)
 
     @device
     def score(s: Any, q_tiles: Any, k_tiles: Any, own: i64, stage: i64) -> None:
@@ -92,6 +93,15 @@ def kernel_of(dtype: Any, width: int, causal: bool, aligned: bool) -> Kernel:
             last = i32(max(row + shift - begin, -STEP))  # that the warp's first query sees
             for i in unroll(range(scores)):
                 if i32(s.column(i)) > last + i32(s.row(i)):
+                    s[i] = f32(-math.inf)
+
+    @device
+    def hide_end(s: Any, begin: i64, keys: i64) -> None:
+        """Sets the scores of a tile's keys that the head does not have to -inf."""
+        if begin + STEP > keys:
+            left = i32(keys - begin)
+            for i in unroll(range(scores)):
+                if i32(s.column(i)) >= left:
                     s[i] = f32(-math.inf)
 
     @device
@@ -122,8 +132,8 @@ def kernel_of(dtype: Any, width: int, causal: bool, aligned: bool) -> Kernel:
     @kernel(block=THREADS, unchecked=True)
     def attention(
         q: Slice2[dtype],
-        k: Slice2[dtype],
-        v: Slice2[dtype],
+        k: Slice3[dtype],
+        v: Slice3[dtype],
         batches: u32,
         heads: u32,
         kv_heads: u32,
@@ -150,7 +160,7 @@ def kernel_of(dtype: Any, width: int, causal: bool, aligned: bool) -> Kernel:
                 for number in range(thread.block_idx.x, numbers, blocks):
                     pair, first = tile_at(number, tiles, blocks)
                     if first < queries:
-                        key_base = i64(pair // heads * kv_heads + pair % heads // heads_of_one) * keys
+                        kv_head = i64(pair // heads * kv_heads + pair % heads // heads_of_one)
                         empty_q.wait(0, done - 1)
                         full_q.expect(0, QUERIES * width * 2)
                         for panel in unroll(range(panels)):
@@ -161,9 +171,9 @@ def kernel_of(dtype: Any, width: int, causal: bool, aligned: bool) -> Kernel:
                         for left in range(count - 1, -1, -1):  # from the last tile to the first
                             stage, turn = i64(used % u32(_STAGES)), i64(used // u32(_STAGES))
                             empty_k.wait(stage, turn - 1)
-                            fetch(k_tiles, k, key_base + left * STEP, full_k, stage)
+                            fetch(k_tiles, k, kv_head, left * STEP, full_k, stage)
                             empty_v.wait(stage, turn - 1)
-                            fetch(v_tiles, v, key_base + left * STEP, full_v, stage)
+                            fetch(v_tiles, v, kv_head, left * STEP, full_v, stage)
                             used += u32(1)
                         done += 1
         else:
@@ -192,6 +202,8 @@ def kernel_of(dtype: Any, width: int, causal: bool, aligned: bool) -> Kernel:
                             empty_k.arrive(before)
                         if causal:
                             hide(s, row, (count - 1) * STEP, shift)
+                        else:
+                            hide_end(s, (count - 1) * STEP, keys)
                         online_softmax.weigh(s, greatest, sums, kept, factor)
                         tensor.convert(p, s)
                         for left in range(count - 2, -1, -1):

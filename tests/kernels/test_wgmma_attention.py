@@ -17,13 +17,14 @@ pytestmark = pytest.mark.usefixtures("hopper")
 def attended(q: Any, k: Any, v: Any, is_causal: bool) -> Any:
     batch, heads, queries, width = q.shape
     kv_heads, keys = k.shape[1:3]
-    rows = [h2d(np.ascontiguousarray(each).reshape(-1, width)) for each in (q, k, v)]
+    rows = h2d(np.ascontiguousarray(q).reshape(-1, width))
+    stacks = [h2d(np.ascontiguousarray(each).reshape(-1, keys, width)) for each in (k, v)]
     out = h2d(np.full((batch * heads * queries, width), np.nan, np.float32).astype(q.dtype))
     config = LaunchConfig(blocks_of(queries, heads * batch, is_causal, 3), THREADS)
     kind = f16 if q.dtype == np.float16 else bf16
     aligned = not is_causal or (keys - queries) % STEP == 0
     launch = kernel_of(kind, width, is_causal, aligned)[config](
-        *rows, batch, heads, kv_heads, queries, keys, width**-0.5, out
+        rows, *stacks, batch, heads, kv_heads, queries, keys, width**-0.5, out
     )
     return launch.last().and_then(d2h).sync().reshape(q.shape)
 
@@ -33,19 +34,24 @@ def attended(q: Any, k: Any, v: Any, is_causal: bool) -> Any:
 @pytest.mark.parametrize(
     "shape",
     [
-        # batch, heads, heads of keys, queries, tiles of keys
+        # batch, heads, heads of keys, queries, keys
+        (1, 1, 1, 1, 128),
+        (1, 2, 1, 300, 384),
+        (2, 4, 2, 129, 256),
+        (1, 1, 1, 600, 512),
+        (1, 1, 1, 128, 384),
+        (1, 1, 1, 384, 256),
+        (1, 3, 3, 65, 640),
         (1, 1, 1, 1, 1),
-        (1, 2, 1, 300, 3),
-        (2, 4, 2, 129, 2),
-        (1, 1, 1, 600, 4),
-        (1, 1, 1, 128, 3),
-        (1, 1, 1, 384, 2),
-        (1, 3, 3, 65, 5),
+        (1, 2, 2, 17, 100),
+        (1, 4, 2, 200, 200),
+        (2, 2, 1, 130, 257),
+        (1, 1, 1, 300, 129),
     ],
 )
 def test_attention_by_warpgroups_beside_float64(shape: tuple[int, ...], width: int, is_causal: bool) -> None:
-    batch, heads, kv_heads, queries, tiles = shape
-    keys, dtype = tiles * STEP, bf16 if queries == 300 else f16
+    batch, heads, kv_heads, queries, keys = shape
+    dtype = bf16 if queries == 300 else f16
     q = random(batch, heads, queries, width, dtype=dtype)
     k, v = (random(batch, kv_heads, keys, width, dtype=dtype) for _ in range(2))
     seen = causal(queries, keys) if is_causal else True
@@ -59,6 +65,13 @@ def test_a_nan_stays_in_its_head_and_its_block() -> None:
     assert np.isnan(result[0, 1, 200:]).all()
     assert np.isfinite(result[0, [0, 2]]).all()
     assert np.isfinite(result[0, 1, :128]).all()  # they read the first tile of keys only, which has no NaN
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_a_nan_beyond_a_heads_last_key_is_another_heads(is_causal: bool) -> None:
+    q, k, v = (random(1, 2, 100, 64) for _ in range(3))
+    k[0, 1], v[0, 1] = np.nan, np.nan
+    assert np.isfinite(attended(q, k, v, is_causal)[0, 0]).all()
 
 
 def test_weights_of_one_and_zero_are_exact() -> None:

@@ -26,7 +26,7 @@ def copied_parameters(kernel: PortableKernel, module: Module, signature: tuple[C
     slices: dict[int, int] = {}
     count = 1  # the first argument is the context
     for number, parameter in enumerate(signature):
-        if isinstance(parameter, Parameter) and parameter.kind == "slice" and parameter.ndim == 2:
+        if isinstance(parameter, Parameter) and parameter.kind == "slice" and parameter.ndim > 1:
             slices[count] = number
         count += len(word_types((parameter,)))
     function = module.functions[kernel.symbol]
@@ -39,8 +39,8 @@ def copied_parameters(kernel: PortableKernel, module: Module, signature: tuple[C
             raise located_in(
                 where.file,
                 where.line,
-                f"kernel {kernel.name}: tensor.load_tile copies from a Slice2 that is a parameter of the kernel "
-                "itself; this one is chosen while the kernel runs",
+                f"kernel {kernel.name}: tensor.load_tile copies from a slice that is a parameter of the kernel itself; "
+                "this one is chosen while the kernel runs",
             )
         found.append((call, slices[place]))
     return found

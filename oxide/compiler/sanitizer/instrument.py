@@ -184,8 +184,8 @@ def _touches_of(instruction: Instruction) -> list[_Touch]:
                     found = [_Touch(2, size, size, ASYNCHRONOUS), _Touch(3, size, size, 0, counted=4)]
                 case "oxide", "tensor", "barrier", "arrive" | "expect":
                     found = [_Touch(2, 8, 8, WRITE | ATOMIC, _RELEASE)]
-                case "oxide", "tensor", "load_tile", _, rows, _:
-                    found = [_Touch(2, int(rows) * ROW_BYTES, 16, WRITE), _Touch(8, 8, 8, WRITE | ATOMIC, _RELEASE)]
+                case "oxide", "tensor", "load_tile", _, _, rows, _:
+                    found = [_Touch(2, int(rows) * ROW_BYTES, 16, WRITE), _Touch(10, 8, 8, WRITE | ATOMIC, _RELEASE)]
                 case "oxide", "tensor", "wgmma", n, _, _, a_order, b_order, steps, panel, _:
                     # Each thread counts as a reader of the warpgroup's rows: all read them together.
                     a_rows = 16 * int(steps) if a_order == "mn" else 64

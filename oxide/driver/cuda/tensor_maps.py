@@ -20,10 +20,10 @@ from cuda.bindings import driver
 from oxide.driver.cuda.errors import check
 from oxide.errors import LaunchError
 
-_LINE: Final = re.compile(r"^// oxide\.tensor_map (\d+) (\w+) (\d+) (\d+) (\S+)$", re.MULTILINE)
+_LINE: Final = re.compile(r"^// oxide\.tensor_map (\d+) (\d) (\w+) (\d+) (\d+) (\S+)$", re.MULTILINE)
 MAP_BYTES: Final = 128
 _ROW_ALIGNMENT: Final = 16
-_MOST_ROW_BYTES: Final = 1 << 40
+_MOST_STRIDE: Final = 1 << 40
 _MOST_LENGTH: Final = 1 << 32
 
 _TYPES: Final[dict[str, tuple[Any, int]]] = {
@@ -41,7 +41,7 @@ class TensorMaps:
 
     __slots__ = ("_entry", "_first", "_kept", "_specs")
 
-    def __init__(self, entry: str, specs: list[tuple[int, str, int, int, str]], first: int) -> None:
+    def __init__(self, entry: str, specs: list[tuple[int, int, str, int, int, str]], first: int) -> None:
         """Makes the maps of a kernel, whose first map is at offset ``first`` of the parameters."""
         self._entry = entry
         self._specs = specs
@@ -57,36 +57,38 @@ class TensorMaps:
     def appended(self, params: bytes) -> bytes:
         """Returns a launch's parameters with the maps after them. Raises ``LaunchError`` for a matrix whose rows the
         engine cannot read."""
-        words = b"".join(params[offset : offset + 24] for offset, *_ in self._specs)
+        words = b"".join(params[offset : offset + 8 * (1 + axes)] for offset, axes, *_ in self._specs)
         kept, maps = self._kept
         if kept != words:
             maps = b"".join([self._made(params, *spec) for spec in self._specs])
             self._kept = words, maps
         return params + bytes(self._first - len(params)) + maps
 
-    def _made(self, params: bytes, offset: int, dtype: str, rows: int, columns: int, name: str) -> bytes:
+    def _made(self, params: bytes, offset: int, axes: int, dtype: str, rows: int, columns: int, name: str) -> bytes:
         kind, itemsize = _TYPES[dtype]
-        address, height, width = struct.unpack_from("=3Q", params, offset)
+        address, *lengths = struct.unpack_from(f"={1 + axes}Q", params, offset)
+        height, width = lengths[-2:]
         pitch = width * itemsize
-        if address % _ROW_ALIGNMENT or pitch % _ROW_ALIGNMENT or not (height and width):
+        if address % _ROW_ALIGNMENT or pitch % _ROW_ALIGNMENT or not all(lengths):
             raise LaunchError(
                 f"kernel {self._entry}: tensor.load_tile copies from parameter {name}, which has {height} rows of "
                 f"{width} {dtype} from address {address:#x}: there are rows, and each begins at a multiple of "
                 f"{_ROW_ALIGNMENT} bytes"
             )
-        if max(height, width) > _MOST_LENGTH or pitch >= _MOST_ROW_BYTES:
+        strides = [pitch, pitch * height][: axes - 1]
+        if max(lengths) > _MOST_LENGTH or max(strides) >= _MOST_STRIDE:
             raise LaunchError(
-                f"kernel {self._entry}: parameter {name} has shape ({height}, {width}), and tensor.load_tile copies "
-                "from matrices of at most 2**32 rows and columns"
+                f"kernel {self._entry}: parameter {name} has shape {tuple(lengths)}, and tensor.load_tile copies from "
+                "slices of lengths of at most 2**32, with less than 2**40 bytes from one row or matrix to the next"
             )
         error, made = driver.cuTensorMapEncodeTiled(
             kind,
-            2,
+            axes,
             address,
-            [driver.cuuint64_t(width), driver.cuuint64_t(height)],
-            [driver.cuuint64_t(pitch)],
-            [driver.cuuint32_t(columns), driver.cuuint32_t(rows)],
-            [driver.cuuint32_t(1), driver.cuuint32_t(1)],
+            [driver.cuuint64_t(length) for length in reversed(lengths)],
+            [driver.cuuint64_t(stride) for stride in strides],
+            [driver.cuuint32_t(side) for side in (columns, rows, 1)[:axes]],
+            [driver.cuuint32_t(1)] * axes,
             driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
             driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
             driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
@@ -98,7 +100,10 @@ class TensorMaps:
 
 def tensor_maps(ptx: str, entry: str, handle: Any, parameters: int) -> TensorMaps | None:
     """Returns the maps that a kernel's PTX asks for, the last of its ``parameters``, or None if it copies no tiles."""
-    found = [(int(at), kind, int(rows), int(cols), name) for at, kind, rows, cols, name in _LINE.findall(ptx)]
+    found = [
+        (int(at), int(axes), kind, int(rows), int(columns), name)
+        for at, axes, kind, rows, columns, name in _LINE.findall(ptx)
+    ]
     if not found:
         return None
     error, first, _ = driver.cuFuncGetParamInfo(handle, parameters - len(found))

@@ -1,8 +1,8 @@
 """``SharedTiles`` and ``load_tile``: tiles of matrices in shared memory, filled by the copy engine (TMA).
 
-``load_tile`` copies a tile of a ``Slice2`` to shared memory. One thread calls it, the copy runs on its own, and its end
-is counted in bytes by a ``Barrier``. Elements outside of the matrix become zeros, so a tile may reach beyond any edge.
-The launch makes the tensor map that the engine needs from the argument.
+``load_tile`` copies a tile of a ``Slice2`` or ``Slice3`` to shared memory. One thread calls it, the copy runs on its
+own, and its end is counted in bytes by a ``Barrier``. Elements outside of the matrix become zeros, so a tile may reach
+beyond any edge. The launch makes the tensor map that the engine needs from the argument.
 
 The tiles are stored as ``wgmma`` reads them: the rows have 128 bytes, and the eight 16-byte parts of row r are
 exchanged by an exclusive or of their numbers with r % 8 (the 128-byte swizzle), so that eight rows of a column of parts
@@ -40,7 +40,7 @@ def load_tile(
     tiles: SharedTiles[T],
     number: int,
     source: Any,
-    index: tuple[int, int],
+    index: tuple[int, int] | tuple[int, int, int],
     barrier: Barrier,
     at: int,
     tf32: bool = False,
@@ -51,8 +51,11 @@ def load_tile(
     another argument is an ``ArgumentError`` at the launch. The column of ``index`` is at a multiple of 16 bytes too, or
     it is a fault. Both numbers may be negative. One thread makes the call. The end of the copy takes a tile's whole
     bytes from the phase of ``barrier`` number ``at``, which ``Barrier.expect`` has announced. The parts of the tile
-    outside of ``source`` become zeros. With ``tf32``, a constant for tiles of f32, the copy rounds the elements to tf32,
-    to nearest with ties to even (``tensor.tf32`` rounds ties away from zero). A GPU needs compute capability 9.0.
+    outside of ``source`` become zeros. With ``tf32``, a constant for tiles of f32, the copy rounds the elements to
+    tf32, to nearest with ties to even (``tensor.tf32`` rounds ties away from zero). A GPU needs compute capability 9.0.
+
+    ``source`` may be a ``Slice3``, a stack of matrices: ``index`` then begins with the matrix's number, and what is
+    outside of that matrix is zeros, also where the stack goes on.
     """
     _only_in_a_kernel("load_tile")
 

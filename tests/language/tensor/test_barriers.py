@@ -18,6 +18,7 @@ from oxide import (
     SanitizerError,
     SharedArray,
     Slice2,
+    Slice3,
     bf16,
     d2h,
     devices,
@@ -114,6 +115,28 @@ def test_a_wait_that_cannot_end_is_reported_with_its_place_and_what_is_missing()
         "for phase 0 of a Barrier, which cannot end: the Barrier is in phase 0, which still waits for 2 arrivals and "
         "256 bytes of copies, and no thread of the block can go on"
     ) in str(caught.value)
+
+
+@pytest.mark.parametrize("plane", [0, 1, 4, 5, -1, 2**40])
+@pytest.mark.parametrize("at", [(0, 0), (-3, -8), (60, 8)])
+def test_a_copied_tile_of_a_stack_ends_where_its_matrix_ends(plane: int, at: tuple[int, int]) -> None:
+    @kernel(partial=True)
+    def copy(x: Slice3[f16], plane: i64, row: i64, column: i64, y: DisjointSlice2[f32]) -> None:
+        tiles = tensor.SharedTiles(1, (64, 64), f16)
+        full = tensor.Barrier(1, 1)
+        if thread.thread_idx.x == 0:
+            full.expect(0, 8192)
+            tensor.load_tile(tiles, 0, x, (plane, row, column), full, 0)
+        full.wait(0, 0)
+        for i in range(64):
+            y.scatter[i, thread.thread_idx.x] = f32(tiles[0, i, thread.thread_idx.x])
+
+    x = RANDOM.integers(1, 2000, (5, 70, 24))
+    y = copy[LaunchConfig(1, 64)](h2d(x.astype(np.float16)), plane, *at, zeros((64, 64))).last().and_then(d2h).sync()
+    rows, cols = (np.arange(64) + start for start in at)
+    inside = ((rows >= 0) & (rows < 70))[:, None] & ((cols >= 0) & (cols < 24))[None, :] & (0 <= plane < 5)
+    expected = np.where(inside, x[plane % 5][np.clip(rows, 0, 69)][:, np.clip(cols, 0, 23)], 0)
+    assert np.array_equal(y, expected)
 
 
 @pytest.mark.parametrize("columns", [8, 64, 72])

@@ -60,7 +60,7 @@ REFUSED = {
         "f32) and Barrier(1)"
     ),
     "tensor.load_tile(a, 0, y, (0, 0), full, 0)": (
-        "tensor.load_tile copies from a Slice2, not from DisjointSlice[f32] y"
+        "tensor.load_tile copies from a Slice2 or Slice3, not from DisjointSlice[f32] y"
     ),
     "tensor.load_tile(e, 0, x, (0, 0), full, 0)": (
         "x is Slice2[f16], and the tiles are SharedTiles(1, (64, 64), bf16): the types must be the same"

@@ -56,18 +56,25 @@ def operand_types(symbols: Collection[str]) -> set[str]:
 
 def rounds(symbols: Collection[str]) -> bool:
     """Returns whether a copy rounds elements to tf32."""
-    return any(symbol.startswith(f"{_COPY}tf32.") for symbol in symbols)
+    return any(symbol.startswith(_COPY) and ".tf32." in symbol for symbol in symbols)
 
 
 def _copy(symbol: str) -> str:
-    dtype, height, width = symbol.removeprefix(_COPY).split(".")
+    _, dtype, height, width = symbol.removeprefix(_COPY).split(".")
     size, number = ROW_BYTES // int(width), int(height) * int(width)
     rounded = f"  call void @oxide.tensor.round(ptr %tile, i64 {number})\n" if dtype == "tf32" else ""
     return f"""
-define void @{symbol}(ptr %context, ptr %tile, ptr %data, i64 %rows, i64 %columns, i64 %row, i64 %column, ptr %barrier,
-    i32 %site) alwaysinline {{
-  call void @oxide.tensor.copy_tile(ptr %tile, ptr %data, i64 %rows, i64 %columns, i64 %row, i64 %column, i64 {height},
-    i64 {size})
+define void @{symbol}(ptr %context, ptr %tile, ptr %data, i64 %planes, i64 %rows, i64 %columns, i64 %plane, i64 %row,
+    i64 %column, ptr %barrier, i32 %site) alwaysinline {{
+  %there = icmp ult i64 %plane, %planes
+  %first = select i1 %there, i64 %plane, i64 0
+  %height = select i1 %there, i64 %rows, i64 0
+  %before = mul i64 %first, %rows
+  %elements = mul i64 %before, %columns
+  %bytes = mul i64 %elements, {size}
+  %matrix = getelementptr i8, ptr %data, i64 %bytes
+  call void @oxide.tensor.copy_tile(ptr %tile, ptr %matrix, i64 %height, i64 %columns, i64 %row, i64 %column,
+    i64 {height}, i64 {size})
 {rounded}  call void @oxide.tensor.barrier.add(ptr %barrier, i32 0, i32 -{int(height) * ROW_BYTES})
   ret void
 }}

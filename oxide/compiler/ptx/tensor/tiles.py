@@ -5,7 +5,7 @@ that the driver makes. A kernel's entry takes one map for each slice and shape o
 parameters. Each is 128 bytes at a multiple of 64, as the hardware asks. The PTX text lists them in comments, which the
 CUDA driver (``driver/cuda/tensor_maps.py``) reads when it loads the code::
 
-    // oxide.tensor_map <offset of the slice's words> <type> <rows of a tile> <columns of a tile> <parameter's name>
+    // oxide.tensor_map <offset of the slice's words> <axes> <type> <rows of a tile> <columns of a tile> <name>
 
 So a launch passes the same words to the kernel on both devices, and only the CUDA driver knows of maps.
 """
@@ -30,10 +30,11 @@ _COPY = "oxide.tensor.copy_tile"
 @final
 @dataclass(frozen=True, slots=True)
 class TensorMap:
-    """A map of one parameter: the offset of its words among the kernel's parameters, its name, and a tile's type and
-    shape."""
+    """A map of one parameter: the offset of its words among the kernel's parameters, the number of its axes, its name,
+    and a tile's type and shape."""
 
     offset: int
+    axes: int
     dtype: str
     rows: int
     columns: int
@@ -42,7 +43,7 @@ class TensorMap:
     @property
     def comment(self) -> str:
         """The line of PTX that asks the driver for the map."""
-        return f"// oxide.tensor_map {self.offset} {self.dtype} {self.rows} {self.columns} {self.name}\n"
+        return f"// oxide.tensor_map {self.offset} {self.axes} {self.dtype} {self.rows} {self.columns} {self.name}\n"
 
 
 def copies_tiles(module: Module) -> bool:
@@ -59,15 +60,17 @@ def take_maps(kernel: PortableKernel, module: Module, signature: tuple[Closed, .
     offsets = _offsets(signature)
     maps: dict[TensorMap, Argument] = {}
     for call, number in copied_parameters(kernel, module, signature):
-        context, tile, _, _, _, row, column, barrier, _ = call.arguments
-        dtype, rows, columns = call.called.removeprefix(LOAD_TILE).split(".")
-        found = TensorMap(offsets[number], dtype, int(rows), int(columns), signature[number].name)
+        context, tile, _, _, _, _, plane, row, column, barrier, _ = call.arguments
+        axes, dtype, rows, columns = call.called.removeprefix(LOAD_TILE).split(".")
+        found = TensorMap(offsets[number], int(axes), dtype, int(rows), int(columns), signature[number].name)
         if found not in maps:
             maps[found] = Argument(f"%oxide.map.{len(maps)}", "ptr")
             function.arguments.append(maps[found])
-        copied = module.declare("void", _COPY, ("ptr", "ptr", "ptr", "i64", "i64", "ptr"))
+        place = (row, column) if axes == "2" else (plane, row, column)
+        kinds = ("ptr", "ptr", "ptr", *["i64"] * len(place), "ptr")
+        copied = module.declare("void", f"{_COPY}.{axes}", kinds)
         block = call.block
-        block.replace(call, [Call("", "void", copied, (context, tile, maps[found], row, column, barrier))])
+        block.replace(call, [Call("", "void", copied, (context, tile, maps[found], *place, barrier))])
     for symbol in [symbol for symbol in module.functions if symbol.startswith(LOAD_TILE)]:
         del module.functions[symbol]
     return list(maps)
@@ -101,7 +104,7 @@ define internal i32 @oxide.tensor.coordinate(i64 %index) alwaysinline {
 }
 declare i64 @llvm.smax.i64(i64, i64)
 declare i64 @llvm.smin.i64(i64, i64)
-define void @oxide.tensor.copy_tile(ptr %context, ptr %tile, ptr %map, i64 %row, i64 %column, ptr %barrier)
+define void @oxide.tensor.copy_tile.2(ptr %context, ptr %tile, ptr %map, i64 %row, i64 %column, ptr %barrier)
     alwaysinline {
   %to = call i32 @oxide.tensor.shared_address(ptr %tile)
   %counted = call i32 @oxide.tensor.shared_address(ptr %barrier)
@@ -110,6 +113,18 @@ define void @oxide.tensor.copy_tile(ptr %context, ptr %tile, ptr %map, i64 %row,
   call void asm sideeffect
     "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [$0], [$1, {$2, $3}], [$4];",
     "r,l,r,r,r,~{memory}"(i32 %to, ptr %map, i32 %x, i32 %y, i32 %counted)
+  ret void
+}
+define void @oxide.tensor.copy_tile.3(ptr %context, ptr %tile, ptr %map, i64 %plane, i64 %row, i64 %column,
+    ptr %barrier) alwaysinline {
+  %to = call i32 @oxide.tensor.shared_address(ptr %tile)
+  %counted = call i32 @oxide.tensor.shared_address(ptr %barrier)
+  %x = call i32 @oxide.tensor.coordinate(i64 %column)
+  %y = call i32 @oxide.tensor.coordinate(i64 %row)
+  %z = call i32 @oxide.tensor.coordinate(i64 %plane)
+  call void asm sideeffect
+    "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [$0], [$1, {$2, $3, $4}], [$5];",
+    "r,l,r,r,r,r,~{memory}"(i32 %to, ptr %map, i32 %x, i32 %y, i32 %z, i32 %counted)
   ret void
 }
 """

@@ -1,9 +1,10 @@
 """``tensor.SharedTiles`` and ``tensor.load_tile``.
 
 A tile is rows of 128 bytes in the 128-byte swizzle; ``swizzled`` is the one definition of that order. A call
-``void oxide.tensor.load_tile.<type>.<rows>.<columns>(ptr tile, ptr data, i64 rows, i64 columns, i64 row, i64 column,
-ptr barrier, i32 site)`` begins a copy. The type ``tf32`` stands for f32 that the copy rounds. The GPU's back end gives
-the call the tensor map of the parameter that ``data`` is.
+``void oxide.tensor.load_tile.<axes>.<type>.<rows>.<columns>(ptr tile, ptr data, i64 planes, i64 rows, i64 columns,
+i64 plane, i64 row, i64 column, ptr barrier, i32 site)`` begins a copy. A slice of two axes is plane 0 of one. The type
+``tf32`` stands for f32 that the copy rounds. The GPU's back end gives the call the tensor map of the parameter that
+``data`` is.
 """
 
 from __future__ import annotations
@@ -148,21 +149,24 @@ class LoadTile(AbstractTemplate):  # type: ignore[misc]
             return None
         tiles, source, index, barrier = (given[name] for name in ("tiles", "source", "index", "barrier"))
         if not isinstance(tiles, TilesType) or not isinstance(barrier, BarrierType):
-            note(
+            note_first(
                 "tensor.load_tile copies to tensor.SharedTiles and counts in a tensor.Barrier; it got "
                 f"{display(tiles)} and {display(barrier)}"
             )
             return None
-        if not isinstance(source, ShapedSliceType) or (source.kind, source.ndim) != ("slice", 2):
-            note(f"tensor.load_tile copies from a Slice2, not from {display(source)}")
+        if not isinstance(source, ShapedSliceType) or source.kind != "slice" or source.ndim > 3:
+            note_first(f"tensor.load_tile copies from a Slice2 or Slice3, not from {display(source)}")
             return None
         if source.dtype != tiles.dtype:
-            note(f"{source.parameter} is {source.shown}, and the tiles are {tiles.name}: the types must be the same")
+            note_first(
+                f"{source.parameter} is {source.shown}, and the tiles are {tiles.name}: the types must be the same"
+            )
             return None
         parts = list(index) if isinstance(index, types.BaseTuple) else []
         numbers = (*parts, given["number"], given["at"])
-        if len(parts) != 2 or not all(isinstance(types.unliteral(each), types.Integer) for each in numbers):
-            note("tensor.load_tile: the index is a row and a column, and the numbers are integers")
+        if len(parts) != source.ndim or not all(isinstance(types.unliteral(each), types.Integer) for each in numbers):
+            place = "a row and a column" if source.ndim == 2 else "a matrix's number, a row and a column"
+            note_first(f"tensor.load_tile: the index is {place}, and the numbers are integers")
             return None
         rounds = given.get("tf32", types.literal(False))
         if isinstance(rounds, types.Omitted):
@@ -186,11 +190,13 @@ def _lower_load_tile(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         for kind, part in zip(index_types, cgutils.unpack_tuple(builder, args[3]), strict=True)
     ]
     data = builder.bitcast(matrix.data, _BYTE_POINTER)
-    lengths = [builder.extract_value(matrix.shape, axis) for axis in (0, 1)]
+    lengths = [builder.extract_value(matrix.shape, axis) for axis in range(source.ndim)]
+    if source.ndim == 2:
+        place, lengths = [_WORD(0), *place], [_WORD(1), *lengths]
     dtype = "tf32" if rounds.literal_value else display(tiles.dtype)
-    symbol = f"oxide.tensor.load_tile.{dtype}.{tiles.rows}.{tiles.columns}"
+    symbol = f"oxide.tensor.load_tile.{source.ndim}.{dtype}.{tiles.rows}.{tiles.columns}"
     where = site(builder, "tensor.load_tile()")
-    row, column = place
+    plane, row, column = place
     # The engine ends a GPU's context at any other column. The copy itself is made, as threads may wait for its bytes.
     part = _PART_BYTES // tiles.bytes
     problem = f"the first column of the tile is no multiple of {part} elements, {_PART_BYTES} bytes"
@@ -198,7 +204,7 @@ def _lower_load_tile(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     good = aligned(builder, offset, _PART_BYTES, "tensor.load_tile()", problem)
     even = builder.select(good, column, builder.and_(column, _WORD(-part)))
     with builder.if_then(builder.and_(inside, counted), likely=True):
-        call_primitive(builder, _VOID, symbol, (address, data, *lengths, row, even, waiting), where)
+        call_primitive(builder, _VOID, symbol, (address, data, *lengths, plane, row, even, waiting), where)
     return context.get_dummy_value()
 
 
