@@ -74,9 +74,10 @@ def matmul(
     """Computes ``c = activation(alpha * a @ b + beta * c + bias)`` on tensor cores: ``a`` is m×k, ``b`` k×n, ``c`` m×n.
 
     The matrices are boxes of two axes, or operations that yield them; ``a`` and ``b`` may be transposed views
-    (``box.T``). The operation yields ``a``, ``b`` and ``c``. ``bias`` has n elements, one for each column.
-    ``activation`` is ``"relu"``, ``"gelu"`` or ``"silu"``. With a ``beta`` of 0, ``c`` is not read. A GPU needs compute
-    capability 8.0. It is fastest if the rows in memory begin at multiples of 16 bytes.
+    (``box.T``, ``box.mT``). With three axes they are stacks, and ``c[i]`` is the product of ``a[i]`` and ``b[i]``; a
+    matrix of two axes, or a stack of one, is in all products. The operation yields ``a``, ``b`` and ``c``. ``bias`` has
+    n elements, one for each column. ``activation`` is ``"relu"``, ``"gelu"`` or ``"silu"``. With a ``beta`` of 0, ``c``
+    is not read. A GPU needs compute capability 8.0. It is fastest if the rows in memory begin at multiples of 16 bytes.
 
     =============  ===========  =====================  =================
     a and b        sums in      c                      bias
@@ -108,9 +109,9 @@ def matmul(
     present = {name: operand for name, operand in more.items() if operand is not None}
 
     def product(a: DeviceBox, b: DeviceBox, c: DeviceBox, *given: DeviceBox) -> DeviceOperation[tuple[Any, ...]]:
-        m, n = _shape_of(a, b)
-        if c.shape != (m, n):
-            raise ValueError(f"matmul: c has shape {c.shape}, and the product of {a.shape} and {b.shape} {(m, n)}")
+        shape = _shape_of(a, b)
+        if c.shape != shape:
+            raise ValueError(f"matmul: c has shape {c.shape}, and the product of {a.shape} and {b.shape} {shape}")
         if not c.is_contiguous:
             raise ArgumentError(f"matmul: c is a view with strides of {c.strides} bytes; give a contiguous box")
         named = dict(zip(present, given, strict=True))
@@ -120,7 +121,7 @@ def matmul(
     return with_boxes(product, a, b, c, *present.values())
 
 
-def result_of(a: DeviceBox, b: DeviceBox, out_dtype: Any) -> tuple[tuple[int, int], np.dtype[Any]]:
+def result_of(a: DeviceBox, b: DeviceBox, out_dtype: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
     """Returns the shape and the dtype of a product: by default that of the matrices, i32 for integers of 8 bits, bf16
     for floats of 8 bits. Raises ``ValueError`` and ``ArgumentError`` as ``matmul`` does."""
     shape = _shape_of(a, b)
@@ -146,6 +147,11 @@ class _Product:
     a_scale: DeviceBox | None = None
     b_scale: DeviceBox | None = None
 
+    @property
+    def products(self) -> int:
+        """The number of products."""
+        return self.c.shape[0] if len(self.c.shape) == 3 else 1
+
     def form(self, a_turned: bool, b_turned: bool) -> Form:
         """Returns the constants of the kernel."""
         outputs = _outputs_of(self.a, self.b)
@@ -160,7 +166,7 @@ class _Product:
                 f"matmul: precision is {self.precision!r} for matrices of {_named(self.a)}; it is 'tf32' or 'high' for "
                 "those of f32, 'high' or 'fast' for those of 8-bit floats, and None for others"
             )
-        m, n = self.c.shape
+        *_, m, n = self.c.shape
         form = Form(
             a=a_type,
             b=b_type,
@@ -171,7 +177,7 @@ class _Product:
             activation=self.activation,
             exact=(self.precision or precisions[0]) == "high",
             pairs=n % 2 == 0 and self.c.ptr % (2 * self.c.dtype.itemsize) == 0,
-            large=-(-m // 128) * -(-n // 128) >= _ENOUGH_TILES,
+            large=self.products * -(-m // 128) * -(-n // 128) >= _ENOUGH_TILES,
             scales=self._scales(),
         )
         if self.bias is not None and (self.bias.shape != (n,) or not self.bias.is_contiguous):
@@ -196,7 +202,7 @@ class _Product:
         """Returns the ``scales`` of the form."""
         if self.a_scale is None and self.b_scale is None:
             return None
-        lengths = self.c.shape
+        lengths = self.c.shape[-2:]
         for name, box, length in (("a_scale", self.a_scale, lengths[0]), ("b_scale", self.b_scale, lengths[1])):
             if box is None:
                 raise ArgumentError(f"matmul: {name} is missing; give both scales or none")
@@ -206,6 +212,8 @@ class _Product:
                 raise ValueError(
                     f"matmul: {name} has shape {box.shape}; it has one element, or {length} along one axis"
                 )
+        if self.products > 1 and any(box.size > 1 for box in (self.a_scale, self.b_scale) if box is not None):
+            raise ArgumentError("matmul: scales of stacks have one element, for all matrices")
         sizes = tuple(box.size for box in (self.a_scale, self.b_scale) if box is not None)
         if sizes not in ((1, 1), lengths):
             raise ArgumentError(
@@ -221,28 +229,28 @@ def _launch_of(product: _Product) -> DeviceOperation[tuple[Any, ...]]:
     form = product.form(a_turned, b_turned)
     inputs = {"a": a, "b": b, "bias": product.bias, "a_scale": product.a_scale, "b_scale": product.b_scale}
     require_apart("matmul", product.c, None, **{name: box for name, box in inputs.items() if box is not None})
-    if a.size and b.size and product.c.size and _has_wgmma(product.c, form):
+    if a.size and b.size and product.c.size and _has_wgmma(product.c, form, a, b):
         return _prepared(product, form, a, b)
-    return _launch(product, mma_products.kernel_of(form), mma_products.config_of(form, *product.c.shape), a, b)
+    config = mma_products.config_of(form, product.products, *product.c.shape[-2:])
+    return _launch(product, mma_products.kernel_of(form), config, a, b)
 
 
 def _prepared(product: _Product, form: Form, a: DeviceBox, b: DeviceBox) -> DeviceOperation[tuple[Any, ...]]:
     """Returns the launch on Hopper, after the copies of matrices that its instructions and its copy engine cannot read
     as they are. The rows of a copy may be longer than the product says: the rest is zeros, and a tile of the result
     ends where ``c`` ends."""
-    (m, n), k = product.c.shape, product.a.shape[1]
+    (*_, m, n), k = product.c.shape, product.a.shape[-1]
     multiple = _row_multiple(m, n) // form.a.dtype.itemsize
-    if form.a.dtype.itemsize != 2:  # a line of memory holds products of one element
-        turned = (form.a_turned, not form.b_turned)
+    turned = _turned(form)
+    if any(turned):
         form = form._replace(a_turned=False, b_turned=True)
-    else:
-        turned = (False, False)
     splits = form.exact and form.a is f32
     copies = [_copied(box, turns, splits, multiple) for box, turns in ((a, turned[0]), (b, turned[1]))]
     multiprocessors = product.c.device.info.multiprocessors
-    width = wgmma_products.width_of(form, m, n, k, multiprocessors)
+    width = wgmma_products.width_of(form, product.products, m, n, k, multiprocessors)
     made = wgmma_products.kernel_of(form, width)
-    config = LaunchConfig(min(multiprocessors, wgmma_products.tiles_of(m, n, width)), wgmma_products.THREADS)
+    tiles = wgmma_products.tiles_of(product.products, m, n, width)
+    config = LaunchConfig(min(multiprocessors, tiles), wgmma_products.THREADS)
     if not any(isinstance(each, DeviceOperation) for each in copies):
         return _launch(product, made, config, *copies)
     together: DeviceOperation[Any] = both(
@@ -254,15 +262,15 @@ def _prepared(product: _Product, form: Form, a: DeviceBox, b: DeviceBox) -> Devi
 def _copied(box: DeviceBox, turns: bool, splits: bool, multiple: int) -> Any:
     """Returns a box that can be read as it is, or the operation that yields its copy: turned, split, with longer
     rows."""
-    rows, columns = box.shape
+    planes, rows, columns = box.shape
     if turns:
-        made = empty((columns, rows), box.dtype).and_then(lambda y: layout.transpose(rows, columns, box, y)).last()
+        made = empty((1, columns, rows), box.dtype).and_then(lambda y: layout.transpose(rows, columns, box, y)).last()
         return made.and_then(lambda turned: _operation(_copied(turned, False, splits, multiple)))
-    if splits:
-        return layout.split(box)
-    if box.ptr % 16 == 0 and columns % multiple == 0:
+    if not splits and box.ptr % 16 == 0 and columns % multiple == 0:
         return box
-    return layout.widened(box, multiple)
+    matrix = box.reshape(planes * rows, columns)
+    copied = layout.split(matrix) if splits else layout.widened(matrix, multiple)
+    return copied.map(lambda wide: wide.reshape(planes, rows, wide.shape[1]))
 
 
 def _operation(found: Any) -> DeviceOperation[Any]:
@@ -281,20 +289,33 @@ def _launch(
 ) -> DeviceOperation[tuple[Any, ...]]:
     """Returns the launch of a kernel for matrices as they are in memory."""
     more = (a if box is None else box for box in (product.a_scale, product.b_scale, product.bias))
-    launch: DeviceOperation[tuple[Any, ...]] = made[config](product.alpha, a, b, *more, product.beta, product.c)
+    m, n = product.c.shape[-2:]
+    c = product.c.reshape(product.products * m, n)
+    launch: DeviceOperation[tuple[Any, ...]] = made[config](product.alpha, a, b, *more, product.beta, m, c)
     return launch
 
 
-def _has_wgmma(c: DeviceBox, form: Form) -> bool:
+def _turned(form: Form) -> tuple[bool, bool]:
+    """Returns which matrices whole warpgroups need turned: a row of a tile has products of one element, except of 16
+    bits."""
+    return (False, False) if form.a.dtype.itemsize == 2 else (form.a_turned, not form.b_turned)
+
+
+def _has_wgmma(c: DeviceBox, form: Form, a: DeviceBox, b: DeviceBox) -> bool:
     """Returns whether a product may be computed by whole warpgroups, which compute capability 9.0 has. They do not
-    multiply f64."""
-    return form.a is not f64 and c.device.info.target.arch == "sm_90"
+    multiply f64. Stacks are not turned first: a launch turns one matrix."""
+    if form.a is f64 or c.device.info.target.arch != "sm_90":
+        return False
+    return not any(turns and box.shape[0] > 1 for turns, box in zip(_turned(form), (a, b), strict=True))
 
 
-def _shape_of(a: DeviceBox, b: DeviceBox) -> tuple[int, int]:
-    if len(a.shape) != 2 or len(b.shape) != 2 or a.shape[1] != b.shape[0]:
+def _shape_of(a: DeviceBox, b: DeviceBox) -> tuple[int, ...]:
+    """Returns the shape of the result: of two axes, or of three if one of the matrices has three."""
+    stacks = {box.shape[0] for box in (a, b) if len(box.shape) == 3}
+    lengths = stacks - {1} or stacks
+    if {len(a.shape), len(b.shape)} - {2, 3} or a.shape[-1] != b.shape[-2] or len(lengths) > 1:
         raise ValueError(f"matmul: matrices of shapes {a.shape} and {b.shape} have no product")
-    return a.shape[0], b.shape[1]
+    return (*lengths, a.shape[-2], b.shape[-1])
 
 
 def _outputs_of(a: DeviceBox, b: DeviceBox) -> tuple[Any, ...]:
@@ -308,11 +329,11 @@ def _outputs_of(a: DeviceBox, b: DeviceBox) -> tuple[Any, ...]:
 
 
 def _laid_out(name: str, box: DeviceBox) -> tuple[DeviceBox, bool]:
-    """Returns a contiguous box, and whether it is the transpose of the matrix."""
-    if box.is_contiguous:
-        return box, False
-    if box.T.is_contiguous:
-        return box.T, True
+    """Returns a contiguous box of three axes, and whether it has the transposes of the matrices."""
+    turned = not box.is_contiguous and box.mT.is_contiguous
+    if turned or box.is_contiguous:
+        plain = box.mT if turned else box
+        return plain if len(plain.shape) == 3 else plain.reshape(1, *plain.shape), turned
     raise ArgumentError(
         f"matmul: {name} is a view of shape {box.shape} with strides of {box.strides} bytes; its rows or its columns "
         "have to be contiguous in memory: dup(view) makes a box with such rows"

@@ -27,7 +27,7 @@ from oxide import (
     LaunchConfig,
     SharedArray,
     Slice,
-    Slice2,
+    Slice3,
     device,
     f32,
     f64,
@@ -120,10 +120,10 @@ def tiles_of(form: Form) -> Tiles:
     return Tiles(128, 128, 64, 32, step, inner, 4)
 
 
-def config_of(form: Form, m: int, n: int) -> LaunchConfig:
-    """Returns the launch for an m×n result."""
+def config_of(form: Form, products: int, m: int, n: int) -> LaunchConfig:
+    """Returns the launch for so many m×n results."""
     sizes = tiles_of(form)
-    return LaunchConfig(max(1, -(-m // sizes.m) * -(-n // sizes.n)), sizes.threads)
+    return LaunchConfig(max(1, products * -(-m // sizes.m) * -(-n // sizes.n)), sizes.threads)
 
 
 @functools.cache
@@ -172,8 +172,9 @@ def factor_of(form: Form) -> Any:
 @functools.cache
 def kernel_of(form: Form) -> Kernel:
     """Returns the kernel of a form, for ``activation(alpha * a @ b + beta * c + bias)``. Its parameters are alpha, a,
-    b, the scales of a and b, the bias, beta and c. ``a`` stands for scales and a bias that the form does not have. The
-    launch is ``config_of``'s."""
+    b, the scales of a and b, the bias, beta, m and c. ``a`` and ``b`` have an axis for the products, whose length is 1
+    if all have that operand in common; ``c`` has their rows one after another, m for each. ``a`` stands for scales and
+    a bias that the form does not have. The launch is ``config_of``'s."""
     sizes = tiles_of(form)
     tile_m, tile_n, warp_m, warp_n, step, inner, stages = sizes
     threads, warps_n = sizes.threads, tile_n // warp_n
@@ -201,28 +202,32 @@ def kernel_of(form: Form) -> Kernel:
     splits = form.exact and rounds
     finished, factor = finisher(form), factor_of(form)
     # With 128 registers a multiprocessor holds two blocks of 256 threads.
-    registers = None if splits or a_type is f64 else 128
+    registers = None if splits or a_type is f64 or (itemsize == 1 and form.large) else 128
 
     @device
-    def fetch(slot: i64, first: i64, row: i64, column: i64, a: Any, b: Any, a_tiles: Any, b_tiles: Any) -> None:
-        """Begins the copies of the stage that holds k from ``first`` on, for the tile at a row and a column of c."""
+    def fetch(
+        slot: i64, first: i64, product: i64, row: i64, column: i64, a: Any, b: Any, a_tiles: Any, b_tiles: Any
+    ) -> None:
+        """Begins the copies of the stage that holds k from ``first`` on, for the tile at a row and a column of a
+        product."""
         t = i64(thread.thread_idx.x % threads)
+        of_a, of_b = min(product, a.shape[0] - 1), min(product, b.shape[0] - 1)
         for number in unroll(range(a_each)):
             part = t + number * threads
             if a_copies % threads == 0 or part < a_copies:
                 down, across = part // a_row_copies, part % a_row_copies * per_copy
                 if a_turned:
-                    tensor.copy_async(a_tiles, (slot, down, across), a, (first + down, row + across), per_copy)
+                    tensor.copy_async(a_tiles, (slot, down, across), a, (of_a, first + down, row + across), per_copy)
                 else:
-                    tensor.copy_async(a_tiles, (slot, down, across), a, (row + down, first + across), per_copy)
+                    tensor.copy_async(a_tiles, (slot, down, across), a, (of_a, row + down, first + across), per_copy)
         for number in unroll(range(b_each)):
             part = t + number * threads
             if b_copies % threads == 0 or part < b_copies:
                 down, across = part // b_row_copies, part % b_row_copies * per_copy
                 if b_turned:
-                    tensor.copy_async(b_tiles, (slot, down, across), b, (column + down, first + across), per_copy)
+                    tensor.copy_async(b_tiles, (slot, down, across), b, (of_b, column + down, first + across), per_copy)
                 else:
-                    tensor.copy_async(b_tiles, (slot, down, across), b, (first + down, column + across), per_copy)
+                    tensor.copy_async(b_tiles, (slot, down, across), b, (of_b, first + down, column + across), per_copy)
 
     @device
     def read(slot: i64, first: i64, row: i64, column: i64, a_tiles: Any, b_tiles: Any, x: Any, y: Any) -> None:
@@ -270,23 +275,23 @@ def kernel_of(form: Form) -> Kernel:
         tensor.mma(total, x, y)
 
     @device
-    def accumulate(row: i64, column: i64, a: Any, b: Any, total: Any) -> None:
-        """Adds the product for the block's tile at a row and a column of c to the warps' parts of it."""
+    def accumulate(product: i64, row: i64, column: i64, a: Any, b: Any, total: Any) -> None:
+        """Adds the sums of products for the block's tile at a row and a column of a product to the warps' parts."""
         a_tiles = SharedArray((stages, a_rows, a_pitch), a_type)
         b_tiles = SharedArray((stages, b_rows, b_pitch), b_type)
         warp_number = i64(thread.thread_idx.x % threads // 32)
         warp_row, warp_column = warp_number // warps_n * warp_m, warp_number % warps_n * warp_n
         x, y = tensor.FragmentA((warp_m, inner), a_type), tensor.FragmentB((inner, warp_n), b_type)
-        depth = a.shape[0] if a_turned else a.shape[1]
+        depth = a.shape[1] if a_turned else a.shape[2]
         steps = (depth + (step - 1)) // step
         for number in unroll(range(stages - 1)):
-            fetch(number, number * step, row, column, a, b, a_tiles, b_tiles)
+            fetch(number, number * step, product, row, column, a, b, a_tiles, b_tiles)
             tensor.commit()
         slot, free = 0, stages - 1
         for number in range(steps):
             tensor.wait(ahead)
             thread.sync_threads()  # all have the stage, and all have read the one that is filled next
-            fetch(free, (number + (stages - 1)) * step, row, column, a, b, a_tiles, b_tiles)
+            fetch(free, (number + (stages - 1)) * step, product, row, column, a, b, a_tiles, b_tiles)
             tensor.commit()
             for part in unroll(range(step // inner)):
                 read(slot, part * inner, warp_row, warp_column, a_tiles, b_tiles, x, y)
@@ -296,14 +301,15 @@ def kernel_of(form: Form) -> Kernel:
         tensor.wait(0)
 
     @device
-    def tile(c: Any) -> tuple[i64, i64]:
-        """Returns the first row and column of the block's tile of c."""
-        down, across = (c.shape[0] + (tile_m - 1)) // tile_m, (c.shape[1] + (tile_n - 1)) // tile_n
-        block = i64(thread.block_idx.x)
+    def tile(m: i64, n: i64) -> tuple[i64, i64, i64]:
+        """Returns the number of the block's product, and the first row and column of its tile of it."""
+        down, across = (m + (tile_m - 1)) // tile_m, (n + (tile_n - 1)) // tile_n
+        tiles = max(down * across, 1)
+        product, block = i64(thread.block_idx.x) // tiles, i64(thread.block_idx.x) % tiles
         group = max(GROUP * across, 1)
         above = block // group * GROUP
         rows = max(min(down - above, GROUP), 1)
-        return (above + block % group % rows) * tile_m, block % group // rows * tile_n
+        return product, (above + block % group % rows) * tile_m, block % group // rows * tile_n
 
     @device
     def finish(
@@ -313,47 +319,52 @@ def kernel_of(form: Form) -> Kernel:
         bias: Any,
         beta: wide,
         c: DisjointSlice2[c_type],
+        first: i64,
+        end: i64,
         first_row: i64,
         first_column: i64,
     ) -> None:
-        """Stores this lane's elements of the tile. Its elements are pairs of neighbours in a row."""
+        """Stores this lane's elements of a tile of a product that has ``end`` rows, from row ``first`` of c on.
+
+        They are pairs of neighbours in a row."""
         out = c.unchecked_mut
         warp_number = i64(thread.thread_idx.x % threads // 32)
         corner_row, corner_column = (
-            first_row + warp_number // warps_n * warp_m,
+            first + first_row + warp_number // warps_n * warp_m,
             first_column + warp_number % warps_n * warp_n,
         )
         for i in unroll(range(0, held, 2)):
             row, column = corner_row + total.row(i), corner_column + total.column(i)
-            if row < c.shape[0] and column < c.shape[1]:
-                first = c_type(finished(total[i], alpha, scales, bias, beta, c, row, column))
+            if row < first + end and column < c.shape[1]:
+                one = c_type(finished(total[i], alpha, scales, bias, beta, c, row, column))
                 if column + 1 < c.shape[1]:
                     second = c_type(finished(total[i + 1], alpha, scales, bias, beta, c, row, column + 1))
                     if pairs:
-                        out.store2((row, column), first, second)
+                        out.store2((row, column), one, second)
                     else:
-                        out[row, column] = first
+                        out[row, column] = one
                         out[row, column + 1] = second
                 else:
-                    out[row, column] = first
+                    out[row, column] = one
 
     @kernel(block=threads, max_registers=registers, unchecked=True)
     def matmul(
         alpha: wide,
-        a: Slice2[a_type],
-        b: Slice2[b_type],
+        a: Slice3[a_type],
+        b: Slice3[b_type],
         a_scale: Slice[scale_type],
         b_scale: Slice[scale_type],
         bias: Slice[bias_type],
         beta: wide,
+        m: i64,
         c: DisjointSlice2[c_type],
     ) -> None:
-        row, column = tile(c)
-        if row < c.shape[0] and column < c.shape[1]:
+        product, row, column = tile(m, c.shape[1])
+        if row < m and column < c.shape[1] and product * m < c.shape[0]:
             total = tensor.Accumulator((warp_m, warp_n), accumulator)
-            accumulate(row, column, a, b, total)
+            accumulate(product, row, column, a, b, total)
             scales = a_scale, b_scale
-            finish(total, factor(alpha, scales), scales, bias, beta, c, row, column)
+            finish(total, factor(alpha, scales), scales, bias, beta, c, product * m, m, row, column)
 
     return matmul
 

@@ -26,7 +26,7 @@ from oxide import (
     Kernel,
     SharedArray,
     Slice,
-    Slice2,
+    Slice3,
     device,
     f32,
     i64,
@@ -67,19 +67,19 @@ def widths_of(form: Form) -> tuple[int, ...]:
     return WIDTHS[1:] if form.exact else WIDTHS
 
 
-def tiles_of(m: int, n: int, width: int) -> int:
-    """Returns the number of tiles of an m×n result."""
-    return -(-m // TILE_M) * -(-n // width)
+def tiles_of(products: int, m: int, n: int, width: int) -> int:
+    """Returns the number of tiles of so many m×n results."""
+    return products * -(-m // TILE_M) * -(-n // width)
 
 
-def width_of(form: Form, m: int, n: int, k: int, multiprocessors: int) -> int:
+def width_of(form: Form, products: int, m: int, n: int, k: int, multiprocessors: int) -> int:
     """Returns the width of tiles with which a product takes least time.
 
     A step of 128 bytes of each row takes a time in proportion to the width plus 96, as narrow tiles wait for their
     copies: 457 TFLOPS with 128 columns and 582 with 256. The end of a tile takes as long as about six steps."""
 
     def cost(width: int) -> float:
-        tiles = tiles_of(m, n, width)
+        tiles = tiles_of(products, m, n, width)
         steps = -(-k // depth_of(form))
         return -(-tiles // multiprocessors) * (steps * (width + 96) + 6 * width)
 
@@ -132,27 +132,28 @@ def kernel_of(form: Form, tile_n: int) -> Kernel:
 
     @device
     def fetch(
-        stage: i64, first: i64, row: i64, col: i64, a: Any, b: Any, a_tiles: Any, b_tiles: Any, full: Any
+        stage: i64, first: i64, product: i64, row: i64, col: i64, a: Any, b: Any, a_tiles: Any, b_tiles: Any, full: Any
     ) -> None:
         """Begins the copies of a buffer's columns of a and rows of b, from ``first`` on."""
         full.expect(stage, stage_bytes)
+        of_a, of_b = min(product, a.shape[0] - 1), min(product, b.shape[0] - 1)
         if splits:
             for half in unroll(range(2)):
-                at = first + half * (a.shape[1] // 2)
-                tensor.load_tile(a_tiles, 2 * stage + half, a, (row, at), full, stage)
-                tensor.load_tile(b_tiles, 2 * stage + half, b, (col, at), full, stage)
+                at = first + half * (a.shape[2] // 2)
+                tensor.load_tile(a_tiles, 2 * stage + half, a, (of_a, row, at), full, stage)
+                tensor.load_tile(b_tiles, 2 * stage + half, b, (of_b, col, at), full, stage)
             return
         if a_turned:
             for panel in unroll(range(a_panels)):
-                at = (first, row + panel * _PANEL)
+                at = (of_a, first, row + panel * _PANEL)
                 tensor.load_tile(a_tiles, stage * a_panels + panel, a, at, full, stage)
         else:
-            tensor.load_tile(a_tiles, stage, a, (row, first), full, stage, tf32=rounds)
+            tensor.load_tile(a_tiles, stage, a, (of_a, row, first), full, stage, tf32=rounds)
         if b_turned:
-            tensor.load_tile(b_tiles, stage, b, (col, first), full, stage, tf32=rounds)
+            tensor.load_tile(b_tiles, stage, b, (of_b, col, first), full, stage, tf32=rounds)
         else:
             for panel in unroll(range(b_panels)):
-                at = (first, col + panel * _PANEL)
+                at = (of_b, first, col + panel * _PANEL)
                 tensor.load_tile(b_tiles, stage * b_panels + panel, b, at, full, stage)
 
     @device
@@ -204,51 +205,58 @@ def kernel_of(form: Form, tile_n: int) -> Kernel:
             )
 
     @device
-    def store_elements(total: Any, alpha: wide, scales: Any, bias: Any, beta: wide, c: Any, top: i64, col: i64) -> None:
-        """Stores those of a warp's elements that are inside the result."""
+    def store_elements(
+        total: Any, alpha: wide, scales: Any, bias: Any, beta: wide, c: Any, top: i64, end: i64, col: i64
+    ) -> None:
+        """Stores those of a warp's elements that are inside a result with the rows before ``end``."""
         out = c.unchecked_mut
         for i in unroll(range(2 * pairs)):
             row, column = top + total.row(i), col + total.column(i)
-            if row < c.shape[0] and column < c.shape[1]:
+            if row < end and column < c.shape[1]:
                 out[row, column] = out_dtype(finished(total[i], alpha, scales, bias, beta, c, row, column))
 
     @kernel(block=THREADS, unchecked=True)
     def wgmma_product(
         alpha: wide,
-        a: Slice2[a_type],
-        b: Slice2[b_type],
+        a: Slice3[a_type],
+        b: Slice3[b_type],
         a_scale: Slice[scale_type],
         b_scale: Slice[scale_type],
         bias: Slice[bias_type],
         beta: wide,
+        m: i64,
         c: DisjointSlice2[out_dtype],
     ) -> None:
         a_tiles = tensor.SharedTiles(a_count, (a_rows, depth), a_type)
         b_tiles = tensor.SharedTiles(b_count, (b_rows, depth), b_type)
         full = tensor.Barrier(stages, 1)
         empty = tensor.Barrier(stages, 2)
-        m, n = c.shape
-        k = a.shape[0] if a_turned else a.shape[1] // parts_of_k
+        n = c.shape[1]
+        k = a.shape[1] if a_turned else a.shape[2] // parts_of_k
         down, across = (m + (TILE_M - 1)) // TILE_M, (n + (tile_n - 1)) // tile_n
+        tiles = down * across
+        numbers = tiles * (c.shape[0] // m)
         steps = (k + (depth - 1)) // depth
         group = thread.thread_idx.x // 128
         stage, turn = 0, 0  # the buffer, and how often all have been used
         if group == 2:
             tensor.decrease_registers(40)
             if thread.thread_idx.x == 256:
-                for number in range(thread.block_idx.x, down * across, thread.grid_dim.x):
-                    row, col = tile_at(u32(number), u32(down), u32(across))
+                for number in range(thread.block_idx.x, numbers, thread.grid_dim.x):
+                    product = i64(u32(number) // u32(tiles))
+                    row, col = tile_at(u32(number) % u32(tiles), u32(down), u32(across))
                     for step in range(steps):
                         empty.wait(stage, turn - 1)
-                        fetch(stage, step * depth, row, col, a, b, a_tiles, b_tiles, full)
+                        fetch(stage, step * depth, product, row, col, a, b, a_tiles, b_tiles, full)
                         over = i64(stage == stages - 1)
                         stage, turn = stage + 1 - over * stages, turn + over
         else:
             tensor.increase_registers(232)
             leads = thread.thread_idx.x % 128 == 0
             before = 0
-            for number in range(thread.block_idx.x, down * across, thread.grid_dim.x):
-                row, col = tile_at(u32(number), u32(down), u32(across))
+            for number in range(thread.block_idx.x, numbers, thread.grid_dim.x):
+                above = i64(u32(number) // u32(tiles)) * m
+                row, col = tile_at(u32(number) % u32(tiles), u32(down), u32(across))
                 total = tensor.Accumulator((16, tile_n), accumulator)
                 if promotes:
                     for _ in range(steps):
@@ -277,7 +285,7 @@ def kernel_of(form: Form, tile_n: int) -> Kernel:
                     tensor.wait_wgmma(total, 0)
                     if leads:
                         empty.arrive(before)
-                top = row + i64(thread.thread_idx.x // 32 % 8) * 16
+                top = above + row + i64(thread.thread_idx.x // 32 % 8) * 16
                 inside = row + TILE_M <= m and col + tile_n <= n
                 scales = a_scale, b_scale
                 by = factor(alpha, scales)
@@ -286,10 +294,10 @@ def kernel_of(form: Form, tile_n: int) -> Kernel:
                     if inside and beta == wide(0) and c.is_aligned(4):
                         store_lines(total, lines, by, scales, bias, c, top, col)
                     else:
-                        store_elements(total, by, scales, bias, beta, c, top, col)
+                        store_elements(total, by, scales, bias, beta, c, top, above + m, col)
                 elif inside and c.is_aligned(2):
                     store_pairs(total, by, scales, bias, beta, c, top, col)
                 else:
-                    store_elements(total, by, scales, bias, beta, c, top, col)
+                    store_elements(total, by, scales, bias, beta, c, top, above + m, col)
 
     return wgmma_product

@@ -110,6 +110,37 @@ def test_floats_of_8_bits_and_their_scales(kinds: Any, scales: str | None) -> No
     assert ops.matmul(h2d(a), h2d(b)).sync().dtype == BF16
 
 
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.int8, f8e4m3.dtype], ids=str)
+@pytest.mark.parametrize("stacks", [(3, 3), (3, None), (None, 3), (3, 1), (1, 3), (1, 1), (0, 0), (0, None)], ids=str)
+def test_stacks_of_matrices(stacks: tuple[int | None, int | None], kind: Any) -> None:
+    random, count = np.random.default_rng(4), max(each for each in stacks if each is not None)
+    bias = numbers(np.float16, 40) if kind is np.float16 else None
+    for m, k, n in ((70, 33, 40), (5, 1, 40)):
+        a, b = (
+            random.integers(-3, 4, sides if stack is None else (stack, *sides)).astype(kind)
+            for stack, sides in zip(stacks, ((m, k), (k, n)), strict=True)
+        )
+        expected = a.astype(np.float64) @ b.astype(np.float64) + (0 if bias is None else bias)
+        for turned in (False, True):
+            given = [
+                h2d(np.ascontiguousarray(x.swapaxes(-1, -2))).sync().mT if turns else h2d(x).sync()
+                for x, turns in ((a, turned), (b, not turned))
+            ]
+            found = d2h(ops.matmul(*given, bias=None if bias is None else h2d(bias))).sync()
+            assert found.shape == (count, m, n)
+            assert np.abs(found.astype(np.float64) - expected).max(initial=0) <= np.abs(expected).max(initial=0) / 256
+
+
+def test_a_nan_of_one_matrix_of_a_stack_stays_in_its_product() -> None:
+    a, b = numbers(np.float16, 2, 20, 9), numbers(np.float16, 2, 9, 24)
+    a[1], b[1] = np.nan, np.nan
+    for turned in (False, True):
+        given = [h2d(np.ascontiguousarray(x.swapaxes(1, 2))).sync().mT if turned else h2d(x).sync() for x in (a, b)]
+        found = d2h(ops.matmul(*given)).sync()
+        assert np.isfinite(found[0]).all()
+        assert np.isnan(found[1]).all()
+
+
 def test_scales_of_integers_and_of_f16() -> None:
     a, b = numbers(np.int8, 18, 70), numbers(np.int8, 70, 9)
     by_row, by_column = numbers(np.float32, 18), numbers(np.float32, 9)

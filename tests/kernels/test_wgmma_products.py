@@ -30,7 +30,13 @@ def matrices(m: int, n: int, k: int, dtype: Any, layout: tuple[bool, bool]) -> t
     a, b = (RANDOM.standard_normal(sides).astype(dtype.dtype) for sides in ((m, k), (k, n)))
     exact = a.astype(np.float64) @ b.astype(np.float64)
     stored = [np.ascontiguousarray(each.T if turned else each) for each, turned in zip((a, b), layout, strict=True)]
-    return h2d(stored[0]), h2d(stored[1]), exact
+    return h2d(stored[0][None]), h2d(stored[1][None]), exact
+
+
+def longer(stack: Any, multiple: int) -> Any:
+    """Returns the copy of one matrix with longer rows."""
+    box = stack.sync()
+    return widened(box.reshape(box.shape[1:]), multiple).map(lambda wide: wide.reshape(1, *wide.shape))
 
 
 def error(found: Any, exact: Any) -> float:
@@ -43,7 +49,12 @@ def test_a_tile_of_every_width_in_every_layout(width: int, layout: tuple[bool, b
     m, n, k = 136, width + 8, 72
     a, b, exact = matrices(m, n, k, f16, layout)
     made = kernel_of(form_of(f16, f32, layout), width)
-    c = made[2, THREADS](1.0, a, b, a, a, a, 0.0, h2d(np.full((m, n), np.nan, np.float32))).last().and_then(d2h).sync()
+    c = (
+        made[2, THREADS](1.0, a, b, a, a, a, 0.0, m, h2d(np.full((m, n), np.nan, np.float32)))
+        .last()
+        .and_then(d2h)
+        .sync()
+    )
     assert error(c, exact) < 1e-6
 
 
@@ -53,7 +64,7 @@ def test_whole_tiles_of_16_bits_go_through_shared_memory(dtype: Any) -> None:
     a, b, exact = matrices(256, 64, 64, dtype, layout)
     made = kernel_of(form_of(dtype, dtype, layout), 64)
     empty = h2d(np.full((256, 64), np.nan, np.float32).astype(dtype.dtype))
-    c = made[1, THREADS](1.0, a, b, a, a, a, 0.0, empty).last().and_then(d2h).sync()
+    c = made[1, THREADS](1.0, a, b, a, a, a, 0.0, 256, empty).last().and_then(d2h).sync()
     assert error(c, exact) < (6e-4 if dtype is f16 else 4e-3)
 
 
@@ -65,7 +76,7 @@ def test_the_end_of_the_computation(shape: tuple[int, int, int], beta: float) ->
     a, b, exact = matrices(m, n, k, f16, layout)
     before, bias = RANDOM.standard_normal((m, n)).astype(np.float16), RANDOM.standard_normal(n).astype(np.float32)
     made = kernel_of(form_of(f16, f16, layout, bias=f32, activation="relu"), 64)
-    c = made[1, THREADS](0.25, a, b, a, a, h2d(bias), beta, h2d(before)).last().and_then(d2h).sync()
+    c = made[1, THREADS](0.25, a, b, a, a, h2d(bias), beta, m, h2d(before)).last().and_then(d2h).sync()
     assert error(c, np.maximum(0.25 * exact + beta * before.astype(np.float64) + bias, 0)) < 6e-4
 
 
@@ -75,18 +86,31 @@ def test_rows_that_were_made_longer_change_nothing(layout: tuple[bool, bool]) ->
     m, n, k = 70, 37, 45
     a, b, exact = matrices(m, n, k, f16, layout)
     made = kernel_of(form_of(f16, f32, layout), 64)
-    c = oxide.zip(widened(a.sync(), 64), widened(b.sync(), 8)).and_then(
-        lambda boxes: made[1, THREADS](1.0, *boxes, *[boxes[0]] * 3, 0.0, h2d(np.full((m, n), np.nan, np.float32)))
+    c = oxide.zip(longer(a, 64), longer(b, 8)).and_then(
+        lambda boxes: made[1, THREADS](1.0, *boxes, *[boxes[0]] * 3, 0.0, m, h2d(np.full((m, n), np.nan, np.float32)))
     )
     assert error(c.last().and_then(d2h).sync(), exact) < 1e-6
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("shared", [None, 0, 1])
+def test_stacks_of_matrices(layout: tuple[bool, bool], shared: int | None) -> None:
+    m, n, k = 136, 72, 40
+    count = [1 if operand == shared else 3 for operand in (0, 1)]
+    a, b = (RANDOM.integers(-3, 4, (planes, *sides)) for planes, sides in zip(count, ((m, k), (k, n)), strict=True))
+    stored = [each.swapaxes(1, 2) if turned else each for each, turned in zip((a, b), layout, strict=True)]
+    left, right = (h2d(np.ascontiguousarray(each).astype(np.float16)).sync() for each in stored)
+    made = kernel_of(form_of(f16, f32, layout), 64)
+    c = made[4, THREADS](1.0, left, right, left, left, left, 0.0, m, zeros((3 * m, n))).last().and_then(d2h).sync()
+    assert np.array_equal(c.reshape(3, m, n), a @ b)
 
 
 def test_exact_sums_are_exact() -> None:
     a, b = RANDOM.integers(-3, 4, (130, 200)), RANDOM.integers(-3, 4, (72, 200))
     made = kernel_of(form_of(f16, f32, (False, True)), 32)
-    left, right = (h2d(each.astype(np.float16)) for each in (a, b))
+    left, right = (h2d(each.astype(np.float16)[None]) for each in (a, b))
     c = (
-        made[3, THREADS](1.0, left, right, left, left, left, 0.0, h2d(np.zeros((130, 72), np.float32)))
+        made[3, THREADS](1.0, left, right, left, left, left, 0.0, 130, h2d(np.zeros((130, 72), np.float32)))
         .last()
         .and_then(d2h)
         .sync()
@@ -103,8 +127,8 @@ def test_a_tile_of_every_width_of_other_types(dtype: Any, width: int) -> None:
     a, b = (RANDOM.integers(0 if dtype is u8 else -3, 4, sides) for sides in ((m, k), (n, k)))
     for exact in (False, True) if dtype in (f8e4m3, f8e5m2) and width < 256 else (False,):
         form = form_of(dtype, output, (False, True))._replace(exact=exact)
-        left, right = (h2d(each.astype(dtype.dtype)).sync() for each in (a, b))
-        c = kernel_of(form, width)[2, THREADS](1, left, right, left, left, left, 0, zeros((m, n), output)).last()
+        left, right = (h2d(each.astype(dtype.dtype)[None]).sync() for each in (a, b))
+        c = kernel_of(form, width)[2, THREADS](1, left, right, left, left, left, 0, m, zeros((m, n), output)).last()
         assert np.array_equal(c.and_then(d2h).sync(), a @ b.T)
 
 
@@ -113,8 +137,8 @@ def test_three_products_have_the_precision_of_f32(width: int) -> None:
     m, n, k = 130, width + 4, 300
     a, b = (RANDOM.standard_normal(sides, dtype=np.float32) for sides in ((m, k), (n, k)))
     form = form_of(f32, f32, (False, True))._replace(exact=True)
-    left, right = (split(h2d(each).sync()).sync() for each in (a, b))
-    c = kernel_of(form, width)[2, THREADS](1.0, left, right, left, left, left, 0.0, zeros((m, n))).last()
+    left, right = (split(h2d(each).sync()).sync().reshape(1, len(each), -1) for each in (a, b))
+    c = kernel_of(form, width)[2, THREADS](1.0, left, right, left, left, left, 0.0, m, zeros((m, n))).last()
     assert error(c.and_then(d2h).sync(), a.astype(np.float64) @ b.T.astype(np.float64)) < 3e-7
 
 
@@ -125,15 +149,20 @@ def test_scales_at_the_end(output: Any, scales: str) -> None:
     a, b = (RANDOM.standard_normal(sides).astype(f8e4m3.dtype) for sides in ((m, k), (n, k)))
     by_row, by_column = (RANDOM.random(1 if scales == "one" else each, np.float32) + 0.5 for each in (m, n))
     form = form_of(f8e4m3, output, (False, True))._replace(scales=scales, exact=True)
-    boxes = [h2d(each).sync() for each in (a, b, by_row, by_column)]
-    c = kernel_of(form, 64)[3, THREADS](2.0, *boxes, boxes[0], 0.0, zeros((m, n), output)).last().and_then(d2h).sync()
+    boxes = [h2d(each).sync() for each in (a[None], b[None], by_row, by_column)]
+    c = (
+        kernel_of(form, 64)[3, THREADS](2.0, *boxes, boxes[0], 0.0, m, zeros((m, n), output))
+        .last()
+        .and_then(d2h)
+        .sync()
+    )
     exact = 2 * (a.astype(float) @ b.astype(float).T) * by_row[:, None] * by_column
     assert error(c, exact) < (5e-4 if output is f32 else 4e-3)
 
 
 def test_the_width_of_tiles_follows_from_the_sizes() -> None:
     form = form_of(f16, f16, (False, True))
-    assert [width_of(form, n, n, n, 132) for n in (2048, 4096, 8192)] == [256, 256, 256]
-    assert width_of(form, 32, 4096, 4096, 132) == 32
-    assert all(width_of(form, m, n, 64, 132) in WIDTHS for m in (1, 999) for n in (1, 999))
+    assert [width_of(form, 1, n, n, n, 132) for n in (2048, 4096, 8192)] == [256, 256, 256]
+    assert width_of(form, 1, 32, 4096, 4096, 132) == 32
+    assert all(width_of(form, 1, m, n, 64, 132) in WIDTHS for m in (1, 999) for n in (1, 999))
     assert math.gcd(*WIDTHS) == 32

@@ -346,6 +346,15 @@ class DeviceBox:
         """Returns the same memory with the axes in reverse order."""
         return self._view_of((self._shape[::-1], self.strides[::-1], 0))
 
+    @property
+    def mT(self) -> DeviceBox:
+        """Returns the same memory with the last two axes exchanged: each matrix of a stack transposed. Raises
+        ``ValueError`` for a box of fewer axes."""
+        if len(self._shape) < 2:
+            raise ValueError(f"mT exchanges the last two axes, and this box has shape {self._shape}")
+        (*shape, rows, columns), (*strides, down, across) = self._shape, self.strides
+        return self._view_of(((*shape, columns, rows), (*strides, across, down), 0))
+
     def __getitem__(self, key: Any) -> DeviceBox:
         """Returns a view of the elements that integers, slices and ``...`` select. A single element gives a box without
         axes.

@@ -184,9 +184,9 @@ def test_rows_that_begin_between_multiples_of_16_bytes_are_refused_at_the_launch
     made = product_kernel(f16, f32, 64)
     a, b, c = np.ones((4, columns), np.float16), np.ones((4, columns), np.float16), zeros((4, 4))
     with pytest.raises(ArgumentError, match="parameter a: expected a matrix whose rows begin at multiples of 16 bytes"):
-        made[LaunchConfig(1, THREADS)](1.0, *[h2d(a).sync(), h2d(b).sync(), *[h2d(a).sync()] * 3], 0.0, c.sync())
+        made[LaunchConfig(1, THREADS)](1.0, *[h2d(x[None]).sync() for x in (a, b, a, a, a)], 0.0, 4, c.sync())
     with pytest.raises(ArgumentError, match="parameter a: expected a matrix whose rows begin at multiples of 16 bytes"):
-        made[LaunchConfig(1, THREADS)](1.0, h2d(a), h2d(b), *[h2d(a)] * 3, 0.0, c).sync()
+        made[LaunchConfig(1, THREADS)](1.0, *[h2d(x[None]) for x in (a, b, a, a, a)], 0.0, 4, c).sync()
 
 
 @pytest.mark.parametrize("n", [8, 64, 128, 256])
@@ -309,7 +309,7 @@ def test_the_warpgroup_product_is_within_rounding_of_float64(shape: tuple[int, i
             a, b = (RANDOM.standard_normal(sides).astype(np.float16) for sides in ((m, k), (n, k)))
             made = product_kernel(f16, f32)
             c = (
-                made[LaunchConfig(2, THREADS)](1.0, h2d(a), h2d(b), *[h2d(a)] * 3, 0.0, zeros((m, n)))
+                made[LaunchConfig(2, THREADS)](1.0, *[h2d(x[None]) for x in (a, b, a, a, a)], 0.0, m, zeros((m, n)))
                 .last()
                 .and_then(d2h)
                 .sync()
