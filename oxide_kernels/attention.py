@@ -143,10 +143,9 @@ def _launch_of(
     result = out.reshape(out.size // width, width)
     if all(each is None for each in (mask, lengths, cu_seqlens)) and _has_wgmma(rows, result):
         multiprocessors = out.device.info.multiprocessors
-        blocks = wgmma_attention.blocks_of(queries, heads * batch, bool(causal), multiprocessors)
         aligned = (keys - queries) % wgmma_attention.STEP == 0
         chosen = wgmma_attention.kernel_of(dtype, width, bool(causal), aligned or not causal)
-        config = LaunchConfig(blocks, wgmma_attention.THREADS)
+        config = wgmma_attention.config_of(width, queries, heads * batch, bool(causal), multiprocessors)
         stacks = (box.reshape(batch * kv_heads, keys, width) for box in (k, v))
         whole: DeviceOperation[tuple[Any, ...]] = chosen[config](
             rows[0], *stacks, batch, heads, kv_heads, queries, keys, factor, result

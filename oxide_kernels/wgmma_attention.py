@@ -27,6 +27,7 @@ from typing import Any
 from oxide import (
     DisjointSlice2,
     Kernel,
+    LaunchConfig,
     LocalArray,
     Slice2,
     Slice3,
@@ -43,11 +44,8 @@ from oxide import (
 
 from . import online_softmax
 
-QUERIES = 128
-"""The queries of a block."""
 STEP = 128
 """The keys of a tile."""
-THREADS = 384
 WIDTHS = (64, 128)
 """The head sizes."""
 
@@ -55,11 +53,17 @@ _PANEL = 64
 _STAGES = 2
 
 
-def blocks_of(queries: int, heads: int, causal: bool, multiprocessors: int) -> int:
-    """Returns the number of blocks for so many queries in each of so many heads, those of all batches: one for each
+def groups_of(width: int, causal: bool) -> int:
+    """Returns the number of warpgroups of a block that compute, 64 queries each. The registers of narrow heads are
+    enough for three, of which one more multiplies while the others compute exponentials."""
+    return 3 if width == 64 and not causal else 2
+
+
+def config_of(width: int, queries: int, heads: int, causal: bool, multiprocessors: int) -> LaunchConfig:
+    """Returns the launch for so many queries in each of so many heads, those of all batches: a block for each
     multiprocessor, or a causal kernel's one for each two tiles of a head."""
-    tiles = -(-queries // QUERIES)
-    return -(-tiles // 2) * heads if causal else min(tiles * heads, multiprocessors)
+    tiles, threads = -(-queries // (64 * groups_of(width, causal))), 128 * (groups_of(width, causal) + 1)
+    return LaunchConfig(-(-tiles // 2) * heads if causal else min(tiles * heads, multiprocessors), threads)
 
 
 @functools.cache
@@ -70,6 +74,9 @@ def kernel_of(dtype: Any, width: int, causal: bool, aligned: bool) -> Kernel:
     panels = width // _PANEL
     tile_bytes = STEP * width * 2
     scores, held = STEP // 2, width // 2
+    groups = groups_of(width, causal)
+    block_queries, threads = 64 * groups, 128 * (groups + 1)
+    producer, consumers = (40, 232) if groups == 2 else (32, 160)
     all_hidden = causal and not aligned
 
     @device
@@ -118,18 +125,18 @@ def kernel_of(dtype: Any, width: int, causal: bool, aligned: bool) -> Kernel:
             pair, place = within // half, within % half
             tile = place if second else tiles - 1 - place
             none = second and 2 * place + 1 == tiles
-            return pair, i64(tiles if none else tile) * QUERIES
-        return number // tiles, i64(number % tiles) * QUERIES
+            return pair, i64(tiles if none else tile) * block_queries
+        return number // tiles, i64(number % tiles) * block_queries
 
     @device
     def tiles_of_keys(first: i64, queries: i64, keys: i64) -> i64:
         """Returns the number of tiles of keys that some query of a tile sees."""
         end = keys
         if causal:
-            end = max(min(first + QUERIES, queries) + keys - queries, 0)
+            end = max(min(first + block_queries, queries) + keys - queries, 0)
         return (end + (STEP - 1)) // STEP
 
-    @kernel(block=THREADS, unchecked=True)
+    @kernel(block=threads, unchecked=True)
     def attention(
         q: Slice2[dtype],
         k: Slice3[dtype],
@@ -142,27 +149,27 @@ def kernel_of(dtype: Any, width: int, causal: bool, aligned: bool) -> Kernel:
         scale: f32,
         out: DisjointSlice2[dtype],
     ) -> None:
-        q_tiles = tensor.SharedTiles(panels, (QUERIES, _PANEL), dtype)
+        q_tiles = tensor.SharedTiles(panels, (block_queries, _PANEL), dtype)
         k_tiles = tensor.SharedTiles(_STAGES * panels, (STEP, _PANEL), dtype)
         v_tiles = tensor.SharedTiles(_STAGES * panels, (STEP, _PANEL), dtype)
-        full_q, empty_q = tensor.Barrier(1, 1), tensor.Barrier(1, 2)
+        full_q, empty_q = tensor.Barrier(1, 1), tensor.Barrier(1, groups)
         full_k, full_v = tensor.Barrier(_STAGES, 1), tensor.Barrier(_STAGES, 1)
-        empty_k, empty_v = tensor.Barrier(_STAGES, 2), tensor.Barrier(_STAGES, 2)
+        empty_k, empty_v = tensor.Barrier(_STAGES, groups), tensor.Barrier(_STAGES, groups)
         blocks = thread.grid_dim.x
-        tiles = (u32(queries) + u32(QUERIES - 1)) // u32(QUERIES)
+        tiles = (u32(queries) + u32(block_queries - 1)) // u32(block_queries)
         numbers = 2 * blocks if causal else tiles * heads * batches
         heads_of_one = heads // kv_heads
         group = thread.thread_idx.x // 128
         done, used = 0, u32(0)  # the tiles of queries, and the tiles of keys of all of them
-        if group == 2:
-            tensor.decrease_registers(40)
-            if thread.thread_idx.x == 256:
+        if group == groups:
+            tensor.decrease_registers(producer)
+            if thread.thread_idx.x == 128 * groups:
                 for number in range(thread.block_idx.x, numbers, blocks):
                     pair, first = tile_at(number, tiles, blocks)
                     if first < queries:
                         kv_head = i64(pair // heads * kv_heads + pair % heads // heads_of_one)
                         empty_q.wait(0, done - 1)
-                        full_q.expect(0, QUERIES * width * 2)
+                        full_q.expect(0, block_queries * width * 2)
                         for panel in unroll(range(panels)):
                             tensor.load_tile(
                                 q_tiles, panel, q, (i64(pair) * queries + first, panel * _PANEL), full_q, 0
@@ -177,8 +184,8 @@ def kernel_of(dtype: Any, width: int, causal: bool, aligned: bool) -> Kernel:
                             used += u32(1)
                         done += 1
         else:
-            tensor.increase_registers(232)
-            own = i64(group % 2) * 64
+            tensor.increase_registers(consumers)
+            own = i64(group) * 64
             leads = thread.thread_idx.x % 128 == 0
             factor = scale * f32(online_softmax.LOG2_E)
             greatest, sums, kept = LocalArray(2, f32), LocalArray(2, f32), LocalArray(2, f32)

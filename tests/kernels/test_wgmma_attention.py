@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from oxide import LaunchConfig, bf16, d2h, f16, h2d
-from oxide_kernels.wgmma_attention import STEP, THREADS, WIDTHS, blocks_of, kernel_of
+from oxide import bf16, d2h, f16, h2d
+from oxide_kernels.wgmma_attention import STEP, WIDTHS, config_of, kernel_of
 from tests.kernels.test_attention import causal, close, random, reference
 
 pytestmark = pytest.mark.usefixtures("hopper")
@@ -20,7 +20,7 @@ def attended(q: Any, k: Any, v: Any, is_causal: bool) -> Any:
     rows = h2d(np.ascontiguousarray(q).reshape(-1, width))
     stacks = [h2d(np.ascontiguousarray(each).reshape(-1, keys, width)) for each in (k, v)]
     out = h2d(np.full((batch * heads * queries, width), np.nan, np.float32).astype(q.dtype))
-    config = LaunchConfig(blocks_of(queries, heads * batch, is_causal, 3), THREADS)
+    config = config_of(width, queries, heads * batch, is_causal, 3)
     kind = f16 if q.dtype == np.float16 else bf16
     aligned = not is_causal or (keys - queries) % STEP == 0
     launch = kernel_of(kind, width, is_causal, aligned)[config](
