@@ -31,7 +31,7 @@ from oxide import (
 )
 from oxide import zip as both
 
-from . import layout, mma_products, wgmma_products
+from . import layout, mma_products, split_products, wgmma_products
 from .checks import require_apart
 from .mma_products import ACTIVATIONS, Form
 from .operands import Operand, with_boxes
@@ -247,16 +247,43 @@ def _prepared(product: _Product, form: Form, a: DeviceBox, b: DeviceBox) -> Devi
     splits = form.exact and form.a is f32
     copies = [_copied(box, turns, splits, multiple) for box, turns in ((a, turned[0]), (b, turned[1]))]
     multiprocessors = product.c.device.info.multiprocessors
-    width = wgmma_products.width_of(form, product.products, m, n, k, multiprocessors)
-    made = wgmma_products.kernel_of(form, width)
-    tiles = wgmma_products.tiles_of(product.products, m, n, width)
+    plan = wgmma_products.plan_of(form, product.products, m, n, k, multiprocessors)
+    high, wide = (n, m) if plan.swapped else (m, n)
+    tiles = plan.parts * wgmma_products.tiles_of(product.products, high, wide, plan.width)
     config = LaunchConfig(min(multiprocessors, tiles), wgmma_products.THREADS)
+
+    def launched(a: DeviceBox, b: DeviceBox) -> DeviceOperation[tuple[Any, ...]]:
+        if plan.whole:
+            return _launch(product, wgmma_products.kernel_of(form, plan.width), config, a, b)
+        return _in_parts(product, form, plan, config, a, b)
+
     if not any(isinstance(each, DeviceOperation) for each in copies):
-        return _launch(product, made, config, *copies)
-    together: DeviceOperation[Any] = both(
-        *(each if isinstance(each, DeviceOperation) else value(each) for each in copies)
-    )
-    return together.and_then(lambda boxes: _launch(product, made, config, *boxes))
+        return launched(*copies)
+    together: DeviceOperation[Any] = both(*map(_operation, copies))
+    return together.and_then(lambda boxes: launched(*boxes))
+
+
+def _in_parts(
+    product: _Product, form: Form, plan: wgmma_products.Plan, config: LaunchConfig, a: DeviceBox, b: DeviceBox
+) -> DeviceOperation[tuple[Any, ...]]:
+    """Returns the launches of a product whose sums are made in parts, and perhaps as its transpose."""
+    m, n = product.c.shape[-2:]
+    sums = form._replace(output=f32, bias=None, activation=None, scales=None)
+    left, right = (b, a) if plan.swapped else (a, b)
+    if plan.swapped:
+        sums = sums._replace(a=form.b, b=form.a, a_turned=not form.b_turned, b_turned=not form.a_turned)
+    made = wgmma_products.kernel_of(sums, plan.width, True, plan.swapped)
+    more = product.a_scale, product.b_scale, product.bias
+
+    def added(parts: DeviceBox) -> DeviceOperation[tuple[Any, ...]]:
+        add = split_products.kernel_of(form)[split_products.config_of(m * n)]
+        stack = parts.reshape(plan.parts, m, n)
+        c = product.c.reshape(m, n)
+        return add(product.alpha, stack, *(parts if box is None else box for box in more), product.beta, c)
+
+    operands = left, right, left, left, left
+    begun = empty((plan.parts * m, n), f32).and_then(lambda parts: made[config](1.0, *operands, 0.0, m, parts).last())
+    return begun.and_then(added)
 
 
 def _copied(box: DeviceBox, turns: bool, splits: bool, multiple: int) -> Any:

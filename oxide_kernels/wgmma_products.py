@@ -19,7 +19,8 @@ lines: 0.74, 0.88, 0.96. Groups of 8 rows of tiles instead of 16: 0.95, 0.97, 1.
 from __future__ import annotations
 
 import functools
-from typing import Any
+import itertools
+from typing import Any, NamedTuple
 
 from oxide import (
     DisjointSlice2,
@@ -51,7 +52,7 @@ WIDTHS = (256, 192, 128, 64, 32)
 _ROW_BYTES = 128
 _PANEL = 64
 _STAGES = {256: 4, 192: 4, 128: 6, 64: 8, 32: 9}
-_SPLIT_STAGES = {192: 2, 128: 3, 64: 4, 32: 4}
+_SPLIT_STAGES = {128: 3, 64: 4, 32: 4}
 """The buffers of operands that are split in two."""
 _PART = {256: 64, 192: 64, 128: 64, 64: 64, 32: 32}
 """The columns of the result that go through shared memory at once."""
@@ -63,8 +64,9 @@ def depth_of(form: Form) -> int:
 
 
 def widths_of(form: Form) -> tuple[int, ...]:
-    """Returns the widths of tiles of a form. Sums that are made apart from the instructions' take registers too."""
-    return WIDTHS[1:] if form.exact else WIDTHS
+    """Returns the widths of tiles of a form. Sums that are made apart from the instructions' take registers too: with
+    wider tiles there would be too few."""
+    return tuple(_SPLIT_STAGES) if form.exact and form.a is f32 else WIDTHS[1:] if form.exact else WIDTHS
 
 
 def tiles_of(products: int, m: int, n: int, width: int) -> int:
@@ -72,28 +74,54 @@ def tiles_of(products: int, m: int, n: int, width: int) -> int:
     return products * -(-m // TILE_M) * -(-n // width)
 
 
-def width_of(form: Form, products: int, m: int, n: int, k: int, multiprocessors: int) -> int:
-    """Returns the width of tiles with which a product takes least time.
+class Plan(NamedTuple):
+    """How a product is computed."""
+
+    width: int
+    """The width of tiles."""
+    parts: int = 1
+    """The parts of k, whose sums another kernel adds."""
+    swapped: bool = False
+    """True if the transpose is computed, so that the columns of the result are the rows of a tile."""
+
+    @property
+    def whole(self) -> bool:
+        """True if a tile's sums are the result's."""
+        return self.parts == 1 and not self.swapped
+
+
+def plan_of(form: Form, products: int, m: int, n: int, k: int, multiprocessors: int) -> Plan:
+    """Returns the plan with which products take least time.
 
     A step of 128 bytes of each row takes a time in proportion to the width plus 96, as narrow tiles wait for their
-    copies: 457 TFLOPS with 128 columns and 582 with 256. The end of a tile takes as long as about six steps."""
+    copies: 457 TFLOPS with 128 columns and 582 with 256. The end of a tile takes as long as about six steps. A unit is
+    2.2 ns. The sums of parts take 1400 units to launch, and their bytes through the L2 cache."""
+    steps = -(-k // depth_of(form))
 
-    def cost(width: int) -> float:
-        tiles = tiles_of(products, m, n, width)
-        steps = -(-k // depth_of(form))
-        return -(-tiles // multiprocessors) * (steps * (width + 96) + 6 * width)
+    def cost(plan: Plan) -> float:
+        high, wide = (n, m) if plan.swapped else (m, n)
+        tiles = plan.parts * tiles_of(products, high, wide, plan.width)
+        computed = -(-tiles // multiprocessors) * (-(-steps // plan.parts) * (plan.width + 96) + 6 * plan.width)
+        return computed + (0 if plan.whole else 1400 + plan.parts * m * n * 8 / 6700)
 
-    return min(widths_of(form), key=cost)
+    plans = [Plan(width) for width in widths_of(form)]
+    if products == 1 and form.accumulator is f32:
+        parts = (each for each in (1, 2, 4, 8, 16) if each <= steps)
+        plans += itertools.starmap(Plan, itertools.product(widths_of(form), parts, (False, True)))
+    return min(plans, key=cost)
 
 
 @functools.cache
-def kernel_of(form: Form, tile_n: int) -> Kernel:
+def kernel_of(form: Form, tile_n: int, in_parts: bool = False, swapped: bool = False) -> Kernel:
     """Returns the kernel of a form, for ``activation(alpha * a @ b + beta * c + bias)``, with ``mma_products``'
     parameters.
 
     It runs blocks of ``THREADS`` threads, any number of them. The rows of ``a`` and ``b`` begin at multiples of 16
     bytes. Operands of 8 or 32 bits are in the order of their products: ``a`` as it is and ``b`` turned. An ``exact``
     form of f32 takes operands of ``layout.split``.
+
+    With ``in_parts`` there is one product, and the matrices of ``c`` are the sums of as many parts of k. With
+    ``swapped`` the operands and ``c`` are those of the transpose: ``c`` is then stored by columns.
     """
     # mypy takes a name as a type if it is declared as Any.
     a_type: Any = form.a
@@ -205,6 +233,15 @@ def kernel_of(form: Form, tile_n: int) -> Kernel:
             )
 
     @device
+    def store_columns(total: Any, c: Any, top: i64, high: i64, col: i64, above: i64, wide: i64) -> None:
+        """Stores a warp's sums as a part of the transpose. Eight lanes write 32 bytes of a row of ``c``."""
+        out = c.unchecked_mut
+        for i in unroll(range(2 * pairs)):
+            row, column = top + total.row(i), col + total.column(i)
+            if row < high and column < wide:
+                out[above + column, row] = total[i]
+
+    @device
     def store_elements(
         total: Any, alpha: wide, scales: Any, bias: Any, beta: wide, c: Any, top: i64, end: i64, col: i64
     ) -> None:
@@ -231,12 +268,14 @@ def kernel_of(form: Form, tile_n: int) -> Kernel:
         b_tiles = tensor.SharedTiles(b_count, (b_rows, depth), b_type)
         full = tensor.Barrier(stages, 1)
         empty = tensor.Barrier(stages, 2)
-        n = c.shape[1]
         k = a.shape[1] if a_turned else a.shape[2] // parts_of_k
-        down, across = (m + (TILE_M - 1)) // TILE_M, (n + (tile_n - 1)) // tile_n
-        tiles = down * across
-        numbers = tiles * (c.shape[0] // m)
+        high, n = (c.shape[1], m) if swapped else (m, c.shape[1])
+        down, across = (high + (TILE_M - 1)) // TILE_M, (n + (tile_n - 1)) // tile_n
+        tiles, products = down * across, c.shape[0] // m
+        numbers = tiles * products
         steps = (k + (depth - 1)) // depth
+        if in_parts:
+            steps = i64((u32(steps) + u32(products) - u32(1)) // u32(products))
         group = thread.thread_idx.x // 128
         stage, turn = 0, 0  # the buffer, and how often all have been used
         if group == 2:
@@ -245,9 +284,10 @@ def kernel_of(form: Form, tile_n: int) -> Kernel:
                 for number in range(thread.block_idx.x, numbers, thread.grid_dim.x):
                     product = i64(u32(number) // u32(tiles))
                     row, col = tile_at(u32(number) % u32(tiles), u32(down), u32(across))
+                    begin = product * steps if in_parts else 0
                     for step in range(steps):
                         empty.wait(stage, turn - 1)
-                        fetch(stage, step * depth, product, row, col, a, b, a_tiles, b_tiles, full)
+                        fetch(stage, (begin + step) * depth, product, row, col, a, b, a_tiles, b_tiles, full)
                         over = i64(stage == stages - 1)
                         stage, turn = stage + 1 - over * stages, turn + over
         else:
@@ -270,9 +310,7 @@ def kernel_of(form: Form, tile_n: int) -> Kernel:
                             total[i] += some[i]
                         over = i64(stage == stages - 1)
                         stage, turn = stage + 1 - over * stages, turn + over
-                elif (
-                    steps > 0
-                ):  # without the test, zeros would join the sums before the wait, and ptxas serialise wgmma
+                elif steps > 0:  # or zeros would join the sums before the wait, and ptxas serialise wgmma
                     for step in range(steps):
                         full.wait(stage, turn)
                         multiply(total, stage, group % 2, a_tiles, b_tiles)
@@ -289,7 +327,9 @@ def kernel_of(form: Form, tile_n: int) -> Kernel:
                 inside = row + TILE_M <= m and col + tile_n <= n
                 scales = a_scale, b_scale
                 by = factor(alpha, scales)
-                if narrow:
+                if swapped:
+                    store_columns(total, c, top - above, high, col, above, n)
+                elif narrow:
                     lines = SharedArray((TILE_M, pitch), out_dtype)
                     if inside and beta == wide(0) and c.is_aligned(4):
                         store_lines(total, lines, by, scales, bias, c, top, col)

@@ -10,9 +10,11 @@ import pytest
 
 import oxide
 from oxide import bf16, d2h, f8e4m3, f8e5m2, f16, f32, h2d, i8, i32, u8, zeros
+from oxide_kernels import matmul, matrix_products, wgmma_products
 from oxide_kernels.layout import split, widened
 from oxide_kernels.mma_products import Form
-from oxide_kernels.wgmma_products import THREADS, WIDTHS, kernel_of, width_of
+from oxide_kernels.wgmma_products import THREADS, WIDTHS, Plan, kernel_of, plan_of, widths_of
+from tests.compiler.assembler import assembled, needs_ptxas
 
 pytestmark = pytest.mark.usefixtures("hopper")
 
@@ -132,7 +134,7 @@ def test_a_tile_of_every_width_of_other_types(dtype: Any, width: int) -> None:
         assert np.array_equal(c.and_then(d2h).sync(), a @ b.T)
 
 
-@pytest.mark.parametrize("width", [192, 128, 64, 32])
+@pytest.mark.parametrize("width", [128, 64, 32])
 def test_three_products_have_the_precision_of_f32(width: int) -> None:
     m, n, k = 130, width + 4, 300
     a, b = (RANDOM.standard_normal(sides, dtype=np.float32) for sides in ((m, k), (n, k)))
@@ -160,9 +162,69 @@ def test_scales_at_the_end(output: Any, scales: str) -> None:
     assert error(c, exact) < (5e-4 if output is f32 else 4e-3)
 
 
-def test_the_width_of_tiles_follows_from_the_sizes() -> None:
+@pytest.mark.parametrize("swapped", [False, True])
+@pytest.mark.parametrize("parts", [1, 2, 3, 8])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_sums_in_parts_of_k(layout: tuple[bool, bool], parts: int, swapped: bool, monkeypatch: Any) -> None:
+    """Also with more parts than steps, and with the epilogue after the parts' sum."""
+    monkeypatch.setattr(matrix_products, "_has_wgmma", lambda *_: True)
+    monkeypatch.setattr(wgmma_products, "plan_of", lambda *_: Plan(64, parts, swapped))
+    m, n, k = 40, 200, 320
+    a, b = RANDOM.integers(-3, 4, (m, k)), RANDOM.integers(-3, 4, (k, n))
+    bias, before = RANDOM.integers(-9, 9, n), RANDOM.integers(-9, 9, (m, n))
+    left, right = (
+        h2d(np.ascontiguousarray(each.T).astype(np.float16)).sync().T if turned else h2d(each.astype(np.float16)).sync()
+        for each, turned in zip((a, b), layout, strict=True)
+    )
+    c = h2d(before.astype(np.float32)).sync()
+    matmul(left, right, c, alpha=0.5, beta=2.0, bias=h2d(bias.astype(np.float32)), activation="relu").sync()
+    assert np.array_equal(d2h(c).sync(), np.maximum(0.5 * (a @ b) + 2 * before + bias, 0))
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+@pytest.mark.parametrize("kinds", [(f8e4m3, f8e5m2), (f32, f32)], ids=str)
+def test_sums_in_parts_of_other_types(kinds: Any, swapped: bool, monkeypatch: Any) -> None:
+    monkeypatch.setattr(matrix_products, "_has_wgmma", lambda *_: True)
+    monkeypatch.setattr(wgmma_products, "plan_of", lambda *_: Plan(32, 2, swapped))
+    a, b = RANDOM.integers(-3, 4, (20, 520)), RANDOM.integers(-3, 4, (72, 520))
+    by_row, by_column = RANDOM.random(20, np.float32), RANDOM.random(72, np.float32)
+    left, right = (h2d(each.astype(kind.dtype)).sync() for each, kind in zip((a, b), kinds, strict=True))
+    c = zeros((20, 72)).sync()
+    precision = "high" if kinds[0] is f32 else None
+    matmul(left, right.T, c, precision=precision, a_scale=h2d(by_row), b_scale=h2d(by_column)).sync()
+    assert error(d2h(c).sync(), (a @ b.T) * by_row[:, None].astype(float) * by_column) < 1e-6
+
+
+def test_the_plan_follows_from_the_sizes() -> None:
     form = form_of(f16, f16, (False, True))
-    assert [width_of(form, 1, n, n, n, 132) for n in (2048, 4096, 8192)] == [256, 256, 256]
-    assert width_of(form, 1, 32, 4096, 4096, 132) == 32
-    assert all(width_of(form, 1, m, n, 64, 132) in WIDTHS for m in (1, 999) for n in (1, 999))
+    assert [plan_of(form, 1, n, n, n, 132) for n in (2048, 4096, 8192)] == [Plan(256)] * 3
+    assert plan_of(form, 1, 32, 4096, 4096, 132) == Plan(32, 4, True)
+    assert plan_of(form, 1, 4096, 32, 4096, 132) == Plan(32, 4)
+    assert plan_of(form, 3, 32, 4096, 4096, 132).whole
+    assert plan_of(form_of(i8, i32, (False, True)), 1, 32, 4096, 4096, 132).whole
+    plans = [plan_of(form, 1, m, n, k, 132) for m in (1, 999) for n in (1, 999) for k in (1, 64, 9999)]
+    assert all(plan.width in WIDTHS for plan in plans)
     assert math.gcd(*WIDTHS) == 32
+
+
+@needs_ptxas
+@pytest.mark.parametrize("in_parts", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "output", "exact"),
+    [
+        (bf16, bf16, False),
+        (f32, f32, False),
+        (f32, f32, True),
+        (f8e4m3, bf16, False),
+        (f8e4m3, bf16, True),
+        (i8, i32, False),
+    ],
+    ids=str,
+)
+def test_a_gpus_kernels_keep_all_in_registers(kind: Any, output: Any, exact: bool, in_parts: bool) -> None:
+    """Nor does ptxas make the products wait for one another."""
+    form = form_of(kind, f32 if in_parts and output is bf16 else output, (False, True))._replace(exact=exact)
+    for width in widths_of(form):
+        told = assembled(kernel_of(form, width, in_parts, in_parts).ptx(cc=(9, 0)))
+        assert "0 bytes spill stores, 0 bytes spill loads" in told
+        assert "serialized" not in told
