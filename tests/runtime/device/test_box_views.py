@@ -462,3 +462,14 @@ def test_numpys_functions_refuse_a_box_of_any_device_and_name_d2h(driver: str) -
         with pytest.raises(AttributeError, match=r"a DeviceBox has no copy_to_host; d2h\(box\).sync\(\) or await d2h"):
             box.copy_to_host()
         assert not hasattr(box, "__array_interface__")
+
+
+def test_mt_exchanges_the_last_two_axes() -> None:
+    data = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+    box = h2d(data).sync()
+    for view, expected in ((box.mT, data.mT), (box[1].mT, data[1].mT), (box[:, 1:].mT, data[:, 1:].mT)):
+        assert view.shape == expected.shape
+        np.testing.assert_array_equal(d2h(view).sync(), expected)
+    assert box.mT.mT.is_contiguous
+    with pytest.raises(ValueError, match=r"mT exchanges the last two axes, and this box has shape \(24,\)"):
+        _ = box.reshape(24).mT
