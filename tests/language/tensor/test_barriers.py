@@ -10,6 +10,7 @@ import pytest
 from oxide import (
     ArgumentError,
     BarrierError,
+    BoundsError,
     DisjointSlice,
     DisjointSlice2,
     KernelAssertionError,
@@ -349,3 +350,62 @@ def test_an_interpreted_kernel_with_barriers_is_refused() -> None:
         pytest.skip("the interpreter runs on the CPU device")
     with pytest.raises(LaunchError, match=r"tensor\.Barrier\(…\) cannot be interpreted; launch it compiled"):
         ring[LaunchConfig(1, 96)].interpret(1, zeros(64, np.int32)).sync()
+
+
+def buffered(mistake: str) -> Any:
+    """A product of 64 rows and columns in two buffers, with a mistake of the producer or of the warpgroup."""
+    waits_full, waits_empty = mistake != "no wait for a copy", mistake != "no wait for a free buffer"
+    late, early = int(mistake == "the phase before"), mistake == "a buffer given back before its product"
+    other = 2 if mistake == "a tile that is not there" else 0
+
+    @kernel(block=160, sanitize="race", partial=True)
+    def product(a: Slice2[f16], b: Slice2[f16], c: DisjointSlice2[f32]) -> None:
+        left, right = tensor.SharedTiles(2, (64, 64), f16), tensor.SharedTiles(2, (64, 64), f16)
+        full, empty = tensor.Barrier(2, 1), tensor.Barrier(2, 1)
+        steps = a.shape[1] // 64
+        if thread.thread_idx.x >= 128:
+            if thread.thread_idx.x == 128:
+                for step in range(steps):
+                    if waits_empty:
+                        empty.wait(step % 2, step // 2 - 1)
+                    full.expect(step % 2, 2 * 64 * 128)
+                    tensor.load_tile(left, step % 2, a, (0, step * 64), full, step % 2)
+                    tensor.load_tile(right, step % 2, b, (0, step * 64), full, step % 2)
+        else:
+            total = tensor.Accumulator((16, 64), f32)
+            for step in range(steps):
+                if waits_full:
+                    full.wait(step % 2, step // 2 - late)
+                if early and thread.thread_idx.x == 0:
+                    empty.arrive(step % 2)
+                tensor.wgmma(total, left, (step % 2, 0), right, step % 2 + other)
+                tensor.wait_wgmma(total)
+                if not early and thread.thread_idx.x == 0:
+                    empty.arrive(step % 2)
+            for i in unroll(range(32)):
+                c.scatter[thread.thread_idx.x // 32 * 16 + total.row(i), total.column(i)] = total[i]
+
+    return product
+
+
+@pytest.mark.parametrize(
+    ("mistake", "error", "told"),
+    [
+        ("none", None, ""),
+        ("no wait for a copy", SanitizerError, "race"),
+        ("no wait for a free buffer", BarrierError, "which cannot end"),
+        ("the phase before", BarrierError, "for phase -1 of a Barrier, which cannot end"),
+        ("a buffer given back before its product", SanitizerError, "race"),
+        ("a tile that is not there", BoundsError, r"SharedTiles\(2, \(64, 64\), f16\)"),
+    ],
+)
+def test_mistakes_with_buffers_are_found(mistake: str, error: Any, told: str) -> None:
+    a, b = (RANDOM.integers(-3, 4, (64, 320)) for _ in range(2))
+    given = [h2d(each.astype(np.float16)) for each in (a, b)]
+    with use_driver(CpuDriver()):
+        launch = buffered(mistake)[LaunchConfig(1, 160)](*given, zeros((64, 64))).last().and_then(d2h)
+        if error is None:
+            assert np.array_equal(launch.sync(), a @ b.T)
+        else:
+            with pytest.raises(error, match=told):
+                launch.sync()
