@@ -123,7 +123,8 @@ def note_compiled(kernel: str, seconds: float) -> None:
         _warned = True
         warn_caller(
             f"compiling kernel {kernel} kept the {loop} event loop for {seconds:.2f} s: await oxide.prepare({kernel}) "
-            f"beforehand compiles it in a thread while the loop goes on; said once, of the first kernel"
+            f"beforehand, or with an operation that launches it, compiles it in a thread while the loop goes on; said "
+            f"once, of the first kernel"
         )
 
 
