@@ -163,7 +163,7 @@ def test_scales_at_the_end(output: Any, scales: str) -> None:
 
 
 @pytest.mark.parametrize("swapped", [False, True])
-@pytest.mark.parametrize("parts", [1, 2, 3, 8])
+@pytest.mark.parametrize("parts", [1, 3, 8])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_sums_in_parts_of_k(layout: tuple[bool, bool], parts: int, swapped: bool, monkeypatch: Any) -> None:
     """Also with more parts than steps, and with the epilogue after the parts' sum."""
@@ -224,7 +224,7 @@ def test_the_plan_follows_from_the_sizes() -> None:
 def test_a_gpus_kernels_keep_all_in_registers(kind: Any, output: Any, exact: bool, in_parts: bool) -> None:
     """Nor does ptxas make the products wait for one another."""
     form = form_of(kind, f32 if in_parts and output is bf16 else output, (False, True))._replace(exact=exact)
-    for width in widths_of(form):
+    for width in (max(widths_of(form)), 32):
         told = assembled(kernel_of(form, width, in_parts, in_parts).ptx(cc=(9, 0)))
         assert "0 bytes spill stores, 0 bytes spill loads" in told
         assert "serialized" not in told

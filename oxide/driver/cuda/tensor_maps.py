@@ -66,8 +66,9 @@ class TensorMaps:
 
     def _made(self, params: bytes, offset: int, axes: int, dtype: str, rows: int, columns: int, name: str) -> bytes:
         kind, itemsize = _TYPES[dtype]
-        address, *lengths = struct.unpack_from(f"={1 + axes}Q", params, offset)
-        height, width = lengths[-2:]
+        words: tuple[int, ...] = struct.unpack_from(f"={1 + axes}Q", params, offset)
+        address, lengths = words[0], list(words[1:])
+        height, width = lengths[-2], lengths[-1]
         pitch = width * itemsize
         if address % _ROW_ALIGNMENT or pitch % _ROW_ALIGNMENT or not all(lengths):
             raise LaunchError(
@@ -75,7 +76,7 @@ class TensorMaps:
                 f"{width} {dtype} from address {address:#x}: there are rows, and each begins at a multiple of "
                 f"{_ROW_ALIGNMENT} bytes"
             )
-        strides = [pitch, pitch * height][: axes - 1]
+        strides, sides = [pitch, pitch * height][: axes - 1], [columns, rows, 1][:axes]
         if max(lengths) > _MOST_LENGTH or max(strides) >= _MOST_STRIDE:
             raise LaunchError(
                 f"kernel {self._entry}: parameter {name} has shape {tuple(lengths)}, and tensor.load_tile copies from "
@@ -85,9 +86,9 @@ class TensorMaps:
             kind,
             axes,
             address,
-            [driver.cuuint64_t(length) for length in reversed(lengths)],
+            [driver.cuuint64_t(length) for length in lengths[::-1]],
             [driver.cuuint64_t(stride) for stride in strides],
-            [driver.cuuint32_t(side) for side in (columns, rows, 1)[:axes]],
+            [driver.cuuint32_t(side) for side in sides],
             [driver.cuuint32_t(1)] * axes,
             driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
             driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,

@@ -86,8 +86,7 @@ def multiplied(made: Any, a: Any, b: Any, c: Any) -> Any:
 
 
 @pytest.mark.usefixtures("hopper")
-@pytest.mark.parametrize("in_registers", [False, True])
-@pytest.mark.parametrize("n", [8, 24, 80, 256])
+@pytest.mark.parametrize(("n", "in_registers"), [(8, True), (24, False), (80, True), (256, False)])
 @pytest.mark.parametrize("kind", KINDS, ids=IDS)
 def test_exact_sums_are_exact(kind: tuple[Any, Any, Any], n: int, in_registers: bool) -> None:
     """The steps are one and a half tiles: the rest of the second is outside of the matrices, so zeros."""
