@@ -52,7 +52,7 @@ def main() -> None:
         rows += [narrow(torch, each, fast, given.rounds) for each in (False, True) for fast in (False, True)]
     for sizes in _ATTENTIONS if given.only in (None, "attention") else ():
         for causal in (False, True):
-            rows += attended(torch, sizes, causal, given.rounds)
+            rows.append(attended(torch, sizes, causal, given.rounds))
     if given.write:
         figures = {"device": devices()[0].name, "torch": torch.__version__, "rows": rows}
         record.write("tensor", figures, "numba", "numba-cuda", "llvmlite", "numpy")
@@ -166,9 +166,9 @@ def narrow(torch: Any, each: bool, fast: bool, rounds: int) -> dict[str, Any]:
     return _printed({"what": what, "m, n, k": [n] * 3, "error": errors[0], "torch's error": errors[1], **found})
 
 
-def attended(torch: Any, sizes: tuple[int, int, int, int], causal: bool, rounds: int) -> list[dict[str, Any]]:
-    """Measures attention in bf16 beside cuDNN's and FlashAttention 2's, as torch has them. A causal one counts half the
-    operations."""
+def attended(torch: Any, sizes: tuple[int, int, int, int], causal: bool, rounds: int) -> dict[str, Any]:
+    """Measures attention in bf16 beside cuDNN's and FlashAttention 2's, as torch has them, and Triton's. A causal one
+    counts half the operations."""
     batches, heads, tokens, width = sizes
     q, k, v = (torch.randn(*sizes, device="cuda").to(torch.bfloat16) for _ in range(3))
     out = torch.empty_like(q)
@@ -209,7 +209,7 @@ def attended(torch: Any, sizes: tuple[int, int, int, int], causal: bool, rounds:
         peers["triton"] = tritons
     found = compare(torch, operation, peers, flops, rounds)
     what = f"attention, bf16{', causal' if causal else ''}"
-    return [_printed({"what": what, "B, H, S, D": list(sizes), "error": worst, **found})]
+    return _printed({"what": what, "B, H, S, D": list(sizes), "error": worst, **found})
 
 
 def _triton() -> Any:

@@ -29,7 +29,6 @@ from oxide import (
     u8,
     value,
 )
-from oxide import zip as both
 
 from . import layout, mma_products, split_products, wgmma_products
 from .checks import require_apart
@@ -257,10 +256,7 @@ def _prepared(product: _Product, form: Form, a: DeviceBox, b: DeviceBox) -> Devi
             return _launch(product, wgmma_products.kernel_of(form, plan.width), config, a, b)
         return _in_parts(product, form, plan, config, a, b)
 
-    if not any(isinstance(each, DeviceOperation) for each in copies):
-        return launched(*copies)
-    together: DeviceOperation[Any] = both(*map(_operation, copies))
-    return together.and_then(lambda boxes: launched(*boxes))
+    return with_boxes(launched, *copies)
 
 
 def _in_parts(
@@ -286,22 +282,18 @@ def _in_parts(
     return begun.and_then(added)
 
 
-def _copied(box: DeviceBox, turns: bool, splits: bool, multiple: int) -> Any:
+def _copied(box: DeviceBox, turns: bool, splits: bool, multiple: int) -> Operand:
     """Returns a box that can be read as it is, or the operation that yields its copy: turned, split, with longer
     rows."""
     planes, rows, columns = box.shape
     if turns:
         made = empty((1, columns, rows), box.dtype).and_then(lambda y: layout.transpose(rows, columns, box, y)).last()
-        return made.and_then(lambda turned: _operation(_copied(turned, False, splits, multiple)))
+        return made.and_then(lambda turned: with_boxes(value, _copied(turned, False, splits, multiple)))
     if not splits and box.ptr % 16 == 0 and columns % multiple == 0:
         return box
     matrix = box.reshape(planes * rows, columns)
     copied = layout.split(matrix) if splits else layout.widened(matrix, multiple)
     return copied.map(lambda wide: wide.reshape(planes, rows, wide.shape[1]))
-
-
-def _operation(found: Any) -> DeviceOperation[Any]:
-    return found if isinstance(found, DeviceOperation) else value(found)
 
 
 def _row_multiple(m: int, n: int) -> int:

@@ -77,7 +77,7 @@ def tiles_of(products: int, m: int, n: int, width: int) -> int:
 
 
 class Plan(NamedTuple):
-    """How a product is computed."""
+    """The tiles of a product, and the order in which they are computed."""
 
     width: int
     """The width of tiles."""

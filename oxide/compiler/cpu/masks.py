@@ -86,19 +86,13 @@ def _hidden(module: Module, instruction: Instruction, metadata: str) -> Iterator
     yield loaded
     if isinstance(instruction, Cast):
         kept = Binary(suffixed(instruction.name, ".kept"), "and", number_of, loaded)
-        yield kept
-        yield instruction.copy({number_of: kept}, instruction.name)
+        yield from (kept, instruction.copy({number_of: kept}, instruction.name))
     elif instruction.opcode == "srem":  # it has the sign of the number
         kept = Binary(suffixed(instruction.name, ".kept"), "and", number_of, loaded)
-        yield kept
         below = Compare(suffixed(instruction.name, ".below"), "slt", number_of, number(0, kind))
-        yield below
         some = Compare(suffixed(instruction.name, ".some"), "ne", kept, number(0, kind))
-        yield some
         both = Binary(suffixed(instruction.name, ".both"), "and", below, some)
-        yield both
         less = Binary(suffixed(instruction.name, ".less"), "sub", kept, number(1 << bits, kind))
-        yield less
-        yield Select(instruction.name, both, less, kept)
+        yield from (kept, below, some, both, less, Select(instruction.name, both, less, kept))
     else:
         yield Binary(instruction.name, "and", number_of, loaded)

@@ -91,11 +91,13 @@ def entry_parameter(number: int) -> str:
 
 
 def definitions(symbols: Collection[str]) -> str:
-    """Returns the definition of the copy for a kernel with these symbols; none if it copies no tiles."""
-    return _DEFINITIONS if any(symbol.startswith(LOAD_TILE) for symbol in symbols) else ""
+    """Returns the definitions of the copies for a kernel with these symbols; none if it copies no tiles."""
+    if not any(symbol.startswith(LOAD_TILE) for symbol in symbols):
+        return ""
+    return "\n".join([_COORDINATE, _copy(2), _copy(3)])
 
 
-_DEFINITIONS = """
+_COORDINATE = """
 define internal i32 @oxide.tensor.coordinate(i64 %index) alwaysinline {
   %least = call i64 @llvm.smax.i64(i64 %index, i64 -2147483648)
   %within = call i64 @llvm.smin.i64(i64 %least, i64 2147483647)
@@ -104,27 +106,23 @@ define internal i32 @oxide.tensor.coordinate(i64 %index) alwaysinline {
 }
 declare i64 @llvm.smax.i64(i64, i64)
 declare i64 @llvm.smin.i64(i64, i64)
-define void @oxide.tensor.copy_tile.2(ptr %context, ptr %tile, ptr %map, i64 %row, i64 %column, ptr %barrier)
-    alwaysinline {
-  %to = call i32 @oxide.tensor.shared_address(ptr %tile)
-  %counted = call i32 @oxide.tensor.shared_address(ptr %barrier)
-  %x = call i32 @oxide.tensor.coordinate(i64 %column)
-  %y = call i32 @oxide.tensor.coordinate(i64 %row)
-  call void asm sideeffect
-    "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [$0], [$1, {$2, $3}], [$4];",
-    "r,l,r,r,r,~{memory}"(i32 %to, ptr %map, i32 %x, i32 %y, i32 %counted)
-  ret void
-}
-define void @oxide.tensor.copy_tile.3(ptr %context, ptr %tile, ptr %map, i64 %plane, i64 %row, i64 %column,
-    ptr %barrier) alwaysinline {
-  %to = call i32 @oxide.tensor.shared_address(ptr %tile)
-  %counted = call i32 @oxide.tensor.shared_address(ptr %barrier)
-  %x = call i32 @oxide.tensor.coordinate(i64 %column)
-  %y = call i32 @oxide.tensor.coordinate(i64 %row)
-  %z = call i32 @oxide.tensor.coordinate(i64 %plane)
-  call void asm sideeffect
-    "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [$0], [$1, {$2, $3, $4}], [$5];",
-    "r,l,r,r,r,r,~{memory}"(i32 %to, ptr %map, i32 %x, i32 %y, i32 %z, i32 %counted)
-  ret void
-}
 """
+
+
+def _copy(axes: int) -> str:
+    """Defines the copy of a tile of a slice with so many axes. The engine counts the coordinates from the last axis."""
+    names = ("column", "row", "plane")[:axes]
+    indices = ", ".join(f"i64 %{name}" for name in reversed(names))
+    lines = [
+        f"define void @{_COPY}.{axes}(ptr %context, ptr %tile, ptr %map, {indices}, ptr %barrier) alwaysinline {{",
+        "  %to = call i32 @oxide.tensor.shared_address(ptr %tile)",
+        "  %counted = call i32 @oxide.tensor.shared_address(ptr %barrier)",
+        *(f"  %at.{name} = call i32 @oxide.tensor.coordinate(i64 %{name})" for name in names),
+    ]
+    places = ", ".join(f"${2 + number}" for number in range(axes))
+    given = ", ".join(f"i32 %at.{name}" for name in names)
+    text = f"cp.async.bulk.tensor.{axes}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+    text += f"[$0], [$1, {{{places}}}], [${2 + axes}];"
+    constraints = ",".join(["r", "l", *["r"] * (axes + 1), "~{memory}"])
+    lines.append(f'  call void asm sideeffect "{text}", "{constraints}"(i32 %to, ptr %map, {given}, i32 %counted)')
+    return "\n".join([*lines, "  ret void", "}"])

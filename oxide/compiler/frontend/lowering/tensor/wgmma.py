@@ -164,7 +164,7 @@ def _depth(b: Any, transposed: bool) -> int:
 
 
 def _step(b: Any) -> int:
-    """Returns the products that one instruction adds to each element of the accumulator."""
+    """Returns the number of products that one instruction adds to an element of the accumulator."""
     return DEPTHS[display(b.dtype)]
 
 
