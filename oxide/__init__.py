@@ -30,7 +30,18 @@ from oxide.errors import (
 from oxide.language import atomic, thread, warp
 from oxide.language.arrays import Array
 from oxide.language.atomic import AtomicSlice
-from oxide.language.shaped import AtomicSlice2, AtomicSlice3, DisjointSlice2, DisjointSlice3, Slice2, Slice3
+from oxide.language.shaped import (
+    AtomicSlice2,
+    AtomicSlice3,
+    DisjointSlice2,
+    DisjointSlice3,
+    DisjointSlice4,
+    DisjointSlice5,
+    Slice2,
+    Slice3,
+    Slice4,
+    Slice5,
+)
 from oxide.language.shared import DynamicSharedArray, LocalArray, SharedArray
 from oxide.language.slices import DisjointSlice, Ref, Slice
 from oxide.language.thread import ThreadIndex
@@ -144,6 +155,8 @@ __all__ = [
     "DisjointSlice",
     "DisjointSlice2",
     "DisjointSlice3",
+    "DisjointSlice4",
+    "DisjointSlice5",
     "DriverError",
     "DynamicSharedArray",
     "Event",
@@ -176,6 +189,8 @@ __all__ = [
     "Slice",
     "Slice2",
     "Slice3",
+    "Slice4",
+    "Slice5",
     "Statistics",
     "Stream",
     "StreamPoolRoundRobin",

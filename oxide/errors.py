@@ -180,7 +180,8 @@ class SanitizerError(KernelFault):
     ``kind`` is ``"out-of-bounds"``, ``"misaligned"``, ``"uninitialized"``, ``"race"`` or ``"missing-lanes"``. ``what``
     is the parameter or the array. ``offset`` is the access's distance from its first byte, in bytes; None if no
     parameter is known. ``access`` is ``"read"``, ``"write"``, ``"atomic"`` or ``"warp operation"``. For a race,
-    ``other`` is the earlier access that is not ordered with this access. Further findings of a launch are notes on the
+    ``other`` is the earlier access that is not ordered with this access, which may also be a ``"copy"`` or a
+    ``"product"`` that the thread has not waited for. Further findings of a launch are notes on the
     first.
     """
 
@@ -225,6 +226,7 @@ class SanitizedAccess:
             "read": "a read of ",
             "write": "a write to ",
             "copy": "an asynchronous copy to ",
+            "product": "a tensor.wgmma of ",
             "atomic": "an atomic operation on ",
             "warp operation": "",
         }[self.access]

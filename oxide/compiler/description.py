@@ -40,8 +40,8 @@ class LaunchNeeds:
     dynamic_shared: bool
     """True if the kernel uses dynamic shared memory: a launch must then give its size."""
     tiled: tuple[int, ...]
-    """The places of the parameters that ``tensor.load_tile`` copies from. Their rows begin at multiples of 16
-    bytes."""
+    """The places of the parameters that ``tensor.load_tile`` copies from or ``store_tile`` to. Their rows begin at
+    multiples of 16 bytes."""
 
 
 @final
@@ -66,6 +66,8 @@ class KernelDescription:
     deny_checks: bool
     contracts: tuple[Contract, ...] = field(metadata=APART)  # hashed by their texts
     max_registers: int | None
+    cluster: Dim3 | None
+    """The blocks of a cluster along each axis, or None for a kernel without clusters."""
     partial: bool = field(metadata=APART)  # about launches, and no part of the code
     """True if a launch may leave a part of an output unwritten."""
     sanitize: frozenset[str] = field(metadata=APART)  # no sanitized code is in the cache

@@ -28,7 +28,7 @@ from oxide.environment import drop_frames, without_frames
 from oxide.errors import ArgumentError, CompileError, LaunchError
 
 from .description import KernelDescription
-from .options import check_max_registers, check_unchecked, checked_block, checked_items
+from .options import check_max_registers, check_unchecked, checked_block, checked_cluster, checked_items
 from .specialization import Specialization, not_typed
 
 if TYPE_CHECKING:
@@ -96,6 +96,7 @@ class Kernel:
         deny_checks: bool = False,
         requires: Iterable[str] = (),
         max_registers: int | None = None,
+        cluster: int | tuple[int, ...] | None = None,
         partial: bool = False,
         sanitize: str | Iterable[str] = (),
         sanitizable: bool = True,
@@ -148,6 +149,7 @@ class Kernel:
             deny_checks=deny_checks,
             contracts=contracts,
             max_registers=max_registers,
+            cluster=checked_cluster(function, name, cluster),
             partial=partial,
             sanitize=sanitizing.kinds_of(sanitize, name),
             sanitizable=sanitizable,

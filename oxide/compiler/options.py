@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from numbers import Integral
 from typing import Any
 
 from oxide.compiler.source.source import located
-from oxide.driver.base import MAX_BLOCK, MAX_THREADS_PER_BLOCK, Dim3
+from oxide.driver.base import MAX_BLOCK, MAX_BLOCKS_PER_CLUSTER, MAX_THREADS_PER_BLOCK, Dim3
 from oxide.messages import written
 
 _MOST_ITEMS = 2**31 - 1
@@ -29,6 +30,23 @@ def checked_block(function: Callable[..., Any], name: str, block: int | tuple[in
             f"kernel {name}: block is {written(block)}, {written(x * y * z)} threads; a block has at most "
             f"{MAX_THREADS_PER_BLOCK}, and at most {MAX_BLOCK[2]} along z",
         )
+    return x, y, z
+
+
+def checked_cluster(function: Callable[..., Any], name: str, cluster: int | tuple[int, ...] | None) -> Dim3 | None:
+    """Returns ``cluster`` as three numbers of blocks, or None. Refuses a cluster that some GPU with clusters cannot
+    run."""
+    if cluster is None:
+        return None
+    sizes = _sizes(cluster)
+    if not sizes or math.prod(sizes) > MAX_BLOCKS_PER_CLUSTER:
+        found = f", {written(math.prod(sizes))} blocks" if sizes else ""
+        raise located(
+            function,
+            f"kernel {name}: cluster is {written(cluster)}{found}; give one to three numbers of blocks of at least 1, "
+            f"whose product is at most {MAX_BLOCKS_PER_CLUSTER}",
+        )
+    x, y, z = (*sizes, 1, 1)[:3]
     return x, y, z
 
 

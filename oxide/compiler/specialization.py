@@ -301,6 +301,7 @@ def _lowered(
     """Types and lowers a checked kernel. Returns the front end's result, and the same as portable IR. ``located`` and
     ``keeps_types`` are ``lower``'s. Raises ``CompileError``."""
     from oxide.compiler.frontend.frontend import lower
+    from oxide.compiler.ir.dependencies import check_dependencies
     from oxide.compiler.ir.portable import translate
 
     lowered = lower(
@@ -314,7 +315,9 @@ def _lowered(
         constants=uses.constants,
         keeps_types=keeps_types,
     )
-    return lowered, translate(kernel.function, lowered)
+    portable = translate(kernel.function, lowered, kernel.cluster)
+    check_dependencies(portable)
+    return lowered, portable
 
 
 def _front_end(kernel: KernelDescription, parameters: tuple[Closed, ...]) -> Facts:
@@ -370,7 +373,7 @@ def _facts_of(
             unchecked=kernel.unchecked or style != "oxide" or uses.unchecked,
             width=_width_of(uses),
             dynamic_shared=portable.shared.dynamic,
-            tiled=tiled_parameters(portable, parameters),
+            tiled=() if kernel.interpreted else tiled_parameters(portable, parameters),
         ),
         sites=portable.sites,
         widenings=widenings,

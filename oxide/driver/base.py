@@ -33,6 +33,8 @@ MAX_THREADS_PER_BLOCK: Final = 1024
 MAX_BLOCK: Final = (1024, 1024, 64)
 MAX_GRID: Final = (2**31 - 1, 65535, 65535)
 MAX_SHARED_BYTES: Final = 227 * 1024
+MAX_BLOCKS_PER_CLUSTER: Final = 8
+"""The largest cluster that every GPU with clusters can run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,12 @@ class Code:
         of a cooperative launch's workspace in PTX.
         """
         return self.entry == COOPERATIVE_ENTRY if self.target.kind == "native" else b"%envreg1" in self.image
+
+    @property
+    def dependent(self) -> bool:
+        """Returns True if PTX waits itself for the kernels before it in its stream, so that it may begin early. This is
+        read from the code, as ``cooperative`` is."""
+        return self.target.kind == "ptx" and b"griddepcontrol.wait" in self.image
 
     @property
     def loop_free(self) -> bool:

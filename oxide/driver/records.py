@@ -114,6 +114,7 @@ SANITIZED_STATE: Final = Layout(
     now="i64",  # counts accesses; 0 is before the first
     running="i64",  # the running block; -1 before the first
     begun="i64",  # when the running block began
+    met="i64",  # when the blocks of the running cluster began or last met; 0 without clusters
     barrier="i64",  # when the block last passed a barrier, or began
     phase="i64",  # barriers that the block has passed
     block_known="i64",  # the whole block knows everything up to this time, through atomics and a barrier

@@ -15,11 +15,15 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from oxide.driver.records import SANITIZED_STATE
 from oxide.errors import DeviceError, SanitizerError
 
 KINDS = ("memory", "race")
 
 VARIABLE = "OXIDE_SANITIZE"
+
+STATE_BYTES = -(-SANITIZED_STATE.size // 64) * 64
+"""The distance of the states of two blocks of a cluster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,7 @@ class Sanitized:
     """The driver's description of a sanitized kernel.
 
     ``shared_bytes`` is the static shared memory. One shadow cell covers ``1 << shared_shift`` bytes of shared memory.
+    Each of the ``blocks`` of a cluster has a state of its own, ``STATE_BYTES`` after the one before.
     """
 
     kernel: str
@@ -64,6 +69,7 @@ class Sanitized:
     accesses: tuple[Access, ...]
     shared_bytes: int
     shared_shift: int
+    blocks: int = 1
 
 
 def parse_kinds(given: str | Iterable[str], where: str) -> frozenset[str]:
@@ -139,6 +145,9 @@ ASYNCHRONOUS = WRITE | BLOCK_SCOPE
 """Flags of an access: the low bits of ``who``. A write that is no atomic and has the scope's flag is an asynchronous
 copy, which its thread has not waited for. The access's index in ``Sanitized.accesses`` starts at bit 4, the thread at
 bit 20 and the block at bit 32."""
+
+ACCUMULATOR, LEFT_OPERAND = "an Accumulator", "a FragmentA"
+"""The names of the fragments that an asynchronous product uses until its wait."""
 
 REPORT_KINDS = ("out-of-bounds", "misaligned", "uninitialized", "race", "missing-lanes")
 OUT_OF_BOUNDS, MISALIGNED, UNINITIALIZED, RACE, MISSING_LANES = range(5)

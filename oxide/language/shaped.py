@@ -1,7 +1,9 @@
-"""Slices of two and three axes: ``Slice2``, ``DisjointSlice2``, ``AtomicSlice2``, and ``Slice3`` and so on.
+"""Slices of two and more axes: ``Slice2``, ``DisjointSlice2``, ``AtomicSlice2``, and ``Slice3`` and so on.
 
 Each index is checked against its own axis. In a flat slice, ``a[row * width + col]`` with a column past the width reads
 another row's element, and no check finds that. ``a[row, col]`` is then a fault that names the axis.
+
+Slices of four and five axes are for ``tensor.load_tile`` and ``tensor.store_tile``.
 
 ``Slice[T, 2]`` is ``Slice2[T]`` at run time; a type checker accepts only ``Slice2[T]``. These are declarations: the
 compiler gives them their meaning inside a kernel, and a type checker reads them.
@@ -151,6 +153,42 @@ class Slice3(_OneType, _Reads[T, tuple[int, int, int]]):
         _only_in_a_kernel("Slice3")
 
 
+class _Tiled(Alignment, Generic[T, Index]):
+    """The common base of slices that have too many axes for an index."""
+
+    def __init__(self) -> None:
+        _only_in_a_kernel(type(self).__name__)
+
+    @property
+    def shape(self) -> Index:
+        """The length of each axis, an ``i64``."""
+        _only_in_a_kernel(type(self).__name__)
+
+    @property
+    def dtype(self) -> type[T]:
+        """The elements' type, as for a ``Slice``."""
+        _only_in_a_kernel(type(self).__name__)
+
+    def __len__(self) -> int:
+        """Returns the length of the first axis, an ``i64``."""
+        _only_in_a_kernel(type(self).__name__)
+
+    @property
+    def flat(self) -> Slice[T]:
+        """All elements in row-major order, as a ``Slice``; of a slice to read only."""
+        _only_in_a_kernel(type(self).__name__)
+
+
+@final
+class Slice4(_OneType, _Tiled[T, tuple[int, int, int, int]]):
+    """A read-only array of four axes, of which ``tensor.load_tile`` copies tiles. ``flat`` has its elements."""
+
+
+@final
+class Slice5(_OneType, _Tiled[T, tuple[int, int, int, int, int]]):
+    """A read-only array of five axes, of which ``tensor.load_tile`` copies tiles. ``flat`` has its elements."""
+
+
 @final
 class DisjointSlice2(_Parameterized, Alignment, Generic[T, Layout]):
     """A kernel's output of two axes: each thread reaches only its own element.
@@ -250,6 +288,36 @@ class DisjointSlice3(_Parameterized, Alignment, Generic[T, Layout]):
 
     def __len__(self) -> int:
         _only_in_a_kernel("DisjointSlice3")
+
+
+@final
+class DisjointSlice4(_OneType, _Tiled[T, tuple[int, int, int, int]]):
+    """A kernel's output of four axes, which ``tensor.store_tile`` writes. ``thread.index_1d()`` opens the element at
+    that place in row-major order."""
+
+    def get_mut(self, index: ThreadIndex) -> Ref[T] | None:
+        """Returns this thread's element, or None if the index is outside."""
+        _only_in_a_kernel("DisjointSlice4")
+
+    @property
+    def scatter(self) -> Any:
+        """The output's elements, as ``tensor.store_tile`` takes them."""
+        _only_in_a_kernel("DisjointSlice4")
+
+
+@final
+class DisjointSlice5(_OneType, _Tiled[T, tuple[int, int, int, int, int]]):
+    """A kernel's output of five axes, which ``tensor.store_tile`` writes. ``thread.index_1d()`` opens the element at
+    that place in row-major order."""
+
+    def get_mut(self, index: ThreadIndex) -> Ref[T] | None:
+        """Returns this thread's element, or None if the index is outside."""
+        _only_in_a_kernel("DisjointSlice5")
+
+    @property
+    def scatter(self) -> Any:
+        """The output's elements, as ``tensor.store_tile`` takes them."""
+        _only_in_a_kernel("DisjointSlice5")
 
 
 @final

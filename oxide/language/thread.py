@@ -126,6 +126,29 @@ def sync_grid() -> None:
     _only_in_a_kernel("thread.sync_grid")
 
 
+def wait_dependencies() -> None:
+    """Waits until the kernels before this one in the stream have ended, and what they wrote is visible.
+
+    A kernel that calls it may begin before the kernel in front of it has ended: as soon as all blocks of that one have
+    called ``launch_dependents()`` or returned. So its beginning, the making of barriers and shared arrays, costs no
+    time. Every thread makes the call before it accesses device memory and before it returns: anything else is a
+    ``CompileError``, so that a launch never sees less than without it. Does nothing on the CPU device, on GPUs before
+    compute capability 9.0, and behind work that is no kernel. CUDA's name is ``cudaGridDependencySynchronize``.
+    """
+    _only_in_a_kernel("thread.wait_dependencies")
+
+
+def launch_dependents() -> None:
+    """Lets the next kernel in the stream begin, if it calls ``wait_dependencies()``, once every block has made this
+    call or ended.
+
+    It changes no result: that kernel still waits for the end of this one. Call it when the block's last wave of work
+    has begun; called too early, the next kernel's blocks wait in places that this kernel's need. CUDA's name is
+    ``cudaTriggerProgrammaticLaunchCompletion``.
+    """
+    _only_in_a_kernel("thread.launch_dependents")
+
+
 def nanosleep(nanoseconds: int) -> None:
     """Sleeps for about this many nanoseconds, at most twice as many: for polling a value that another block will write.
 

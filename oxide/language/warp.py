@@ -69,6 +69,16 @@ def ballot(condition: bool, mask: int = FULL_MASK) -> int:
     _only_in_a_kernel("ballot")
 
 
+def elect(mask: int = FULL_MASK) -> bool:
+    """Returns true in one lane, which the GPU chooses: for what one thread of the warp does for all.
+
+    The compiler then knows that a single thread goes on. So it issues copies of ``tensor.load_tile`` without a loop
+    over the lanes, which a comparison of ``thread_idx`` does not allow. CUDA's name is ``elect.sync``. The CPU device,
+    and a GPU before compute capability 9.0, choose the first lane.
+    """
+    _only_in_a_kernel("elect")
+
+
 def match_any(value: float, mask: int = FULL_MASK) -> int:
     """Returns the lanes whose ``value`` has the same bits as this lane's, as a ``u32``."""
     _only_in_a_kernel("match_any")

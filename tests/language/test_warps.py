@@ -17,6 +17,7 @@ from oxide import (
     LaunchConfig,
     SharedArray,
     Slice,
+    atomic,
     d2h,
     f32,
     h2d,
@@ -275,6 +276,22 @@ def test_lanes_that_can_never_meet_are_a_fault_that_names_both_places(kernel: An
     with pytest.raises(BarrierError, match="the same call with the same mask") as caught:
         kernel[2, 64](zeros(1)).sync()
     assert caught.value.places == tuple((__file__, first + line) for line in lines)
+
+
+@kernel
+def elected(y: DisjointSlice[i32]) -> None:
+    if warp.elect():
+        atomic.add(y.scatter, warp.warp_id(), i32(1))
+    if warp.lane_id() >= 8 and warp.elect(0xFFFFFF00):
+        atomic.add(y.scatter, warp.warp_id(), i32(100))
+
+
+@pytest.mark.parametrize("threads", [32, 64, 96])
+def test_one_lane_is_elected(threads: int) -> None:
+    counts = elected[5, threads](zeros(threads // 32, np.int32)).last().and_then(d2h).sync()
+    assert (counts == 5 * 101).all()
+    assert "elect.sync" in elected.ptx(cc=(9, 0))
+    assert "elect.sync" not in elected.ptx(cc=(8, 9))
 
 
 @kernel

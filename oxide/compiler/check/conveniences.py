@@ -27,7 +27,7 @@ from oxide.compiler.signature.device_function import DeviceFunction
 from oxide.compiler.source.source import EMPTY, as_written, closure_values, parse_definition, trees
 from oxide.dropping import WeakTable
 from oxide.errors import CompileError
-from oxide.language.shaped import Slice2, Slice3
+from oxide.language.shaped import Slice2, Slice3, Slice4, Slice5
 from oxide.language.shared import DynamicSharedArray, LocalArray, SharedArray
 from oxide.language.slices import Slice
 
@@ -413,7 +413,7 @@ class _Rewriter(ast.NodeTransformer):
         """Returns whether an expression is a ``Slice``: the ``flat`` of a parameter, or a local variable that is
         only assigned a ``flat`` or a ``Slice`` parameter."""
         if isinstance(node, ast.Attribute) and node.attr == "flat" and isinstance(node.value, ast.Name):
-            return self._is_parameter(node.value, (Slice2, Slice3))
+            return self._is_parameter(node.value, (Slice2, Slice3, Slice4, Slice5))
         if isinstance(node, ast.Name) and self._stored.get(node.id) and node.id not in self._parameters:
             return all(self._is_named_slice(value) for value in self._stored[node.id])
         return False

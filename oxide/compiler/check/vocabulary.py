@@ -34,6 +34,8 @@ _THREAD = {
     thread.index_2d_row,
     thread.index_2d_col,
     thread.nanosleep,
+    thread.wait_dependencies,
+    thread.launch_dependents,
     thread.sync_grid,
     thread.sync_threads,
     thread.sync_threads_count,
@@ -44,7 +46,7 @@ _BLOCK = {SharedArray, DynamicSharedArray, LocalArray, unroll}
 _VIEWS = {MatrixView, zip_exact}
 _OF_MODULES = {
     value
-    for module in (warp, intrinsics, fast, debug)
+    for module in (warp, intrinsics, fast, debug, tensor.cluster)
     for value in vars(module).values()
     if isinstance(value, FunctionType) and value.__name__[0] != "_"
 }

@@ -142,8 +142,14 @@ _NOTHING = """
 define void @oxide.breakpoint() alwaysinline {
   ret void
 }
+define void @oxide.dependencies.wait(i32 %site) alwaysinline {
+  ret void
+}
+define void @oxide.dependencies.launch(i32 %site) alwaysinline {
+  ret void
+}
 """
-"""A no-op on the CPU, where no debugger can stop a kernel's threads."""
+"""No-ops on the CPU: no debugger can stop a kernel's threads, and a stream's kernels run one after the other."""
 
 ALLOCATOR = f"""
 declare noalias ptr @malloc(i64)

@@ -102,9 +102,11 @@ from .lowering import unroll as unroll_lowering  # noqa: F401 - registers itself
 from .lowering.tensor import (  # noqa: F401 - they register themselves
     asynchronous,
     barriers,
+    cluster,
     copies,
     fragments,
     mma,
+    tile_copies,
     wgmma,
 )
 from .lowering.tensor import tiles as shared_tiles  # noqa: F401

@@ -217,6 +217,10 @@ def _match_any(kind: str) -> Callable[[dict[int, Any]], dict[int, Any]]:
     return combine
 
 
+def _elect(kind: str) -> Callable[[dict[int, Any]], dict[int, Any]]:
+    return lambda brought: {lane: lane == min(brought) for lane in brought}
+
+
 def _match_all(kind: str) -> Callable[[dict[int, Any]], dict[int, Any]]:
     return _all_of(
         lambda brought: _mask_of(brought) if len({bits_of(kind, value) for value in brought.values()}) == 1 else 0
@@ -384,6 +388,8 @@ _MAKERS: dict[Any, Maker] = {
     thread.index_2d_row: _simple(lambda: current().place(1)),
     thread.index_2d_col: _simple(lambda: current().place(0)),
     thread.nanosleep: _simple(_nothing),
+    thread.wait_dependencies: _simple(_nothing),
+    thread.launch_dependents: _simple(_nothing),
     thread.sync_threads: _block_barrier("sync_threads()", lambda brought: None),
     thread.sync_threads_count: _block_barrier("sync_threads_count()", lambda brought: sum(brought.values())),
     thread.sync_threads_and: _block_barrier("sync_threads_and()", lambda brought: all(brought.values())),
@@ -402,6 +408,7 @@ _MAKERS: dict[Any, Maker] = {
     warp.ballot: _of_lanes(
         "ballot", lambda kind: _all_of(lambda brought: _mask_of(lane for lane, each in brought.items() if each))
     ),
+    warp.elect: _of_lanes("elect", _elect, values=0),
     warp.match_any: _of_lanes("match_any", _match_any),
     warp.match_all: _of_lanes("match_all", _match_all),
     warp.reduce_add: _of_lanes("reduce_add", _reduction(lambda a, b: a + b)),

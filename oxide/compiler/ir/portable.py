@@ -25,16 +25,17 @@ from typing import Any
 import llvmlite.binding as llvm
 
 from oxide.compiler.source.faults import FaultSite
-from oxide.compiler.source.source import SourcePlace, located
+from oxide.compiler.source.source import SourcePlace, located, located_in
 from oxide.compiler.source.typings import TypedFunction
 from oxide.compiler.source.widening import Widening
+from oxide.driver.base import Dim3
 
 from . import atomics, clearing, decimal_rounding, half, instructions, numba_runtime, total, verifier
 from .local_memory import place_local_memory
 from .marked_loops import unroll_marked_loops
 from .module import Function, Module
 from .parser import parse
-from .primitives import GRID_BARRIER, PREFIXES, WAITING, SharedMemory, place_shared_memory
+from .primitives import GRID_BARRIER, PREFIXES, WAITING, SharedMemory, place_shared_memory, reaches_cluster
 from .text import quoted
 from .values import Argument, Atomic, Call, Constant, Load, Store, Value, number
 
@@ -61,7 +62,7 @@ class LoweredKernel:
 class PortableKernel:
     """A kernel for either back end: its IR, the symbol of the function to call for each thread, its sites, its shared
     memory and its name. ``suspends`` says whether a thread may wait for another thread of its block, and
-    ``cooperative`` whether it may wait for the whole grid."""
+    ``cooperative`` whether it may wait for the whole grid. ``cluster`` is the kernel's option."""
 
     module: Module
     symbol: str
@@ -70,6 +71,7 @@ class PortableKernel:
     suspends: bool
     name: str
     cooperative: bool = False
+    cluster: Dim3 | None = None
 
     @property
     def text(self) -> str:
@@ -82,8 +84,9 @@ class PortableKernel:
         return self.module.functions[self.symbol]
 
 
-def translate(function: Callable[..., Any], lowered: LoweredKernel) -> PortableKernel:
-    """Returns the kernel and its callees as one module. Raises ``CompileError`` for a call that no back end defines."""
+def translate(function: Callable[..., Any], lowered: LoweredKernel, cluster: Dim3 | None = None) -> PortableKernel:
+    """Returns the kernel and its callees as one module. Raises ``CompileError`` for a call that no back end defines,
+    and for one that the kernel's ``cluster`` does not allow."""
     module = Module()
     for text in lowered.modules:
         _adopt_front_end(module, parse(text))
@@ -107,7 +110,7 @@ def translate(function: Callable[..., Any], lowered: LoweredKernel) -> PortableK
             each.add_attributes("nounwind", "willreturn", f"memory({memory})")
     if verifier.is_enabled():
         verifier.verify(module)
-    return PortableKernel(
+    kernel = PortableKernel(
         module,
         lowered.symbol,
         tuple(lowered.sites[site] for site in sites),
@@ -115,7 +118,28 @@ def translate(function: Callable[..., Any], lowered: LoweredKernel) -> PortableK
         waits,
         function.__name__,
         GRID_BARRIER in module.functions,
+        cluster,
     )
+    _check_cluster(kernel)
+    return kernel
+
+
+def _check_cluster(kernel: PortableKernel) -> None:
+    """Raises ``CompileError`` for a call that reaches other blocks of a cluster in a kernel without clusters, and for a
+    wait for the whole grid in one with clusters."""
+    for call in kernel.module.calls:
+        refused = call.called == GRID_BARRIER if kernel.cluster else reaches_cluster(call.called)
+        if not refused:
+            continue
+        place = kernel.sites[call.arguments[-1].integer or 0]
+        problem = (
+            "thread.sync_grid() needs all blocks at once, which a kernel with clusters does not have; end the kernel "
+            "and launch another, or leave the cluster out"
+            if kernel.cluster
+            else f"{place.parameter} reaches other blocks of a cluster, and the kernel has none: declare "
+            "@kernel(cluster=2), the number of its blocks"
+        )
+        raise located_in(place.file, place.line, f"kernel {kernel.name}: {problem}")
 
 
 def link(texts: Iterable[str]) -> Any:

@@ -10,11 +10,15 @@ The front end calls them with the hidden context as first argument:
 - ``oxide.warp.<all|any|ballot>(i32 mask, i1, i32 site)``
 - ``oxide.warp.match.<any|all>.<i32|i64>(i32 mask, value, i32 site)``
 - ``oxide.warp.reduce.<operator>.<type>(i32 mask, value, i32 site)``
-- ``oxide.warp.sync(i32 mask, i32 site)`` and ``oxide.warp.active_mask(i32 site)``
+- ``i1 oxide.warp.elect(i32 mask, i32 site)``, ``void oxide.warp.sync(i32 mask, i32 site)`` and
+  ``i32 oxide.warp.active_mask(i32 site)``
 - ``void oxide.tensor.mma.<shape>.<d>.<a>.<b>.<c>(ptr c, ptr a, ptr b, i32 site)``, on one tile of each fragment
 - ``void oxide.tensor.<ldmatrix|stmatrix>.<x1|x2|x4>[.trans](ptr row, ptr words, i32 site)``
 - ``void oxide.tensor.copy_async.<4|8|16>(ptr target, ptr source, i32 bytes, i32 site)``,
   ``oxide.tensor.commit(i32 site)`` and ``oxide.tensor.wait.<groups>(i32 site)``
+- ``i32 oxide.cluster.rank(i32 site)``, ``i32 oxide.cluster.size(i32 site)``, ``void oxide.cluster.barrier(i32 site)``,
+  ``void oxide.cluster.meeting(i32 site)``, which orders no memory, and
+  ``ptr oxide.cluster.map(ptr, i32 rank, i32 site)``, the same place in another block's shared memory
 
 This module has the parts that both back ends share; ``ptx/primitives.py`` and ``cpu/coroutines`` define the calls.
 """
@@ -30,13 +34,22 @@ from oxide.driver.base import MAX_SHARED_BYTES
 
 from .module import Module
 
-WAITING = ("oxide.block.", "oxide.warp.", "oxide.tensor.")
+WAITING = ("oxide.block.", "oxide.warp.", "oxide.tensor.", "oxide.cluster.")
 """Name prefixes of functions at which a thread may wait for others."""
 
 PREFIXES = ("oxide.register.", "oxide.shared.", "oxide.stop.", *WAITING)
 """Name prefixes of functions that take the context and that a back end defines."""
 
 GRID_BARRIER = "oxide.block.grid_barrier"
+
+MULTICAST = ".multicast"
+"""The end of the name of a copy to several blocks of a cluster."""
+
+
+def reaches_cluster(symbol: str) -> bool:
+    """Returns whether a primitive has a meaning only in a kernel with clusters."""
+    return symbol.startswith("oxide.cluster.") or symbol.endswith(MULTICAST)
+
 
 STATIC_LIMIT = 48 * 1024
 """The bytes of static shared memory that every CUDA device gives a block. More is dynamic shared memory."""

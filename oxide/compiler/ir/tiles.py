@@ -1,19 +1,66 @@
-"""The parameters that ``tensor.load_tile`` copies from, found in the portable IR.
+"""The parameters that ``tensor.load_tile`` copies from and ``store_tile`` to, found in the portable IR.
 
-A GPU's copy engine reads a description of each matrix that the launch makes, so the matrix is a parameter of the kernel
+A GPU's copy engine reads a description of each array that the launch makes, so the array is a parameter of the kernel
 and its rows begin at multiples of 16 bytes. A launch checks that on both devices.
 """
 
 from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import final
 
 from oxide.compiler.ir.module import Module
 from oxide.compiler.ir.parameters import word_types
 from oxide.compiler.ir.portable import PortableKernel
 from oxide.compiler.ir.values import Call
 from oxide.compiler.signature.signature import Closed, Parameter
+from oxide.compiler.source.fragments import BITS
 from oxide.compiler.source.source import located_in
 
-from .verifier import LOAD_TILE
+from .primitives import MULTICAST
+from .verifier import LOAD_TILE, STORE_TILE
+
+TILE_COPIES = (LOAD_TILE, STORE_TILE)
+"""The prefixes of the primitives that copy tiles."""
+
+MOST_AXES = 5
+"""The most axes of an array that tiles are copied of."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class TileCopy:
+    """A copy of a tile with a side for each axis, as its primitive's name has it: of elements of ``dtype``, to or, if
+    it ``stores``, from shared memory, swizzled or not, and perhaps to ``many`` blocks."""
+
+    dtype: str
+    sides: tuple[int, ...]
+    swizzled: bool
+    stores: bool
+    many: bool
+
+    @classmethod
+    def of(cls, symbol: str) -> TileCopy:
+        """Returns the copy of a primitive."""
+        stores = symbol.startswith(STORE_TILE)
+        name = symbol.removesuffix(MULTICAST).removeprefix(STORE_TILE if stores else LOAD_TILE)
+        _, dtype, sides, order = name.split(".")
+        return cls(dtype, tuple(map(int, sides.split("x"))), order == "swizzled", stores, symbol.endswith(MULTICAST))
+
+    @property
+    def axes(self) -> int:
+        return len(self.sides)
+
+    @property
+    def itemsize(self) -> int:
+        """The bytes of an element."""
+        return BITS["f32" if self.dtype == "tf32" else self.dtype] // 8
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of a tile."""
+        return math.prod(self.sides) * self.itemsize
 
 
 def copied_parameters(kernel: PortableKernel, module: Module, signature: tuple[Closed, ...]) -> list[tuple[Call, int]]:
@@ -21,17 +68,17 @@ def copied_parameters(kernel: PortableKernel, module: Module, signature: tuple[C
 
     Raises ``CompileError`` for a copy from a slice that is no parameter of the kernel.
     """
-    if not any(symbol.startswith(LOAD_TILE) for symbol in module.functions):
+    if not any(symbol.startswith(TILE_COPIES) for symbol in module.functions):
         return []
     slices: dict[int, int] = {}
     count = 1  # the first argument is the context
     for number, parameter in enumerate(signature):
-        if isinstance(parameter, Parameter) and parameter.kind == "slice" and parameter.ndim > 1:
+        if isinstance(parameter, Parameter) and parameter.kind in ("slice", "disjoint"):
             slices[count] = number
         count += len(word_types((parameter,)))
     function = module.functions[kernel.symbol]
     found = []
-    for call in [call for each in module.defined for call in each.calls if call.called.startswith(LOAD_TILE)]:
+    for call in [call for each in module.defined for call in each.calls if call.called.startswith(TILE_COPIES)]:
         data, site = call.arguments[2], call.arguments[-1]
         place = function.arguments.index(data) if data in function.arguments else -1
         if place not in slices:
@@ -39,13 +86,14 @@ def copied_parameters(kernel: PortableKernel, module: Module, signature: tuple[C
             raise located_in(
                 where.file,
                 where.line,
-                f"kernel {kernel.name}: tensor.load_tile copies from a slice that is a parameter of the kernel itself; "
-                "this one is chosen while the kernel runs",
+                f"kernel {kernel.name}: {where.parameter.removesuffix('()')} copies "
+                f"{'to' if call.called.startswith(STORE_TILE) else 'from'} a slice that is a parameter of the kernel "
+                "itself; this one is chosen while the kernel runs",
             )
         found.append((call, slices[place]))
     return found
 
 
 def tiled_parameters(kernel: PortableKernel, signature: tuple[Closed, ...]) -> tuple[int, ...]:
-    """Returns the numbers of the parameters that a kernel copies tiles from."""
+    """Returns the numbers of the parameters that a kernel copies tiles from or to."""
     return tuple(sorted({number for _, number in copied_parameters(kernel, kernel.module, signature)}))

@@ -284,7 +284,7 @@ _Facts: TypeAlias = frozenset[Value]
 """The indices that a bounds check has found to be in bounds, on every path to a place."""
 
 
-LOAD_TILE = "oxide.tensor.load_tile."
+LOAD_TILE, STORE_TILE = "oxide.tensor.load_tile.", "oxide.tensor.store_tile."
 """The prefix of the primitives that copy a tile of a slice."""
 
 
@@ -422,11 +422,11 @@ class _Accesses:
 
 
 def _accessed(instruction: Instruction) -> list[Value]:
-    """Returns the addresses at which an instruction may access memory, without those of ``load_tile``, which takes a
-    slice's lengths and copies zeros for what is outside."""
+    """Returns the addresses at which an instruction may access memory, without those of copies of tiles, which
+    take a slice's lengths: what is outside is read as zeros and not written."""
     match instruction:
         case Load(pointer=pointer) | Store(pointer=pointer) | Atomic(operands=[pointer, *_]):
             return [pointer]
-        case Call() if not called(instruction).startswith(("llvm.assume", "llvm.ptrmask.", LOAD_TILE)):
+        case Call() if not called(instruction).startswith(("llvm.assume", "llvm.ptrmask.", LOAD_TILE, STORE_TILE)):
             return [argument for argument in instruction.arguments if argument.type.startswith("ptr")]
     return []

@@ -11,7 +11,7 @@ from oxide.compiler.ir.primitives import GRID_BARRIER, LEAST_ALIGNMENT, SharedMe
 def definitions(symbols: Collection[str], shared: SharedMemory, arch: str) -> str:
     """Returns definitions of the primitives for a kernel with these symbols. Unused definitions are dropped before
     instruction selection."""
-    texts = [_shared(shared), _nanosleep(arch), _INSTRUCTIONS]
+    texts = [_shared(shared), _nanosleep(arch), _dependencies(arch), _INSTRUCTIONS]
     if "oxide.unanimous" in symbols:
         texts.append(_UNANIMOUS)
     if any(symbol.startswith("oxide.block.") for symbol in symbols):
@@ -19,10 +19,9 @@ def definitions(symbols: Collection[str], shared: SharedMemory, arch: str) -> st
     if GRID_BARRIER in symbols:
         texts.append(_GRID_BARRIER)
     if any(symbol.startswith("oxide.warp.") for symbol in symbols):
-        texts += [_SHUFFLES, _VOTES, _MATCHES, _WARP_SYNC]
-    found = reductions.used(symbols)
-    if found:
+        texts += [_SHUFFLES, _VOTES, _MATCHES, _WARP_SYNC, _ELECT if _capability(arch) >= 90 else _FIRST]
         texts.append("declare i32 @llvm.cttz.i32(i32, i1)")
+    found = reductions.used(symbols)
     return "\n".join([*texts, *(_reduction(*reduction, arch) for reduction in found)])
 
 
@@ -79,6 +78,17 @@ def _nanosleep(arch: str) -> str:
     """Defines the sleep: one instruction from compute capability 7.0 on, a no-op before."""
     rests = 'call void asm sideeffect "nanosleep.u32 $0;", "r"(i32 %nanoseconds)' if _capability(arch) >= 70 else ""
     return f"define void @oxide.nanosleep(i32 %nanoseconds) alwaysinline {{\n  {rests}\n  ret void\n}}"
+
+
+def _dependencies(arch: str) -> str:
+    """Defines the early begin of kernels: no-ops before compute capability 9.0, where a kernel begins after the one in
+    front of it."""
+    texts = []
+    for name, instruction in (("wait", "wait"), ("launch", "launch_dependents")):
+        text = f'call void asm sideeffect "griddepcontrol.{instruction};", "~{{memory}}"()'
+        made = text if _capability(arch) >= 90 else ""
+        texts.append(f"define void @oxide.dependencies.{name}(i32 %site) alwaysinline {{\n  {made}\n  ret void\n}}")
+    return "\n".join(texts)
 
 
 _INSTRUCTIONS = """
@@ -215,6 +225,25 @@ define {kind} @oxide.warp.{how}(ptr %context, i32 %mask, i1 %condition, i32 %sit
 }}"""
     for how, kind in (("all", "i1"), ("any", "i1"), ("ballot", "i32"))
 )
+
+_ELECT = """
+declare { i32, i1 } @llvm.nvvm.elect.sync(i32) convergent
+define i1 @oxide.warp.elect(ptr %context, i32 %mask, i32 %site) alwaysinline convergent {
+  %both = call { i32, i1 } @llvm.nvvm.elect.sync(i32 %mask) convergent
+  %elected = extractvalue { i32, i1 } %both, 1
+  ret i1 %elected
+}
+"""
+
+_FIRST = """
+define i1 @oxide.warp.elect(ptr %context, i32 %mask, i32 %site) alwaysinline convergent {
+  %lanes = call i32 @llvm.nvvm.vote.ballot.sync(i32 %mask, i1 true) convergent
+  %first = call i32 @llvm.cttz.i32(i32 %lanes, i1 false)
+  %lane = call i32 @oxide.register.laneid(ptr %context)
+  %elected = icmp eq i32 %lane, %first
+  ret i1 %elected
+}
+"""
 
 _MATCHES = "\n".join(
     f"""

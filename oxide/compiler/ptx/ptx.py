@@ -113,8 +113,8 @@ def _module(
         debugging.ptx_definitions(symbols),
         half.ptx_definitions(symbols, capability),
         primitives.definitions(symbols, kernel.shared, target.arch),
-        tensor.definitions(symbols),
-        _entry(kernel, edited, entry, signature, _limits(symbols, max_registers, block), maps),
+        tensor.definitions(symbols, kernel.cluster),
+        _entry(kernel, edited, entry, signature, _limits(kernel, max_registers, block), maps),
     ]
     module = link(header(machine) + part for part in (str(edited), check, declared_once("\n".join(support))))
     if linking is not None:
@@ -198,12 +198,14 @@ def _entry(
     return f"{declaration}\ndefine ptx_kernel void @{entry}({listed}){limits} {{\n{call}\n  ret void\n}}\n"
 
 
-def _limits(symbols: Collection[str], max_registers: int | None, block: Dim3 | None) -> str:
-    """Returns the attributes of an entry that limit its registers. A kernel that moves registers between its warps
-    begins with as many as a block of its own size can have."""
-    if block is not None and tensor.moves_registers(symbols):
-        return f' "nvvm.maxntid"="{",".join(map(str, block))}" "nvvm.minctasm"="1"'
-    return f' "nvvm.maxnreg"="{max_registers}"' if max_registers is not None else ""
+def _limits(kernel: PortableKernel, max_registers: int | None, block: Dim3 | None) -> str:
+    """Returns the attributes of an entry that limit its registers and group its blocks. A kernel that moves registers
+    between its warps begins with as many as a block of its own size can have. The shape of a cluster is a part of the
+    code, so that every launch has it, a captured one too."""
+    cluster = "" if kernel.cluster is None else f' "nvvm.cluster_dim"="{",".join(map(str, kernel.cluster))}"'
+    if block is not None and tensor.moves_registers(kernel.module.functions):
+        return f' "nvvm.maxntid"="{",".join(map(str, block))}" "nvvm.minctasm"="1"{cluster}'
+    return (f' "nvvm.maxnreg"="{max_registers}"' if max_registers is not None else "") + cluster
 
 
 def _registers() -> str:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Mapping
 from typing import final
 
@@ -24,6 +25,7 @@ from oxide.compiler.ir.module import Module
 from oxide.compiler.ir.parser import parse
 from oxide.compiler.ir.portable import PortableKernel, link
 from oxide.compiler.ir.recognise import called, source_place
+from oxide.compiler.ir.tiles import MOST_AXES, TileCopy
 from oxide.compiler.ir.values import (
     FALSE,
     TRUE,
@@ -45,13 +47,26 @@ from oxide.compiler.ir.values import (
     Value,
     number,
 )
+from oxide.compiler.ir.verifier import STORE_TILE
 from oxide.compiler.signature.signature import Closed
 from oxide.driver.base import Code, Target
-from oxide.driver.sanitizing import ALSO_READS, ASYNCHRONOUS, ATOMIC, BLOCK_SCOPE, WRITE, Access, PointerWord, Sanitized
+from oxide.driver.sanitizing import (
+    ACCUMULATOR,
+    ALSO_READS,
+    ASYNCHRONOUS,
+    ATOMIC,
+    BLOCK_SCOPE,
+    LEFT_OPERAND,
+    WRITE,
+    Access,
+    PointerWord,
+    Sanitized,
+)
 from oxide.errors import CompileError
 
 from . import runtime
 from .origins import HELD_LOCAL, Origins
+from .products import WGMMA, Products
 from .regions import REGION_KINDS, UNKNOWN, Region, Regions, pointers_of
 from .sizes import size_of
 
@@ -76,16 +91,17 @@ def compile_sanitized(
     instrumenter = _Instrumenter(name, kernel, module, pointers, views)
     instrumenter.instrument()
     _let_go(module)
-    whole = link([str(module), runtime.definitions(kinds)])
+    whole = link([str(module), runtime.definitions(kinds, kernel.cluster is not None)])
     code = native.compile_native(
         dataclasses.replace(kernel, module=parse(str(whole))), signature, kernel_id, target, unchecked=unchecked
     )
     static = primitives.static_bytes(kernel.shared) if kernel.shared.used else 0
     accesses = tuple(instrumenter.accesses)
-    return dataclasses.replace(
-        code,
-        sanitized=Sanitized(name, kernel_id, kinds, instrumenter.pointers, accesses, static, instrumenter.shared_shift),
-    )
+    # Without calls that wait, the blocks of a cluster run one by one.
+    blocks = math.prod(kernel.cluster) if kernel.cluster and (kernel.suspends or target.seeded) else 1
+    shift = instrumenter.shared_shift
+    sanitized = Sanitized(name, kernel_id, kinds, instrumenter.pointers, accesses, static, shift, blocks)
+    return dataclasses.replace(code, sanitized=sanitized)
 
 
 # Atomics, fences and local arrays, kept as calls
@@ -146,7 +162,9 @@ _ORDERINGS = {"release": (2, 3, 4), "acquire": (1, 3, 4)}
 class _Touch:
     """An instruction's access to memory: the index of its pointer among its operands, the size in bytes, the alignment,
     the access's kind as flags of ``sanitizing``, and an atomic's ordering. ``counted`` is the index of an operand with
-    the number of bytes, at most ``size``. Only the first ``lanes`` lanes of the warp make the access."""
+    the number of bytes, at most ``size``. Only the first ``lanes`` lanes of the warp make the access. ``blocks`` says
+    that it is to the same place of other blocks of the cluster, and what the instruction has of them: a rank, which is
+    its next operand, or a mask, its last but two."""
 
     place: int
     size: int
@@ -155,6 +173,7 @@ class _Touch:
     ordering: int = 0
     counted: int | None = None
     lanes: int = 32
+    blocks: str = ""
 
 
 def _touches_of(instruction: Instruction) -> list[_Touch]:
@@ -184,8 +203,17 @@ def _touches_of(instruction: Instruction) -> list[_Touch]:
                     found = [_Touch(2, size, size, ASYNCHRONOUS), _Touch(3, size, size, 0, counted=4)]
                 case "oxide", "tensor", "barrier", "arrive" | "expect":
                     found = [_Touch(2, 8, 8, WRITE | ATOMIC, _RELEASE)]
-                case "oxide", "tensor", "load_tile", _, _, rows, _:
-                    found = [_Touch(2, int(rows) * ROW_BYTES, 16, WRITE), _Touch(10, 8, 8, WRITE | ATOMIC, _RELEASE)]
+                case "oxide", "cluster", "arrive":
+                    found = [_Touch(2, 8, 8, WRITE | ATOMIC, _RELEASE, blocks="rank")]
+                case "oxide", "tensor", "load_tile", *_, "multicast":
+                    size, barrier = TileCopy.of(called(instruction)).bytes, len(instruction.operands) - 2
+                    found = [_Touch(2, size, 16, WRITE, blocks="mask")]
+                    found.append(_Touch(barrier, 8, 8, WRITE | ATOMIC, _RELEASE, blocks="mask"))
+                case "oxide", "tensor", "load_tile", *_:
+                    size, barrier = TileCopy.of(called(instruction)).bytes, len(instruction.operands) - 2
+                    found = [_Touch(2, size, 16, WRITE), _Touch(barrier, 8, 8, WRITE | ATOMIC, _RELEASE)]
+                case "oxide", "tensor", "store_tile", *_:
+                    found = [_Touch(2, TileCopy.of(called(instruction)).bytes, 16, 0)]
                 case "oxide", "tensor", "wgmma", n, _, _, a_order, b_order, steps, panel, _:
                     # Each thread counts as a reader of the warpgroup's rows: all read them together.
                     a_rows = 16 * int(steps) if a_order == "mn" else 64
@@ -229,6 +257,7 @@ class _Instrumenter:
         self._origins = Origins(self._function, by_value)
         names = [pointer.name for pointer in pointers]
         self._regions = Regions(module, self._function, by_value, names, kernel.shared, self._origins)
+        self._products = Products(self._function, self._origins)
         self._place = ("", 0)
         self.shared_shift, self.pointers = self._granules(pointers)
         self._leaves = not threads_may_wait(kernel, module.defined)
@@ -250,6 +279,10 @@ class _Instrumenter:
             for instruction in instructions:
                 self._rewrite(instruction)
             last_parts[block] = self._block
+        if self._products.used:
+            clear = self._module.declare("void", "llvm.memset.p0.i64", ("ptr", "i8", "i64", "i1"))
+            record, size = self._products.record, number(self._products.bytes)
+            function.entry.insert(0, [record, Call("", "void", clear, (record, number(0, "i8"), size, FALSE))])
         self._origins.add_choices()
         for block in function.blocks.values():
             for phi in block.phis:
@@ -265,7 +298,7 @@ class _Instrumenter:
             for touch in _touches_of(instruction):
                 granule = min(_power(touch.size), touch.align)
                 regions = list(self._regions.reached(instruction.operands[touch.place]).values()) or [UNKNOWN]
-                if any(region.kind == "shared" for region in regions):
+                if any(region.kind in ("shared", "remote") for region in regions):
                     shared = min(shared, granule)
                 known = {region.view for region in regions if region.kind == "device"}
                 for view in range(len(pointers)) if UNKNOWN in regions else known:
@@ -280,14 +313,24 @@ class _Instrumenter:
         match called(instruction).split("."):
             case _ if touches and not self._is_initial_zero(instruction):
                 ordering = max(touch.ordering for touch in touches)
+                multiplies = called(instruction).startswith(WGMMA)
                 for each in touches:
                     self._order("release", each.ordering)  # a copy's arrival releases the copy's own writes
                     pointer, given = instruction.operands[each.place], self._size_of(instruction, each)
+                    if each.blocks:
+                        self._check_peers(instruction, each)
+                        continue
                     instruction.operands[each.place] = self._checked(pointer, each, given)
+                    if multiplies:
+                        self._note_tile(pointer, each)
+                if multiplies:
+                    self._note_product(instruction)
                 if isinstance(instruction, Load | Store):
                     instruction.after = ", align 1"
                 self._block.append(instruction)
                 self._order("acquire", ordering)
+                if called(instruction).startswith(STORE_TILE):
+                    self._mark_stored(instruction)
             case "oxide", "in_bounds" | "aligned", *_:
                 self._block.append(instruction)
                 self._go_on(instruction)
@@ -305,7 +348,13 @@ class _Instrumenter:
                 self._call("void", "oxide.sanitize.acquire", self._context)
             case "oxide", "block", "barrier", *_:
                 self._block.append(instruction)
-                self._call("void", "oxide.sanitize.passed", self._context)
+                self._call("void", "oxide.sanitize.passed", self._context, FALSE)
+            case "oxide", "cluster", "barrier" | "meeting" as way:
+                # The block has begun before another block writes its memory.
+                self._call("ptr", "oxide.sanitize.enter", self._context)
+                self._block.append(instruction)
+                if way == "barrier":  # a meeting makes nothing visible
+                    self._call("void", "oxide.sanitize.passed", self._context, TRUE)
             case "oxide", "warp", "sync":
                 self._call("void", "oxide.sanitize.arrive", self._context)
                 self._block.append(instruction)
@@ -320,6 +369,12 @@ class _Instrumenter:
                 else:
                     missing = self._call("i32", "oxide.warp.missing", self._context, mask)
                 self._call("void", "oxide.sanitize.lanes", self._context, missing, self._number("a warp operation", 0))
+            case "oxide", "tensor", "wgmma_wait", *_, pending:
+                slot = self._products.slot(instruction.operands[2])
+                if slot is not None:
+                    words = number(slot), number(int(pending)), number(self._products.tiles)
+                    self._call("void", "oxide.sanitize.products", self._context, self._products.record, *words)
+                self._block.append(instruction)  # the warpgroup meets: all have read their tiles once more
             case "oxide", "tensor", "commit":
                 self._block.append(instruction)
                 self._call("void", "oxide.sanitize.committed", self._context)
@@ -363,7 +418,10 @@ class _Instrumenter:
         else:
             region = next(iter(regions.values()), UNKNOWN)
             if region.kind == "stack":
+                self._check_fragment(pointer, touch)
                 return pointer
+            if region.kind == "remote":
+                return self._checked_remote(pointer, touch, size, region)
             kind, what = region.kind, self._number(region.what, touch.what)
             words = self._words_of(region) if region is not UNKNOWN else [self._anywhere(pointer, number(-1))]
         access = pointer, size, number(touch.align), what
@@ -371,6 +429,78 @@ class _Instrumenter:
         if self._leaves:
             self._go_on(self._call("i1", "oxide.sanitize.goes_on", self._context))
         return result
+
+    def _checked_remote(self, pointer: Value, touch: _Touch, size: Value, region: Region) -> Value:
+        """Appends the check of an access to another block's array. Returns the address to access."""
+        assert isinstance(region.array, Call)
+        _, local, rank, _ = region.array.arguments
+        words = self._shared_words(local)
+        if words is None:
+            return pointer
+        access = pointer, size, number(touch.align), self._number(region.what, touch.what)
+        place = rank, region.array, local
+        return self._call("ptr", "oxide.sanitize.remote", self._context, *access, *place, *words)
+
+    def _check_peers(self, instruction: Instruction, touch: _Touch) -> None:
+        """Appends the check of an instruction's access to the same place of one or several blocks of the cluster."""
+        pointer = instruction.operands[touch.place]
+        words = self._shared_words(pointer)
+        if words is None:
+            return
+        blocks = instruction.operands[touch.place + 1 if touch.blocks == "rank" else -3]
+        what = self._number(next(iter(self._regions.reached(pointer).values())).what, touch.what)
+        access = blocks, pointer, number(touch.size), number(touch.align), what
+        if touch.blocks == "rank":
+            self._call("ptr", "oxide.sanitize.peer", self._context, *access, *words)
+        else:
+            self._call("void", "oxide.sanitize.peers", self._context, *access, *words)
+
+    def _shared_words(self, pointer: Value) -> list[Value] | None:
+        """Returns a check's arguments for the shared array that a pointer leads to, None if it is not just one."""
+        regions = list(self._regions.reached(pointer).values())
+        return self._words_of(regions[0]) if len(regions) == 1 and regions[0].kind == "shared" else None
+
+    def _mark_stored(self, instruction: Instruction) -> None:
+        """Appends the marking of what a copy of a tile to an output writes."""
+        copy, (data, *words) = TileCopy.of(called(instruction)), instruction.operands[3:-1]
+        regions = list(self._regions.reached(data).values())
+        if len(regions) != 1 or regions[0].view < 0:
+            return
+        missing = MOST_AXES - copy.axes
+        lengths = [number(1)] * missing + words[: copy.axes]
+        places = [number(0)] * missing + words[copy.axes :]
+        sides = [number(1)] * missing + [number(side) for side in copy.sides]
+        what = data, number(regions[0].view), number(copy.itemsize)
+        self._call("void", "oxide.sanitize.stored", self._context, *what, *lengths, *places, *sides)
+
+    def _note_tile(self, pointer: Value, touch: _Touch) -> None:
+        """Appends the tile at ``pointer``, which a product reads, to the thread's record of its products."""
+        regions = list(self._regions.reached(pointer).values())
+        if len(regions) == 1 and regions[0].kind == "shared":
+            what = self._number(regions[0].what, touch.what)
+            words = pointer, number(touch.size), what, *self._words_of(regions[0])
+            record, first = self._products.record, number(self._products.tiles)
+            self._call("void", "oxide.sanitize.tile", record, first, *words)
+
+    def _note_product(self, instruction: Instruction) -> None:
+        """Appends a product's fragments to the thread's record of its products, and counts the product."""
+        record = self._products.record
+        for place, what in ((2, ACCUMULATOR), (3, LEFT_OPERAND)):
+            slot = self._products.slot(instruction.operands[place])
+            if slot is not None:
+                access = number(slot), self._number(what, ASYNCHRONOUS)
+                self._call("void", "oxide.sanitize.product", self._context, record, *access)
+        self._call("void", "oxide.sanitize.begun", record)
+
+    def _check_fragment(self, pointer: Value, touch: _Touch) -> None:
+        """Appends the check that no product still uses a fragment: any access to an accumulator, a write to an
+        operand."""
+        slot = self._products.slot(pointer)
+        held = slot is not None and self._products.is_accumulator(pointer)
+        if slot is not None and (held or touch.what & WRITE):
+            what = self._number(ACCUMULATOR if held else LEFT_OPERAND, touch.what)
+            words = number(slot), FALSE if held else TRUE, what
+            self._call("void", "oxide.sanitize.fragment", self._context, self._products.record, *words)
 
     def _of_several(self, pointer: Value, what: int, regions: Mapping[int, Region]) -> tuple[str, Value, list[Value]]:
         """Returns the check of an access to one of several regions: its kind, the access's number, and the words of the

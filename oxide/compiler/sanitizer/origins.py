@@ -66,7 +66,11 @@ class Origins:
 
     def number(self, root: Value) -> int:
         """Returns the number of a root, or ``unknown``. A new root gets the next number."""
-        is_memory = root.symbol or isinstance(root, Alloca) or called(root).startswith(("oxide.shared.", HELD_LOCAL))
+        is_memory = (
+            root.symbol
+            or isinstance(root, Alloca)
+            or called(root).startswith(("oxide.shared.", "oxide.cluster.map", HELD_LOCAL))
+        )
         if root not in self._numbers and not is_memory:
             return self.unknown
         return self._numbers.setdefault(root, len(self._numbers))

@@ -212,8 +212,9 @@ done:
   ret void
 }
 
-; Called behind a barrier by each thread that has passed it. The first thread advances the block's phase.
-define void @oxide.sanitize.passed(ptr %context) noinline {
+; Called behind a barrier by each thread that has passed it. The first thread advances the block's phase. Behind the
+; barrier of a cluster the block knows all accesses up to the meeting: other blocks of the cluster made some of them.
+define void @oxide.sanitize.passed(ptr %context, i1 %cluster) noinline {
   %state = call ptr @oxide.sanitize.enter(ptr %context)
   %thread = call i64 @oxide.sanitize.thread(ptr %context)
   %old = load i64, {{passed[%thread]}}
@@ -225,9 +226,14 @@ define void @oxide.sanitize.passed(ptr %context) noinline {
 move:
   store i64 %count, {{phase}}
   %now = load i64, {{now}}
-  store i64 %now, {{barrier}}
+  %met = load i64, {{met}}
+  %time = select i1 %cluster, i64 %met, i64 %now
+  store i64 %time, {{barrier}}
   %pending = load i64, {{pending_known}}
-  store i64 %pending, {{block_known}}
+  %later = call i64 @llvm.umax.i64(i64 %pending, i64 %met)
+  %knows = select i1 %cluster, i64 %later, i64 %pending
+  store i64 %knows, {{pending_known}}
+  store i64 %knows, {{block_known}}
   br label %done
 done:
   ret void

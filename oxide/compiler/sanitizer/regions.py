@@ -24,14 +24,16 @@ from oxide.driver.sanitizing import PointerWord
 from .origins import HELD_LOCAL, Origins
 from .sizes import size_of
 
-REGION_KINDS = ("device", "shared", "local", "constant", "stack")
-"""The kinds of memory that an access may go to. ``oxide.sanitize.chosen`` takes an index into this tuple."""
+REGION_KINDS = ("device", "shared", "local", "constant", "stack", "remote")
+"""The kinds of memory that an access may go to. ``oxide.sanitize.chosen`` takes an index into this tuple, and checks
+nothing for the last two."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Region:
     """A piece of memory that a pointer comes from: a parameter's ``view``, or an ``array`` of ``bytes`` bytes.
-    ``bytes`` is None for dynamic shared memory. A shared array is given as the function that returns it."""
+    ``bytes`` is None for dynamic shared memory. A shared array is given as the function that returns it, an array of
+    another block as the call that maps this block's array to it."""
 
     kind: str
     what: str
@@ -91,6 +93,8 @@ class Regions:
                 case "oxide", "shared", "dynamic":
                     offset = primitives.static_bytes(self._shared)
                     return Region("shared", "a DynamicSharedArray", root.callee, None, offset)
+                case "oxide", "cluster", "map":
+                    return Region("remote", "another block's array", root, 0)
         return Region("stack", "") if root.symbol or isinstance(root, Alloca) else UNKNOWN
 
     def _arrays_but_parameters(self, function: Function) -> list[Region] | None:
@@ -103,6 +107,8 @@ class Regions:
                 if instruction.block is not function.entry or count is None:
                     return None  # such as for numba's tuples of several types
                 found.append(Region("stack", "", instruction, size_of(instruction.allocated) * count))
+            elif called(instruction) == "oxide.cluster.map":
+                return None
             elif called(instruction).startswith("oxide.shared.") and instruction.type == "ptr":
                 found.append(self.of(instruction))
         return list(dict.fromkeys(found))

@@ -47,8 +47,11 @@ define void @oxide.sanitize.begin(ptr %context, ptr %state, i64 %block) noinline
   %now = load i64, {{now}}
   %tick = add i64 %now, 1
   store i64 %tick, {{now}}
-  store i64 %tick, {{barrier}}
-  store i64 %tick, {{begun}}
+  %met = load i64, {{met}}
+  %in.cluster = icmp ne i64 %met, 0
+  %first = select i1 %in.cluster, i64 %met, i64 %tick  ; the blocks of a cluster begin together
+  store i64 %first, {{barrier}}
+  store i64 %first, {{begun}}
   store i64 0, {{phase}}
   %grid.known = load i64, {{grid_known}}
   store i64 %grid.known, {{block_known}}

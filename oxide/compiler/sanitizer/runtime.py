@@ -1,8 +1,9 @@
 """The sanitizer's checks as LLVM IR: the functions that are called before a sanitized kernel's accesses.
 
-``runtime.ll`` checks bounds, alignment and reads of uninitialised memory; ``races.ll`` finds races, and ``copies.ll``
-knows which asynchronous copies have ended. The blocks of a
-sanitized launch run one after the other on one worker, so nothing here is atomic, and time is a counter of accesses.
+``runtime.ll`` checks bounds, alignment and reads of uninitialised memory; ``races.ll`` finds races. ``copies.ll`` and
+``products.ll`` know which asynchronous copies and products have ended, ``tiles.ll`` what copies of tiles write. The
+blocks of a sanitized launch run one after the other on one worker, so nothing here is atomic, and time is a counter of
+accesses.
 
 ``{{name}}`` stands for a word of the launch's state, the ``sanitized_state`` of ``driver/records.py``.
 """
@@ -14,17 +15,24 @@ import re
 from oxide.compiler.ir.files import ir_file
 from oxide.driver import sanitizing
 from oxide.driver.records import MAX_COPIES, MAX_REPORTS, SANITIZED_STATE
+from oxide.driver.sanitizing import STATE_BYTES
+
+from .products import TILE_WORDS, TILES
 
 _FIELD = re.compile(r"\{\{(\w+)(?:\[(%[\w.]+)\])?\}\}")
 
 
-def definitions(kinds: frozenset[str]) -> str:
-    """Returns the functions that sanitized code calls. They check only for the kinds of faults in ``kinds``."""
+def definitions(kinds: frozenset[str], clusters: bool) -> str:
+    """Returns the functions that sanitized code calls. They check only for the kinds of faults in ``kinds``. In a
+    kernel with ``clusters`` a thread may also access the memory of other blocks."""
     values = {
         "memory": "true" if "memory" in kinds else "false",
         "race": "true" if "race" in kinds else "false",
+        "state_bytes": STATE_BYTES,
         "max_reports": MAX_REPORTS,
         "max_copies": MAX_COPIES,
+        "tiles": TILES,
+        "tile_words": TILE_WORDS,
         "asynchronous": sanitizing.ASYNCHRONOUS,
         "scope_flag": sanitizing.BLOCK_SCOPE,
         "out_of_bounds": sanitizing.OUT_OF_BOUNDS,
@@ -33,7 +41,8 @@ def definitions(kinds: frozenset[str]) -> str:
         "race_kind": sanitizing.RACE,
         "missing_lanes": sanitizing.MISSING_LANES,
     }
-    text = "".join(ir_file(__file__, name) for name in ("runtime.ll", "races.ll", "copies.ll"))
+    names = ["runtime.ll", "races.ll", "copies.ll", "products.ll", "tiles.ll", *["clusters.ll"] * clusters]
+    text = "".join(ir_file(__file__, name) for name in names)
     for name, value in values.items():
         text = text.replace(f"<{name}>", str(value))
     return _render(text)

@@ -8,15 +8,26 @@ from typing import Any
 import numpy as np
 
 from oxide.language.atomic import AtomicSlice
-from oxide.language.shaped import AtomicSlice2, AtomicSlice3, DisjointSlice2, DisjointSlice3, Slice2, Slice3
+from oxide.language.shaped import (
+    AtomicSlice2,
+    AtomicSlice3,
+    DisjointSlice2,
+    DisjointSlice3,
+    DisjointSlice4,
+    DisjointSlice5,
+    Slice2,
+    Slice3,
+    Slice4,
+    Slice5,
+)
 from oxide.language.slices import DisjointSlice, Slice
 from oxide.language.types import of_dtype
 
 from .signature import FORMATS
 
 _SLICES = (
-    *(Slice, Slice2, Slice3),
-    *(DisjointSlice, DisjointSlice2, DisjointSlice3),
+    *(Slice, Slice2, Slice3, Slice4, Slice5),
+    *(DisjointSlice, DisjointSlice2, DisjointSlice3, DisjointSlice4, DisjointSlice5),
     *(AtomicSlice, AtomicSlice2, AtomicSlice3),
 )
 

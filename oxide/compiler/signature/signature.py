@@ -20,7 +20,18 @@ from oxide.errors import ArgumentError
 from oxide.language import types
 from oxide.language.arrays import Array, ArrayAnnotation
 from oxide.language.atomic import AtomicSlice
-from oxide.language.shaped import AtomicSlice2, AtomicSlice3, DisjointSlice2, DisjointSlice3, Slice2, Slice3
+from oxide.language.shaped import (
+    AtomicSlice2,
+    AtomicSlice3,
+    DisjointSlice2,
+    DisjointSlice3,
+    DisjointSlice4,
+    DisjointSlice5,
+    Slice2,
+    Slice3,
+    Slice4,
+    Slice5,
+)
 from oxide.language.slices import DisjointSlice, Slice
 from oxide.language.types import ScalarType
 from oxide.messages import is_long, written
@@ -395,9 +406,13 @@ _KINDS: dict[Any, tuple[Kind, int]] = {
     Slice: ("slice", 1),
     Slice2: ("slice", 2),
     Slice3: ("slice", 3),
+    Slice4: ("slice", 4),
+    Slice5: ("slice", 5),
     DisjointSlice: ("disjoint", 1),
     DisjointSlice2: ("disjoint", 2),
     DisjointSlice3: ("disjoint", 3),
+    DisjointSlice4: ("disjoint", 4),
+    DisjointSlice5: ("disjoint", 5),
     AtomicSlice: ("atomic", 1),
     AtomicSlice2: ("atomic", 2),
     AtomicSlice3: ("atomic", 3),
@@ -437,7 +452,7 @@ def _slice_of(
     layout, and the number of axes."""
     kind, ndim = _KINDS[get_origin(annotation)]
     scalar, *layouts = get_args(annotation)
-    if ndim == 1 and layouts and type(layouts[0]) is int and layouts[0] in (1, 2, 3):
+    if ndim == 1 and layouts and type(layouts[0]) is int and 1 <= layouts[0] <= (3 if kind == "atomic" else 5):
         ndim = layouts.pop(0)
     if not layouts:
         return kind, scalar, (), ndim
@@ -445,7 +460,13 @@ def _slice_of(
 
     if kind != "disjoint" or len(layouts) > 1 or type(layouts[0]) not in (Tiles, RowMajorTiles):
         problem = f"{what} is annotated {annotation!r}; beside its elements' type a DisjointSlice takes a layout, "
-        problem += "Tiles(n) or RowMajorTiles(r, c), and every slice its number of axes, 1, 2 or 3"
+        problem += "Tiles(n) or RowMajorTiles(r, c), and every slice its number of axes, 1 to 5, an AtomicSlice up to 3"
+        raise located(function, problem, *parameter_line(function, name))
+    if ndim > 3:
+        problem = (
+            f"{what} is annotated {annotation!r}; an output of {ndim} axes is written by tensor.store_tile, and has "
+        )
+        problem += "no layout"
         raise located(function, problem, *parameter_line(function, name))
     if ndim == 3 and type(layouts[0]) is RowMajorTiles:
         problem = f"{what} is annotated {annotation!r}; RowMajorTiles are of a matrix, and this slice has 3 axes"

@@ -26,7 +26,7 @@ from oxide.driver.records import (
     SANITIZED_STATE,
     SANITIZED_VIEW,
 )
-from oxide.driver.sanitizing import ASYNCHRONOUS, ATOMIC, WRITE, PointerWord, Sanitized
+from oxide.driver.sanitizing import ASYNCHRONOUS, ATOMIC, STATE_BYTES, WRITE, PointerWord, Sanitized
 from oxide.errors import SanitizedAccess, SanitizerError
 
 if TYPE_CHECKING:
@@ -92,33 +92,45 @@ class SanitizedLaunch:
         self._params = params
 
     def __call__(self) -> None:
-        memory = np.zeros(SANITIZED_STATE.size + 64, np.uint8)
+        count = self._sanitized.blocks  # of a cluster, each with a state
+        memory = np.zeros(count * STATE_BYTES + 64, np.uint8)
         start = -memory.ctypes.data % 64  # aligned to 64 bytes, for vector accesses to the scratch
-        state = memory[start : start + SANITIZED_STATE.size].view(SANITIZED_STATE.dtype)[0]
+        places = range(start, start + count * STATE_BYTES, STATE_BYTES)
+        states = [memory[place : place + SANITIZED_STATE.size].view(SANITIZED_STATE.dtype)[0] for place in places]
         views, kept = self._views()
         run = self._bind(self._params[:-8] + (memory.ctypes.data + start).to_bytes(8, "little"))
         blocks = math.prod(self._grid)
+        together = isinstance(run, CooperativeRun)
+        for state in states:
+            kept += self._prepare(state, views, blocks if together else 1, together)
+        for first, end in self._order(blocks):
+            run(first, end)
+        while isinstance(run, CooperativeRun) and run.goes_on():
+            # The grid's barrier: all blocks are ordered after all accesses before it, and each block begins anew.
+            (state,) = states
+            state["grid_known"], state["running"] = state["now"], -1
+            for first, end in self._order(blocks):
+                run(first, end)
+        self._report(states, views)
+
+    def _prepare(self, state: Any, views: Records, blocks: int, together: bool) -> list[Any]:
+        """Fills in a state, with the shadow of the shared memory of ``blocks`` blocks. They are those of a cooperative
+        launch, all ``together``, or one at a time. Returns what must live as long as the launch."""
+        kept: list[Any] = []
         state["running"] = -1
         state["views"], state["view_count"] = views.ctypes.data, len(views)
         state["shared_bytes"] = self._shared
         if self._shared and "memory" in self._sanitized.kinds:
-            kept.append(np.zeros(self._shared * (blocks if isinstance(run, CooperativeRun) else 1), np.uint8))
+            kept.append(np.zeros(self._shared * blocks, np.uint8))
             state["shared_init"] = kept[-1].ctypes.data
-            if isinstance(run, CooperativeRun):
+            if together:
                 state["shared_inits"] = kept[-1].ctypes.data
         if self._shared and "race" in self._sanitized.kinds:
             kept.append(_cells(self._shared, self._sanitized.shared_shift))
             state["shared_cells"] = kept[-1].ctypes.data
             kept.append(np.zeros(MAX_COPIES * math.prod(self._block), SANITIZED_COPY.dtype))  # used where it is copied
             state["copies"] = kept[-1].ctypes.data
-        for first, end in self._order(blocks):
-            run(first, end)
-        while isinstance(run, CooperativeRun) and run.goes_on():
-            # The grid's barrier: all blocks are ordered after all accesses before it, and each block begins anew.
-            state["grid_known"], state["running"] = state["now"], -1
-            for first, end in self._order(blocks):
-                run(first, end)
-        self._report(state, views)
+        return kept
 
     def _views(self) -> tuple[Records, list[Any]]:
         """Returns a ``SANITIZED_VIEW`` for the memory of each parameter, and objects that must live as long as the
@@ -154,17 +166,21 @@ class SanitizedLaunch:
                 row["cells"], row["shift"] = cells[start].ctypes.data, sizes[start][1]
         return views, kept
 
-    def _report(self, state: Any, views: Records) -> None:
+    def _report(self, states: list[Any], views: Records) -> None:
         """Fills the launch's fault record, if it has one that is not claimed: with the kernel's own fault, or else with
         the number under which the findings are published."""
         record_address = _word(self._params, len(self._params) - 8)
         if not record_address:
             return
-        count = int(state["reports"])
-        if count and not state["claimed"]:
-            found = state["report"].view(SANITIZED_REPORT.dtype)[:count].tolist()
-            found.sort(key=lambda words: _GRAVITY[words[0]])
-            number = sanitizing.publish(tuple(self._error(words, views) for words in found))
+        state = next((each for each in states if each["claimed"]), states[0])
+        found: dict[tuple[int, ...], tuple[int, ...]] = {}  # one for each pair of places, of whatever block
+        for each in states:
+            for words in each["report"].view(SANITIZED_REPORT.dtype)[: int(each["reports"])].tolist():
+                kind, who, _, other, _ = words
+                found.setdefault((kind, who >> 4 & 0xFFFF, other >> 4 & 0xFFFF), words)
+        if found and not state["claimed"]:
+            reports = sorted(found.values(), key=lambda words: _GRAVITY[words[0]])
+            number = sanitizing.publish(tuple(self._error(words, views) for words in reports))
             state["claimed"], state["site"] = sanitizing.SANITIZED, 0
             state["kernel_id"], state["index"] = self._sanitized.kernel_id, number
         if state["claimed"]:
@@ -191,13 +207,13 @@ class SanitizedLaunch:
                 element = f" (element {offset // pointer.itemsize})"
         elif start:
             inside = f"this is byte {address - start}"
+        lanes = _lanes(address) if kind == sanitizing.MISSING_LANES else ""
         problem = {
             sanitizing.OUT_OF_BOUNDS: f"is outside it: {inside}" if inside else "is outside it",
             sanitizing.MISALIGNED: f"is at an address, {address:#x}, that is no multiple of what its type needs",
             sanitizing.UNINITIALIZED: "finds memory that nothing has written" + (f": {inside}" if inside else ""),
-            sanitizing.RACE: f"is in a race: no {'tensor.wait' if _is_copy(other) else 'barrier or atomic'} orders it"
-            + element,
-            sanitizing.MISSING_LANES: f"has a mask that names {_lanes(address)} of its warp, which had returned: the "
+            sanitizing.RACE: f"is in a race: no {self._orders(other)} orders it" + element,
+            sanitizing.MISSING_LANES: f"has a mask that names {lanes} of its warp, which had returned: the "
             "result is undefined on a GPU. Let every lane of the mask reach it, and test whose result counts later",
         }[kind]
         name = sanitizing.REPORT_KINDS[kind]
@@ -214,16 +230,25 @@ class SanitizedLaunch:
         found = [n for n in named if int(views[n]["lo"]) <= address < int(views[n]["hi"])]
         return next(iter(should or found or named), None)
 
+    def _orders(self, other: int) -> str:
+        """Returns what could order an access after an earlier one."""
+        if not _is_copy(other):
+            return "barrier or atomic"
+        product = self._sanitized.accesses[other >> 4 & 0xFFFF].what in _FRAGMENTS
+        return "tensor.wait_wgmma of it" if product else "tensor.wait"
+
     def _access(self, who: int) -> SanitizedAccess:
         place = self._sanitized.accesses[who >> 4 & 0xFFFF]
         done = "atomic" if who & ATOMIC else "write" if who & WRITE else "read"
         if _is_copy(who):
-            done = "copy"
+            done = "product" if place.what in _FRAGMENTS else "copy"
         block = _coordinates((who >> 32) & 0xFFFFFFFF, self._grid)
         return SanitizedAccess(
             done, place.what, block, _coordinates(who >> 20 & 0x7FF, self._block), place.file, place.line
         )
 
+
+_FRAGMENTS = (sanitizing.ACCUMULATOR, sanitizing.LEFT_OPERAND)
 
 # The order of reports: a race explains a missing value more often than the reverse.
 _GRAVITY = {

@@ -365,7 +365,8 @@ class CudaDriver:
         if len(params) < function.parameter_bytes:
             # The driver would read beyond the buffer.
             raise failure(_INVALID_VALUE, "cuLaunchKernel", _short_of_parameters(function, params))
-        if function.cooperative is None and launch_from_c is not None:
+        special = function.cooperative if function.dependent is None else function.dependent
+        if special is None and launch_from_c is not None:
             code = launch_from_c(
                 self._launch_kernel, function.address, grid, block, shared_bytes, params, stream.address
             )
@@ -384,12 +385,12 @@ class CudaDriver:
         packet.fill(params)
         x, y, z = grid
         i, j, k = block
-        if function.cooperative is None:
+        if special is None:
             (error,) = driver.cuLaunchKernel(
                 function.handle, x, y, z, i, j, k, shared_bytes, stream.handle, 0, packet.address
             )
         else:
-            error = function.cooperative.launch(grid, block, shared_bytes, stream.handle, packet.params_address)
+            error = special.launch(grid, block, shared_bytes, stream.handle, packet.params_address)
         packets.append(packet)
         if error:
             raise _launch_failure(error, function, grid, block, shared_bytes)

@@ -20,6 +20,7 @@ from cuda.bindings import driver
 
 from oxide.driver.base import Code
 from oxide.driver.cuda.cooperative import CooperativeLimit
+from oxide.driver.cuda.dependent import DependentLaunch
 from oxide.driver.cuda.errors import check, failure
 from oxide.driver.cuda.tensor_maps import MAP_BYTES, TensorMaps, tensor_maps
 from oxide.dropping import calls_drop, nothing
@@ -38,8 +39,9 @@ class CudaFunction:
     ``shared_limit`` is the dynamic shared memory that a launch may ask for as it is; for more, ``whole_shared``
     computes the size. It is -1 if ``array_bytes``, the memory of the kernel's ``SharedArray``s, is always added.
     ``shared_granted`` is what the driver was asked to allow. ``parameter_bytes`` is the least size of the parameters.
-    ``cooperative`` limits the blocks of a kernel whose blocks must all be resident at once. ``reports`` says whether
-    the kernel can report a fault.
+    ``cooperative`` limits the blocks of a kernel whose blocks must all be resident at once, and ``dependent`` launches
+    a kernel that may begin early; at most one of them is not None. ``reports`` says whether the kernel can report a
+    fault.
     """
 
     __slots__ = (
@@ -47,6 +49,7 @@ class CudaFunction:
         "address",
         "array_bytes",
         "cooperative",
+        "dependent",
         "device",
         "entry",
         "handle",
@@ -66,6 +69,7 @@ class CudaFunction:
         parameter_bytes: int,
         module: LoadedModule,
         cooperative: CooperativeLimit | None,
+        dependent: DependentLaunch | None,
         reports: bool,
         array_bytes: int,
         maps: TensorMaps | None,
@@ -77,6 +81,7 @@ class CudaFunction:
         self.parameter_bytes = parameter_bytes
         self.module = module
         self.cooperative = cooperative
+        self.dependent = dependent
         self.reports = reports
         self.maps = maps
         self.array_bytes = array_bytes
@@ -139,8 +144,9 @@ def load_functions(device: int, code: Code, entries: Sequence[str], retired: deq
                 places = places[: -len(maps.places)] + maps.places
                 size = places[-1] + MAP_BYTES
             limit = CooperativeLimit(device, handle, places) if code.cooperative else None
-            reports = uses_last_parameter(ptx, entry)
-            functions.append(CudaFunction(device, entry, handle, size, loaded, limit, reports, code.array_bytes, maps))
+            early = DependentLaunch(handle, places) if code.dependent and limit is None else None
+            reports, arrays = uses_last_parameter(ptx, entry), code.array_bytes
+            functions.append(CudaFunction(device, entry, handle, size, loaded, limit, early, reports, arrays, maps))
     except BaseException:
         loaded.retire()
         raise

@@ -1,6 +1,6 @@
-"""Tensor maps: descriptions of matrices that a GPU's copy engine reads, made at each launch that copies tiles.
+"""Tensor maps: descriptions of arrays that a GPU's copy engine reads, made at each launch that copies tiles.
 
-PTX with ``tensor.load_tile`` lists its maps in comments (``compiler/ptx/tensor/tiles.py``). A launch's parameters have
+PTX with copies of tiles lists its maps in comments (``compiler/ptx/tensor/tiles.py``). A launch's parameters have
 the address and the lengths of each matrix; the maps follow them. A launch with the same matrices as the last one finds
 its maps made.
 
@@ -20,7 +20,7 @@ from cuda.bindings import driver
 from oxide.driver.cuda.errors import check
 from oxide.errors import LaunchError
 
-_LINE: Final = re.compile(r"^// oxide\.tensor_map (\d+) (\d) (\w+) (\d+) (\d+) (\S+)$", re.MULTILINE)
+_LINE: Final = re.compile(r"^// oxide\.tensor_map (\d+) (\w+) ([\dx]+) (swizzled|plain) (\S+)$", re.MULTILINE)
 MAP_BYTES: Final = 128
 _ROW_ALIGNMENT: Final = 16
 _MOST_STRIDE: Final = 1 << 40
@@ -41,7 +41,7 @@ class TensorMaps:
 
     __slots__ = ("_entry", "_first", "_kept", "_specs")
 
-    def __init__(self, entry: str, specs: list[tuple[int, int, str, int, int, str]], first: int) -> None:
+    def __init__(self, entry: str, specs: list[tuple[int, str, tuple[int, ...], bool, str]], first: int) -> None:
         """Makes the maps of a kernel, whose first map is at offset ``first`` of the parameters."""
         self._entry = entry
         self._specs = specs
@@ -57,41 +57,46 @@ class TensorMaps:
     def appended(self, params: bytes) -> bytes:
         """Returns a launch's parameters with the maps after them. Raises ``LaunchError`` for a matrix whose rows the
         engine cannot read."""
-        words = b"".join(params[offset : offset + 8 * (1 + axes)] for offset, axes, *_ in self._specs)
+        words = b"".join(params[offset : offset + 8 * (1 + len(sides))] for offset, _, sides, _, _ in self._specs)
         kept, maps = self._kept
         if kept != words:
             maps = b"".join([self._made(params, *spec) for spec in self._specs])
             self._kept = words, maps
         return params + bytes(self._first - len(params)) + maps
 
-    def _made(self, params: bytes, offset: int, axes: int, dtype: str, rows: int, columns: int, name: str) -> bytes:
+    def _made(self, params: bytes, offset: int, dtype: str, sides: tuple[int, ...], swizzled: bool, name: str) -> bytes:
         kind, itemsize = _TYPES[dtype]
+        axes = len(sides)
         words: tuple[int, ...] = struct.unpack_from(f"={1 + axes}Q", params, offset)
         address, lengths = words[0], list(words[1:])
-        height, width = lengths[-2], lengths[-1]
-        pitch = width * itemsize
-        if address % _ROW_ALIGNMENT or pitch % _ROW_ALIGNMENT or not all(lengths):
+        strides = [lengths[-1] * itemsize]
+        for length in lengths[-2:0:-1]:
+            strides.append(strides[-1] * length)
+        uneven = address % _ROW_ALIGNMENT or (axes > 1 and strides[0] % _ROW_ALIGNMENT)
+        if uneven or not all(lengths):
             raise LaunchError(
-                f"kernel {self._entry}: tensor.load_tile copies from parameter {name}, which has {height} rows of "
-                f"{width} {dtype} from address {address:#x}: there are rows, and each begins at a multiple of "
+                f"kernel {self._entry}: it copies tiles of parameter {name}, which has shape {tuple(lengths)}, of "
+                f"{dtype}, from address {address:#x}: there are elements, and each row begins at a multiple of "
                 f"{_ROW_ALIGNMENT} bytes"
             )
-        strides, sides = [pitch, pitch * height][: axes - 1], [columns, rows, 1][:axes]
-        if max(lengths) > _MOST_LENGTH or max(strides) >= _MOST_STRIDE:
+        if max(lengths) > _MOST_LENGTH or (axes > 1 and max(strides[: axes - 1]) >= _MOST_STRIDE):
             raise LaunchError(
-                f"kernel {self._entry}: parameter {name} has shape {tuple(lengths)}, and tensor.load_tile copies from "
+                f"kernel {self._entry}: parameter {name} has shape {tuple(lengths)}, and tiles are copied of "
                 "slices of lengths of at most 2**32, with less than 2**40 bytes from one row or matrix to the next"
             )
+        # The driver takes one stride fewer than there are axes. A list that is empty would be a null pointer.
+        strides = strides[: axes - 1] if axes > 1 else [_ROW_ALIGNMENT]
+        swizzles = driver.CUtensorMapSwizzle
         error, made = driver.cuTensorMapEncodeTiled(
             kind,
             axes,
             address,
             [driver.cuuint64_t(length) for length in lengths[::-1]],
             [driver.cuuint64_t(stride) for stride in strides],
-            [driver.cuuint32_t(side) for side in sides],
+            [driver.cuuint32_t(side) for side in sides[::-1]],
             [driver.cuuint32_t(1)] * axes,
             driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-            driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
+            swizzles.CU_TENSOR_MAP_SWIZZLE_128B if swizzled else swizzles.CU_TENSOR_MAP_SWIZZLE_NONE,
             driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
             driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
         )
@@ -102,8 +107,8 @@ class TensorMaps:
 def tensor_maps(ptx: str, entry: str, handle: Any, parameters: int) -> TensorMaps | None:
     """Returns the maps that a kernel's PTX asks for, the last of its ``parameters``, or None if it copies no tiles."""
     found = [
-        (int(at), int(axes), kind, int(rows), int(columns), name)
-        for at, axes, kind, rows, columns, name in _LINE.findall(ptx)
+        (int(at), kind, tuple(map(int, sides.split("x"))), order == "swizzled", name)
+        for at, kind, sides, order, name in _LINE.findall(ptx)
     ]
     if not found:
         return None

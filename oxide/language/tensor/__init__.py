@@ -4,16 +4,17 @@ A warp computes a product of matrices together: each lane holds some elements of
 fragment, and ``mma`` multiplies fragments. The terms and the layouts are those of the PTX ISA. ``fragments.py``
 declares fragments, ``mma.py`` the products and ``copies.py`` the ways between fragments, shared memory and slices.
 For Hopper, ``barriers.py`` declares barriers at which threads and copies arrive, ``tiles.py`` copies of whole tiles,
-and ``wgmma.py`` products of four warps at once.
+and ``wgmma.py`` products of four warps at once. ``cluster.py`` is the namespace of blocks that run together.
 """
 
 from __future__ import annotations
 
+from . import cluster
 from .barriers import Barrier
 from .copies import commit, copy_async, ldmatrix, load, stmatrix, store, wait
 from .fragments import Accumulator, FragmentA, FragmentB, convert
 from .mma import mma, tf32
-from .tiles import SharedTiles, load_tile
+from .tiles import SharedTiles, commit_stores, fence_stores, load_tile, store_tile, wait_stores
 from .wgmma import decrease_registers, increase_registers, wait_wgmma, wgmma
 
 __all__ = [
@@ -22,10 +23,13 @@ __all__ = [
     "FragmentA",
     "FragmentB",
     "SharedTiles",
+    "cluster",
     "commit",
+    "commit_stores",
     "convert",
     "copy_async",
     "decrease_registers",
+    "fence_stores",
     "increase_registers",
     "ldmatrix",
     "load",
@@ -33,8 +37,10 @@ __all__ = [
     "mma",
     "stmatrix",
     "store",
+    "store_tile",
     "tf32",
     "wait",
+    "wait_stores",
     "wait_wgmma",
     "wgmma",
 ]

@@ -31,9 +31,16 @@ class Barrier:
     def __init__(self, count: int, arrivals: int) -> None:
         _only_in_a_kernel("Barrier")
 
-    def arrive(self, index: int) -> None:
+    def arrive(self, index: int, rank: int | None = None) -> None:
         """Arrives at a barrier, without waiting. What the thread did before is visible to the threads that wait for the
-        end of the phase."""
+        end of the phase.
+
+        With ``rank``, arrives at the barrier that block ``rank`` of the cluster has in this place. A rank outside the
+        cluster is a fault, and the call then does nothing. ``tensor.cluster.meet()`` or ``sync()`` comes between the
+        making of the barriers and the first such call. What the thread wrote is visible to the other
+        block if the kernel uses ``tensor.cluster.remote``; a kernel without it passes only tiles on, and its arrivals
+        are quicker.
+        """
         _only_in_a_kernel("Barrier.arrive")
 
     def expect(self, index: int, nbytes: int) -> None:

@@ -51,7 +51,8 @@ def store(array: Any, index: Index, fragment: Fragment[Any]) -> None:
 
 
 def stmatrix(array: Any, index: Index, fragment: Fragment[Any], transposed: bool = False) -> None:
-    """Stores a ``FragmentA`` or an ``Accumulator`` of f16 or bf16 in a ``SharedArray`` of the same type.
+    """Stores a ``FragmentA`` or an ``Accumulator`` of f16 or bf16 in a ``SharedArray`` or ``SharedTiles`` of the same
+    type.
 
     It is ``ldmatrix`` in the other direction, with the same rules for rows, the index and the lanes, and writes 8 rows
     of 16 bytes at a time, where ``store`` writes elements. A GPU needs compute capability 9.0.

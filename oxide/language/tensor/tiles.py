@@ -1,12 +1,13 @@
-"""``SharedTiles`` and ``load_tile``: tiles of matrices in shared memory, filled by the copy engine (TMA).
+"""``SharedTiles``, ``load_tile`` and ``store_tile``: tiles in shared memory, moved by the copy engine (TMA).
 
-``load_tile`` copies a tile of a ``Slice2`` or ``Slice3`` to shared memory. One thread calls it, the copy runs on its
-own, and its end is counted in bytes by a ``Barrier``. Elements outside of the matrix become zeros, so a tile may reach
-beyond any edge. The launch makes the tensor map that the engine needs from the argument.
+``load_tile`` copies a tile of a slice to shared memory. One thread calls it, the copy runs on its own, and its end is
+counted in bytes by a ``Barrier``. Elements outside of the slice become zeros, so a tile may reach beyond any edge.
+``store_tile`` copies a tile to an output, and writes nothing outside of it; the thread waits for it by ``wait_stores``.
+The launch makes the tensor map that the engine needs from the argument.
 
-The tiles are stored as ``wgmma`` reads them: the rows have 128 bytes, and the eight 16-byte parts of row r are
+``SharedTiles`` are stored as ``wgmma`` reads them: the rows have 128 bytes, and the eight 16-byte parts of row r are
 exchanged by an exclusive or of their numbers with r % 8 (the 128-byte swizzle), so that eight rows of a column of parts
-are in different banks. ``tiles[number, row, col]`` undoes this.
+are in different banks. ``tiles[number, row, col]`` undoes this. A ``SharedArray`` is stored as it is indexed.
 
 These are declarations: the compiler gives them their meaning inside a kernel.
 """
@@ -14,6 +15,8 @@ These are declarations: the compiler gives them their meaning inside a kernel.
 from __future__ import annotations
 
 from typing import Any, Generic, NoReturn, TypeVar, final
+
+from oxide.language.shared import SharedArray
 
 from .barriers import Barrier
 
@@ -26,7 +29,8 @@ class SharedTiles(Generic[T]):
 
     ``count`` and ``shape`` are constants: a multiple of 8 rows, up to 256, of 128 bytes each, which are 128 elements of
     8 bits (i8, u8, f8e4m3, f8e5m2), 64 of f16 and bf16, or 32 of f32. The tiles count as a ``SharedArray``'s memory
-    does. ``tiles[number, row, col]`` reads an element, and its indices are checked.
+    does. ``tiles[number, row, col]`` reads an element and ``tiles[number, row, col] = x`` writes it; the indices are
+    checked.
     """
 
     def __init__(self, count: int, shape: tuple[int, int], dtype: type[T]) -> None:
@@ -35,29 +39,83 @@ class SharedTiles(Generic[T]):
     def __getitem__(self, index: tuple[int, int, int]) -> T:
         _only_in_a_kernel("SharedTiles")
 
+    def __setitem__(self, index: tuple[int, int, int], value: T) -> None:
+        _only_in_a_kernel("SharedTiles")
+
 
 def load_tile(
-    tiles: SharedTiles[T],
-    number: int,
+    tiles: SharedTiles[T] | SharedArray[T],
+    number: int | None,
     source: Any,
-    index: tuple[int, int] | tuple[int, int, int],
+    index: int | tuple[int, ...],
     barrier: Barrier,
     at: int,
     tf32: bool = False,
+    multicast: int | None = None,
 ) -> None:
-    """Begins to copy the tile of ``source`` that begins at row and column ``index`` to tile ``number`` of ``tiles``.
+    """Begins to copy the tile of ``source`` that begins at ``index`` to tile ``number`` of ``tiles``.
 
-    ``source`` is a ``Slice2`` of the same type, a parameter of the kernel, whose rows begin at multiples of 16 bytes:
-    another argument is an ``ArgumentError`` at the launch. The column of ``index`` is at a multiple of 16 bytes too, or
-    it is a fault. Both numbers may be negative. One thread makes the call. The end of the copy takes a tile's whole
-    bytes from the phase of ``barrier`` number ``at``, which ``Barrier.expect`` has announced. The parts of the tile
-    outside of ``source`` become zeros. With ``tf32``, a constant for tiles of f32, the copy rounds the elements to
-    tf32, to nearest with ties to even (``tensor.tf32`` rounds ties away from zero). A GPU needs compute capability 9.0.
+    ``source`` is a slice of one to five axes of the same type, a parameter of the kernel, which begins and whose rows
+    begin at multiples of 16 bytes: another argument is an ``ArgumentError`` at the launch. The last number of ``index``
+    is at a multiple of 16 bytes too, or it is a fault. The numbers may be negative. One thread makes the call. The end
+    of the copy takes a tile's whole bytes from the phase of ``barrier`` number ``at``, which ``Barrier.expect`` has
+    announced. The parts of the tile outside of an axis of ``source`` become zeros, also where the memory goes on, as
+    past a matrix of a stack. With ``tf32``, a constant for tiles of f32, the copy rounds the elements to tf32, to
+    nearest with ties to even (``tensor.tf32`` rounds ties away from zero). A GPU needs compute capability 9.0.
 
-    ``source`` may be a ``Slice3``, a stack of matrices: ``index`` then begins with the matrix's number, and what is
-    outside of that matrix is zeros, also where the stack goes on.
+    A tile of ``SharedTiles`` is of the last two axes. A ``SharedArray`` may also take a tile: all of it, if ``number``
+    is None, or of an array of several tiles the one with this number on the first axis. Its shape is that of the last
+    axes of ``source``; sides have up to 256 elements, and rows a multiple of 16 bytes. The array is aligned to 128
+    bytes, ``SharedArray((2, 64, 32), f32, 128)``, and so is each tile.
+
+    ``multicast`` is a mask with a bit for each block of the cluster. The copy then fills the tile in the same place of
+    each of these blocks, and takes its bytes from the same barrier of each, which has announced them: so blocks that
+    need one tile read it once. A bit for a block outside the cluster is a fault, and nothing is copied.
+    ``tensor.cluster.meet()`` or ``sync()`` comes between the making of the barriers and the first such copy.
     """
     _only_in_a_kernel("load_tile")
+
+
+def store_tile(
+    target: Any, index: int | tuple[int, ...], tiles: SharedTiles[T] | SharedArray[T], number: int | None
+) -> None:
+    """Begins to copy tile ``number`` of ``tiles`` to the place in an output that begins at ``index``.
+
+    ``target`` is the ``scatter`` of a ``DisjointSlice`` of one to five axes, or the ``unchecked_mut`` of one with
+    several. The output, the tile and the index follow the rules of ``load_tile``, but a negative number is a fault. The
+    parts of the tile outside of the output are not written. One thread makes the call, after the threads that wrote the
+    tile have called ``fence_stores()`` and met it at a barrier::
+
+        tiles[0, row, col] = x
+        tensor.fence_stores()
+        thread.sync_threads()
+        if thread.thread_idx.x == 0:
+            tensor.store_tile(c.scatter, (first_row, first_col), tiles, 0)
+            tensor.commit_stores()
+            tensor.wait_stores()
+
+    The tile may be written again, and the block may end, after ``wait_stores(read=True)`` by that thread. No other
+    thread may write the same elements of the output. A GPU needs compute capability 9.0.
+    """
+    _only_in_a_kernel("store_tile")
+
+
+def fence_stores() -> None:
+    """Lets later copies by ``store_tile`` see what this thread has written to shared memory. Each thread that wrote a
+    part of a tile makes the call, before the barrier at which the storing thread meets it."""
+    _only_in_a_kernel("fence_stores")
+
+
+def commit_stores() -> None:
+    """Closes a group of this thread's copies: all that ``store_tile`` has begun since the last ``commit_stores``."""
+    _only_in_a_kernel("commit_stores")
+
+
+def wait_stores(groups: int = 0, read: bool = False) -> None:
+    """Waits until at most the last ``groups`` groups of this thread's copies by ``store_tile``, a constant up to 7, are
+    on their way. With ``read``, a constant, waits only until they have read their tiles, which may then be written
+    again."""
+    _only_in_a_kernel("wait_stores")
 
 
 def _only_in_a_kernel(name: str) -> NoReturn:

@@ -29,7 +29,8 @@ def wgmma(
     """Begins to add the product of 64 rows of a tile of ``a`` and a tile of ``b`` to the warpgroup's accumulators.
 
     ``a_index`` is the tile's number and its first row, a multiple of 8. The tile of ``b`` holds B transposed, n rows
-    that are B's columns, as many as the accumulator has; n is a multiple of 8 up to 256. The types are those of
+    that are B's columns, as many as the accumulator has; n is a multiple of 8 up to 256. Tiles of fewer rows follow one
+    another: n / rows of them from ``b_number`` on, as the blocks of a cluster have copied them. The types are those of
     ``mma``: f16, bf16, f32 (as tf32: the low 13 bits are ignored, and ``load_tile(…, tf32=True)`` rounds) or 8-bit
     floats with an accumulator of f32, or i8 and u8 with one of i32, whose n is 8, 24 or a multiple of 16. The errors
     are those of ``mma``.
@@ -45,8 +46,9 @@ def wgmma(
 
     With ``add=False`` the product replaces the accumulators, whose earlier values do not count.
 
-    All threads of the warpgroup make the call together. Until ``wait_wgmma`` no thread may read the accumulators
-    or write the tiles or the fragment.
+    All threads of the warpgroup make the call together. Until ``wait_wgmma`` no thread may read or write the
+    accumulators, or write the tiles or the fragment. The CPU device's sanitizer reports a thread that does
+    (``sanitize="race"``).
     """
     _only_in_a_kernel("wgmma")
 
@@ -54,7 +56,8 @@ def wgmma(
 def wait_wgmma(accumulator: Accumulator[Any], pending: int = 0) -> None:
     """Waits until at most the last ``pending`` calls of ``wgmma``, a constant, of this warpgroup are on their way.
 
-    With 0 the accumulator may be read after it. All threads of the warpgroup make the call together.
+    With 0 the accumulator may be read after it; any other accumulator needs a wait of its own. All threads of the
+    warpgroup make the call together.
     """
     _only_in_a_kernel("wait_wgmma")
 

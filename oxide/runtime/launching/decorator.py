@@ -36,6 +36,7 @@ def kernel(
     deny_checks: bool = False,
     requires: Iterable[str] = (),
     max_registers: int | None = None,
+    cluster: int | tuple[int, ...] | None = None,
     partial: bool = False,
     sanitize: str | Iterable[str] = (),
 ) -> Callable[[Callable[..., Any]], Kernel]: ...
@@ -51,6 +52,7 @@ def kernel(
     deny_checks: bool = False,
     requires: Iterable[str] = (),
     max_registers: int | None = None,
+    cluster: int | tuple[int, ...] | None = None,
     partial: bool = False,
     sanitize: str | Iterable[str] = (),
 ) -> Kernel | Callable[[Callable[..., Any]], Kernel]:
@@ -68,9 +70,11 @@ def kernel(
     accesses other memory. With ``deny_checks``, the first use raises ``CompileError`` if a bounds check would stay
     inside a loop. ``requires`` are contracts, comparisons such as ``"len(a) >= m * k"``: each launch is checked against
     them on the host, and accesses that follow from them are not checked in the kernel. ``max_registers`` limits a
-    thread's registers on a GPU. ``partial=True`` says that a launch may have fewer threads than an output has elements
-    or tiles. Otherwise the first such launch causes a ``RuntimeWarning``. ``sanitize`` names what the CPU device checks
-    at every access, ``"memory"``, ``"race"`` or both: see docs/sanitizer.md.
+    thread's registers on a GPU. ``cluster`` is a number of blocks, or one along each axis, that run together and reach
+    one another through ``tensor.cluster``: at most 8, and each axis of a grid is a multiple. ``partial=True`` says that
+    a launch may have fewer threads than an output has elements or tiles. Otherwise the first such launch causes a
+    ``RuntimeWarning``. ``sanitize`` names what the CPU device checks at every access, ``"memory"``, ``"race"`` or both:
+    see docs/sanitizer.md.
     """
     options: dict[str, Any] = {
         "block": block,
@@ -81,6 +85,7 @@ def kernel(
         "deny_checks": deny_checks,
         "requires": requires,
         "max_registers": max_registers,
+        "cluster": cluster,
         "partial": partial,
         "sanitize": sanitize,
         # Annotations are mostly strings, and may name a local of the function that defines the kernel.

@@ -19,7 +19,7 @@ from oxide.compiler.signature.signature import Closed, Declared, NumbaParameter,
 from oxide.compiler.signature.untyped_arguments import arrays_in
 from oxide.compiler.specialization import Specialization
 from oxide.driver import sanitizing
-from oxide.driver.base import KernelResources
+from oxide.driver.base import Dim3, KernelResources
 from oxide.environment import drop_frames
 from oxide.errors import ArgumentError, CompileError, LaunchError
 from oxide.messages import written
@@ -220,7 +220,7 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
 
     def _inferred(self, shape: tuple[int, ...]) -> LaunchConfig:
         """Returns a configuration with a thread for each ``items_per_thread`` elements or tiles of the output, rounded
-        up: along x, or along y and x for a block of two axes."""
+        up: along x, or along y and x for a block of two axes. The blocks are whole clusters."""
         described = self._kernel.description
         block, items = described.default_block, described.items_per_thread
         assert block is not None
@@ -230,11 +230,13 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         tile = output.tile
         if len(tile) < 2 and block[1] == block[2] == 1:
             each = items[0] * (tile[0] if tile else 1)
-            return LaunchConfig.for_num_elems(-(-math.prod(shape) // each), block[0])
+            found = LaunchConfig.for_num_elems(-(-math.prod(shape) // each), block[0])
+            return _whole_clusters(found, described.cluster)
         if len(tile) == 2 and len(shape) == 2:
             shape = (-(-shape[0] // tile[0]), -(-shape[1] // tile[1]))
         if len(tile) != 1 and block[2] == 1 and len(shape) == 2:
-            return LaunchConfig.for_shape((-(-shape[0] // items[1]), -(-shape[1] // items[0])), block)
+            found = LaunchConfig.for_shape((-(-shape[0] // items[1]), -(-shape[1] // items[0])), block)
+            return _whole_clusters(found, described.cluster)
         raise LaunchError(
             f"kernel {self._kernel.name}: no grid follows from an output of shape {shape} and a block of {block}; "
             f"write {self._kernel.name}[grid, block](…)"
@@ -294,6 +296,12 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
                 f"kernel {self._kernel.name} uses thread.index_2d(), which needs a launch with z of 1, got "
                 f"grid {config.grid}, block {config.block}"
             )
+        cluster = self._kernel.description.cluster
+        if cluster is not None and config != _whole_clusters(config, cluster):
+            raise LaunchError(
+                f"kernel {self._kernel.name} has clusters of {cluster} blocks, and each axis of the grid is a multiple "
+                f"of theirs; got grid {config.grid}: launch {_whole_clusters(config, cluster).grid}"
+            )
         if needs.dynamic_shared and not config._shared_mem_bytes:
             raise LaunchError(
                 f"kernel {self._kernel.name} uses dynamic shared memory, and the launch gives it none: write "
@@ -329,6 +337,18 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
 
     def __repr__(self) -> str:
         return f"<oxide launch of {self._kernel.name}>"
+
+
+def _whole_clusters(config: LaunchConfig, cluster: Dim3 | None) -> LaunchConfig:
+    """Returns a configuration whose grid has whole clusters: the same, or one with more blocks."""
+    if cluster is None:
+        return config
+    x, y, z = config._grid
+    across, down, deep = cluster
+    if x % across == y % down == z % deep == 0:
+        return config
+    grid = -(-x // across) * across, -(-y // down) * down, -(-z // deep) * deep
+    return LaunchConfig(grid, config._block, config._shared_mem_bytes)
 
 
 @final

@@ -1,6 +1,6 @@
-"""The check of arguments that ``tensor.load_tile`` copies from.
+"""The check of arguments that ``tensor.load_tile`` copies from or ``store_tile`` to.
 
-A GPU's copy engine reads matrices whose rows begin at multiples of 16 bytes. All devices refuse others, so that a
+A GPU's copy engine takes matrices whose rows begin at multiples of 16 bytes. All devices refuse others, so that a
 kernel that runs on one runs on all.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from oxide.compiler.signature.signature import Closed
+from oxide.compiler.signature.signature import Closed, Parameter
 from oxide.errors import ArgumentError
 from oxide.runtime.device.arc import Arc
 from oxide.runtime.device.memory import DeviceBox
@@ -23,10 +23,20 @@ def refuse_uneven_rows(
     for number in tiled:
         given = arguments[number]
         box = given.value if isinstance(given, Arc) else given
-        if isinstance(box, DeviceBox) and not even_rows(box):
+        declared = parameters[number]
+        flat = isinstance(declared, Parameter) and declared.ndim == 1
+        if flat and isinstance(box, DeviceBox):
+            if box.size == 0 or box.ptr % _ROW_ALIGNMENT:
+                raise ArgumentError(
+                    f"kernel {kernel}, parameter {declared.name}: expected elements that begin at a multiple of "
+                    f"{_ROW_ALIGNMENT} bytes, as the kernel copies tiles of it, got a box of {box.dtype} of shape "
+                    f"{box.shape} at address {box.ptr:#x}"
+                )
+        elif isinstance(box, DeviceBox) and not even_rows(box):
+            way = "tensor.load_tile copies from it" if declared.kind == "slice" else "tensor.store_tile copies to it"
             raise ArgumentError(
                 f"kernel {kernel}, parameter {parameters[number].name}: expected a matrix whose rows begin at "
-                f"multiples of {_ROW_ALIGNMENT} bytes, as tensor.load_tile copies from it, got a box of {box.dtype} of "
+                f"multiples of {_ROW_ALIGNMENT} bytes, as {way}, got a box of {box.dtype} of "
                 f"shape {box.shape} at address {box.ptr:#x}; make the rows longer, to a multiple of "
                 f"{_ROW_ALIGNMENT // box.dtype.itemsize} columns"
             )

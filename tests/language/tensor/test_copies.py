@@ -407,11 +407,36 @@ def test_older_gpus_are_told_what_they_have_instead() -> None:
         made.ptx(cc=(7, 0))
 
 
+@pytest.mark.usefixtures("hopper")
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("dtype", [f16, bf16], ids=str)
+def test_matrices_go_to_swizzled_tiles_and_back(dtype: Any, transposed: bool) -> None:
+    @kernel
+    def move(x: Slice2[f32], y: DisjointSlice2[f32], z: DisjointSlice2[f32]) -> None:
+        tiles = tensor.SharedTiles(2, (40, 64), dtype)
+        fragment, read = tensor.FragmentA((16, 32), dtype), tensor.FragmentA((16, 32), dtype)
+        for i in range(len(fragment)):
+            fragment[i] = dtype(x[fragment.row(i), fragment.column(i)])
+        tensor.stmatrix(tiles, (1, 5, 24), fragment, transposed)
+        thread.sync_threads()
+        for i in range(32 if transposed else 16):
+            for j in range(warp.lane_id(), 16 if transposed else 32, 32):
+                y.scatter[i, j] = f32(tiles[1, 5 + i, 24 + j])
+        tensor.ldmatrix(read, tiles, (1, 5, 24), transposed)
+        tensor.store(z.scatter, (0, 0), read)
+
+    x = numbers(f32, (16, 32))
+    outputs = zeros((32, 16) if transposed else (16, 32)), zeros((16, 32))
+    moved, read = (d2h(box).sync() for box in move[WARP](h2d(x), *outputs).sync()[1:])
+    assert np.array_equal(moved, x.T if transposed else x)
+    assert np.array_equal(read, x)
+
+
 # What is refused
 
 REFUSED = [
-    ("tensor.ldmatrix(a, x, (0, 0))", "tensor.ldmatrix reads a SharedArray, not Slice2[f16] x; tensor.load takes "
-     "slices too"),
+    ("tensor.ldmatrix(a, x, (0, 0))", "tensor.ldmatrix reads a SharedArray or SharedTiles, not Slice2[f16] x; "
+     "tensor.load takes slices too"),
     ("tensor.ldmatrix(c, s, (0, 0))", "tensor.ldmatrix loads a FragmentA or a FragmentB, not Accumulator((16, 8), f32);"
      " tensor.load takes every fragment"),
     ("tensor.ldmatrix(a, s, 0)", "SharedArray((32, 40), f16) has 2 axes, and the index 1"),

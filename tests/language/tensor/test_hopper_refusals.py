@@ -28,7 +28,7 @@ REFUSED = {
     "tensor.Barrier(0, 1)": "tensor.Barrier: count is a constant from 1 to 256; it is 0",
     "tensor.Barrier(n, 1)": "tensor.Barrier: count is a constant from 1 to 256; it is i64",
     "tensor.Barrier(1, 0)": "tensor.Barrier: arrivals is a constant from 1 to 1048575; it is 0",
-    "full.arrive()": "tensor.Barrier.arrive takes (index)",
+    "full.arrive()": "tensor.Barrier.arrive takes (index, rank), the last optional",
     "full.wait(0)": "tensor.Barrier.wait takes (index, phase)",
     "full.expect(0, nbytes=1.5)": "tensor.Barrier.expect: nbytes is an integer, not f64",
     "full.wait(index=0.5, phase=1)": "tensor.Barrier.wait: index is an integer, not f64",
@@ -50,17 +50,16 @@ REFUSED = {
     "tensor.SharedTiles(1, (64, 32), f16)": ("a row of tensor.SharedTiles has 128 bytes, 64 elements of f16, not 32"),
     "a[0, 0]": "the index of SharedTiles(1, (64, 64), f16) is a tile's number, a row and a column, all integers",
     "tensor.load_tile(a, 0, x, (0, 0), full)": (
-        "tensor.load_tile takes (tiles, number, source, index, barrier, at, tf32), the last optional"
+        "tensor.load_tile takes (tiles, number, source, index, barrier, at, tf32, multicast), the last two optional"
     ),
     "tensor.load_tile(a, 0, x, (0, 0), full, 0, tf32=True)": (
         "tensor.load_tile: tf32 is a constant, and True only for tiles of f32"
     ),
     "tensor.load_tile(total, 0, x, (0, 0), full, 0)": (
-        "tensor.load_tile copies to tensor.SharedTiles and counts in a tensor.Barrier; it got Accumulator((16, 64), "
-        "f32) and Barrier(1)"
+        "tensor.load_tile copies tensor.SharedTiles or a SharedArray, not Accumulator((16, 64), f32)"
     ),
     "tensor.load_tile(a, 0, y, (0, 0), full, 0)": (
-        "tensor.load_tile copies from a Slice2 or Slice3, not from DisjointSlice[f32] y"
+        "tensor.load_tile copies from a Slice of one to five axes, not from DisjointSlice[f32] y"
     ),
     "tensor.load_tile(e, 0, x, (0, 0), full, 0)": (
         "x is Slice2[f16], and the tiles are SharedTiles(1, (64, 64), bf16): the types must be the same"

@@ -1,15 +1,10 @@
-; Barriers of ``oxide.tensor`` on the CPU, and copies of tiles, as LLVM IR.
+; Barriers of ``oxide.tensor`` on the CPU, as LLVM IR.
 ;
 ; A barrier is four 32-bit numbers: the number of its phase, the arrivals that a phase takes, those that the phase still
 ; waits for, and the bytes of copies that it still waits for. A copy is made at its call.
 ;
 ; A thread that must wait records that it polls and suspends. ``schedule.ll`` resumes it after the other warps have run,
 ; and it looks again.
-
-declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
-declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
-declare i64 @llvm.smax.i64(i64, i64)
-declare i64 @llvm.smin.i64(i64, i64)
 
 define void @oxide.tensor.barrier.init(ptr %context, ptr %memory, i32 %count, i32 %arrivals, i32 %site)
     alwaysinline {
@@ -152,59 +147,5 @@ define internal void @oxide.report_polling(ptr %block) noinline cold {
   %phases = or i64 %phase.masked, %wanted.high
   %kind = or i64 %phases, 3
   call void @oxide.report_waits(ptr %block, i32 %site, i64 %left, i64 %kind, i32 %thread)
-  ret void
-}
-
-; Copies a tile of elements of %size bytes to rows of 128 bytes in the 128-byte swizzle. The rows of the matrix and its
-; columns before the tile are multiples of 16 bytes, so each 16 bytes of a tile are inside or not.
-define internal void @oxide.tensor.copy_tile(ptr %tile, ptr %data, i64 %rows, i64 %columns, i64 %row, i64 %column,
-    i64 %height, i64 %size) noinline {
-entry:
-  ; No sum below wraps around.
-  %row.least = call i64 @llvm.smax.i64(i64 %row, i64 -1099511627776)
-  %top = call i64 @llvm.smin.i64(i64 %row.least, i64 1099511627776)
-  %column.least = call i64 @llvm.smax.i64(i64 %column, i64 -1099511627776)
-  %column.within = call i64 @llvm.smin.i64(i64 %column.least, i64 1099511627776)
-  %left = mul i64 %column.within, %size
-  %pitch = mul i64 %columns, %size
-  br label %next_row
-next_row:
-  %r = phi i64 [ 0, %entry ], [ %r.next, %row_done ]
-  %from = add i64 %top, %r
-  %there = icmp ult i64 %from, %rows
-  %first = mul i64 %from, %pitch
-  %to.offset = shl i64 %r, 7
-  %to = getelementptr i8, ptr %tile, i64 %to.offset
-  br i1 %there, label %next_part, label %empty
-empty:
-  call void @llvm.memset.p0.i64(ptr align 16 %to, i8 0, i64 128, i1 false)
-  br label %row_done
-next_part:
-  %p = phi i64 [ 0, %next_row ], [ %p.next, %part_done ]
-  %swizzle = and i64 %r, 7
-  %place = xor i64 %p, %swizzle
-  %place.bytes = shl i64 %place, 4
-  %part = getelementptr i8, ptr %to, i64 %place.bytes
-  %p.bytes = shl i64 %p, 4
-  %begin = add i64 %left, %p.bytes
-  %inside = icmp ult i64 %begin, %pitch
-  br i1 %inside, label %copy, label %clear
-copy:
-  %at = add i64 %first, %begin
-  %source = getelementptr i8, ptr %data, i64 %at
-  call void @llvm.memcpy.p0.p0.i64(ptr align 16 %part, ptr align 16 %source, i64 16, i1 false)
-  br label %part_done
-clear:
-  call void @llvm.memset.p0.i64(ptr align 16 %part, i8 0, i64 16, i1 false)
-  br label %part_done
-part_done:
-  %p.next = add i64 %p, 1
-  %p.more = icmp ult i64 %p.next, 8
-  br i1 %p.more, label %next_part, label %row_done
-row_done:
-  %r.next = add i64 %r, 1
-  %r.more = icmp ult i64 %r.next, %height
-  br i1 %r.more, label %next_row, label %done
-done:
   ret void
 }

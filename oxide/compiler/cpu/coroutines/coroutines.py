@@ -18,7 +18,8 @@ wait for them: the block is abandoned with a report. ``barriers.ll`` has the Bar
 have rounds of polls.
 
 At the grid's barrier a block's threads suspend as at their own barrier, and ``oxide.run_block`` returns. ``grid.ll``
-runs a launch in which all blocks stay live until all of them have reached the grid's barrier.
+runs a launch in which all blocks stay live until all of them have reached the grid's barrier. ``cluster.ll`` does the
+same for the blocks of a cluster, on one worker. There a block whose threads can only poll Barriers returns too.
 
 **How a call becomes a suspension.** ``@oxide.suspend`` is inlined as a call and a branch on its result, so that it ends
 a basic block. Once everything is inlined into the coroutine, each call with its branch becomes ``llvm.coro.suspend``
@@ -32,6 +33,7 @@ the other, so a block has one set of exchange slots. All state belongs to the wo
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from oxide.compiler.cpu import primitives
@@ -46,6 +48,8 @@ from oxide.compiler.ir.primitives import WAITING
 from oxide.compiler.ir.values import FALSE, Branch, Call, Constant, Switch, number
 from oxide.compiler.signature.signature import Closed
 from oxide.compiler.source.divergence import DIVERGENT
+from oxide.driver.base import Dim3
+from oxide.driver.sanitizing import STATE_BYTES
 
 from . import tensor, warpgroups, warps
 
@@ -66,8 +70,10 @@ _FIELDS = {
     "least": "i32",
     "greatest": "i32",
     "count": "i32",  # true conditions at the barrier
-    "grid": "i32",  # the number of arrived threads that are at the grid's barrier, and the barrier's place
+    "grid": "i32",  # the arrived threads that are at the grid's or the cluster's barrier, and the barrier's place
     "grid.site": "i32",
+    "rank": "i32",  # in a cluster: the block's number, and the addresses of the states of its blocks
+    "peers": "ptr",
     "passed.arrived": "i32",  # ``arrived`` and ``count`` of the last barrier that was passed
     "passed.count": "i32",
     "passes": "i32",  # waits at Barriers that ended after the thread had polled, and the number before this round
@@ -145,12 +151,39 @@ def definitions(kernel: PortableKernel, signature: tuple[Closed, ...], kernel_id
         "polls": "true" if polls else "false",
     }
     texts = [_PRIMITIVES, *warps.definitions(symbols), *tensor.definitions(symbols)]
-    files = ("schedule.ll", "grid.ll" if kernel.cooperative else "entry.ll")
-    texts += [ir_file(__file__, name) for name in files]
+    texts += [ir_file(__file__, name) for name in ("schedule.ll", *_entry(kernel))]
     texts += [] if polls else [_NO_BARRIERS]
+    sanitized = any(symbol.startswith("oxide.sanitize.") for symbol in symbols)
+    if kernel.cluster is not None:
+        texts.append(ir_file(__file__, "clocks.ll") if sanitized else _ONE_CLOCK)
+    values |= _cluster_values(kernel.cluster, sanitized)
     for name, value in values.items():
         texts = [text.replace(f"<{name}>", value) for text in texts]
     return "\n".join([*map(_render, texts), _thread(kernel, signature)])
+
+
+def _entry(kernel: PortableKernel) -> tuple[str, ...]:
+    """Returns the files with the kernel's entry."""
+    if kernel.cooperative:
+        return "live_block.ll", "grid.ll"
+    return ("entry.ll",) if kernel.cluster is None else ("live_block.ll", "cluster.ll")
+
+
+def _cluster_values(cluster: Dim3 | None, sanitized: bool) -> dict[str, str]:
+    """Returns the words of the ``.ll`` files that depend on the shape of a cluster. Sanitized, each block has a record
+    of its own."""
+    if cluster is None:
+        return {"cluster": "false"}
+    blocks = math.prod(cluster)
+    sizes = zip(("across", "down", "deep"), map(str, cluster), strict=True)
+    return {
+        "cluster": "true",
+        "blocks": str(blocks),
+        "blocks_less": str(blocks - 1),
+        "places_bytes": str(4 * blocks),
+        "record_bytes": str(STATE_BYTES if sanitized else 0),
+        **dict(sizes),
+    }
 
 
 def _render(text: str) -> str:
@@ -209,6 +242,16 @@ def _thread(kernel: PortableKernel, signature: tuple[Closed, ...]) -> str:
         .replace("<call>", call)
     )
 
+
+_ONE_CLOCK = """
+define internal void @oxide.cluster.carry(ptr %blocks, ptr %block) alwaysinline {
+  ret void
+}
+define internal void @oxide.cluster.meet(ptr %blocks) alwaysinline {
+  ret void
+}
+"""
+"""Stands for ``clocks.ll`` in a kernel that is not sanitized."""
 
 _NO_BARRIERS = """
 define internal void @oxide.report_polling(ptr %block) {

@@ -36,7 +36,7 @@ next:
   %own.odd = or i32 %own, 1
   %own.seed = select i1 %seeded, i32 %own.odd, i32 0
   store i32 %own.seed, {{seed}}
-  call i1 @oxide.run_block(ptr %block, i32 %threads, i1 false)
+  call i32 @oxide.run_block(ptr %block, i32 %threads, i32 0)
   %linear.next = add nuw nsw i64 %linear, 1
   %more = icmp slt i64 %linear.next, %end
   br i1 %more, label %next, label %done

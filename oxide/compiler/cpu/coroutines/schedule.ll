@@ -156,9 +156,10 @@ done:
   ret i32 %chosen
 }
 
-; Runs a block to its end or the grid's barrier. Returns whether its threads wait there. If so, the caller calls once
-; more, with %on, when all blocks have arrived.
-define internal i1 @oxide.run_block(ptr %block, i32 %threads, i1 %on) noinline {
+; Runs a block as far as it goes alone: from its beginning (%how is 0), after the grid's or the cluster's barrier (1), or
+; where its threads polled Barriers (2). Returns 0 at its end, 1 if its threads wait at the grid's or the cluster's
+; barrier, and 2, in a cluster, if they poll Barriers that only other blocks can change.
+define internal i32 @oxide.run_block(ptr %block, i32 %threads, i32 %how) noinline {
 entry:
   %nx = load i32, {{ntid[i32 0]}}
   %ny = load i32, {{ntid[i32 1]}}
@@ -166,7 +167,8 @@ entry:
   %warps = lshr i32 %rounded, 5
   %seed = load i32, {{seed}}
   %seeded = icmp ne i32 %seed, 0
-  br i1 %on, label %round, label %begin
+  switch i32 %how, label %begin [ i32 1, label %round
+                                  i32 2, label %poll_again ]
 begin:
   store i32 %threads, {{live}}
   store i32 0, {{arrived}}
@@ -201,7 +203,8 @@ round:
   %every_warp = lshr i32 -1, %unused
   br label %warp
 warp:
-  %to_come = phi i32 [ %every_warp, %round ], [ %to_come.next, %warp_done ], [ %polling.warps, %polls ]
+  %to_come = phi i32 [ %every_warp, %round ], [ %to_come.next, %warp_done ], [ %polling.all, %polls ]
+  %begins = phi i1 [ %starting, %round ], [ %begins, %warp_done ], [ false, %polls ]
   %polled = phi i1 [ false, %round ], [ %polled, %warp_done ], [ true, %polls ]
   %number = call i32 @oxide.pick(ptr %block, i32 %to_come, i1 %seeded)
   %number.bit = shl i32 1, %number
@@ -216,7 +219,7 @@ poll:
   %polling = call i32 @oxide.unpark(ptr %block, i32 %number)
   br label %pass
 pass:
-  %fresh = phi i1 [ %starting, %there ], [ false, %poll ], [ false, %again ]
+  %fresh = phi i1 [ %begins, %there ], [ false, %poll ], [ false, %again ]
   %going = phi i32 [ %lanes, %there ], [ %polling, %poll ], [ %released, %again ]
   br i1 %fresh, label %start, label %resume
 start:
@@ -282,12 +285,22 @@ progress:
   %no_passes = icmp eq i32 %passes, %passes.before
   %stalled = and i1 %polled, %no_passes
   br i1 %stalled, label %polls_for_ever, label %polls
+poll_again:
+  %passes.again = load i32, {{passes}}
+  %polling.again = load i32, {{polling.warps}}
+  br label %polls
 polls:
-  store i32 %passes, {{passes.before}}
+  %passes.now = phi i32 [ %passes, %progress ], [ %passes.again, %poll_again ]
+  %polling.all = phi i32 [ %polling.warps, %progress ], [ %polling.again, %poll_again ]
+  store i32 %passes.now, {{passes.before}}
   store i32 0, {{polling.warps}}
   store i32 -1, {{polling.thread}}
   br label %warp
 polls_for_ever:
+  br i1 <cluster>, label %polls_others, label %polls_alone
+polls_others:
+  ret i32 2
+polls_alone:
   call void @oxide.report_polling(ptr %block)
   br label %done
 barrier:
@@ -312,12 +325,13 @@ next_round:
 grid_barrier:
   store i32 %least, {{grid.site}}
   %everybody = icmp eq i32 %arrived, %threads
-  br i1 %everybody, label %wait, label %returned
+  %enough = or i1 %everybody, <cluster>  ; a cluster's barrier does not wait for threads that have returned
+  br i1 %enough, label %wait, label %returned
 returned:
   call void @oxide.report_divergence(ptr %block, i32 %least, i32 %least, i32 2, i32 0)
   br label %done
 wait:
-  ret i1 true
+  ret i32 1
 divergent:
   call void @oxide.report_divergence(ptr %block, i32 %least, i32 %greatest, i32 0, i32 0)
   br label %done
@@ -346,7 +360,7 @@ report:
   call void @oxide.report_divergence(ptr %block, i32 %stuck.site, i32 %other, i32 1, i32 %stuck.thread)
   br label %done
 done:
-  ret i1 false
+  ret i32 0
 }
 
 define internal void @oxide.clear_polls(ptr %block) noinline {

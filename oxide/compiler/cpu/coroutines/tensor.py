@@ -21,7 +21,7 @@ _PREFIX = "oxide.tensor."
 def definitions(symbols: Collection[str]) -> list[str]:
     """Returns the primitives among ``symbols``, not yet rendered; none if there is none."""
     found = sorted(symbol for symbol in symbols if symbol.startswith(_PREFIX))
-    texts = [LOW_BITS, _WHOLE_WARP, *warpgroups.definitions(found)] if found else []
+    texts = [LOW_BITS, _WHOLE_WARP, *warpgroups.definitions(symbols)] if found else []
     for symbol in found:
         if warpgroups.defines(symbol):
             continue

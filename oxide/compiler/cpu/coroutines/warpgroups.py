@@ -1,8 +1,9 @@
-"""``tensor.Barrier``, ``tensor.load_tile`` and ``tensor.wgmma`` on the CPU, as LLVM IR.
+"""``tensor.Barrier`` and ``tensor.wgmma`` on the CPU, as LLVM IR; ``tile_copies.py`` has the copies of tiles.
 
-A copy is made and a product computed at the call, so that nothing is left to wait for but other threads. Each thread of
+A product is computed at the call, so that nothing is left to wait for but other threads. Each thread of
 a warpgroup adds to its own elements, in the order of k, each sum rounded to f32. Then it waits for the others: on a GPU
-the threads begin a product together, so a thread after it may rely on the others' reads of the tiles. The elements of a
+the threads begin a product together, so a thread after it may rely on the others' reads of the tiles. At a wait they
+meet again, as a GPU's product ends for all of them. The elements of a
 left operand in registers come from the lanes that hold them, as for ``mma``.
 """
 
@@ -11,22 +12,24 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from oxide.compiler.ir.files import ir_file
+from oxide.compiler.ir.tiles import TILE_COPIES
 from oxide.compiler.source.fragments import BITS, DEPTHS, PRODUCTS
 
+from . import tile_copies
 from .elements import SUMS, added, element, low_bits
 
 _BARRIER = "oxide.tensor.barrier."
-_COPY = "oxide.tensor.load_tile."
 _WGMMA = "oxide.tensor.wgmma."
 _WAIT = "oxide.tensor.wgmma_wait."
-_PREFIXES = (_BARRIER, _COPY, _WGMMA, _WAIT)
+_ARRIVE = "oxide.cluster.arrive"
+_PREFIXES = (_BARRIER, _WGMMA, _WAIT, *TILE_COPIES)
 
 ROW_BYTES = 128
 
 
 def polls(symbols: Collection[str]) -> bool:
     """Returns whether threads of a kernel wait at Barriers, or as a warpgroup."""
-    return any(symbol.startswith((_BARRIER, _WGMMA)) for symbol in symbols)
+    return any(symbol.startswith((_BARRIER, _WGMMA, _WAIT)) for symbol in symbols)
 
 
 def defines(symbol: str) -> bool:
@@ -39,12 +42,12 @@ def definitions(symbols: Collection[str]) -> list[str]:
     texts = [ir_file(__file__, "barriers.ll")] if polls(symbols) else []
     products = [symbol for symbol in sorted(symbols) if symbol.startswith(_WGMMA)]
     texts += map(_product, products)
-    texts += [_ROUND] if rounds(symbols) else []
+    texts += tile_copies.definitions(symbols)
     for symbol in sorted(symbols):
-        if symbol.startswith(_COPY):
-            texts.append(_copy(symbol))
+        if symbol == _ARRIVE:
+            texts.append(_REMOTE_ARRIVE)
         elif symbol.startswith(_WAIT):
-            texts.append(f"define void @{symbol}(ptr %context, ptr %c, i32 %site) alwaysinline {{\n  ret void\n}}")
+            texts.append(_MEET.replace("<symbol>", symbol))
     return texts
 
 
@@ -54,55 +57,18 @@ def operand_types(symbols: Collection[str]) -> set[str]:
     return {kind for name in products for kind in name.split(".")[1:3]}
 
 
-def rounds(symbols: Collection[str]) -> bool:
-    """Returns whether a copy rounds elements to tf32."""
-    return any(symbol.startswith(_COPY) and ".tf32." in symbol for symbol in symbols)
-
-
-def _copy(symbol: str) -> str:
-    _, dtype, height, width = symbol.removeprefix(_COPY).split(".")
-    size, number = ROW_BYTES // int(width), int(height) * int(width)
-    rounded = f"  call void @oxide.tensor.round(ptr %tile, i64 {number})\n" if dtype == "tf32" else ""
-    return f"""
-define void @{symbol}(ptr %context, ptr %tile, ptr %data, i64 %planes, i64 %rows, i64 %columns, i64 %plane, i64 %row,
-    i64 %column, ptr %barrier, i32 %site) alwaysinline {{
-  %there = icmp ult i64 %plane, %planes
-  %first = select i1 %there, i64 %plane, i64 0
-  %height = select i1 %there, i64 %rows, i64 0
-  %before = mul i64 %first, %rows
-  %elements = mul i64 %before, %columns
-  %bytes = mul i64 %elements, {size}
-  %matrix = getelementptr i8, ptr %data, i64 %bytes
-  call void @oxide.tensor.copy_tile(ptr %tile, ptr %matrix, i64 %height, i64 %columns, i64 %row, i64 %column,
-    i64 {height}, i64 {size})
-{rounded}  call void @oxide.tensor.barrier.add(ptr %barrier, i32 0, i32 -{int(height) * ROW_BYTES})
+_MEET = """
+define void @<symbol>(ptr %context, ptr %c, i32 %site) alwaysinline {
+  call void @oxide.tensor.warpgroup.meet(ptr %context, i32 %site)
   ret void
-}}
+}
 """
 
-
-_ROUND = """
-; Rounds floats to tf32, to nearest with ties to even, as the copy engine does. Infinities and NaNs stay.
-define internal void @oxide.tensor.round(ptr %elements, i64 %count) noinline {
-entry:
-  br label %next
-next:
-  %number = phi i64 [ 0, %entry ], [ %number.next, %next ]
-  %at = getelementptr i32, ptr %elements, i64 %number
-  %bits = load i32, ptr %at
-  %last = lshr i32 %bits, 13
-  %odd = and i32 %last, 1
-  %half = add i32 %odd, 4095
-  %more = add i32 %bits, %half
-  %near = and i32 %more, -8192
-  %size = and i32 %bits, 2147483647
-  %finite = icmp ult i32 %size, 2139095040
-  %rounded = select i1 %finite, i32 %near, i32 %bits
-  store i32 %rounded, ptr %at
-  %number.next = add i64 %number, 1
-  %again = icmp ult i64 %number.next, %count
-  br i1 %again, label %next, label %done
-done:
+_REMOTE_ARRIVE = """
+define void @oxide.cluster.arrive(ptr %context, ptr %barrier, i32 %rank, i32 %site) alwaysinline {
+  %block = call ptr @oxide.block(ptr %context)
+  %there = call ptr @oxide.cluster.place(ptr %block, ptr %barrier, i32 %rank)
+  call void @oxide.tensor.barrier.add(ptr %there, i32 -1, i32 0)
   ret void
 }
 """

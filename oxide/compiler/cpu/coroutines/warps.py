@@ -166,6 +166,13 @@ define i32 @oxide.warp.ballot(ptr %context, i32 %mask, i1 %condition, i32 %site)
   %result = and i32 %bits, %group
   ret i32 %result
 }
+define i1 @oxide.warp.elect(ptr %context, i32 %mask, i32 %site) alwaysinline {
+  %lanes = call i32 @oxide.warp.ballot(ptr %context, i32 %mask, i1 true, i32 %site)
+  %first = call i32 @llvm.cttz.i32(i32 %lanes, i1 true)
+  %lane = call i32 @oxide.register.laneid(ptr %context)
+  %elected = icmp eq i32 %lane, %first
+  ret i1 %elected
+}
 define i1 @oxide.warp.any(ptr %context, i32 %mask, i1 %condition, i32 %site) alwaysinline {
   %lanes = call i32 @oxide.warp.ballot(ptr %context, i32 %mask, i1 %condition, i32 %site)
   %result = icmp ne i32 %lanes, 0

@@ -1,4 +1,5 @@
-"""``thread.sync_threads()``, its counting forms, ``thread.sync_grid()`` and ``thread.nanosleep(…)``.
+"""``thread.sync_threads()``, its counting forms, ``thread.sync_grid()``, ``thread.nanosleep(…)``, and the functions by
+which a kernel begins early.
 
 Each is lowered to a call that both back ends define. A barrier's call also has the number of its fault site.
 """
@@ -44,6 +45,25 @@ class SyncGrid(AbstractTemplate):  # type: ignore[misc]
 def _lower_sync_grid(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     call_primitive(builder, ir.VoidType(), GRID_BARRIER, (), site(builder, "sync_grid()"))
     return context.get_dummy_value()
+
+
+def _of_dependencies(function: Any, name: str) -> None:
+    """Registers one of the two functions by which a kernel begins before the one in front of it has ended."""
+
+    @typing_registry.register_global(function)
+    class Dependencies(AbstractTemplate):  # type: ignore[misc]
+        def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
+            return signature(types.none) if not args and not kws else None
+
+    @lowering_registry.lower(function)
+    def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        place = site(builder, f"{function.__name__}()")
+        call_primitive(builder, ir.VoidType(), f"oxide.dependencies.{name}", (), place)
+        return context.get_dummy_value()
+
+
+_of_dependencies(thread.wait_dependencies, "wait")
+_of_dependencies(thread.launch_dependents, "launch")
 
 
 @typing_registry.register_global(thread.nanosleep)

@@ -194,6 +194,13 @@ def check_indices(kind: ShapedSliceType, index: Any) -> bool:
     if isinstance(index, types.Optional):
         return False  # numba tries again without the None
     name, parts = kind.parameter, list(index) if isinstance(index, types.BaseTuple) else [index]
+    if kind.ndim > 3:
+        what = "read by tensor.load_tile, and one by one" if kind.kind == "slice" else "written by tensor.store_tile"
+        note(
+            f"{name} is a {kind.shown}, which has too many axes for an index: its elements are {what}"
+            + (f" through {name}.flat" if kind.kind == "slice" else "")
+        )
+        return False
     if isinstance(index, ThreadIndexType):
         note(f"{name}[…] takes an integer for each axis, not a ThreadIndex")
         return False

@@ -186,6 +186,11 @@ def _special(builder: Any, name: str) -> Any:
     return call_primitive(builder, _INT, f"llvm.nvvm.read.ptx.sreg.{name}", ())
 
 
+def _lowered_elect(context: Any, builder: Any, kind: Any, args: Any, mask: Any, place: Any) -> Any:
+    return call_primitive(builder, _BIT, "oxide.warp.elect", (args[0] if len(args) else mask, place))
+
+
+_register(warp.elect, 0, lambda args: (types.boolean,), _lowered_elect)
 _register(warp.sync, 0, lambda args: (types.none,), _lowered_sync)
 _register(warp.active_mask, 0, lambda args: (types.uint32,), _lowered_active_mask, mask=False)
 _register(warp.lane_id, 0, lambda args: (types.int64,), _lowered_lane_id, mask=False)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from . import barriers, copies, mma, tiles, wgmma
+from oxide.driver.base import Dim3
+
+from . import barriers, clusters, copies, mma, tiles, wgmma
 from .capabilities import architecture, check_capability
 from .tiles import TensorMap, copies_tiles, entry_parameter, take_maps
 from .wgmma import moves_registers
@@ -21,9 +23,10 @@ __all__ = [
 ]
 
 
-def definitions(symbols: Collection[str]) -> str:
-    """Returns the definitions of the primitives among ``symbols``."""
+def definitions(symbols: Collection[str], cluster: Dim3 | None) -> str:
+    """Returns the definitions of the primitives among ``symbols``, for a kernel with clusters of this shape."""
     texts = [topic.definitions(symbols) for topic in (mma, copies, barriers, tiles, wgmma)]
+    texts.append(clusters.definitions(symbols, cluster))
     if any("@oxide.tensor.shared_address" in text for text in texts):
         texts.insert(0, _SHARED_ADDRESS)
     return "\n".join(texts)

@@ -9,7 +9,16 @@ _PREFIX = "oxide.tensor.barrier."
 
 def definitions(symbols: Collection[str]) -> str:
     """Returns the definitions for a kernel with these symbols; none if it has no barrier."""
-    return _BARRIERS if any(symbol.startswith(_PREFIX) for symbol in symbols) else ""
+    if not any(symbol.startswith(_PREFIX) for symbol in symbols):
+        return ""
+    return _BARRIERS.replace("<acquire>", ".acquire.cluster" if writes_other_blocks(symbols) else "")
+
+
+def writes_other_blocks(symbols: Collection[str]) -> bool:
+    """Returns whether a kernel may write other blocks' shared memory and arrive at their Barriers. Only then do
+    arrivals and waits pass on what threads of other blocks have written: it doubles the time of a product's step. A GPU
+    orders copies and products without it."""
+    return "oxide.cluster.map" in symbols and "oxide.cluster.arrive" in symbols
 
 
 _BARRIERS = """
@@ -60,7 +69,7 @@ entry:
   br label %poll
 poll:
   %over = call i32 asm sideeffect
-    "{ .reg .pred done; mbarrier.try_wait.parity.shared::cta.b64 done, [$1], $2; selp.u32 $0, 1, 0, done; }",
+    "{ .reg .pred done; mbarrier.try_wait.parity<acquire>.shared::cta.b64 done, [$1], $2; selp.u32 $0, 1, 0, done; }",
     "=r,r,r,~{memory}"(i32 %address, i32 %parity) convergent
   %waits = icmp eq i32 %over, 0
   br i1 %waits, label %poll, label %passed

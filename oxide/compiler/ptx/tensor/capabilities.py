@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from oxide.compiler.ir.portable import PortableKernel
+from oxide.compiler.ir.primitives import MULTICAST
 from oxide.compiler.source.fragments import F8
 from oxide.compiler.source.source import located_in
+from oxide.errors import CompileError
 
 _NEEDS = {
     **{
@@ -21,7 +23,12 @@ _NEEDS = {
     "oxide.tensor.wait.": ("tensor.wait", (8, 0), "copies by assignment need no wait"),
     "oxide.tensor.barrier.": ("tensor.Barrier", (9, 0), "thread.sync_threads() lets a block's threads meet"),
     "oxide.tensor.load_tile.": ("tensor.load_tile", (9, 0), "tensor.copy_async copies neighbours"),
+    "oxide.tensor.store_tile.": ("tensor.store_tile", (9, 0), "c.scatter[row, col] = x writes elements"),
+    "oxide.tensor.fence_stores": ("tensor.fence_stores", (9, 0), "stores by assignment need no fence"),
+    "oxide.tensor.commit_stores": ("tensor.commit_stores", (9, 0), "stores by assignment need no group"),
+    "oxide.tensor.wait_stores.": ("tensor.wait_stores", (9, 0), "stores by assignment need no wait"),
     "oxide.tensor.wgmma": ("tensor.wgmma", (9, 0), "tensor.mma multiplies fragments of a warp"),
+    "oxide.cluster.": ("tensor.cluster", (9, 0), "let blocks meet in global memory, or at the end of the kernel"),
     "oxide.tensor.registers.": ("tensor.increase_registers", (9, 0), "leave it out"),
 }
 """By the prefixes of the primitives: the function, the least compute capability, and what older GPUs have instead."""
@@ -32,8 +39,9 @@ _HOPPER = ("oxide.tensor.wgmma", "oxide.tensor.registers.")
 
 def architecture(arch: str, symbols: Collection[str]) -> str:
     """Returns the name of an architecture as LLVM and ptxas take it for a kernel with these symbols: ``sm_90a`` for the
-    instructions that only Hopper has."""
-    return "sm_90a" if arch == "sm_90" and any(symbol.startswith(_HOPPER) for symbol in symbols) else arch
+    instructions that only Hopper has, and for copies to several blocks, which are slow without it."""
+    own = any(symbol.startswith(_HOPPER) or symbol.endswith(MULTICAST) for symbol in symbols)
+    return "sm_90a" if arch == "sm_90" and own else arch
 
 
 def _has(capability: int, prefix: str) -> bool:
@@ -50,6 +58,11 @@ def check_capability(kernel: PortableKernel, capability: int) -> None:
         if prefix is not None and not _has(capability, prefix):
             lacking.append((call.arguments[-1].integer or 0, prefix))
     if not lacking:
+        if kernel.cluster and capability < 90:
+            raise CompileError(
+                f"kernel {kernel.name}: cluster={kernel.cluster} needs compute capability 9.0, and this code is for "
+                f"{capability // 10}.{capability % 10}; leave it out"
+            )
         return
     number, prefix = min(lacking, key=lambda each: kernel.sites[each[0]].line)
     place, (function, needed, instead) = kernel.sites[number], _NEEDS[prefix]

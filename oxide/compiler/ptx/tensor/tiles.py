@@ -1,11 +1,11 @@
-"""``tensor.load_tile`` as a copy by the tensor memory accelerator (TMA).
+"""``tensor.load_tile`` and ``store_tile`` as copies by the tensor memory accelerator (TMA).
 
-The engine reads a tensor map: the address, the lengths and the strides of a matrix, and the shape of a tile, in a form
+The engine reads a tensor map: the address, the lengths and the strides of an array, and the shape of a tile, in a form
 that the driver makes. A kernel's entry takes one map for each slice and shape of tile that it copies, after all other
 parameters. Each is 128 bytes at a multiple of 64, as the hardware asks. The PTX text lists them in comments, which the
 CUDA driver (``driver/cuda/tensor_maps.py``) reads when it loads the code::
 
-    // oxide.tensor_map <offset of the slice's words> <axes> <type> <rows of a tile> <columns of a tile> <name>
+    // oxide.tensor_map <offset of the slice's words> <type> <sides of a tile, as 1x64x32> <swizzled|plain> <name>
 
 So a launch passes the same words to the kernel on both devices, and only the CUDA driver knows of maps.
 """
@@ -19,36 +19,33 @@ from typing import final
 
 from oxide.compiler.ir.module import Module
 from oxide.compiler.ir.portable import PortableKernel
-from oxide.compiler.ir.tiles import copied_parameters
+from oxide.compiler.ir.tiles import TILE_COPIES, TileCopy, copied_parameters
 from oxide.compiler.ir.values import Argument, Call
-from oxide.compiler.ir.verifier import LOAD_TILE
 from oxide.compiler.signature.signature import Closed
-
-_COPY = "oxide.tensor.copy_tile"
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class TensorMap:
-    """A map of one parameter: the offset of its words among the kernel's parameters, the number of its axes, its name,
-    and a tile's type and shape."""
+    """A map of one parameter: the offset of its words among the kernel's parameters, a tile's type and sides, whether
+    its memory is swizzled, and the parameter's name."""
 
     offset: int
-    axes: int
     dtype: str
-    rows: int
-    columns: int
+    sides: tuple[int, ...]
+    swizzled: bool
     name: str
 
     @property
     def comment(self) -> str:
         """The line of PTX that asks the driver for the map."""
-        return f"// oxide.tensor_map {self.offset} {self.axes} {self.dtype} {self.rows} {self.columns} {self.name}\n"
+        sides, order = "x".join(map(str, self.sides)), "swizzled" if self.swizzled else "plain"
+        return f"// oxide.tensor_map {self.offset} {self.dtype} {sides} {order} {self.name}\n"
 
 
 def copies_tiles(module: Module) -> bool:
     """Returns whether a kernel copies tiles."""
-    return any(symbol.startswith(LOAD_TILE) for symbol in module.functions)
+    return any(symbol.startswith(TILE_COPIES) for symbol in module.functions)
 
 
 def take_maps(kernel: PortableKernel, module: Module, signature: tuple[Closed, ...]) -> list[TensorMap]:
@@ -60,20 +57,26 @@ def take_maps(kernel: PortableKernel, module: Module, signature: tuple[Closed, .
     offsets = _offsets(signature)
     maps: dict[TensorMap, Argument] = {}
     for call, number in copied_parameters(kernel, module, signature):
-        context, tile, _, _, _, _, plane, row, column, barrier, _ = call.arguments
-        axes, dtype, rows, columns = call.called.removeprefix(LOAD_TILE).split(".")
-        found = TensorMap(offsets[number], int(axes), dtype, int(rows), int(columns), signature[number].name)
+        copy = TileCopy.of(call.called)
+        context, tile, _, *words, _ = call.arguments
+        rest = words[copy.axes :]  # the place, and for a load the mask and the barrier
+        found = TensorMap(offsets[number], copy.dtype, copy.sides, copy.swizzled, signature[number].name)
         if found not in maps:
             maps[found] = Argument(f"%oxide.map.{len(maps)}", "ptr")
             function.arguments.append(maps[found])
-        place = (row, column) if axes == "2" else (plane, row, column)
-        kinds = ("ptr", "ptr", "ptr", *["i64"] * len(place), "ptr")
-        copied = module.declare("void", f"{_COPY}.{axes}", kinds)
+        given = (context, tile, maps[found], *rest)
+        copied = module.declare("void", _name(copy), [each.type for each in given])
         block = call.block
-        block.replace(call, [Call("", "void", copied, (context, tile, maps[found], *place, barrier))])
-    for symbol in [symbol for symbol in module.functions if symbol.startswith(LOAD_TILE)]:
+        block.replace(call, [Call("", "void", copied, given)])
+    for symbol in [symbol for symbol in module.functions if symbol.startswith(TILE_COPIES)]:
         del module.functions[symbol]
     return list(maps)
+
+
+def _name(copy: TileCopy) -> str:
+    """Returns the function that makes a copy with its map. Copies of different sides share it."""
+    way = "store" if copy.stores else "load_many" if copy.many else "load"
+    return f"oxide.tensor.copied.{way}.{copy.axes}"
 
 
 def _offsets(signature: tuple[Closed, ...]) -> list[int]:
@@ -91,16 +94,37 @@ def entry_parameter(number: int) -> str:
 
 
 def definitions(symbols: Collection[str]) -> str:
-    """Returns the definitions of the copies for a kernel with these symbols; none if it copies no tiles."""
-    if not any(symbol.startswith(LOAD_TILE) for symbol in symbols):
-        return ""
-    return "\n".join([_COORDINATE, _copy(2), _copy(3)])
+    """Returns the definitions of the copies for a kernel with these symbols, and of the waits for stores."""
+    copies = {_name(copy): copy for copy in (TileCopy.of(each) for each in symbols if each.startswith(TILE_COPIES))}
+    texts = [_COORDINATE] if copies else []
+    texts += [_store(copy) if copy.stores else _load(copy) for copy in copies.values()]
+    for symbol in sorted(symbols):
+        if symbol in _STORES:
+            texts.append(_plain(symbol, _STORES[symbol]))
+        elif symbol.startswith(_WAIT):
+            groups, what = symbol.removeprefix(_WAIT).split(".")
+            texts.append(_plain(symbol, f"cp.async.bulk.wait_group{'.read' * (what == 'read')} {groups};"))
+    return "\n".join(texts)
+
+
+_WAIT = "oxide.tensor.wait_stores."
+_STORES = {
+    "oxide.tensor.fence_stores": "fence.proxy.async.shared::cta;",
+    "oxide.tensor.commit_stores": "cp.async.bulk.commit_group;",
+}
+
+
+def _plain(symbol: str, instruction: str) -> str:
+    return (
+        f"define void @{symbol}(ptr %context, i32 %site) alwaysinline {{\n"
+        f'  call void asm sideeffect "{instruction}", "~{{memory}}"()\n  ret void\n}}'
+    )
 
 
 _COORDINATE = """
 define internal i32 @oxide.tensor.coordinate(i64 %index) alwaysinline {
   %least = call i64 @llvm.smax.i64(i64 %index, i64 -2147483648)
-  %within = call i64 @llvm.smin.i64(i64 %least, i64 2147483647)
+  %within = call i64 @llvm.smin.i64(i64 %least, i64 2147483632)
   %narrow = trunc i64 %within to i32
   ret i32 %narrow
 }
@@ -109,20 +133,39 @@ declare i64 @llvm.smin.i64(i64, i64)
 """
 
 
-def _copy(axes: int) -> str:
-    """Defines the copy of a tile of a slice with so many axes. The engine counts the coordinates from the last axis."""
-    names = ("column", "row", "plane")[:axes]
-    indices = ", ".join(f"i64 %{name}" for name in reversed(names))
-    lines = [
-        f"define void @{_COPY}.{axes}(ptr %context, ptr %tile, ptr %map, {indices}, ptr %barrier) alwaysinline {{",
-        "  %to = call i32 @oxide.tensor.shared_address(ptr %tile)",
-        "  %counted = call i32 @oxide.tensor.shared_address(ptr %barrier)",
-        *(f"  %at.{name} = call i32 @oxide.tensor.coordinate(i64 %{name})" for name in names),
-    ]
-    places = ", ".join(f"${2 + number}" for number in range(axes))
-    given = ", ".join(f"i32 %at.{name}" for name in names)
-    text = f"cp.async.bulk.tensor.{axes}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
-    text += f"[$0], [$1, {{{places}}}], [${2 + axes}];"
-    constraints = ",".join(["r", "l", *["r"] * (axes + 1), "~{memory}"])
-    lines.append(f'  call void asm sideeffect "{text}", "{constraints}"(i32 %to, ptr %map, {given}, i32 %counted)')
+def _load(copy: TileCopy) -> str:
+    """Defines the copy of a tile to this block or to many."""
+    axes, many = copy.axes, copy.many
+    more = ["i32 %mask"] * many + ["ptr %barrier"]
+    lines, places, given = _head(copy, more)
+    lines.append("  %counted = call i32 @oxide.tensor.shared_address(ptr %barrier)")
+    lines += ["  %blocks = trunc i32 %mask to i16"] * many
+    text = f"cp.async.bulk.tensor.{axes}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+    text += f"{'.multicast::cluster' * many} [$0], [$1, {places}], [${2 + axes}]{f', ${3 + axes}' * many};"
+    constraints = ",".join(["r", "l", *["r"] * (axes + 1), *["h"] * many, "~{memory}"])
+    values = ", ".join([*given, "i32 %counted", *["i16 %blocks"] * many])
+    lines.append(f'  call void asm sideeffect "{text}", "{constraints}"({values})')
     return "\n".join([*lines, "  ret void", "}"])
+
+
+def _store(copy: TileCopy) -> str:
+    """Defines the copy of a tile from this block."""
+    lines, places, given = _head(copy, [])
+    text = f"cp.async.bulk.tensor.{copy.axes}d.global.shared::cta.tile.bulk_group [$1, {places}], [$0];"
+    constraints = ",".join(["r", "l", *["r"] * copy.axes, "~{memory}"])
+    lines.append(f'  call void asm sideeffect "{text}", "{constraints}"({", ".join(given)})')
+    return "\n".join([*lines, "  ret void", "}"])
+
+
+def _head(copy: TileCopy, more: list[str]) -> tuple[list[str], str, list[str]]:
+    """Returns the first lines of a copy's definition, the coordinates as the instruction has them, and the first
+    operands: the tile, the map and the coordinates. The engine counts the coordinates from the last axis."""
+    axes = range(copy.axes)
+    arguments = ", ".join(["ptr %context", "ptr %tile", "ptr %map", *(f"i64 %place.{axis}" for axis in axes), *more])
+    lines = [
+        f"define void @{_name(copy)}({arguments}) alwaysinline {{",
+        "  %shared = call i32 @oxide.tensor.shared_address(ptr %tile)",
+        *(f"  %at.{axis} = call i32 @oxide.tensor.coordinate(i64 %place.{axis})" for axis in axes),
+    ]
+    places = ", ".join(f"${2 + number}" for number in axes)
+    return lines, f"{{{places}}}", ["i32 %shared", "ptr %map", *(f"i32 %at.{axis}" for axis in reversed(axes))]

@@ -4,6 +4,7 @@
 - ``void oxide.tensor.barrier.arrive(ptr barrier, i32 site)``
 - ``void oxide.tensor.barrier.expect(ptr barrier, i32 bytes, i32 site)``
 - ``void oxide.tensor.barrier.wait(ptr barrier, i32 phase, i32 site)``
+- ``void oxide.cluster.arrive(ptr barrier, i32 rank, i32 site)``, at the barrier in the same place of another block
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from ..registry import bound, lowering_registry, note, note_first, parameters, t
 from ..shared import static_memory
 from ..slices import element_index, in_bounds
 from ..types import display
+from .cluster import checked_rank
 
 _BYTE_POINTER = ir.IntType(8).as_pointer()
 _INT = ir.IntType(32)
@@ -33,6 +35,7 @@ BARRIER_BYTES = 16
 _MOST_BARRIERS = 256
 _MOST_ARRIVALS = 2**20 - 1
 _METHODS = {"arrive": (), "expect": ("nbytes",), "wait": ("phase",)}
+_OPTIONAL = {"arrive": ("rank",)}
 
 
 class BarrierType(types.Type):  # type: ignore[misc]
@@ -96,16 +99,20 @@ def _make_template(name: str) -> Any:
         key = f"oxide.tensor.barrier.{name}"
 
         def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
-            names = ("index", *_METHODS[name])
-            given = bound(names, args, kws)
+            more = _OPTIONAL.get(name, ())
+            names: tuple[str, ...] = ("index", *_METHODS[name], *more)
+            given = bound(names, args, kws, optional=len(more))
             if given is None:
-                note(f"tensor.Barrier.{name} takes ({', '.join(names)})")
+                last = ", the last optional" if more else ""
+                note(f"tensor.Barrier.{name} takes ({', '.join(names)}){last}")
                 return None
+            names = tuple(each for each in names if each in given)
             for each in names:
                 if not isinstance(types.unliteral(given[each]), types.Integer):
                     note(f"tensor.Barrier.{name}: {each} is an integer, not {display(given[each])}")
                     return None
             kinds = [types.unliteral(given["index"]), *[types.int32] * len(_METHODS[name])]
+            kinds += [types.unliteral(given[each]) for each in names[len(kinds) :]]
             return signature(types.none, *kinds, recvr=self.this).replace(pysig=parameters(*names))
 
     return Method
@@ -130,6 +137,16 @@ def _lower_method(name: str) -> Any:
         return context.get_dummy_value()
 
     return lower
+
+
+@lowering_registry.lower("oxide.tensor.barrier.arrive", BarrierType, types.Any, types.Any)
+def _lower_remote_arrive(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    what = "tensor.Barrier.arrive()"
+    inside, address = barrier_at(builder, sig.args[0], args[0], sig.args[1], args[1])
+    there, rank = checked_rank(builder, sig.args[2], args[2], what)
+    with builder.if_then(builder.and_(inside, there), likely=True):
+        call_primitive(builder, _VOID, "oxide.cluster.arrive", (address, rank), site(builder, what))
+    return context.get_dummy_value()
 
 
 for _name, _values in _METHODS.items():

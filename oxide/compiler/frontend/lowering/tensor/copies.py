@@ -27,6 +27,7 @@ from oxide.language.tensor.copies import ldmatrix, load, stmatrix, store
 from .fragments import BYTES, FragmentType, constant, element_at, lane_of, lane_share
 from .matrices import Matrix, extent, is_constant_truth, is_matrix, is_shared, locate_matrix, name_of, same_dtype
 from .mma import whole_warp
+from .tiles import TilesType, swizzled
 
 _VOID = ir.VoidType()
 _ROW_BYTES = 16
@@ -162,9 +163,9 @@ def _block_problem(name: str, fragment: FragmentType, array: Any, index: Any, tr
     """Returns whether ``ldmatrix`` or ``stmatrix`` refuses its arguments, and notes why."""
     layout, shown = fragment.layout, fragment.shown
     other = "load" if name == "ldmatrix" else "store"
-    if not is_shared(array):
+    if not is_shared(array) and not isinstance(array, TilesType):
         way = "reads" if name == "ldmatrix" else "writes"
-        note(f"tensor.{name} {way} a SharedArray, not {display(array)}; tensor.{other} takes slices too")
+        note(f"tensor.{name} {way} a SharedArray or SharedTiles, not {display(array)}; tensor.{other} takes slices too")
         return True
     if name == "ldmatrix" and layout.kind == "Accumulator":
         note(f"tensor.ldmatrix loads a FragmentA or a FragmentB, not {shown}; tensor.load takes every fragment")
@@ -221,17 +222,23 @@ def _move_blocks(context: Any, builder: Any, name: str, given: dict[str, Any], k
     lane = lane_of(builder)
     row = builder.and_(lane, constant(7))
     digits = [builder.and_(builder.lshr(lane, constant(shift)), constant(1)) for shift in (3, 4)]
-    first = builder.add(builder.select(good, matrix.offset, constant(0)), builder.mul(row, matrix.stride))
+    zero = constant(0)
+    first = builder.select(good, matrix.offset, zero)
+    if isinstance(array, TilesType):  # the row begins where its first column would be without the swizzle
+        first_row, first_column = (builder.select(good, each, zero) for each in (matrix.row, matrix.column))
+        first = builder.sub(first, first_column)
 
     def move() -> None:
         number = 0
         while number < layout.blocks:
             count = next(size for size in (4, 2, 1) if number + size <= layout.blocks)
             origins = [layout.block(number + each)[:: -1 if transposed else 1] for each in range(count)]
-            offset = first
-            for axis, scale in enumerate((matrix.stride, constant(1))):
-                share = _share(builder, digits, [origin[axis] for origin in origins])
-                offset = builder.add(offset, builder.mul(share, scale))
+            down, across = (_share(builder, digits, [origin[axis] for origin in origins]) for axis in (0, 1))
+            down = builder.add(row, down)
+            if isinstance(array, TilesType):
+                across = builder.add(first_column, across)
+                across = swizzled(builder, builder.add(first_row, down), across, array.bytes)
+            offset = builder.add(builder.add(first, builder.mul(down, matrix.stride)), across)
             symbol = f"oxide.tensor.{name}.x{count}{'.trans' * _is_turned(layout, transposed)}"
             addresses = builder.gep(matrix.data, [offset]), element_at(builder, given["fragment"], number * layout.word)
             call_primitive(builder, _VOID, symbol, tuple(builder.bitcast(each, BYTES) for each in addresses), place)

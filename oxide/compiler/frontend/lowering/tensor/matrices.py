@@ -16,6 +16,7 @@ from oxide.compiler.frontend.lowering.types import display
 from oxide.compiler.source.fragments import Layout
 
 from .fragments import WORD, FragmentType, constant
+from .tiles import TilesType, takes_index
 
 
 def is_shared(kind: Any) -> bool:
@@ -25,6 +26,8 @@ def is_shared(kind: Any) -> bool:
 
 def name_of(kind: Any) -> str:
     """Returns the name of an array in messages: a parameter's, or a shared array's type."""
+    if isinstance(kind, TilesType):
+        return str(kind.name)
     return str(kind.parameter if isinstance(kind, ShapedSliceType) else kind.shown)
 
 
@@ -35,17 +38,20 @@ def extent(layout: Layout, transposed: bool) -> tuple[int, int]:
 
 def is_matrix(function: str, array: Any, index: Any, fragment: FragmentType, transposed: bool) -> bool:
     """Returns whether an array with axes and an index can be a matrix's place. Notes why if not."""
-    name = name_of(array)
-    if not 2 <= array.ndim <= 3:
-        note(f"tensor.{function}: {name} has {array.ndim} axis; a matrix is in the last two axes of an array")
+    name, axes = name_of(array), len(array.shape) if isinstance(array, TilesType) else array.ndim
+    if not 2 <= axes <= 3:
+        note(f"tensor.{function}: {name} has {axes} axis; a matrix is in the last two axes of an array")
         return False
-    if isinstance(array, ShapedSliceType):
+    if isinstance(array, TilesType):
+        if not takes_index(array, index):
+            return False
+    elif isinstance(array, ShapedSliceType):
         if not check_indices(array, index):
             return False
     elif not check_index(array, index):
         return False
     rows, columns = extent(fragment.layout, transposed)
-    if is_shared(array) and (array.shape[-2] < rows or array.shape[-1] < columns):
+    if not isinstance(array, ShapedSliceType) and (array.shape[-2] < rows or array.shape[-1] < columns):
         whole = f"{rows} rows and {columns} columns"
         note(f"tensor.{function}: {fragment.shown} takes {whole} of the array, which is smaller: {name}")
         return False
@@ -74,11 +80,13 @@ def is_constant_truth(function: str, given: Any) -> bool:
 @dataclass(frozen=True, slots=True)
 class Matrix:
     """A matrix in an array: the address of the array's first element, the offset of the matrix's first element, the
-    offset from row to row, the index of its first column, and whether all of it is inside, or None without a check."""
+    offset from row to row, the index of its first row and column, and whether all of it is inside, or None without a
+    check."""
 
     data: Any
     offset: Any
     stride: Any
+    row: Any
     column: Any
     inside: Any
 
@@ -96,8 +104,10 @@ def locate_matrix(
         data, lengths = view.data, cgutils.unpack_tuple(builder, view.shape)
     else:
         data, lengths = value, [ir.Constant(WORD, length) for length in kind.shape]
+    if isinstance(kind, TilesType):
+        data = builder.bitcast(value, context.get_data_type(kind.dtype).as_pointer())
     inside = None
-    if is_shared(kind) or kind.kind in ("slice", "scatter"):
+    if not isinstance(kind, ShapedSliceType) or kind.kind in ("slice", "scatter"):
         places = axis_sites(builder, name_of(kind), len(parts))
         row, column = parts[-2:]
         last = [*parts[:-2], builder.add(row, constant(rows - 1)), builder.add(column, constant(columns - 1))]
@@ -107,4 +117,4 @@ def locate_matrix(
     offset = None
     for part, length in zip(parts, lengths, strict=True):
         offset = part if offset is None else builder.add(builder.mul(offset, length), part)
-    return Matrix(data, offset, lengths[-1], parts[-1], inside)
+    return Matrix(data, offset, lengths[-1], parts[-2], parts[-1], inside)

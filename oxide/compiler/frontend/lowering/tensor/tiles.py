@@ -1,10 +1,6 @@
-"""``tensor.SharedTiles`` and ``tensor.load_tile``.
+"""``tensor.SharedTiles``: tiles of rows of 128 bytes in the 128-byte swizzle.
 
-A tile is rows of 128 bytes in the 128-byte swizzle; ``swizzled`` is the one definition of that order. A call
-``void oxide.tensor.load_tile.<axes>.<type>.<rows>.<columns>(ptr tile, ptr data, i64 planes, i64 rows, i64 columns,
-i64 plane, i64 row, i64 column, ptr barrier, i32 site)`` begins a copy. A slice of two axes is plane 0 of one. The type
-``tf32`` stands for f32 that the copy rounds. The GPU's back end gives the call the tensor map of the parameter that
-``data`` is.
+``swizzled`` is the one definition of that order. ``tile_copies.py`` fills the tiles.
 """
 
 from __future__ import annotations
@@ -18,27 +14,23 @@ from numba.cuda.extending import core_models, register_model
 from numba.cuda.typing.templates import AbstractTemplate, signature
 
 from oxide.compiler.source.fragments import BITS, DEPTHS
-from oxide.language.tensor.tiles import SharedTiles, load_tile
+from oxide.language.tensor.tiles import SharedTiles
 
-from ..primitives import call_primitive, site
-from ..registry import bound, lowering_registry, note, note_first, parameters, proxy, typing_registry
-from ..shaped import ShapedSliceType
-from ..shared import static_memory
+from ..primitives import site
+from ..registry import bound, lowering_registry, note, note_first, parameters, typing_registry
+from ..shared import check_value, static_memory
 from ..slices import axes_in_bounds, axis_sites, element_index, in_bounds, load_inside
 from ..types import display
-from ..vectors import aligned
-from .barriers import BarrierType, barrier_at
 
 _BYTE_POINTER = ir.IntType(8).as_pointer()
 _WORD = ir.IntType(64)
-_VOID = ir.VoidType()
 
 ROW_BYTES = 128
-_ELEMENTS = tuple(name for name in DEPTHS if BITS[name] <= 32)
+ELEMENTS = tuple(name for name in DEPTHS if BITS[name] <= 32)
 _ALIGNMENT = 1024
 """The period of the 128-byte swizzle: eight rows. The hardware derives a row's number from its address."""
-_MOST_ROWS = 256
-_PART_BYTES = 16
+MOST_SIDE = 256
+PART_BYTES = 16
 """The bytes that stay together in the swizzle, and of which a copied tile's first column is a multiple."""
 
 
@@ -52,6 +44,11 @@ class TilesType(types.Type):  # type: ignore[misc]
         self.dtype = dtype
         self.bytes = BITS[display(dtype)] // 8
         super().__init__(f"SharedTiles({count}, ({rows}, {columns}), {display(dtype)})")
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """The number of tiles, their rows and their columns."""
+        return self.count, self.rows, self.columns
 
     @property
     def tile_bytes(self) -> int:
@@ -82,12 +79,12 @@ class MakeTiles(AbstractTemplate):  # type: ignore[misc]
             return None
         element = dtype.dtype if isinstance(dtype, types.NumberClass) else None
         name = display(element or dtype)
-        if name not in _ELEMENTS:
-            note_first(f"tensor.SharedTiles has elements of {', '.join(_ELEMENTS)}, not {name}")
+        if name not in ELEMENTS:
+            note_first(f"tensor.SharedTiles has elements of {', '.join(ELEMENTS)}, not {name}")
             return None
         number, rows, columns = (each.literal_value for each in (count, *sides))
-        if number < 1 or not 8 <= rows <= _MOST_ROWS or rows % 8:
-            note_first(f"tensor.SharedTiles has at least one tile, of 8 to {_MOST_ROWS} rows, a multiple of 8")
+        if number < 1 or not 8 <= rows <= MOST_SIDE or rows % 8:
+            note_first(f"tensor.SharedTiles has at least one tile, of 8 to {MOST_SIDE} rows, a multiple of 8")
             return None
         needed = ROW_BYTES * 8 // BITS[name]
         if columns != needed:
@@ -106,106 +103,63 @@ def _lower_make(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 @typing_registry.register_global(operator.getitem)
 class TilesGetItem(AbstractTemplate):  # type: ignore[misc]
     def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
-        if len(args) != 2 or not isinstance(args[0], TilesType):
+        if len(args) != 2 or not isinstance(args[0], TilesType) or not takes_index(*args):
             return None
-        kind, index = args
-        parts = list(index) if isinstance(index, types.BaseTuple) else []
-        if len(parts) != 3 or not all(isinstance(types.unliteral(part), types.Integer) for part in parts):
-            note(f"the index of {kind.name} is a tile's number, a row and a column, all integers")
+        return signature(args[0].dtype, args[0], types.unliteral(args[1]))
+
+
+@typing_registry.register_global(operator.setitem)
+class TilesSetItem(AbstractTemplate):  # type: ignore[misc]
+    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
+        if len(args) != 3 or not isinstance(args[0], TilesType) or not takes_index(*args[:2]):
             return None
-        return signature(kind.dtype, kind, types.unliteral(index))
+        if not check_value(args[0].dtype, args[2]):
+            return None
+        return signature(types.none, args[0], types.unliteral(args[1]), types.unliteral(args[2]))
+
+
+def takes_index(kind: Any, index: Any) -> bool:
+    parts = list(index) if isinstance(index, types.BaseTuple) else []
+    if len(parts) == 3 and all(isinstance(types.unliteral(part), types.Integer) for part in parts):
+        return True
+    note(f"the index of {kind.name} is a tile's number, a row and a column, all integers")
+    return False
 
 
 @lowering_registry.lower(operator.getitem, TilesType, types.Any)
 def _lower_getitem(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    inside, elements, offset = _element(context, builder, sig, args)
+    return load_inside(context, builder, sig.args[0].dtype, elements, offset, inside)
+
+
+@lowering_registry.lower(operator.setitem, TilesType, types.Any, types.Any)
+def _lower_setitem(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    kind = sig.args[0]
+    value = context.cast(builder, args[2], sig.args[2], kind.dtype)
+    inside, elements, offset = _element(context, builder, sig, args)
+    with builder.if_then(inside, likely=True):
+        context.pack_value(builder, kind.dtype, value, builder.gep(elements, [offset]))
+    return context.get_dummy_value()
+
+
+def _element(context: Any, builder: Any, sig: Any, args: Any) -> tuple[Any, Any, Any]:
+    """Returns whether an index is inside, the tiles' elements, and the element's place among them."""
     kind = sig.args[0]
     parts = [
         element_index(builder, part_type, part)
         for part_type, part in zip(sig.args[1], cgutils.unpack_tuple(builder, args[1]), strict=True)
     ]
-    lengths = [_WORD(length) for length in (kind.count, kind.rows, kind.columns)]
+    lengths = [_WORD(length) for length in kind.shape]
     inside = axes_in_bounds(builder, list(zip(parts, lengths, strict=True)), axis_sites(builder, str(kind.name), 3))
     number, row, column = parts
     first = builder.mul(builder.add(builder.mul(number, lengths[1]), row), lengths[2])
     elements = builder.bitcast(args[0], context.get_data_type(kind.dtype).as_pointer())
-    offset = builder.add(first, swizzled(builder, row, column, kind.bytes))
-    return load_inside(context, builder, kind.dtype, elements, offset, inside)
+    return inside, elements, builder.add(first, swizzled(builder, row, column, kind.bytes))
 
 
 def swizzled(builder: Any, row: Any, column: Any, size: int) -> Any:
     """Returns the place in its row of a column's element, which has ``size`` bytes."""
-    return builder.xor(column, builder.mul(builder.and_(row, _WORD(7)), _WORD(_PART_BYTES // size)))
-
-
-@typing_registry.register_global(load_tile)
-class LoadTile(AbstractTemplate):  # type: ignore[misc]
-    prefer_literal = True
-
-    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
-        names = ("tiles", "number", "source", "index", "barrier", "at")
-        given = bound((*names, "tf32"), args, kws, optional=1)
-        if given is None:
-            note_first(f"tensor.load_tile takes ({', '.join(names)}, tf32), the last optional")
-            return None
-        tiles, source, index, barrier = (given[name] for name in ("tiles", "source", "index", "barrier"))
-        if not isinstance(tiles, TilesType) or not isinstance(barrier, BarrierType):
-            note_first(
-                "tensor.load_tile copies to tensor.SharedTiles and counts in a tensor.Barrier; it got "
-                f"{display(tiles)} and {display(barrier)}"
-            )
-            return None
-        if not isinstance(source, ShapedSliceType) or source.kind != "slice" or source.ndim > 3:
-            note_first(f"tensor.load_tile copies from a Slice2 or Slice3, not from {display(source)}")
-            return None
-        if source.dtype != tiles.dtype:
-            note_first(
-                f"{source.parameter} is {source.shown}, and the tiles are {tiles.name}: the types must be the same"
-            )
-            return None
-        parts = list(index) if isinstance(index, types.BaseTuple) else []
-        numbers = (*parts, given["number"], given["at"])
-        if len(parts) != source.ndim or not all(isinstance(types.unliteral(each), types.Integer) for each in numbers):
-            place = "a row and a column" if source.ndim == 2 else "a matrix's number, a row and a column"
-            note_first(f"tensor.load_tile: the index is {place}, and the numbers are integers")
-            return None
-        rounds = given.get("tf32", types.literal(False))
-        if isinstance(rounds, types.Omitted):
-            rounds = types.literal(rounds.value)
-        if not isinstance(rounds, types.BooleanLiteral) or (rounds.literal_value and display(tiles.dtype) != "f32"):
-            note_first("tensor.load_tile: tf32 is a constant, and True only for tiles of f32")
-            return None
-        kinds = [tiles, given["number"], source, index, barrier, given["at"]]
-        found = signature(types.none, *map(types.unliteral, kinds), rounds)
-        return found.replace(pysig=parameters(*names, tf32=False))
-
-
-@lowering_registry.lower(load_tile, TilesType, types.Any, types.Any, types.Any, BarrierType, types.Any, types.Any)
-def _lower_load_tile(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    tiles, number_type, source, index_types, barrier, at_type, rounds = sig.args
-    inside, address = tile_at(builder, tiles, args[0], number_type, args[1])
-    counted, waiting = barrier_at(builder, barrier, args[4], at_type, args[5])
-    matrix = proxy(context, builder, source, args[2])
-    place = [
-        element_index(builder, kind, part)
-        for kind, part in zip(index_types, cgutils.unpack_tuple(builder, args[3]), strict=True)
-    ]
-    data = builder.bitcast(matrix.data, _BYTE_POINTER)
-    lengths = [builder.extract_value(matrix.shape, axis) for axis in range(source.ndim)]
-    if source.ndim == 2:
-        place, lengths = [_WORD(0), *place], [_WORD(1), *lengths]
-    dtype = "tf32" if rounds.literal_value else display(tiles.dtype)
-    symbol = f"oxide.tensor.load_tile.{source.ndim}.{dtype}.{tiles.rows}.{tiles.columns}"
-    where = site(builder, "tensor.load_tile()")
-    plane, row, column = place
-    # The engine ends a GPU's context at any other column. The copy itself is made, as threads may wait for its bytes.
-    part = _PART_BYTES // tiles.bytes
-    problem = f"the first column of the tile is no multiple of {part} elements, {_PART_BYTES} bytes"
-    offset = builder.mul(column, _WORD(tiles.bytes))
-    good = aligned(builder, offset, _PART_BYTES, "tensor.load_tile()", problem)
-    even = builder.select(good, column, builder.and_(column, _WORD(-part)))
-    with builder.if_then(builder.and_(inside, counted), likely=True):
-        call_primitive(builder, _VOID, symbol, (address, data, *lengths, plane, row, even, waiting), where)
-    return context.get_dummy_value()
+    return builder.xor(column, builder.mul(builder.and_(row, _WORD(7)), _WORD(PART_BYTES // size)))
 
 
 def tile_at(builder: Any, kind: Any, memory: Any, index_type: Any, index: Any, count: int = 1) -> tuple[Any, Any]:

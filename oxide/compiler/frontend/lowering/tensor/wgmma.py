@@ -175,8 +175,11 @@ def _has_columns(b: Any, columns: int, transposed: bool) -> bool:
             f"tensor.wgmma: with b_transposed the accumulator's columns, {columns}, are up to {_PANEL} or a multiple"
         )
         return False
-    if not transposed and b.rows < columns:
-        note_first(f"tensor.wgmma: the accumulator has {columns} columns, and the tiles of {b.name} have {b.rows} rows")
+    if not transposed and b.rows < columns and (columns % b.rows or columns > b.rows * b.count):
+        note_first(
+            f"tensor.wgmma: the accumulator has {columns} columns, and the tiles of {b.name} have {b.rows} rows; they "
+            "have as many, or a whole number of tiles has"
+        )
         return False
     return True
 
@@ -212,7 +215,7 @@ def _multiply(
     """Calls the product's primitive if all conditions hold and the tiles of ``b`` are there."""
     accumulator, a, _, b, number_type, _, b_flag, add = sig.args
     b_transposed, columns = bool(b_flag.literal_value), accumulator.layout.columns
-    panels = -(-columns // _PANEL) if b_transposed else 1
+    panels = -(-columns // (_PANEL if b_transposed else b.rows))
     there, b_address = tile_at(builder, b, args[3], number_type, args[4], panels)
     orders = f"{a_order}.{'mn' if b_transposed else 'k'}"
     steps = _depth(b, b_transposed) // _step(b)

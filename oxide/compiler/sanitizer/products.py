@@ -1,0 +1,64 @@
+"""A thread's record of its products by warpgroups: the fragments and tiles in use until a wait (``products.ll``)."""
+
+from __future__ import annotations
+
+from typing import final
+
+from oxide.compiler.ir.module import Function
+from oxide.compiler.ir.recognise import called
+from oxide.compiler.ir.values import Alloca, Value
+
+from .origins import Origins
+
+WGMMA = "oxide.tensor.wgmma."
+TILES = 64
+"""The tiles of which a thread's list keeps the last: a GPU's kernels rarely have more than eight products under way."""
+TILE_WORDS = 8
+_HEAD = 3
+
+
+@final
+class Products:
+    """The fragments that a kernel's products use, each with its place in the thread's record."""
+
+    def __init__(self, function: Function, origins: Origins) -> None:
+        self._origins = origins
+        self._slots: dict[Value, int] = {}
+        self._accumulators: set[Value] = set()
+        for call in function.calls:
+            if not called(call).startswith(WGMMA):
+                continue
+            for place in (2, 3):
+                fragment = self._fragment(call.operands[place])
+                if fragment is not None:
+                    self._slots.setdefault(fragment, _HEAD + 2 * len(self._slots))
+                    if place == 2:
+                        self._accumulators.add(fragment)
+        self.record = Alloca("%sanitize.products", f"[{self.tiles + TILES * TILE_WORDS} x i64]", after=", align 16")
+        """The thread's record, a variable that the function's entry clears."""
+
+    @property
+    def used(self) -> bool:
+        return bool(self._slots)
+
+    @property
+    def tiles(self) -> int:
+        """The place of the list of tiles in the record, in words."""
+        return _HEAD + 2 * len(self._slots)
+
+    @property
+    def bytes(self) -> int:
+        return 8 * (self.tiles + TILES * TILE_WORDS)
+
+    def slot(self, pointer: Value) -> int | None:
+        """Returns the place of the fragment that a pointer leads to, or None if no product uses it."""
+        fragment = self._fragment(pointer)
+        return None if fragment is None else self._slots.get(fragment)
+
+    def is_accumulator(self, pointer: Value) -> bool:
+        return self._fragment(pointer) in self._accumulators
+
+    def _fragment(self, pointer: Value) -> Value | None:
+        """Returns the variable on the stack that a pointer leads to, if there is just one."""
+        roots = self._origins.roots(pointer)
+        return roots[0] if len(roots) == 1 and isinstance(roots[0], Alloca) else None

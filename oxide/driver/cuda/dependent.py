@@ -1,0 +1,42 @@
+"""Launches of kernels that wait themselves for the kernels before them, and so may begin before those have ended.
+
+CUDA's name is programmatic dependent launch. The launch has an attribute of its stream; a capture turns it into an edge
+of the graph. Both keep the order with work that is no kernel. The compiler has checked that every thread waits before
+it accesses device memory and before it ends.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any, final
+
+from cuda.bindings import driver
+
+from oxide.driver.base import Dim3
+
+
+@final
+class DependentLaunch:
+    """The launches of one kernel that may begin early."""
+
+    def __init__(self, handle: Any, places: tuple[int, ...]) -> None:
+        """Takes the kernel, and the offsets of the parameters in the packed structure."""
+        self._handle = handle
+        self._places = places
+        attribute = driver.CUlaunchAttribute()
+        attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+        attribute.value.programmaticStreamSerializationAllowed = 1
+        self._early: Any = attribute
+
+    def launch(self, grid: Dim3, block: Dim3, shared_bytes: int, stream: Any, params: int) -> Any:
+        """Launches the kernel with the packed parameters at ``params``. Returns the driver's result."""
+        config = driver.CUlaunchConfig()
+        config.gridDimX, config.gridDimY, config.gridDimZ = grid
+        config.blockDimX, config.blockDimY, config.blockDimZ = block
+        config.sharedMemBytes = shared_bytes
+        config.hStream = stream
+        config.attrs = [self._early]
+        config.numAttrs = 1
+        # Pointers, as the packed form was refused with other attributes during a capture (``cooperative.py``).
+        pointers = (ctypes.c_void_p * len(self._places))(*[params + place for place in self._places])
+        return driver.cuLaunchKernelEx(config, self._handle, ctypes.addressof(pointers), 0)[0]

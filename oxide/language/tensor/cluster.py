@@ -1,0 +1,65 @@
+"""``tensor.cluster``: blocks that run together and reach one another's shared memory.
+
+A kernel declares the size of its clusters, ``@kernel(cluster=2)`` or ``@kernel(cluster=(2, 1))``: up to 8 blocks, which
+the GPU runs at the same time, next to one another. Each axis of a launch's grid is a multiple of the cluster's::
+
+    mine = SharedArray(64, f32)
+    mine[thread.thread_idx.x] = x
+    tensor.cluster.sync()                              # all blocks have begun and have written theirs
+    other = tensor.cluster.remote(mine, tensor.cluster.rank() ^ 1)
+    total = mine[0] + other[0]
+    tensor.cluster.sync()                              # no block ends while another reads its memory
+
+A block may touch another's shared memory only between two calls of ``sync``: before the first the other may not have
+begun, and after the last it may have ended. These are declarations: the compiler gives them their meaning inside a
+kernel. A GPU needs compute capability 9.0.
+"""
+
+from __future__ import annotations
+
+from typing import NoReturn, TypeVar
+
+Array = TypeVar("Array")
+
+
+def rank() -> int:
+    """Returns the number of this block in its cluster, from 0, an ``i64``: x first, then y, then z."""
+    _only_in_a_kernel("rank")
+
+
+def size() -> int:
+    """Returns the number of blocks of a cluster, an ``i64``."""
+    _only_in_a_kernel("size")
+
+
+def sync() -> None:
+    """Waits for all threads of all blocks of the cluster that have not returned.
+
+    All threads of the block make the call together, as with ``thread.sync_threads()``. What a thread wrote before, to
+    any memory, is visible to the cluster's threads after it.
+    """
+    _only_in_a_kernel("sync")
+
+
+def meet() -> None:
+    """Waits as ``sync`` does, but makes nothing visible that threads wrote, so it waits for no stores.
+
+    It is enough where blocks only have to be there: after the making of Barriers, before another block arrives at them,
+    and at the end of a kernel whose blocks arrive at one another's Barriers.
+    """
+    _only_in_a_kernel("meet")
+
+
+def remote(array: Array, rank: int) -> Array:
+    """Returns the array that block ``rank`` of the cluster has in the place of a ``SharedArray`` or
+    ``DynamicSharedArray``.
+
+    Its elements are read and written as those of the block's own; atomic methods and vectors work too. The functions of
+    ``tensor`` that move matrices do not take it. A rank outside the cluster is a fault, and the array is then the
+    block's own.
+    """
+    _only_in_a_kernel("remote")
+
+
+def _only_in_a_kernel(name: str) -> NoReturn:
+    raise TypeError(f"tensor.cluster.{name} has a meaning only inside a @kernel, where the compiler gives it one")
