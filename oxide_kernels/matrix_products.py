@@ -30,7 +30,7 @@ from oxide import (
     value,
 )
 
-from . import layout, mma_products, split_products, wgmma_products
+from . import layout, mma_products, wgmma_plans, wgmma_products, wgmma_split_products
 from .checks import require_apart
 from .mma_products import ACTIVATIONS, Form
 from .operands import Operand, with_boxes
@@ -239,68 +239,63 @@ def _prepared(product: _Product, form: Form, a: DeviceBox, b: DeviceBox) -> Devi
     as they are. The rows of a copy may be longer than the product says: the rest is zeros, and a tile of the result
     ends where ``c`` ends."""
     (*_, m, n), k = product.c.shape, product.a.shape[-1]
-    multiple = _row_multiple(m, n) // form.a.dtype.itemsize
     turned = _turned(form)
     if any(turned):
         form = form._replace(a_turned=False, b_turned=True)
     splits = form.exact and form.a is f32
-    copies = [_copied(box, turns, splits, multiple) for box, turns in ((a, turned[0]), (b, turned[1]))]
-    multiprocessors = product.c.device.info.multiprocessors
-    plan = wgmma_products.plan_of(form, product.products, m, n, k, multiprocessors)
-    high, wide = (n, m) if plan.swapped else (m, n)
-    tiles = plan.parts * wgmma_products.tiles_of(product.products, high, wide, plan.width)
-    config = LaunchConfig(min(multiprocessors, tiles), wgmma_products.THREADS)
+    copies = [_copied(box, turns, splits) for box, turns in ((a, turned[0]), (b, turned[1]))]
+    multiprocessors, stacked = product.c.device.info.multiprocessors, product.products > 1
 
     def launched(a: DeviceBox, b: DeviceBox) -> DeviceOperation[tuple[Any, ...]]:
-        if plan.whole:
-            return _launch(product, wgmma_products.kernel_of(form, plan.width), config, a, b)
-        return _in_parts(product, form, plan, config, a, b)
+        if not stacked:
+            a, b = a.reshape(a.shape[1:]), b.reshape(b.shape[1:])
+        aligned = _has_whole_lines(a), _has_whole_lines(b)
+        plan = wgmma_plans.plan_of(form, product.products, m, n, k, aligned, multiprocessors)
+        config = LaunchConfig(plan.blocks(product.products, m, n, multiprocessors), wgmma_products.THREADS)
+        oriented, *operands = _oriented(form, plan, a, b)
+        if plan.parts:
+            made = wgmma_split_products.kernel_of(oriented, plan, stacked)
+        else:
+            made = wgmma_products.kernel_of(oriented, plan, stacked, _has_even_rows(product.c))
+        return _launch(product, made, config, *operands)
 
     return with_boxes(launched, *copies)
 
 
-def _in_parts(
-    product: _Product, form: Form, plan: wgmma_products.Plan, config: LaunchConfig, a: DeviceBox, b: DeviceBox
-) -> DeviceOperation[tuple[Any, ...]]:
-    """Returns the launches of a product whose sums are made in parts, and perhaps as its transpose."""
-    m, n = product.c.shape[-2:]
-    sums = form._replace(output=f32, bias=None, activation=None, scales=None)
-    left, right = (b, a) if plan.swapped else (a, b)
-    if plan.swapped:
-        sums = sums._replace(a=form.b, b=form.a, a_turned=not form.b_turned, b_turned=not form.a_turned)
-    made = wgmma_products.kernel_of(sums, plan.width, True, plan.swapped)
-    more = product.a_scale, product.b_scale, product.bias
-
-    def added(parts: DeviceBox) -> DeviceOperation[tuple[Any, ...]]:
-        add = split_products.kernel_of(form)[split_products.config_of(m * n)]
-        stack = parts.reshape(plan.parts, m, n)
-        c = product.c.reshape(m, n)
-        return add(product.alpha, stack, *(parts if box is None else box for box in more), product.beta, c)
-
-    operands = left, right, left, left, left
-    begun = empty((plan.parts * m, n), f32).and_then(lambda parts: made[config](1.0, *operands, 0.0, m, parts).last())
-    return begun.and_then(added)
+def _oriented(form: Form, plan: wgmma_plans.Plan, a: DeviceBox, b: DeviceBox) -> tuple[Form, DeviceBox, DeviceBox]:
+    """Returns the form and the operands of a plan's kernel: those of the transpose for a swapped one."""
+    if not plan.swapped:
+        return form, a, b
+    swapped = form._replace(a=form.b, b=form.a, a_turned=not form.b_turned, b_turned=not form.a_turned)
+    return swapped, b, a
 
 
-def _copied(box: DeviceBox, turns: bool, splits: bool, multiple: int) -> Operand:
+def _copied(box: DeviceBox, turns: bool, splits: bool) -> Operand:
     """Returns a box that can be read as it is, or the operation that yields its copy: turned, split, with longer
     rows."""
     planes, rows, columns = box.shape
     if turns:
         made = empty((1, columns, rows), box.dtype).and_then(lambda y: layout.transpose(rows, columns, box, y)).last()
-        return made.and_then(lambda turned: with_boxes(value, _copied(turned, False, splits, multiple)))
-    if not splits and box.ptr % 16 == 0 and columns % multiple == 0:
+        return made.and_then(lambda turned: with_boxes(value, _copied(turned, False, splits)))
+    if not splits and _has_even_rows(box):
         return box
     matrix = box.reshape(planes * rows, columns)
-    copied = layout.split(matrix) if splits else layout.widened(matrix, multiple)
+    copied = layout.split(matrix) if splits else layout.widened(matrix, _LINE // box.dtype.itemsize)
     return copied.map(lambda wide: wide.reshape(planes, rows, wide.shape[1]))
 
 
-def _row_multiple(m: int, n: int) -> int:
-    """Returns the number of bytes of which the rows of an m×k and a k×n matrix have to be a multiple. Other matrices
-    are copied first. The copy engine takes multiples of 16, and it reads multiples of 128, whole lines of memory,
-    faster. For so many products of each element the copy takes less time than it saves."""
-    return 128 if m * n >= 1024 * (m + n) else 16
+_LINE = 128
+"""The bytes of a line of memory. The copy engine reads rows that begin with one in half the time."""
+
+
+def _has_even_rows(box: DeviceBox) -> bool:
+    """Returns whether each row begins at a multiple of 16 bytes, as the copy engine needs."""
+    return box.ptr % 16 == 0 and box.shape[-1] * box.dtype.itemsize % 16 == 0
+
+
+def _has_whole_lines(box: DeviceBox) -> bool:
+    """Returns whether each row begins with a line of memory."""
+    return box.ptr % _LINE == 0 and box.shape[-1] * box.dtype.itemsize % _LINE == 0
 
 
 def _launch(

@@ -41,7 +41,7 @@ from oxide import (
     unroll,
 )
 
-from .activations import gelu_of, relu_of, silu_of
+from .activations import gelu_for_16_bits, gelu_of, relu_of, silu_for_16_bits, silu_of
 
 GROUP = 8
 """The rows of tiles that blocks of neighbouring numbers share."""
@@ -134,6 +134,8 @@ def finisher(form: Form) -> Any:
     wide: Any = form.wide
     accumulator: Any = form.accumulator
     activate = _ACTIVATIONS[form.activation]
+    if form.wide is f32 and form.output is not f32:
+        activate = _FOR_16_BITS.get(form.activation, activate)
     has_bias, has_scales = form.bias is not None, form.scales == "each"
 
     @device
@@ -386,4 +388,5 @@ _ACTIVATIONS: dict[str | None, Callable[[Any], Any]] = {
     "gelu": gelu_of,
     "silu": silu_of,
 }
+_FOR_16_BITS: dict[str | None, Callable[[Any], Any]] = {"gelu": gelu_for_16_bits, "silu": silu_for_16_bits}
 ACTIVATIONS = tuple(name for name in _ACTIVATIONS if name is not None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -10,10 +9,11 @@ import pytest
 
 import oxide
 from oxide import bf16, d2h, f8e4m3, f8e5m2, f16, f32, h2d, i8, i32, u8, zeros
-from oxide_kernels import matmul, matrix_products, wgmma_products
+from oxide_kernels import matmul, matrix_products, wgmma_plans, wgmma_split_products
 from oxide_kernels.layout import split, widened
 from oxide_kernels.mma_products import Form
-from oxide_kernels.wgmma_products import THREADS, WIDTHS, Plan, kernel_of, plan_of, widths_of
+from oxide_kernels.wgmma_plans import WIDTHS, Plan, plan_of, widths_of
+from oxide_kernels.wgmma_products import THREADS, kernel_of
 from tests.compiler.assembler import assembled, needs_ptxas
 
 pytestmark = pytest.mark.usefixtures("hopper")
@@ -32,13 +32,12 @@ def matrices(m: int, n: int, k: int, dtype: Any, layout: tuple[bool, bool]) -> t
     a, b = (RANDOM.standard_normal(sides).astype(dtype.dtype) for sides in ((m, k), (k, n)))
     exact = a.astype(np.float64) @ b.astype(np.float64)
     stored = [np.ascontiguousarray(each.T if turned else each) for each, turned in zip((a, b), layout, strict=True)]
-    return h2d(stored[0][None]), h2d(stored[1][None]), exact
+    return h2d(stored[0]), h2d(stored[1]), exact
 
 
-def longer(stack: Any, multiple: int) -> Any:
-    """Returns the copy of one matrix with longer rows."""
-    box = stack.sync()
-    return widened(box.reshape(box.shape[1:]), multiple).map(lambda wide: wide.reshape(1, *wide.shape))
+def longer(matrix: Any, multiple: int) -> Any:
+    """Returns the copy of a matrix with longer rows."""
+    return widened(matrix.sync(), multiple)
 
 
 def error(found: Any, exact: Any) -> float:
@@ -46,11 +45,11 @@ def error(found: Any, exact: Any) -> float:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("width", WIDTHS)
-def test_a_tile_of_every_width_in_every_layout(width: int, layout: tuple[bool, bool]) -> None:
+@pytest.mark.parametrize(("width", "together"), [*((width, False) for width in WIDTHS), (256, True), (64, True)])
+def test_a_tile_of_every_width_in_every_layout(width: int, together: bool, layout: tuple[bool, bool]) -> None:
     m, n, k = 136, width + 8, 72
     a, b, exact = matrices(m, n, k, f16, layout)
-    made = kernel_of(form_of(f16, f32, layout), width)
+    made = kernel_of(form_of(f16, f32, layout), Plan(width, together=together))
     c = (
         made[2, THREADS](1.0, a, b, a, a, a, 0.0, m, h2d(np.full((m, n), np.nan, np.float32)))
         .last()
@@ -60,11 +59,12 @@ def test_a_tile_of_every_width_in_every_layout(width: int, layout: tuple[bool, b
     assert error(c, exact) < 1e-6
 
 
+@pytest.mark.parametrize("together", [False, True])
 @pytest.mark.parametrize("dtype", [f16, bf16])
-def test_whole_tiles_of_16_bits_go_through_shared_memory(dtype: Any) -> None:
+def test_whole_tiles_of_16_bits_go_through_shared_memory(dtype: Any, together: bool) -> None:
     layout = (False, True)
     a, b, exact = matrices(256, 64, 64, dtype, layout)
-    made = kernel_of(form_of(dtype, dtype, layout), 64)
+    made = kernel_of(form_of(dtype, dtype, layout), Plan(64, together), even_rows=True)
     empty = h2d(np.full((256, 64), np.nan, np.float32).astype(dtype.dtype))
     c = made[1, THREADS](1.0, a, b, a, a, a, 0.0, 256, empty).last().and_then(d2h).sync()
     assert error(c, exact) < (6e-4 if dtype is f16 else 4e-3)
@@ -77,7 +77,7 @@ def test_the_end_of_the_computation(shape: tuple[int, int, int], beta: float) ->
     layout = (False, True)
     a, b, exact = matrices(m, n, k, f16, layout)
     before, bias = RANDOM.standard_normal((m, n)).astype(np.float16), RANDOM.standard_normal(n).astype(np.float32)
-    made = kernel_of(form_of(f16, f16, layout, bias=f32, activation="relu"), 64)
+    made = kernel_of(form_of(f16, f16, layout, bias=f32, activation="relu"), Plan(64))
     c = made[1, THREADS](0.25, a, b, a, a, h2d(bias), beta, m, h2d(before)).last().and_then(d2h).sync()
     assert error(c, np.maximum(0.25 * exact + beta * before.astype(np.float64) + bias, 0)) < 6e-4
 
@@ -87,7 +87,7 @@ def test_rows_that_were_made_longer_change_nothing(layout: tuple[bool, bool]) ->
     """The rest of a row is zeros, where the other matrix has zeros too or ends."""
     m, n, k = 70, 37, 45
     a, b, exact = matrices(m, n, k, f16, layout)
-    made = kernel_of(form_of(f16, f32, layout), 64)
+    made = kernel_of(form_of(f16, f32, layout), Plan(64))
     c = oxide.zip(longer(a, 64), longer(b, 8)).and_then(
         lambda boxes: made[1, THREADS](1.0, *boxes, *[boxes[0]] * 3, 0.0, m, h2d(np.full((m, n), np.nan, np.float32)))
     )
@@ -102,15 +102,15 @@ def test_stacks_of_matrices(layout: tuple[bool, bool], shared: int | None) -> No
     a, b = (RANDOM.integers(-3, 4, (planes, *sides)) for planes, sides in zip(count, ((m, k), (k, n)), strict=True))
     stored = [each.swapaxes(1, 2) if turned else each for each, turned in zip((a, b), layout, strict=True)]
     left, right = (h2d(np.ascontiguousarray(each).astype(np.float16)).sync() for each in stored)
-    made = kernel_of(form_of(f16, f32, layout), 64)
+    made = kernel_of(form_of(f16, f32, layout), Plan(64), stacked=True)
     c = made[4, THREADS](1.0, left, right, left, left, left, 0.0, m, zeros((3 * m, n))).last().and_then(d2h).sync()
     assert np.array_equal(c.reshape(3, m, n), a @ b)
 
 
 def test_exact_sums_are_exact() -> None:
     a, b = RANDOM.integers(-3, 4, (130, 200)), RANDOM.integers(-3, 4, (72, 200))
-    made = kernel_of(form_of(f16, f32, (False, True)), 32)
-    left, right = (h2d(each.astype(np.float16)[None]) for each in (a, b))
+    made = kernel_of(form_of(f16, f32, (False, True)), Plan(32))
+    left, right = (h2d(each.astype(np.float16)) for each in (a, b))
     c = (
         made[3, THREADS](1.0, left, right, left, left, left, 0.0, 130, h2d(np.zeros((130, 72), np.float32)))
         .last()
@@ -129,8 +129,10 @@ def test_a_tile_of_every_width_of_other_types(dtype: Any, width: int) -> None:
     a, b = (RANDOM.integers(0 if dtype is u8 else -3, 4, sides) for sides in ((m, k), (n, k)))
     for exact in (False, True) if dtype in (f8e4m3, f8e5m2) and width < 256 else (False,):
         form = form_of(dtype, output, (False, True))._replace(exact=exact)
-        left, right = (h2d(each.astype(dtype.dtype)[None]).sync() for each in (a, b))
-        c = kernel_of(form, width)[2, THREADS](1, left, right, left, left, left, 0, m, zeros((m, n), output)).last()
+        left, right = (h2d(each.astype(dtype.dtype)).sync() for each in (a, b))
+        c = kernel_of(form, Plan(width, together=exact))[2, THREADS](
+            1, left, right, left, left, left, 0, m, zeros((m, n), output)
+        ).last()
         assert np.array_equal(c.and_then(d2h).sync(), a @ b.T)
 
 
@@ -139,8 +141,10 @@ def test_three_products_have_the_precision_of_f32(width: int) -> None:
     m, n, k = 130, width + 4, 300
     a, b = (RANDOM.standard_normal(sides, dtype=np.float32) for sides in ((m, k), (n, k)))
     form = form_of(f32, f32, (False, True))._replace(exact=True)
-    left, right = (split(h2d(each).sync()).sync().reshape(1, len(each), -1) for each in (a, b))
-    c = kernel_of(form, width)[2, THREADS](1.0, left, right, left, left, left, 0.0, m, zeros((m, n))).last()
+    left, right = (split(h2d(each).sync()).sync() for each in (a, b))
+    c = kernel_of(form, Plan(width, together=True))[2, THREADS](
+        1.0, left, right, left, left, left, 0.0, m, zeros((m, n))
+    ).last()
     assert error(c.and_then(d2h).sync(), a.astype(np.float64) @ b.T.astype(np.float64)) < 3e-7
 
 
@@ -151,9 +155,9 @@ def test_scales_at_the_end(output: Any, scales: str) -> None:
     a, b = (RANDOM.standard_normal(sides).astype(f8e4m3.dtype) for sides in ((m, k), (n, k)))
     by_row, by_column = (RANDOM.random(1 if scales == "one" else each, np.float32) + 0.5 for each in (m, n))
     form = form_of(f8e4m3, output, (False, True))._replace(scales=scales, exact=True)
-    boxes = [h2d(each).sync() for each in (a[None], b[None], by_row, by_column)]
+    boxes = [h2d(each).sync() for each in (a, b, by_row, by_column)]
     c = (
-        kernel_of(form, 64)[3, THREADS](2.0, *boxes, boxes[0], 0.0, m, zeros((m, n), output))
+        kernel_of(form, Plan(64, together=True))[3, THREADS](2.0, *boxes, boxes[0], 0.0, m, zeros((m, n), output))
         .last()
         .and_then(d2h)
         .sync()
@@ -163,12 +167,12 @@ def test_scales_at_the_end(output: Any, scales: str) -> None:
 
 
 @pytest.mark.parametrize("swapped", [False, True])
-@pytest.mark.parametrize("parts", [1, 3, 8])
+@pytest.mark.parametrize("parts", [1, 2, 8])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_sums_in_parts_of_k(layout: tuple[bool, bool], parts: int, swapped: bool, monkeypatch: Any) -> None:
     """Also with more parts than steps, and with the epilogue after the parts' sum."""
     monkeypatch.setattr(matrix_products, "_has_wgmma", lambda *_: True)
-    monkeypatch.setattr(wgmma_products, "plan_of", lambda *_: Plan(64, parts, swapped))
+    monkeypatch.setattr(wgmma_plans, "plan_of", lambda *_: Plan(64, parts=parts, swapped=swapped))
     m, n, k = 40, 200, 320
     a, b = RANDOM.integers(-3, 4, (m, k)), RANDOM.integers(-3, 4, (k, n))
     bias, before = RANDOM.integers(-9, 9, n), RANDOM.integers(-9, 9, (m, n))
@@ -185,7 +189,7 @@ def test_sums_in_parts_of_k(layout: tuple[bool, bool], parts: int, swapped: bool
 @pytest.mark.parametrize("kinds", [(f8e4m3, f8e5m2), (f32, f32)], ids=str)
 def test_sums_in_parts_of_other_types(kinds: Any, swapped: bool, monkeypatch: Any) -> None:
     monkeypatch.setattr(matrix_products, "_has_wgmma", lambda *_: True)
-    monkeypatch.setattr(wgmma_products, "plan_of", lambda *_: Plan(32, 2, swapped))
+    monkeypatch.setattr(wgmma_plans, "plan_of", lambda *_: Plan(32, parts=2, swapped=swapped))
     a, b = RANDOM.integers(-3, 4, (20, 520)), RANDOM.integers(-3, 4, (72, 520))
     by_row, by_column = RANDOM.random(20, np.float32), RANDOM.random(72, np.float32)
     left, right = (h2d(each.astype(kind.dtype)).sync() for each, kind in zip((a, b), kinds, strict=True))
@@ -195,16 +199,45 @@ def test_sums_in_parts_of_other_types(kinds: Any, swapped: bool, monkeypatch: An
     assert error(d2h(c).sync(), (a @ b.T) * by_row[:, None].astype(float) * by_column) < 1e-6
 
 
+@pytest.mark.parametrize("cluster", [2, 4])
+@pytest.mark.parametrize("together", [False, True])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_blocks_that_share_columns(layout: tuple[bool, bool], together: bool, cluster: int) -> None:
+    """The last cluster has blocks without rows of the result."""
+    m, n, k = 328, 264, 200
+    a, b = RANDOM.integers(-3, 4, (m, k)), RANDOM.integers(-3, 4, (k, n))
+    stored = [each.T if turned else each for each, turned in zip((a, b), layout, strict=True)]
+    left, right = (h2d(np.ascontiguousarray(each).astype(np.float16)) for each in stored)
+    made = kernel_of(form_of(f16, f32, layout), Plan(256, together, cluster))
+    c = made[4, THREADS](1.0, left, right, left, left, left, 0.0, m, zeros((m, n))).last().and_then(d2h).sync()
+    assert np.array_equal(c, a @ b)
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+@pytest.mark.parametrize("parts", [1, 2])
+def test_stacks_in_parts_of_k(parts: int, swapped: bool) -> None:
+    m, n, k = 72, 40, 136
+    a, b = RANDOM.integers(-3, 4, (3, m, k)), RANDOM.integers(-3, 4, (3, n, k))
+    left, right = (h2d(each.astype(np.float16)).sync() for each in ((b, a) if swapped else (a, b)))
+    plan = Plan(64, parts=parts, swapped=swapped)
+    made = wgmma_split_products.kernel_of(form_of(f16, f32, (False, True)), plan, stacked=True)
+    blocks = plan.blocks(3, m, n, 132)
+    c = made[blocks, THREADS](1.0, left, right, left, left, left, 0.0, m, zeros((3 * m, n))).last().and_then(d2h)
+    assert np.array_equal(c.sync().reshape(3, m, n), a @ b.swapaxes(1, 2))
+
+
 def test_the_plan_follows_from_the_sizes() -> None:
-    form = form_of(f16, f16, (False, True))
-    assert [plan_of(form, 1, n, n, n, 132) for n in (2048, 4096, 8192)] == [Plan(256)] * 3
-    assert plan_of(form, 1, 32, 4096, 4096, 132) == Plan(32, 4, True)
-    assert plan_of(form, 1, 4096, 32, 4096, 132) == Plan(32, 4)
-    assert plan_of(form, 3, 32, 4096, 4096, 132).whole
-    assert plan_of(form_of(i8, i32, (False, True)), 1, 32, 4096, 4096, 132).whole
-    plans = [plan_of(form, 1, m, n, k, 132) for m in (1, 999) for n in (1, 999) for k in (1, 64, 9999)]
-    assert all(plan.width in WIDTHS for plan in plans)
-    assert math.gcd(*WIDTHS) == 32
+    form, lines = form_of(f16, f16, (False, True)), (True, True)
+    assert [plan_of(form, 1, n, n, n, lines, 132) for n in (2048, 4096, 8192)] == [Plan(256)] * 3
+    assert plan_of(form, 1, 32, 4096, 4096, lines, 132) == Plan(32, parts=2, swapped=True)
+    assert plan_of(form, 1, 4096, 32, 4096, lines, 132) == Plan(32, parts=2)
+    assert plan_of(form, 1, 4096, 4096, 1000, (False, False), 132) == Plan(256, True, 2)
+    every = [(products, m, n, k) for products in (1, 7) for m in (1, 999) for n in (1, 999) for k in (1, 64, 9999)]
+    for sizes in every:
+        plan = plan_of(form, *sizes, lines, 132)
+        assert plan.width in WIDTHS
+        assert plan.blocks(*sizes[:3], 132) % max(plan.cluster, plan.parts) == 0
+    assert plan_of(form._replace(exact=True), 1, 8192, 8192, 8192, lines, 132).together
 
 
 @needs_ptxas
@@ -225,6 +258,10 @@ def test_a_gpus_kernels_keep_all_in_registers(kind: Any, output: Any, exact: boo
     """Nor does ptxas make the products wait for one another."""
     form = form_of(kind, f32 if in_parts and output is bf16 else output, (False, True))._replace(exact=exact)
     for width in (max(widths_of(form)), 32):
-        told = assembled(kernel_of(form, width, in_parts, in_parts).ptx(cc=(9, 0)))
+        if in_parts:
+            made = wgmma_split_products.kernel_of(form, Plan(min(width, 128), parts=2, swapped=True))
+        else:
+            made = kernel_of(form, Plan(width, exact), even_rows=True)
+        told = assembled(made.ptx(cc=(9, 0)))
         assert "0 bytes spill stores, 0 bytes spill loads" in told
         assert "serialized" not in told

@@ -38,6 +38,7 @@ from oxide import (
 from oxide.driver.cpu import CpuDriver
 from oxide.testing import seeded_driver, use_driver
 from oxide_kernels.mma_products import Form
+from oxide_kernels.wgmma_plans import Plan
 from oxide_kernels.wgmma_products import THREADS, kernel_of
 
 RANDOM = np.random.default_rng(7)
@@ -46,7 +47,7 @@ RANDOM = np.random.default_rng(7)
 def product_kernel(dtype: Any, out_dtype: Any, width: int = 256, a_turned: bool = False, b_turned: bool = True) -> Any:
     """The library's kernel for Hopper, which takes alpha, a, b, beta and c."""
     form = Form(dtype, dtype, out_dtype, None, a_turned, b_turned, None, False, True, True)
-    return kernel_of(form, width)
+    return kernel_of(form, Plan(width))
 
 
 @kernel(partial=True)
@@ -185,9 +186,9 @@ def test_rows_that_begin_between_multiples_of_16_bytes_are_refused_at_the_launch
     made = product_kernel(f16, f32, 64)
     a, b, c = np.ones((4, columns), np.float16), np.ones((4, columns), np.float16), zeros((4, 4))
     with pytest.raises(ArgumentError, match="parameter a: expected a matrix whose rows begin at multiples of 16 bytes"):
-        made[LaunchConfig(1, THREADS)](1.0, *[h2d(x[None]).sync() for x in (a, b, a, a, a)], 0.0, 4, c.sync())
+        made[LaunchConfig(1, THREADS)](1.0, *[h2d(x).sync() for x in (a, b, a, a, a)], 0.0, 4, c.sync())
     with pytest.raises(ArgumentError, match="parameter a: expected a matrix whose rows begin at multiples of 16 bytes"):
-        made[LaunchConfig(1, THREADS)](1.0, *[h2d(x[None]) for x in (a, b, a, a, a)], 0.0, 4, c).sync()
+        made[LaunchConfig(1, THREADS)](1.0, *[h2d(x) for x in (a, b, a, a, a)], 0.0, 4, c).sync()
 
 
 @pytest.mark.parametrize("n", [8, 64, 128, 256])
@@ -310,7 +311,7 @@ def test_the_warpgroup_product_is_within_rounding_of_float64(shape: tuple[int, i
             a, b = (RANDOM.standard_normal(sides).astype(np.float16) for sides in ((m, k), (n, k)))
             made = product_kernel(f16, f32)
             c = (
-                made[LaunchConfig(2, THREADS)](1.0, *[h2d(x[None]) for x in (a, b, a, a, a)], 0.0, m, zeros((m, n)))
+                made[LaunchConfig(2, THREADS)](1.0, *[h2d(x) for x in (a, b, a, a, a)], 0.0, m, zeros((m, n)))
                 .last()
                 .and_then(d2h)
                 .sync()

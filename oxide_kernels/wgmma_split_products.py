@@ -1,0 +1,154 @@
+"""The matrix product on Hopper's tensor cores for results with few tiles: several blocks compute one tile.
+
+A product with few tiles and a large k would leave most multiprocessors idle, and each step would wait for the one
+before it. So a tile of 64 rows belongs to a cluster of blocks, each of which has a part of k, and in a block two
+warpgroups take the steps in turn. Then all sums of a tile are in the shared memory of the cluster, and each block adds
+those of some rows, which it reads from the others, and ends the computation for them. One thread of the third
+warpgroup fills the ring of buffers, as in ``wgmma_products``.
+
+The scheme is called split-k. Here it takes no memory of the device and no second kernel.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from oxide import DisjointSlice2, Kernel, SharedArray, Slice, i64, kernel, tensor, thread, u32, unroll, warp
+
+from .mma_products import Form, factor_of, finisher
+from .wgmma_buffers import buffers_of
+from .wgmma_plans import Plan
+from .wgmma_products import THREADS
+
+_SHARED_BYTES = 216 * 1024
+"""The bytes of a block's buffers and sums, about."""
+
+
+def kernel_of(form: Form, plan: Plan, stacked: bool = False) -> Kernel:
+    """Returns the kernel of a form for a plan with parts, as ``wgmma_products.kernel_of`` does.
+
+    It runs blocks of ``THREADS`` threads, ``plan.parts`` for each tile. If the plan is swapped, ``a`` and ``b`` are
+    those of the transpose, ``b`` and ``a`` turned, and ``c`` is as ever.
+    """
+    return _kernel_of(form, plan.width, plan.parts, plan.swapped, stacked)
+
+
+@functools.cache
+def _kernel_of(form: Form, tile_n: int, parts: int, swapped: bool, stacked: bool) -> Kernel:
+    # mypy takes a name as a type if it is declared as Any.
+    a_type: Any = form.a
+    b_type: Any = form.b
+    out_dtype: Any = form.output
+    bias_type: Any = form.bias_type
+    scale_type: Any = form.scale_type
+    wide: Any = form.wide
+    accumulator: Any = form.accumulator
+    finished, factor, promotes, a_turned = finisher(form), factor_of(form), form.exact, form.a_turned
+    tile_m = 64
+    # The sums are stored as c is, so that neighbours belong to neighbouring threads.
+    sum_rows, pitch = (tile_n, tile_m + 8) if swapped else (tile_m, tile_n + 8)
+    ring_bytes = _SHARED_BYTES - 2 * sum_rows * pitch * 4
+    buffers = buffers_of(form, tile_m, tile_n, ring_bytes, stacked=stacked, even=True)
+    array: Any = buffers.array
+    depth, halves, stages = buffers.depth, buffers.halves, buffers.stages
+    a_count, b_count, a_rows, b_rows = buffers.a_count, buffers.b_count, buffers.a_rows, buffers.b_rows
+    fetch, multiply, release = buffers.fetch, buffers.multiply, buffers.release
+    own_rows = tile_m // parts
+    own_elements, length = own_rows * tile_n, tile_n // 2
+    elements_a_thread = -(-own_elements // THREADS)
+
+    @kernel(block=THREADS, unchecked=True, cluster=parts if parts > 1 else None)
+    def wgmma_split_product(
+        alpha: wide,
+        a: array[a_type],
+        b: array[b_type],
+        a_scale: Slice[scale_type],
+        b_scale: Slice[scale_type],
+        bias: Slice[bias_type],
+        beta: wide,
+        m: i64,
+        c: DisjointSlice2[out_dtype],
+    ) -> None:
+        a_tiles = tensor.SharedTiles(a_count, (a_rows, depth), a_type)
+        b_tiles = tensor.SharedTiles(b_count, (b_rows, depth), b_type)
+        sums = SharedArray((2, sum_rows, pitch), accumulator)
+        full, empty = tensor.Barrier(stages, 1), tensor.Barrier(stages, 1)
+        k = a.shape[-2] if a_turned else a.shape[-1] // halves
+        high, across = (c.shape[1], m) if swapped else (m, c.shape[1])
+        down = u32((high + (tile_m - 1)) // tile_m)
+        tiles = down * u32((across + (tile_n - 1)) // tile_n)
+        rank = tensor.cluster.rank() if parts > 1 else 0
+        number = thread.block_idx.x // parts
+        product, number = i64(number // tiles), number % tiles
+        row, col = i64(number % down) * tile_m, i64(number // down) * tile_n
+        steps = (k + (depth - 1)) // depth
+        each = i64((u32(steps) + u32(parts - 1)) // u32(parts))
+        begin = rank * each
+        count = min(each, steps - begin)
+        group = i64(thread.thread_idx.x // 128)
+        thread.wait_dependencies()
+        if group == 2:
+            if thread.thread_idx.x < 288 and warp.elect():
+                stage, turn = 0, 0  # the buffer, and how often all have been used
+                for step in range(count):
+                    empty.wait(stage, turn - 1)
+                    fetch(stage, (begin + step) * depth, product, row, col, a, b, a_tiles, b_tiles, full)
+                    over = i64(stage == stages - 1)
+                    stage, turn = stage + 1 - over * stages, turn + over
+        else:
+            total = tensor.Accumulator((16, tile_n), accumulator)
+            stage, turn, before = group, 0, group
+            if promotes:
+                for _ in range(group, count, 2):
+                    some = tensor.Accumulator((16, tile_n), accumulator)
+                    full.wait(stage, turn)
+                    multiply(some, stage, 0, a_tiles, b_tiles)
+                    tensor.wait_wgmma(some, 0)
+                    release(stage, empty)
+                    for i in unroll(range(length)):
+                        total[i] += some[i]
+                    over = i64(stage >= stages - 2)
+                    stage, turn = stage + 2 - over * stages, turn + over
+            elif count > group:  # or zeros would join the sums before the wait, and ptxas serialise wgmma
+                for step in range(group, count, 2):
+                    full.wait(stage, turn)
+                    multiply(total, stage, 0, a_tiles, b_tiles)
+                    tensor.wait_wgmma(total, 1)
+                    if step > group:
+                        release(before, empty)
+                    before = stage
+                    over = i64(stage >= stages - 2)
+                    stage, turn = stage + 2 - over * stages, turn + over
+                tensor.wait_wgmma(total, 0)
+            top = i64(thread.thread_idx.x // 32 % 4) * 16
+            for i in unroll(range(length)):
+                r, s = top + total.row(i), total.column(i)
+                if swapped:
+                    sums[group, s, r] = total[i]
+                else:
+                    sums[group, r, s] = total[i]
+        if parts > 1:
+            tensor.cluster.sync()
+        else:
+            thread.sync_threads()
+        out, scales = c.unchecked_mut, (a_scale, b_scale)
+        by, above = factor(alpha, scales), product * m
+        for number in unroll(range(elements_a_thread)):
+            element = number * THREADS + i64(thread.thread_idx.x)
+            if swapped:
+                r, s = element // own_rows, rank * own_rows + element % own_rows
+                i, j = col + r, row + s
+            else:
+                r, s = rank * own_rows + element // tile_n, element % tile_n
+                i, j = row + r, col + s
+            if element < own_elements and i < m and j < c.shape[1]:
+                found = accumulator(0)
+                for part in unroll(range(parts)):
+                    theirs = tensor.cluster.remote(sums, part) if parts > 1 else sums
+                    found += theirs[0, r, s] + theirs[1, r, s]
+                out[above + i, j] = out_dtype(finished(found, by, scales, bias, beta, c, above + i, j))
+        if parts > 1:
+            tensor.cluster.meet()  # no block ends before the others have read its sums
+
+    return wgmma_split_product
