@@ -7,10 +7,12 @@ neither.
 
 from __future__ import annotations
 
+import gc
 import struct
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, final
 
@@ -61,14 +63,15 @@ class Specialization:
             self._entry, unknown = None, error
         kept = self._entry.facts() if self._entry is not None else None
         if kept is None:
-            from oxide.compiler.check.numba_errors import placed_errors
-
             begun = perf_counter()
-            with placed_errors(described.name, described.function):
-                if described.interpreted:
-                    self._facts: Facts = self._typed_facts()
-                else:
-                    self._facts = _front_end(described, parameters)
+            with _rare_collections():  # numba's modules are imported here
+                from oxide.compiler.check.numba_errors import placed_errors
+
+                with placed_errors(described.name, described.function):
+                    if described.interpreted:
+                        self._facts: Facts = self._typed_facts()
+                    else:
+                        self._facts = _front_end(described, parameters)
             _note_compiled(kernel, begun)
         else:
             self._facts = kept
@@ -273,6 +276,31 @@ class Specialization:
 def _specialized(kernel: Kernel) -> Specialization:
     """Returns the only specialization of a kernel that is not generic. Unpickling calls this function."""
     return kernel.specialize()
+
+
+@contextmanager
+def _rare_collections() -> Iterator[None]:
+    """Makes Python collect garbage less often.
+
+    A front end makes hundreds of thousands of objects that live until it ends. With the usual thresholds, the collector
+    goes through all of them and all of numba's again and again: that took a quarter of the time for a kernel of 400
+    statements. Collection goes on, because other threads of the program may rely on it. A threshold that is 0 or higher
+    stays, and so does one that the program sets meanwhile.
+    """
+    outer = gc.get_threshold()
+    ours = (_OBJECTS_BETWEEN_COLLECTIONS, *outer[1:])
+    if not 0 < outer[0] < _OBJECTS_BETWEEN_COLLECTIONS:
+        yield
+        return
+    try:
+        gc.set_threshold(*ours)
+        yield
+    finally:
+        if gc.get_threshold() == ours:
+            gc.set_threshold(*outer)
+
+
+_OBJECTS_BETWEEN_COLLECTIONS = 20_000
 
 
 def _note_compiled(kernel: Kernel, begun: float) -> None:

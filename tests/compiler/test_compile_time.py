@@ -6,6 +6,7 @@ of the front end are calls of Python functions.
 
 from __future__ import annotations
 
+import functools
 import gc
 import inspect
 import itertools
@@ -19,7 +20,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numba.cuda.core import ssa
+from numba.cuda.core import base, ssa
 from numba.cuda.core.controlflow import CFGraph
 from numba.cuda.core.ir import Block, Branch, Inst, Jump, Loc, Return, Scope, Var
 from numba.cuda.core.postproc import PostProcessor
@@ -29,6 +30,7 @@ from oxide import AtomicSlice, CompileError, DisjointSlice, Slice, f32, i64, ker
 from oxide.compiler.bounds import hoist
 from oxide.compiler.bounds.prove import BUDGET, Prover
 from oxide.compiler.check.numba_errors import placed_errors
+from oxide.compiler.frontend import frontend
 from oxide.compiler.frontend.economy import without_waste
 from oxide.compiler.frontend.frontend import lower
 from oxide.compiler.ir.portable import LoweredKernel
@@ -195,8 +197,95 @@ def test_dominators_are_numbas(drawn: tuple[int, set[tuple[int, int]]]) -> None:
         graph.set_entry_point(0)
         with context:
             graph.process()
-            found.append((graph.dominators(), graph.post_dominators(), graph.immediate_dominators(), graph.loops()))
+            found.append(
+                (
+                    graph.dominators(),
+                    graph.post_dominators(),
+                    graph.immediate_dominators(),
+                    graph._find_back_edges(),
+                    graph.loops(),
+                )
+            )
     assert found[0] == found[1]
+
+
+def without_place(builder: Any, *, location: Any = None) -> None: ...
+def with_place(builder: Any, loc: Any = None) -> None: ...
+def with_named_place(builder: Any, *, loc: Any = None) -> None: ...
+def with_local(builder: Any, **others: Any) -> None:
+    loc = builder  # noqa: F841
+
+
+@functools.wraps(with_place)
+def wrapping(*arguments: Any) -> None: ...
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        without_place,
+        with_place,
+        with_named_place,
+        with_local,
+        wrapping,
+        functools.partial(with_place, None),
+        functools.partial(without_place, None),
+        PostProcessor(None).run,
+    ],
+)
+def test_a_lowering_function_takes_a_place_if_numba_says_so(function: Any) -> None:
+    numbas = base._has_loc(function)
+    with without_waste():
+        assert base._has_loc(function) == numbas
+
+
+@pytest.fixture
+def thresholds() -> Iterator[tuple[int, ...]]:
+    outer = gc.get_threshold()
+    yield outer
+    gc.set_threshold(*outer)
+
+
+def threshold_during(each: Kernel, monkeypatch: pytest.MonkeyPatch, change: int | None = None) -> int:
+    """The collector's first threshold while a kernel is compiled. ``change`` is set meanwhile."""
+    found = []
+
+    def watched(*arguments: Any, **options: Any) -> LoweredKernel:
+        found.append(gc.get_threshold()[0])
+        if change is not None:
+            gc.set_threshold(change)
+        return lower(*arguments, **options)
+
+    monkeypatch.setattr(frontend, "lower", watched)
+    each.specialize()
+    (threshold,) = found
+    return threshold
+
+
+def test_a_compilation_collects_garbage_less_often(thresholds: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    gc.set_threshold(700, *thresholds[1:])
+    assert threshold_during(made(["total += x[j]"]), monkeypatch) > 700
+    assert gc.get_threshold() == (700, *thresholds[1:])
+
+
+def test_a_compilation_that_fails_leaves_the_collector_as_it_was(thresholds: Any) -> None:
+    gc.set_threshold(700, *thresholds[1:])
+    with pytest.raises(CompileError):
+        made(["total += absent"]).specialize()
+    assert gc.get_threshold() == (700, *thresholds[1:])
+
+
+@pytest.mark.parametrize("own", [0, 1_000_000])
+def test_a_collector_that_is_off_or_rarer_stays_so(own: int, thresholds: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    gc.set_threshold(own)
+    assert threshold_during(made(["total += x[j]"]), monkeypatch) == own
+    assert gc.get_threshold()[0] == own
+
+
+def test_a_threshold_set_during_a_compilation_stays(thresholds: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    gc.set_threshold(700, *thresholds[1:])
+    threshold_during(made(["total += x[j]"]), monkeypatch, change=900)
+    assert gc.get_threshold()[0] == 900
 
 
 @given(

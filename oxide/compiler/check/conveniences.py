@@ -74,8 +74,9 @@ def _rewritten(function: Callable[..., Any]) -> Callable[..., Any] | None:
 def plain_definition(function: FunctionType) -> tuple[ast.FunctionDef, bool]:
     """Returns a new syntax tree of the function with its conveniences rewritten, and whether it used any. The lines and
     columns are those of the file. Raises ``CompileError`` if the source cannot be read."""
-    original, indent = parse_definition(function)
-    definition = copy.deepcopy(original)
+    definition, indent = parse_definition(function)
+    if definition is trees.get(function):
+        definition = copy.deepcopy(definition)
     rewriter = _Rewriter(function, definition)
     definition.body = rewriter.block(definition.body)
     shifted: set[int] = set()  # the rewriter may use a node at several places

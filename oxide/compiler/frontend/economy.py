@@ -2,9 +2,10 @@
 
 numba counts references. For that it computes the lifetimes of all variables after most passes, and inserts a ``del``
 behind each last use. A kernel allocates nothing, so none of this has a use. numba builds SSA form with a pass over the
-whole function for each variable, finds dominators in a time that grows with the square of a function's length, and
-looks for loops after every pass. numba also gives colour to the text of each internal error, of which inference catches
-dozens, and times each pass for its event log.
+whole function for each variable, finds dominators and back edges in a time that grows with the square of a function's
+length, and looks for loops after every pass. numba also gives colour to the text of each internal error, of which
+inference catches dozens, reads the signature of each lowering function for each use, and times each pass for its event
+log.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ import functools
 import operator
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FunctionType
 from typing import Any, ClassVar
 
 from numba.core import errors as core_errors
 from numba.cuda.compiler import CUDACompiler
-from numba.cuda.core import errors, ssa, transforms, untyped_passes
+from numba.cuda.core import base, errors, ssa, transforms, untyped_passes
 from numba.cuda.core import ir as numba_ir
 from numba.cuda.core.compiler_machinery import PassManager, _pass_registry
 from numba.cuda.core.controlflow import CFGraph
@@ -196,6 +198,39 @@ def _members(mask: int, order: list[Any]) -> set[Any]:
     return {node for node, bit in zip(order, reversed(f"{mask:b}"), strict=False) if bit == "1"}
 
 
+def _back_edges(self: Any, stats: Any = None) -> set[tuple[Any, Any]]:
+    """Returns the edges to a block on the path of a depth-first search, as numba's method does. numba searches the
+    path for each edge."""
+    found: set[tuple[Any, Any]] = set()
+    entry = self.entry_point()
+    seen = {entry}
+    path = {entry: list(self._succs[entry])}  # the blocks in order, each with the successors to visit
+    while path:
+        node = next(reversed(path))
+        if not path[node]:
+            del path[node]
+            continue
+        target = path[node].pop()
+        if target in path:
+            found.add((node, target))
+        elif target not in seen:
+            seen.add(target)
+            path[target] = list(self._succs[target])
+    return found
+
+
+_takes_place_by_signature = base._has_loc
+
+
+def _takes_place(function: Any) -> bool:
+    """Returns whether a lowering function has a parameter named ``loc``. numba builds the whole signature each
+    time."""
+    if type(function) is not FunctionType or hasattr(function, "__wrapped__") or hasattr(function, "__signature__"):
+        return bool(_takes_place_by_signature(function))
+    code = function.__code__
+    return "loc" in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+
+
 def _plain(_: Any, message: str, *__: Any, **___: Any) -> str:
     return message
 
@@ -206,6 +241,8 @@ _REPLACED: tuple[tuple[Any, str, Any, Any], ...] = tuple(
         (PostProcessor, "run", _postprocess),
         (numba_ir.Inst, "_rec_list_vars", _variables),
         (CFGraph, "_find_dominators_internal", _dominators),
+        (CFGraph, "_find_back_edges", _back_edges),
+        (base, "_has_loc", _takes_place),
         (ssa, "_run_block_rewrite", _rewrite_where_named),
         (ssa._FixSSAVars, "_stmt_index", _position),
         (transforms, "canonicalize_cfg_single_backedge", _canonical),

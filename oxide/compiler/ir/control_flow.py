@@ -108,7 +108,10 @@ class ControlFlow:
         while changed:
             changed = False
             for block in reversed(order[:-1]):
-                first, *others = (before for before in self.predecessors[block] if before in above)
+                # From the deepest on: a walk then begins where the one before ended, not at the deepest again.
+                first, *others = sorted(
+                    (each for each in self.predecessors[block] if each in above), key=number.__getitem__
+                )
                 for other in others:
                     while first is not other:
                         if number[first] < number[other]:

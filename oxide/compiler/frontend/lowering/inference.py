@@ -64,12 +64,15 @@ class _Interpreter(numba_compiler.CUDABytecodeInterpreter):  # type: ignore[misc
         """
         if not self._corrected:
             self._corrected = True
-            dominators = self.cfa.graph.dominators()
-            self.cfa._backbone = {
-                block
-                for block in self.cfa.backbone
-                if all(block in over for later, over in dominators.items() if later > block)
-            }
+            dominators, above = self.cfa.graph.dominators(), self.cfa.graph.immediate_dominators()
+            kept = set()
+            nearest = max(dominators)  # the nearest dominator of the blocks visited so far
+            for block in sorted(dominators, reverse=True):
+                if block in dominators[nearest]:
+                    kept.add(block)
+                while nearest not in dominators[block]:
+                    nearest = above[nearest]
+            self.cfa._backbone &= kept
         return super().store(value, name, redefine)
 
     def _remove_unused_temporaries(self) -> None:
@@ -109,6 +112,7 @@ class TranslateBytecode(FunctionPass):  # type: ignore[misc]
         FunctionPass.__init__(self)
 
     def run_pass(self, state: Any) -> bool:
+        state["bc"].labels = frozenset(state["bc"].labels)  # numba looks each instruction up in the list
         state["func_ir"] = _Interpreter(state["func_id"]).interpret(state["bc"])
         return True
 
