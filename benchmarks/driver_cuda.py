@@ -27,7 +27,7 @@ from cuda.bindings import driver as bindings
 from benchmarks import record
 from oxide.driver.base import Code
 from oxide.driver.cuda import CudaDriver
-from oxide.driver.cuda.launch import ParameterPacket
+from oxide.driver.cuda.submission_memory import ParameterPacket
 
 PTX = b"""
 .version 7.0

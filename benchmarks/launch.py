@@ -167,7 +167,7 @@ class _Launch:
 
     def native_loop(self) -> Contender:
         from benchmarks.native_loop import NativeLoop, launch_kernel_address
-        from oxide.driver.cuda.launch import ParameterPacket
+        from oxide.driver.cuda.submission_memory import ParameterPacket
 
         boxes = self.boxes()
         packet = ParameterPacket(256)
@@ -185,7 +185,7 @@ class _Launch:
     def bindings(self) -> Contender:
         from cuda.bindings import driver
 
-        from oxide.driver.cuda.launch import ParameterPacket
+        from oxide.driver.cuda.submission_memory import ParameterPacket
 
         boxes = self.boxes()
         packet = ParameterPacket(256)

@@ -35,7 +35,7 @@ class NativeLoop:
     parameters; grid and block are along x."""
 
     def __init__(self, launch: int, function: int, grid: int, block: int, stream: int, extra: int) -> None:
-        from oxide.compiler.cpu.host_functions import compile_host_function
+        from oxide.compiler.cpu.native_functions import compile_host_function
 
         address, self._engine = compile_host_function(_IR, "launch_loop")
         pointer, number = ctypes.c_void_p, ctypes.c_uint32

@@ -91,9 +91,9 @@ if TYPE_CHECKING:
     from oxide.language.views import MatrixView, TileView, VectorView, zip_exact
     from oxide.runtime.device.interop import from_cuda_array_interface, from_dlpack
     from oxide.runtime.launching.resources import KernelResources
+    from oxide.runtime.operations.generated_numbers import arange, randn
     from oxide.runtime.operations.graph import CudaGraph, GraphScope
-    from oxide.runtime.operations.numbers import arange, randn
-    from oxide.runtime.operations.peer import to_device
+    from oxide.runtime.operations.peer_copies import to_device
     from oxide.runtime.operations.preparing import prepare
 
 __version__ = "0.1.0"
@@ -110,16 +110,16 @@ _LATER = {
     "TileView": "language.views",
     "Tiles": "language.tiles",
     "VectorView": "language.views",
-    "arange": "runtime.operations.numbers",
+    "arange": "runtime.operations.generated_numbers",
     "fast": "language.fast",
     "from_cuda_array_interface": "runtime.device.interop",
     "from_dlpack": "runtime.device.interop",
     "intrinsics": "language.intrinsics",
     "numba_cuda": "numba_cuda",
     "prepare": "runtime.operations.preparing",
-    "randn": "runtime.operations.numbers",
+    "randn": "runtime.operations.generated_numbers",
     "tensor": "language.tensor",
-    "to_device": "runtime.operations.peer",
+    "to_device": "runtime.operations.peer_copies",
     "zip_exact": "language.views",
 }
 """Rarely used names, and the modules that they are loaded from at first use. Saves a tenth of the import's own time."""

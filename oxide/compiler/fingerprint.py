@@ -36,7 +36,7 @@ from oxide.compiler.signature.device_function import DeviceFunction
 from oxide.compiler.signature.generic_parameters import Lifted
 from oxide.compiler.signature.signature import Closed
 from oxide.compiler.source.source import EMPTY, as_written, closure_values
-from oxide.driver import layout, records
+from oxide.driver import record_layout, records
 from oxide.language.types import ScalarType
 
 from .description import KernelDescription
@@ -78,7 +78,7 @@ def environment() -> tuple[str, ...]:
     packages, and numba's settings. Raises ``Unknown`` if the source cannot be read."""
     package = os.path.dirname(os.path.abspath(__file__))
     sources: list[str | bytes] = []
-    paths = [os.path.abspath(module.__file__ or "") for module in (layout, records)]
+    paths = [os.path.abspath(module.__file__ or "") for module in (record_layout, records)]
     for root in (package, os.path.join(os.path.dirname(package), "language")):
         paths += sorted(_sources(root))
     for path in paths:
@@ -328,8 +328,8 @@ def _is_numba_type(kind: type) -> bool:
 
 
 def _signatures(dispatcher: Any) -> list[Any]:
-    """Returns the explicit signatures of a numba function, or an empty list. Its arguments are converted to the types
-    of a signature."""
+    """Returns the explicit signatures of a numba function, or an empty list. numba converts a call's arguments to the
+    types of a signature."""
     return [] if getattr(dispatcher, "_can_compile", True) else list(dispatcher.nopython_signatures)
 
 

@@ -134,7 +134,7 @@ class Specialization:
     def native_asm(self) -> str:
         """Returns the assembly for this machine's CPU."""
         from oxide.compiler.check.numba_errors import placed_errors
-        from oxide.compiler.cpu.native import native_assembly
+        from oxide.compiler.cpu.object_code import native_assembly
         from oxide.compiler.ir.llvm import host_target
 
         kernel = self.description
@@ -241,7 +241,7 @@ class Specialization:
         if target.kind == "native":
             if kinds:
                 return self._compile_sanitized(target, kinds)
-            from oxide.compiler.cpu.native import compile_native
+            from oxide.compiler.cpu.object_code import compile_native
 
             return compile_native(self.portable, self.parameters, self.kernel_id, target, unchecked=kernel.unchecked)
         from oxide.compiler.ptx.ptx import compile_ptx
@@ -326,8 +326,8 @@ def _lowered(
     located: bool = False,
     keeps_types: bool = False,
 ) -> tuple[LoweredKernel, PortableKernel]:
-    """Types and lowers a checked kernel. Returns the front end's result, and the same as portable IR. ``located`` and
-    ``keeps_types`` are ``lower``'s. Raises ``CompileError``."""
+    """Types and lowers a checked kernel. Returns the front end's result, and its translation to portable IR.
+    ``located`` and ``keeps_types`` are ``lower``'s. Raises ``CompileError``."""
     from oxide.compiler.frontend.frontend import lower
     from oxide.compiler.ir.dependencies import check_dependencies
     from oxide.compiler.ir.portable import translate

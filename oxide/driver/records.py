@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from oxide.driver.layout import Layout
+from oxide.driver.record_layout import Layout
 
 FAULT: Final = Layout(
     "fault",
@@ -52,7 +52,7 @@ COOPERATIVE: Final = Layout(
     greatest="u32",
     abandon="u32",
 )
-"""A cooperative launch on the CPU device. The driver (``driver/cpu/cooperative.py``) and the kernel's entry
+"""A cooperative launch on the CPU device. The driver (``driver/cpu/cooperative_launch.py``) and the kernel's entry
 (``coroutines/grid.ll``) both write and read it. ``blocks`` has a word for each block, null before the block begins.
 ``waiting`` counts the blocks that reached a barrier of the grid in this pass, ``finished`` those that ended in it. A
 barrier's place in the source has a number; ``least`` and ``greatest`` are those of the barriers reached. ``abandon``

@@ -14,7 +14,7 @@ import oxide
 from oxide import DisjointSlice, Slice, i32, kernel, thread
 from oxide.compiler.ir.files import ir_file, with_offsets
 from oxide.compiler.source.divergence import DIVERGENT
-from oxide.driver.layout import Layout
+from oxide.driver.record_layout import Layout
 from oxide.driver.records import (
     ALARM,
     COOPERATIVE,

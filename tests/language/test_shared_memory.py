@@ -599,7 +599,7 @@ def test_zip_of_two_blocks_of_one_launch_do_not_share() -> None:
 @pytest.mark.parametrize("dtype", [f32, f64])
 @pytest.mark.parametrize("extreme", [max, min])
 def test_extremes_over_part_of_a_shared_array_compile_and_leave_nans_out(dtype: Any, extreme: Any) -> None:
-    # LLVM's vectoriser ended the process for this loop: see native.py.
+    # LLVM's vectoriser ended the process for this loop: see object_code.py.
     @kernel
     def found(n: u32, x: Slice[dtype], y: DisjointSlice[dtype]) -> None:  # type: ignore[valid-type]
         index = thread.index_1d()

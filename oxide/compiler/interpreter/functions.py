@@ -17,7 +17,7 @@ from oxide.language.shared import DynamicSharedArray, LocalArray, SharedArray
 from oxide.language.unroll import unroll
 
 from . import tensor
-from .memory import SCALARS, ThreadIndex, dynamic_array, greatest, least, local_array, shared_array
+from .arrays import SCALARS, ThreadIndex, dynamic_array, greatest, least, local_array, shared_array
 from .numbers import CONVERT, FLOATS, GREATEST, INTEGERS, LEAST, ROUND, WRAP, binary, bits_of, fused
 from .threads import Leave, Meeting, current, here
 from .views import MatrixView, zip_exact

@@ -20,9 +20,9 @@ from oxide.compiler.source.source import closure_values
 from oxide.compiler.source.typings import Signature, TypedCall, TypedFunction
 from oxide.language import debug, thread
 
+from .arrays import ConstantArray
 from .functions import Coordinates, Refused, fail, helper_for, is_none, print_line
-from .memory import ConstantArray
-from .native import Native, NativeArguments
+from .library_calls import Native, NativeArguments
 from .numbers import CONVERT, FLOATS, INTEGERS, PARTS, Convert, binary, conversion, fused, unary
 from .threads import MARK
 
@@ -376,7 +376,7 @@ class _Rewriter(ast.NodeTransformer):
             target.value = self._once(target.value, before)
             target.slice = self._once(target.slice, before)
         old = _loaded(target)
-        # Of the signatures here, only that of the operator itself has two numbers.
+        # Only the operator's own signature has two arguments.
         of_two = [each for each in signatures if len(each.arguments) == 2 and all(each.arguments)]
         value = self._binary(node.op, old, node.value, of_two[0] if of_two else signatures[0], node)
         if isinstance(target, ast.Attribute | ast.Subscript):
@@ -443,9 +443,9 @@ class _Rewriter(ast.NodeTransformer):
     def _native_call(
         self, node: ast.Call, callee: Any, call: TypedCall, new: list[ast.expr], keywords: list[ast.keyword]
     ) -> ast.expr:
-        """Returns the call of a compiled function of scalars, as its result is that of a library's own code."""
+        """Returns the call of a compiled function of scalars. Only the library's own code gives exactly its result."""
         kinds, result = call.signature.arguments[: len(new)], call.signature.result
-        # Named arguments come in the function's order, and one that the call leaves out has no scalar type.
+        # Named arguments come in the function's order. An argument that the call leaves out has no scalar type.
         of_names = [kind for kind in call.signature.arguments[len(new) :] if kind]
         fits = len(kinds) == len(new) and len(of_names) == len(keywords) and len({*of_names}) <= 1 and bool(result)
         shown = ast.unparse(node.func)

@@ -16,9 +16,9 @@ from oxide.compiler.source.typings import TypedFunction
 from oxide.errors import LaunchError
 from oxide.language import narrow
 
+from .arrays import AtomicSlice, DisjointSlice, Memory, Slice
 from .functions import Refused
-from .memory import AtomicSlice, DisjointSlice, Memory, Slice
-from .native import Native
+from .library_calls import Native
 from .numbers import CONVERT, FLOATS
 from .rewrite import FunctionValue, Interpreter
 from .threads import Fault, Launch, Triple, run_alone, run_together

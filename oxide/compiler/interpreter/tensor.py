@@ -18,7 +18,7 @@ from oxide.compiler.source.fragments import BITS, LANES, Layout
 from oxide.compiler.source.typings import TypedCall
 from oxide.language import tensor
 
-from .memory import BaseArray, BlockArray
+from .arrays import BaseArray, BlockArray
 from .numbers import CONVERT, FLOATS, ROUND, fused
 from .threads import Meeting, current, here
 
@@ -89,8 +89,8 @@ def _declared(kind: str) -> Callable[[TypedCall, Any], Callable[..., Any] | None
 
 
 def _together(name: str, value: Any, combine: Callable[[dict[int, Any]], dict[int, Any]]) -> Any:
-    """Returns what ``combine`` gives this lane, once all lanes of the warp have brought theirs; None, and a fault, if
-    some cannot."""
+    """Returns this lane's result of ``combine``, which is called once all lanes of the warp have given their values.
+    Records a fault and returns None if some lanes cannot."""
 
     def combined(brought: dict[int, Any]) -> dict[int, Any]:
         if len(brought) < LANES or len({place for place, _ in brought.values()}) > 1:

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from typing import final
 
 from oxide.compiler.bounds.leaving import threads_may_wait
-from oxide.compiler.cpu import native, primitives
+from oxide.compiler.cpu import object_code, primitives
 from oxide.compiler.cpu.coroutines.warpgroups import ROW_BYTES
 from oxide.compiler.ir.llvm import host_machine, portable_module, run_passes
 from oxide.compiler.ir.module import Module
@@ -92,7 +92,7 @@ def compile_sanitized(
     instrumenter.instrument()
     _let_go(module)
     whole = link([str(module), runtime.definitions(kinds, kernel.cluster is not None)])
-    code = native.compile_native(
+    code = object_code.compile_native(
         dataclasses.replace(kernel, module=parse(str(whole))), signature, kernel_id, target, unchecked=unchecked
     )
     static = primitives.static_bytes(kernel.shared) if kernel.shared.used else 0

@@ -19,7 +19,7 @@ from typing import Any, final
 
 from oxide import disk
 from oxide.driver.base import Code, Dim3, Target
-from oxide.driver.cpu.cooperative import CooperativeRun
+from oxide.driver.cpu.cooperative_launch import CooperativeRun
 from oxide.driver.cpu.errors import driver_error
 from oxide.driver.cpu.streams import BlockRange, LoopFree, ThreadPace
 from oxide.driver.object import MissingFunction, Unloadable, load_object

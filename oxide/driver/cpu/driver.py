@@ -32,15 +32,15 @@ from oxide.driver.base import (
     KernelResources,
     StreamPriority,
 )
-from oxide.driver.cpu.checks import check_count, check_handle, check_idle, check_launch, checked_seed
+from oxide.driver.cpu.allocator import Heap, LiveAllocations, keep_for_ever, note_launch, physical_memory
 from oxide.driver.cpu.code import CpuFunction, host_name, host_target
-from oxide.driver.cpu.copies import Copies
+from oxide.driver.cpu.copy_tasks import Copies
 from oxide.driver.cpu.errors import driver_error
 from oxide.driver.cpu.graph import CpuGraph, recorded
 from oxide.driver.cpu.host_functions import native_call, python_call
-from oxide.driver.cpu.memory import Heap, LiveAllocations, keep_for_ever, note_launch, physical_memory
 from oxide.driver.cpu.steps import StepScheduler
 from oxide.driver.cpu.streams import BlockRange, CpuEvent, CpuStream, Point, Record, Scheduler, Task, Wait, closed_error
+from oxide.driver.cpu.submission_checks import check_count, check_handle, check_idle, check_launch, checked_seed
 from oxide.driver.cpu.workers import WorkerScheduler
 from oxide.driver.sanitizing import Tracking, requested
 from oxide.dropping import Soon, calls_drop, in_c, nothing
@@ -466,17 +466,17 @@ class CpuDriver:
         )
 
     def pending(self) -> tuple[CpuStream, ...]:
-        """Returns the streams that could run an item now: the high-priority streams, then the others, each sorted by
-        when that item was submitted. For step mode only."""
+        """Returns the streams that could run an item now: the high-priority streams, then the others, each in the order
+        in which these items were submitted. Available only in step mode."""
         return self._steps().pending()
 
     def step(self, stream: CpuStream | None = None) -> bool:
-        """Runs one item, of ``stream`` or of any runnable stream. Returns ``False`` if there is none. For step mode
-        only."""
+        """Runs one item, of ``stream`` or of any runnable stream. Returns ``False`` if there is none. Available only in
+        step mode."""
         return self._steps().step(stream)
 
     def run_until_idle(self) -> None:
-        """Runs items until none can run. For step mode only."""
+        """Runs items until none can run. Available only in step mode."""
         self._steps().run_until_idle()
 
     # Helpers

@@ -16,7 +16,7 @@ import numpy as np
 
 from oxide.driver import sanitizing
 from oxide.driver.base import Dim3
-from oxide.driver.cpu.cooperative import CooperativeRun, check_fits
+from oxide.driver.cpu.cooperative_launch import CooperativeRun, check_fits
 from oxide.driver.records import (
     FAULT,
     MAX_COPIES,

@@ -15,7 +15,7 @@ from time import perf_counter_ns
 from typing import TypeAlias, final
 
 from oxide.driver.base import Droppable
-from oxide.driver.cpu.cooperative import CooperativeRun
+from oxide.driver.cpu.cooperative_launch import CooperativeRun
 from oxide.driver.cpu.errors import driver_error
 from oxide.errors import DeviceLostError, DriverError
 
@@ -128,7 +128,7 @@ class BlockRange:
     ``run(first, end)`` runs blocks without the GIL. The rest is state under the scheduler's lock: the next block to
     hand out, the number of workers inside, and the pace of the blocks that have run. The blocks of a ``cooperative``
     launch are handed out again for each pass. ``loop_free`` is set for a kernel whose blocks end soon whatever its
-    arguments are; ``run`` is then a function in C. ``droppable`` as in ``Task``.
+    arguments are; ``run`` is then a function in C. ``droppable`` has the meaning that it has in ``Task``.
     """
 
     __slots__ = (

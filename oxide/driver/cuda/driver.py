@@ -13,7 +13,7 @@ Calls go through these interfaces, chosen by measurements on an H100 (``benchmar
   slower (2.6 against 2.2 for a copy, 2.3 against 1.5 for a fill, 0.6 against 0.3 to record an event). In the compiled
   form, calls from C made a copy a tenth faster (3.0 against 3.3, on a busier machine) and a fill no faster, which did
   not justify a second implementation.
-- Host functions are ctypes, for the reason in ``launch.py``.
+- Host functions are ctypes, for the reason in ``submission_memory.py``.
 
 Other libraries in the process (torch, CuPy, numba) share the devices' primary contexts, and may at any moment make any
 context, or none, current on a thread. Calls with a stream or an event find their context through it, whatever is
@@ -43,10 +43,10 @@ from oxide.driver.cuda.graph import CudaGraphExec, abandon_capture, instantiate
 from oxide.driver.cuda.handles import CudaContext, CudaEvent, CudaStream, open_context, stream_options
 from oxide.driver.cuda.host_memory import LARGE_BYTES, RegisteredMemory
 from oxide.driver.cuda.kernels import BLOCK, ONE, fill_grid, fill_params, report_params
-from oxide.driver.cuda.launch import HostFunctions, ParameterPacket, call_from_c, launch_from_c
-from oxide.driver.cuda.module import CudaFunction, load_function, unload, whole_shared
 from oxide.driver.cuda.peer import open_peer_access
 from oxide.driver.cuda.probe import available, libcuda, unavailable_reason
+from oxide.driver.cuda.ptx_modules import CudaFunction, load_function, unload, whole_shared
+from oxide.driver.cuda.submission_memory import HostFunctions, ParameterPacket, call_from_c, launch_from_c
 from oxide.driver.cuda.target import ptx_target
 from oxide.errors import DeviceError, OutOfMemoryError
 

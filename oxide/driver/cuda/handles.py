@@ -12,7 +12,7 @@ from oxide.driver.base import StreamPriority
 from oxide.driver.cuda.blocks import SpareBlocks
 from oxide.driver.cuda.errors import check, raise_core_failure
 from oxide.driver.cuda.kernels import CODE, FILL, REPORT
-from oxide.driver.cuda.module import load_functions
+from oxide.driver.cuda.ptx_modules import load_functions
 
 
 @final

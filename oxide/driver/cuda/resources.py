@@ -9,7 +9,7 @@ from cuda.bindings import driver
 
 from oxide.driver.base import Code, KernelResources
 from oxide.driver.cuda.errors import check
-from oxide.driver.cuda.module import CudaFunction
+from oxide.driver.cuda.ptx_modules import CudaFunction
 
 _WARP = 32
 _LOG_BYTES = 16384

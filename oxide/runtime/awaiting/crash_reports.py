@@ -15,7 +15,7 @@ import sys
 import threading
 from typing import Any, Final
 
-from oxide.compiler.cpu.host_functions import host_function
+from oxide.compiler.cpu.native_functions import host_function
 from oxide.compiler.ir.files import ir_file
 from oxide.compiler.specialization import Specialization
 from oxide.driver.records import CRASH_KERNEL, CRASH_TABLE
@@ -41,7 +41,7 @@ class _Action(ctypes.Structure):
 
 _lock: Final = threading.Lock()
 _kernels: Final[list[tuple[int, int, bytes]]] = []
-_kept: Final[list[Any]] = []  # what the handler reads; never freed, as a handler may be reading it
+_kept: Final[list[Any]] = []  # records for the handler; never freed, as a handler may be reading it
 _handler: list[Any] = []
 
 

@@ -226,7 +226,7 @@ def _functions() -> tuple[int, int]:
     Both are native code. In a Python callback an interrupt would be lost. An exception that is being raised while the
     array is dropped would be lost too.
     """
-    from oxide.compiler.cpu.host_functions import compile_host_function
+    from oxide.compiler.cpu.native_functions import compile_host_function
 
     get_name, get_pointer = (
         ctypes.cast(function, ctypes.c_void_p).value

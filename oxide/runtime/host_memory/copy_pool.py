@@ -30,7 +30,7 @@ import sys
 import threading
 from typing import Any, final
 
-from oxide.compiler.cpu.host_functions import host_function
+from oxide.compiler.cpu.native_functions import host_function
 from oxide.compiler.ir.files import ir_file
 from oxide.driver.records import COPY_POOL
 from oxide.runtime.host_memory.streaming_copy import streaming_copy_address

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from oxide.compiler.cpu.host_functions import host_function
+from oxide.compiler.cpu.native_functions import host_function
 from oxide.compiler.ir.files import ir_file
 from oxide.driver.records import COPY_ROW
 from oxide.runtime.host_memory.copy_pool import PIECE_BYTES, copy_function, copy_pool

@@ -17,7 +17,7 @@ import ctypes
 import platform
 from typing import Any
 
-from oxide.compiler.cpu.host_functions import host_function
+from oxide.compiler.cpu.native_functions import host_function
 from oxide.compiler.ir.files import ir_file
 
 

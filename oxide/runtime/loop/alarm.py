@@ -8,7 +8,7 @@ import os
 import sys
 from typing import Any, ClassVar, final
 
-from oxide.compiler.cpu.host_functions import host_function
+from oxide.compiler.cpu.native_functions import host_function
 from oxide.compiler.ir.files import ir_file
 from oxide.driver.records import ALARM
 

@@ -164,7 +164,7 @@ class DeviceOperation(Generic[T_co]):
 
     def to_device(self, device: Given[int | Device]) -> DeviceOperation[DeviceBox]:
         """Copies the resulting box to another device, as the function ``to_device`` does."""
-        from oxide.runtime.operations.peer import to_device
+        from oxide.runtime.operations.peer_copies import to_device
 
         return to_device(self, device)
 

@@ -39,7 +39,7 @@ from oxide import (
     u64,
     zeros,
 )
-from oxide.compiler.cpu import native
+from oxide.compiler.cpu import object_code
 from oxide.compiler.cpu.positions import positions
 from oxide.compiler.ir.llvm import host_target
 from oxide.compiler.kernel import Kernel
@@ -389,7 +389,7 @@ class Compared:
 
     def _compiled(self) -> CpuFunction:
         special = self.special
-        code = native.compile_native(
+        code = object_code.compile_native(
             special.portable, special.parameters, special.kernel_id, host_target(), unchecked=False
         )
         return CpuFunction(0, code)

@@ -10,9 +10,8 @@ from types import CodeType
 
 import pytest
 
-from oxide.driver.cpu import CpuDriver
+from oxide.driver.cpu import CpuDriver, allocator
 from oxide.driver.cpu import driver as cpu
-from oxide.driver.cpu import memory as cpu_memory
 from oxide.driver.cpu import steps as cpu_steps
 from oxide.driver.cpu import streams as cpu_streams
 from oxide.driver.cpu import workers as cpu_workers
@@ -123,7 +122,7 @@ def test_whoever_waits_for_a_point_is_told_of_it() -> None:
 
 @needs_calls
 def test_memory_copied_filled_and_freed_under_interrupts_is_as_it_is_without() -> None:
-    files = [module.__file__ for module in (cpu, cpu_memory, cpu_streams, cpu_workers)]
+    files = [module.__file__ for module in (cpu, allocator, cpu_streams, cpu_workers)]
     given_back: Counter[int] = Counter()
     for interrupt in interrupts(lambda code: code.co_filename in files, more_than=20):
         driver = CpuDriver(threads=1)

@@ -14,7 +14,7 @@ import pytest
 
 import oxide
 from oxide import d2h, h2d, pinned_empty, zeros
-from oxide.compiler.cpu.host_functions import compile_host_function
+from oxide.compiler.cpu.native_functions import compile_host_function
 from oxide.compiler.ir.files import ir_file
 from oxide.driver.cpu import CpuDriver
 from oxide.runtime.device import staging_ring

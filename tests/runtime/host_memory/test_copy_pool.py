@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from oxide import h2d
-from oxide.compiler.cpu.host_functions import compile_host_function
+from oxide.compiler.cpu.native_functions import compile_host_function
 from oxide.compiler.ir.files import ir_file
 from oxide.driver.cpu import CpuDriver
 from oxide.driver.records import COPY_ROW

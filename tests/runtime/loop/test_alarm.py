@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from oxide.compiler.cpu.host_functions import compile_host_function
+from oxide.compiler.cpu.native_functions import compile_host_function
 from oxide.compiler.ir.files import ir_file
 from oxide.runtime.loop import alarm
 

@@ -15,7 +15,7 @@ import pytest
 import oxide
 from oxide import d2h, from_dlpack, h2d, memcpy
 from oxide.driver.cpu import CpuDriver
-from oxide.driver.cpu.memory import Heap
+from oxide.driver.cpu.allocator import Heap
 from oxide.runtime.device import dlpack
 from oxide.testing import step_driver, use_driver
 from tests.runtime.operations.capsules import Exporter

@@ -15,8 +15,8 @@ import llvmlite.binding as llvm
 import pytest
 
 import oxide.runtime
-from oxide.compiler.cpu import host_functions
-from oxide.compiler.cpu.host_functions import host_function
+from oxide.compiler.cpu import native_functions
+from oxide.compiler.cpu.native_functions import host_function
 from oxide.compiler.ir.files import ir_file
 from oxide.compiler.ir.llvm import header, optimise
 from oxide.driver.object import Unloadable, load_object
@@ -83,7 +83,7 @@ def test_a_function_is_compiled_where_it_cannot_be_loaded_or_kept(
         raise Unloadable("no loader for this processor")
 
     if problem == "no loader":
-        monkeypatch.setattr(host_functions, "load_object", refuse)
+        monkeypatch.setattr(native_functions, "load_object", refuse)
     else:
         monkeypatch.setenv("OXIDE_CACHE", "0")
     made = host_function(ADDS.format(3), "changes")
@@ -127,7 +127,7 @@ define i64 @calls(i64 %x) nounwind {
 
 
 def emitted(ir: str, machine: str, name: str) -> bytes:
-    """The function's object file for a kind of machine, as ``host_functions`` compiles it."""
+    """The function's object file for a kind of machine, as ``native_functions`` compiles it."""
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     target = llvm.Target.from_triple(f"{machine}-unknown-linux-gnu")

@@ -237,8 +237,9 @@ class Heap:
         return nbytes > 0 and any(start <= address and address + nbytes <= start + size for start, size in ranges)
 
     def _block_around(self, address: int, nbytes: int) -> tuple[int, int, int]:
-        """Returns address and size of the last live block that begins at or before ``address``, both 0 without such a
-        block, and the number of bytes from its start to the range's end, 0 for an empty range."""
+        """Returns the address and the size of the last live block that begins at or before ``address``, both 0 if there
+        is no such block. The third number is the number of bytes from the block's start to the range's end, 0 for an
+        empty range."""
         with self._lock:
             ordered = self._ordered
             if ordered is None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import ctypes
 from typing import final
 
+from oxide.driver.cpu.allocator import Heap, memset, out_of_range
 from oxide.driver.cpu.errors import driver_error
-from oxide.driver.cpu.memory import Heap, memset, out_of_range
 from oxide.driver.cpu.streams import Task
 from oxide.driver.sanitizing import Tracking
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from oxide.driver.cuda.launch import HostFunctions, ParameterPacket
+from oxide.driver.cuda.submission_memory import HostFunctions, ParameterPacket
 
 
 def read_as_the_driver(extra: int) -> bytes:

@@ -1,4 +1,5 @@
-"""The arguments of compiled functions that the interpreter calls where a result is that of a library's own code."""
+"""Arguments of compiled functions. The interpreter calls such a function if only a library's own code gives its
+result."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ Native: TypeAlias = Callable[[str, dict[str, Any], tuple[str, ...], str], Callab
 the types of the arguments, and that of the result."""
 
 OPEN = "float"
-"""The type of a tuple's element that is a Python float, which takes the type that it meets."""
+"""The type of an element of a tuple if the element is a Python float. Such a float takes the type of its other
+operand."""
 
 
 @final

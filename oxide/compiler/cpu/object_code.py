@@ -92,7 +92,10 @@ def _module(
     # A schedule chosen by a seed needs each thread as a coroutine, with or without barriers.
     suspends = kernel.suspends or target.seeded
     called = [libm.definitions(kernel.name, kernel.module)]
-    called += [half.native_definitions(kernel.name, {*symbols, *tensor.conversions(symbols)}, target), *extremes]
+    called += [
+        half.native_definitions(kernel.name, {*symbols, *tensor.conversions(symbols)}, target),
+        *extremes,
+    ]
     support = [primitives.definitions(kernel.shared), primitives.ALLOCATOR, *called]
     support.append(debugging.native_definitions(symbols))
     by_position = None if suspends else positions.positions(kernel, entry, signature)

@@ -36,7 +36,7 @@ _PARAM_END = 0
 
 @final
 class ParameterPacket:
-    """A launch's parameters and the ``extra`` array that points at them. Not shared between launches in progress."""
+    """A launch's parameters and the ``extra`` array that points at them. Launches in progress do not share a packet."""
 
     __slots__ = ("_buffer", "_extra", "_size", "_view", "address", "params_address")
 

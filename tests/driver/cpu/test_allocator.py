@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oxide.driver.cpu import CpuDriver
-from oxide.driver.cpu.copies import BRIEF_BYTES
-from oxide.driver.cpu.memory import Heap
+from oxide.driver.cpu.allocator import Heap
+from oxide.driver.cpu.copy_tasks import BRIEF_BYTES
 from oxide.errors import DeviceError, DriverError, OutOfMemoryError
 from tests.driver.conftest import Gate
 

@@ -19,7 +19,7 @@ from cuda import core
 from cuda.bindings import driver
 
 from oxide.driver.base import Code
-from oxide.driver.cuda.cooperative import CooperativeLimit
+from oxide.driver.cuda.cooperative_launch import CooperativeLimit
 from oxide.driver.cuda.dependent import DependentLaunch
 from oxide.driver.cuda.errors import check, failure
 from oxide.driver.cuda.tensor_maps import MAP_BYTES, TensorMaps, tensor_maps
