@@ -33,8 +33,9 @@ class NoEventLoopError(OxideError, RuntimeError):
 
 
 class OperationCancelledError(OxideError):
-    """Raised to a task that awaits the handle of a spawned operation that was cancelled with its nursery, or the answer
-    of a ``Batcher`` whose block ended by an exception or a cancellation."""
+    """Raised in a task that awaits the handle of a spawned operation after the operation was cancelled with its
+    nursery. Also raised in a task that awaits a ``Batcher``'s answer, if the ``Batcher``'s block ends by an exception
+    or a cancellation."""
 
 
 class Overloaded(OxideError):

@@ -9,7 +9,7 @@ without a sleep::
         future = h2d(x).and_then(d2h).into_future()
         assert driver.submissions == []
 
-Not imported by ``import oxide``.
+``import oxide`` does not import this module.
 """
 
 from __future__ import annotations

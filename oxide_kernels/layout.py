@@ -47,8 +47,8 @@ _MOST_BLOCKS = 65535
 
 
 def transpose(rows: int, columns: int, input: Operand, output: Operand) -> DeviceOperation[tuple[Any, ...]]:
-    """Computes ``output[c, r] = input[r, c]``: ``input`` is rows×columns, ``output`` columns×rows, both row-major. For
-    any dtype of 8 to 64 bits. Yields the four arguments.
+    """Computes ``output[c, r] = input[r, c]``: ``input`` is rows×columns, ``output`` columns×rows, both row-major. The
+    dtype may be any of 8 to 64 bits. Yields the four arguments.
 
     Raises ``LaunchError`` for a box that is too small, and ``ArgumentError`` for other dtypes and for boxes that share
     memory: a matrix cannot be transposed in place.
@@ -99,8 +99,8 @@ def turning(swapped: bool, size: Any) -> Kernel:
 
 
 def widened(x: DeviceBox, multiple: int) -> DeviceOperation[DeviceBox]:
-    """Yields a copy of a matrix of 8 to 32 bits with rows of a multiple of ``multiple`` elements, itself a multiple of
-    4. Zeros follow the elements of each row."""
+    """Yields a copy of a matrix whose rows are padded with zeros to a multiple of ``multiple`` elements. The elements
+    have 8 to 32 bits. ``multiple`` is a multiple of 4."""
     rows, columns = x.shape
 
     def copied(y: DeviceBox) -> DeviceOperation[DeviceBox]:

@@ -85,7 +85,7 @@ class Form(NamedTuple):
 
     @property
     def scale_type(self) -> Any:
-        """Returns the type of the kernel's parameters for the scales. Without them they get ``a``."""
+        """Returns the type of the kernel's parameters for the scales. Without scales, ``a`` is passed for them."""
         return self.a if self.scales is None else f32
 
     @property

@@ -1,8 +1,8 @@
 """The online softmax of attention, for a warp that holds 16 queries' scores of some keys in an ``Accumulator``.
 
 A lane holds parts of two rows, and three other lanes hold the rest of them. It keeps the greatest score of each row so
-far and the sum of its own exponentials relative to that score. When a greater score appears, what has been summed is
-scaled to it. The scheme is that of Milakov and Gimelshein (2018), as FlashAttention uses it.
+far and the sum of its own exponentials relative to that score. When a greater score appears, the sums so far are scaled
+to it. The scheme is that of Milakov and Gimelshein (2018), as FlashAttention uses it.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ def begin(greatest: Any, sums: Any) -> None:
 
 @device
 def weigh(s: Any, greatest: Any, sums: Any, kept: Any, factor: f32) -> None:
-    """Turns scores into their exponentials, ``2 ** (factor * (score - greatest))``, and adds them to the sums. What has
-    been summed before, the output too, counts ``kept`` times from now on. A row without any score above -inf keeps
-    what it has."""
+    """Turns scores into their exponentials, ``2 ** (factor * (score - greatest))``, and adds them to the sums. The
+    earlier sums are first scaled by a factor, which is stored in ``kept``; the caller must scale the output by it
+    (``rescale``). A row without any score above -inf keeps its sums."""
     for half in unroll(range(2)):
         top = greatest[half]
         for i in unroll(range(2 * half, len(s), 4)):
@@ -47,14 +47,15 @@ def weigh(s: Any, greatest: Any, sums: Any, kept: Any, factor: f32) -> None:
 
 @device
 def rescale(o: Any, kept: Any) -> None:
-    """Multiplies each row of what has been summed by its factor."""
+    """Multiplies each row of the output by the row's factor."""
     for i in unroll(range(len(o))):
         o[i] *= kept[i % 4 // 2]
 
 
 @device
 def shares(sums: Any, factors: Any) -> None:
-    """Computes the factor of each row of the output: one by the sum of its exponentials, 0 without any."""
+    """Computes the factor of each row of the output: 1 divided by the sum of the row's exponentials, or 0 if the sum is
+    0."""
     for half in unroll(range(2)):
         total = sums[half]
         total += warp.shuffle_xor(total, 1)

@@ -289,8 +289,8 @@ def beats(x: A, at: i64, y: A, other: i64) -> bool_:
 
 @device
 def block_first_greatest(value: A, at: i64) -> tuple[A, i64]:
-    """Returns the greatest of the block's values and the ``at`` that its thread passed; of equal values, the one with
-    the least ``at``. For blocks of ``BLOCK`` threads."""
+    """Returns the greatest of the block's values and the ``at`` that its thread passed. If several threads pass the
+    greatest value, returns the least ``at`` among them. The block must have ``BLOCK`` threads."""
     values, places = SharedArray(BLOCK, type(value)), SharedArray(BLOCK, i64)
     t = thread.thread_idx.x
     values[t] = value

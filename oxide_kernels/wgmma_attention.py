@@ -96,7 +96,8 @@ def kernel_of(dtype: Any, width: int, causal: bool, aligned: bool) -> Kernel:
     @device
     def hide(s: Any, begin: i32, limit: i32) -> None:
         """Sets the scores of keys that a query does not see to -inf. The tile begins with the key ``begin``, and the
-        warp's first query sees those up to ``limit``. Of 64 bits the two would take registers that are not there."""
+        warp's first query sees those up to ``limit``. Both have 32 bits, because 64 bits would take more registers than
+        there are."""
         if begin + i32(STEP - 1) > limit:
             last = i32(max(i32(limit - begin), i32(-STEP)))  # that the warp's first query sees
             for i in unroll(range(scores)):
@@ -114,11 +115,11 @@ def kernel_of(dtype: Any, width: int, causal: bool, aligned: bool) -> Kernel:
 
     @device
     def tile_at(number: u32, tiles: u32, blocks: u32) -> tuple[u32, i64]:
-        """Returns the head, among those of all batches, and the first query of a block's tile ``number``; the number of
-        queries or more for none.
+        """Returns the head, counted over all batches, and the first query of a block's tile ``number``. If the block
+        has no such tile, the query is the number of queries or more.
 
-        A block of a causal kernel computes the two tiles of a head that have as much work as any other two: one of the
-        last with most keys, and then one of the first."""
+        A block of a causal kernel computes two tiles of a head: first a late tile, which has many keys, then an early
+        tile, which has few. So all blocks have equal work."""
         if causal:
             half = (tiles + 1) // 2
             second = number >= blocks

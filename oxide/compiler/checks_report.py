@@ -24,10 +24,10 @@ class Check:
     """The bounds check of one slice's accesses in one line of a kernel.
 
     ``place`` says where the check is done: nowhere if it is ``"proved"``, before a loop if it is ``"hoisted"``, or at
-    the ``"access"``. ``detail`` says what proved the access, out of which loop the check was hoisted, or why it stays.
-    ``in_loop`` says whether the access is inside a loop. ``axis`` is the axis of a slice of several axes, because each
-    axis has a check of its own; otherwise it is None. If a line has several accesses to one slice, or its device
-    function is called in several places, this is the costliest of their checks.
+    the ``"access"``. ``detail`` names the proof of the access, the loop out of which the check was hoisted, or the
+    reason why the check stays. ``in_loop`` says whether the access is inside a loop. ``axis`` is the axis of a slice of
+    several axes, because each axis has a check of its own; otherwise it is None. If a line has several accesses to one
+    slice, or its device function is called in several places, this is the costliest of their checks.
     """
 
     parameter: str

@@ -63,8 +63,8 @@ def checked_items(function: Callable[..., Any], name: str, items: int | tuple[in
 
 
 def check_unchecked(function: Callable[..., Any], name: str, unchecked: bool, deny_checks: bool) -> None:
-    """Refuses ``unchecked``, which leaves all bounds checks out, together with ``deny_checks``, which requires that
-    none is left inside a loop."""
+    """Refuses ``unchecked`` together with ``deny_checks``. The first leaves out all bounds checks; the second requires
+    that no check is left inside a loop."""
     if unchecked and deny_checks:
         raise located(function, f"kernel {name}: unchecked and deny_checks contradict each other: pick one")
 

@@ -53,7 +53,7 @@ class Target:
 
 COOPERATIVE_ENTRY = "oxide_run_cooperative"
 """The entry of a native kernel whose threads synchronise across the grid. It takes a longer launch record, and is
-called once for each pass from one grid barrier to the next (``cpu/cooperative.py``)."""
+called once for each pass from one grid barrier to the next (``cpu/cooperative_launch.py``)."""
 
 
 LOOP_FREE_ENTRY = "oxide_run_loop_free_blocks"

@@ -78,13 +78,13 @@ class AtomicAccess(Generic[T]):
         _only_in_a_kernel("fetch_sub")
 
     def fetch_min(self, index: Index, value: T, ordering: Ordering = RELAXED, scope: Scope = DEVICE) -> T:
-        """Stores the lesser of the element and ``value``; returns the old value. Of a NaN and a number, the number is
-        kept."""
+        """Stores the lesser of the element and ``value``; returns the old value. If one of them is a NaN, the other is
+        stored."""
         _only_in_a_kernel("fetch_min")
 
     def fetch_max(self, index: Index, value: T, ordering: Ordering = RELAXED, scope: Scope = DEVICE) -> T:
-        """Stores the greater of the element and ``value``; returns the old value. Of a NaN and a number, the number is
-        kept."""
+        """Stores the greater of the element and ``value``; returns the old value. If one of them is a NaN, the other is
+        stored."""
         _only_in_a_kernel("fetch_max")
 
     def fetch_and(self, index: Index, value: T, ordering: Ordering = RELAXED, scope: Scope = DEVICE) -> T:

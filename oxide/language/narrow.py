@@ -44,8 +44,8 @@ _NAN = 0x7F
 
 
 def rounded(name: str, number: float) -> float:
-    """Returns what a kernel converts a number to: the nearest number of a format, ties to even. Beyond the greatest
-    number, it is infinite or the greatest number."""
+    """Rounds a number to a format as kernels do: to nearest, ties to even. A number beyond the greatest becomes
+    infinite, or the greatest number if the format saturates."""
     form = FORMATS[name]
     nearest = _nearest(form, number)
     return math.copysign(form.greatest, number) if form.saturates and abs(nearest) > form.greatest else nearest

@@ -53,9 +53,9 @@ class SharedArray(_Elements[T], AtomicAccess[T], VectorReads[T, Index], VectorWr
 
     ``shape`` is a constant, or a tuple of up to three; ``dtype`` is one of oxide's scalar types. All calls at one place
     in the source return the same array. ``alignment`` is a constant power of two from 16, the default, to 1024: the
-    first element's address is a multiple of it. A kernel's arrays take at most 227 KiB together, more is a
-    ``CompileError``. Every GPU gives 48 KiB; one that gives less than a kernel takes refuses its launch with a
-    ``DeviceError``. Elements of 32 and 64 bits also have the atomic methods: ``bins.fetch_add(i, 1)``.
+    first element's address is a multiple of it. A kernel's arrays take at most 227 KiB together; for more, the compiler
+    raises ``CompileError``. Every GPU provides 48 KiB. A launch raises ``DeviceError`` if the GPU provides less than
+    the kernel needs. Elements of 32 and 64 bits also have the atomic methods: ``bins.fetch_add(i, 1)``.
     """
 
     def __init__(self, shape: int | tuple[int, ...], dtype: type[T], alignment: int = 16) -> None:

@@ -71,7 +71,8 @@ class Slice(VectorReads[T, int], Alignment):
     @property
     def unchecked(self) -> UncheckedSlice[T]:
         """The slice without bounds checks. ``a.unchecked[i]`` outside the slice reads other memory, or destroys the
-        whole device context: nothing catches it. For indices that are inside although the compiler cannot prove it."""
+        whole device context: nothing catches it. Use it for indices that are inside although the compiler cannot prove
+        it."""
         _only_in_a_kernel("Slice")
 
 

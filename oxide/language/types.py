@@ -125,7 +125,7 @@ def of_dtype(dtype: np.dtype[Any]) -> ScalarType | None:
 
 _NARROW: list[ScalarType] = [globals()[name] for name in _ML_DTYPES]
 _REGISTERED = 2
-"""What ``np.dtype.isbuiltin`` is for a dtype that another library has registered."""
+"""The value of ``np.dtype.isbuiltin`` for a dtype that another library has registered."""
 
 
 def of_narrow_scalar(value: Any) -> ScalarType | None:
@@ -137,7 +137,7 @@ def of_narrow_scalar(value: Any) -> ScalarType | None:
 
 
 def is_float(dtype: np.dtype[Any]) -> bool:
-    """Returns whether a dtype is of real floats, also one that NumPy does not have."""
+    """Returns whether a dtype is of real floats. Covers ``ml_dtypes``' floats, which NumPy does not have."""
     if dtype.isbuiltin == _REGISTERED:
         return of_dtype(dtype) is not None
     return dtype.kind == "f"

@@ -1,6 +1,6 @@
 """Serving: ``Batcher`` makes batches of the requests of concurrent tasks and runs each batch as one operation.
 
-Not imported by ``import oxide``. See the chapter "A service" of the book.
+``import oxide`` does not import this package. See the chapter "A service" of the book.
 """
 
 from oxide.errors import BatcherClosedError, Overloaded

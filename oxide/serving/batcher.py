@@ -85,8 +85,9 @@ class Batcher(Generic[Request, Result]):
     - ``name`` labels the metrics.
 
     If the run of a batch raises an error, each half of the batch is run again, and so on: only requests that fail alone
-    get the error. If the device has no memory for a batch, it waits for the other batches to end, and is halved if
-    there is none. The error of a lost device, of ``Buckets`` or of a wrong number of results is raised to all.
+    get the error. If the device has no memory for a batch, the batch waits until the other batches have ended. If there
+    is no other batch, it is halved. The error of a lost device, of ``Buckets`` or of a wrong number of results is
+    raised to all.
 
     If a caller is cancelled, its request is removed from the queue. If its batch has begun, the other requests are
     unaffected; if no caller is left, the batch's await is cancelled, and work that the device has not begun is dropped.
@@ -95,8 +96,8 @@ class Batcher(Generic[Request, Result]):
     waiting ``max_wait``. If the block ends with an exception or a cancellation, the requests get an
     ``OperationCancelledError``. Calls outside the block raise ``BatcherClosedError``.
 
-    Runs under trio and asyncio. Raises ``TypeError`` and ``ValueError`` for wrong arguments, and at the block's begin
-    ``NoEventLoopError`` outside of an event loop.
+    Runs under trio and asyncio. Raises ``TypeError`` and ``ValueError`` for wrong arguments, and ``NoEventLoopError``
+    at the start of the block outside of an event loop.
     """
 
     def __init__(

@@ -22,7 +22,7 @@ class TaskGroup(ABC):
 
     @abstractmethod
     async def open(self) -> None:
-        """Begins. Call it in the task that will call ``close``."""
+        """Starts the group. The same task must later call ``close``."""
 
     @abstractmethod
     def start(self, function: Callable[[], Coroutine[Any, Any, None]], name: str) -> Callable[[], None]:

@@ -56,7 +56,8 @@ _PASSES = (
     *_INLINING,
     "instruction_combine",
     "sroa",
-    # Once more: of tests that are not simplified yet, `simplify_cfg` makes one branch that hides what each test proves.
+    # Once more, because `simplify_cfg` joins tests that are not simplified yet into one branch. That hides the facts
+    # that each test proves.
     "instruction_combine",
     "simplify_cfg",
     "jump_threading",

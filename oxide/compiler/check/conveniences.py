@@ -205,7 +205,7 @@ class _Rewriter(ast.NodeTransformer):
         return node
 
     def _split(self, node: ast.stmt) -> list[ast.stmt]:
-        """Returns an ``if`` whose test is an ``and`` with ``:=`` after the first operand as nested ``if`` statements,
+        """Splits an ``if`` whose test is an ``and`` with ``:=`` after the first operand into nested ``if`` statements,
         so that the body sees the assigned value. Removes the ``else`` of a ``while`` that assigns in its test. Returns
         any other statement unchanged."""
         match node:
@@ -323,7 +323,7 @@ class _Rewriter(ast.NodeTransformer):
         return self._at(ast.For(counted, goes_over, [*assigned, *loop.body], loop.orelse), loop)
 
     def _sequence(self, node: ast.expr, place: ast.expr) -> _Sequence | None:
-        """Returns what an expression yields in a loop; None if that is not known."""
+        """Returns the sequence that a loop over an expression goes through; None if it is not known."""
         if not isinstance(node, ast.Call) or (name := self._builtin(node)) is None:
             if not isinstance(node, ast.Name | ast.Attribute | ast.Call | ast.Subscript):
                 return None

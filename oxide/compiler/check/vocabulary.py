@@ -102,7 +102,7 @@ def is_usable(value: Any) -> bool:
 
 
 def refusal(shown: str, value: Any) -> str:
-    """Returns why an object is not usable, and what to do. ``shown`` is the kernel's name for it."""
+    """Returns the reason why an object is not usable, and advice. ``shown`` is the kernel's name for it."""
     if isinstance(value, int):
         return f"{shown} is {written(value)}, which does not fit in 64 bits"
     if isinstance(value, np.ndarray):

@@ -66,8 +66,8 @@ def _uses(function: Function) -> dict[Value, list[Instruction]]:
 
 
 def _matters(value: Instruction, user: Instruction) -> bool:
-    """Returns whether an address may depend on a use of a mask. Of a number of fewer bits it is only one that makes it
-    longer again."""
+    """Returns whether an address may depend on this use of a reduced number. Amounts of shifts and comparisons do not
+    count. A truncated number counts only where it is extended again."""
     if isinstance(value, Cast):
         return isinstance(user, Cast) and user.opcode in ("zext", "sext")
     shifts_by = isinstance(user, Binary) and user.opcode in _SHIFTS and user.left is not value
@@ -75,7 +75,7 @@ def _matters(value: Instruction, user: Instruction) -> bool:
 
 
 def _hidden(module: Module, instruction: Instruction, metadata: str) -> Iterator[Instruction]:
-    """Yields what replaces an instruction."""
+    """Yields the instructions that replace an instruction."""
     bits, number_of = _bits(instruction), instruction.operands[0]
     kind = number_of.type
     symbol = f"oxide.low_bits.{kind}.{bits}"

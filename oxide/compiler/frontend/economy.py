@@ -170,7 +170,7 @@ def _dominators(self: Any, post: bool = False) -> dict[Any, set[Any]]:
     members: dict[Any, set[Any]] = {}
     for node in order:
         others = found[node] ^ bits[node]
-        # Of a node's other dominators, the last in this order has all of the rest.
+        # A node's dominators form a chain: the last of the others in this order is dominated by all others.
         nearest = order[others.bit_length() - 1] if others else None
         known = members.get(nearest) if nearest is not None and found[nearest] == others else None
         members[node] = _members(found[node], order) if known is None else known | {node}

@@ -654,9 +654,9 @@ def _parameter_type(parameter: Closed) -> Any:
 def _libraries(library: Any) -> dict[str, Any]:
     """Returns the libraries of a kernel and of all functions that it calls, by the text of their modules.
 
-    Each module follows one that calls it, because LLVM links a device function only if a module linked before calls it.
-    The order is sorted, because numba keeps linked libraries in sets, whose order differs from run to run. The same
-    kernel must give the same code.
+    Each module follows a module that calls it, because LLVM links a device function only if a module linked before
+    calls it. The order is sorted, because numba keeps linked libraries in sets, whose order differs from run to run.
+    The same kernel must give the same code.
     """
     texts: dict[Any, str] = {}
 

@@ -137,8 +137,8 @@ class _Variables:
 
     def _assigns_for(self, label: int, meeting: int) -> bool:
         """Returns whether a variable that is read only where ``meeting`` dominates can be assigned for its phi in a
-        block before it. If the block ends in a branch, the other way must not lead to such reads: it does in a loop
-        around ``meeting``."""
+        block before it. If the block ends in a branch, the branch's other target must not lead to such reads, as it
+        does in a loop around ``meeting``."""
         targets = self._blocks[label].terminator.get_targets()
         others = [target for target in targets if target != meeting]
         return label != meeting and len(targets) == len(others) + 1 and not (others and self._dominates(meeting, label))

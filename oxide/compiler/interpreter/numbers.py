@@ -56,7 +56,7 @@ ROUND: dict[str, Callable[[float], float]] = {
     "f32": _f32,
     "f64": float,
 }
-"""Of each float type, the nearest number of the type, ties to even."""
+"""For each float type, a function that rounds a number to the type: to nearest, ties to even."""
 
 
 def of_integer(kind: str, number: int) -> float:
@@ -90,7 +90,8 @@ def _converter(kind: str) -> Convert:
 
 
 CONVERT: dict[str, Convert] = {kind: _converter(kind) for kind in (*INTEGERS, *FLOATS, "bool_")}
-"""Of each type, the conversion of a number of any type to it. That to a complex type also takes two parts."""
+"""For each type, a function that converts a number of any type to it. For a complex type it also takes the two
+parts."""
 
 
 def _complex_converter(kind: str) -> Callable[..., complex]:

@@ -50,7 +50,8 @@ _TF32_BY_BITS = f"""define float @{TF32}(float %x) alwaysinline {{
   %result = bitcast i32 %whole to float
   ret float %result
 }}"""
-"""To nearest in the upper 19 bits: half of their unit is added. An infinite result comes out by itself."""
+"""Rounds to nearest by adding half a unit of the upper 19 bits. A number beyond the greatest becomes infinite by the
+carry."""
 
 _ROUND_TO_ODD = """define linkonce_odr float @oxide.round_to_odd(double %x) alwaysinline {
   %near = fptrunc double %x to float
@@ -195,8 +196,8 @@ _F8 = {"f8e4m3": "e4m3", "f8e5m2": "e5m2"}
 
 
 def _f8_instructions(name: str) -> str:
-    """Returns the GPU's conversions, which convert two numbers at once. ``cvt.rn.satfinite`` gives the largest number
-    for what is larger, and 0x7F for a NaN."""
+    """Returns the GPU's conversions, which convert two numbers at once. ``cvt.rn.satfinite`` turns a number beyond the
+    largest into the largest, and a NaN into 0x7F."""
     kind = _F8[name]
     return f"""define float @oxide.{name}.widen(i8 %bits) alwaysinline {{
   %pair = zext i8 %bits to i16

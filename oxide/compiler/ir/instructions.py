@@ -137,8 +137,8 @@ _DIRECTIONS = {"n": "roundeven", "z": "", "d": "floor", "u": "ceil"}
 
 
 def _conversions() -> Iterator[tuple[str, _Body]]:
-    """Yields the conversion functions. Those from float to integer saturate, and there is one for each rounding
-    direction. Those from integer to float, and from f64 to f32, only round to nearest."""
+    """Yields the conversion functions. Conversions from float to integer saturate; there is one for each rounding
+    direction. Conversions from integer to float, and from f64 to f32, round only to nearest."""
     for _, given, suffix in _FLOATS:
         for integer in ("int", "uint", "ll", "ull"):
             kind = _KINDS[integer]

@@ -29,8 +29,8 @@ FEATURES = "+ptx86"
 one."""
 
 _OLDER = "50 52 53 60 61 62 70 72 75 80 86 87 89 90 100 101"
-# LLVM only warns on stderr about an unknown processor, and ends the process for one that is newer than the PTX version.
-# So known architectures are listed.
+# LLVM only warns on stderr about an unknown processor. It ends the process for a processor that is newer than the PTX
+# version. So known architectures are listed.
 _FEATURES = {f"sm_{number}": FEATURES for number in _OLDER.split()} | {
     "sm_120": "+ptx87",
     "sm_103": "+ptx88",

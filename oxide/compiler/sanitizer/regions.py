@@ -168,6 +168,6 @@ def _memory(kind: ArgumentType, before: int = 0) -> list[tuple[int, int | None, 
 
 
 def _place_of(before: str, words: str, number: int) -> int:
-    """Returns the offset in the packed parameters of the word ``number``, which has eight bytes, of a parameter of the
-    format ``words``. ``before`` is the format of the parameters before this one."""
+    """Returns the offset of a parameter's word in the packed parameters. The parameter has the format ``words``, and
+    its word ``number`` has eight bytes. ``before`` is the format of the parameters before it."""
     return struct.calcsize(before + words[: number + 1]) - 8

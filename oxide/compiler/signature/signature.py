@@ -96,8 +96,8 @@ SAFE_FLOAT = 3.4e38
 class Parameter:
     """One parameter of a kernel.
 
-    A slice is passed as an address and the length of each axis, a scalar as itself, a complex number as its real and
-    its imaginary part, a function as the numbers that it captures, and a tuple as its elements.
+    A scalar is passed as itself, and a slice as an address and the length of each axis. A complex number is passed as
+    its real and its imaginary part, a function as the numbers that it captures, and a tuple as its elements.
     """
 
     kernel: str

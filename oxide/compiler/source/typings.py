@@ -44,8 +44,8 @@ class TypedCall:
     """True if the callee is a value in the kernel that holds the numbers that the function captures."""
     made: ArrayElements | None = None
     tuples: dict[int, tuple[str, ...]] = field(default_factory=dict)
-    """The types of the elements of each argument that is a tuple of numbers; ``"float"`` of a Python float, which takes
-    the type that it meets."""
+    """The types of the elements of each argument that is a tuple of numbers; ``"float"`` stands for a Python float,
+    which takes the type of its other operand."""
 
 
 @final

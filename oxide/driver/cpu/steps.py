@@ -75,8 +75,8 @@ class StepScheduler(Scheduler):
             stream.items.append(item)
 
     def pending(self) -> tuple[CpuStream, ...]:
-        """Returns the streams that could run an item now: the high-priority streams, then the others, each sorted by
-        when that item was submitted."""
+        """Returns the streams that could run an item now: the high-priority streams, then the others, each in the order
+        in which these items were submitted."""
         with self._lock:
             runnable = [
                 (not stream.high, order[0], stream)
@@ -158,8 +158,9 @@ class StepScheduler(Scheduler):
         self.run_until_idle()
 
     def block_order(self, total: int) -> list[tuple[int, int]]:
-        """Returns ranges of blocks in running order: one range of all blocks, or with a seed at most ``_MOST_RANGES``
-        ranges of neighbours, single blocks if possible, in random order."""
+        """Returns ranges of blocks in running order. Without a seed there is one range. With a seed there are up to
+        ``_MOST_RANGES`` ranges of neighbouring blocks, in random order; each is a single block if the launch has few
+        blocks."""
         if self._random is None:
             return [(0, total)]
         size = -(-total // _MOST_RANGES)

@@ -407,7 +407,8 @@ class WorkerScheduler(Scheduler):
         self._in_high_kernels += stream.high
 
     def _leave_kernel(self, stream: CpuStream, worker: _Worker | None) -> None:
-        """Counts a worker out of a kernel, rests ``worker`` if given, and resumes held kernels if there is room."""
+        """Notes that a worker has left a kernel, and resumes held kernels if there is room. If ``worker`` is given, it
+        rests."""
         self._in_kernels -= 1
         self._in_high_kernels -= stream.high
         if worker is not None:

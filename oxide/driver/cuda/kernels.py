@@ -103,7 +103,8 @@ END:
 
 
 def fill_grid(count: int) -> Dim3:
-    """Returns the grid for ``count`` words of 8 bytes. Threads take several if there are more words than threads."""
+    """Returns the grid for ``count`` words of 8 bytes. If there are more words than threads, each thread fills several
+    words."""
     return (min(-(-count // BLOCK[0]), _MOST_BLOCKS), 1, 1)
 
 

@@ -57,7 +57,7 @@ def spin(runtime: Runtime, marks: list[Mark], begun: float) -> bool:
     mark has passed. Separate from ``wait_on``, as starting a coroutine takes longer than most spins."""
     if runtime.completion != "adaptive":
         return False
-    # Of several marks, the first was submitted first and is the likeliest to pass next.
+    # The first of several marks was submitted first, so it is the likeliest to pass next.
     pace = marks[0].timeline.pace
     until = begun + pace.spin_budget
     now = begun
@@ -172,7 +172,7 @@ class Reactor:
 
     async def work_beside(self, loop: EventLoop, work: Callable[[], None]) -> None:
         """Calls ``work`` in a thread and waits for it. If a thread is running another task's work, waits for that
-        instead and never calls ``work``: the caller must check again what is left to do."""
+        thread instead and does not call ``work``. The caller must then check again whether work is left."""
         if self._beside is not None:
             sleeper = loop.sleeper()
             self._beside.append(sleeper)

@@ -134,9 +134,9 @@ def may_load(device: Device) -> bool:
 
 
 async def load_beside(loop: EventLoop, device: Device) -> None:
-    """Has a thread load the announced kernels on ``device``, prepare its large copies and generate the announced host
-    numbers. Returns when the thread is done, or at once if there is nothing to do. Raises the loop's cancellation.
-    Other errors are left to the operation, which tries again by itself."""
+    """Starts a thread that loads the announced kernels on ``device``, prepares the device's large copies and generates
+    the announced host numbers. Returns when the thread has finished, or at once if there is nothing to do. Raises the
+    loop's cancellation. Other errors are left to the operation, which tries again by itself."""
     reactor = reactor_of(loop)
     while True:
         # First waits for another task of this loop that is loading: that may be all there is to do.

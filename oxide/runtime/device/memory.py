@@ -371,7 +371,8 @@ class DeviceBox:
         return map(self.__getitem__, range(self._shape[0]))
 
     def host_view(self) -> NDArray[Any]:
-        """Returns a NumPy array on the same memory, once the box's uses so far have ended. For the CPU device only.
+        """Returns a NumPy array on the box's memory, after waiting for the box's uses so far. Available only on the CPU
+        device.
 
         Later uses of the array are not ordered with uses of the box. Raises ``DeviceError`` on a GPU.
         """

@@ -268,8 +268,8 @@ class Reclaimer:
                 return False
 
     def sweep(self) -> bool:
-        """Frees what can be freed now, in 2 ms at most. Returns False if the time was not enough. Never blocks, and
-        never raises a driver's error: the next sweep tries again."""
+        """Frees the memory that can be freed now, for 2 ms at most. Returns False if the time was not enough. Never
+        blocks, and never raises a driver's error: the next sweep tries again."""
         if self.idle:
             return True
         turn = threading.Lock()
@@ -336,7 +336,8 @@ class Reclaimer:
                 timeline.mark()  # without a mark, the free could never be seen to have run
 
     def _sweep(self, until: float) -> None:
-        """Frees what can be freed, until everything was tried or until the time ``until`` of ``time.perf_counter``."""
+        """Frees the memory that can be freed, until all of it was tried or ``time.perf_counter()`` reaches
+        ``until``."""
         clock = time.perf_counter
         while self._abandoned and clock() < until:
             mark, abandoned = self._abandoned[0]

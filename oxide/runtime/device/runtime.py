@@ -54,7 +54,7 @@ class Device:
         self.spare_timelines: deque[Timeline] = deque()
         self._timelines: list[Timeline] = []
         self.loose: set[LooseResults] = set()  # the async_on submissions of each stream that exists
-        # The allocations by address: bytes, shape and dtype. For the message of an allocation that fails.
+        # The allocations by address: bytes, shape and dtype. The message of an allocation that fails shows them.
         self.live: dict[int, tuple[int, tuple[int, ...], Any]] = {}
         self.staging = StagingRing(self)
         self.lost: DeviceLostError | None = None
@@ -289,10 +289,11 @@ def init_device_contexts(
     """Sets up ``num_devices`` devices (0, 1, …). Operations run on ``default_device``.
 
     ``policy`` picks the streams (``StreamPoolRoundRobin(4)`` by default). ``completion`` is how an awaited operation
-    learns that the device is done: ``"adaptive"`` polls briefly, then sleeps until a host callback; ``"poll"`` and
-    ``"callback"`` do one of the two (``OXIDE_COMPLETION`` sets the default). ``ordering`` decides about a box that is
-    used on one stream after another: ``"wait"`` makes the second stream wait, ``"strict"`` raises ``OrderingError``
-    (``OXIDE_ORDERING`` sets the default). It may be called again: work submitted before still completes.
+    learns that the device is done: ``"adaptive"`` polls briefly, then sleeps until a host callback; ``"poll"`` only
+    polls, and ``"callback"`` only sleeps (``OXIDE_COMPLETION`` sets the default). ``ordering`` is the rule for a box
+    that a second stream uses: ``"wait"`` makes the second stream wait for the first, ``"strict"`` raises
+    ``OrderingError`` (``OXIDE_ORDERING`` sets the default). The function may be called again; work submitted before
+    still completes.
 
     ``OXIDE_DEVICE=cuda|cpu`` picks the kind of device. If it is unset, a CUDA device is used if there is one, else the
     CPU device. Raises ``DeviceError`` for a device that does not exist, ``TypeError`` for an object that is no policy,

@@ -68,7 +68,7 @@ class _Pool:
 
 @final
 class SingleStream:
-    """A policy with one stream for each device: all work runs in the order of submission. For debugging."""
+    """A policy for debugging, with one stream for each device: all work runs in the order of submission."""
 
     def __init__(self) -> None:
         self._pool = StreamPoolRoundRobin(1)

@@ -22,8 +22,8 @@ CHUNK_BYTES = 1 << 20
 """The size of the ring's chunks: 20 µs of transfer, about as long as the driver takes to call a host function."""
 
 PREPARED_CHUNK_BYTES = 4 << 20
-"""The size of the chunks if ``prepare`` makes the ring, outside an event loop's thread: a copy of 64 MiB is then only
-16 chunks to submit."""
+"""The size of the chunks if ``prepare`` makes the ring in a thread without an event loop. A copy of 64 MiB then takes
+only 16 chunks."""
 
 _RING_SLOTS = 4
 

@@ -115,8 +115,9 @@ def statistics_of(runtime: Runtime) -> Statistics:
         for device in runtime.devices
         for timeline in device.timelines
     )
-    # Work in flight is counted by what is held for it, not as a difference of counts: an interrupt may keep an outcome
-    # from being counted. Outcomes are read first, so that none is counted without its submission.
+    # The number of submissions in flight is the number of objects held for them, not a difference of counts: an
+    # interrupt may keep an outcome from being counted. Outcomes are read first, so that no outcome is counted without
+    # its submission.
     completed, cancelled = counters.completed.value, counters.cancelled.value
     in_flight, passed, abandoned = runtime.reclaimer.outcomes()
     completed += passed

@@ -191,7 +191,8 @@ class Timeline:
 
     def follow(self, other: Timeline, position: int) -> None:
         """Orders this stream after work that was just submitted, as ``wait_for`` does. The device is not queried, as it
-        is unlikely to be past that work. For the streams of one copy: ``statistics()`` does not count these waits."""
+        is unlikely to be past that work. This method is for the streams of one copy; ``statistics()`` does not count
+        such waits."""
         if other is not self and self._waited.get(other, 0) < position > other.seen:
             self._wait(other, position)
 
@@ -292,16 +293,16 @@ class Timeline:
                     dropped.append(self._marks.popleft())
 
     def forget_marks(self) -> None:
-        """Drops all marks, and so returns their events. For a stream that is not queried any more."""
+        """Drops all marks, which returns their events. The stream must not be queried again."""
         self._marks.clear()
         self.end = None
 
     def look_ahead(self) -> None:
         """Finds many marks that the device has passed with few queries.
 
-        Called when a mark was found to be passed. It queries the eighth mark from there, then the sixteenth from that
-        one, and doubles the step until a mark is not passed. So the end of a thousand operations takes ten queries and
-        not a thousand, at 1.4 µs each. If only one operation has ended, it takes one query.
+        Called when a mark was found to be passed. Queries the eighth mark after it, then the sixteenth after the
+        eighth, and doubles the step until a mark is not passed. So the end of a thousand operations takes ten queries
+        instead of a thousand, at 1.4 µs each. The end of a single operation takes one query.
         """
         step = _FEW
         while True:

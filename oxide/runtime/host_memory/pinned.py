@@ -134,8 +134,8 @@ class PinnedPool:
     free buffer is reused, for a smaller size if necessary. If no buffer is free, copies go through the device's staging
     ring.
 
-    An interrupt may come between any two steps. So ``PinnedBlock.user`` alone says who owns a block. The free lists
-    only suggest candidates: a block that is in use or listed twice is skipped.
+    An interrupt may come between any two steps. So ``PinnedBlock.user`` alone tells which owner a block has. The free
+    lists only suggest candidates: a block that is in use or listed twice is skipped.
     """
 
     def __init__(self, driver: Driver) -> None:

@@ -1,8 +1,8 @@
 """Launches that are interpreted, by ``k.interpret(…)`` or under ``OXIDE_INTERPRET=1``.
 
-Such a launch waits until the device is past all that it depends on, and runs in the thread that submits it, so that a
-debugger can use the terminal. It writes its first fault to the record that a compiled launch would fill, so the fault
-is raised where and when a compiled launch's fault would be.
+Such a launch waits until the device has finished all work that it depends on. It runs in the thread that submits it, so
+that a debugger can use the terminal. It writes its first fault to the record that a compiled launch would fill, so the
+fault is raised where and when a compiled launch's fault would be.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ class Stage(DeviceOperation[U]):
 
     @abstractmethod
     def follow(self, context: ExecutionContext, result: Any) -> U:
-        """Returns what this stage yields for its source's result."""
+        """Returns the result of this stage for its source's result."""
 
     def execute(self, context: ExecutionContext) -> U:
         stages: list[Stage[Any]] = [self]

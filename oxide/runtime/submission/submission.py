@@ -108,9 +108,10 @@ class ExecutionContext:
         """Declares that work unknown to oxide reads ``boxes``: work put on ``stream`` between now and the submission of
         this run. That work runs after the boxes' last write, and later writes run after it.
 
-        For functions of ``with_context`` that call other libraries on ``stream.handle``. Raises ``OrderingError`` once
-        the run has been submitted, and under strict ordering if a wait would be needed; ``GraphError`` in a capture,
-        which misses other libraries' work; ``TypeError`` or ``DeviceError`` if a value is not a box of this device.
+        Functions of ``with_context`` call this method if they call other libraries on ``stream.handle``. Raises
+        ``OrderingError`` once the run has been submitted, and under strict ordering if a wait would be needed;
+        ``GraphError`` in a capture, which misses other libraries' work; ``TypeError`` or ``DeviceError`` if a value is
+        not a box of this device.
         """
         self._declare(boxes, writes=False)
 

@@ -100,7 +100,7 @@ def _wide(kind: str, count: int) -> tuple[list[str], list[str]]:
 
 
 def _rounded(symbol: str, kind: str, how: str, parameters: tuple[str, ...], lines: list[str], last: str) -> list[str]:
-    """Returns the function whose result is the double that ``last`` computes, or that double rounded to a float."""
+    """Returns the function that computes a double by ``last`` and returns it, or returns it rounded to a float."""
     if kind == "d":
         return [_function(symbol, "double", parameters, [*lines, f"%r = {last}"])]
     lines = [*lines, f"%wide = {last}", f"%r = call float @oxide.narrow.{how}(double %wide)"]

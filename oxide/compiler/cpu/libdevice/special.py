@@ -30,8 +30,8 @@ def definitions(symbol: str) -> tuple[tuple[str, ...], list[str]]:
 
 
 def forms(name: str) -> list[tuple[str, str]]:
-    """Returns the functions that a libdevice name may stand for: one of doubles, and if it ends in f, one of floats
-    named without the f."""
+    """Returns the functions that a libdevice name may stand for, each with the type of its numbers. Any name may be a
+    function of doubles. A name that ends in f may also be a function of floats, whose own name has no f."""
     return [(name, "double"), *([(name[:-1], "float")] if name.endswith("f") else [])]
 
 

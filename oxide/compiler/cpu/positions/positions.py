@@ -14,9 +14,9 @@ LLVM turns the remaining tests in the loop, such as tests of data, into masks. I
 that no barrier separates may run in any order, also in lockstep, so the loop's accesses are marked as independent
 across iterations.
 
-The fast path excludes kernels that use a thread's coordinates in any other way, that have local or shared memory, that
-have a check that is not linear in the position, or that loop. One kind of loop is allowed: a thread of four elements
-may loop where its vectors are incomplete. The fast path then also requires that the thread bypasses this loop.
+The fast path excludes kernels that loop, have local or shared memory, use a thread's coordinates in any other way, or
+have a check that is not linear in the position. One kind of loop is allowed: a thread of four elements may loop where
+its vectors are incomplete. The fast path then also requires that the thread bypasses this loop.
 """
 
 from __future__ import annotations

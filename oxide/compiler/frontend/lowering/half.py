@@ -301,8 +301,8 @@ def _cast_from_integer(context: Any, builder: Any, source: Any, target: Any, val
 
 
 def _within_a_double(builder: Any, kind: Any, value: Any) -> Any:
-    """Returns a 64-bit integer as one that a float64 holds exactly: from 2**53 in magnitude on, rounds it to odd at bit
-    11. Only the later rounding to the narrow type then shows."""
+    """Replaces a 64-bit integer by an integer that a float64 holds exactly. From 2**53 in magnitude on, the integer is
+    rounded to odd at bit 11. So a later rounding to a narrow type gives the result of a single rounding."""
     bits = value.type
     kept, dropped = builder.and_(value, bits(-2048)), builder.and_(value, bits(2047))
     exact = builder.icmp_unsigned("==", dropped, bits(0))

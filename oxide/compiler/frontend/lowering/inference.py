@@ -55,8 +55,7 @@ class _Interpreter(numba_compiler.CUDABytecodeInterpreter):  # type: ignore[misc
         self._corrected = False
 
     def store(self, value: Any, name: str, redefine: bool = False) -> Any:
-        """Does what numba's method does, after removing blocks from the set in which an assignment makes a new
-        variable.
+        """Calls numba's method, after removing blocks from the set in which an assignment makes a new variable.
 
         numba makes a new variable in each block that all paths pass, and all later bytecode reads it. But bytecode
         after a ``while True`` may come before blocks of the loop, which would then read and write another variable than
@@ -76,7 +75,7 @@ class _Interpreter(numba_compiler.CUDABytecodeInterpreter):  # type: ignore[misc
         return super().store(value, name, redefine)
 
     def _remove_unused_temporaries(self) -> None:
-        """Does what numba's method does, but keeps the values that blocks pass on if the session keeps types.
+        """Calls numba's method. If the session keeps types, the values that blocks pass on are kept.
 
         So a conditional expression joins the reads of variables, which have a place each, and not the variables.
         """

@@ -36,7 +36,8 @@ def _register(
     takes: str | None = None,
 ) -> None:
     """Registers a function of ``count`` arguments. ``typed`` maps their types to a signature, or to None. ``takes``
-    describes the arguments in words, for a function whose other numbers of arguments are registered elsewhere."""
+    describes the arguments in error messages. A function needs it if it also takes other numbers of arguments, which
+    are registered elsewhere."""
     takes = takes or f"{count} argument{'s' * (count != 1)}"
 
     @typing_registry.register_global(function)

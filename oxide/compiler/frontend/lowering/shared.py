@@ -36,8 +36,8 @@ _numbers = itertools.count()
 
 
 class BlockArrayType(types.Type):  # type: ignore[misc]
-    """An array in shared or local memory. ``shape`` is None for dynamic shared memory. ``alignment`` is what the
-    declaration asks for, or None. ``shown`` is the array's name in errors, the same for every alignment."""
+    """An array in shared or local memory. ``shape`` is None for dynamic shared memory. ``alignment`` is the
+    declaration's alignment, or None. ``shown`` is the array's name in errors, the same for every alignment."""
 
     def __init__(self, kind: str, shape: tuple[int, ...] | None, dtype: Any, alignment: int | None = None) -> None:
         self.kind = kind
