@@ -160,6 +160,24 @@ def test_what_the_architecture_names_is_there() -> None:
         assert not test or f"def {test}(" in read(file), test
 
 
+def test_the_architecture_finds_the_files_of_features() -> None:
+    """In its tables of features, a name without a folder is in the folder of the path before it."""
+    tables = read(ROOT / "docs" / "architecture.md").partition("## Where is …")[2].partition("\n## ")[0]
+    rows = [line for line in tables.splitlines() if line.startswith("| ") and not line.startswith("| ---")]
+    assert len(rows) > 40
+    for row in rows:
+        _, feature, files, _ = row.split("|")
+        folder = ROOT / "oxide"
+        for name in re.findall(r"`([\w/]+(?:\.py)?)`", files):
+            if "/" in name or (ROOT / "oxide" / name).exists():
+                path = ROOT / "oxide" / name
+                folder = path.parent
+            else:
+                path = folder / name
+            named = name.isidentifier() and not path.exists()  # a class or a record, of the file named next
+            assert named or path.exists() or (ROOT / name).exists(), f"{feature}: {name}"
+
+
 def test_the_book_names_every_option_of_a_kernel() -> None:
     table = read(ROOT / "docs" / "kernels.md").partition("| option |")[2].partition("\n\n")[0]
     options = {name for name in inspect.signature(oxide.kernel).parameters if name != "function"}
