@@ -33,6 +33,8 @@ from oxide.compiler.check.numba_errors import placed_errors
 from oxide.compiler.frontend import frontend
 from oxide.compiler.frontend.economy import without_waste
 from oxide.compiler.frontend.frontend import lower
+from oxide.compiler.ir.control_flow import ControlFlow
+from oxide.compiler.ir.parser import parse_function
 from oxide.compiler.ir.portable import LoweredKernel
 from oxide.compiler.kernel import Kernel
 from oxide.compiler.signature.signature import Closed
@@ -182,6 +184,36 @@ def test_the_code_of_many_branches_is_right() -> None:
             total += x[j] if total > k else x[j + 1]
         expected.append(total)
     assert out.tolist() == expected
+
+
+def lines_of_dominators(blocks: int) -> int:
+    """Counts the lines that run while the dominators are found of a chain of blocks, each with a branch to one end."""
+    chain = "".join(f"b{k}:\n  br i1 %c, label %b{k + 1}, label %end\n" for k in range(blocks))
+    text = f"define void @f(i1 %c) {{\n{chain}b{blocks}:\n  br label %end\nend:\n  ret void\n}}\n"
+    function = parse_function(text)
+    lines = 0
+
+    def count(frame: Any, event: str, argument: Any) -> Any:
+        nonlocal lines
+        if frame.f_code is not ControlFlow._dominator_spans.__code__:
+            return None
+        lines += event == "line"
+        return count
+
+    outer = sys.gettrace()
+    sys.settrace(count)
+    try:
+        flow = ControlFlow(function)
+    finally:
+        sys.settrace(outer)
+    first, *others, end = function.blocks.values()
+    assert all(flow.dominates(first, each) for each in (*others, end))
+    assert not any(flow.dominates(each, end) for each in others)
+    return lines
+
+
+def test_twice_the_early_exits_take_the_dominators_about_twice_the_steps() -> None:
+    assert lines_of_dominators(400) <= 2.1 * lines_of_dominators(200)
 
 
 @given(st.integers(1, 12).flatmap(lambda n: st.tuples(st.just(n), st.sets(st.tuples(*[st.integers(0, n - 1)] * 2)))))
