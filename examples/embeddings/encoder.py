@@ -1,13 +1,14 @@
 """The encoder of BERT, packed: embeddings, layers of attention and a perceptron, the mean of each sequence.
 
 A batch is a matrix with a row for each token of all sequences, without padding. ``Layout`` says which rows belong
-together. Every step is an operation of oxide; nothing here knows which device runs it.
+together. Every step is an operation of oxide; nothing here knows which device runs it. All numbers are f32: the module
+``half`` has the encoder for tensor cores.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import final
@@ -15,53 +16,13 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-from oxide import DeviceBox, DeviceOperation, LaunchConfig, empty, h2d, zip
+from oxide import DeviceBox, DeviceOperation, LaunchConfig, empty, h2d
 from oxide_kernels import gelu, matmul_packed, pack
 
 from . import kernels
+from .layout import Layout
 
 Rows = DeviceOperation[DeviceBox]
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """Which rows are which tokens, as arrays for the device, int32.
-
-    ``tokens`` is 4×t: the word of each token, its place in its sequence, and the first row and the end of its sequence.
-    ``sequences`` is 2×s: the first row and the end of each sequence.
-    """
-
-    tokens: NDArray[np.int32]
-    sequences: NDArray[np.int32]
-
-    @staticmethod
-    def zeros(tokens: int, sequences: int) -> Layout:
-        """Returns a layout with room for so many tokens and sequences, filled with sequences of one token."""
-        layout = Layout(np.zeros((4, tokens), np.int32), np.zeros((2, sequences), np.int32))
-        layout.fill([])
-        return layout
-
-    def fill(self, texts: Sequence[NDArray[np.int32]]) -> None:
-        """Writes the sequences, given by their words, one after another. The rest is sequences of one token, whose
-        results have no meaning. Raises ``ValueError`` if there is no room."""
-        lengths = [len(text) for text in texts]
-        used, room = sum(lengths), self.tokens.shape[1]
-        if used > room or len(texts) > self.sequences.shape[1]:
-            raise ValueError(
-                f"{len(texts)} sequences of {used} tokens do not fit a layout of {self.sequences.shape[1]} sequences "
-                f"and {room} tokens"
-            )
-        ends = np.cumsum([0, *lengths], dtype=np.int32)
-        words, places, first, end = self.tokens
-        words[used:], places[used:] = 0, 0
-        first[used:], end[used:] = np.arange(used, room), np.arange(used, room) + 1
-        if texts:
-            words[:used] = np.concatenate(texts)
-            places[:used] = np.concatenate([np.arange(length) for length in lengths])
-            first[:used], end[:used] = np.repeat(ends[:-1], lengths), np.repeat(ends[1:], lengths)
-        self.sequences[0], self.sequences[1] = 0, 1
-        self.sequences[:, : len(texts)] = ends[:-1], ends[1:]
 
 
 @final
@@ -167,7 +128,7 @@ class Encoder:
     def __call__(self, layout: Layout) -> Rows:
         """Returns the operation that computes a row of unit length for each sequence of the layout. It reads the
         layout's arrays when it runs."""
-        return zip(h2d(layout.tokens), h2d(layout.sequences)).and_then(lambda boxes: self._rows(*boxes))
+        return layout.upload().and_then(lambda boxes: self._rows(*boxes))
 
     def _rows(self, tokens: DeviceBox, sequences: DeviceBox) -> Rows:
         count = tokens.shape[1]

