@@ -8,21 +8,27 @@ together. Every step is an operation of oxide; nothing here knows which device r
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
-from typing import final
+from functools import reduce
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from oxide import DeviceBox, DeviceOperation, LaunchConfig, empty, h2d
+from oxide import DeviceBox, DeviceOperation, LaunchConfig, empty, h2d, zip
 from oxide_kernels import gelu, matmul_packed, pack
 
 from . import kernels
 from .layout import Layout
 
 Rows = DeviceOperation[DeviceBox]
+Step = DeviceOperation[Any]
+
+
+def in_order(steps: Iterable[Step]) -> Step:
+    """Returns the operation that runs each step after the one before: they read what earlier ones have written."""
+    return reduce(lambda before, step: before.and_then(lambda _: step), steps)
 
 
 @final
@@ -34,11 +40,9 @@ class Linear:
     bias: DeviceBox
     outputs: int
 
-    def __call__(self, x: DeviceBox) -> Rows:
+    def __call__(self, x: DeviceBox, rows: DeviceBox) -> Step:
         """Returns the operation that computes the outputs of each row."""
-        return empty((x.shape[0], self.outputs)).and_then(
-            lambda rows: matmul_packed(x, self.weight, rows, bias=self.bias)
-        )
+        return matmul_packed(x, self.weight, rows, bias=self.bias)
 
 
 @final
@@ -50,10 +54,27 @@ class Norm:
     bias: DeviceBox
     epsilon: float
 
-    def __call__(self, a: DeviceBox, b: DeviceBox) -> Rows:
-        """Returns the operation that computes the layer norm of ``a + b``."""
+    def __call__(self, a: DeviceBox, b: DeviceBox, rows: DeviceBox) -> Step:
+        """Returns the launch that computes the layer norm of ``a + b``."""
         launch = kernels.add_and_normalise[LaunchConfig(-(-a.shape[0] // 8), 8)]
-        return empty(a.shape).and_then(lambda rows: launch(a, b, self.weight, self.bias, self.epsilon, rows)).last()
+        return launch(a, b, self.weight, self.bias, self.epsilon, rows)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Space:
+    """The boxes that all layers of a batch share, a row for each token."""
+
+    x: DeviceBox
+    """A layer's input, and at its end its output."""
+    y: DeviceBox
+    """The rows between attention and perceptron."""
+    products: DeviceBox
+    """Queries, keys and values."""
+    attended: DeviceBox
+    change: DeviceBox
+    """The outputs of attention or perceptron, before they are added."""
+    inner: DeviceBox
 
 
 @final
@@ -68,35 +89,25 @@ class Layer:
     outer: Linear
     norm: Norm
 
-    def __call__(self, tokens: DeviceBox, x: DeviceBox) -> Rows:
-        """Returns the operation that computes the layer's output for each row of ``x``."""
-
-        def perceptron(x: DeviceBox) -> Rows:
-            return (
-                self.inner(x)
-                .and_then(lambda inner: gelu(inner, inner))
-                .last()
-                .and_then(self.outer)
-                .and_then(lambda change: self.norm(x, change))
-            )
-
-        return (
-            self.queries_keys_values(x)
-            .and_then(lambda products: attention(products, tokens))
-            .and_then(self.after_attention)
-            .and_then(lambda change: self.attention_norm(x, change))
-            .and_then(perceptron)
-        )
+    def __call__(self, tokens: DeviceBox, space: Space) -> list[Step]:
+        """Returns the operations that compute the layer's output for each row of ``x``, in its place."""
+        return [
+            self.queries_keys_values(space.x, space.products),
+            attention(space.products, tokens, space.attended),
+            self.after_attention(space.attended, space.change),
+            self.attention_norm(space.x, space.change, space.y),
+            self.inner(space.y, space.inner),
+            gelu(space.inner, space.inner),
+            self.outer(space.inner, space.change),
+            self.norm(space.y, space.change, space.x),
+        ]
 
 
-def attention(products: DeviceBox, tokens: DeviceBox) -> Rows:
-    """Returns the operation that computes the attention of each token to its own sequence."""
-    count, width = products.shape[0], products.shape[1] // 3
-    threads = count * (width // kernels.HEAD)
+def attention(products: DeviceBox, tokens: DeviceBox, rows: DeviceBox) -> Step:
+    """Returns the launch that computes the attention of each token to its own sequence."""
+    threads = rows.shape[0] * (rows.shape[1] // kernels.HEAD)
     launch = kernels.attend[LaunchConfig(-(-threads // 8), 8)]
-    return (
-        empty((count, width)).and_then(lambda rows: launch(products, tokens, 1 / math.sqrt(kernels.HEAD), rows)).last()
-    )
+    return launch(products, tokens, 1 / math.sqrt(kernels.HEAD), rows)
 
 
 @final
@@ -128,25 +139,32 @@ class Encoder:
     def __call__(self, layout: Layout) -> Rows:
         """Returns the operation that computes a row of unit length for each sequence of the layout. It reads the
         layout's arrays when it runs."""
-        return layout.upload().and_then(lambda boxes: self._rows(*boxes))
+        return layout.upload().and_then(lambda boxes: self._vectors(*boxes))
 
-    def _rows(self, tokens: DeviceBox, sequences: DeviceBox) -> Rows:
-        count = tokens.shape[1]
-        embed = kernels.look_up[LaunchConfig.for_num_elems(count * self.width // kernels.LANES, 8)]
-        rows = (
-            empty((count, self.width))
-            .and_then(lambda rows: embed(self._words, self._places, tokens, rows))
-            .last()
-            .and_then(lambda rows: self._norm(rows, self._nothing))
-        )
+    def _vectors(self, tokens: DeviceBox, sequences: DeviceBox) -> Rows:
+        count, width = tokens.shape[1], self.width
+        inner = max(layer.inner.outputs for layer in self._layers)
+        columns = (width, width, 3 * width, width, width, inner)
+        space: DeviceOperation[Any] = zip(*(empty((count, each)) for each in columns))
+        return space.and_then(lambda boxes: self._in_space(Space(*boxes), tokens, sequences))
+
+    def _in_space(self, space: Space, tokens: DeviceBox, sequences: DeviceBox) -> Rows:
+        pieces = space.x.size // kernels.LANES
+        embed = kernels.look_up[LaunchConfig.for_num_elems(pieces, 8)]
+        steps: list[Step] = [
+            embed(self._words, self._places, tokens, space.change),
+            self._norm(space.change, self._nothing, space.x),
+        ]
         for layer in self._layers:
-            rows = rows.and_then(partial(layer, tokens))
+            steps += layer(tokens, space)
         shape = (sequences.shape[1], self.width)
         average = kernels.average[LaunchConfig.for_num_elems(shape[0] * shape[1])]
         unit = kernels.to_unit_length[LaunchConfig.for_num_elems(shape[0], 8)]
-        return rows.and_then(
-            lambda rows: empty(shape).and_then(lambda means: average(rows, sequences, means)).last()
-        ).and_then(lambda means: empty(shape).and_then(lambda units: unit(means, units)).last())
+        return (
+            in_order(steps)
+            .and_then(lambda _: empty(shape).and_then(lambda means: average(space.x, sequences, means)).last())
+            .and_then(lambda means: empty(shape).and_then(lambda units: unit(means, units)).last())
+        )
 
     def _layer_of(self, name: str) -> Layer:
         attention = f"{name}.attention"

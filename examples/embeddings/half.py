@@ -17,13 +17,12 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from oxide import DeviceBox, DeviceOperation, LaunchConfig, empty, f16, h2d
+from oxide import DeviceBox, DeviceOperation, LaunchConfig, empty, f16, h2d, zip
 from oxide_kernels import layer_norm, matmul
 
 from . import half_kernels as kernels
+from .encoder import Rows, Step, in_order
 from .layout import Layout
-
-Rows = DeviceOperation[DeviceBox]
 
 MOST_FUSED_ROWS = 2048
 """The most rows of a batch that is computed with few kernels."""
@@ -61,6 +60,20 @@ class Layer:
 
 
 @final
+@dataclass(frozen=True, slots=True)
+class _Space:
+    """The boxes that all layers of a batch share, a row for each token."""
+
+    sums: DeviceBox
+    """The sums of a layer's output and its input, not normalised yet. Between the library's steps also normalised."""
+    x: DeviceBox
+    products: DeviceBox
+    """Queries, keys and values."""
+    attended: DeviceBox
+    inner: DeviceBox
+
+
+@final
 class HalfEncoder:
     """The encoder with its weights on the device, in f16.
 
@@ -93,100 +106,73 @@ class HalfEncoder:
     def __call__(self, layout: Layout) -> Rows:
         """Returns the operation that computes a row of unit length, f32, for each sequence of the layout. It reads the
         layout's arrays when it runs."""
-        return layout.upload().and_then(lambda boxes: self._rows(*boxes))
+        return layout.upload().and_then(lambda boxes: self.vectors(*boxes))
 
-    def _rows(self, tokens: DeviceBox, sequences: DeviceBox) -> Rows:
-        count = tokens.shape[1]
-        embed = kernels.look_up[LaunchConfig.for_num_elems(count * self.width // 2)]
-        rows = (
-            empty((count, self.width), f16).and_then(lambda rows: embed(self._words, self._places, tokens, rows)).last()
+    def vectors(self, tokens: DeviceBox, sequences: DeviceBox) -> Rows:
+        """Returns the operation that computes a row for each sequence of a layout that is on the device."""
+        count, width = tokens.shape[1], self.width
+        inner = max(layer.inner.weight.shape[0] for layer in self._layers)
+        space: DeviceOperation[Any] = zip(
+            *(empty((count, columns), f16) for columns in (width, width, 3 * width, width, inner))
         )
-        norm = self._norm
+        return space.and_then(lambda boxes: self._in_space(_Space(*boxes), tokens, sequences))
+
+    def _in_space(self, space: _Space, tokens: DeviceBox, sequences: DeviceBox) -> Rows:
+        count, norm = tokens.shape[1], self._norm
+        embed = kernels.look_up[LaunchConfig.for_num_elems(count * self.width // 2)]
+        steps: list[Step] = [embed(self._words, self._places, tokens, space.sums)]
         layer_of = self._fused if count <= self._fused_rows else self._plain
         for layer in self._layers:
-            rows = rows.and_then(partial(layer_of, layer, norm, tokens))
+            steps += layer_of(layer, norm, tokens, space)
             norm = layer.norm
-        shape = (sequences.shape[1], self.width)
-        pool = kernels.pool_of(self.width)[LaunchConfig(max(1, shape[0]), 32 * kernels.POOL_WARPS)]
-        return rows.and_then(
-            lambda rows: (
-                empty(shape)
-                .and_then(lambda units: pool(rows, norm.weight, norm.bias, self._epsilon, sequences, units))
-                .last()
-            )
-        )
+        shape = sequences.shape[1], self.width
+        launch = kernels.pool_of(self.width)[LaunchConfig(max(1, shape[0]), 32 * kernels.POOL_WARPS)]
+        pool = partial(launch, space.sums, norm.weight, norm.bias, self._epsilon, sequences)
+        return in_order(steps).and_then(lambda _: empty(shape).and_then(pool).last())
 
-    # A layer takes the sums of the layer before it, whose norm it is given, and yields its own sums.
+    # A layer takes the sums of the layer before it, whose norm it is given, and leaves its own sums in their place.
 
-    def _fused(self, layer: Layer, norm: Norm, tokens: DeviceBox, sums: DeviceBox) -> Rows:
-        """Returns the operation of a layer as five kernels."""
-
-        def added(x: DeviceBox, linear: Linear, inputs: DeviceBox) -> Rows:
-            shape = x.shape
-            tile = kernels.tile_of(*shape)
-            launch = kernels.added_product(tile)[kernels.config_of(tile, *shape)]
-            return empty(shape, f16).and_then(lambda sums: launch(inputs, linear.weight, linear.bias, x, sums)).last()
-
-        def perceptron(sums: DeviceBox) -> Rows:
-            return self._normalised(layer.attention_norm, layer.inner, True, sums).and_then(
-                lambda made: added(made[0], layer.outer, made[1])
-            )
-
-        return (
-            self._normalised(norm, layer.queries_keys_values, False, sums)
-            .and_then(lambda made: attention(made[1], tokens).and_then(partial(added, made[0], layer.after_attention)))
-            .and_then(perceptron)
-        )
+    def _fused(self, layer: Layer, norm: Norm, tokens: DeviceBox, space: _Space) -> list[Step]:
+        """Returns a layer as five launches."""
+        x, sums = space.x, space.sums
+        return [
+            self._normalised(norm, layer.queries_keys_values, False, sums, x, space.products),
+            attention(space.products, tokens, space.attended),
+            _added(space.attended, layer.after_attention, x, sums),
+            self._normalised(layer.attention_norm, layer.inner, True, sums, x, space.inner),
+            _added(space.inner, layer.outer, x, sums),
+        ]
 
     def _normalised(
-        self, norm: Norm, linear: Linear, with_gelu: bool, sums: DeviceBox
-    ) -> DeviceOperation[tuple[DeviceBox, DeviceBox]]:
-        """Returns the operation that yields the norm of each row, and the product of that."""
-        shape = sums.shape[0], linear.weight.shape[0]
-        tile = kernels.tile_of(*shape)
-        launch = kernels.normalised_product(self.width, tile, with_gelu)[kernels.config_of(tile, *shape)]
-        return empty(sums.shape, f16).and_then(
-            lambda x: (
-                empty(shape, f16)
-                .and_then(
-                    lambda c: launch(sums, norm.weight, norm.bias, self._epsilon, linear.weight, linear.bias, x, c)
-                )
-                .map(lambda done: (done[-2], done[-1]))
-            )
-        )
+        self, norm: Norm, linear: Linear, with_gelu: bool, sums: DeviceBox, x: DeviceBox, c: DeviceBox
+    ) -> Step:
+        """Returns the launch for ``x``, the norm of each row of sums, and ``c``, the product of that."""
+        tile = kernels.tile_of(*c.shape)
+        launch = kernels.normalised_product(self.width, tile, with_gelu)[kernels.config_of(tile, *c.shape)]
+        return launch(sums, norm.weight, norm.bias, self._epsilon, linear.weight, linear.bias, x, c)
 
-    def _plain(self, layer: Layer, norm: Norm, tokens: DeviceBox, sums: DeviceBox) -> Rows:
-        """Returns the operation of a layer as products and norms of the library, the norms and sums in place."""
+    def _plain(self, layer: Layer, norm: Norm, tokens: DeviceBox, space: _Space) -> list[Step]:
+        """Returns a layer as products and norms of the library, the norms and sums in place."""
+        sums = space.sums
 
-        def normalised(norm: Norm, sums: DeviceBox) -> Rows:
-            return layer_norm(sums, norm.weight, norm.bias, sums, self._epsilon).last()
+        def normalised(norm: Norm) -> Step:
+            return layer_norm(sums, norm.weight, norm.bias, sums, self._epsilon)
 
-        def product(linear: Linear, activation: str | None, x: DeviceBox) -> Rows:
-            return (
-                empty((x.shape[0], linear.weight.shape[0]), f16)
-                .and_then(lambda c: matmul(x, linear.weight.T, c, bias=linear.bias, activation=activation))
-                .last()
-            )
+        def product(linear: Linear, c: DeviceBox, activation: str | None = None) -> Step:
+            return matmul(sums, linear.weight.T, c, bias=linear.bias, activation=activation)
 
-        def added(x: DeviceBox, linear: Linear, inputs: DeviceBox) -> Rows:
-            return matmul(inputs, linear.weight.T, x, beta=1, bias=linear.bias).last()
+        def added(inputs: DeviceBox, linear: Linear) -> Step:
+            return matmul(inputs, linear.weight.T, sums, beta=1, bias=linear.bias)
 
-        def perceptron(x: DeviceBox) -> Rows:
-            return product(layer.inner, "gelu", x).and_then(partial(added, x, layer.outer))
-
-        def attended(x: DeviceBox) -> Rows:
-            return (
-                product(layer.queries_keys_values, None, x)
-                .and_then(lambda products: attention(products, tokens))
-                .and_then(partial(added, x, layer.after_attention))
-            )
-
-        return (
-            normalised(norm, sums)
-            .and_then(attended)
-            .and_then(partial(normalised, layer.attention_norm))
-            .and_then(perceptron)
-        )
+        return [
+            normalised(norm),
+            product(layer.queries_keys_values, space.products),
+            attention(space.products, tokens, space.attended),
+            added(space.attended, layer.after_attention),
+            normalised(layer.attention_norm),
+            product(layer.inner, space.inner, "gelu"),
+            added(space.inner, layer.outer),
+        ]
 
     def _layer_of(self, name: str) -> Layer:
         attention = f"{name}.attention"
@@ -213,13 +199,19 @@ class HalfEncoder:
         return Norm(*(_on_device(self._weights[f"{name}.{part}"]) for part in ("weight", "bias")))
 
 
-def attention(products: DeviceBox, tokens: DeviceBox) -> Rows:
-    """Returns the operation that computes the attention of each token to its own sequence."""
-    count, width = products.shape[0], products.shape[1] // 3
+def attention(products: DeviceBox, tokens: DeviceBox, attended: DeviceBox) -> Step:
+    """Returns the launch that computes the attention of each token to its own sequence."""
+    count, width = attended.shape
     blocks = -(-count // kernels.QUERIES) * (width // kernels.HEAD)
     launch = kernels.attend[LaunchConfig(max(1, blocks), kernels.ATTEND_THREADS)]
-    scale = 1 / math.sqrt(kernels.HEAD)
-    return empty((count, width), f16).and_then(lambda rows: launch(products, tokens, scale, rows)).last()
+    return launch(products, tokens, 1 / math.sqrt(kernels.HEAD), attended)
+
+
+def _added(inputs: DeviceBox, linear: Linear, x: DeviceBox, sums: DeviceBox) -> Step:
+    """Returns the launch for the sums of a product and ``x``."""
+    tile = kernels.tile_of(*sums.shape)
+    launch = kernels.added_product(tile)[kernels.config_of(tile, *sums.shape)]
+    return launch(inputs, linear.weight, linear.bias, x, sums)
 
 
 def _on_device(array: NDArray[Any]) -> DeviceBox:
