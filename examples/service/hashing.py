@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from examples.embeddings.kernels import to_unit_length
-from oxide import DeviceOperation, LaunchConfig, d2h, empty, h2d
+from oxide import DeviceBox, DeviceOperation, LaunchConfig, d2h, empty, h2d
+from oxide.serving import Bucket, Buckets
 
 Tokens = NDArray[np.int32]
 Vectors = NDArray[np.float32]
@@ -30,6 +31,9 @@ class Embeds(Protocol):
     def encode(self, texts: Sequence[Tokens]) -> DeviceOperation[Vectors]:
         """Returns the operation that yields a row of unit length for each text."""
 
+    def buckets_up_to(self, max_texts: int, max_tokens: int) -> Buckets[Tokens, Vectors]:
+        """Returns the graphs of batches of at most so many texts and tokens."""
+
 
 @final
 class HashingEmbedder:
@@ -44,6 +48,28 @@ class HashingEmbedder:
 
     def encode(self, texts: Sequence[Tokens]) -> DeviceOperation[Vectors]:
         """Returns the operation that normalises the counts of the words on the device."""
-        counts = np.stack([np.bincount(text, minlength=self.dimension) for text in texts]).astype(np.float32)
+        counts = np.zeros((len(texts), self.dimension), np.float32)
+        self._count(counts, texts)
+        return self._normalised(counts).and_then(d2h)
+
+    def buckets_up_to(self, max_texts: int, max_tokens: int) -> Buckets[Tokens, Vectors]:
+        """Returns a graph for each power of two of texts."""
+
+        def make(texts: int) -> Bucket[Tokens, Vectors]:
+            counts = np.zeros((texts, self.dimension), np.float32)
+            return Bucket(
+                self._normalised(counts),
+                lambda given: self._count(counts, given),
+                lambda rows, given: d2h(rows[: len(given)]),
+            )
+
+        return Buckets(lambda texts: 1 << (len(texts) - 1).bit_length(), make, limit=max_texts.bit_length() + 1)
+
+    def _count(self, counts: Vectors, texts: Sequence[Tokens]) -> None:
+        counts[:] = 0
+        for row, text in zip(counts, texts, strict=False):
+            row += np.bincount(text, minlength=self.dimension)
+
+    def _normalised(self, counts: Vectors) -> DeviceOperation[DeviceBox]:
         launch = to_unit_length[LaunchConfig.for_num_elems(len(counts), 8)]
-        return empty(counts.shape).and_then(lambda units: launch(h2d(counts), units)).last().and_then(d2h)
+        return empty(counts.shape).and_then(lambda units: launch(h2d(counts), units)).last()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import importlib.util
+import itertools
 import json
 import shutil
 import signal
@@ -21,6 +22,7 @@ import numpy as np
 import pytest
 import trio
 
+from examples.embeddings.embedder import sizes_up_to
 from examples.service.corpus import top_k
 from oxide import h2d
 
@@ -88,6 +90,41 @@ def test_texts_are_embedded_and_found() -> None:
         assert len((await client.post("/search", json={"query": "x", "k": 64})).json()["results"]) == len(LINES)
 
     with_service(test)
+
+
+def test_vectors_come_back_as_they_are_on_the_device_to_the_last_bit() -> None:
+    async def test(client: Any, service: Service) -> None:
+        texts = [" ".join(f"w{number}" for number in range(count)) for count in (1, 7, 100, 500)]
+        answer = await client.post("/embed", json={"texts": texts})
+        model = HashingEmbedder()
+        expected = await model.encode(model.tokenise(texts))
+        np.testing.assert_array_equal(np.array(answer.json()["embeddings"], np.float32), expected)
+        assert answer.headers["content-type"] == "application/json"
+
+    with_service(test)
+
+
+def test_batches_of_all_sizes_share_a_few_graphs() -> None:
+    async def test(client: Any, service: Service) -> None:
+        model = HashingEmbedder()
+        for count in (1, 3, 31, 33, 64, 2):
+            texts = [f"some words {number}" for number in range(count)]
+            answer = await client.post("/embed", json={"texts": texts})
+            expected = await model.encode(model.tokenise(texts))
+            np.testing.assert_array_equal(np.array(answer.json()["embeddings"], np.float32), expected)
+        captured = (await client.get("/statistics")).json()["captured"]
+        assert set(captured) <= {1, 2, 4, 8, 16, 32}
+        assert {4, 32} <= set(captured)
+
+    with_service(test)
+
+
+def test_the_sizes_of_batches_grow_by_at_most_a_quarter() -> None:
+    for most in (1, 16, 17, 100, 4096):
+        sizes = sizes_up_to(most)
+        assert sizes == sorted(set(sizes))
+        assert sizes[-1] == most
+        assert all(larger <= 1.25 * smaller for smaller, larger in itertools.pairwise(sizes))
 
 
 POISON = [
@@ -163,6 +200,7 @@ def test_metrics_statistics_and_the_page_are_served() -> None:
         assert metrics.headers["content-type"].startswith("text/plain; version=0.0.4")
         found = (await client.get("/statistics")).json()
         assert found["statistics"]["answered"] == 1
+        assert found["captured"] == [1]
         [batch] = found["batches"]
         assert batch["size"] == 1
         assert batch["ended"] <= found["now"]
