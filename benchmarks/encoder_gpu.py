@@ -155,8 +155,8 @@ class TorchEncoder:
                 )
             )
 
-    def __call__(self, ids: Any) -> Any:
-        """Returns a row of unit length for each row of ``ids``."""
+    def __call__(self, ids: Any, mask: Any = None) -> Any:
+        """Returns a row of unit length for each row of ``ids``. ``mask`` is 1 for tokens, and 0 for padding."""
         f = self._torch.nn.functional
         batch, tokens = ids.shape
         heads = WIDTH // half_kernels.HEAD
@@ -167,10 +167,13 @@ class TorchEncoder:
         x = norm(f.embedding(ids, self._words) + self._places[:tokens], self._norm)
         for products, after, attention_norm, inner, outer, last in self._layers:
             q, k, v = f.linear(x, *products).view(batch, tokens, 3, heads, half_kernels.HEAD).permute(2, 0, 3, 1, 4)
-            attended = f.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(batch, tokens, WIDTH)
+            seen = None if mask is None else mask.bool()[:, None, None]
+            attended = f.scaled_dot_product_attention(q, k, v, seen).transpose(1, 2).reshape(batch, tokens, WIDTH)
             x = norm(x + f.linear(attended, *after), attention_norm)
             x = norm(x + f.linear(f.gelu(f.linear(x, *inner)), *outer), last)
-        return f.normalize(x.mean(1).float(), dim=1)
+        if mask is None:
+            return f.normalize(x.mean(1).float(), dim=1)
+        return f.normalize((x * mask[..., None]).sum(1).float() / mask.sum(1, keepdim=True), dim=1)
 
 
 def layout_of(texts: NDArray[np.int32]) -> Layout:

@@ -6,7 +6,7 @@ import gc
 import json
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -108,20 +108,10 @@ class Service:
     # Requests
 
     async def _embed(self, request: Request) -> Response:
-        body = await _body_of(request)
-        texts = body.get("texts")
-        if not isinstance(texts, list) or not texts:
-            raise BadRequest('"texts" must be a list of texts')
-        if len(texts) > MOST_TEXTS:
-            raise BadRequest(f'"texts" has {len(texts)} texts; at most {MOST_TEXTS} are allowed')
-        for number, text in enumerate(texts):
-            _require_text(f"texts[{number}]", text)
-        vectors = await self._vectors(texts)
-        rows = ",".join(_row_of(vector) for vector in vectors)
-        return Response(f'{{"embeddings":[{rows}]}}', media_type="application/json")
+        return embeddings(await self._vectors(texts_of(await self._read(request))))
 
     async def _search(self, request: Request) -> Response:
-        body = await _body_of(request)
+        body = await self._read(request)
         _require_text("query", body.get("query"))
         k = body.get("k", 5)
         if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k <= MOST:
@@ -135,6 +125,11 @@ class Service:
         return JSONResponse(
             {"results": [{"text": corpus.texts[n], "line": n + 1, "score": score} for score, n in found]}
         )
+
+    async def _read(self, request: Request) -> dict[str, Any]:
+        body = await body_of(request)
+        request.state.read.set()
+        return body
 
     async def _vectors(self, texts: list[str]) -> list[Vectors]:
         """Embeds each text as a request of its own. The first error cancels the others."""
@@ -221,14 +216,13 @@ class Service:
         )
 
 
-async def _body_of(request: Request) -> dict[str, Any]:
+async def body_of(request: Request) -> dict[str, Any]:
     """Reads a JSON object. Raises ``BadRequest`` for anything else, and past 256 KiB."""
     data = bytearray()
     async for piece in request.stream():
         data += piece
         if len(data) > MOST_BYTES:
             raise BadRequest(f"the body has more than {MOST_BYTES} bytes", 413)
-    request.state.read.set()
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -240,6 +234,24 @@ async def _body_of(request: Request) -> dict[str, Any]:
     if not isinstance(body, dict):
         raise BadRequest("the body must be a JSON object")
     return body
+
+
+def texts_of(body: dict[str, Any]) -> list[str]:
+    """Returns the texts of a request. Raises ``BadRequest`` if something is wrong with them."""
+    texts = body.get("texts")
+    if not isinstance(texts, list) or not texts:
+        raise BadRequest('"texts" must be a list of texts')
+    if len(texts) > MOST_TEXTS:
+        raise BadRequest(f'"texts" has {len(texts)} texts; at most {MOST_TEXTS} are allowed')
+    for number, text in enumerate(texts):
+        _require_text(f"texts[{number}]", text)
+    return texts
+
+
+def embeddings(vectors: Iterable[Vectors]) -> Response:
+    """Returns the answer with a vector for each text."""
+    rows = ",".join(_row_of(vector) for vector in vectors)
+    return Response(f'{{"embeddings":[{rows}]}}', media_type="application/json")
 
 
 def _row_of(vector: Vectors) -> str:
