@@ -133,6 +133,9 @@ class Service:
 
     async def _vectors(self, texts: list[str]) -> list[Vectors]:
         """Embeds each text as a request of its own. The first error cancels the others."""
+        if len(texts) == 1:  # most requests: without a nursery and a task
+            [tokens] = self._model.tokenise(texts)
+            return [await self._batcher(tokens, timeout=self._timeout)]
         vectors: list[Any] = [None] * len(texts)
         errors: list[Exception] = []
         async with trio.open_nursery() as nursery:
