@@ -16,7 +16,8 @@ NAME_ONE := name one: make PYTHON=/path/to/python3.11
 help:
 	@echo 'make mlp       run the example (examples/async_mlp) on the GPU, or on the CPU if there is none'
 	@echo 'make digits    run it on handwritten digits'
-	@echo 'make serve     serve sentence search on http://127.0.0.1:8000 (downloads a model of 83 MB)'
+	@echo 'make serve     serve sentence search on http://127.0.0.1:8000 (downloads a model of 83 MB);'
+	@echo '               make serve ARGS="--port 8001" takes the options of python -m examples.service'
 	@echo 'make test      format, lint, types and every test; GPU tests where there is a GPU'
 	@echo 'make bench     measure oxide beside its peers (python -m benchmarks), with a page and plots'
 	@echo 'make gpu-test  only the GPU tests'
@@ -34,7 +35,7 @@ digits: $(VENV)/.digits
 	$(BIN)/python -m examples.async_mlp --data digits
 
 serve: $(VENV)/.serve
-	$(BIN)/python -m examples.service
+	$(BIN)/python -m examples.service $(ARGS)
 
 # A file's tests share what they compile, so they stay together.
 test: lint bench-quick

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import argparse
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import trio
+
+import oxide
 
 from .embedder import Embedder, Vectors
 from .options import add_model_options
@@ -23,7 +26,9 @@ async def embed(embedder: Embedder, texts: list[str]) -> Vectors:
     vectors = np.empty((len(texts), embedder.dimension), np.float32)
     for first in range(0, len(order), BATCH):
         some = order[first : first + BATCH]
-        vectors[some] = await embedder.encode([tokens[number] for number in some])
+        batch = [tokens[number] for number in some]
+        await oxide.prepare(partial(embedder.encode, batch))  # compiles in a thread what is new
+        vectors[some] = await embedder.encode(batch)
     return vectors
 
 
@@ -67,7 +72,7 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(str(error) if error.strerror is None else f"{error.filename} cannot be read: {error.strerror}")
     except UnicodeDecodeError as error:
         sys.exit(f"{options.search} is not UTF-8: byte {error.start} is {error.object[error.start]:#04x}")
-    except ModuleNotFoundError as error:
+    except (ModuleNotFoundError, ValueError) as error:
         sys.exit(str(error))
 
 

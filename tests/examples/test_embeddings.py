@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 import oxide
 from examples.embeddings.__main__ import embed
 from examples.embeddings.cast import cast
-from examples.embeddings.embedder import Embedder, model_folder
+from examples.embeddings.embedder import Embedder, Precision, model_folder
 from examples.embeddings.encoder import Encoder
 from examples.embeddings.half import HalfEncoder
 from examples.embeddings.layout import Layout
@@ -309,6 +310,31 @@ def test_the_command_line(folder: Path | None, arguments: list[str], status: int
     )
     assert found.returncode == status
     assert words in found.stdout + found.stderr
+
+
+@pytest.mark.parametrize(
+    ("file", "words"),
+    [
+        ("model.safetensors", "model.safetensors is not a file of tensors: "),
+        ("tokenizer.json", "tokenizer.json is not a tokenizer: "),
+    ],
+)
+def test_broken_files_of_a_model_are_named(folder: Path | None, tmp_path: Path, file: str, words: str) -> None:
+    for each in ("model.safetensors", "tokenizer.json"):
+        shutil.copyfile(model_folder(folder) / each, tmp_path / each)
+    (tmp_path / file).write_bytes(b"none")
+    with pytest.raises(ValueError, match=words):
+        Embedder.load(tmp_path)
+
+
+def test_a_missing_tensor_is_named(folder: Path | None, tmp_path: Path) -> None:
+    from safetensors.numpy import save_file
+
+    shutil.copyfile(model_folder(folder) / "tokenizer.json", tmp_path / "tokenizer.json")
+    save_file({"a": np.zeros(1, np.float32)}, tmp_path / "model.safetensors")
+    for precision in get_args(Precision):
+        with pytest.raises(ValueError, match=r"has no tensor 'embeddings\.\w+\.weight': it must have those of"):
+            Embedder.load(tmp_path, precision)
 
 
 def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:

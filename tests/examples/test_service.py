@@ -44,6 +44,8 @@ def with_service(test: Callable[[Any, Service], Awaitable[None]], **options: Any
         client = httpx.AsyncClient(transport=httpx.ASGITransport(app=service.app), base_url="http://service")
         async with client:
             assert (await client.get("/readyz")).status_code == 503
+            early = await client.post("/embed", json={"texts": ["early"]})
+            assert (early.status_code, early.json()) == (503, {"error": "the service is starting"})
             async with service.running():
                 await test(client, service)
             assert (await client.get("/readyz")).status_code == 503
@@ -297,9 +299,30 @@ def test_every_accepted_request_is_answered_after_sigterm() -> None:
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [(["--corpus", "none.txt"], "none.txt cannot be read"), (["--corpus", "/dev/null"], "/dev/null has no lines")],
+    [
+        (["--corpus", "none.txt"], "none.txt cannot be read: No such file or directory"),
+        (["--corpus", "/dev/null"], "/dev/null has no lines"),
+        (["--port", "99999"], "--port: '99999' is not a number from 0 to 65535"),
+        (["--max-queue", "0"], "--max-queue: '0' is not a number of 1 or more"),
+        (["--max-queue", "many"], "--max-queue: 'many' is not a number of 1 or more"),
+        (["--timeout", "nan"], "--timeout: 'nan' is not a number of 0.001 or more"),
+        (["--host", "256.0.0.1"], "cannot listen on 256.0.0.1, port 8000: "),
+    ],
 )
-def test_a_corpus_that_cannot_be_read_ends_the_program(options: list[str], words: str) -> None:
+def test_a_wrong_option_ends_the_program_with_a_reason(options: list[str], words: str) -> None:
+    require_end(options, words)
+
+
+def test_a_port_that_is_taken_ends_the_program_with_a_reason() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        require_end(
+            ["--port", port],
+            f"cannot listen on 127.0.0.1, port {port}: Address already in use: --port takes another one",
+        )
+
+
+def require_end(options: list[str], words: str) -> None:
     found = subprocess.run(
         [sys.executable, "-m", "examples.service", "--model", "hashing", *options],
         capture_output=True,
@@ -307,8 +330,9 @@ def test_a_corpus_that_cannot_be_read_ends_the_program(options: list[str], words
         check=False,
         cwd=Path(__file__).parents[2],
     )
-    assert found.returncode == 1
+    assert found.returncode in (1, 2)
     assert words in found.stderr
+    assert "Traceback" not in found.stderr
 
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
