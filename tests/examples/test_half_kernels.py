@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import math
+import os
 import re
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -111,6 +115,31 @@ def test_tiles_are_large_where_there_are_enough_of_them(rows: int) -> None:
     larger = kernels.TILES[: kernels.TILES.index(tile)]
     assert all(-(-rows // each.rows) * -(-1152 // each.columns) < 132 for each in larger)
     assert tile == kernels.TILES[-1] or kernels.config_of(tile, rows, 1152).grid[0] >= 132
+
+
+SANITIZED = """
+from examples.embeddings.half import HalfEncoder
+from examples.embeddings.layout import Layout
+from oxide import d2h
+from tests.examples.test_embeddings import random_weights, sequences
+
+lengths = [1, 31, 33, 7]
+layout = Layout(sum(lengths) + 2, len(lengths) + 1)
+layout.fill(sequences(lengths))
+d2h(HalfEncoder(random_weights(0))(layout)).sync()
+"""
+
+
+def test_the_sanitizer_says_nothing_of_a_batch() -> None:
+    found = subprocess.run(
+        [sys.executable, "-c", SANITIZED],
+        env={**os.environ, "OXIDE_DEVICE": "cpu", "OXIDE_SANITIZE": "memory,race", "OXIDE_INTERPRET": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=Path(__file__).parents[2],
+    )
+    assert found.returncode == 0, found.stderr
 
 
 @pytest.mark.parametrize(
