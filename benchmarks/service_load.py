@@ -3,9 +3,10 @@
 Starts ``examples.service`` as a process. First the latency without load and the capacity are measured by the same
 clients. Then requests of ``--texts`` texts arrive at random moments, twice as many as the capacity, each on a
 connection of its own. Of the clients 10 % hang up in the middle and 1 % send poison (NaN, an over-long text, invalid
-UTF-8). At the end, SIGTERM comes under load. Writes ``benchmarks/results/service-load-cpu.json``.
+UTF-8). At the end, SIGTERM comes under load. Writes ``benchmarks/results/service-load-cpu.json``;
+with ``--batch-ms``, by a device whose batches take that long, ``service-load-timed.json``.
 
-    python -m benchmarks.service_load --seconds 60
+    python -m benchmarks.service_load --seconds 60 [--batch-ms 50]
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ from pathlib import Path
 from typing import Any
 
 import trio
+
+MOST_IN_BATCH = 32
+"""The texts of a batch, as in ``examples.service``."""
 
 RESULTS = Path(__file__).parent / "results"
 POISON = (b'{"texts": [NaN]}', json.dumps({"texts": ["a" * 5000]}).encode(), b'{"texts": ["\xff"]}')
@@ -148,6 +152,7 @@ async def measure(options: argparse.Namespace, process: subprocess.Popen[str], p
     found = await statistics(port)
     after = found["statistics"]
     batches = [batch for batch in found["batches"] if batch["error"] is None]
+    batch_ms = sum(batch["seconds"] for batch in batches) / len(batches) * 1e3
     result = {
         "texts a request": options.texts,
         "max_queue": options.max_queue,
@@ -156,10 +161,11 @@ async def measure(options: argparse.Namespace, process: subprocess.Popen[str], p
         "p99 without load, ms": unloaded,
         "answers": dict(load.statuses),
         "p50, p99 of accepted, ms": [quantile(load.latencies, 0.5), quantile(load.latencies, 0.99)],
-        "ms of a batch, mean": round(sum(batch["seconds"] for batch in batches) / len(batches) * 1e3, 1),
+        "ms of a batch, mean": round(batch_ms, 1),
         "requests of a batch, mean": round(sum(batch["size"] for batch in batches) / len(batches), 1),
         "p99 in the batcher, ms": round(after["latency_p99"] * 1e3, 1),
         "p99 in the queue, ms": round(after["wait_p99"] * 1e3, 1),
+        "bound of p99, ms": round(2 * unloaded + options.max_queue / MOST_IN_BATCH * batch_ms, 1),
         "longest queue": longest,
         "memory after 5 s and at the end, MiB": [memory[min(10, len(memory) - 1)], memory[-1]],
         "wrong answers": load.wrong,
@@ -184,12 +190,14 @@ def main() -> None:
     parser.add_argument("--texts", type=int, default=8)
     parser.add_argument("--max-queue", type=int, default=256)
     parser.add_argument("--model", default="minilm")
+    parser.add_argument("--batch-ms", type=float, help="serve by a device whose batches take a fixed time")
     options = parser.parse_args()
+    if options.batch_ms is None:
+        command = ["examples.service", "--port=0", f"--model={options.model}"]
+    else:
+        command = ["benchmarks.timed_service", f"--batch-ms={options.batch_ms}"]
     process = subprocess.Popen(
-        [
-            *(sys.executable, "-m", "examples.service", "--port=0"),
-            *(f"--model={options.model}", f"--max-queue={options.max_queue}"),
-        ],
+        [sys.executable, "-m", *command, f"--max-queue={options.max_queue}"],
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -200,7 +208,8 @@ def main() -> None:
     finally:
         process.kill()
     print(json.dumps(result, indent=1))
-    (RESULTS / "service-load-cpu.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    name = "service-load-cpu" if options.batch_ms is None else "service-load-timed"
+    (RESULTS / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -10,30 +10,24 @@ import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import trio
 
 from examples.embeddings.options import add_model_options
 
+if TYPE_CHECKING:
+    from .app import Service
+    from .hashing import Embeds
+
 CORPUS = Path(__file__).with_name("corpus.txt")
 
 
-async def serve(options: argparse.Namespace, lines: list[str], listener: int, address: str) -> None:
+async def serve(service: Service, listener: int, address: str) -> None:
     """Runs the service on a bound socket, given by its descriptor. Prints its address when it is ready."""
     import hypercorn.trio
     from hypercorn.config import Config
 
-    from .app import Service
-    from .hashing import HashingEmbedder
-
-    if options.model == "hashing":
-        service = Service(HashingEmbedder(), lines, max_queue=options.max_queue, timeout=options.timeout)
-    else:
-        from examples.embeddings import Embedder
-
-        model = await trio.to_thread.run_sync(Embedder.load, options.weights, options.precision)
-        service = Service(model, lines, max_queue=options.max_queue, timeout=options.timeout)
     config = Config()
     config.bind = [f"fd://{listener}"]
     config.graceful_timeout = 30
@@ -57,10 +51,21 @@ async def serve(options: argparse.Namespace, lines: list[str], listener: int, ad
         await nursery.start(stop_on_signals)
         await nursery.start(listen)  # from here on it says that it lives, and that it is not ready
         async with service.running():
-            print(f"serving {len(lines)} texts on {address}", flush=True)
+            print(f"serving {service.size} texts on {address}", flush=True)
             await served.wait()
         nursery.cancel_scope.cancel()
     print("finished", flush=True)
+
+
+def model_of(options: argparse.Namespace) -> Embeds:
+    """Returns the model that the options name, with its weights on the device."""
+    if options.model == "hashing":
+        from .hashing import HashingEmbedder
+
+        return HashingEmbedder()
+    from examples.embeddings import Embedder
+
+    return Embedder.load(options.weights, options.precision)
 
 
 def listening(host: str, port: int) -> tuple[int, str]:
@@ -119,7 +124,10 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(f"{options.corpus} has no lines")
     listener, address = listening(options.host, options.port)
     try:
-        trio.run(serve, options, lines, listener, address)
+        from .app import Service
+
+        service = Service(model_of(options), lines, max_queue=options.max_queue, timeout=options.timeout)
+        trio.run(serve, service, listener, address)
     except ModuleNotFoundError as error:
         sys.exit(f"{error}\nThe service itself needs pip install 'oxide-gpu[service]', or make serve in a clone")
     except (FileNotFoundError, ValueError) as error:  # of the model

@@ -101,6 +101,11 @@ class Service:
                 self._ready = False
                 gc.unfreeze()
 
+    @property
+    def size(self) -> int:
+        """Returns the number of texts that are searched."""
+        return len(self._lines)
+
     def drain(self) -> None:
         """Makes ``/readyz`` refuse: the balancer sends no more requests."""
         self._ready = False

@@ -54,16 +54,17 @@ class HashingEmbedder:
 
     def buckets_up_to(self, max_texts: int, max_tokens: int) -> Buckets[Tokens, Vectors]:
         """Returns a graph for each power of two of texts."""
+        limit = max_texts.bit_length() + 1
+        return Buckets(lambda texts: 1 << (len(texts) - 1).bit_length(), self.bucket, limit=limit)
 
-        def make(texts: int) -> Bucket[Tokens, Vectors]:
-            counts = np.zeros((texts, self.dimension), np.float32)
-            return Bucket(
-                self._normalised(counts),
-                lambda given: self._count(counts, given),
-                lambda rows, given: d2h(rows[: len(given)]),
-            )
-
-        return Buckets(lambda texts: 1 << (len(texts) - 1).bit_length(), make, limit=max_texts.bit_length() + 1)
+    def bucket(self, texts: int) -> Bucket[Tokens, Vectors]:
+        """Returns the bucket of batches of at most so many texts."""
+        counts = np.zeros((texts, self.dimension), np.float32)
+        return Bucket(
+            self._normalised(counts),
+            lambda given: self._count(counts, given),
+            lambda rows, given: d2h(rows[: len(given)]),
+        )
 
     def _count(self, counts: Vectors, texts: Sequence[Tokens]) -> None:
         counts[:] = 0
