@@ -113,20 +113,22 @@ def normalised_product(inputs: int, tile: Tile, with_gelu: bool) -> Kernel:
     threads, warp_columns = tile.threads, columns // _ACROSS
     pitch = inputs + _PER_COPY
     each = inputs // _LANES // 4
+    group = math.gcd(each, 4)
 
     @device
-    def normalise(a_tile: Any, first: i64, scale: Any, shift: Any, epsilon: f32, stores: bool_, x: Any) -> None:
-        """Normalises the rows in shared memory. Four threads share a row, each with every fourth vector of four."""
+    def normalise(a_tile: Any, weights: Any, first: i64, epsilon: f32, stores: bool_, x: Any) -> None:
+        """Normalises the rows in shared memory. Four threads share a row, each with every fourth vector of four.
+        ``weights`` has a row of factors and a row of summands."""
         row, lane = i64(thread.thread_idx.x) // _LANES, i64(thread.thread_idx.x) % _LANES
         total = f32(0)
-        for i in range(each):
+        for i in unroll(range(each)):
             p, q, r, s = a_tile.load4((row, 4 * (i * _LANES + lane)))
             total += (f32(p) + f32(q)) + (f32(r) + f32(s))
         total += warp.shuffle_xor(total, 1)
         total += warp.shuffle_xor(total, 2)
         mean = total / f32(inputs)
         squares = f32(0)
-        for i in range(each):
+        for i in unroll(range(each)):
             p, q, r, s = a_tile.load4((row, 4 * (i * _LANES + lane)))
             dp, dq, dr, ds = f32(p) - mean, f32(q) - mean, f32(r) - mean, f32(s) - mean
             squares += (dp * dp + dq * dq) + (dr * dr + ds * ds)
@@ -134,18 +136,25 @@ def normalised_product(inputs: int, tile: Tile, with_gelu: bool) -> Kernel:
         squares += warp.shuffle_xor(squares, 2)
         factor = f32(1) / math.sqrt(squares / f32(inputs) + epsilon)
         inside = stores and first + row < x.shape[0]
-        for i in range(each):
-            column = 4 * (i * _LANES + lane)
-            p, q, r, s = a_tile.load4((row, column))
-            wp, wq, wr, ws = scale.load4(column)
-            bp, bq, br, bs = shift.load4(column)
-            one = f16((f32(p) - mean) * factor * f32(wp) + f32(bp))
-            two = f16((f32(q) - mean) * factor * f32(wq) + f32(bq))
-            three = f16((f32(r) - mean) * factor * f32(wr) + f32(br))
-            four = f16((f32(s) - mean) * factor * f32(ws) + f32(bs))
-            a_tile.store4((row, column), one, two, three, four)
+        # All of a group is read before any of it is written, so that one read does not wait for another.
+        held = LocalArray(4 * group, f16)
+        for begin in unroll(range(0, each, group)):
+            for i in unroll(range(group)):
+                column = 4 * ((begin + i) * _LANES + lane)
+                p, q, r, s = a_tile.load4((row, column))
+                wp, wq, wr, ws = weights.load4((0, column))
+                bp, bq, br, bs = weights.load4((1, column))
+                held[4 * i] = f16((f32(p) - mean) * factor * f32(wp) + f32(bp))
+                held[4 * i + 1] = f16((f32(q) - mean) * factor * f32(wq) + f32(bq))
+                held[4 * i + 2] = f16((f32(r) - mean) * factor * f32(wr) + f32(br))
+                held[4 * i + 3] = f16((f32(s) - mean) * factor * f32(ws) + f32(bs))
+            for i in unroll(range(group)):
+                column = 4 * ((begin + i) * _LANES + lane)
+                a_tile.store4((row, column), held[4 * i], held[4 * i + 1], held[4 * i + 2], held[4 * i + 3])
             if inside:
-                x.unchecked_mut.store4((first + row, column), one, two, three, four)
+                for i in unroll(range(group)):
+                    at = first + row, 4 * ((begin + i) * _LANES + lane)
+                    x.unchecked_mut.store4(at, held[4 * i], held[4 * i + 1], held[4 * i + 2], held[4 * i + 3])
 
     @kernel(block=threads, unchecked=True)
     def multiply_normalised(
@@ -159,27 +168,37 @@ def normalised_product(inputs: int, tile: Tile, with_gelu: bool) -> Kernel:
         c: DisjointSlice2[f16],
     ) -> None:
         a_tile, b_tile = SharedArray((rows, pitch), f16), SharedArray((columns, pitch), f16)
+        weights = SharedArray((2, pitch), f16)
         across = (c.shape[1] + (columns - 1)) // columns
         block = i64(thread.block_idx.x)
         first, column = block // across * rows, block % across * columns
         if first >= c.shape[0]:
             return
         fetch(a_tile, inputs, threads, a, first, 0, rows)
+        for part in range(i64(thread.thread_idx.x) * _PER_COPY, inputs, threads * _PER_COPY):
+            tensor.copy_async(weights, (0, part), scale, part, _PER_COPY)
+            tensor.copy_async(weights, (1, part), shift, part, _PER_COPY)
         tensor.commit()
         fetch(b_tile, inputs, threads, b, column, 0, columns)
         tensor.commit()
-        tensor.wait(1)
-        thread.sync_threads()  # all rows of a are there
-        normalise(a_tile, first, scale, shift, epsilon, column == 0, x)
-        tensor.wait(0)
-        thread.sync_threads()  # the rows are normalised, and b is there
         number = i64(thread.thread_idx.x // 32)
         own, right = number // _ACROSS * WARP_ROWS, number % _ACROSS * warp_columns
+        # Two sums, so that an instruction does not wait for the one before. One begins with the bias, which is read
+        # while the copies are on their way.
         total = tensor.Accumulator((WARP_ROWS, warp_columns), f32)
         other = tensor.Accumulator((WARP_ROWS, warp_columns), f32)
+        for i in unroll(range(0, len(total), 2)):
+            s = column + right + total.column(i)
+            if s < c.shape[1]:  # the columns are even, and s too
+                one, two = bias.load2(s)
+                total[i], total[i + 1] = f32(one), f32(two)
+        tensor.wait(1)
+        thread.sync_threads()  # all rows of a are there
+        normalise(a_tile, weights, first, epsilon, column == 0, x)
+        tensor.wait(0)
+        thread.sync_threads()  # the rows are normalised, and b is there
         left = tensor.FragmentA((WARP_ROWS, _INNER), f16)
         top = tensor.FragmentB((_INNER, warp_columns), f16)
-        # Two sums, so that an instruction does not wait for the one before.
         for k in unroll(range(0, inputs, 2 * _INNER)):
             tensor.ldmatrix(left, a_tile, (own, k))
             tensor.ldmatrix(top, b_tile, (right, k), transposed=True)
@@ -189,9 +208,8 @@ def normalised_product(inputs: int, tile: Tile, with_gelu: bool) -> Kernel:
             tensor.mma(other, left, top)
         for i in unroll(range(0, len(total), 2)):
             r, s = first + own + total.row(i), column + right + total.column(i)
-            if r < c.shape[0] and s < c.shape[1]:  # the columns are even, and s too
-                one, two = bias.load2(s)
-                one, two = total[i] + other[i] + f32(one), total[i + 1] + other[i + 1] + f32(two)
+            if r < c.shape[0] and s < c.shape[1]:
+                one, two = total[i] + other[i], total[i + 1] + other[i + 1]
                 if with_gelu:
                     c.unchecked_mut.store2((r, s), f16(gelu_of(one)), f16(gelu_of(two)))
                 else:
@@ -239,6 +257,13 @@ def added_product(tile: Tile) -> Kernel:
         for stage in unroll(range(_STAGES - 1)):
             fetch_stage(stage, stage * _STEP, a, b, first, column, a_tiles, b_tiles)
             tensor.commit()
+        # The sums begin with what is added to them, which is read while the copies are on their way.
+        for i in unroll(range(0, len(total), 2)):
+            r, s = first + own + total.row(i), column + right + total.column(i)
+            if r < c.shape[0] and s < c.shape[1]:  # the columns are even, and s too
+                one, two = bias.load2(s)
+                before, after = x.load2((r, s))
+                total[i], total[i + 1] = f32(one) + f32(before), f32(two) + f32(after)
         slot, free = 0, _STAGES - 1
         for k in range(0, a.shape[1], _STEP):
             tensor.wait(_STAGES - 2)
@@ -257,14 +282,8 @@ def added_product(tile: Tile) -> Kernel:
         tensor.wait(0)
         for i in unroll(range(0, len(total), 2)):
             r, s = first + own + total.row(i), column + right + total.column(i)
-            if r < c.shape[0] and s < c.shape[1]:  # the columns are even, and s too
-                one, two = bias.load2(s)
-                before, after = x.load2((r, s))
-                c.unchecked_mut.store2(
-                    (r, s),
-                    f16(total[i] + other[i] + f32(one) + f32(before)),
-                    f16(total[i + 1] + other[i + 1] + f32(two) + f32(after)),
-                )
+            if r < c.shape[0] and s < c.shape[1]:
+                c.unchecked_mut.store2((r, s), f16(total[i] + other[i]), f16(total[i + 1] + other[i + 1]))
 
     return multiply_and_add
 
