@@ -246,8 +246,9 @@ def compare(
 
     runs |= {"torch, a graph": replay, "torch, eager": eager}
     calls |= {"torch, a graph": replay_call, "torch, eager": eager_call}
-    for call in calls.values():
+    for name, call in calls.items():
         call()
+        runs[name](1)
     counts = {name: max(3, round(_SECONDS / seconds(lambda run=run: run(3)) * 3)) for name, run in runs.items()}
     times: dict[str, list[float]] = {name: [] for name in runs}
     single: dict[str, list[float]] = {name: [] for name in calls}

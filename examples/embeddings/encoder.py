@@ -8,10 +8,10 @@ together. Every step is an operation of oxide; nothing here knows which device r
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,11 +24,30 @@ from .layout import Layout
 
 Rows = DeviceOperation[DeviceBox]
 Step = DeviceOperation[Any]
+L = TypeVar("L")
+N = TypeVar("N")
 
 
 def in_order(steps: Iterable[Step]) -> Step:
     """Returns the operation that runs each step after the one before: they read what earlier ones have written."""
     return reduce(lambda before, step: before.and_then(lambda _: step), steps)
+
+
+def layers_of(
+    weights: Mapping[str, Any], linear_of: Callable[..., L], norm_of: Callable[[str], N]
+) -> Iterator[tuple[L, L, N, L, L, N]]:
+    """Yields the parts of each layer, in the order of ``Layer``: ``linear_of`` gets the names of products that are
+    computed as one, ``norm_of`` that of a norm."""
+    count = 1 + max(int(name.split(".")[2]) for name in weights if name.startswith("encoder.layer."))
+    for name in (f"encoder.layer.{number}" for number in range(count)):
+        yield (
+            linear_of(*(f"{name}.attention.self.{part}" for part in ("query", "key", "value"))),
+            linear_of(f"{name}.attention.output.dense"),
+            norm_of(f"{name}.attention.output.LayerNorm"),
+            linear_of(f"{name}.intermediate.dense"),
+            linear_of(f"{name}.output.dense"),
+            norm_of(f"{name}.output.LayerNorm"),
+        )
 
 
 @final
@@ -132,8 +151,7 @@ class Encoder:
         self._places = h2d(np.ascontiguousarray(places)).sync()
         self._norm = self._norm_of("embeddings.LayerNorm")
         self._nothing = empty((0, self.width)).sync()
-        count = 1 + max(int(name.split(".")[2]) for name in weights if name.startswith("encoder.layer."))
-        self._layers = [self._layer_of(f"encoder.layer.{number}") for number in range(count)]
+        self._layers = [Layer(*parts) for parts in layers_of(weights, self._linear_of, self._norm_of)]
         del self._weights
 
     def __call__(self, layout: Layout) -> Rows:
@@ -164,17 +182,6 @@ class Encoder:
             in_order(steps)
             .and_then(lambda _: empty(shape).and_then(lambda means: average(space.x, sequences, means)).last())
             .and_then(lambda means: empty(shape).and_then(lambda units: unit(means, units)).last())
-        )
-
-    def _layer_of(self, name: str) -> Layer:
-        attention = f"{name}.attention"
-        return Layer(
-            self._linear_of(*(f"{attention}.self.{part}" for part in ("query", "key", "value"))),
-            self._linear_of(f"{attention}.output.dense"),
-            self._norm_of(f"{attention}.output.LayerNorm"),
-            self._linear_of(f"{name}.intermediate.dense"),
-            self._linear_of(f"{name}.output.dense"),
-            self._norm_of(f"{name}.output.LayerNorm"),
         )
 
     def _linear_of(self, *names: str) -> Linear:

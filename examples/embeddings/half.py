@@ -21,7 +21,8 @@ from oxide import DeviceBox, DeviceOperation, LaunchConfig, empty, f16, h2d, zip
 from oxide_kernels import layer_norm, matmul
 
 from . import half_kernels as kernels
-from .encoder import Rows, Step, in_order
+from .encoder import Rows, Step, in_order, layers_of
+from .kernels import HEAD
 from .layout import Layout
 
 MOST_FUSED_ROWS = 2048
@@ -90,17 +91,16 @@ class HalfEncoder:
         self._fused_rows = fused_rows
         places = weights["embeddings.position_embeddings.weight"].astype(np.float32)
         places += weights["embeddings.token_type_embeddings.weight"][0]
-        self.longest, self.width = places.shape
-        if self.width % kernels.HEAD or self.width > kernels.MOST_WIDTH:
+        self.width = places.shape[1]
+        if self.width % HEAD or self.width > kernels.MOST_WIDTH:
             raise ValueError(
-                f"the encoder has {self.width} columns; in f16 it takes heads of {kernels.HEAD} elements, at most "
+                f"the encoder has {self.width} columns; in f16 it takes heads of {HEAD} elements, at most "
                 f"{kernels.MOST_WIDTH} in all"
             )
         self._words = _on_device(weights["embeddings.word_embeddings.weight"])
         self._places = _on_device(places)
         self._norm = self._norm_of("embeddings.LayerNorm")
-        count = 1 + max(int(name.split(".")[2]) for name in weights if name.startswith("encoder.layer."))
-        self._layers = [self._layer_of(f"encoder.layer.{number}") for number in range(count)]
+        self._layers = [Layer(*parts) for parts in layers_of(weights, self._linear_of, self._norm_of)]
         del self._weights
 
     def __call__(self, layout: Layout) -> Rows:
@@ -174,17 +174,6 @@ class HalfEncoder:
             added(space.inner, layer.outer),
         ]
 
-    def _layer_of(self, name: str) -> Layer:
-        attention = f"{name}.attention"
-        return Layer(
-            self._linear_of(*(f"{attention}.self.{part}" for part in ("query", "key", "value"))),
-            self._linear_of(f"{attention}.output.dense"),
-            self._norm_of(f"{attention}.output.LayerNorm"),
-            self._linear_of(f"{name}.intermediate.dense"),
-            self._linear_of(f"{name}.output.dense"),
-            self._norm_of(f"{name}.output.LayerNorm"),
-        )
-
     def _linear_of(self, *names: str) -> Linear:
         weight = np.concatenate([self._weights[f"{name}.weight"] for name in names])
         bias = np.concatenate([self._weights[f"{name}.bias"] for name in names])
@@ -202,9 +191,9 @@ class HalfEncoder:
 def attention(products: DeviceBox, tokens: DeviceBox, attended: DeviceBox) -> Step:
     """Returns the launch that computes the attention of each token to its own sequence."""
     count, width = attended.shape
-    blocks = -(-count // kernels.QUERIES) * (width // kernels.HEAD)
+    blocks = -(-count // kernels.QUERIES) * (width // HEAD)
     launch = kernels.attend[LaunchConfig(max(1, blocks), kernels.ATTEND_THREADS)]
-    return launch(products, tokens, 1 / math.sqrt(kernels.HEAD), attended)
+    return launch(products, tokens, 1 / math.sqrt(HEAD), attended)
 
 
 def _added(inputs: DeviceBox, linear: Linear, x: DeviceBox, sums: DeviceBox) -> Step:

@@ -39,8 +39,7 @@ from oxide_kernels import online_softmax
 from oxide_kernels.activations import gelu_of
 from oxide_kernels.cooperative import block_sum
 
-HEAD = 32
-"""The number of elements of an attention head."""
+from .kernels import HEAD
 
 MOST_WIDTH = 768
 """The widest rows that are normalised in shared memory, next to a tile of weights."""
