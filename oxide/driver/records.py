@@ -104,6 +104,26 @@ reads them."""
 SANITIZED_COPY: Final = Layout("sanitized_copy", cell="address", cells="i64", group="i64")
 """An asynchronous copy that its thread has not waited for: the shadow cells that it writes, and its group."""
 
+PRODUCTS: Final = Layout("products", begun="i64", ended="i64", tiles="i64")
+"""The head of a thread's record of its products (``sanitizer/products.ll``): how many it has begun and ended, and how
+many tiles were ever in its list. Fragments and the list of tiles follow. Only sanitized code writes and reads it."""
+
+PRODUCT_FRAGMENT: Final = Layout("product_fragment", last="i64", who="i64")
+"""A fragment in that record: the number of the last product that uses it, or 0, and the access."""
+
+PRODUCT_TILE: Final = Layout(
+    "product_tile",
+    number="i64",
+    pointer="address",
+    size="i64",
+    what="i64",
+    array="address",
+    bytes="i64",
+    offset="i64",
+    shift="i64",
+)
+"""A tile in that record's list: the number of the product that reads it, and the arguments of the check of a read."""
+
 MAX_REPORTS: Final = 32
 MAX_COPIES: Final = 256
 THREADS: Final = 1024
@@ -209,6 +229,9 @@ RECORDS: Final = {
         SANITIZED_ACCESS,
         SANITIZED_CELL,
         SANITIZED_COPY,
+        PRODUCTS,
+        PRODUCT_FRAGMENT,
+        PRODUCT_TILE,
         SANITIZED_STATE,
         ALARM,
         COPY_ROW,

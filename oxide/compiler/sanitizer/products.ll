@@ -1,9 +1,9 @@
 ; The products of warpgroups in sanitized kernels, as LLVM IR. The CPU device computes a product at its call; a GPU ends it
 ; at the wait. So each thread keeps, in an array of words on its stack (``products.py``), what its products still use:
 ;
-; - word 0: the products that it has begun; word 1: those that a wait has ended; word 2: the tiles in the list;
-; - two words for each fragment that products use: the number of the last product, or 0, and that product's access;
-; - a list of the tiles that products read, <tile_words> words each, the last <tiles> of them.
+; - ``products``: how many it has begun and ended, and the number of tiles;
+; - a ``product_fragment`` for each fragment that products use;
+; - a list with a ``product_tile`` for each of the last tiles that products read.
 ;
 ; An accumulator may be touched once a wait that names it has ended its last product, because only such a wait passes its
 ; registers on. An operand may be written once any wait has ended the product. Tiles count as read at the call and, once
@@ -17,7 +17,7 @@ define void @oxide.sanitize.product(ptr %context, ptr %own, i64 %slot, i64 %what
   %number = add i64 %begun, 1
   %at = getelementptr i64, ptr %own, i64 %slot
   store i64 %number, ptr %at
-  %who.at = getelementptr i64, ptr %at, i64 1
+  %who.at = getelementptr i8, ptr %at, i64 <product_fragment.who>
   store i64 %who, ptr %who.at
   ret void
 }
@@ -33,7 +33,7 @@ define void @oxide.sanitize.begun(ptr %own) alwaysinline {
 ; Adds a tile that the next product reads to the list.
 define void @oxide.sanitize.tile(ptr %own, i64 %first, ptr %pointer, i64 %size, i64 %what, ptr %array, i64 %bytes,
     i64 %offset, i64 %shift) noinline {
-  %count.at = getelementptr i64, ptr %own, i64 2
+  %count.at = getelementptr i8, ptr %own, i64 <products.tiles>
   %count = load i64, ptr %count.at
   %more = add i64 %count, 1
   store i64 %more, ptr %count.at
@@ -44,19 +44,19 @@ define void @oxide.sanitize.tile(ptr %own, i64 %first, ptr %pointer, i64 %size, 
   %begun = load i64, ptr %own
   %number = add i64 %begun, 1
   store i64 %number, ptr %at
-  %pointer.at = getelementptr i64, ptr %at, i64 1
+  %pointer.at = getelementptr i8, ptr %at, i64 <product_tile.pointer>
   store ptr %pointer, ptr %pointer.at
-  %size.at = getelementptr i64, ptr %at, i64 2
+  %size.at = getelementptr i8, ptr %at, i64 <product_tile.size>
   store i64 %size, ptr %size.at
-  %what.at = getelementptr i64, ptr %at, i64 3
+  %what.at = getelementptr i8, ptr %at, i64 <product_tile.what>
   store i64 %what, ptr %what.at
-  %array.at = getelementptr i64, ptr %at, i64 4
+  %array.at = getelementptr i8, ptr %at, i64 <product_tile.array>
   store ptr %array, ptr %array.at
-  %bytes.at = getelementptr i64, ptr %at, i64 5
+  %bytes.at = getelementptr i8, ptr %at, i64 <product_tile.bytes>
   store i64 %bytes, ptr %bytes.at
-  %offset.at = getelementptr i64, ptr %at, i64 6
+  %offset.at = getelementptr i8, ptr %at, i64 <product_tile.offset>
   store i64 %offset, ptr %offset.at
-  %shift.at = getelementptr i64, ptr %at, i64 7
+  %shift.at = getelementptr i8, ptr %at, i64 <product_tile.shift>
   store i64 %shift, ptr %shift.at
   ret void
 }
@@ -67,7 +67,7 @@ entry:
   %at = getelementptr i64, ptr %own, i64 %slot
   %number = load i64, ptr %at
   %unused = icmp eq i64 %number, 0
-  %ended.at = getelementptr i64, ptr %own, i64 1
+  %ended.at = getelementptr i8, ptr %own, i64 <products.ended>
   %ended = load i64, ptr %ended.at
   %over = icmp ule i64 %number, %ended
   %given.back = and i1 %over, %any
@@ -78,7 +78,7 @@ entry:
 bad:
   %state = call ptr @oxide.sanitize.enter(ptr %context)
   %who = call i64 @oxide.sanitize.who(ptr %context, ptr %state, i64 %what)
-  %other.at = getelementptr i64, ptr %at, i64 1
+  %other.at = getelementptr i8, ptr %at, i64 <product_fragment.who>
   %other = load i64, ptr %other.at
   call void @oxide.sanitize.report(ptr %state, i64 <race_kind>, i64 %who, i64 0, i64 %other, i64 0)
   br label %done
@@ -98,13 +98,13 @@ entry:
   %over = icmp ule i64 %last, %target
   %left = select i1 %over, i64 0, i64 %last
   store i64 %left, ptr %at
-  %ended.at = getelementptr i64, ptr %own, i64 1
+  %ended.at = getelementptr i8, ptr %own, i64 <products.ended>
   %ended = load i64, ptr %ended.at
   %news = icmp ugt i64 %target, %ended
   br i1 %news, label %tiles, label %done
 tiles:
   store i64 %target, ptr %ended.at
-  %count.at = getelementptr i64, ptr %own, i64 2
+  %count.at = getelementptr i8, ptr %own, i64 <products.tiles>
   %count = load i64, ptr %count.at
   %kept = call i64 @llvm.umin.i64(i64 %count, i64 <tiles>)
   %some = icmp ne i64 %kept, 0
@@ -120,19 +120,19 @@ next:
   %now = and i1 %after, %before
   br i1 %now, label %read, label %seen
 read:
-  %pointer.at = getelementptr i64, ptr %tile, i64 1
+  %pointer.at = getelementptr i8, ptr %tile, i64 <product_tile.pointer>
   %pointer = load ptr, ptr %pointer.at
-  %size.at = getelementptr i64, ptr %tile, i64 2
+  %size.at = getelementptr i8, ptr %tile, i64 <product_tile.size>
   %size = load i64, ptr %size.at
-  %what.at = getelementptr i64, ptr %tile, i64 3
+  %what.at = getelementptr i8, ptr %tile, i64 <product_tile.what>
   %what = load i64, ptr %what.at
-  %array.at = getelementptr i64, ptr %tile, i64 4
+  %array.at = getelementptr i8, ptr %tile, i64 <product_tile.array>
   %array = load ptr, ptr %array.at
-  %bytes.at = getelementptr i64, ptr %tile, i64 5
+  %bytes.at = getelementptr i8, ptr %tile, i64 <product_tile.bytes>
   %bytes = load i64, ptr %bytes.at
-  %offset.at = getelementptr i64, ptr %tile, i64 6
+  %offset.at = getelementptr i8, ptr %tile, i64 <product_tile.offset>
   %offset = load i64, ptr %offset.at
-  %shift.at = getelementptr i64, ptr %tile, i64 7
+  %shift.at = getelementptr i8, ptr %tile, i64 <product_tile.shift>
   %shift = load i64, ptr %shift.at
   %same = call ptr @oxide.sanitize.shared(ptr %context, ptr %pointer, i64 %size, i64 1, i64 %what, ptr %array,
       i64 %bytes, i64 %offset, i64 %shift)

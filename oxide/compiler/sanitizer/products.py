@@ -7,14 +7,15 @@ from typing import final
 from oxide.compiler.ir.module import Function
 from oxide.compiler.ir.recognise import called
 from oxide.compiler.ir.values import Alloca, Value
+from oxide.driver.records import PRODUCT_FRAGMENT, PRODUCT_TILE, PRODUCTS
 
 from .origins import Origins
 
 WGMMA = "oxide.tensor.wgmma."
 TILES = 64
 """The tiles of which a thread's list keeps the last: a GPU's kernels rarely have more than eight products under way."""
-TILE_WORDS = 8
-_HEAD = 3
+TILE_WORDS = PRODUCT_TILE.size // 8
+_HEAD, _FRAGMENT = PRODUCTS.size // 8, PRODUCT_FRAGMENT.size // 8
 
 
 @final
@@ -31,7 +32,7 @@ class Products:
             for place in (2, 3):
                 fragment = self._fragment(call.operands[place])
                 if fragment is not None:
-                    self._slots.setdefault(fragment, _HEAD + 2 * len(self._slots))
+                    self._slots.setdefault(fragment, _HEAD + _FRAGMENT * len(self._slots))
                     if place == 2:
                         self._accumulators.add(fragment)
         self.record = Alloca("%sanitize.products", f"[{self.tiles + TILES * TILE_WORDS} x i64]", after=", align 16")
@@ -44,7 +45,7 @@ class Products:
     @property
     def tiles(self) -> int:
         """The place of the list of tiles in the record, in words."""
-        return _HEAD + 2 * len(self._slots)
+        return _HEAD + _FRAGMENT * len(self._slots)
 
     @property
     def bytes(self) -> int:
