@@ -17,7 +17,6 @@ from oxide import (
     LaunchConfig,
     SharedArray,
     Slice,
-    atomic,
     d2h,
     f32,
     h2d,
@@ -279,17 +278,22 @@ def test_lanes_that_can_never_meet_are_a_fault_that_names_both_places(kernel: An
 
 
 @kernel
-def elected(y: DisjointSlice[i32]) -> None:
-    if warp.elect():
-        atomic.add(y.scatter, warp.warp_id(), i32(1))
-    if warp.lane_id() >= 8 and warp.elect(0xFFFFFF00):
-        atomic.add(y.scatter, warp.warp_id(), i32(100))
+def elected(y: DisjointSlice[u32]) -> None:
+    votes = warp.ballot(warp.elect())
+    if warp.lane_id() >= 8:
+        votes = votes | (warp.ballot(warp.elect(0xFFFFFF00), 0xFFFFFF00) << u32(1))
+    out = y.get_mut(thread.index_1d())
+    if out is not None:
+        out.value = votes
 
 
 @pytest.mark.parametrize("threads", [32, 64, 96])
 def test_one_lane_is_elected(threads: int) -> None:
-    counts = elected[5, threads](zeros(threads // 32, np.int32)).last().and_then(d2h).sync()
-    assert (counts == 5 * 101).all()
+    votes = elected[5, threads](zeros(5 * threads, np.uint32)).last().and_then(d2h).sync().reshape(-1, 32)
+    assert (votes[:, :8] == votes[:, :1]).all()
+    assert (votes[:, 8:] == votes[:, 8:9]).all()
+    assert all(int(each).bit_count() == 1 for each in votes[:, 0])
+    assert all(int(each).bit_count() == 2 for each in votes[:, 8])
     assert "elect.sync" in elected.ptx(cc=(9, 0))
     assert "elect.sync" not in elected.ptx(cc=(8, 9))
 
