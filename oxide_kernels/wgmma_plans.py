@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import NamedTuple
 
 from oxide import f32
@@ -16,7 +15,7 @@ _EXACT_WIDTHS = (192, 128, 64, 32)
 """Those of sums that are made in f32, apart from the instructions': with wider tiles a thread has too few registers."""
 
 _HALVED_WIDTHS = (128, 64, 32)
-"""Those of operands that are split in two, and of tiles whose sums are added in shared memory."""
+"""Those of operands that are split in two."""
 
 
 class Plan(NamedTuple):
@@ -63,37 +62,45 @@ def plan_of(
     widths = widths_of(form)
     # Sums that are made in f32 leave the tensor cores idle, unless the other warpgroup multiplies meanwhile.
     plans = [Plan(width, together) for width in widths for together in ([True] if form.exact else [False, True])]
-    plans += [Plan(width, True, 2) for width in widths if form.b_turned or width >= 128]
-    plans += itertools.starmap(Plan, itertools.product(_HALVED_WIDTHS, [False], [1], [1, 2, 4, 8], [False, True]))
-    return min(plans, key=lambda plan: _microseconds(form, plan, products, m, n, k, aligned, multiprocessors))
+    plans += [Plan(width, True, 2) for width in widths if form.b_turned or width % 128 == 0]
+    # Wider tiles in parts were slower in all that was measured.
+    parted = ((64, 1), (32, 1), (32, 2), (32, 4), (32, 8))
+    plans += [Plan(width, parts=parts, swapped=swapped) for width, parts in parted for swapped in (False, True)]
+    return min(plans, key=lambda plan: _nanoseconds(form, plan, products, m, n, k, aligned, multiprocessors))
 
 
-def _microseconds(
+def _nanoseconds(
     form: Form, plan: Plan, products: int, m: int, n: int, k: int, aligned: tuple[bool, bool], multiprocessors: int
 ) -> float:
     """Returns about the time of a plan on an H100.
 
     A launch takes 3.2 µs, with clusters 0.3 to 0.8 more. A step multiplies 128 bytes of each row of a tile's operands:
-    64 rows and a column take 1.4 ns, at the clock that the power allows, and the copy of a row 1.1 ns, twice that if it
-    is in two lines of memory. A warpgroup waits 0.12 µs at least for a step. The L2 cache gives the operands at
-    5.5 TB/s. The end of a tile takes 4.6 ns a column and 64 rows, which counts once if the warpgroups take turns."""
-    halves, splits = 2 if plan.together else 1, form.exact and form.a is f32
+    64 rows and a column take 1.25 ns, or 1.4 at the clock that the power allows for long. The copy of a row takes
+    1.1 ns, or 0.85 in parts, twice that if it is in two lines of memory. A warpgroup waits 0.12 µs at least for a step,
+    0.1 in parts, and 1.5 ns for each block that reads the same rows. The L2 cache gives the operands at 6.3 TB/s, and
+    all tiles in parts at 9.2 TB/s, where rows are multiples of 8 KB apart, else at twice that. The end of a tile takes
+    4.6 ns a column and 64 rows, which counts once if the warpgroups take turns; in parts, the next begins 2.5 µs later.
+    """
+    halves, splits, itemsize = 2 if plan.together else 1, form.exact and form.a is f32, form.a.dtype.itemsize
     a_aligned, b_aligned = reversed(aligned) if plan.swapped else aligned
-    steps = -(-k * form.a.dtype.itemsize // 128)
+    high, wide = (n, m) if plan.swapped else (m, n)
+    steps, parts = -(-k * itemsize // 128), max(plan.parts, 1)
     rows = 64 * halves * (1 if a_aligned else 2) + plan.width / plan.cluster * (1 if b_aligned else 2)
-    multiplied, copied = 1.4 * halves * plan.width * (3 if splits else 1), 1.1 * rows * (2 if splits else 1)
+    column = 1.25 if 2.0 * products * m * n * k < 6e10 else 1.4
+    rows *= (2 if splits else 1) * (0.85 if plan.parts else 1.1)
+    step = max(column * halves * plan.width * (3 if splits else 1), rows)
     tiles, end = plan.tiles(products, m, n), 4.6 * halves * plan.width
+    least = products * (m + n) * k * itemsize / 6300
+    # The GPU has places for 120 blocks in clusters of four: parts of it have 18 multiprocessors.
+    places = (multiprocessors if max(parts, plan.cluster) < 4 else multiprocessors * 10 // 11) // parts // plan.cluster
+    rounds = -(-tiles // places)
+    sharers = min(max(-(-high // plan.high), -(-wide // plan.width)), places)
+    step = max(step, 102 if plan.parts else 120, 1.5 * sharers)
     if plan.parts:
-        # The GPU has places for 120 blocks in clusters of four: parts of it have 18 multiprocessors.
-        rounds = -(
-            -tiles // (multiprocessors // plan.parts if plan.parts < 4 else multiprocessors * 10 // 11 // plan.parts)
-        )
-        steps, ends = -(-steps // plan.parts), rounds * end
-        step = max(multiplied, copied, 60)
+        read = tiles * steps * (64 + plan.width) * 128
+        least = max(least, read / (18400 if k * itemsize % 8192 else 9200))
+        ends = rounds * end + 2500 * (rounds - 1)
     else:
-        rounds = -(-tiles // (multiprocessors // plan.cluster))
         ends = end * (rounds if plan.together else 1)
-        step = max(multiplied, copied, 120)
-    read = products * (m + n) * k * form.a.dtype.itemsize / 5500
-    starts = 3200 + (300 if plan.parts > 1 else 800 if plan.cluster > 1 else 0)
-    return float(starts + max(rounds * steps * step, read) + ends)
+    starts = 3200 + (300 if parts > 1 else 800 if plan.cluster > 1 else 0)
+    return float(starts + max(rounds * -(-steps // parts) * step, least) + ends)

@@ -80,7 +80,9 @@ def kernel_of(form: Form, plan: Plan, stacked: bool = False, even_rows: bool = F
         return i64(group * group_of_rows + within % rows) * high_of_cluster, i64(within // rows) * tile_n
 
     @device
-    def store_tiles(total: Any, c_tiles: Any, alpha: wide, scales: Any, bias: Any, c: Any, top: i64, col: i64) -> None:
+    def store_tiles(
+        total: Any, c_tiles: Any, alpha: wide, scales: Any, bias: Any, beta: wide, c: Any, top: i64, col: i64
+    ) -> None:
         """Stores a warp's 16 rows of a whole tile, 64 columns at a time. The copy engine takes them from shared memory,
         and the warp goes on."""
         number = i64(thread.thread_idx.x // 32 % 8) * spare
@@ -89,7 +91,7 @@ def kernel_of(form: Form, plan: Plan, stacked: bool = False, even_rows: bool = F
             piece = tensor.Accumulator((16, 64), out_dtype)
             for i in unroll(range(32)):
                 row, column = top + total.row(32 * part + i), col + total.column(32 * part + i)
-                piece[i] = out_dtype(finished(total[32 * part + i], alpha, scales, bias, wide(0), c, row, column))
+                piece[i] = out_dtype(finished(total[32 * part + i], alpha, scales, bias, beta, c, row, column))
             if leads:
                 tensor.wait_stores(spare - 1, True)
             warp.sync()
@@ -210,8 +212,10 @@ def kernel_of(form: Form, plan: Plan, stacked: bool = False, even_rows: bool = F
                 scales = a_scale, b_scale
                 by = factor(alpha, scales)
                 if narrow:
-                    if inside and beta == wide(0):
-                        store_tiles(total, c_tiles, by, scales, bias, c, top, col)
+                    if inside and beta == wide(0):  # a constant, so that each element needs no test
+                        store_tiles(total, c_tiles, by, scales, bias, wide(0), c, top, col)
+                    elif inside:
+                        store_tiles(total, c_tiles, by, scales, bias, beta, c, top, col)
                     else:
                         store_elements(total, by, scales, bias, beta, c, top, above + m, col)
                 elif inside and c.is_aligned(2):
