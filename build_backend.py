@@ -59,6 +59,8 @@ INTERPRETED = {
     "oxide/runtime/launching/decorator.py": "it reads the frame of its caller, which a compiled function does not have",
     "oxide/runtime/launching/interpreting.py": "it runs in a debugger, which sees the frames of Python alone",
     "oxide/runtime/launching/interpreting_all.py": "it runs in a debugger, which sees the frames of Python alone",
+    "oxide/runtime/launching/tile_kernel.py": "it reads the frame of its caller, which a compiled one does not have",
+    "oxide/runtime/launching/tuning.py": "a child process runs its functions, which it finds by their names",
     "oxide/runtime/operations/strided_copy.py": "its kernels: the kernel compiler reads the bytecode of functions",
     "oxide/driver/cuda/early.py": "it runs once, and its tests replace functions, which compiled callers do not see",
     "oxide/driver/cuda/graph.py": "its driver calls are tested with stand-ins for streams, which compiled code refuses",

@@ -104,3 +104,27 @@ def attention(q, k, v, out, tokens, scale, M: tl.constexpr, N: tl.constexpr, D: 
             total = tl.dot(p.to(v.dtype.element_ty), values, total * kept[:, None])
             greatest = top
     tl.store(out + head + rows[:, None] * D + width[None, :], (total / sums[:, None]).to(out.dtype.element_ty))
+
+
+@triton.autotune(configs=[triton.Config({}, num_warps=warps) for warps in (1, 2, 4, 8, 16)], key=["columns"])
+@triton.jit
+def softmax(x, y, columns, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The softmax of a row in each program."""
+    at = tl.arange(0, WIDTH)
+    row = tl.program_id(0).to(tl.int64) * columns
+    v = tl.load(x + row + at, at < columns, float("-inf"))
+    e = tl.exp(v - tl.max(v, 0))
+    tl.store(y + row + at, e / tl.sum(e, 0), at < columns)
+
+
+@triton.autotune(configs=[triton.Config({}, num_warps=warps) for warps in (1, 2, 4, 8, 16)], key=["columns"])
+@triton.jit
+def layer_norm(x, weight, bias, y, columns, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The layer normalisation of a row in each program."""
+    at = tl.arange(0, WIDTH)
+    row = tl.program_id(0).to(tl.int64) * columns
+    v = tl.load(x + row + at, at < columns, 0.0)
+    centred = tl.where(at < columns, v - tl.sum(v, 0) / columns, 0.0)
+    scale = tl.rsqrt(tl.sum(centred * centred, 0) / columns + 1e-5)
+    w, b = tl.load(weight + at, at < columns, 0.0), tl.load(bias + at, at < columns, 0.0)
+    tl.store(y + row + at, centred * scale * w + b, at < columns)

@@ -85,7 +85,7 @@ from oxide.runtime.operations.transfers import d2h, dup, empty, full, h2d, memcp
 from oxide.runtime.submission.submission import ExecutionContext
 
 if TYPE_CHECKING:
-    from oxide import numba_cuda
+    from oxide import numba_cuda, tile
     from oxide.language import debug, fast, intrinsics, tensor
     from oxide.language.tiles import MatrixTileRef, RowMajorTiles, TileRef, Tiles
     from oxide.language.views import MatrixView, TileView, VectorView, zip_exact
@@ -99,6 +99,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _LATER = {
+    "tile": "tile",
     "CudaGraph": "runtime.operations.graph",
     "GraphScope": "runtime.operations.graph",
     "KernelResources": "runtime.launching.resources",
@@ -244,6 +245,7 @@ __all__ = [
     "statistics",
     "tensor",
     "thread",
+    "tile",
     "to_device",
     "u8",
     "u16",

@@ -1,7 +1,8 @@
 """``python -m oxide inspect module:kernel``: shows a kernel's compiled forms without a GPU.
 
 The types of a generic kernel are given as for ``specialize``: ``inspect module:scale T=f64 --ptx``. Other type
-variables are as in ``Kernel.example``.
+variables are as in ``Kernel.example``. A tile kernel takes the shapes of tiles and constants: ``inspect
+module:softmax 'y=(4, 1024)'``; without an option its plan is shown.
 
 ``python -m oxide info``: shows which form of the package runs.
 """
@@ -22,6 +23,7 @@ from oxide.compiler.kernel import Kernel
 from oxide.compiler.specialization import Specialization
 from oxide.errors import ArgumentError, OxideError
 from oxide.native import form
+from oxide.runtime.launching.tile_kernel import TileKernel
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -41,7 +43,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="for a generic kernel what specialize() takes: T=f32, x=Array[f32, 1], or f=module:function",
     )
     what = inspect.add_mutually_exclusive_group()
-    what.add_argument("--checks", action="store_true", help="where each bounds check is, and why (the default)")
+    what.add_argument(
+        "--checks", action="store_true", help="where each bounds check is, or a tile kernel's plan (the default)"
+    )
     what.add_argument("--ptx", action="store_true", help="the PTX")
     what.add_argument("--llvm", action="store_true", help="the IR that both back ends start from")
     what.add_argument("--asm", action="store_true", help="the assembly for this machine's CPU")
@@ -67,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for name, value in dataclasses.asdict(kernel.resources(options.block)).items():
                 print(f"{name}: {value}")
         else:
-            _show_checks(kernel)
+            _show(kernel)
     except (OxideError, LookupError) as error:
         print(f"oxide inspect: {error.args[0]}", file=sys.stderr)
         return 2
@@ -85,11 +89,11 @@ def _module(path: str) -> tuple[Any, str]:
         raise LookupError(f"{path}: {error}; name a module that can be imported from here") from None
 
 
-def _find(path: str) -> Kernel:
+def _find(path: str) -> Kernel | TileKernel:
     module, name = _module(path)
-    kernels = [key for key, value in vars(module).items() if isinstance(value, Kernel)]
+    kernels = [key for key, value in vars(module).items() if isinstance(value, Kernel | TileKernel)]
     kernel = vars(module).get(name)
-    if not isinstance(kernel, Kernel):
+    if not isinstance(kernel, Kernel | TileKernel):
         found = f"its kernels are {', '.join(kernels)}" if kernels else "it has no kernels"
         if callable(kernel):
             found = f"{name} is a function, which chooses among kernels when it is called; {found}"
@@ -97,7 +101,7 @@ def _find(path: str) -> Kernel:
     return kernel
 
 
-def _specialized(kernel: Kernel, path: str, types: Sequence[str]) -> Specialization:
+def _specialized(kernel: Kernel | TileKernel, path: str, types: Sequence[str]) -> Specialization:
     """Specializes the kernel by the ``name=type`` arguments. Raises ``ArgumentError``, or ``LookupError`` for bad
     types."""
     module, _ = _module(path)
@@ -115,7 +119,7 @@ def _specialized(kernel: Kernel, path: str, types: Sequence[str]) -> Specializat
         except (SyntaxError, NameError, AttributeError, TypeError, ValueError) as error:
             raise LookupError(f"{path}: {each!r} says no type: {error}") from None
     try:
-        return kernel.example(**given)
+        return kernel.specialize(**given) if isinstance(kernel, TileKernel) else kernel.example(**given)
     except ArgumentError as error:
         if given:
             raise
@@ -124,8 +128,13 @@ def _specialized(kernel: Kernel, path: str, types: Sequence[str]) -> Specializat
         ) from None
 
 
-def _show_checks(special: Specialization) -> None:
+def _show(special: Specialization) -> None:
     kernel = special.description
+    if kernel.tile is not None:
+        from oxide.compiler.tile.explanation import explained
+
+        print(explained(kernel.tile, 90))
+        return
     print(f"{kernel.name}, {kernel.function.__code__.co_filename}")
     if kernel.unchecked:
         print("  unchecked: no access is checked")

@@ -28,7 +28,19 @@ MAY_IMPORT = {
 }
 FOR_EVERYBODY = {f"oxide.{name}" for name in ("disk", "dropping", "errors", "host_arrays", "messages", "native")}
 # The parts of two packages, each of which may import those before it, types included; what is in none may import all.
-COMPILER = ("source", "signature", "ir", "check", "frontend", "bounds", "ptx", "cpu", "sanitizer", "interpreter")
+COMPILER = (
+    "source",
+    "signature",
+    "ir",
+    "check",
+    "frontend",
+    "bounds",
+    "ptx",
+    "cpu",
+    "sanitizer",
+    "interpreter",
+    "tile",
+)
 RUNTIME = ("locks", "loop", "host_memory", "device", "submission", "awaiting", "operations", "launching")
 ORDERS = {"compiler": COMPILER, "runtime": RUNTIME}
 NUMBA_IS_ALLOWED_IN = ("oxide.compiler.frontend",)

@@ -398,7 +398,7 @@ def test_outputs_that_share_memory_are_refused() -> None:
     whole = zeros(64).sync()
     with use_driver(RecordingDriver(CpuDriver())) as driver:
         whole = zeros(64).sync()
-        shifted = whole.partition(16)[1]
+        shifted = whole.split(16)[1]
         driver.clear()
         for launch, first, second in (
             (two_outputs, whole, shifted),
@@ -409,14 +409,14 @@ def test_outputs_that_share_memory_are_refused() -> None:
             with pytest.raises(ArgumentError, match=r"the outputs a .* and b .* share memory.*give each output memory"):
                 launch[1, 8](first, second)
         assert driver.submissions == []
-        two_outputs[1, 16](*whole.partition(16)[:2]).sync()
+        two_outputs[1, 16](*whole.split(16)[:2]).sync()
         two_atomics[1, 8](whole, shifted).sync()
 
 
 def test_outputs_that_an_operation_yields_are_compared_when_they_are_there() -> None:
     whole = zeros(64).sync()
     with pytest.raises(ArgumentError, match="share memory"):
-        two_outputs[1, 8](value(whole), value(whole.partition(16)[1])).sync()
+        two_outputs[1, 8](value(whole), value(whole.split(16)[1])).sync()
 
 
 def test_outputs_that_begin_together_and_are_alike_share_no_element_between_threads() -> None:

@@ -16,6 +16,7 @@ from oxide.driver.base import Dim3
 
 if TYPE_CHECKING:
     from oxide.compiler.signature.contracts import Contract
+    from oxide.compiler.tile.source import TileSource
 
 APART: Final[Mapping[str, bool]] = {"apart": True}
 """Metadata of a field that the fingerprint hashes in a special way, or not at all. It hashes all other fields."""
@@ -76,3 +77,7 @@ class KernelDescription:
     sanitizer would report."""
     interpreted: bool = field(default=False, metadata=APART)  # nothing interpreted is in the cache
     """True for the form of a kernel whose launches are interpreted."""
+    tile: TileSource | None = field(default=None, metadata=APART)  # hashed by ``tile_key`` and as the function
+    """The source of a tile kernel; None for a thread kernel."""
+    tile_key: tuple[Any, ...] = ()
+    """What the source depends on beside the function: the shapes of tiles, the constants and the threads."""

@@ -37,6 +37,7 @@ from oxide.compiler.signature.generic_parameters import Lifted
 from oxide.compiler.signature.signature import Closed
 from oxide.compiler.source.source import EMPTY, as_written, closure_values
 from oxide.driver import record_layout, records
+from oxide.language.tile import Function as TileFunction
 from oxide.language.types import ScalarType
 
 from .description import KernelDescription
@@ -186,6 +187,9 @@ class _Text:
         elif isinstance(value, DeviceFunction):
             self.add("device function", *(f"{name}: {kind!r}" for name, kind in sorted(value.annotations.items())))
             self.function(value.function)
+        elif isinstance(value, TileFunction):
+            self.add("tile function")
+            self.function(value.wrapped)
         elif isinstance(value, FunctionType):
             if _is_covered(value.__globals__.get("__name__")):
                 self.add("known function", str(value.__module__), value.__qualname__)

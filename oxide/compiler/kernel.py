@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast, final
 
 from oxide.compiler.signature.signature import (
     Closed,
+    Declared,
     NumbaParameter,
     UntypedParameter,
     default_values,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     )
 
     from .checks_report import Check
+    from .tile.source import TileSource
 
 __all__ = ["Kernel", "Launches"]
 
@@ -101,6 +103,8 @@ class Kernel:
         sanitize: str | Iterable[str] = (),
         sanitizable: bool = True,
         names: Mapping[str, Any] | None = None,
+        tile: TileSource | None = None,
+        tile_key: tuple[Any, ...] = (),
     ) -> None:
         """Makes a kernel. Without ``launches`` it can be compiled but not launched.
 
@@ -114,8 +118,12 @@ class Kernel:
             raise no_function(function)
         functools.update_wrapper(self, function)
         name = function.__name__
-        parameters = parse_parameters(function, name, names or {}, adopted)
-        self.defaults: dict[str, Any] = default_values(function)
+        parameters: tuple[Declared, ...]
+        if tile is None:
+            parameters = parse_parameters(function, name, names or {}, adopted)
+        else:
+            parameters = tile.parameters
+        self.defaults: dict[str, Any] = default_values(function) if tile is None else {}
         """The default arguments of a launch, by parameter."""
         signatures: tuple[tuple[ArgumentType, ...], ...] = ()
         if adopted:
@@ -153,6 +161,8 @@ class Kernel:
             partial=partial,
             sanitize=sanitizing.kinds_of(sanitize, name),
             sanitizable=sanitizable,
+            tile=tile,
+            tile_key=tile_key,
         )
         self.name = name
         self.function = function

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from .checks_report import Check
     from .description import KernelDescription, LaunchNeeds
     from .kernel import Kernel
+    from .tile.source import TileSource
 
 __all__ = ["Specialization"]
 
@@ -247,7 +248,7 @@ class Specialization:
         from oxide.compiler.ptx.ptx import compile_ptx
 
         return compile_ptx(
-            self.portable,
+            self.portable if kernel.tile is None else kernel.tile.portable(_capability(target.arch)),
             kernel.name,
             self.parameters,
             self.kernel_id,
@@ -255,6 +256,7 @@ class Specialization:
             unchecked=kernel.unchecked,
             max_registers=kernel.max_registers,
             block=kernel.default_block,
+            only_block=kernel.tile is not None,
         )
 
     def _compile_sanitized(self, target: Target, kinds: frozenset[str]) -> Code:
@@ -263,14 +265,24 @@ class Specialization:
         from oxide.compiler.sanitizer.instrument import compile_sanitized
 
         kernel = self.description
-        uses, style = _style(kernel, self.parameters)
-        _, portable = _lowered(kernel, self.parameters, uses, style, located=True)
+        if kernel.tile is not None:
+            from oxide.compiler.tile import source
+
+            portable = kernel.tile.portable(source.simulated, located=True)
+        else:
+            uses, style = _style(kernel, self.parameters)
+            _, portable = _lowered(kernel, self.parameters, uses, style, located=True)
         if kernel.unchecked:
             portable = leave_assertions_out(portable)
         self._sanitized_sites = portable.sites
         return compile_sanitized(
             kernel.name, portable, self.parameters, self.kernel_id, target, kinds, unchecked=kernel.unchecked
         )
+
+
+def _capability(arch: str) -> int:
+    """Returns the compute capability of a CUDA architecture: 90 for ``sm_90``."""
+    return int("".join(letter for letter in arch if letter.isdigit()))
 
 
 def _specialized(kernel: Kernel) -> Specialization:
@@ -350,6 +362,8 @@ def _lowered(
 
 def _front_end(kernel: KernelDescription, parameters: tuple[Closed, ...]) -> Facts:
     """Types and lowers a kernel. Raises ``CompileError``."""
+    if kernel.tile is not None:
+        return _tile_facts(kernel.tile)
     from oxide.compiler.bounds.contiguous import version_contiguous_loops
     from oxide.compiler.bounds.hoist import hoist_checks, leave_checks_out
 
@@ -362,6 +376,31 @@ def _front_end(kernel: KernelDescription, parameters: tuple[Closed, ...]) -> Fac
         portable, placements = hoist_checks(portable, parameters, kernel.contracts)
     portable = version_contiguous_loops(portable)
     return _facts_of(kernel, uses, style, portable, placements, lowered.widenings, parameters)
+
+
+def _tile_facts(source: TileSource) -> Facts:
+    """Lowers a tile kernel for the CPU. Raises ``CompileError``."""
+    from oxide.compiler.tile.source import simulated
+
+    from .cache import Facts
+    from .description import LaunchNeeds
+
+    portable = source.portable(simulated)
+    return Facts(
+        needs=LaunchNeeds(
+            index_1d=False,
+            index_2d=False,
+            own_elements=False,
+            unchecked=False,
+            width=None,
+            dynamic_shared=False,
+            tiled=(),
+        ),
+        sites=portable.sites,
+        widenings=(),
+        portable=lambda: portable,
+        placements=tuple,
+    )
 
 
 class NotTyped(LaunchError):

@@ -42,8 +42,8 @@ def test_activations_equal_numpys_in_place_too(name: str, size: int) -> None:
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_activations_of_a_piece_that_begins_in_the_middle_of_a_vector(name: str) -> None:
     x = random(103)
-    _, piece, _ = h2d(x).sync().partition(51)
-    result = zeros(103).sync().partition(51)[1]
+    _, piece, _ = h2d(x).sync().split(51)
+    result = zeros(103).sync().split(51)[1]
     found = d2h(getattr(library, name)(piece, result).last()).sync()
     assert_close(found, ACTIVATIONS[name](x[51:102].astype(np.float64)), 1e-6)
 
@@ -251,9 +251,7 @@ def test_sgemm_tiled_of_a_size_that_takes_large_tiles_by_itself() -> None:
 def test_sgemm_tiled_of_matrices_that_begin_in_the_middle_of_a_vector() -> None:
     a, b = random(64, 64), random(64, 64)
     left, right, result = (
-        h2d(np.concatenate([np.zeros(4097, np.float32), matrix.ravel(), np.zeros(1, np.float32)]))
-        .sync()
-        .partition(4097)[1]
+        h2d(np.concatenate([np.zeros(4097, np.float32), matrix.ravel(), np.zeros(1, np.float32)])).sync().split(4097)[1]
         for matrix in (a, b, np.zeros((64, 64), np.float32))
     )
     assert left.ptr % 16 == 4

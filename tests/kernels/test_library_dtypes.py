@@ -54,7 +54,7 @@ def test_activations_of_every_float_equal_numpys(name: str, dtype: Any) -> None:
     x = numbers(dtype, 4099)
     expected = ACTIVATIONS[name](exact(x, dtype))
     assert_close(d2h(getattr(ops, name)(h2d(x))).sync(), expected, dtype)
-    piece = h2d(x).sync().partition(2049)[1]  # which begins in the middle of a vector
+    piece = h2d(x).sync().split(2049)[1]  # which begins in the middle of a vector
     assert_close(d2h(getattr(ops, name)(piece)).sync(), expected[2049:4098], dtype)
 
 

@@ -124,10 +124,10 @@ def test_a_matrix_is_not_transposed_in_place() -> None:
     with pytest.raises(ArgumentError, match=r"transpose: the output .* shares memory with input .*memory of its own"):
         library.transpose(64, 64, x, x)
     with pytest.raises(ArgumentError, match="transpose: the output"):
-        library.transpose(8, 8, x.partition(64)[0], x.reshape(-1))
+        library.transpose(8, 8, x.split(64)[0], x.reshape(-1))
     with pytest.raises(ArgumentError, match="transpose: the output"):
         zeros((64, 64)).and_then(lambda made: library.transpose(64, 64, made, made)).sync()
-    top, bottom = x.partition(32)
+    top, bottom = x.split(32)
     library.transpose(32, 64, top, bottom).sync()  # halves of one allocation are apart
 
 
@@ -143,14 +143,14 @@ def test_a_product_is_not_made_in_its_factors() -> None:
 
 def test_rows_and_scans_are_made_in_place_or_apart_and_not_halfway() -> None:
     whole, weight, longer = box(12), box(4), box(16)
-    first, second = whole.partition(8)[0], whole.partition(4)[1].reshape(1, 4)
+    first, second = whole.split(8)[0], whole.split(4)[1].reshape(1, 4)
     library.softmax(first, first).sync()
     library.inclusive_scan(first, first).sync()
     library.rms_norm(second, weight, second).sync()
     with pytest.raises(ArgumentError, match=r"rms_norm: the output .* shares memory with weight"):
         library.rms_norm(second, weight, weight.reshape(1, 4))
     with pytest.raises(ArgumentError, match=r"inclusive_scan: .*only all of input may be the output too"):
-        library.inclusive_scan(longer.partition(6)[1], longer.partition(10)[1])
+        library.inclusive_scan(longer.split(6)[1], longer.split(10)[1])
 
 
 @pytest.mark.parametrize("size", ["a", 2.5, None, -1, True])

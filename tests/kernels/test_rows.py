@@ -74,6 +74,6 @@ def total_of(length: u32, x: Slice[f32], sums: DisjointSlice[f32]) -> None:
 @pytest.mark.parametrize("piece", [1, 2, 5, 501, 502, 503, 504])
 def test_a_piece_of_a_box_may_begin_off_the_boundary(piece: int) -> None:
     x = np.random.default_rng(piece).standard_normal(2 * piece).astype(np.float32)
-    second = h2d(x).sync().partition(piece)[1]
+    second = h2d(x).sync().split(piece)[1]
     result = total_of(piece, second, zeros(3)).last().to_host().sync()
     np.testing.assert_allclose(result, [x[piece:].astype(np.float64).sum()] * 3, rtol=1e-4, atol=1e-4)

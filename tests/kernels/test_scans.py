@@ -74,8 +74,8 @@ def test_running_sums_of_bfloat16s_are_made_in_single_precision() -> None:
 def test_running_sums_of_a_piece_that_begins_in_the_middle_of_a_vector() -> None:
     x = numbers(3 * TILE + 1, np.float32)
     box = h2d(x).sync()
-    piece = box.partition(len(x) // 2)[1]
-    result = zeros(len(x)).sync().partition(len(x) // 2)[1]
+    piece = box.split(len(x) // 2)[1]
+    result = zeros(len(x)).sync().split(len(x) // 2)[1]
     expected = x[len(x) // 2 :][: piece.size].cumsum(dtype=np.float64)
     assert_sums(d2h(inclusive_scan(piece, result).last()).sync(), expected)
 

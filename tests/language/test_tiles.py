@@ -407,7 +407,7 @@ def test_a_device_function_takes_just_the_layout_that_it_declares() -> None:
 
 def test_a_piece_that_begins_in_the_middle_of_a_vector_is_refused() -> None:
     whole = zeros(64).sync()
-    odd, even = whole.partition(2)[1], whole.partition(4)[1]
+    odd, even = whole.split(2)[1], whole.split(4)[1]
     with pytest.raises(ArgumentError, match=r"no multiple of 16.*partition a box at multiples of a tile"):
         relu_by_four(zeros(odd.size), odd)
     relu_by_four(zeros(even.size), even).sync()

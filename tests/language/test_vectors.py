@@ -117,10 +117,10 @@ def test_a_piece_that_begins_in_the_middle_of_a_vector_is_not_aligned() -> None:
 
     box = h2d(np.ones(40, np.float32)).sync()
     for elements, expected in ((4, [1, 1]), (2, [1, 0]), (5, [0, 0])):
-        piece = box.partition(elements)[1]
+        piece = box.split(elements)[1]
         np.testing.assert_array_equal(ask[1, 1](piece, zeros(2, i32)).last().and_then(d2h).sync(), expected)
     with pytest.raises(KernelAssertionError, match=r"x\.load4"):
-        third_of_four[1, 1](0, box.partition(5)[1], zeros(1)).sync()
+        third_of_four[1, 1](0, box.split(5)[1], zeros(1)).sync()
 
 
 @kernel
@@ -150,7 +150,7 @@ def test_a_misaligned_store_into_an_output_is_a_fault_that_writes_nothing() -> N
     with pytest.raises(KernelAssertionError, match=r"y\.store4\(…\) needs an address that is a multiple of 16 bytes"):
         misplaced[1, 1](1, whole).sync()
     with pytest.raises(KernelAssertionError, match=r"y\.store4"):
-        misplaced[1, 1](0, whole.partition(5)[1]).sync()
+        misplaced[1, 1](0, whole.split(5)[1]).sync()
     assert not d2h(whole).sync().any()
     misplaced[1, 1](4, whole).sync()
     assert d2h(whole).sync().tolist() == [0, 0, 0, 0, 1, 2, 3, 4, 0, 0, 0, 0]

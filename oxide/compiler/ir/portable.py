@@ -28,7 +28,7 @@ from oxide.compiler.source.faults import FaultSite
 from oxide.compiler.source.source import SourcePlace, located, located_in
 from oxide.compiler.source.typings import TypedFunction
 from oxide.compiler.source.widening import Widening
-from oxide.driver.base import Dim3
+from oxide.driver.base import MAX_SHARED_BYTES, Dim3
 
 from . import atomics, clearing, decimal_rounding, half, instructions, numba_runtime, total, verifier
 from .local_memory import place_local_memory
@@ -56,6 +56,8 @@ class LoweredKernel:
     widenings: tuple[Widening, ...] = ()
     typed: TypedFunction | None = None
     """The types of the kernel's expressions, or None if the front end did not keep them."""
+    most_shared: int = MAX_SHARED_BYTES
+    """The most bytes that the shared arrays may take together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,7 @@ def translate(function: Callable[..., Any], lowered: LoweredKernel, cluster: Dim
         unroll_marked_loops(module, defined)
     module.keep_reachable(lowered.symbol)
     place_local_memory(function, module, lowered.symbol, lowered.array_places)
-    shared = place_shared_memory(function, module, lowered.array_places)
+    shared = place_shared_memory(function, module, lowered.array_places, lowered.most_shared)
     sites = _number_sites(module)
     _take_context(module)
     half.hide_integers(module)

@@ -85,7 +85,9 @@ class SharedMemory:
         return -(-self.total // LEAST_ALIGNMENT) * LEAST_ALIGNMENT if self.total > STATIC_LIMIT else 0
 
 
-def place_shared_memory(kernel: Callable[..., Any], module: Module, places: Mapping[int, SourcePlace]) -> SharedMemory:
+def place_shared_memory(
+    kernel: Callable[..., Any], module: Module, places: Mapping[int, SourcePlace], most: int = MAX_SHARED_BYTES
+) -> SharedMemory:
     """Numbers a kernel's ``SharedArray``s from 0 and lays them out. If no device gives a block that much, raises
     ``CompileError`` at the first array beyond the limit.
 
@@ -104,7 +106,7 @@ def place_shared_memory(kernel: Callable[..., Any], module: Module, places: Mapp
         offset = -(-end // alignment) * alignment
         arrays.append((offset, size, alignment))
         end = offset + size
-        if end > MAX_SHARED_BYTES and over is None:
+        if end > most and over is None:
             over = number
     if over is not None:
         file, line, span = places[over]
@@ -112,7 +114,7 @@ def place_shared_memory(kernel: Callable[..., Any], module: Module, places: Mapp
             file,
             line,
             f"kernel {kernel.__name__}: its SharedArrays take {end} bytes together, and no device gives a block more "
-            f"than {MAX_SHARED_BYTES}; make them smaller",
+            f"than {most}; make them smaller",
             column_of(file, span),
         )
     return SharedMemory(tuple(arrays), end, "oxide.shared.dynamic" in module.functions)

@@ -60,15 +60,17 @@ def compile_ptx(
     unchecked: bool,
     max_registers: int | None,
     block: Dim3 | None,
+    only_block: bool = False,
 ) -> Code:
     """Returns PTX for one architecture. The entry has the kernel's name, and its last parameter is the fault record's
-    address."""
+    address. With ``only_block`` no launch has larger blocks than ``block``, so that they may use all registers."""
     if not re.fullmatch(r"sm_\d+[af]?", target.arch):
         raise CompileError(f"kernel {name}: {target.arch} is no CUDA architecture; use one such as sm_90")
     tensor.check_capability(kernel, int(re.sub(r"\D", "", target.arch)))
     entry = re.sub(r"\W", "_", name)
     check = in_bounds.UNCHECKED if unchecked else _check(kernel_id)
-    module, machine, maps = _module(kernel, entry, signature, target, check, max_registers, block, linking=name)
+    limits = _limits(kernel, max_registers, block, only_block)
+    module, machine, maps = _module(kernel, entry, signature, target, check, limits, linking=name)
     if any(shifts(kernel.module)):
         optimised = parse(str(module))
         hide_amounts(optimised)
@@ -80,7 +82,7 @@ def compile_ptx(
 def sites_left(kernel: PortableKernel, name: str, signature: tuple[Closed, ...]) -> frozenset[int]:
     """Returns the sites of the accesses that LLVM could not prove to be in bounds."""
     entry = re.sub(r"\W", "_", name)
-    module, *_ = _module(kernel, entry, signature, Target("ptx", "sm_90", FEATURES), in_bounds.REPORTING, None, None)
+    module, *_ = _module(kernel, entry, signature, Target("ptx", "sm_90", FEATURES), in_bounds.REPORTING, "")
     reports = (call for call in parse(str(module)).calls if call.called == "oxide.report")
     return frozenset(site for call in reports if (site := call.arguments[0].integer) is not None)
 
@@ -91,8 +93,7 @@ def _module(
     signature: tuple[Closed, ...],
     target: Target,
     check: str,
-    max_registers: int | None,
-    block: Dim3 | None,
+    limits: str,
     linking: str | None = None,
 ) -> tuple[Any, Any, list[tensor.TensorMap]]:
     """Returns the optimised module, its machine and the tensor maps that the entry takes. ``linking`` is the kernel's
@@ -114,7 +115,7 @@ def _module(
         half.ptx_definitions(symbols, capability),
         primitives.definitions(symbols, kernel.shared, target.arch),
         tensor.definitions(symbols, kernel.cluster),
-        _entry(kernel, edited, entry, signature, _limits(kernel, max_registers, block), maps),
+        _entry(kernel, edited, entry, signature, limits, maps),
     ]
     module = link(header(machine) + part for part in (str(edited), check, declared_once("\n".join(support))))
     if linking is not None:
@@ -198,13 +199,15 @@ def _entry(
     return f"{declaration}\ndefine ptx_kernel void @{entry}({listed}){limits} {{\n{call}\n  ret void\n}}\n"
 
 
-def _limits(kernel: PortableKernel, max_registers: int | None, block: Dim3 | None) -> str:
+def _limits(kernel: PortableKernel, max_registers: int | None, block: Dim3 | None, only_block: bool) -> str:
     """Returns the attributes of an entry that limit its registers and group its blocks. A kernel that moves registers
     between its warps begins with as many as a block of its own size can have. The shape of a cluster is a part of the
     code, so that every launch has it, a captured one too."""
     cluster = "" if kernel.cluster is None else f' "nvvm.cluster_dim"="{",".join(map(str, kernel.cluster))}"'
     if block is not None and tensor.moves_registers(kernel.module.functions):
         return f' "nvvm.maxntid"="{",".join(map(str, block))}" "nvvm.minctasm"="1"{cluster}'
+    if block is not None and only_block:
+        return f' "nvvm.maxntid"="{",".join(map(str, block))}"{cluster}'
     return (f' "nvvm.maxnreg"="{max_registers}"' if max_registers is not None else "") + cluster
 
 

@@ -299,7 +299,7 @@ def parse_parameters(
     of an ``adopted`` kernel, one of numba-cuda's, are ignored.
     """
     signature = inspect.signature(function)
-    names = _Names(function, local_names)
+    names = Names(function, local_names)
     returns = signature.return_annotation
     if (
         not adopted
@@ -349,7 +349,7 @@ def parse_annotations(function: Callable[..., Any], local_names: Mapping[str, An
     found: dict[str, Annotation] = {}
     if not getattr(function, "__annotations__", None):
         return found
-    names = _Names(function, local_names)
+    names = Names(function, local_names)
     for name, annotation in function.__annotations__.items():
         what = f"device function {function.__name__}: " + ("the result" if name == "return" else f"parameter {name}")
         value = names.evaluate(annotation, f"{what}: the annotation", name)
@@ -378,7 +378,7 @@ def parse_annotations(function: Callable[..., Any], local_names: Mapping[str, An
     return found
 
 
-class _Names:
+class Names:
     """The names that a function's annotations may use: those of its module, of the scope that defines it, and of its
     closure."""
 
@@ -474,7 +474,7 @@ def _slice_of(
     return "tiles", scalar, layouts[0].shape, ndim
 
 
-def _parameter(function: Callable[..., Any], kernel: str, name: str, annotation: Any, names: _Names) -> Declared:
+def _parameter(function: Callable[..., Any], kernel: str, name: str, annotation: Any, names: Names) -> Declared:
     if annotation is Array:
         raise located(
             function,

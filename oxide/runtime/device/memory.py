@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from oxide.runtime.device.address_ranges import Known
     from oxide.runtime.device.dead_work import Visible
+    from oxide.runtime.device.partition import Partition
     from oxide.runtime.device.runtime import Device
     from oxide.runtime.device.timeline import Timeline
 
@@ -410,14 +411,25 @@ class DeviceBox:
             argument = self._argument = BoxArgument(self)
         return argument
 
-    def partition(self, rows: Given[int]) -> tuple[DeviceBox, ...]:
-        """Returns views of ``rows`` rows of the first axis each; the last may be shorter. The name is cuTile's.
+    def partition(self, tile_shape: Given[int | tuple[int, ...]]) -> Partition:
+        """Returns the box as tiles of a shape, for a ``Partition`` of a tile kernel. The tiles at the end of an axis
+        may reach past it.
+
+        Raises ``TypeError`` for a shape that is not of integers, and ``ValueError`` for another number of axes than the
+        box has, or for a length below 1.
+        """
+        from oxide.runtime.device.partition import Partition  # here, as it needs this class
+
+        return Partition(self, tile_shape)
+
+    def split(self, rows: Given[int]) -> tuple[DeviceBox, ...]:
+        """Returns views of ``rows`` rows of the first axis each; the last may be shorter.
 
         Uses of different pieces are ordered like uses of one box, because the pieces share an allocation. Raises
         ``TypeError`` or ``ValueError`` for a number of rows below 1, or for a box without axes.
         """
         if isinstance(rows, bool) or not isinstance(rows, (int, np.integer)):
-            raise TypeError(f"partition({written(rows)}): the number of rows is an int")
+            raise TypeError(f"split({written(rows)}): the number of rows is an int")
         if rows < 1 or not self.shape:
             raise ValueError(
                 f"a box of shape {self.shape} has no pieces of {written(rows)} rows: ask for 1 or more, of an axis"

@@ -3,12 +3,16 @@
 A ``DisjointSlice`` gives each thread its own elements. This holds for one slice only: of two overlapping slices, thread
 0's element of one may be thread 4's element of the other, and both threads write it::
 
-    a, b = whole.partition(8)[0], whole.reshape(-1)
+    a, b = whole.split(8)[0], whole.reshape(-1)
     kernel(a, b)     # allowed: both begin together and have the same layout, so a thread's elements are its own in both
 
 So two outputs must not overlap, or they must begin at the same address with the same sizes of elements and tiles. If
 one has several axes, their rows must have the same length too. Two ``AtomicSlice`` may overlap freely. An input may
 share an output's memory: a thread that reads another thread's element may or may not see that thread's write.
+
+An input of a tile kernel may be the whole of an output, as in ``scale(x.partition(shape), x)``: a program then reads
+what its tile was. It must not overlap one in any other way, because the compiler orders a program's loads and stores by
+their tiles.
 """
 
 from __future__ import annotations
@@ -34,6 +38,21 @@ def refuse_shared_outputs(kernel: str, outputs: Sequence[tuple[Parameter, Device
                     f"{other.ptr + other.nbytes:#x}) and {second.name} ({second.annotation}, bytes {box.ptr:#x} to "
                     f"{box.ptr + box.nbytes:#x}) share memory, and two threads could write the same element; give each "
                     "output memory of its own"
+                )
+
+
+def refuse_shared_tensors(
+    kernel: str, inputs: Sequence[tuple[Parameter, DeviceBox]], outputs: Sequence[tuple[Parameter, DeviceBox]]
+) -> None:
+    """Raises ``ArgumentError`` for an input of a tile kernel that overlaps an output and is not the same box."""
+    for one, box in inputs:
+        for output, other in outputs:
+            apart = other.ptr + other.nbytes <= box.ptr or box.ptr + box.nbytes <= other.ptr
+            same = other.ptr == box.ptr and other.shape == box.shape and other.dtype == box.dtype
+            if not apart and not same:
+                raise ArgumentError(
+                    f"kernel {kernel}: the input {one.name} (shape {box.shape}) and the output {output.name} (shape "
+                    f"{other.shape}) overlap in memory and are not one box; give the output memory of its own"
                 )
 
 

@@ -27,7 +27,7 @@ from oxide.native import Given, caused, warn_caller
 from oxide.runtime.awaiting.loading import announce, loaded_function
 from oxide.runtime.device.arc import Arc
 from oxide.runtime.device.memory import Allocation, DeviceBox, require_device
-from oxide.runtime.launching.aliasing import refuse_shared_outputs
+from oxide.runtime.launching.aliasing import refuse_shared_outputs, refuse_shared_tensors
 from oxide.runtime.launching.argument_kinds import kinds
 from oxide.runtime.launching.binding import Plan, bind
 from oxide.runtime.launching.launch_config import LaunchConfig
@@ -244,12 +244,18 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
 
     def _refuse_shared_outputs(self, arguments: Sequence[Any]) -> None:
         outputs = []
+        inputs = []
         for parameter, argument in zip(self._specialization.parameters, arguments, strict=True):
             box = argument.value if isinstance(argument, Arc) else argument
-            if parameter.kind in ("disjoint", "tiles", "atomic") and isinstance(box, DeviceBox):
-                outputs.append((parameter, box))
+            if isinstance(box, DeviceBox):
+                if parameter.kind in ("disjoint", "tiles", "atomic"):
+                    outputs.append((parameter, box))
+                elif parameter.kind == "slice":
+                    inputs.append((parameter, box))
         if len(outputs) > 1:
             refuse_shared_outputs(self._kernel.name, outputs)
+        if inputs and self._kernel.description.tile is not None:
+            refuse_shared_tensors(self._kernel.name, inputs, outputs)
 
     def _check_contracts(self, specs: tuple[Spec, ...]) -> None:
         """Checks the contracts whose names are all known. The others are checked at execution, when the arguments that

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from oxide.runtime.device.arc import Arc
     from oxide.runtime.device.memory import DeviceBox
+    from oxide.runtime.device.partition import Partition
     from oxide.runtime.device.policy import SchedulingPolicy
     from oxide.runtime.device.runtime import Device, Runtime
     from oxide.runtime.operations.graph import CudaGraph
@@ -161,6 +162,24 @@ class DeviceOperation(Generic[T_co]):
         from oxide.runtime.operations.transfers import d2h
 
         return d2h(self)
+
+    def reshape(self, *shape: Given[int | tuple[int, ...]]) -> DeviceOperation[DeviceBox]:
+        """Yields the resulting box with another shape: see ``DeviceBox.reshape``."""
+        from oxide.runtime.operations.tiles import Reshaped
+
+        return Reshaped(self, shape)
+
+    def partition(self, tile_shape: Given[int | tuple[int, ...]]) -> DeviceOperation[Partition]:
+        """Yields the resulting box as tiles of a shape, for a tile kernel: see ``DeviceBox.partition``."""
+        from oxide.runtime.operations.tiles import Partitioned
+
+        return Partitioned(self, tile_shape)
+
+    def unpartition(self) -> DeviceOperation[DeviceBox]:
+        """Yields the box of the resulting ``Partition``."""
+        from oxide.runtime.operations.tiles import Unpartitioned
+
+        return Unpartitioned(self)
 
     def to_device(self, device: Given[int | Device]) -> DeviceOperation[DeviceBox]:
         """Copies the resulting box to another device, as the function ``to_device`` does."""

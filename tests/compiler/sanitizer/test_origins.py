@@ -86,7 +86,7 @@ def test_an_array_chosen_at_run_time_is_checked_as_itself() -> None:
 
 
 def test_from_an_array_chosen_at_run_time_no_access_goes_to_the_next_parameter() -> None:
-    first, second = h2d(numbers(8)).sync().partition(4)
+    first, second = h2d(numbers(8)).sync().split(4)
     error = error_of(one_or_the_other[1, 1](first, second, zeros(1, np.float64), 0, 4))
     assert (error.kind, error.what, error.offset) == ("out-of-bounds", "a", 32)
 

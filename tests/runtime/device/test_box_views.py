@@ -164,7 +164,7 @@ def test_a_strided_view_is_not_reshaped_and_a_copy_of_it_is() -> None:
 
 
 def test_a_view_is_partitioned_by_its_own_rows() -> None:
-    pieces = h2d(DATA).sync()[1, 0].T.partition(2)
+    pieces = h2d(DATA).sync()[1, 0].T.split(2)
     assert [piece.shape for piece in pieces] == [(2, 4), (2, 4), (1, 4)]
     np.testing.assert_array_equal(d2h(pieces[1]).sync(), DATA[1, 0].T[2:4])
 

@@ -55,7 +55,7 @@ def test_every_first_use_in_the_child_is_a_device_error_that_says_what_to_do() -
                 except oxide.DeviceError as error:
                     assert "forked" in str(error) and "spawn" in str(error), (name, str(error))
                     print(name, flush=True)
-            assert [piece.shape for piece in box.partition(2)] == [(2,), (1,)]
+            assert [piece.shape for piece in box.split(2)] == [(2,), (1,)]
             assert box.host_view().sum() == 3
             del box, pending
             gc.collect()

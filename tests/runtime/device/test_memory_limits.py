@@ -233,7 +233,7 @@ def test_uploads_at_the_limit_from_many_threads_share_the_ring() -> None:
 
 def test_partition_is_pieces_of_the_same_memory() -> None:
     box = h2d(np.arange(21.0).reshape(7, 3)).sync()
-    pieces = box.partition(3)
+    pieces = box.split(3)
     assert [piece.shape for piece in pieces] == [(3, 3), (3, 3), (1, 3)]
     assert pieces[1].ptr == box.ptr + 72
     np.testing.assert_array_equal(d2h(pieces[1]).sync(), np.arange(9.0, 18.0).reshape(3, 3))
@@ -242,6 +242,6 @@ def test_partition_is_pieces_of_the_same_memory() -> None:
     np.testing.assert_array_equal(d2h(box).sync()[6], np.zeros(3))
     for wrong in (0, -1):
         with pytest.raises(ValueError, match="pieces"):
-            box.partition(wrong)
+            box.split(wrong)
     with pytest.raises(TypeError, match="int"):
-        box.partition(1.5)  # type: ignore[arg-type]
+        box.split(1.5)  # type: ignore[arg-type]

@@ -109,7 +109,7 @@ def test_a_box_is_described_to_numbas_kernels_once(add: Any, monkeypatch: pytest
 def test_views_of_a_box_are_described_each_by_itself() -> None:
     whole, out = h2d(np.arange(8, dtype=np.float32)).sync(), h2d(ONES).sync()
     total_of[FOUR](whole, whole, whole).sync()
-    first, second = whole.partition(4)
+    first, second = whole.split(4)
     total_of[FOUR](out, first, second).sync()
     np.testing.assert_array_equal(d2h(out).sync(), [8, 12, 16, 20])
 

@@ -181,7 +181,7 @@ def test_the_device_writes_into_the_imported_array() -> None:
     box = from_dlpack(array)
     memcpy(box, h2d(np.arange(8.0)).sync()).sync()
     np.testing.assert_array_equal(array, np.arange(8.0))
-    memcpy(box.partition(4)[1], h2d(np.ones(4)).sync()).sync()
+    memcpy(box.split(4)[1], h2d(np.ones(4)).sync()).sync()
     np.testing.assert_array_equal(array[4:], np.ones(4))
     again = from_dlpack(array)
     del box

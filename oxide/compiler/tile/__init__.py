@@ -1,0 +1,1 @@
+"""The tile compiler: ``@tile.kernel`` functions to IR, without numba."""

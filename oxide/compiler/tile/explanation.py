@@ -1,0 +1,85 @@
+"""``explain()``: the plan of a tile kernel in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from .frontend import Program
+from .ir import EFFECTS, Cell, Node
+from .layouts import Plan, nodes_of
+from .source import TileSource
+
+__all__ = ["explained"]
+
+
+def explained(source: TileSource, capability: int) -> str:
+    """Returns the plan of a kernel for a GPU of a compute capability, such as 90."""
+    program, plan = source.program, source.plan(capability)
+    lowered = source.lowered(capability)
+    text = lowered.modules[0]
+    shared = sum(int(line.split(".")[-2]) for line in text.split("\n") if line.startswith("declare ptr @oxide.shared"))
+    lines = [
+        f"{source.function.__name__}: {source.threads} threads a program, {shared} bytes of shared memory",
+        *_products(plan, program),
+        *_pipelines(plan),
+        *_values(plan, program),
+    ]
+    return "\n".join(lines)
+
+
+def _products(plan: Plan, program: Program) -> Iterator[str]:
+    for node in nodes_of(program.body):
+        if node.op != "mma":
+            continue
+        left, right, _ = node.inputs
+        what = f"line {node.line}: mma of {left.shape} and {right.shape} of {left.dtype.name} in {node.dtype.name}"
+        product = plan.products.get(node)
+        if product is None:
+            yield f"{what}: by threads, because {plan.reasons.get(node, 'the GPU has no tensor cores that take it')}"
+            continue
+        how = "wgmma" if product.wgmma else f"mma.sync m16n8k{product.depth}"
+        where = "left operand in registers" if product.left_in_registers else "operands in shared memory"
+        place = ", added to the loop's variable in place" if product.in_place else ""
+        yield f"{what}: {how}, {where}{place}"
+
+
+def _pipelines(plan: Plan) -> Iterator[str]:
+    for loop, pipeline in plan.pipelines.items():
+        loads = " and ".join(f"{load.detail.name}.load at line {load.line}" for load in pipeline.loads)
+        yield f"line {loop.line}: a pipeline of {pipeline.stages} stages: {loads}"
+
+
+def _values(plan: Plan, program: Program) -> Iterator[str]:
+    staged = {load for pipeline in plan.pipelines.values() for load in pipeline.loads}
+    for node in nodes_of(program.body):
+        if node.op in EFFECTS or node.op in ("constant", "parameter", "counter") or not node.shape or not node.users:
+            continue
+        kind = f"{node.dtype.name}{list(node.shape)}"
+        name = f"{node.detail.name} = " if isinstance(node.detail, Cell) else ""
+        yield f"line {node.line}: {name}{_called(node)}: {kind}: {_place(plan, node, node in staged)}"
+
+
+def _called(node: Node) -> str:
+    return {"cell": "variable", "load": "load"}.get(node.op, node.op)
+
+
+def _place(plan: Plan, node: Node, staged: bool) -> str:
+    if staged:
+        return "shared memory, by asynchronous copies"
+    rows = plan.row_layout(node.shape[0]) if len(node.shape) == 1 else None
+    if node.op in ("sum", "max", "min", "argmax", "argmin"):
+        source = plan.tile(node.inputs[0].shape)
+        last = len(node.inputs[0].shape) - 1
+        if source is not None and node.detail in (last, (last,)):
+            return "registers, one for each row, by shuffles"
+    if rows is not None and node.op == "cell":
+        return "registers, one for each row"
+    layout = plan.tile(node.shape)
+    kept = node.op in ("cell", "mma") or len(node.users) > 1
+    if node.op in ("sum", "max", "min", "argmax", "argmin", "cumsum", "cat", "sort"):
+        return "shared memory"
+    if not kept:
+        return "computed where it is used"
+    if rows is not None:
+        return "registers, one for each row"
+    return str(layout) if layout is not None else "shared memory"

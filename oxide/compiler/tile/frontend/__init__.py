@@ -1,0 +1,60 @@
+"""Python to tile IR: evaluates a kernel's syntax tree, without numba.
+
+``nodes.py`` makes the nodes, ``operations.py`` and ``tensors.py`` have the functions of tiles and of whole tensors, and
+``words.py`` finds them by their names. ``expressions.py`` and ``statements.py`` evaluate the syntax tree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, final
+
+from oxide.compiler.source.source import parse_definition
+from oxide.compiler.tile.ir import Region, Site
+from oxide.language.types import ScalarType
+
+from .nodes import Nodes, TensorParameter
+from .statements import Statements
+
+__all__ = ["Program", "TensorParameter", "parse"]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A kernel for certain types and constants. ``sites`` are the places at which a launch can fail."""
+
+    body: Region
+    tensors: tuple[TensorParameter, ...]
+    sites: tuple[Site, ...]
+
+    @property
+    def grid(self) -> TensorParameter:
+        """Returns the partition that the grid follows from."""
+        return next(each for each in self.tensors if each.tile is not None)
+
+    def tensor(self, name: str) -> TensorParameter:
+        """Returns a tensor by its name."""
+        return next(each for each in self.tensors if each.name == name)
+
+
+def parse(function: Callable[..., Any], parameters: Mapping[str, Any]) -> Program:
+    """Returns a kernel as IR. ``parameters`` maps the name of each parameter to a ``TensorParameter``, to a scalar
+    type, or, for a constant, to its value in a tuple. Raises ``CompileError``."""
+    tree, shift = parse_definition(function)
+    nodes = Nodes(function, shift)
+    statements = Statements(nodes)
+    tensors = []
+    scope: dict[str, Any] = {}
+    for name, given in parameters.items():
+        if isinstance(given, TensorParameter):
+            tensors.append(given)
+            scope[name] = given
+        elif isinstance(given, ScalarType):
+            scope[name] = nodes.node("parameter", (), given, (), name)
+        else:
+            (scope[name],) = given
+    statements.expressions.scopes.append(scope)
+    statements.run(tree.body)
+    return Program(nodes.region, tuple(tensors), tuple(nodes.sites))

@@ -1,0 +1,391 @@
+"""Evaluates a kernel's expressions. What is known when the kernel is compiled is computed as Python objects; the rest
+becomes nodes."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, final
+
+from oxide.compiler.source.source import closure_values, parse_definition
+from oxide.compiler.tile.ir import Node
+from oxide.compiler.tile.numbers import BOOL, default_of
+from oxide.language import tile as language
+from oxide.language.types import ScalarType
+from oxide.messages import written
+
+from . import operations, tensors
+from .nodes import Nodes, TensorParameter
+from .tensors import Method
+from .words import taken, word
+
+_BINARY: dict[type, tuple[str, str, Callable[[Any, Any], Any]]] = {
+    ast.Add: ("add", "+", operator.add),
+    ast.Sub: ("sub", "-", operator.sub),
+    ast.Mult: ("mul", "*", operator.mul),
+    ast.Div: ("truediv", "/", operator.truediv),
+    ast.FloorDiv: ("floordiv", "//", operator.floordiv),
+    ast.Mod: ("mod", "%", operator.mod),
+    ast.Pow: ("pow", "**", operator.pow),
+    ast.BitAnd: ("and", "&", operator.and_),
+    ast.BitOr: ("or", "|", operator.or_),
+    ast.BitXor: ("xor", "^", operator.xor),
+    ast.LShift: ("shl", "<<", operator.lshift),
+    ast.RShift: ("shr", ">>", operator.rshift),
+    ast.MatMult: ("matmul", "@", operator.matmul),
+    ast.Lt: ("lt", "<", operator.lt),
+    ast.LtE: ("le", "<=", operator.le),
+    ast.Gt: ("gt", ">", operator.gt),
+    ast.GtE: ("ge", ">=", operator.ge),
+    ast.Eq: ("eq", "==", operator.eq),
+    ast.NotEq: ("ne", "!=", operator.ne),
+}
+_UNARY: dict[type, tuple[str, Callable[[Any], Any]]] = {
+    ast.USub: ("neg", operator.neg),
+    ast.UAdd: ("pos", operator.pos),
+    ast.Invert: ("invert", operator.invert),
+    ast.Not: ("not", operator.not_),
+}
+_COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
+_BUILTINS = {"range": range, "len": len, "min": min, "max": max, "abs": abs, "int": int, "float": float, "bool": bool,
+             "tuple": tuple, "sum": sum, "print": print}  # fmt: skip
+_METHODS = ("sum", "max", "min", "argmax", "argmin", "cumsum", "reshape", "transpose", "astype")
+_MOST_CALLS = 64
+"""The most functions that are compiled into one another."""
+_MOST_PRINTED = 1024
+"""The most elements of a tile that is printed."""
+
+
+class Returned(Exception):
+    """Raised to leave a ``@tile.function`` with its result."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+@final
+class Expressions:
+    """Evaluates expressions in the innermost of ``scopes``. ``run`` evaluates the statements of a function that is
+    called."""
+
+    def __init__(self, nodes: Nodes, run: Callable[[Sequence[ast.stmt]], None]) -> None:
+        self.nodes = nodes
+        self.scopes: list[dict[str, Any]] = []
+        self._run = run
+        self._globals: list[Mapping[str, Any]] = [_reached(nodes.function)]
+
+    @property
+    def in_function(self) -> bool:
+        """Returns whether a ``@tile.function`` is being evaluated."""
+        return len(self._globals) > 1
+
+    def lookup(self, name: str) -> Any:
+        """Returns the value of a name."""
+        scope = self.scopes[-1]
+        if name in scope:
+            return scope[name]
+        reached = self._globals[-1]
+        if name in reached:
+            return reached[name]
+        if name in _BUILTINS:
+            return _BUILTINS[name]
+        raise self.nodes.error(
+            f"{name} is not defined here; a name that only one branch or a loop sets is not known after it"
+        )
+
+    def value(self, expression: ast.expr) -> Any:
+        """Returns the value of an expression."""
+        outer, self.nodes.at = self.nodes.at, expression
+        handler = getattr(self, f"of_{type(expression).__name__}", None)
+        if handler is None:
+            self.nodes.refuse(f"a tile kernel cannot contain {_NAMES.get(type(expression), type(expression).__name__)}")
+        found = handler(expression)
+        self.nodes.at = outer
+        return found
+
+    def of_Constant(self, expression: ast.Constant) -> Any:
+        return expression.value
+
+    def of_Name(self, expression: ast.Name) -> Any:
+        return self.lookup(expression.id)
+
+    def of_Tuple(self, expression: ast.Tuple) -> Any:
+        return tuple(self.value(each) for each in expression.elts)
+
+    def of_List(self, expression: ast.List) -> Any:
+        return [self.value(each) for each in expression.elts]
+
+    def of_JoinedStr(self, expression: ast.JoinedStr) -> Any:
+        self.nodes.refuse('a tile kernel cannot format strings; print("x", x) prints a text and values')
+
+    def of_IfExp(self, expression: ast.IfExp) -> Any:
+        test = self.value(expression.test)
+        if not isinstance(test, Node):
+            return self.value(expression.body if test else expression.orelse)
+        condition = self.nodes.truth(test, "if")
+        return operations.where(self.nodes, condition, self.value(expression.body), self.value(expression.orelse))
+
+    def of_BoolOp(self, expression: ast.BoolOp) -> Any:
+        both = isinstance(expression.op, ast.And)
+        found: Any = None
+        for number, each in enumerate(expression.values):
+            value = self.value(each)
+            if isinstance(value, Node):
+                value = self.nodes.truth(value, "and" if both else "or")
+            elif bool(value) is not both:
+                return value
+            if number == 0 or not isinstance(found, Node):
+                found = value
+            elif isinstance(value, Node):
+                found = self.nodes.elementwise("and" if both else "or", (found, value))
+        return found
+
+    def of_Compare(self, expression: ast.Compare) -> Any:
+        left = self.value(expression.left)
+        found: Any = None
+        for kind, each in zip(expression.ops, expression.comparators, strict=True):
+            right = self.value(each)
+            self.nodes.at = expression
+            if isinstance(kind, ast.Is | ast.IsNot):
+                part: Any = (left is right) is isinstance(kind, ast.Is)
+            else:
+                part = self.binary(type(kind), left, right)
+            found = part if found is None else self.binary(ast.BitAnd, found, part)
+            left = right
+        return found
+
+    def of_BinOp(self, expression: ast.BinOp) -> Any:
+        left, right = self.value(expression.left), self.value(expression.right)
+        self.nodes.at = expression
+        return self.binary(type(expression.op), left, right)
+
+    def binary(self, kind: type, left: Any, right: Any) -> Any:
+        """Returns the value of an operator."""
+        if kind not in _BINARY:
+            self.nodes.refuse("a tile kernel compares numbers and tiles with < <= > >= == !=, not with in")
+        op, sign, plain = _BINARY[kind]
+        if not isinstance(left, Node) and not isinstance(right, Node):
+            if isinstance(left, TensorParameter) or isinstance(right, TensorParameter):
+                self.nodes.lifted(left, sign)
+                self.nodes.lifted(right, sign)
+            try:
+                return plain(left, right)
+            except (TypeError, ZeroDivisionError, ValueError) as error:
+                self.nodes.refuse(f"{self.nodes.shown(left)} {sign} {self.nodes.shown(right)}: {error}")
+        if op == "matmul":
+            return operations.matmul(self.nodes, left, right, None)
+        if op == "pow":
+            return operations.power(self.nodes, left, right)
+        return self.nodes.elementwise(op, (left, right), BOOL if op in _COMPARISONS else None, what=sign)
+
+    def of_UnaryOp(self, expression: ast.UnaryOp) -> Any:
+        value = self.value(expression.operand)
+        self.nodes.at = expression
+        op, plain = _UNARY[type(expression.op)]
+        if not isinstance(value, Node):
+            try:
+                return plain(value)
+            except TypeError as error:
+                self.nodes.refuse(str(error))
+        if op == "pos":
+            return value
+        if op == "not":
+            return self.nodes.node("invert", (self.nodes.truth(value, "not"),), BOOL, ())
+        if op == "invert" and value.dtype.kind == "f":
+            self.nodes.refuse(f"~ takes integers or bools, not {self.nodes.shown(value)}")
+        return self.nodes.elementwise(op, (value,), what="-" if op == "neg" else "~")
+
+    def of_Attribute(self, expression: ast.Attribute) -> Any:
+        this = self.value(expression.value)
+        name = expression.attr
+        self.nodes.at = expression
+        if isinstance(this, TensorParameter):
+            return tensors.attribute(self.nodes, this, name)
+        if isinstance(this, Node):
+            if name in ("shape", "dtype", "ndim", "size"):
+                return len(this.shape) if name == "ndim" else getattr(this, name)
+            if name == "T":
+                return operations.transpose(self.nodes, this, None)
+            if name in _METHODS:
+                return Method(this, name)
+            hint = f"; tile.{name}(x) may be what you mean" if name in language.WORDS else ""
+            self.nodes.refuse(
+                f"a tile has no .{name}; it has .shape .dtype .ndim .size .T and "
+                + " ".join(f".{m}()" for m in _METHODS)
+                + hint
+            )
+        try:
+            return getattr(this, name)
+        except AttributeError as error:
+            if getattr(this, "__name__", None) == "oxide.tile":
+                self.nodes.refuse(f"tile has no {name}{language.instead(name)}")
+            self.nodes.refuse(str(error))
+
+    def of_Subscript(self, expression: ast.Subscript) -> Any:
+        this = self.value(expression.value)
+        if isinstance(this, Node):
+            return self._subscript(this, expression)
+        key = self.value(expression.slice)
+        self.nodes.at = expression
+        if isinstance(this, TensorParameter):
+            reach = (
+                "gather(…) are elements of it" if this.is_target else f"{this.name}.load(index, shape) is a tile of it"
+            )
+            self.nodes.refuse(f"{this.name}[…] is no part of a tile kernel; {reach}")
+        if isinstance(key, Node):
+            self.nodes.refuse(
+                "the index of a tuple is a number that is known when the kernel is compiled; use static_range"
+            )
+        try:
+            return this[key]
+        except (TypeError, IndexError, KeyError) as error:
+            self.nodes.refuse(str(error))
+
+    def of_Slice(self, expression: ast.Slice) -> Any:
+        parts = (expression.lower, expression.upper, expression.step)
+        return slice(*[None if each is None else self.value(each) for each in parts])
+
+    def _subscript(self, this: Node, expression: ast.Subscript) -> Node:
+        """``x[:, None]``: a tile with more axes."""
+        keys = self.value(expression.slice)
+        self.nodes.at = expression
+        keys = keys if isinstance(keys, tuple) else (keys,)
+        if Ellipsis in [each for each in keys if not isinstance(each, Node)]:
+            place = keys.index(Ellipsis)
+            missing = len(this.shape) - sum(1 for each in keys if each is not None and each is not Ellipsis)
+            keys = (*keys[:place], *[slice(None)] * missing, *keys[place + 1 :])
+        given = [each for each in keys if each is not None]
+        if any(isinstance(each, Node) or each != slice(None) for each in given):
+            self.nodes.refuse(
+                "a tile is indexed with : and None only, as in x[:, None]; sum, where and gather pick elements"
+            )
+        if len(given) > len(this.shape):
+            self.nodes.refuse(f"a tile of shape {this.shape} has no axis {len(given) - 1}")
+        lengths = iter(this.shape)
+        shape = tuple(1 if each is None else next(lengths) for each in keys) + tuple(lengths)
+        return self.nodes.node("reshape", (this,), this.dtype, shape)
+
+    # Calls
+
+    def of_Call(self, expression: ast.Call) -> Any:
+        called = self.value(expression.func)
+        if any(isinstance(each, ast.Starred) for each in expression.args) or any(
+            each.arg is None for each in expression.keywords
+        ):
+            self.nodes.refuse("a call in a tile kernel has no * and no **; write its arguments one by one")
+        arguments = [self.value(each) for each in expression.args]
+        named = {str(each.arg): self.value(each.value) for each in expression.keywords}
+        self.nodes.at = expression
+        if isinstance(called, Method):
+            return self._method(called, arguments, named)
+        if isinstance(called, language.Word):
+            return word(self.nodes, called.__name__, arguments, named)
+        if isinstance(called, language.Function):
+            return self._inlined(called, arguments, named)
+        if isinstance(called, ScalarType):
+            if len(arguments) != 1 or named:
+                self.nodes.refuse(f"{called.name}(…) takes one number")
+            return self.nodes.convert(self.nodes.lifted(arguments[0]), self.nodes.dtype(called))
+        return self._python(called, arguments, named)
+
+    def _python(self, called: Any, arguments: list[Any], named: dict[str, Any]) -> Any:
+        """Calls a function of Python's."""
+        on_device = any(isinstance(each, Node) for each in (*arguments, *named.values()))
+        if called is print:
+            return self._print(arguments, named)
+        if called in (min, max, abs, sum) and on_device:
+            if called in (min, max) and len(arguments) == 2:
+                return self.nodes.elementwise(f"{called.__name__}imum", arguments)
+            return word(self.nodes, called.__name__, arguments, named)
+        if called in (int, float, bool) and len(arguments) == 1 and on_device:
+            return self.nodes.convert(arguments[0], default_of(called))
+        name = getattr(called, "__name__", None) or written(called)
+        module = (getattr(called, "__module__", "") or "").partition(".")[0]
+        hint = f"; tile.{name} may be what you mean" if name in language.WORDS else ""
+        if called in _BUILTINS.values() or module == "math":
+            if on_device:
+                self.nodes.refuse(f"{name} takes numbers that are known when the kernel is compiled{hint}")
+            try:
+                return called(*arguments, **named)
+            except (TypeError, ValueError) as error:
+                self.nodes.refuse(str(error))
+        raise self.nodes.error(
+            f"a tile kernel cannot call {name}{hint or '; decorate a function of your own with @tile.function'}"
+        )
+
+    def _print(self, arguments: list[Any], named: dict[str, Any]) -> None:
+        """``print("x", x)``: a line of texts and scalars, or several lines for a tile."""
+        if named:
+            self.nodes.refuse("print in a tile kernel takes texts and values only, without sep, end and file")
+        parts: list[str | None] = []
+        values: list[Node] = []
+        for each in arguments:
+            if isinstance(each, Node):
+                if each.size > _MOST_PRINTED:
+                    self.nodes.refuse(f"print: {self.nodes.shown(each)} has more than {_MOST_PRINTED} elements")
+                parts.append(None)
+                values.append(each)
+            elif isinstance(each, TensorParameter):
+                self.nodes.lifted(each, "print")
+            else:
+                parts.append(str(each))
+        if any(each.shape for each in values) and len(values) > 1:
+            self.nodes.refuse("print takes one tile at a time, or any number of scalars")
+        self.nodes.node("print", values, BOOL, (), tuple(parts))
+
+    def _inlined(self, called: language.Function, arguments: list[Any], named: dict[str, Any]) -> Any:
+        """Calls a ``@tile.function``: evaluates its body in a scope of its own."""
+        nodes, function = self.nodes, called.wrapped
+        if len(self._globals) > _MOST_CALLS:
+            nodes.refuse(f"{called.__name__} calls itself; a @tile.function is compiled into its callers")
+        try:
+            bound = inspect.signature(function).bind(*arguments, **named)
+        except TypeError as error:
+            nodes.refuse(f"{called.__name__}: {error}")
+        bound.apply_defaults()
+        tree, shift = parse_definition(function)
+        outer = nodes.function, nodes.shift, nodes.at, nodes.depth
+        nodes.function, nodes.shift, nodes.depth = function, shift, 0
+        self.scopes.append(dict(bound.arguments))
+        self._globals.append(_reached(function))
+        result = None
+        try:
+            self._run(tree.body)
+        except Returned as returned:
+            result = returned.value
+        self.scopes.pop()
+        self._globals.pop()
+        nodes.function, nodes.shift, nodes.at, nodes.depth = outer
+        return result
+
+    def _method(self, called: Method, arguments: list[Any], named: dict[str, Any]) -> Any:
+        this, name = called.this, called.name
+        if isinstance(this, TensorParameter):
+            if name == "store":
+                return tensors.store(self.nodes, this, *taken(self.nodes, "store", arguments, named, ("value",)))
+            if this.tile is not None and not arguments and not (set(named) - {"padding"}):
+                index: Any = tensors.own_index(self.nodes, this)
+                return tensors.load(self.nodes, this, index, this.tile, named.get("padding", 0))
+            given = taken(self.nodes, "load", arguments, named, ("index", "shape"), padding=0)
+            return tensors.load(self.nodes, this, *given)
+        if name == "astype":
+            (dtype,) = taken(self.nodes, "astype", arguments, named, ("dtype",))
+            return self.nodes.convert(this, self.nodes.dtype(dtype))
+        if name in ("reshape", "transpose") and len(arguments) > 1:
+            arguments = [tuple(arguments)]
+        return word(self.nodes, name, [this, *arguments], named)
+
+
+def _reached(function: Any) -> Mapping[str, Any]:
+    """Returns the names that a function finds outside of itself."""
+    return {**function.__globals__, **dict(closure_values(function))}
+
+
+_NAMES: dict[type, str] = {
+    ast.Lambda: "a lambda; use a @tile.function", ast.ListComp: "a comprehension; use a loop over static_range",
+    ast.GeneratorExp: "a generator", ast.DictComp: "a comprehension", ast.SetComp: "a comprehension",
+    ast.Dict: "a dict", ast.Set: "a set", ast.Await: "await", ast.Yield: "yield", ast.NamedExpr: ":=; assign before",
+    ast.Starred: "*",
+}  # fmt: skip

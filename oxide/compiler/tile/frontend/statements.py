@@ -1,0 +1,398 @@
+"""Evaluates a kernel's statements. Loops and branches whose conditions the device computes become nodes with regions,
+and each variable that they assign a ``Cell``."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Sequence
+from typing import Any, final
+
+import numpy as np
+
+from oxide.compiler.tile.ir import Cell, Node, Region
+from oxide.compiler.tile.numbers import BOOL, I64, promoted
+from oxide.errors import CompileError
+from oxide.language import tile as language
+from oxide.language.types import ScalarType
+
+from .expressions import Expressions, Returned
+from .nodes import Nodes
+
+_MOST_TURNS = 10_000
+"""The most turns of an unrolled loop."""
+_MOST_TRIALS = 5
+"""The most trials to find the types of a loop's variables."""
+
+_Kind = tuple[ScalarType, tuple[int, ...], type | None]
+"""A variable's type, its shape, and the class of the Python number that it behaves like."""
+
+
+@final
+class Statements:
+    """Evaluates the statements of a function."""
+
+    def __init__(self, nodes: Nodes) -> None:
+        self.nodes = nodes
+        self.expressions = Expressions(nodes, self.run)
+
+    @property
+    def scope(self) -> dict[str, Any]:
+        """The names in force."""
+        return self.expressions.scopes[-1]
+
+    @scope.setter
+    def scope(self, scope: dict[str, Any]) -> None:
+        self.expressions.scopes[-1] = scope
+
+    def run(self, statements: Sequence[ast.stmt]) -> None:
+        """Evaluates statements."""
+        for statement in statements:
+            self.nodes.at = statement
+            handler = getattr(self, f"do_{type(statement).__name__}", None)
+            if handler is None:
+                self.nodes.refuse(
+                    f"a tile kernel cannot contain {_NAMES.get(type(statement), type(statement).__name__)}"
+                )
+            handler(statement)
+
+    def do_Pass(self, _: ast.Pass) -> None:
+        pass
+
+    def do_Expr(self, statement: ast.Expr) -> None:
+        if not isinstance(statement.value, ast.Constant):
+            self.expressions.value(statement.value)
+
+    def do_Return(self, statement: ast.Return) -> None:
+        if not self.expressions.in_function:
+            self.nodes.refuse("a tile kernel returns nothing and runs to its end; use an if")
+        if self.nodes.depth:
+            self.nodes.refuse(
+                "a @tile.function returns at its end, not from a branch or a loop that runs on the device"
+            )
+        raise Returned(None if statement.value is None else self.expressions.value(statement.value))
+
+    def do_Assign(self, statement: ast.Assign) -> None:
+        value = self.expressions.value(statement.value)
+        for target in statement.targets:
+            self.assign(target, value)
+
+    def do_AnnAssign(self, statement: ast.AnnAssign) -> None:
+        if statement.value is not None:
+            self.assign(statement.target, self.expressions.value(statement.value))
+
+    def do_AugAssign(self, statement: ast.AugAssign) -> None:
+        if not isinstance(statement.target, ast.Name):
+            raise self._no_element()
+        self.nodes.at = statement
+        before = self.expressions.lookup(statement.target.id)
+        result = self.expressions.binary(type(statement.op), before, self.expressions.value(statement.value))
+        self.assign(statement.target, result)
+
+    def assign(self, target: ast.expr, value: Any) -> None:
+        """Assigns a value to a name or to a tuple of names."""
+        self.nodes.at = target
+        if isinstance(target, ast.Name):
+            self.scope[target.id] = value
+        elif isinstance(target, ast.Tuple | ast.List):
+            if not isinstance(value, tuple | list) or len(value) != len(target.elts):
+                self.nodes.refuse(
+                    f"{len(target.elts)} names take a tuple of as many values, not {self.nodes.shown(value)}"
+                )
+            for each, part in zip(target.elts, value, strict=True):
+                self.assign(each, part)
+        else:
+            raise self._no_element()
+
+    def _no_element(self) -> CompileError:
+        return self.nodes.error("an element of a tile cannot be assigned; where(…) makes a tile with other elements")
+
+    def do_Assert(self, statement: ast.Assert) -> None:
+        condition = self.expressions.value(statement.test)
+        message = ""
+        if statement.msg is not None:
+            found = self.expressions.value(statement.msg)
+            if not isinstance(found, str):
+                self.nodes.refuse("the message of an assert is a string that is known when the kernel is compiled")
+            message = found
+        if not isinstance(condition, Node):
+            if not condition:
+                self.nodes.refuse(f"the assertion does not hold{': ' + message if message else ''}")
+            return
+        test = condition if condition.dtype is BOOL else self.nodes.elementwise("ne", (condition, 0), BOOL)
+        self.nodes.node("assert", (test,), BOOL, (), self.nodes.site(message))
+
+    # Branches
+
+    def do_If(self, statement: ast.If) -> None:
+        test = self.expressions.value(statement.test)
+        self.nodes.at = statement.test
+        if not isinstance(test, Node):
+            self.run(statement.body if test else statement.orelse)
+            return
+        condition = self.nodes.truth(test, "if")
+        before = dict(self.scope)
+        regions: list[Region] = []
+        scopes: list[dict[str, Any]] = []
+        for body in (statement.body, statement.orelse):
+            region = Region(self.nodes.region)
+            self.scope = dict(before)
+            self.nodes.within(region, lambda body=body: self.run(body))  # type: ignore[misc]
+            regions.append(region)
+            scopes.append(self.scope)
+        self.scope = before
+        self.nodes.at = statement
+        made: list[tuple[Cell, type | None]] = []
+        for name, one in scopes[0].items():
+            if name not in scopes[1]:
+                before.pop(name, None)
+                continue
+            before[name] = self._joined(name, one, scopes[1][name], regions, made)
+        branch = self.nodes.node("if", (condition,), BOOL, (), (regions, [cell for cell, _ in made]))
+        for cell, _ in made:
+            for end in cell.ends:
+                end.users.append(branch)
+        weak = {id(cell): kind for cell, kind in made}
+        for name, value in before.items():
+            before[name] = _mapped(
+                value, lambda each: self._read(each, weak[id(each)]) if isinstance(each, Cell) else each
+            )
+
+    def _joined(
+        self, name: str, one: Any, two: Any, regions: list[Region], made: list[tuple[Cell, type | None]]
+    ) -> Any:
+        """Returns the value of a variable after both branches: a cell if they differ."""
+        if one is two or (not isinstance(one, Node) and not isinstance(two, Node) and _equal(one, two)):
+            return one
+        if isinstance(one, tuple) and isinstance(two, tuple) and len(one) == len(two):
+            pairs = zip(one, two, strict=True)
+            return tuple(self._joined(f"{name}[{i}]", *pair, regions, made) for i, pair in enumerate(pairs))
+        nodes = self.nodes
+        differ = f"{name} is {nodes.shown(one)} in one branch and {nodes.shown(two)} in the other"
+        if not all(isinstance(each, Node | bool | int | float) for each in (one, two)):
+            nodes.refuse(differ)
+        ends = [
+            nodes.inside(region, lambda v=v: nodes.lifted(v))  # type: ignore[misc]
+            for region, v in zip(regions, (one, two), strict=True)
+        ]
+        found = promoted([(each.dtype, each.weak) for each in ends])
+        if found is None or any(each.weak is None and each.dtype is not found[0] for each in ends):
+            nodes.refuse(f"{differ}; convert one of them with .astype(…)")
+        if not (nodes.broadcasts(ends[0].shape, ends[1].shape) or nodes.broadcasts(ends[1].shape, ends[0].shape)):
+            nodes.refuse(differ)
+        shape = nodes.common_shape(ends)
+        ends = [
+            nodes.inside(region, lambda each=each: nodes.broadcast(nodes.cast(each, found[0]), shape))  # type: ignore[misc]
+            for region, each in zip(regions, ends, strict=True)
+        ]
+        cell = Cell(name, found[0], shape, None, ends)
+        made.append((cell, found[1]))
+        return cell
+
+    # Loops
+
+    def do_While(self, statement: ast.While) -> None:
+        if statement.orelse:
+            self.nodes.refuse("a loop of a tile kernel has no else")
+        test = self.expressions.value
+        self._loop(statement, None, lambda: self.nodes.truth(test(statement.test), "while"))
+
+    def do_For(self, statement: ast.For) -> None:
+        nodes = self.nodes
+        if statement.orelse:
+            nodes.refuse("a loop of a tile kernel has no else")
+        call = statement.iter
+        called = self.expressions.value(call.func) if isinstance(call, ast.Call) else None
+        if isinstance(call, ast.Call) and (called is range or called is language.WORDS["static_range"]):
+            arguments = [self.expressions.value(each) for each in call.args]
+            nodes.at = call
+            if not 1 <= len(arguments) <= 3 or call.keywords:
+                nodes.refuse("range takes one to three integers")
+            if called is not range:
+                if not all(isinstance(each, int) for each in arguments):
+                    nodes.refuse("static_range takes numbers that are known when the kernel is compiled; use range")
+                self._unroll(statement, range(*arguments))
+                return
+            bounds = [nodes.lifted(each, "range") for each in arguments]
+            for each in bounds:
+                if each.shape or each.dtype.kind not in "iu":
+                    nodes.refuse(f"range takes integers, not {nodes.shown(each)}")
+            whole = [nodes.cast(each, I64) for each in bounds]
+            start = whole[0] if len(whole) > 1 else nodes.constant(0, I64)
+            stop = whole[1] if len(whole) > 1 else whole[0]
+            step = whole[2] if len(whole) > 2 else nodes.constant(1, I64)
+            if step.op == "constant" and step.detail == 0:
+                nodes.refuse("range's step is 0")
+            self._loop(statement, (start, stop, step), None)
+            return
+        found = self.expressions.value(call)
+        if isinstance(found, tuple | list | range):
+            self._unroll(statement, found)
+            return
+        nodes.at = call
+        nodes.refuse(f"a loop goes over range(…), tile.static_range(…) or a tuple, not over {nodes.shown(found)}")
+
+    def _unroll(self, statement: ast.For, values: Sequence[Any]) -> None:
+        if len(values) > _MOST_TURNS:
+            self.nodes.refuse(f"a loop of {len(values)} turns is too long to unroll; use range")
+        for each in values:
+            self.assign(statement.target, each)
+            self.run(statement.body)
+
+    def _loop(
+        self,
+        statement: ast.For | ast.While,
+        bounds: tuple[Node, Node, Node] | None,
+        test: Callable[[], Node] | None,
+    ) -> None:
+        nodes = self.nodes
+        before = dict(self.scope)
+        counter = ""
+        if isinstance(statement, ast.For):
+            if not isinstance(statement.target, ast.Name):
+                nodes.refuse("the variable of a range loop is one name")
+            counter = statement.target.id
+        names = [name for name in _assigned(statement.body) if name in before and name != counter]
+        starts: dict[str, Node] = {}
+        for name in names:
+            before[name] = self._lifted_leaves(name, before[name], starts)
+        kinds: dict[str, _Kind] = {name: (node.dtype, node.shape, node.weak) for name, node in starts.items()}
+        marks, sites = self._marks(), len(nodes.sites)
+        for _ in range(_MOST_TRIALS):  # the type of a literal follows from the body, which may have to be tried again
+            self._restore(marks)
+            del nodes.sites[sites:]
+            body = Region(nodes.region)
+            cells = {name: Cell(name, kind, shape, None) for name, (kind, shape, _) in kinds.items()}
+            self.scope = dict(before)
+            condition: list[Node] = []
+
+            def turn(cells: dict[str, Cell] = cells, condition: list[Node] = condition) -> dict[str, Any]:
+                reads = {id(starts[name]): self._read(cell, kinds[name][2]) for name, cell in cells.items()}
+                for name in names:
+                    self.scope[name] = _mapped(before[name], lambda each: reads.get(id(each), each))
+                if bounds is not None:
+                    self.scope[counter] = nodes.node("counter", (), I64, ())
+                    condition.append(self.scope[counter])
+                if test is not None:
+                    condition.append(test())
+                self.run(statement.body)
+                return self.scope
+
+            after = nodes.within(body, turn)
+            self.scope = before
+            nodes.at = statement
+            ends: dict[str, Node] = {}
+            for name in names:
+                if name not in after:
+                    nodes.refuse(f"{name} is set before the loop and not at the end of each turn")
+                self._collect_ends(name, before[name], after[name], starts, body, ends)
+            if not self._widened(kinds, ends):
+                break
+        else:
+            nodes.refuse("the types of this loop's variables do not settle; give their types before the loop")
+        for name, cell in cells.items():
+            cell.starts = nodes.broadcast(nodes.cast(starts[name], cell.dtype), cell.shape)
+            end = ends[name]
+            cell.ends = [nodes.inside(body, lambda e=end, c=cell: nodes.broadcast(nodes.cast(e, c.dtype), c.shape))]  # type: ignore[misc]
+        begun = [cell.starts for cell in cells.values() if cell.starts is not None]
+        op = "while" if bounds is None else "for"
+        made = nodes.node(op, (*(bounds or ()), *begun), BOOL, (), (body, list(cells.values()), condition[0]))
+        for cell in cells.values():
+            cell.ends[0].users.append(made)
+        if bounds is None:
+            condition[0].users.append(made)
+        for name in _assigned(statement.body):
+            if name not in before:
+                self.scope.pop(name, None)
+        self.scope.pop(counter, None)
+        reads = {id(starts[name]): self._read(cell, kinds[name][2]) for name, cell in cells.items()}
+        for name in names:
+            self.scope[name] = _mapped(before[name], lambda each: reads.get(id(each), each))
+
+    def _lifted_leaves(self, name: str, value: Any, starts: dict[str, Node]) -> Any:
+        """Returns a variable's value before a loop with its numbers as nodes of their own, which ``starts`` gets."""
+        if isinstance(value, tuple):
+            return tuple(self._lifted_leaves(f"{name}[{i}]", each, starts) for i, each in enumerate(value))
+        if not isinstance(value, Node | bool | int | float):
+            return value
+        found = self.nodes.lifted(value)
+        if any(found is each for each in starts.values()):  # two variables of one value
+            found = self.nodes.node("copy", (found,), found.dtype, found.shape)
+            found.weak = starts[next(key for key, each in starts.items() if each is found.inputs[0])].weak
+        starts[name] = found
+        return found
+
+    def _collect_ends(
+        self, name: str, before: Any, after: Any, starts: dict[str, Node], body: Region, ends: dict[str, Node]
+    ) -> None:
+        """Finds the values of a variable's parts after a turn. Raises ``CompileError`` if its structure differs."""
+        nodes = self.nodes
+        if isinstance(before, tuple) and isinstance(after, tuple) and len(before) == len(after):
+            for i, (one, two) in enumerate(zip(before, after, strict=True)):
+                self._collect_ends(f"{name}[{i}]", one, two, starts, body, ends)
+        elif name in starts and isinstance(after, Node | bool | int | float):
+            ends[name] = nodes.inside(body, lambda: nodes.lifted(after))
+        elif name in starts or not _equal(before, after):
+            nodes.refuse(f"{name} is {nodes.shown(before)} before the loop and {nodes.shown(after)} after a turn of it")
+
+    def _widened(self, kinds: dict[str, _Kind], ends: dict[str, Node]) -> bool:
+        """Gives variables the types and shapes that they have after a turn. Returns whether one has changed."""
+        again = False
+        for name, end in ends.items():
+            kind, shape, weak = kinds[name]
+            if weak is not None and end.weak is not weak:
+                found = promoted([(kind, weak), (end.dtype, end.weak)])
+                assert found is not None
+                if found != (kind, weak):
+                    kinds[name], again = (found[0], shape, found[1]), True
+            elif weak is None and end.weak is None and end.dtype is not kind:
+                self.nodes.refuse(f"{name} is {kind.name} before the loop and {end.dtype.name} after a turn of it; "
+                                  "convert it with .astype(…)")  # fmt: skip
+            if end.shape != shape:
+                if shape != () or tuple(np.broadcast_shapes(shape, end.shape)) != end.shape:
+                    self.nodes.refuse(f"{name} has shape {shape} before the loop and {end.shape} after a turn of it")
+                kinds[name], again = (kinds[name][0], end.shape, kinds[name][2]), True
+        return again
+
+    def _read(self, cell: Cell, weak: type | None) -> Node:
+        made = self.nodes.node("cell", (), cell.dtype, cell.shape, cell)
+        made.weak = weak
+        return made
+
+    def _marks(self) -> list[tuple[Node, int]]:
+        """Returns the number of users of each node in force, to undo a trial."""
+        return [(node, len(node.users)) for region in self.nodes.region.enclosing() for node in region.nodes]
+
+    def _restore(self, marks: list[tuple[Node, int]]) -> None:
+        for node, count in marks:
+            del node.users[count:]
+
+
+def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
+    """Returns a value with its parts changed, if it is a tuple."""
+    return tuple(_mapped(each, change) for each in value) if isinstance(value, tuple) else change(value)
+
+
+def _equal(one: Any, two: Any) -> bool:
+    if one is two:
+        return True
+    if isinstance(one, tuple) and isinstance(two, tuple):
+        return len(one) == len(two) and all(map(_equal, one, two))
+    return type(one) is type(two) and isinstance(one, bool | int | float | str) and one == two
+
+
+def _assigned(statements: Sequence[ast.stmt]) -> list[str]:
+    """Returns the names that statements assign, in order."""
+    found: dict[str, None] = {}
+    for statement in statements:
+        for each in ast.walk(statement):
+            if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store):
+                found[each.id] = None
+    return list(found)
+
+
+_NAMES: dict[type, str] = {
+    ast.Try: "try", ast.With: "with", ast.FunctionDef: "a function; decorate one outside of it with @tile.function",
+    ast.ClassDef: "a class", ast.Raise: "raise; use assert", ast.Import: "import", ast.ImportFrom: "import",
+    ast.Global: "global", ast.Nonlocal: "nonlocal", ast.Delete: "del",
+    ast.Break: "break; use while with a condition", ast.Continue: "continue; use if", ast.Match: "match; use if",
+}  # fmt: skip

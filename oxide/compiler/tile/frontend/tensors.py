@@ -1,0 +1,154 @@
+"""What a kernel does with whole tensors: tiles that it loads and stores, and elements that it gathers and scatters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, final
+
+from oxide.compiler.tile.ir import Node
+from oxide.compiler.tile.numbers import BOOL, I64
+
+from .nodes import Nodes, TensorParameter
+
+ATOMIC = ("i32", "i64", "u32", "u64", "f32", "f64")
+"""The types of elements that ``atomic_add`` adds to."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A method of a tile or of a tensor, before its call."""
+
+    this: Any
+    name: str
+
+
+def attribute(build: Nodes, this: TensorParameter, name: str) -> Any:
+    """Returns an attribute of a tensor."""
+    if name == "shape":
+        return tuple(build.node("length", (), I64, (), (this.name, axis)) for axis in range(this.ndim))
+    if name == "dtype":
+        return this.scalar
+    if name == "ndim":
+        return this.ndim
+    if this.is_target:
+        build.refuse(f"a target has no .{name}; it has .shape .dtype .ndim, and gather, scatter and atomic_add reach "
+                     "its elements")  # fmt: skip
+    if name == "load":
+        return Method(this, name)
+    if this.tile is None:
+        if name == "store":
+            build.refuse(f"{this.name} is a tile.Tensor, which a kernel only reads; declare it as tile.Partition")
+        build.refuse(f"a tensor has no .{name}; it has .shape .dtype .ndim and .load(index, shape)")
+    if name == "tile_shape":
+        return this.tile
+    if name == "index":
+        return own_index(build, this)
+    if name == "store":
+        return Method(this, name)
+    raise build.error(
+        f"a partition has no .{name}; it has .index .tile_shape .shape .dtype .ndim .load() and .store(tile)"
+    )
+
+
+def own_index(build: Nodes, this: TensorParameter) -> tuple[Node, ...]:
+    """Returns the program's place among the tiles of a partition."""
+    return tuple(build.node("program_id", (), I64, (), axis) for axis in range(this.ndim))
+
+
+def load(build: Nodes, tensor: TensorParameter, index: Any, shape: Any, padding: Any) -> Node:
+    """``x.load(index, shape, padding)``: the tile of a shape at an index that counts in tiles."""
+    places = tuple(index) if isinstance(index, tuple | list) else (index,)
+    sizes = build.sizes(shape, f"{tensor.name}.load")
+    if len(places) != tensor.ndim or len(sizes) != tensor.ndim:
+        build.refuse(f"{tensor.name} has {tensor.ndim} axes: load takes as many indices and lengths, not "
+                     f"{len(places)} and {len(sizes)}")  # fmt: skip
+    found = [build.lifted(each, "load") for each in places]
+    for each in found:
+        if each.shape or each.dtype.kind not in "iu":
+            build.refuse(f"{tensor.name}.load takes integers that count in tiles, not {build.shown(each)}")
+    other = build.lifted(padding, "padding")
+    if other.shape or other.op != "constant":
+        build.refuse("the padding of a load is a number that is known when the kernel is compiled")
+    inputs = [*[build.cast(each, I64) for each in found], build.convert(other, tensor.scalar)]
+    return build.node("load", inputs, tensor.scalar, sizes, tensor)
+
+
+def load_like(build: Nodes, x: Any, like: Any, padding: Any) -> Node:
+    """``load_like(x, z)``: the tile of ``x`` at the place of the program's tile of ``z``."""
+    if not isinstance(like, TensorParameter) or like.tile is None:
+        build.refuse(f"load_like takes a tensor and a partition, not {build.shown(like)}")
+    if not isinstance(x, TensorParameter) or x.is_target or x.ndim != like.ndim:
+        build.refuse(f"load_like takes a tensor with {like.ndim} axes, as {like.name} has, not {build.shown(x)}")
+    return load(build, x, own_index(build, like), like.tile, padding)
+
+
+def store(build: Nodes, tensor: TensorParameter, value: Any) -> None:
+    """``z.store(tile)``."""
+    assert tensor.tile is not None
+    found = build.lifted(value, f"{tensor.name}.store")
+    if found.weak is not None:
+        found = build.convert(found, tensor.scalar)
+    if found.dtype is not tensor.scalar:
+        build.refuse(f"{tensor.name} has elements of {tensor.scalar.name}, and this tile of {found.dtype.name}; "
+                     f"convert it with .astype({tensor.scalar.name})")  # fmt: skip
+    if not build.broadcasts(found.shape, tensor.tile):
+        build.refuse(f"the tiles of {tensor.name} have shape {tensor.tile}, and this one has {found.shape}")
+    build.node("store", (build.broadcast(found, tensor.tile),), found.dtype, (), tensor)
+
+
+def _places(build: Nodes, name: str, tensor: Any, indices: Any, mask: Any) -> tuple[list[Node], Node, tuple[int, ...]]:
+    """Returns the indices of elements along each axis, the mask, and their common shape."""
+    each = tuple(indices) if isinstance(indices, tuple | list) else (indices,)
+    if len(each) != tensor.ndim:
+        build.refuse(
+            f"{name}: {tensor.name} has {tensor.ndim} axes and takes as many tiles of indices, not {len(each)}"
+        )
+    found = [build.lifted(one, name) for one in each]
+    for one in found:
+        if one.dtype.kind not in "iu":
+            build.refuse(f"{name} takes integers as indices, not {build.shown(one)}")
+    test = build.lifted(True if mask is None else mask, f"{name}: mask")
+    if test.dtype is not BOOL:
+        build.refuse(f"{name}: the mask is of bools, not {build.shown(test)}")
+    shape = build.common_shape([*found, test])
+    return [build.broadcast(build.cast(one, I64), shape) for one in found], build.broadcast(test, shape), shape
+
+
+def _sites(build: Nodes, tensor: TensorParameter) -> tuple[int, ...]:
+    """Returns the numbers of the places at which an index of each axis can be outside."""
+    return tuple(build.site(tensor.name, tensor.name, axis) for axis in range(tensor.ndim))
+
+
+def gather(build: Nodes, tensor: Any, indices: Any, mask: Any, padding: Any) -> Node:
+    """``gather(x, indices)``: ``x[indices]``, or ``x[i, j]`` for a tuple of indices."""
+    if not isinstance(tensor, TensorParameter) or tensor.tile is not None:
+        hint = "; its own tile is z.load()" if isinstance(tensor, TensorParameter) else ""
+        build.refuse(f"gather takes a tensor, not {build.shown(tensor)}{hint}")
+    places, test, shape = _places(build, "gather", tensor, indices, mask)
+    other = build.lifted(padding, "padding")
+    if other.shape or other.op != "constant":
+        build.refuse("the padding of a gather is a number that is known when the kernel is compiled")
+    inputs = [*places, test, build.convert(other, tensor.scalar)]
+    return build.node("gather", inputs, tensor.scalar, shape, (tensor, _sites(build, tensor)))
+
+
+def scatter(build: Nodes, name: str, tensor: Any, indices: Any, values: Any, mask: Any) -> None:
+    """``scatter`` and ``atomic_add``: of the elements of a target or of a partition."""
+    if not isinstance(tensor, TensorParameter):
+        build.refuse(f"{name} takes a target or a partition, not {build.shown(tensor)}")
+    if tensor.tile is None and not tensor.is_target:
+        build.refuse(f"{tensor.name} is a tile.Tensor, which a kernel only reads; declare it as tile.Target")
+    if name == "atomic_add" and tensor.scalar.name not in ATOMIC:
+        build.refuse(f"atomic_add adds to elements of {' '.join(ATOMIC)}, and {tensor.name} has {tensor.scalar.name}")
+    places, test, shape = _places(build, name, tensor, indices, mask)
+    found = build.lifted(values, name)
+    if found.weak is not None:
+        found = build.convert(found, tensor.scalar)
+    if found.dtype is not tensor.scalar:
+        build.refuse(f"{tensor.name} has elements of {tensor.scalar.name}, and this tile of {found.dtype.name}; "
+                     f"convert it with .astype({tensor.scalar.name})")  # fmt: skip
+    if not build.broadcasts(found.shape, shape):
+        build.refuse(f"{name}: the indices have shape {shape}, and the values {found.shape}")
+    inputs = [*places, test, build.broadcast(found, shape)]
+    build.node(name, inputs, found.dtype, (), (tensor, _sites(build, tensor)))

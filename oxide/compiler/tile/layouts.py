@@ -1,0 +1,421 @@
+"""Layouts: where the elements of each tile live on a GPU. ``plan_of`` chooses them, and these are its rules.
+
+1. **Products.** ``mma`` runs on tensor cores if its operands have one type that they take (f16, bf16, i8, u8, floats
+   of 8 bits, f64, or f32 with ``tf32=True``), its sums the type that they give, and its shape is made of the
+   instruction's tiles, for all warps. Its result is then in the registers of an ``mma`` layout. Otherwise a thread
+   computes an element at a time, from buffers.
+2. **The warps of a product** are along its rows and columns, so that the part of each warp is as square as may be. They
+   are all along the rows if the result of a product is reduced along its rows or is the left operand of another one:
+   then each row is in one warp, and a product's result becomes the next one's operand without leaving the registers.
+3. **wgmma.** On Hopper a product of 16-bit floats whose warps are all along the rows, four or a multiple of them, with
+   64 rows for each four and operands whose rows are multiples of 128 bytes, is made of ``wgmma`` by whole warpgroups.
+4. **The shape decides.** All tiles of one shape with two axes have one layout: that of the products of that shape, or
+   an ``mma`` layout of the same warps in a program with products, or else ``rows``: neighbours of 16 bytes in a
+   thread, a row in as many lanes as it fills. So no elementwise operation needs a conversion. A tile with one axis is
+   a row.
+5. **Reductions** along the last axis of a tile in registers are made by shuffles, and by way of shared memory where a
+   row has several warps. Their results are in registers, one for each row.
+6. **Everything else is in a buffer** in shared memory: tiles that no layout fits, that move between threads
+   (transposes, other reshapes), and operands of products. A value in registers goes into a buffer where such an
+   operation reads it, and only there.
+7. **Pipelines.** Loads in a loop that only feed products, at places that follow from the loop's counter, go into shared
+   memory by asynchronous copies, ``stages`` turns ahead.
+
+On the CPU there are no layouts: each value that needs memory has a buffer, and loops over it are vectorised by LLVM.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import final
+
+from oxide.compiler.source.fragments import DEPTHS, PRODUCTS
+from oxide.compiler.tile.frontend import Program
+from oxide.compiler.tile.ir import EFFECTS, Cell, Node, Region
+
+__all__ = ["Layout", "Pipeline", "Plan", "Product", "plan_of"]
+
+_LANES = 32
+_MOST_HELD = 64
+"""The most elements of a tile in a thread's registers, but for sums of products."""
+_MOST_SUMS = 256
+_VECTOR_BYTES = 16
+_PANEL_BYTES = 128
+"""The bytes of a row that ``wgmma`` takes at once."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A tile in registers. ``rows`` by ``columns`` elements are spread over ``warps_down`` by ``warps_across`` warps;
+    in a warp, ``lanes_across`` lanes share a row, and each has ``vector`` neighbours of it.
+
+    With ``is_mma`` it is that of the instruction's accumulators.
+    """
+
+    rows: int
+    columns: int
+    warps_down: int
+    warps_across: int
+    lanes_across: int
+    vector: int
+    is_mma: bool
+
+    @property
+    def warps(self) -> int:
+        """Returns the number of warps."""
+        return self.warps_down * self.warps_across
+
+    @property
+    def row_slots(self) -> int:
+        """Returns the number of rows of which a thread has elements."""
+        return self.rows * self.lanes_across // (_LANES * self.warps_down)
+
+    @property
+    def column_slots(self) -> int:
+        """Returns the number of elements of a row that a thread has."""
+        return self.columns // (self.lanes_across * self.warps_across)
+
+    @property
+    def slots(self) -> int:
+        """Returns the number of elements that a thread has."""
+        return self.row_slots * self.column_slots
+
+    def slot(self, row: int, column: int) -> int:
+        """Returns the number of the register for the thread's row and column with certain numbers."""
+        if not self.is_mma:
+            return row * self.column_slots + column
+        (repeat, half), (tile, neighbour) = divmod(row, 2), divmod(column, 2)
+        return repeat * self.column_slots * 2 + tile * 4 + half * 2 + neighbour
+
+    def __str__(self) -> str:
+        kind = "mma" if self.is_mma else "rows"
+        return (
+            f"registers ({kind}: {self.warps_down}x{self.warps_across} warps, {self.row_slots}x{self.column_slots} "
+            "elements a thread)"
+        )
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Product:
+    """An ``mma`` on tensor cores. ``operand`` is the elements' type, ``layout`` that of the result."""
+
+    layout: Layout
+    operand: str
+    depth: int
+    """The products that one instruction adds."""
+    wgmma: bool
+    in_place: bool
+    """True if the result is the loop's variable itself, which nothing else reads in the turn."""
+    left_in_registers: bool
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """A loop whose loads run ahead: the loads, and the number of buffers of each."""
+
+    loads: tuple[Node, ...]
+    stages: int
+
+
+@final
+@dataclass(slots=True)
+class Plan:
+    """The layouts of a program. ``reasons`` says of each product that tensor cores do not compute why not."""
+
+    layouts: dict[tuple[int, ...], Layout] = field(default_factory=dict)
+    products: dict[Node, Product] = field(default_factory=dict)
+    pipelines: dict[Node, Pipeline] = field(default_factory=dict)
+    reasons: dict[Node, str] = field(default_factory=dict)
+    row_lengths: frozenset[int] = frozenset()
+    """The lengths of tiles with one axis that have one element for each row of a layout."""
+
+    def tile(self, shape: tuple[int, ...]) -> Layout | None:
+        """Returns the layout of tiles of a shape, or None if they are in buffers."""
+        return self.layouts.get(shape)
+
+    def row_layout(self, length: int) -> Layout | None:
+        """Returns a layout with so many rows, for their reductions."""
+        if length not in self.row_lengths:
+            return None
+        return next((each for shape, each in self.layouts.items() if len(shape) == 2 and each.rows == length), None)
+
+
+def nodes_of(region: Region) -> Iterator[Node]:
+    """Iterates over the nodes of a region and of those inside of it."""
+    for node in region.nodes:
+        if node.op in ("for", "while"):
+            yield from nodes_of(node.detail[0])
+        elif node.op == "if":
+            for part in node.detail[0]:
+                yield from nodes_of(part)
+        yield node
+
+
+def plan_of(program: Program, warps: int, stages: int, *, hopper: bool) -> Plan:
+    """Returns the layouts of a program for blocks of ``warps`` warps."""
+    plan = Plan()
+    nodes = list(nodes_of(program.body))
+    cells: dict[Cell, Node] = {}
+    for node in nodes:
+        if node.op in ("for", "while"):
+            cells.update(dict.fromkeys(node.detail[1], node))
+    if warps & (warps - 1):
+        for node in nodes:
+            if node.op == "mma":
+                plan.reasons[node] = f"{warps} warps are no power of two"
+        return plan
+    products = [node for node in nodes if node.op == "mma"]
+    chained = any(_is_reduced_or_left(node) for node in products)
+    for node in products:
+        found = _product(node, warps, chained, hopper, cells)
+        if isinstance(found, str):
+            plan.reasons[node] = found
+            continue
+        known = plan.layouts.get(node.shape)
+        if known is not None and known != found.layout:
+            plan.reasons[node] = f"another product of shape {node.shape} has the layout {known}"
+            continue
+        plan.products[node] = found
+        plan.layouts[node.shape] = found.layout
+    _spread(plan, nodes, program, warps, chained)
+    _find_rows(plan, nodes)
+    for node in nodes:
+        if node.op == "for" and stages > 1:
+            loads = tuple(_staged(plan, node))
+            if loads:
+                plan.pipelines[node] = Pipeline(loads, stages)
+    return plan
+
+
+# Products
+
+
+def _is_reduced_or_left(product: Node) -> bool:
+    """Returns whether a product's result, or what elementwise operations make of it, is reduced along its rows or is
+    the left operand of a product."""
+    seen: set[Node] = set()
+    pending = [product]
+    while pending:
+        node = pending.pop()
+        if node in seen or node.shape != product.shape:
+            continue
+        seen.add(node)
+        for user in node.users:
+            if user.op in ("sum", "max", "min", "argmax", "argmin") and 1 in (
+                user.detail if isinstance(user.detail, tuple) else (user.detail,)
+            ):
+                return True
+            if user.op == "mma" and user.inputs[0] is node:
+                return True
+            if user.op not in EFFECTS:
+                pending.append(user)
+    return False
+
+
+def _product(node: Node, warps: int, chained: bool, hopper: bool, cells: dict[Cell, Node]) -> Product | str:
+    """Returns how tensor cores compute a product, or why they do not."""
+    left, right, _ = node.inputs
+    kind, sums = left.dtype.name, node.dtype.name
+    (rows, depth), columns = left.shape, right.shape[1]
+    if kind == "f32" and not node.detail:
+        return "operands of f32 are multiplied exactly; tf32=True allows tensor cores"
+    if sums not in PRODUCTS.get((kind, kind), ()):
+        return f"tensor cores do not sum products of {kind} in {sums}"
+    if kind == "f64":
+        return "products of f64 are computed by threads"
+    step = DEPTHS[kind]
+    if depth % step:
+        return f"{depth} products an element are no multiple of {step}"
+    down, across = (warps, 1) if chained else _warps_of(rows, columns, warps)
+    if rows % (16 * down) or columns % (8 * across):
+        return f"a result of shape {node.shape} is no multiple of (16, 8) for {down}x{across} warps"
+    wide = hopper and kind in ("f16", "bf16") and _suits_wgmma(node, warps)
+    if wide:
+        down, across = warps, 1
+    if rows * columns > _MOST_SUMS * _LANES * warps:
+        return f"a result of shape {node.shape} does not fit the registers of {warps} warps"
+    layout = Layout(rows, columns, down, across, 4, 2, True)
+    return Product(layout, kind, step, wide, _is_in_place(node, cells), _is_left_in_registers(left, layout))
+
+
+def _warps_of(rows: int, columns: int, warps: int) -> tuple[int, int]:
+    """Returns the warps along each axis with which each warp's part is most square."""
+    best = (warps, 1)
+    score = float("inf")
+    down = 1
+    while down <= warps:
+        across = warps // down
+        if rows % (16 * down) == 0 and columns % (8 * across) == 0:
+            cost = rows / down + columns / across
+            if cost < score:
+                best, score = (down, across), cost
+        down *= 2
+    return best
+
+
+def _suits_wgmma(node: Node, warps: int) -> bool:
+    left, right, _ = node.inputs
+    (rows, depth), columns = left.shape, right.shape[1]
+    size = left.dtype.dtype.itemsize
+    turned, _ = source_of(right)
+    inner = depth if turned else columns
+    fits = columns % 8 == 0 and columns <= 256 and inner * size % _PANEL_BYTES == 0
+    left_turned, _ = source_of(left)
+    return warps % 4 == 0 and rows % (16 * warps) == 0 and fits and depth * size % _PANEL_BYTES == 0 and not left_turned
+
+
+def source_of(node: Node) -> tuple[bool, Node]:
+    """Returns an operand of a product without its transpose, and whether it has one."""
+    if node.op == "transpose" and node.detail == (1, 0):
+        return True, node.inputs[0]
+    return False, node
+
+
+def _is_in_place(node: Node, cells: dict[Cell, Node]) -> bool:
+    """Returns whether a product can be added to the loop's variable itself: nothing else reads it in this turn."""
+    acc = node.inputs[2]
+    if acc.op != "cell" or acc.users != [node] or len(node.users) != 1 or not isinstance(acc.detail, Cell):
+        return False
+    loop = cells.get(acc.detail)
+    return (
+        loop is not None
+        and node.users[0] is loop
+        and acc.detail.ends == [node]
+        and acc.region is node.region
+        and loop.detail[0] is node.region
+    )
+
+
+def _is_left_in_registers(left: Node, layout: Layout) -> bool:
+    """Returns whether a left operand is computed from tiles in registers, so that it needs no shared memory."""
+    seen: set[Node] = set()
+    pending = [left]
+    while pending:
+        node = pending.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if node.op == "mma" and node.shape == left.shape:
+            return layout.warps_across == 1 and left.dtype.dtype.itemsize == 2
+        if node.op not in ("load", "gather", "transpose", "sum", "max", "min"):
+            pending += [each for each in node.inputs if each.shape == left.shape]
+    return False
+
+
+# Other tiles
+
+
+def _spread(plan: Plan, nodes: list[Node], program: Program, warps: int, chained: bool) -> None:
+    """Gives the other shapes of the program their layouts."""
+    sizes = [tensor.scalar.dtype.itemsize for tensor in program.tensors]
+    vector = max(1, min(8, _VECTOR_BYTES // max(sizes, default=4)))
+    shapes = {node.shape for node in nodes if len(node.shape) in (1, 2)}
+    shapes |= {node.inputs[0].shape for node in nodes if node.op in ("sum", "max", "min", "argmax", "argmin", "store")}
+    down = {layout.rows: layout.warps_down for shape, layout in plan.layouts.items()}
+    for shape in sorted(shapes, key=lambda each: (-len(each), each)):
+        if shape in plan.layouts or len(shape) not in (1, 2):
+            continue
+        rows, columns = (1, *shape) if len(shape) == 1 else shape
+        if plan.products:
+            if len(shape) == 2 and chained and rows % (16 * warps) == 0 and columns % 8 == 0:
+                plan.layouts[shape] = Layout(rows, columns, warps, 1, 4, 2, True)
+            continue
+        found = _rows(rows, columns, warps, vector, down.get(rows))
+        if found is not None and found.slots <= _MOST_HELD:
+            plan.layouts[shape] = found
+            if len(shape) == 2:
+                down.setdefault(rows, found.warps_down)
+
+
+def _rows(rows: int, columns: int, warps: int, vector: int, down: int | None) -> Layout | None:
+    """Returns the ``rows`` layout of a shape, or None if it has none: the threads would not all have as many
+    elements."""
+    if columns & (columns - 1) or rows & (rows - 1):
+        return None
+    while vector > 1 and (rows * columns < vector * _LANES * warps or columns < vector):
+        vector //= 2
+    lanes = min(_LANES, columns // vector)
+    most = rows * lanes // _LANES
+    if most < 1:
+        return None
+    if down is None:
+        down = min(warps, most)
+    across = warps // down
+    while vector > 1 and columns % (across * lanes * vector):
+        vector //= 2
+    if rows * lanes % (_LANES * down) or columns % (across * lanes * vector):
+        return None
+    return Layout(rows, columns, down, across, lanes, vector, False)
+
+
+def _find_rows(plan: Plan, nodes: list[Node]) -> None:
+    """Finds the tiles with one axis that are one number for each row: the results of reductions in registers."""
+    lengths = set()
+    for node in nodes:
+        reduced = (node.op in ("sum", "max", "min") and node.detail == (1,)) or (
+            node.op in ("argmax", "argmin") and node.detail == 1
+        )
+        if reduced and len(node.inputs[0].shape) == 2:
+            layout = plan.layouts.get(node.inputs[0].shape)
+            if layout is not None:
+                lengths.add(layout.rows)
+    plan.row_lengths = frozenset(lengths)
+    for length in lengths:  # a tile of that shape is one number a row, and not a row by itself
+        plan.layouts.pop((length,), None)
+
+
+# Pipelines
+
+
+def _staged(plan: Plan, loop: Node) -> Iterator[Node]:
+    """Iterates over the loads of a loop that run ahead of it."""
+    body, _, counter = loop.detail
+    written = {node.detail.name for node in nodes_of(body) if node.op == "store"}
+    written |= {node.detail[0].name for node in nodes_of(body) if node.op in ("scatter", "atomic_add")}
+    for node in body.nodes:
+        if node.op != "load" or len(node.shape) != 2 or node.detail.ndim != 2:
+            continue
+        padding = node.inputs[-1]
+        if not (padding.op == "constant" and padding.detail == 0) or node.detail.tile is not None:
+            continue
+        if node.detail.name in written or node.shape[1] * node.dtype.dtype.itemsize % _VECTOR_BYTES:
+            continue
+        if _feeds_products(plan, node, body) and all(_follows(each, body, counter) for each in node.inputs[:-1]):
+            yield node
+
+
+def _feeds_products(plan: Plan, load: Node, body: Region) -> bool:
+    """Returns whether only products on tensor cores use a load, in an order in which they take it."""
+    users = [
+        (user, turned)
+        for node in load.users
+        for user, turned in (
+            [(each, True) for each in node.users] if source_of(node)[1] is load and node.users else [(node, False)]
+        )
+    ]
+    return bool(users) and all(
+        user in plan.products and user.region is body and _takes(plan.products[user], user, load, turned)
+        for user, turned in users
+    )
+
+
+def _takes(product: Product, node: Node, load: Node, turned: bool) -> bool:
+    """Returns whether a product reads a load, or its transpose, from shared memory as it was loaded. Only 16-bit
+    elements are transposed on their way to the registers."""
+    left, right, acc = (source_of(each)[1] is load for each in node.inputs)
+    if acc or (left and product.left_in_registers):
+        return False
+    return product.operand in ("f16", "bf16") or not ((left and turned) or (right and not turned))
+
+
+def _follows(node: Node, body: Region, counter: Node) -> bool:
+    """Returns whether a scalar follows from a loop's counter and from what does not change in the loop."""
+    if node is counter or node.region is not body:
+        return True
+    if node.op in EFFECTS or node.op in ("cell", "gather", "load") or node.shape:
+        return False
+    return all(_follows(each, body, counter) for each in node.inputs)

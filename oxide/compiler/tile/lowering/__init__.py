@@ -1,0 +1,173 @@
+"""Tile IR to LLVM IR, in the dialect that ``ir.portable`` translates.
+
+``core.py`` says how values become code. On a GPU the threads of a block compute a program together, and a ``Plan``
+(``compiler/tile/layouts.py``) says where each tile lives; on the CPU one thread computes the program, in loops that
+LLVM vectorises. Code that accesses tensors has two forms, for tiles that are wholly inside and for those at an edge,
+so that whole tiles are not checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from oxide.compiler.ir.instructions import FAST
+from oxide.compiler.ir.module import Function, Module
+from oxide.compiler.ir.portable import LoweredKernel
+from oxide.compiler.source.faults import FaultSite
+from oxide.compiler.tile.frontend import Program
+from oxide.compiler.tile.ir import Region
+from oxide.compiler.tile.layouts import Plan
+from oxide.driver.base import MAX_SHARED_BYTES
+from oxide.errors import CompileError
+from oxide.language.types import ScalarType
+
+from . import effects
+from .code import ROLLED
+from .core import Lowering
+from .registers import prelude
+
+__all__ = ["keep_rolled", "lower"]
+
+_MOST_ON_A_CPU = 2**25
+"""The bytes of buffers that a program may have on the CPU."""
+_GROUP = 16
+"""The rows of tiles that programs of neighbouring numbers share, in programs with products on tensor cores."""
+
+
+def lower(
+    program: Program,
+    name: str,
+    file: str,
+    scalars: Sequence[tuple[str, ScalarType, str]],
+    order: Sequence[str],
+    threads: int,
+    plan: Plan,
+    *,
+    fastmath: bool,
+    located: bool = False,
+) -> LoweredKernel:
+    """Returns a program as LLVM IR: for a block of ``threads`` threads of a GPU, or, with 1, for the CPU.
+
+    ``scalars`` has the name, the type and the LLVM type of each scalar parameter, and ``order`` the names of all
+    parameters as they are passed. With ``located`` accesses of memory carry their lines. Raises ``CompileError`` if its
+    buffers do not fit a block's memory.
+    """
+    types = {each: (scalar, kind) for each, scalar, kind in scalars}
+    low = Lowering(program, types, threads, FAST if fastmath else "", plan, located=located)
+    parameters = []
+    for each in order:
+        if each in types:
+            parameters.append(f"{types[each][1]} %{each}")
+        else:
+            axes = range(program.tensor(each).ndim)
+            parameters += [f"ptr %{each}.0", *(f"i64 %{each}.{axis + 1}" for axis in axes)]
+    _begin(low)
+    _find_uses(low, program.body)
+    effects.run(low, program.body)
+    code = low.code
+    code.jump("done")
+    code.label("done")
+    code.emit("ret void")
+    most = MAX_SHARED_BYTES if threads > 1 else _MOST_ON_A_CPU
+    if low.bytes > most:
+        raise CompileError(
+            f"{file}: kernel {name}: its tiles take {low.bytes} bytes of a block's memory at once, and there are "
+            f"{most}; use smaller tiles"
+        )
+    symbol = f"oxide.tile.{name}"
+    head = f"define void @{symbol}({', '.join(parameters)}) {{\nentry:"
+    text = "\n".join([*code.texts, *code.declared.values(), head, *code.entry, *code.lines, "}", *code.places(file)])
+    sites = []
+    for site in program.sites:
+        if site.tensor is None:
+            sites.append(FaultSite("", file, site.line, site.what))
+        else:
+            ndim = program.tensor(site.tensor).ndim
+            sites.append(FaultSite(site.tensor, file, site.line, None, site.axis if ndim > 1 else None, ndim))
+    sites.append(FaultSite("", file, 0))  # the barriers', last, so that both devices number the others alike
+    places = dict.fromkeys(range(low.arrays), (file, 1, None))
+    return LoweredKernel((text,), symbol, tuple(sites), places, most_shared=most)
+
+
+def keep_rolled(module: Module, function: Function) -> None:
+    """Keeps LLVM from unrolling the loops that ``Code.counted`` marks by their names."""
+    headers = {}
+    loop = ""
+    for block in function.blocks.values():
+        if block.name.startswith(f"%{ROLLED}."):
+            headers[block] = True
+        if any(target in headers for target in block.successors):
+            if not loop:
+                loop = module.add_metadata(lambda place: f"distinct !{{!{place}, !{place + 1}}}")
+                module.add_metadata('!{!"llvm.loop.unroll.disable"}')
+            block.terminator.metadata["!llvm.loop"] = loop
+
+
+def _begin(low: Lowering) -> None:
+    """Emits the program's place in the grid. Threads without work leave: all but one on the CPU, and those of blocks
+    past the last tile."""
+    code = low.code
+    code.declare("i32", "llvm.nvvm.read.ptx.sreg.tid.x", ())
+    code.declare("i32", "llvm.nvvm.read.ptx.sreg.ctaid.x", ())
+    thread = prelude(low, "call i32 @llvm.nvvm.read.ptx.sreg.tid.x()")
+    block = prelude(low, "call i32 @llvm.nvvm.read.ptx.sreg.ctaid.x()")
+    linear = code.new(f"zext i32 {block} to i64")
+    grid = low.program.grid
+    assert grid.tile is not None
+    for axis, size in enumerate(grid.tile):
+        more = code.new(f"add i64 %{grid.name}.{axis + 1}, {size - 1}")
+        low.counts.append(code.new(f"udiv i64 {more}, {size}"))
+    if low.threads > 1 and low.plan.products and len(low.counts) == 2:
+        low.programs = _grouped(low, linear)
+    else:
+        left = linear
+        for count in reversed(low.counts):
+            low.programs.insert(0, _divided(low, "urem", left, count))
+            left = _divided(low, "udiv", left, count)
+    total = "1"
+    for count in low.counts:
+        total = code.times(count, total)
+    inside = code.new(f"icmp ult i64 {linear}, {total}")
+    if low.threads == 1:
+        first = code.new(f"icmp eq i32 {thread}, 0")
+        inside = code.new(f"and i1 {inside}, {first}")
+    else:
+        low.tid = prelude(low, f"zext i32 {thread} to i64")
+    code.branch(inside, "start", "done")
+    code.label("start")
+
+
+def _divided(low: Lowering, op: str, one: str, two: str) -> str:
+    return low.code.call("i64", f"oxide.{op}.i64", ("i64", one), ("i64", two))
+
+
+def _grouped(low: Lowering, linear: str) -> list[str]:
+    """Returns the place of a program in a grid that is numbered in groups of rows, so that programs that run at the
+    same time share rows and columns of the operands in the cache."""
+    code, (down, across) = low.code, low.counts
+    group_size = code.times(across, _GROUP)
+    group = _divided(low, "udiv", linear, group_size)
+    within = _divided(low, "urem", linear, group_size)
+    first = code.times(group, _GROUP)
+    left = code.new(f"sub i64 {down}, {first}")
+    fewer = code.new(f"icmp slt i64 {left}, {_GROUP}")
+    rows = code.new(f"select i1 {fewer}, i64 {left}, i64 {_GROUP}")
+    return [code.add(first, _divided(low, "urem", within, rows)), _divided(low, "udiv", within, rows)]
+
+
+def _find_uses(low: Lowering, region: Region) -> None:
+    """Finds the last use of each node, in program order."""
+    for node in region.nodes:
+        for each in node.inputs:
+            low.last_use[each] = node.index
+        if node.op in ("for", "while"):
+            body, cells, _ = node.detail
+            _find_uses(low, body)
+            for cell in cells:
+                low.last_use[cell.ends[0]] = node.index
+        elif node.op == "if":
+            regions, cells = node.detail
+            for number, part in enumerate(regions):
+                _find_uses(low, part)
+                for cell in cells:
+                    low.last_use[cell.ends[number]] = node.index

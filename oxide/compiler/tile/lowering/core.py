@@ -1,0 +1,424 @@
+"""``Lowering``: what is known while a program's nodes become code: values, buffers, registers and tensors.
+
+Elementwise operations are fused: they have no memory of their own, and their elements are computed where they are used,
+inside the loop of a store, a reduction or a buffer (``element``). A value gets memory of its own, a buffer or
+registers, if it is used more than once, if a loop would compute it again, or if it is no elementwise operation.
+
+Buffers are in a block's shared memory on a GPU. A buffer is complete at the barrier after the loop that fills it. The
+registers of a thread hold some elements of a tile, those that a ``Layout`` names.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, final
+
+from oxide.compiler.tile import arithmetic
+from oxide.compiler.tile.arithmetic import llvm_type
+from oxide.compiler.tile.frontend import Program
+from oxide.compiler.tile.ir import Cell, Node
+from oxide.compiler.tile.layouts import Layout, Plan
+from oxide.compiler.tile.numbers import BOOL, I64
+from oxide.driver.base import MAX_SHARED_BYTES
+from oxide.language.types import ScalarType
+
+from .code import Code
+
+__all__ = ["FREE", "VIEWS", "Buffer", "Held", "Index", "Lowering", "held_type"]
+
+Index = tuple[str, ...]
+"""The place of an element in a tile: a name or a number for each axis."""
+
+FREE = ("constant", "arange", "parameter", "cell", "length", "program_id", "num_programs", "counter")
+"""The operations whose elements cost no more than a load of a buffer."""
+VIEWS = ("broadcast", "reshape", "transpose")
+"""The operations that only move elements."""
+_ALIGNMENT = 128
+_MOST_STACK = 2**18
+"""The bytes of a program's buffers that are on the CPU's stack."""
+
+
+@final
+@dataclass(eq=False, slots=True)
+class Buffer:
+    """A tile in shared memory, row by row."""
+
+    address: str
+    scalar: ScalarType
+    shape: tuple[int, ...]
+
+
+@final
+@dataclass(eq=False, slots=True)
+class Held:
+    """A tile in registers: at ``address``, this thread's elements, in the order of its layout. With ``rows`` it has one
+    element for each of the layout's rows."""
+
+    address: str
+    scalar: ScalarType
+    layout: Layout
+    rows: bool
+
+
+@final
+class Lowering:
+    """The state of a lowering for ``threads`` threads of a GPU's block, or for the CPU with 1."""
+
+    def __init__(
+        self,
+        program: Program,
+        scalars: Mapping[str, tuple[ScalarType, str]],
+        threads: int,
+        flags: str,
+        plan: Plan,
+        *,
+        located: bool = False,
+    ) -> None:
+        self.program = program
+        self.scalars = scalars
+        self.threads = threads
+        self.flags = flags
+        self.plan = plan
+        self.code = Code(located=located)
+        self.buffers: dict[Node, Buffer] = {}
+        self.registers: dict[Node, Held] = {}
+        self.values: dict[Node, str] = {}
+        self.tiles: dict[Node, tuple[list[str], str]] = {}
+        """The first element's place of each load, and whether its tile is wholly inside the tensor."""
+        self.cells: dict[Cell, Buffer | Held | str] = {}
+        self.memo: dict[tuple[Node, Index], str] = {}
+        self.orders: dict[Node, Buffer] = {}
+        """The indices of elements that a ``sort`` has put in order."""
+        self.staged: dict[Node, Any] = {}
+        """The operands of products that a pipeline has put in shared memory."""
+        self.transposes: dict[Node, Node] = {}
+        self.running: set[Node] = set()
+        """The products that go on while the next turn of their loop begins."""
+        self.whole = False
+        """True in code for tiles that are wholly inside their tensors."""
+        self.pending: list[Node] = []
+        self.last_use: dict[Node, int] = {}
+        self.tid = "0"
+        self.programs: list[str] = []
+        self.counts: list[str] = []
+        self.bytes = 0
+        self.stack = 0
+        self.free: list[tuple[str, int]] = []
+        """Shared memory of pipelines that have ended: addresses and sizes."""
+        self.arrays = 0
+        self.grids: dict[Layout, tuple[list[str], list[str]]] = {}
+        """The rows and the columns of each layout's elements in this thread."""
+        self.aligned: dict[str, str] = {}
+        """For each tensor, whether all of its rows begin at multiples of 16 bytes."""
+
+    def site(self, number: int) -> tuple[str, str]:
+        """Returns the argument that stands for a place at which a launch can fail."""
+        return "i32", self.code.call("i32", f"oxide.site.{number}")
+
+    @property
+    def barrier_site(self) -> tuple[str, str]:
+        """The place of barriers and shuffles, which never fail."""
+        return self.site(len(self.program.sites))
+
+    def barrier(self) -> None:
+        """Waits for all threads of the block."""
+        if self.threads > 1:
+            self.code.call("void", "oxide.block.barrier", self.barrier_site)
+
+    # Elements
+
+    def scalar(self, node: Node) -> str:
+        """Returns a scalar, computed once."""
+        found = self.values.get(node)
+        if found is None:
+            found = self.values[node] = self.compute(node, ())
+        return found
+
+    def element(self, node: Node, index: Index) -> str:
+        """Returns one element of a value, at the current place."""
+        if not node.shape and node in self.values:
+            return self.values[node]
+        key = (node, index)
+        found = self.memo.get(key)
+        if found is None:
+            found = self.memo[key] = self._element(node, index)
+        return found
+
+    def _element(self, node: Node, index: Index) -> str:
+        held = self.registers.get(node)
+        if held is not None:
+            slot = self.slot_of(held, index)
+            if slot is not None:
+                return self.load_register(held, slot)
+        buffer = self.buffers.get(node)
+        return self.compute(node, index) if buffer is None else self.load(buffer, index)
+
+    def compute(self, node: Node, index: Index) -> str:
+        """Computes one element of a lazy value."""
+        op, inputs, code = node.op, node.inputs, self.code
+        if op == "constant":
+            return arithmetic.constant(node.detail, node.dtype)
+        if op == "parameter":
+            _, kind = self.scalars[node.detail]
+            name = f"%{node.detail}"
+            return name if kind == llvm_type(node.dtype) else arithmetic.widened(code, name, node.dtype)
+        if op == "length":
+            return f"%{node.detail[0]}.{node.detail[1] + 1}"
+        if op in ("program_id", "num_programs"):
+            found = self.programs if op == "program_id" else self.counts
+            return found[node.detail] if node.detail < len(found) else ("0" if op == "program_id" else "1")
+        if op == "arange":
+            return arithmetic.cast(code, index[0], I64, node.dtype)
+        if op in VIEWS:
+            source = inputs[0]
+            return self.element(source, self.viewed(node, index))
+        if op == "load":
+            from .tensors import loaded
+
+            return loaded(self, node, index)
+        if op == "gather":
+            from .tensors import gathered
+
+            return gathered(self, node, index)
+        if op == "order":
+            place = self.load(self.orders[inputs[0]], index)
+            return code.new(f"sext i32 {place} to i64")
+        values = [self.element(each, index) for each in inputs]
+        if op == "cast":
+            return arithmetic.cast(code, values[0], inputs[0].dtype, node.dtype)
+        return arithmetic.apply(code, op, inputs[-1].dtype, values, self.flags)
+
+    # Places
+
+    def viewed(self, node: Node, index: Index) -> Index:
+        """Returns the place of an element of a view in what it views."""
+        source = node.inputs[0].shape
+        if node.op == "broadcast":
+            own = index[len(index) - len(source) :]
+            return tuple("0" if size == 1 else i for size, i in zip(source, own, strict=True))
+        if node.op == "transpose":
+            found = [""] * len(index)
+            for place, axis in enumerate(node.detail):
+                found[axis] = index[place]
+            return tuple(found)
+        kept = [i for i, size in zip(index, node.shape, strict=True) if size > 1]
+        if [size for size in node.shape if size > 1] == [size for size in source if size > 1]:
+            places = iter(kept)
+            return tuple("0" if size == 1 else next(places) for size in source)
+        return self.unflattened(self.flattened(index, node.shape), source)
+
+    def flattened(self, index: Sequence[str], shape: Sequence[int]) -> str:
+        """Returns the number of an element, counted row by row."""
+        linear = "0"
+        for i, size in zip(index, shape, strict=True):
+            if size > 1:
+                linear = self.code.add(self.code.times(linear, size), i)
+        return linear
+
+    def unflattened(self, linear: str, shape: Sequence[int]) -> Index:
+        """Returns the place of the element with a number."""
+        found: list[str] = []
+        left = math.prod(shape)
+        for size in shape:
+            left //= size
+            if size == 1:
+                found.append("0")
+                continue
+            part = linear if left == 1 else self.code.new(f"udiv i64 {linear}, {left}")
+            if left * size != math.prod(shape):
+                part = self.code.new(f"urem i64 {part}, {size}")
+            found.append(part)
+        return tuple(found)
+
+    # Buffers
+
+    def room(self, size: int, alignment: int = _ALIGNMENT) -> str:
+        """Returns the address of ``size`` bytes of shared memory. On the CPU a small one is on the stack, where LLVM
+        knows that no two overlap, and vectorises the loops over them."""
+        if self.threads == 1 and self.stack + size <= _MOST_STACK:
+            self.stack += size
+            return self.code.variable(f"[{size} x i8], align {_ALIGNMENT}", "buffer")
+        self.bytes += -(-size // alignment) * alignment
+        name = f"oxide.shared.static.{self.arrays}.{size}.{alignment}"
+        self.arrays += 1
+        self.code.declare("ptr", name, ())
+        at = self.code.name_of("buffer")
+        self.code.entry.append(f"  {at} = call ptr @{name}()")
+        return at
+
+    def borrowed(self, size: int) -> str | None:
+        """Returns the address of ``size`` bytes of shared memory that is free again, or else of new memory. Returns
+        None if neither is there. All threads meet before they write it."""
+        found = next((address for address, free in self.free if free >= size), None)
+        if found is None and self.bytes + size <= MAX_SHARED_BYTES // 2:
+            found = self.room(size)
+        return found
+
+    def buffer(self, scalar: ScalarType, shape: tuple[int, ...]) -> Buffer:
+        """Returns a new buffer."""
+        return Buffer(self.room(math.prod(shape) * _size(held_type(scalar))), scalar, shape)
+
+    def load(self, buffer: Buffer, index: Index) -> str:
+        """Reads an element of a buffer."""
+        kind = held_type(buffer.scalar)
+        value = self.code.new(f"load {kind}, ptr {self._slot(buffer, index)}")
+        return self.code.new(f"icmp ne i8 {value}, 0") if buffer.scalar is BOOL else value
+
+    def store(self, buffer: Buffer, index: Index, value: str) -> None:
+        """Writes an element of a buffer."""
+        if buffer.scalar is BOOL:
+            value = self.code.new(f"zext i1 {value} to i8")
+        self.code.emit(f"store {held_type(buffer.scalar)} {value}, ptr {self._slot(buffer, index)}")
+
+    def _slot(self, buffer: Buffer, index: Index) -> str:
+        return self.code.at(held_type(buffer.scalar), buffer.address, self.flattened(index, buffer.shape))
+
+    def keep(self, node: Node) -> Buffer:
+        """Returns a value's buffer, and fills it if the value has none."""
+        found = self.buffers.get(node)
+        if found is None:
+            buffer = self.buffer(node.dtype, node.shape)
+            self.fill(buffer, node)
+            found = self.buffers[node] = buffer
+        return found
+
+    def fill(self, buffer: Buffer, node: Node) -> None:
+        """Computes a value into a buffer."""
+        held = self.registers.get(node)
+        self.barrier()
+        if held is not None:
+            from .registers import spill
+
+            spill(self, held, buffer)
+        else:
+            self.over(node.shape, [node], lambda index: self.store(buffer, index, self.element(node, index)))
+        self.barrier()
+
+    # Registers
+
+    def grid(self, layout: Layout) -> tuple[list[str], list[str]]:
+        """Returns the names of the rows and of the columns of this thread's elements."""
+        found = self.grids.get(layout)
+        if found is None:
+            from .registers import places
+
+            found = self.grids[layout] = places(self, layout)
+        return found
+
+    def slot_of(self, held: Held, index: Index) -> int | None:
+        """Returns the number of the register that has an element, or None if the place is no thread's own."""
+        rows, columns = self.grid(held.layout)
+        if held.rows:
+            return rows.index(index[0]) if len(index) == 1 and index[0] in rows else None
+        row, column = (rows[0], index[0]) if len(index) == 1 else index
+        if len(index) == 1 and held.layout.rows != 1:
+            return None
+        if row not in rows or column not in columns:
+            return None
+        return held.layout.slot(rows.index(row), columns.index(column))
+
+    def load_register(self, held: Held, slot: int) -> str:
+        """Reads a register."""
+        kind = llvm_type(held.scalar)
+        return self.code.new(f"load {kind}, ptr {self.code.at(kind, held.address, str(slot))}")
+
+    def store_register(self, held: Held, slot: int, value: str) -> None:
+        """Writes a register."""
+        kind = llvm_type(held.scalar)
+        self.code.emit(f"store {kind} {value}, ptr {self.code.at(kind, held.address, str(slot))}")
+
+    def held(self, scalar: ScalarType, layout: Layout, *, rows: bool) -> Held:
+        """Returns new registers for a tile, or for one element of each of its rows."""
+        count = layout.row_slots if rows else layout.row_slots * layout.column_slots
+        return Held(self.code.variable(f"[{count} x {llvm_type(scalar)}]", "held"), scalar, layout, rows)
+
+    # Loops
+
+    def loads(self, roots: Sequence[Node]) -> Iterator[Node]:
+        """Iterates over the loads and gathers that the elements of lazy values read."""
+        seen: set[Node] = set()
+        pending = list(roots)
+        while pending:
+            node = pending.pop()
+            if node in seen or node in self.buffers or node in self.values or node in self.registers:
+                continue
+            seen.add(node)
+            if node.op in ("load", "gather"):
+                yield node
+            pending += node.inputs
+
+    def put_in_buffers(self, roots: Sequence[Node]) -> None:
+        """Copies values that lazy values read from registers into buffers, so that every thread reaches them."""
+        seen: set[Node] = set()
+        pending = list(roots)
+        while pending:
+            node = pending.pop()
+            if node in seen or node in self.buffers or node in self.values:
+                continue
+            seen.add(node)
+            if node in self.registers:
+                self.keep(node)
+            else:
+                pending += node.inputs
+
+    def over(
+        self, shape: tuple[int, ...], roots: Sequence[Node], body: Callable[[Index], None], whole: str = ""
+    ) -> None:
+        """Emits a loop over the elements of a shape. ``roots`` are the values whose elements the body reads."""
+        self.put_in_buffers(roots)
+        self.versions(roots, lambda: self.nest(shape, body), whole)
+
+    def versions(self, roots: Sequence[Node], emit: Callable[[], None], whole: str = "") -> None:
+        """Emits code twice if it accesses tensors: for tiles that are wholly inside, and for those at an edge."""
+        guards = [self.tiles[each][1] for each in self.loads(roots) if each.op == "load"]
+        guards += [whole] if whole else []
+        if not guards or self.whole:
+            emit()
+            return
+        test = self.code.all_of(guards)
+        inner, edge, after = self.code.labels("whole", "edge", "joined")
+        self.code.branch(test, inner, edge)
+        for label, self.whole in ((inner, True), (edge, False)):
+            self.code.label(label)
+            with self.forgetting():
+                emit()
+            self.code.jump(after)
+        self.code.label(after)
+
+    def nest(self, shape: tuple[int, ...], body: Callable[[Index], None]) -> None:
+        """Emits a loop over the elements of a shape, which the threads of a block share."""
+        if self.threads > 1:
+            with self.code.counted(math.prod(shape), self.tid, self.threads) as linear, self.forgetting():
+                body(self.unflattened(linear, shape))
+        else:
+            self.serial(shape, body)
+
+    def serial(self, shape: tuple[int, ...], body: Callable[[Index], None], index: Index = ()) -> None:
+        """Emits loops over the elements of a shape, which each thread runs by itself."""
+        if not shape:
+            with self.forgetting():
+                body(index)
+        elif shape[0] == 1:
+            self.serial(shape[1:], body, (*index, "0"))
+        else:
+            with self.code.counted(shape[0]) as i:
+                self.serial(shape[1:], body, (*index, i))
+
+    @contextmanager
+    def forgetting(self) -> Iterator[None]:
+        """A scope whose elements are not known after it."""
+        outer, self.memo = self.memo, {}
+        yield
+        self.memo = outer
+
+
+def held_type(scalar: ScalarType) -> str:
+    """Returns the type of an element in a buffer."""
+    return "i8" if scalar is BOOL else llvm_type(scalar)
+
+
+def _size(kind: str) -> int:
+    return {"float": 4, "double": 8}.get(kind) or max(1, int(kind[1:]) // 8)

@@ -1,0 +1,309 @@
+"""What a program does besides computing values: stores, prints, asserts, loops and branches.
+
+A variable that a loop or a branch assigns lives in registers or in a buffer, as its layout says, and is written at the
+end of each turn, after all reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from oxide.compiler.tile import arithmetic
+from oxide.compiler.tile.arithmetic import llvm_type
+from oxide.compiler.tile.frontend import TensorParameter
+from oxide.compiler.tile.ir import Cell, Node, Region
+from oxide.compiler.tile.numbers import I64, U64
+
+from . import definitions, pipeline, registers, tensors
+from .core import VIEWS, Buffer, Held, Index, Lowering
+
+_A_LINE = 8
+"""The elements of a tile that a line of output has."""
+
+
+def run(low: Lowering, region: Region) -> None:
+    """Emits the nodes of a region, in order."""
+    for node in region.nodes:
+        low.code.line = node.line
+        effect = _EFFECTS.get(node.op)
+        if effect is not None:
+            effect(low, node)
+        elif node in low.last_use:
+            definitions.define(low, node)
+
+
+@contextmanager
+def inside(low: Lowering) -> Iterator[None]:
+    """The code of a loop's or a branch's body. What it computes is not known after it."""
+    known = [dict(each) for each in (low.buffers, low.registers, low.values, low.staged, low.orders, low.tiles)]
+    outer, low.pending = low.pending, []
+    with low.forgetting():
+        yield
+    low.pending = outer
+    low.buffers, low.registers, low.values, low.staged, low.orders, low.tiles = known
+
+
+def store(low: Lowering, node: Node) -> None:
+    """``z.store(tile)``."""
+    tensor: TensorParameter = node.detail
+    (value,) = node.inputs
+    assert tensor.tile is not None
+    for each in low.pending:  # a later use must not see what this store writes
+        if low.last_use.get(each, -1) > node.index and each not in low.buffers:
+            definitions.save(low, each)
+    low.pending = [each for each in low.pending if low.last_use.get(each, -1) > node.index]
+    if value not in low.buffers and _moves(low, value, tensor):
+        low.keep(value)
+    bases, whole = tensors.placed(low, tensor, [low.programs[axis] for axis in range(tensor.ndim)], tensor.tile)
+    layout = low.plan.tile(value.shape)
+    if low.threads > 1 and layout is not None:
+        registers.store(low, tensor, value, layout, bases, whole)
+    else:
+
+        def write(index: Index) -> None:
+            found = low.element(value, index)
+
+            def put(at: str) -> str:
+                tensors.write(low, tensor.scalar, at, found)
+                return ""
+
+            tensors.masked(low, tensor, bases, index, put, None)
+
+        low.over(tensor.tile, [value], write, whole)
+    low.barrier()
+
+
+def _moves(low: Lowering, node: Node, stored: TensorParameter) -> bool:
+    """Returns whether an element of a lazy value reads, at another place of the tile than its own, a tensor that may be
+    the stored one: a store could then overwrite what another element still needs. Tensors of other types or numbers of
+    axes are others, as the launch makes sure."""
+    if node in low.buffers or node in low.registers or not node.shape:
+        return False
+    if node.op in (*VIEWS, "gather"):
+        tensors_read = (each.detail if each.op == "load" else each.detail[0] for each in low.loads([node]))
+        return any((each.scalar, each.ndim) == (stored.scalar, stored.ndim) for each in tensors_read)
+    return any(_moves(low, each, stored) for each in node.inputs)
+
+
+def assertion(low: Lowering, node: Node) -> None:
+    """``assert``."""
+    failed = low.code.new(f"xor i1 {low.scalar(node.inputs[0])}, true")
+    with low.code.when(failed):
+        low.code.call("void", "oxide.assertion_failed", low.site(node.detail))
+
+
+def show(low: Lowering, node: Node) -> None:
+    """``print``: one thread of each program writes."""
+    code, parts, values = low.code, node.detail, iter(node.inputs)
+    tile = next((each for each in node.inputs if each.shape), None)
+    if tile is not None:
+        low.keep(tile)
+    texts: list[str] = []
+    items: list[tuple[str, str, str]] = []
+    for part in parts:
+        if part is not None:
+            texts.append(part.replace("%", "%%"))
+            continue
+        value = next(values)
+        if value.shape:
+            continue
+        texts.append(_format(low, value, low.scalar(value), items))
+    first = code.new(f"icmp eq i64 {low.tid}, 0")
+    with code.when(first):
+        if tile is None:
+            _line(low, " ".join(texts), items)
+        else:
+            program = ", ".join(["%lld"] * len(low.programs))
+            numbers = [("i", "i64", each) for each in low.programs]
+            head = " ".join([*texts, f"{tile.shape} of {tile.dtype.name} in program ({program}):"])
+            _line(low, head, [*items, *numbers])
+            _rows(low, tile)
+    low.barrier()
+
+
+def _rows(low: Lowering, tile: Node) -> None:
+    """Writes the elements of a tile, some in a line."""
+    outer, last = tile.shape[:-1], tile.shape[-1]
+    buffer = low.buffers[tile]
+
+    def row(index: Index) -> None:
+        for start in range(0, last, _A_LINE):
+            items: list[tuple[str, str, str]] = []
+            place = ", ".join([*["%lld"] * len(index), f"{start}:{min(last, start + _A_LINE)}"])
+            columns = map(str, range(start, min(last, start + _A_LINE)))
+            texts = [_format(low, tile, low.load(buffer, (*index, column)), items) for column in columns]
+            numbers = [("i", "i64", each) for each in index]
+            _line(low, f"  [{place}] {' '.join(texts)}", [*numbers, *items])
+
+    low.serial(outer, row)
+
+
+def _format(low: Lowering, node: Node, value: str, items: list[tuple[str, str, str]]) -> str:
+    """Returns C's format of a value, and adds the value to the items of a line."""
+    if node.dtype.kind == "f":
+        wide = value if node.dtype.name == "f64" else low.code.new(f"fpext float {value} to double")
+        items.append(("d", "double", wide))
+        return "%g"
+    target = U64 if node.dtype.kind == "u" else I64
+    items.append(("i", "i64", arithmetic.cast(low.code, value, node.dtype, target)))
+    return "%llu" if target is U64 else "%lld"
+
+
+def _line(low: Lowering, text: str, items: list[tuple[str, str, str]]) -> None:
+    address = low.code.text(text + "\n")
+    letters = "".join(letter for letter, _, _ in items) or "none"
+    arguments = [(kind, value) for _, kind, value in items]
+    low.code.call("i32", f"oxide.print.{letters}", ("ptr", address), *arguments)
+
+
+# Variables
+
+
+def _declare(low: Lowering, cell: Cell) -> None:
+    if not cell.shape:
+        low.cells[cell] = low.code.variable(llvm_type(cell.dtype), "cell")
+        return
+    rows = low.plan.row_layout(cell.shape[0]) if len(cell.shape) == 1 else None
+    layout = rows or low.plan.tile(cell.shape)
+    if low.threads > 1 and layout is not None:
+        low.cells[cell] = low.held(cell.dtype, layout, rows=rows is not None)
+    else:
+        low.cells[cell] = low.buffer(cell.dtype, cell.shape)
+
+
+def _write(low: Lowering, cells: Sequence[Cell], values: Sequence[Node | None]) -> None:
+    """Writes variables, all of them after all reads."""
+    code = low.code
+    pairs = [(cell, value) for cell, value in zip(cells, values, strict=True) if value is not None]
+    copies: list[tuple[Held, Held]] = []
+    for cell, value in pairs:
+        target = low.cells[cell]
+        if not isinstance(target, Held):
+            continue
+        source = low.registers.get(value)
+        if source is target:
+            continue
+        if source is None or source.layout != target.layout or source.rows != target.rows or len(pairs) > 1:
+            source = registers.hold(low, value, target.layout, rows=target.rows)
+        copies.append((source, target))
+    plain = [(cell, value) for cell, value in pairs if isinstance(low.cells[cell], Buffer)]
+    for cell, value in plain:
+        if value not in low.buffers and _moves_variables(low, value, cell, cells):
+            low.keep(value)
+    scalars = [(cell, low.scalar(value)) for cell, value in pairs if not cell.shape]
+    for cell, found in scalars:
+        code.emit(f"store {llvm_type(cell.dtype)} {found}, ptr {low.cells[cell]}")
+    copied = [(cell, value) for cell, value in plain if low.buffers.get(value) is not low.cells[cell]]
+    # A variable that another one's value reads from memory: copied first, so that it is read before it is written.
+    read = {id(low.buffers[value]) for _, value in copied if value in low.buffers}
+    for cell, value in copied:
+        if id(low.cells[cell]) in read and value in low.buffers and len(copied) > 1:
+            again = low.buffer(value.dtype, value.shape)
+            low.fill(again, value)
+            low.buffers[value] = again
+    for cell, value in copied:
+        buffer: Any = low.cells[cell]
+        low.fill(buffer, value)
+    for source, target in copies:
+        registers.copy(low, source, target)
+
+
+def _moves_variables(low: Lowering, node: Node, own: Cell, cells: Sequence[Cell]) -> bool:
+    """Returns whether a lazy value reads another variable of the same loop, or its own at other places."""
+
+    def visit(each: Node, moved: bool) -> bool:
+        if each.op == "cell" and each.shape:
+            return each.detail in cells and (moved or each.detail is not own)
+        if each in low.buffers or not each.shape:
+            return False
+        return any(visit(part, moved or each.op in (*VIEWS, "gather")) for part in each.inputs)
+
+    return visit(node, False)
+
+
+# Control flow
+
+
+def _goes_on(low: Lowering, value: str, stop: str, step: str) -> str:
+    """Returns whether a counter is before the end of its range."""
+    code = low.code
+    up = code.new(f"icmp sgt i64 {step}, 0")
+    below, above = code.new(f"icmp slt i64 {value}, {stop}"), code.new(f"icmp sgt i64 {value}, {stop}")
+    return code.new(f"select i1 {up}, i1 {below}, i1 {above}")
+
+
+def loop(low: Lowering, node: Node) -> None:
+    """``for … in range(…)``."""
+    code = low.code
+    body, cells, counter = node.detail
+    start, stop, step = (low.scalar(each) for each in node.inputs[:3])
+    for cell in cells:
+        _declare(low, cell)
+    _write(low, cells, [cell.starts for cell in cells])
+    at = code.variable("i64", "counter")
+    code.emit(f"store i64 {start}, ptr {at}")
+    staged = pipeline.begin(low, node, start, stop, step, _goes_on)
+    turn, after = code.labels("turn", "after")
+    code.branch(_goes_on(low, start, stop, step), turn, after)
+    code.label(turn)
+    with inside(low):
+        value = code.new(f"load i64, ptr {at}")
+        low.values[counter] = value
+        pipeline.turn(low, staged, value)
+        run(low, body)
+        _write(low, cells, [cell.ends[0] for cell in cells])
+    following = code.new(f"add i64 {value}, {step}")
+    code.emit(f"store i64 {following}, ptr {at}")
+    ended = code.labels("ended")[0]
+    code.branch(_goes_on(low, following, stop, step), turn, ended)
+    code.label(ended)
+    pipeline.end(low, staged)
+    code.jump(after)
+    code.label(after)
+
+
+def while_loop(low: Lowering, node: Node) -> None:
+    """``while``."""
+    code = low.code
+    body, cells, condition = node.detail
+    for cell in cells:
+        _declare(low, cell)
+    _write(low, cells, [cell.starts for cell in cells])
+    test, turn, after = code.labels("test", "turn", "after")
+    code.jump(test)
+    code.label(test)
+    place = body.nodes.index(condition) if condition.region is body else -1
+    with inside(low):
+        run(low, Region(body.outer, body.nodes[: place + 1]))
+        code.branch(low.scalar(condition), turn, after)
+        code.label(turn)
+        run(low, Region(body.outer, body.nodes[place + 1 :]))
+        _write(low, cells, [cell.ends[0] for cell in cells])
+    code.jump(test)
+    code.label(after)
+
+
+def branch(low: Lowering, node: Node) -> None:
+    """``if``."""
+    code = low.code
+    regions, cells = node.detail
+    test = low.scalar(node.inputs[0])
+    for cell in cells:
+        _declare(low, cell)
+    first, second, after = code.labels("then", "else", "after")
+    code.branch(test, first, second)
+    for number, (label, region) in enumerate(zip((first, second), regions, strict=True)):
+        code.label(label)
+        with inside(low):
+            run(low, region)
+            _write(low, cells, [cell.ends[number] for cell in cells])
+        code.jump(after)
+    code.label(after)
+
+
+_EFFECTS = {
+    "store": store, "scatter": tensors.scatter, "atomic_add": tensors.scatter, "assert": assertion, "print": show,
+    "for": loop, "while": while_loop, "if": branch,
+}  # fmt: skip

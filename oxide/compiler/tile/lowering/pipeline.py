@@ -1,0 +1,151 @@
+"""Loops whose loads run ahead: a ring of buffers in shared memory for each load, filled by asynchronous copies.
+
+At the beginning of a turn its copies are waited for; then the threads meet, so that all see them and none reads the
+buffers of the turn before any more; then the copies of a later turn begin, into those buffers. With ``wgmma`` the
+products of a turn may go on while the next one begins: the buffers that are filled are then those of the turn before
+the last, one fewer ahead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import final
+
+from oxide.compiler.tile.ir import Node
+from oxide.compiler.tile.layouts import nodes_of, source_of
+
+from . import tensor_cores
+from .core import Lowering
+from .tensor_cores import Operand
+
+GoesOn = Callable[[Lowering, str, str, str], str]
+
+
+@final
+@dataclass(eq=False, slots=True)
+class Ring:
+    """The state of a pipelined loop: its loads with their buffers, the variables with the numbers of the present stage
+    and of the one that is filled next, and how many turns ahead the copies are."""
+
+    loop: Node
+    operands: dict[Node, Operand]
+    stages: int
+    ahead: int
+    present: str
+    filled: str
+    stop: str
+    step: str
+    goes_on: GoesOn
+    product: Node | None
+    """The product that goes on while the next turn begins."""
+
+
+def begin(low: Lowering, loop: Node, start: str, stop: str, step: str, goes_on: GoesOn) -> Ring | None:
+    """Begins the copies of the first turns. Returns None for a loop without a pipeline."""
+    plan = low.plan.pipelines.get(loop)
+    if plan is None or low.threads == 1:
+        return None
+    code = low.code
+    operands = {
+        load: tensor_cores.new_operand(low, load.dtype, (load.shape[0], load.shape[1]), plan.stages)
+        for load in plan.loads
+    }
+    product = _running(low, loop, plan.stages)
+    ring = Ring(
+        loop, operands, plan.stages, plan.stages - (2 if product is not None else 1), code.variable("i64", "present"),
+        code.variable("i64", "filled"), stop, step, goes_on, product,
+    )  # fmt: skip
+    low.barrier()  # the buffers may have been read before
+    low.free.clear()
+    counter = start
+    for number in range(ring.ahead):
+        _fill(low, ring, counter, str(number))
+        counter = code.add(counter, step)
+    code.emit(f"store i64 0, ptr {ring.present}")
+    code.emit(f"store i64 {ring.ahead}, ptr {ring.filled}")
+    return ring
+
+
+def turn(low: Lowering, ring: Ring | None, counter: str) -> None:
+    """Waits for the copies of a turn, and begins those of a later one."""
+    if ring is None:
+        return
+    code = low.code
+    code.call("void", f"oxide.tensor.wait.{ring.ahead - 1}", low.barrier_site)
+    tensor_cores.fence(low)
+    low.barrier()
+    filled = code.new(f"load i64, ptr {ring.filled}")
+    later = code.add(counter, code.new(f"mul i64 {ring.step}, {ring.ahead}"))
+    _fill(low, ring, later, filled)
+    present = code.new(f"load i64, ptr {ring.present}")
+    for load, operand in ring.operands.items():
+        at = _stage(low, operand, present)
+        low.staged[load] = Operand(at, operand.scalar, operand.rows, operand.columns)
+    for variable, number in ((ring.present, present), (ring.filled, filled)):
+        more = code.new(f"add i64 {number}, 1")
+        last = code.new(f"icmp eq i64 {more}, {ring.stages}")
+        code.emit(f"store i64 {code.new(f'select i1 {last}, i64 0, i64 {more}')}, ptr {variable}")
+    if ring.product is not None:
+        low.running.add(ring.product)
+
+
+def end(low: Lowering, ring: Ring | None) -> None:
+    """Waits for what still goes on after the last turn."""
+    if ring is None:
+        return
+    if ring.product is not None:
+        low.running.discard(ring.product)
+        cell = ring.product.inputs[2].detail
+        held = low.cells[cell]
+        name = f"oxide.tensor.wgmma_wait.{held.layout.slots}.f32.0"  # type: ignore[union-attr]
+        low.code.call("void", name, ("ptr", held.address), low.barrier_site)  # type: ignore[union-attr]
+    low.code.call("void", "oxide.tensor.wait.0", low.barrier_site)
+    low.free += [(operand.address, operand.bytes * ring.stages) for operand in ring.operands.values()]
+
+
+def _running(low: Lowering, loop: Node, stages: int) -> Node | None:
+    """Returns the only product of a loop if it may go on while the next turn begins: it reads nothing that the next
+    turn writes before it waits."""
+    products = [node for node in nodes_of(loop.detail[0]) if node in low.plan.products]
+    if len(products) != 1 or stages < 3:
+        return None
+    product = low.plan.products[products[0]]
+    operands = [source_of(each)[1] for each in products[0].inputs[:2]]
+    body, loads = loop.detail[0], low.plan.pipelines[loop].loads
+    ahead = all(each in loads or each.region is not body for each in operands)
+    return products[0] if ahead and product.wgmma and product.in_place and not product.left_in_registers else None
+
+
+def _stage(low: Lowering, operand: Operand, number: str) -> str:
+    return low.code.new(f"getelementptr i8, ptr {operand.address}, i64 {low.code.times(number, operand.bytes)}")
+
+
+def _fill(low: Lowering, ring: Ring, counter: str, number: str) -> None:
+    """Begins the copies of the turn with a counter, if there is one, into a stage. They are one group."""
+    code = low.code
+    with code.when(ring.goes_on(low, counter, ring.stop, ring.step)):
+        known: dict[Node, str] = {ring.loop.detail[2]: counter}
+        for load, operand in ring.operands.items():
+            indices = [_scalar(low, ring, each, known) for each in load.inputs[:-1]]
+            tensor_cores.copy(low, load.detail, operand, _stage(low, operand, number), indices)
+    code.call("void", "oxide.tensor.commit", low.barrier_site)
+
+
+def _scalar(low: Lowering, ring: Ring, node: Node, known: dict[Node, str]) -> str:
+    """Returns a scalar of the loop's body for another value of the counter."""
+    found = known.get(node)
+    if found is None:
+        if node.region is not ring.loop.detail[0]:
+            return low.scalar(node)
+        values = {each: _scalar(low, ring, each, known) for each in node.inputs}
+        before = {each: low.values.get(each) for each in values}
+        low.values.update(values)
+        with low.forgetting():
+            found = known[node] = low.compute(node, ())
+        for each, old in before.items():
+            if old is None:
+                del low.values[each]
+            else:
+                low.values[each] = old
+    return found

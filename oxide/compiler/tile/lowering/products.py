@@ -1,0 +1,159 @@
+"""``mma`` without tensor cores: by a block's threads on a GPU, and by vector code on the CPU.
+
+On the CPU the columns of the right operand are neighbours in memory, and so are those of the result. A block of
+``ROWS`` by some vectors of the result stays in registers while the products are added to it, as in BLIS's
+micro-kernel: each step reads one row of the right operand and one number of each of the rows of the left one.
+"""
+
+from __future__ import annotations
+
+from oxide.compiler.tile import arithmetic
+from oxide.compiler.tile.arithmetic import llvm_type
+from oxide.compiler.tile.ir import Node
+
+from . import tensor_cores
+from .core import Buffer, Index, Lowering
+
+_ROWS = 6
+"""The rows of the result in registers at once: with 4 vectors of 64 bytes each, 24 of a processor's 32 registers."""
+_VECTOR_BYTES = 64
+_VECTORS = 4
+
+
+def mma(low: Lowering, node: Node) -> None:
+    """Adds a product of tiles to a tile."""
+    product = low.plan.products.get(node)
+    if product is not None:
+        tensor_cores.mma(low, node, product)
+        return
+    a, b, acc = node.inputs
+    low.put_in_buffers([a, b, acc])
+    left, right = _operand(low, a, node), _operand(low, b, node)
+    if is_in_place(low, node):
+        total = low.buffers[acc]
+        low.buffers[node] = total
+    else:
+        total = low.buffer(node.dtype, node.shape)
+        low.fill(total, acc)
+        low.buffers[node] = total
+    if low.threads > 1:
+        _by_threads(low, node, left, right, total)
+    else:
+        _by_vectors(low, node, left, right, total)
+
+
+def is_in_place(low: Lowering, node: Node) -> bool:
+    """Returns whether a product can be added to the loop's variable itself: nothing else reads it in this turn."""
+    acc = node.inputs[2]
+    if acc.op != "cell" or acc.users != [node] or len(node.users) != 1 or acc not in low.buffers:
+        return False
+    loop = node.users[0]
+    return loop.op in ("for", "while") and acc.detail.ends == [node] and acc.region is node.region
+
+
+def _operand(low: Lowering, operand: Node, node: Node) -> Buffer:
+    """Returns an operand's buffer, of the type of the sums."""
+    if operand.dtype is node.dtype or llvm_type(operand.dtype) == llvm_type(node.dtype):
+        return low.keep(operand)
+    buffer = low.buffer(node.dtype, operand.shape)
+
+    def copy(index: Index) -> None:
+        value = arithmetic.cast(low.code, low.element(operand, index), operand.dtype, node.dtype)
+        low.store(buffer, index, value)
+
+    low.barrier()
+    low.over(operand.shape, [operand], copy)
+    low.barrier()
+    return buffer
+
+
+def _multiplied(low: Lowering, node: Node, one: str, two: str, so_far: str, kind: str) -> str:
+    """Returns a sum with one more product, of numbers or of vectors."""
+    if node.dtype.kind == "f":
+        width = kind.strip("<>").split(" x ")
+        suffix = ("v" + width[0] if len(width) > 1 else "") + {"float": "f32", "double": "f64"}[width[-1]]
+        return low.code.call(kind, f"llvm.fma.{suffix}", (kind, one), (kind, two), (kind, so_far))
+    return low.code.new(f"add {kind} {so_far}, {low.code.new(f'mul {kind} {one}, {two}')}")
+
+
+def _by_threads(low: Lowering, node: Node, left: Buffer, right: Buffer, total: Buffer) -> None:
+    """A thread computes an element at a time."""
+    code, depth = low.code, node.inputs[0].shape[1]
+    kind = llvm_type(node.dtype)
+    variable = code.variable(kind, "total")
+
+    def element(index: Index) -> None:
+        i, j = index
+        code.emit(f"store {kind} {low.load(total, index)}, ptr {variable}")
+        with code.counted(depth) as k:
+            so_far = code.new(f"load {kind}, ptr {variable}")
+            found = _multiplied(low, node, low.load(left, (i, k)), low.load(right, (k, j)), so_far, kind)
+            code.emit(f"store {kind} {found}, ptr {variable}")
+        low.store(total, index, code.new(f"load {kind}, ptr {variable}"))
+
+    low.barrier()
+    low.nest(node.shape, element)
+    low.barrier()
+
+
+def _by_vectors(low: Lowering, node: Node, left: Buffer, right: Buffer, total: Buffer) -> None:
+    """The CPU's micro-kernel, for parts of the result whose sizes are multiples of the block's; what is left has
+    smaller blocks."""
+    rows, columns = node.shape
+    kind = llvm_type(node.dtype)
+    size = {"float": 4, "double": 8}.get(kind) or int(kind[1:]) // 8
+    wide = _VECTOR_BYTES // size
+    done = 0
+    for width, count in ((wide, _VECTORS), (wide, 1), (1, 1)):
+        block = width * count
+        some = (columns - done) // block
+        if some:
+            for height, first, many in ((_ROWS, 0, rows // _ROWS), (1, rows // _ROWS * _ROWS, rows % _ROWS)):
+                if many:
+                    _blocks(low, node, left, right, total, (first, height, many), (done, width, count, some))
+        done += some * block
+
+
+def _blocks(
+    low: Lowering, node: Node, left: Buffer, right: Buffer, total: Buffer, down: tuple[int, int, int],
+    across: tuple[int, int, int, int],
+) -> None:  # fmt: skip
+    """Blocks of ``height`` rows and ``count`` vectors of ``width`` columns."""
+    code, depth = low.code, node.inputs[0].shape[1]
+    first_row, height, many = down
+    first_column, width, count, some = across
+    plain = llvm_type(node.dtype)
+    kind = plain if width == 1 else f"<{width} x {plain}>"
+    columns = node.shape[1]
+    align = {"float": 4, "double": 8}.get(plain) or int(plain[1:]) // 8
+    sums = [[code.variable(kind, "sum") for _ in range(count)] for _ in range(height)]
+
+    def at(buffer: Buffer, row: str, column: str, length: int) -> str:
+        return code.at(plain, buffer.address, code.add(code.times(row, length), column))
+
+    with code.counted(some) as part, code.counted(many) as block:
+        column = code.add(code.times(part, width * count), first_column)
+        row = code.add(code.times(block, height), first_row)
+        lines = [code.add(row, i) for i in range(height)]
+        places = [code.add(column, v * width) for v in range(count)]
+        for line, own in zip(lines, sums, strict=True):
+            for place, variable in zip(places, own, strict=True):
+                value = code.new(f"load {kind}, ptr {at(total, line, place, columns)}, align {align}")
+                code.emit(f"store {kind} {value}, ptr {variable}")
+        starts = [at(left, line, "0", depth) for line in lines]
+        with code.counted(depth) as k:
+            rights = [code.new(f"load {kind}, ptr {at(right, k, place, columns)}, align {align}") for place in places]
+            for start, own in zip(starts, sums, strict=True):
+                number = code.new(f"load {plain}, ptr {code.at(plain, start, k)}")
+                if width > 1:
+                    single = code.new(f"insertelement {kind} poison, {plain} {number}, i32 0")
+                    mask = f"<{width} x i32> zeroinitializer"
+                    number = code.new(f"shufflevector {kind} {single}, {kind} poison, {mask}")
+                for value, variable in zip(rights, own, strict=True):
+                    so_far = code.new(f"load {kind}, ptr {variable}")
+                    found = _multiplied(low, node, number, value, so_far, kind)
+                    code.emit(f"store {kind} {found}, ptr {variable}")
+        for line, own in zip(lines, sums, strict=True):
+            for place, variable in zip(places, own, strict=True):
+                value = code.new(f"load {kind}, ptr {variable}")
+                code.emit(f"store {kind} {value}, ptr {at(total, line, place, columns)}, align {align}")

@@ -1,0 +1,442 @@
+"""Tiles in registers: the places of a thread's elements, loops over them, reductions, and the way to shared memory.
+
+A loop over the elements of a layout is unrolled, and an element's place has the same names everywhere (``places``), so
+that an element in a register is found by its place. Where a tile is wholly inside and its rows begin at multiples of 16
+bytes, neighbours in a thread are loaded and stored as vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from oxide.compiler.tile import arithmetic
+from oxide.compiler.tile.arithmetic import memory_type
+from oxide.compiler.tile.frontend import TensorParameter
+from oxide.compiler.tile.ir import Node
+from oxide.compiler.tile.layouts import Layout
+
+from .core import VIEWS, Buffer, Held, Index, Lowering
+from .tensors import address, is_aligned, masked, write
+
+_LANES = 32
+
+
+def places(low: Lowering, layout: Layout) -> tuple[list[str], list[str]]:
+    """Returns the names of the rows and of the columns of a thread's elements, computed at the kernel's beginning.
+    Layouts with equal rows or columns have the same names for them."""
+    lanes_down = _LANES // layout.lanes_across
+    warp, lane = prelude(low, f"lshr i64 {low.tid}, 5"), prelude(low, f"and i64 {low.tid}, 31")
+    down, across = (prelude(low, f"{op} i64 {warp}, {layout.warps_across}") for op in ("udiv", "urem"))
+    lane_down, lane_across = (prelude(low, f"{op} i64 {lane}, {layout.lanes_across}") for op in ("udiv", "urem"))
+
+    def summed(*terms: tuple[str, int], more: int) -> str:
+        total = str(more)
+        for name, factor in terms:
+            total = prelude(low, f"add i64 {total}, {prelude(low, f'mul i64 {name}, {factor}')}")
+        return total
+
+    if layout.rows == 1:
+        rows = ["0"]
+    elif layout.is_mma:
+        offsets = [16 * layout.warps_down * (i // 2) + 8 * (i % 2) for i in range(layout.row_slots)]
+        rows = [summed((down, 16), (lane_down, 1), more=offset) for offset in offsets]
+    else:
+        step = layout.warps_down * lanes_down
+        rows = [summed((down, lanes_down), (lane_down, 1), more=i * step) for i in range(layout.row_slots)]
+    if layout.is_mma:
+        terms = (across, layout.columns // layout.warps_across), (lane_across, 2)
+        columns = [summed(*terms, more=8 * (j // 2) + j % 2) for j in range(layout.column_slots)]
+    else:
+        vector = layout.vector
+        wide = layout.lanes_across * vector
+        terms = (across, wide), (lane_across, vector)
+        steps = [j // vector * wide * layout.warps_across + j % vector for j in range(layout.column_slots)]
+        columns = [summed(*terms, more=step) for step in steps]
+    for other, (known_rows, known_columns) in low.grids.items():
+        same = other.is_mma == layout.is_mma and other.lanes_across == layout.lanes_across
+        same = same and other.warps_across == layout.warps_across
+        if same and (other.rows, other.warps_down) == (layout.rows, layout.warps_down):
+            rows = known_rows
+        if same and (other.columns, other.vector) == (layout.columns, layout.vector):
+            columns = known_columns
+    return rows, columns
+
+
+def prelude(low: Lowering, text: str) -> str:
+    """Adds an instruction at the kernel's beginning and returns its result."""
+    name = low.code.name_of("place")
+    low.code.entry.append(f"  {name} = {text}")
+    return name
+
+
+# Which values a loop reads
+
+
+def _walk(low: Lowering, root: Node, start: Index) -> Iterator[tuple[Node, Index]]:
+    """Iterates over the loads and the values in registers that an element of a lazy value reads, with their places. A
+    place has "R" for the element's row and "C" for its column, and "?" where it is another one."""
+    seen: set[tuple[Node, Index]] = set()
+    pending = [(root, start)]
+    while pending:
+        node, index = pending.pop()
+        if (node, index) in seen or node in low.values:
+            continue
+        seen.add((node, index))
+        if node in low.registers:
+            yield node, index
+        elif node in low.buffers:
+            continue
+        elif node.op in VIEWS:
+            pending.append((node.inputs[0], _viewed(node, index)))
+        elif node.op == "load":
+            yield node, index
+        else:
+            pending += [(each, index if each.shape else ()) for each in node.inputs]
+
+
+def _viewed(node: Node, index: Index) -> Index:
+    source = node.inputs[0].shape
+    if node.op == "broadcast":
+        own = index[len(index) - len(source) :]
+        return tuple("0" if size == 1 else i for size, i in zip(source, own, strict=True))
+    if node.op == "transpose":
+        found = [""] * len(index)
+        for place, axis in enumerate(node.detail):
+            found[axis] = index[place]
+        return tuple(found)
+    kept = [i for i, size in zip(index, node.shape, strict=True) if size > 1]
+    if [size for size in node.shape if size > 1] == [size for size in source if size > 1]:
+        names = iter(kept)
+        return tuple("0" if size == 1 else next(names) for size in source)
+    return ("?",) * len(source)
+
+
+def _is_at_its_place(low: Lowering, held: Held, index: Index, layout: Layout) -> bool:
+    """Returns whether a thread that has an element of a layout has the element of a held value that it reads."""
+    rows, columns = low.grid(layout)
+    own_rows, own_columns = low.grid(held.layout)
+    if held.rows:
+        return index == ("R",) and rows == own_rows
+    if len(index) == 1:
+        return index == ("C",) and held.layout.rows == 1 and columns == own_columns
+    return (
+        columns == own_columns
+        and (index == ("R", "C") or (index == ("0", "C") and own_rows == ["0"]))
+        and (rows == own_rows)
+    )
+
+
+def _prepare(low: Lowering, roots: Sequence[Node], layout: Layout, start: Index) -> list[tuple[Node, Index]]:
+    """Copies values in registers that other threads need into buffers. Returns the loads that a loop over a layout
+    reads, with their places."""
+    found: list[tuple[Node, Index]] = []
+    for root in roots:
+        for node, index in list(_walk(low, root, start)):
+            held = low.registers.get(node)
+            if held is None:
+                found.append((node, index))
+            elif node not in low.buffers and not _is_at_its_place(low, held, index, layout):
+                low.keep(node)
+    return found
+
+
+# Loops
+
+
+def sweep(
+    low: Lowering,
+    layout: Layout,
+    shape: tuple[int, ...],
+    roots: Sequence[Node],
+    body: Callable[[Index, int, int], None],
+    whole: str = "",
+    stored: TensorParameter | None = None,
+    finish: Callable[[], None] | None = None,
+) -> None:
+    """Emits a loop over this thread's elements of a tile. ``body`` gets an element's place and the numbers of its row
+    and column in this thread. ``whole`` and ``stored`` are of the tile that it stores, if it does, and ``finish`` ends
+    the store of a whole tile."""
+    low.grid(layout)
+    start = ("C",) if len(shape) == 1 else ("R", "C")
+    loads = _prepare(low, roots, layout, start)
+    rows, columns = low.grid(layout)
+    vectors = [(node, index) for node, index in loads if index[-1:] == ("C",) and index[:-1] in ((), ("R",), ("0",))]
+    guards = [low.tiles[node][1] for node, _ in loads] + ([whole] if whole else [])
+
+    def emit(together: bool) -> None:
+        with low.forgetting():
+            for i, row in enumerate(rows):
+                for j in range(0, len(columns), layout.vector):
+                    if together:
+                        for node, index in vectors:
+                            names = {"R": row, "0": "0"}
+                            _load_vector(low, node, tuple(names[each] for each in index[:-1]),
+                                         columns[j : j + layout.vector])  # fmt: skip
+                    for v in range(layout.vector):
+                        column = columns[j + v]
+                        body((column,) if len(shape) == 1 else (row, column), i, j + v)
+
+    if not guards:
+        emit(False)
+        return
+    tensors = [node.detail for node, _ in vectors] + ([stored] if stored is not None else [])
+    test = low.code.all_of([*guards, *(is_aligned(low, each) for each in tensors)])
+    inner, edge, after = low.code.labels("whole", "edge", "joined")
+    low.code.branch(test, inner, edge)
+    outer = low.whole
+    for label, low.whole in ((inner, True), (edge, False)):
+        low.code.label(label)
+        emit(low.whole)
+        if low.whole and finish is not None:
+            finish()
+        low.code.jump(after)
+    low.whole = outer
+    low.code.label(after)
+
+
+def _load_vector(low: Lowering, node: Node, outer: Index, columns: list[str]) -> None:
+    """Loads neighbours of a row as one vector, and remembers them as the elements at their places."""
+    count = len(columns)
+    if count == 1 or (node, (*outer, columns[0])) in low.memo:
+        return
+    tensor: TensorParameter = node.detail
+    bases, _ = low.tiles[node]
+    code = low.code
+    at = address(low, tensor, [code.add(base, i) for base, i in zip(bases, (*outer, columns[0]), strict=True)])
+    kind, size = memory_type(tensor.scalar), tensor.scalar.dtype.itemsize
+    most = max(1, min(count, 16 // size))
+    for first in range(0, count, most):
+        at_first = at if first == 0 else code.at(kind, at, str(first))
+        loaded = code.new(f"load <{most} x {kind}>, ptr {at_first}, align {most * size}")
+        for v in range(most):
+            bits = code.new(f"extractelement <{most} x {kind}> {loaded}, i32 {v}")
+            low.memo[node, (*outer, columns[first + v])] = arithmetic.widened(code, bits, tensor.scalar)
+
+
+def hold(low: Lowering, node: Node, layout: Layout, *, rows: bool, into: Held | None = None) -> Held:
+    """Computes a value into registers."""
+    held = into or low.held(node.dtype, layout, rows=rows)
+    if rows:
+        sweep_rows(low, layout, [node], lambda index, i: low.store_register(held, i, low.element(node, index)))
+    else:
+
+        def keep(index: Index, i: int, j: int) -> None:
+            low.store_register(held, layout.slot(i, j), low.element(node, index))
+
+        sweep(low, layout, node.shape, [node], keep)
+    return held
+
+
+def sweep_rows(low: Lowering, layout: Layout, roots: Sequence[Node], body: Callable[[Index, int], None]) -> None:
+    """Emits a loop over the rows of which this thread has elements."""
+    _prepare(low, roots, layout, ("R",))
+    rows, _ = low.grid(layout)
+
+    def emit() -> None:
+        with low.forgetting():
+            for i, row in enumerate(rows):
+                body((row,), i)
+
+    low.versions(roots, emit)
+
+
+def copy(low: Lowering, source: Held, target: Held) -> None:
+    """Copies registers."""
+    count = source.layout.row_slots if source.rows else source.layout.slots
+    for slot in range(count):
+        low.store_register(target, slot, low.load_register(source, slot))
+
+
+def spill(low: Lowering, held: Held, buffer: Buffer) -> None:
+    """Writes this thread's registers to a buffer. Of one element for each row, one lane writes it."""
+    rows, columns = low.grid(held.layout)
+    if held.rows:
+        with low.code.when(is_first(low, held.layout)):
+            for i, row in enumerate(rows):
+                low.store(buffer, (row,), low.load_register(held, i))
+        return
+    for i, row in enumerate(rows):
+        for j, column in enumerate(columns):
+            index = (column,) if len(buffer.shape) == 1 else (row, column)
+            low.store(buffer, index, low.load_register(held, held.layout.slot(i, j)))
+
+
+def is_first(low: Lowering, layout: Layout) -> str:
+    """Returns whether this thread is the first of those that share its rows."""
+    warp = low.code.new(f"lshr i64 {low.tid}, 5")
+    across = low.code.new(f"urem i64 {warp}, {layout.warps_across}")
+    lane = low.code.new(f"urem i64 {low.tid}, {layout.lanes_across}")
+    both = low.code.new(f"or i64 {across}, {lane}")
+    return low.code.new(f"icmp eq i64 {both}, 0")
+
+
+# Reductions and stores
+
+
+def reduce(
+    low: Lowering, node: Node, layout: Layout, kind: str, first: str,
+    element: Callable[[Index], str], added: Callable[[str, str], str], finished: Callable[[str], str],
+) -> None:  # fmt: skip
+    """Reduces the last axis of a tile with a layout: in each thread, by shuffles, and by way of shared memory where a
+    row has several warps. All threads of a row get the result."""
+    code, (source,) = low.code, node.inputs
+    totals = code.variable(f"[{layout.row_slots} x {kind}]", "totals")
+
+    def at(i: int) -> str:
+        return code.at(kind, totals, str(i))
+
+    for i in range(layout.row_slots):
+        code.emit(f"store {kind} {first}, ptr {at(i)}")
+
+    def take(index: Index, i: int, j: int) -> None:
+        so_far = code.new(f"load {kind}, ptr {at(i)}")
+        code.emit(f"store {kind} {added(so_far, element(index))}, ptr {at(i)}")
+
+    sweep(low, layout, source.shape, [source], take)
+    found = []
+    for i in range(layout.row_slots):
+        total = code.new(f"load {kind}, ptr {at(i)}")
+        distance = layout.lanes_across // 2
+        while distance:
+            total = added(total, shuffled(low, total, kind, distance))
+            distance //= 2
+        found.append(total)
+    if layout.warps_across > 1:
+        found = _over_warps(low, layout, kind, found, added)
+    if node.shape:
+        held = low.held(node.dtype, layout, rows=True)
+        for i, total in enumerate(found):
+            low.store_register(held, i, finished(total))
+        low.registers[node] = held
+    else:
+        low.values[node] = finished(found[0])
+
+
+def _over_warps(
+    low: Lowering, layout: Layout, kind: str, totals: list[str], added: Callable[[str, str], str]
+) -> list[str]:
+    """Combines the totals of the warps that share rows."""
+    code, across = low.code, layout.warps_across
+    size = {"float": 4, "double": 8}.get(kind) or int(kind[1:]) // 8
+    room = low.room(layout.rows * across * size)
+    rows, _ = low.grid(layout)
+    warp = code.new(f"lshr i64 {low.tid}, 5")
+    number = code.new(f"urem i64 {warp}, {across}")
+    lane = code.new(f"urem i64 {low.tid}, {layout.lanes_across}")
+    low.barrier()
+    with code.when(code.new(f"icmp eq i64 {lane}, 0")):
+        for row, total in zip(rows, totals, strict=True):
+            code.emit(f"store {kind} {total}, ptr {code.at(kind, room, code.add(code.times(row, across), number))}")
+    low.barrier()
+    found = []
+    for row in rows:
+        first = code.times(row, across)
+        parts = [code.new(f"load {kind}, ptr {code.at(kind, room, code.add(first, n))}") for n in range(across)]
+        total = parts[0]
+        for part in parts[1:]:
+            total = added(total, part)
+        found.append(total)
+    return found
+
+
+def shuffled(low: Lowering, value: str, kind: str, distance: int) -> str:
+    """Returns the value of the lane whose number differs in one bit."""
+    code = low.code
+    plain = {"float": "i32", "double": "i64"}.get(kind, kind)
+    bits = value if plain == kind else code.new(f"bitcast {kind} {value} to {plain}")
+    wide = plain if plain in ("i32", "i64") else "i32"
+    bits = bits if wide == plain else code.new(f"zext {plain} {bits} to {wide}")
+    name = f"oxide.warp.shuffle.bfly.{wide}"
+    moved = code.call(wide, name, ("i32", "-1"), (wide, bits), ("i32", str(distance)), low.barrier_site)
+    moved = moved if wide == plain else code.new(f"trunc {wide} {moved} to {plain}")
+    return moved if plain == kind else code.new(f"bitcast {plain} {moved} to {kind}")
+
+
+def store(low: Lowering, tensor: TensorParameter, value: Node, layout: Layout, bases: list[str], whole: str) -> None:
+    """Stores a tile from registers, neighbours as one vector."""
+    code, scalar = low.code, tensor.scalar
+    kind, size = memory_type(scalar), scalar.dtype.itemsize
+    lines = _Lines.of(low, tensor, layout, value.shape, bases)
+    count = max(1, min(layout.vector, 16 // size))
+    pending: list[str] = []
+    first: list[Index] = []
+
+    def put(index: Index, i: int, j: int) -> None:
+        found = low.element(value, index)
+        if not low.whole or count == 1:
+            _put(low, tensor, bases, index, found)
+            return
+        if not pending:
+            first.append(index)
+        pending.append(arithmetic.stored(code, found, scalar))
+        if len(pending) == count:
+            vector = "poison"
+            for v, bits in enumerate(pending):
+                vector = code.new(f"insertelement <{count} x {kind}> {vector}, {kind} {bits}, i32 {v}")
+            if lines is not None:
+                at = lines.place(first.pop())
+            else:
+                at = address(low, tensor, [code.add(base, i) for base, i in zip(bases, first.pop(), strict=True)])
+            code.emit(f"store <{count} x {kind}> {vector}, ptr {at}, align {count * size}")
+            pending.clear()
+
+    if lines is not None:
+        low.barrier()
+    sweep(low, layout, value.shape, [value], put, whole, tensor, None if lines is None else lines.write)
+
+
+def _put(low: Lowering, tensor: TensorParameter, bases: list[str], index: Index, value: str) -> None:
+    """Stores an element, if it is inside the tensor."""
+
+    def put(at: str) -> str:
+        write(low, tensor.scalar, at, value)
+        return ""
+
+    masked(low, tensor, bases, index, put, None)
+
+
+class _Lines:
+    """The way of narrow elements of a product from registers to global memory: through shared memory, so that
+    neighbouring threads write whole lines. Rows are padded by 16 bytes, so that eight of them are in different
+    banks."""
+
+    def __init__(
+        self, low: Lowering, tensor: TensorParameter, shape: tuple[int, ...], bases: list[str], room: str
+    ) -> None:
+        self.low, self.tensor, self.shape, self.bases, self.room = low, tensor, shape, bases, room
+        self.size = tensor.scalar.dtype.itemsize
+        self.pitch = shape[1] * self.size + 16
+
+    @classmethod
+    def of(
+        cls, low: Lowering, tensor: TensorParameter, layout: Layout, shape: tuple[int, ...], bases: list[str]
+    ) -> _Lines | None:
+        """Returns the way, or None where it gains nothing or there is no shared memory for it."""
+        size = tensor.scalar.dtype.itemsize
+        if not layout.is_mma or len(shape) != 2 or size > 2 or shape[1] * size % 64:
+            return None
+        room = low.borrowed(shape[0] * (shape[1] * size + 16))
+        return None if room is None else cls(low, tensor, shape, bases, room)
+
+    def place(self, index: Index) -> str:
+        """Returns the address of an element in shared memory."""
+        code, (row, column) = self.low.code, index
+        offset = code.add(code.times(row, self.pitch), code.times(column, self.size))
+        return code.new(f"getelementptr i8, ptr {self.room}, i64 {offset}")
+
+    def write(self) -> None:
+        """Writes the tile, 16 bytes at a time."""
+        low, code, (rows, columns) = self.low, self.low.code, self.shape
+        each = 16 // self.size
+        low.barrier()
+        with code.counted(rows * columns // each, low.tid, low.threads) as part, low.forgetting():
+            row, place = low.unflattened(part, (rows, columns // each))
+            column = code.times(place, each)
+            loaded = code.new(f"load <4 x i32>, ptr {self.place((row, column))}, align 16")
+            at = address(low, self.tensor, [code.add(self.bases[0], row), code.add(self.bases[1], column)])
+            code.emit(f"store <4 x i32> {loaded}, ptr {at}, align 16")
+
+
+def reads_rows(low: Lowering, node: Node) -> bool:
+    """Returns whether a tile with one axis is computed from numbers that registers hold, one for each row."""
+    return any(each in low.registers and low.registers[each].rows for each, _ in _walk(low, node, ("R",)))

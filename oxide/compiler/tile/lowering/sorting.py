@@ -1,0 +1,123 @@
+"""``sort`` and ``topk``: a bitonic network over a buffer, whose steps a block's threads share.
+
+The length along the axis is rounded up to a power of two. The elements beyond the end come last in the order, whatever
+their values, because they are marked as such: their indices are at least the tile's length.
+"""
+
+from __future__ import annotations
+
+from oxide.compiler.tile import arithmetic
+from oxide.compiler.tile.arithmetic import llvm_type
+from oxide.compiler.tile.ir import Node
+from oxide.compiler.tile.numbers import I32
+
+from .core import Buffer, Index, Lowering
+
+
+def sort(low: Lowering, node: Node) -> None:
+    """Sorts along an axis, with the elements' indices. Equal elements stay in their order."""
+    (source,) = node.inputs
+    axis, descending, _ = node.detail
+    length = source.shape[axis]
+    padded = 1 << (length - 1).bit_length()
+    shape = (*source.shape[:axis], padded, *source.shape[axis + 1 :])
+    low.put_in_buffers([source])
+    values = low.buffer(node.dtype, shape)
+    order = low.buffer(I32, shape)
+    zero = arithmetic.constant(0, node.dtype)
+    low.barrier()
+
+    def copy(index: Index) -> None:
+        place = index[axis]
+        low.store(order, index, low.code.new(f"trunc i64 {place} to i32"))
+        low.store(values, index, low.element(source, index))
+
+    low.over(source.shape, [source], copy)
+    if padded > length:
+        rest = (*source.shape[:axis], padded - length, *source.shape[axis + 1 :])
+
+        def pad(index: Index) -> None:
+            place = low.code.add(index[axis], length)
+            at = (*index[:axis], place, *index[axis + 1 :])
+            low.store(order, at, low.code.new(f"trunc i64 {place} to i32"))
+            low.store(values, at, zero)
+
+        low.nest(rest, pad)
+    low.barrier()
+    if padded > 1:
+        _merge(low, node, values, order, axis, length, descending)
+    low.buffers[node] = values
+    low.orders[node] = order
+
+
+def _merge(low: Lowering, node: Node, values: Buffer, order: Buffer, axis: int, length: int, descending: bool) -> None:
+    """Runs the network: in round r pairs of sorted runs of 2**r elements become runs of twice the length."""
+    shape = values.shape
+    padded = shape[axis]
+    half = (*shape[:axis], padded // 2, *shape[axis + 1 :])
+    with low.code.counted((padded - 1).bit_length()) as number:
+        size = low.code.call("i64", "oxide.shl.i64", ("i64", "2"), ("i64", number))
+        with low.code.counted(low.code.add(number, 1)) as passed:
+            amount = low.code.add(passed, 1)
+            step = low.code.call("i64", "oxide.lshr.i64", ("i64", size), ("i64", amount))
+
+            def exchange(index: Index) -> None:
+                _exchange(low, node, values, order, index, axis, length, size, step, descending)
+
+            low.nest(half, exchange)
+            low.barrier()
+
+
+def _exchange(
+    low: Lowering, node: Node, values: Buffer, order: Buffer, index: Index, axis: int, length: int, size: str,
+    step: str, descending: bool,
+) -> None:  # fmt: skip
+    """Puts two elements into their order: the upward or the downward one, by their place."""
+    code = low.code
+    pair = index[axis]
+    # Pair p is of the elements with a 0 and a 1 in the bit of ``step``.
+    below_step = code.add(step, -1)
+    low_bits = code.new(f"and i64 {pair}, {below_step}")
+    high_bits = code.new(f"sub i64 {pair}, {low_bits}")
+    first = code.add(code.times(high_bits, 2), low_bits)
+    second = code.add(first, step)
+    one, two = ((*index[:axis], each, *index[axis + 1 :]) for each in (first, second))
+    a, b = low.load(values, one), low.load(values, two)
+    i, j = low.load(order, one), low.load(order, two)
+    swap_up = _comes_before(low, node, b, j, a, i, length, descending)
+    swap_down = _comes_before(low, node, a, i, b, j, length, descending)
+    bit = code.new(f"and i64 {first}, {size}")
+    upward = code.new(f"icmp eq i64 {bit}, 0")
+    swap = code.new(f"select i1 {upward}, i1 {swap_up}, i1 {swap_down}")
+    kind = llvm_type(node.dtype)
+    for place, mine, other in ((one, (a, i), (b, j)), (two, (b, j), (a, i))):
+        low.store(values, place, code.new(f"select i1 {swap}, {kind} {other[0]}, {kind} {mine[0]}"))
+        low.store(order, place, code.new(f"select i1 {swap}, i32 {other[1]}, i32 {mine[1]}"))
+
+
+def _comes_before(low: Lowering, node: Node, a: str, i: str, b: str, j: str, length: int, descending: bool) -> str:
+    """Returns whether element a with index i comes before b with index j. A NaN is the greatest."""
+    code, scalar = low.code, node.dtype
+    left, right = (b, a) if descending else (a, b)
+    less = arithmetic.apply(code, "lt", scalar, [left, right])
+    equal = arithmetic.apply(code, "eq", scalar, [a, b])
+    if scalar.kind == "f":
+        kind = llvm_type(scalar)
+        left_nan, right_nan = (code.new(f"fcmp uno {kind} {each}, {each}") for each in (left, right))
+        number = code.new(f"xor i1 {left_nan}, true")
+        below = code.new(f"and i1 {number}, {right_nan}")
+        less = code.new(f"or i1 {less}, {below}")
+        both = code.new(f"and i1 {left_nan}, {right_nan}")
+        equal = code.new(f"or i1 {equal}, {both}")
+    earlier = code.new(f"icmp ult i32 {i}, {j}")
+    tie = code.new(f"and i1 {equal}, {earlier}")
+    found = code.new(f"or i1 {less}, {tie}")
+    i_there, j_there = (code.new(f"icmp ult i32 {each}, {length}") for each in (i, j))
+    # An element of the tile comes before one beyond its end; of two beyond the end, the earlier.
+    tail = code.new(f"select i1 {i_there}, i1 true, i1 {earlier}")
+    neither = code.new(f"or i1 {j_there}, {i_there}")
+    only_j = code.new(f"xor i1 {i_there}, true")
+    only_j = code.new(f"and i1 {only_j}, {j_there}")
+    found = code.new(f"select i1 {j_there}, i1 {found}, i1 {tail}")
+    found = code.new(f"select i1 {only_j}, i1 false, i1 {found}")
+    return code.new(f"select i1 {neither}, i1 {found}, i1 {earlier}")

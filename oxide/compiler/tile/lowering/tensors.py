@@ -1,0 +1,161 @@
+"""Accesses of tensors in global memory. Places outside of a tensor are never accessed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from oxide.compiler.tile import arithmetic
+from oxide.compiler.tile.arithmetic import llvm_type, memory_type
+from oxide.compiler.tile.frontend import TensorParameter
+from oxide.compiler.tile.ir import Node
+from oxide.language.types import ScalarType
+
+from .core import Index, Lowering
+
+_VECTOR_BYTES = 16
+
+
+def lengths_of(tensor: TensorParameter) -> list[str]:
+    """Returns the names of a tensor's lengths."""
+    return [f"%{tensor.name}.{axis + 1}" for axis in range(tensor.ndim)]
+
+
+def place(low: Lowering, node: Node) -> None:
+    """Emits the first element's place of a load, and whether the tile is wholly inside the tensor."""
+    tensor: TensorParameter = node.detail
+    indices = [low.scalar(node.inputs[axis]) for axis in range(tensor.ndim)]
+    low.tiles[node] = placed(low, tensor, indices, node.shape)
+
+
+def placed(low: Lowering, tensor: TensorParameter, indices: list[str], shape: tuple[int, ...]) -> tuple[list[str], str]:
+    """Returns the first element's place of a tile at indices that count in tiles, and whether it is wholly inside."""
+    code = low.code
+    bases = [code.times(index, size) for index, size in zip(indices, shape, strict=True)]
+    tests = []
+    for base, size, length in zip(bases, shape, lengths_of(tensor), strict=True):
+        room = code.new(f"sub i64 {length}, {size}")
+        tests.append(code.new(f"icmp sge i64 {base}, 0"))
+        tests.append(code.new(f"icmp sle i64 {base}, {room}"))
+    return bases, code.all_of(tests)
+
+
+def loaded(low: Lowering, node: Node, index: Index) -> str:
+    """Returns one element of a load."""
+    tensor: TensorParameter = node.detail
+    bases, _ = low.tiles[node]
+    return masked(low, tensor, bases, index, lambda address: read(low, tensor.scalar, address),
+                  lambda: low.element(node.inputs[-1], ()))  # fmt: skip
+
+
+def masked(
+    low: Lowering, tensor: TensorParameter, bases: list[str], index: Index,
+    inside: Callable[[str], str], outside: Callable[[], str] | None,
+) -> str:  # fmt: skip
+    """Emits an access of a tensor, with a check of each axis unless the tile is whole."""
+    code = low.code
+    places = [code.add(base, i) for base, i in zip(bases, index, strict=True)]
+    lengths = lengths_of(tensor)
+    if low.whole:
+        return inside(address(low, tensor, places))
+    tests = [code.new(f"icmp ult i64 {each}, {length}") for each, length in zip(places, lengths, strict=True)]
+    test = code.all_of(tests)
+    if outside is None:
+        with code.when(test):
+            inside(address(low, tensor, places))
+        return ""
+    other = outside()
+    return code.either(llvm_type(tensor.scalar), test, lambda: inside(address(low, tensor, places)), other)
+
+
+def address(low: Lowering, tensor: TensorParameter, places: list[str]) -> str:
+    """Returns the address of an element."""
+    code, linear = low.code, places[0]
+    for place, length in zip(places[1:], lengths_of(tensor)[1:], strict=True):
+        linear = code.add(code.times(linear, length), place)
+    return code.at(memory_type(tensor.scalar), f"%{tensor.name}.0", linear)
+
+
+def read(low: Lowering, scalar: ScalarType, address: str) -> str:
+    """Reads an element of global memory."""
+    bits = low.code.new(f"load {memory_type(scalar)}, ptr {address}, align {scalar.dtype.itemsize}")
+    return arithmetic.widened(low.code, bits, scalar)
+
+
+def write(low: Lowering, scalar: ScalarType, address: str, value: str) -> None:
+    """Writes an element of global memory."""
+    bits = arithmetic.stored(low.code, value, scalar)
+    low.code.emit(f"store {memory_type(scalar)} {bits}, ptr {address}, align {scalar.dtype.itemsize}")
+
+
+def is_aligned(low: Lowering, tensor: TensorParameter) -> str:
+    """Returns whether all rows of a tensor begin at multiples of 16 bytes. It is computed at the kernel's beginning."""
+    found = low.aligned.get(tensor.name)
+    if found is None:
+        code, size = low.code, tensor.scalar.dtype.itemsize
+        number, low_bits, row, both, found = (code.name_of("aligned") for _ in range(5))
+        code.entry += [
+            f"  {number} = ptrtoint ptr %{tensor.name}.0 to i64",
+            f"  {row} = mul i64 {lengths_of(tensor)[-1] if tensor.ndim > 1 else '0'}, {size}",
+            f"  {both} = or i64 {number}, {row}",
+            f"  {low_bits} = and i64 {both}, {_VECTOR_BYTES - 1}",
+            f"  {found} = icmp eq i64 {low_bits}, 0",
+        ]
+        low.aligned[tensor.name] = found
+    return found
+
+
+# Elements that a kernel picks
+
+
+def _checked(low: Lowering, node: Node, index: Index) -> tuple[str, list[str]]:
+    """Returns whether an element that a gather or a scatter names is there, and its place. Fills a fault record if it
+    is not. Where the mask is false it is not there, and no fault."""
+    tensor, sites = node.detail
+    code, axes = low.code, tensor.ndim
+    places = [low.element(each, index) for each in node.inputs[:axes]]
+    mask = low.element(node.inputs[axes], index)
+    lengths = lengths_of(tensor)
+
+    def check() -> str:
+        name = "oxide.in_bounds" + (f".{axes}" if axes > 1 else "")
+        results = []
+        for axis in range(axes):
+            others = [("i64", each[other]) for other in range(axes) if other != axis for each in (places, lengths)]
+            results.append(
+                code.call("i1", name, ("i64", places[axis]), ("i64", lengths[axis]), low.site(sites[axis]), *others)
+            )
+        return code.all_of(results)
+
+    return (check() if mask == "true" else code.either("i1", mask, check, "false")), places
+
+
+def gathered(low: Lowering, node: Node, index: Index) -> str:
+    """Returns one element of a gather: the padding if it is not there."""
+    tensor, _ = node.detail
+    there, places = _checked(low, node, index)
+    padding = low.element(node.inputs[-1], ())
+    return low.code.either(
+        llvm_type(tensor.scalar), there, lambda: read(low, tensor.scalar, address(low, tensor, places)), padding
+    )
+
+
+def scatter(low: Lowering, node: Node) -> None:
+    """``scatter`` and ``atomic_add``: each element by one thread."""
+    tensor, _ = node.detail
+    value = node.inputs[-1]
+
+    def one(index: Index) -> None:
+        there, places = _checked(low, node, index)
+        found = low.element(value, index)
+        with low.code.when(there):
+            at = address(low, tensor, places)
+            if node.op == "scatter":
+                write(low, tensor.scalar, at, found)
+            else:
+                kind, scalar = llvm_type(tensor.scalar), tensor.scalar
+                how, name = ("fadd", scalar.name) if scalar.kind == "f" else ("add", f"i{8 * scalar.dtype.itemsize}")
+                low.code.call(kind, f"oxide.atomic.{how}.{name}.device.0", ("ptr", at), (kind, found))
+
+    low.barrier()
+    low.over(value.shape, [*node.inputs], one)
+    low.barrier()

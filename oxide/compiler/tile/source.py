@@ -1,0 +1,99 @@
+"""A tile kernel's source for certain types, tile shapes and constants: what a ``Kernel`` compiles instead of a thread
+kernel's function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, final
+
+from oxide.compiler.signature.signature import Parameter
+from oxide.language.types import ScalarType
+
+from .frontend import Program, TensorParameter, parse
+from .layouts import Plan, plan_of
+
+if TYPE_CHECKING:
+    from oxide.compiler.ir.portable import LoweredKernel, PortableKernel
+
+__all__ = ["TileSource"]
+
+_WARP = 32
+
+simulated: int = 0
+"""The compute capability of the GPU whose code the CPU device runs, thread by thread, so that tests can compare its
+results; 0 for code of the CPU's own."""
+
+
+@final
+@dataclass(frozen=True)
+class TileSource:
+    """The source. ``given`` maps each parameter's name to a ``TensorParameter``, to a scalar type, or to a constant in
+    a tuple. ``threads`` is the size of a block on a GPU, and ``stages`` the buffers of a loop's loads."""
+
+    function: Callable[..., Any]
+    given: Mapping[str, Any]
+    threads: int
+    stages: int
+    fastmath: bool = False
+
+    @cached_property
+    def program(self) -> Program:
+        """Returns the kernel as tile IR. Raises ``CompileError``."""
+        return parse(self.function, self.given)
+
+    @cached_property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """Returns the parameters that a launch passes: all but the constants."""
+        name = self.function.__name__
+        found: list[Parameter] = []
+        for key, given in self.given.items():
+            if isinstance(given, TensorParameter):
+                kind: Any = "slice" if given.tile is None and not given.is_target else "disjoint"
+                found.append(Parameter(name, key, kind, given.scalar, ndim=given.ndim))
+            elif isinstance(given, ScalarType):
+                found.append(Parameter(name, key, "scalar", given))
+        return tuple(found)
+
+    def plan(self, capability: int) -> Plan:
+        """Returns the layouts of the kernel's tiles on a GPU of a compute capability, such as 90, or on the CPU, 0."""
+        if capability < 80:
+            return Plan()
+        return plan_of(self.program, self.threads // _WARP, self.stages, hopper=capability == 90)
+
+    def lowered(self, capability: int, *, located: bool = False) -> LoweredKernel:
+        """Returns the kernel's IR for a GPU of a compute capability, or for the CPU, 0. With ``located`` accesses of
+        memory carry their lines. Raises ``CompileError``."""
+        from oxide.compiler.ir import (
+            parameters as words,
+        )  # here, as they load LLVM, which a cached kernel does not need
+
+        from .lowering import lower
+
+        scalars = []
+        for parameter in self.parameters:
+            if parameter.kind == "scalar":
+                (kind,) = words.word_types((parameter,))
+                scalars.append((parameter.name, parameter.scalar, "i1" if parameter.scalar.kind == "b" else kind))
+        return lower(
+            self.program,
+            self.function.__name__,
+            self.function.__code__.co_filename,
+            scalars,
+            [parameter.name for parameter in self.parameters],
+            self.threads if capability else 1,
+            self.plan(capability),
+            fastmath=self.fastmath,
+            located=located,
+        )
+
+    def portable(self, capability: int, *, located: bool = False) -> PortableKernel:
+        """Returns the kernel's IR as the back ends take it; the arguments are ``lowered``'s."""
+        from oxide.compiler.ir.portable import translate
+
+        from .lowering import keep_rolled
+
+        found = translate(self.function, self.lowered(capability, located=located))
+        keep_rolled(found.module, found.function)
+        return found

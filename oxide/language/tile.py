@@ -1,0 +1,295 @@
+"""What the body of a tile kernel may say. The functions only have a meaning there; the compiler reads their names.
+
+The names are those of NumPy, and of cuTile and Triton where NumPy has none.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Final, Generic, NoReturn, TypeVar, final
+
+from oxide.language.types import ScalarType
+
+__all__ = [
+    "Annotation", "Constant", "Partition", "Partition1", "Partition2", "Partition3", "Target", "Target1", "Target2",
+    "Target3", "Tensor", "Tensor1", "Tensor2", "Tensor3", "function",
+]  # fmt: skip
+
+T = TypeVar("T")
+
+
+class Annotation:
+    """A parsed annotation: ``Tensor[f32, 2]`` is of kind ``tensor``, with a scalar type and a number of axes."""
+
+    def __init__(self, kind: str, scalar: ScalarType, ndim: int) -> None:
+        self.kind = kind
+        self.scalar = scalar
+        self.ndim = ndim
+
+    def __repr__(self) -> str:
+        if self.kind == "constant":
+            return f"tile.Constant[{getattr(self.scalar, '__name__', self.scalar)}]"
+        return f"tile.{self.kind.capitalize()}[{self.scalar.name}, {self.ndim}]"
+
+
+def _annotation(kind: str, item: Any, ndim: int | None) -> Annotation:
+    scalar, axes = item if isinstance(item, tuple) and len(item) == 2 and ndim is None else (item, ndim)
+    shown = f"tile.{kind.capitalize()}"
+    if not isinstance(scalar, ScalarType):
+        raise TypeError(f"{shown}[…] takes one of oxide's types, as in {shown}[f32, 2], not {scalar!r}")
+    if isinstance(axes, bool) or not isinstance(axes, int) or axes not in (1, 2, 3):
+        raise TypeError(f"{shown}[{scalar.name}, …] takes a number of axes, 1 to 3, not {axes!r}")
+    return Annotation(kind, scalar, axes)
+
+
+class _Tensor(Generic[T]):
+    """What a static type checker knows of tensors."""
+
+    if TYPE_CHECKING:
+        shape: tuple[Any, ...]
+        dtype: Any
+        ndim: int
+
+        def load(self, index: Any = ..., shape: Any = ..., padding: Any = 0) -> Any: ...
+
+
+class _Partition(_Tensor[T]):
+    """What a static type checker knows of partitions."""
+
+    if TYPE_CHECKING:
+        index: tuple[Any, ...]
+        tile_shape: tuple[int, ...]
+
+        def store(self, tile: Any) -> None: ...
+
+
+class Tensor(_Tensor[T]):
+    """A parameter that the kernel reads: ``Tensor[f32, 2]`` takes a box of two axes.
+
+    ``x.shape`` has the lengths, as scalars. ``x.load(index, shape, padding=0)`` is the tile of that shape at an index
+    that counts in tiles; its elements outside of the tensor are ``padding``.
+    """
+
+    def __class_getitem__(cls, item: Any) -> Any:
+        return _annotation("tensor", item, None)
+
+
+class Tensor1(_Tensor[T]):
+    """``Tensor[T, 1]``, as a static type checker takes it."""
+
+    def __class_getitem__(cls, item: Any) -> Any:
+        return _annotation("tensor", item, 1)
+
+
+class Tensor2(_Tensor[T]):
+    """``Tensor[T, 2]``, as a static type checker takes it."""
+
+    def __class_getitem__(cls, item: Any) -> Any:
+        return _annotation("tensor", item, 2)
+
+
+class Tensor3(_Tensor[T]):
+    """``Tensor[T, 3]``, as a static type checker takes it."""
+
+    def __class_getitem__(cls, item: Any) -> Any:
+        return _annotation("tensor", item, 3)
+
+
+class Partition(_Partition[T]):
+    """A parameter that the kernel writes: ``Partition[f32, 2]`` takes ``box.partition((rows, columns))``. The kernel
+    runs once for each tile of its first ``Partition``.
+
+    ``z.index`` is this program's place among the tiles, ``z.tile_shape`` the shape of a tile, ``z.shape`` that of the
+    tensor. ``z.store(tile)`` writes this program's tile and nothing else; ``z.load()`` reads it.
+    """
+
+    def __class_getitem__(cls, item: Any) -> Any:
+        return _annotation("partition", item, None)
+
+
+class Partition1(_Partition[T]):
+    """``Partition[T, 1]``, as a static type checker takes it."""
+
+    def __class_getitem__(cls, item: Any) -> Any:
+        return _annotation("partition", item, 1)
+
+
+class Partition2(_Partition[T]):
+    """``Partition[T, 2]``, as a static type checker takes it."""
+
+    def __class_getitem__(cls, item: Any) -> Any:
+        return _annotation("partition", item, 2)
+
+
+class Partition3(_Partition[T]):
+    """``Partition[T, 3]``, as a static type checker takes it."""
+
+    def __class_getitem__(cls, item: Any) -> Any:
+        return _annotation("partition", item, 3)
+
+
+class Target(_Tensor[T]):
+    """A parameter that every program may write, by ``scatter`` and ``atomic_add`` alone: ``Target[f32, 1]`` takes a box
+    of one axis. Its elements may be read by ``gather``.
+
+    Two programs that scatter to one element race, and which of them writes it last is not known; ``atomic_add`` adds
+    all. ``t.shape`` has the lengths, as scalars.
+    """
+
+    def __class_getitem__(cls, item: Any) -> Any:
+        return _annotation("target", item, None)
+
+
+class Target1(_Tensor[T]):
+    """``Target[T, 1]``, as a static type checker takes it."""
+
+    def __class_getitem__(cls, item: Any) -> Any:
+        return _annotation("target", item, 1)
+
+
+class Target2(_Tensor[T]):
+    """``Target[T, 2]``, as a static type checker takes it."""
+
+    def __class_getitem__(cls, item: Any) -> Any:
+        return _annotation("target", item, 2)
+
+
+class Target3(_Tensor[T]):
+    """``Target[T, 3]``, as a static type checker takes it."""
+
+    def __class_getitem__(cls, item: Any) -> Any:
+        return _annotation("target", item, 3)
+
+
+if TYPE_CHECKING:
+    Constant = Annotated[T, "known when the kernel is compiled"]
+else:
+
+    class Constant(Generic[T]):
+        """A parameter whose value is known when the kernel is compiled: ``bk: tile.Constant[int] = 64``. Each value
+        makes a specialization of its own."""
+
+        def __class_getitem__(cls, item: Any) -> Any:
+            return Annotation("constant", item, 0)
+
+
+@final
+class Function:
+    """A function that tile kernels call."""
+
+    def __init__(self, wrapped: Any) -> None:
+        self.wrapped = wrapped
+        self.__name__ = wrapped.__name__
+        self.__doc__ = wrapped.__doc__
+
+    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise TypeError(f"{self.__name__} is a @tile.function, which only a tile kernel can call")
+
+
+def function(wrapped: Any) -> Any:
+    """Makes a function that tile kernels can call: ``@tile.function``. It is compiled into its callers."""
+    return Function(wrapped)
+
+
+@final
+class Word:
+    """A name of the vocabulary: a function that a tile kernel calls."""
+
+    def __init__(self, name: str, doc: str) -> None:
+        self.__name__ = name
+        self.__doc__ = doc
+
+    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise TypeError(f"tile.{self.__name__} only works in a tile kernel: a function with @tile.kernel")
+
+    def __repr__(self) -> str:
+        return f"tile.{self.__name__}"
+
+
+_FLOATING = "Returns the function of each element, as NumPy's of this name. Integers become f64."
+_DOCS = {
+    "zeros": "Returns a tile of zeros: ``zeros(shape, dtype=f32)``.",
+    "ones": "Returns a tile of ones: ``ones(shape, dtype=f32)``.",
+    "full": "Returns a tile of equal elements: ``full(shape, value, dtype=f32)``.",
+    "arange": "Returns ``0, 1, …, n - 1``: ``arange(n, dtype=i64)``.",
+    "where": "Returns ``a`` where the condition is true, and ``b`` elsewhere.",
+    "maximum": "Returns the larger of two elements; a NaN if one is a NaN, as NumPy does.",
+    "minimum": "Returns the smaller of two elements; a NaN if one is a NaN, as NumPy does.",
+    "sum": "Returns the sum over one axis, or over all: ``sum(x, axis=None, keepdims=False)``. As in NumPy, sums of "
+    "integers and bools are of 64 bits.",
+    "max": "Returns the largest element along an axis, or of all: ``max(x, axis=None, keepdims=False)``.",
+    "min": "Returns the smallest element along an axis, or of all: ``min(x, axis=None, keepdims=False)``.",
+    "argmax": "Returns the first index of the largest element along an axis, an i64: ``argmax(x, axis)``.",
+    "argmin": "Returns the first index of the smallest element along an axis, an i64: ``argmin(x, axis)``.",
+    "cumsum": "Returns the running sums along an axis: ``cumsum(x, axis)``.",
+    "reshape": "Returns the elements in row-major order with another shape.",
+    "transpose": "Returns the tile with its axes in another order, reversed if none is given.",
+    "broadcast_to": "Returns the tile repeated to a shape, by NumPy's rules.",
+    "cat": "Returns tiles one after the other along an axis: ``cat((a, b), axis=0)``.",
+    "mma": "Returns ``a @ b + acc`` for tiles of shapes (m, k), (k, n) and (m, n): ``mma(a, b, acc, tf32=False)``. "
+    "Products and sums have the type of ``acc``: f32 for narrower floats, f64, i32 or i64. ``tf32`` allows tensor "
+    "cores to round f32 operands to 10 bits of fraction.",
+    "load_like": "Returns the tile of a tensor at the place and of the shape of a partition's: ``load_like(x, z, "
+    "padding=0)``. Also called ``load_tile_like``.",
+    "gather": "Returns ``x[indices]``, or ``x[i, j]`` for a tuple: ``gather(x, indices, mask=None, padding=0)``. An "
+    "index outside of the tensor is a ``BoundsError``. Where the mask is false nothing is read, and the result is "
+    "``padding``.",
+    "scatter": "Writes elements of a target or of a partition: ``scatter(t, indices, values, mask=None)`` is "
+    "``t[indices] = values``. An index outside is a ``BoundsError``. If two elements have one index, either is "
+    "written.",
+    "atomic_add": "Adds to elements of a target or of a partition: ``atomic_add(t, indices, values, mask=None)``. All "
+    "values are added, in any order. An index outside is a ``BoundsError``.",
+    "sort": "Returns the elements in order along an axis, a NaN last: ``sort(x, axis=-1, descending=False)``.",
+    "topk": "Returns the ``k`` largest elements along an axis, largest first, and their indices, i64: ``topk(x, k, "
+    "axis=-1)``. Of equal elements the first comes first. A NaN is larger than any number.",
+    "rand": "Returns f32 numbers from 0 up to 1, which follow from a seed and from counters: ``rand(seed, counters)``. "
+    "Each element is one of Philox4x32-10, so equal counters give equal numbers on any device.",
+    "program_id": "Returns this program's place along an axis of the grid, an i64.",
+    "num_programs": "Returns the length of an axis of the grid, an i64.",
+    "cdiv": "Returns ``a / b`` rounded up, for integers.",
+    "static_range": "A ``range`` whose loop is unrolled: its bounds and its variable are known to the compiler.",
+    "abs": "Returns the magnitude of each element.",
+    "floor": "Returns each element rounded down.",
+    "ceil": "Returns each element rounded up.",
+}
+FLOATING: Final = (
+    "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "rsqrt", "sin", "cos", "tan", "sinh", "cosh",
+    "tanh", "arcsin", "arccos", "arctan", "erf",
+)  # fmt: skip
+"""Functions of floats."""
+
+WORDS: Final[dict[str, Word]] = {
+    name: Word(name, doc) for name, doc in (_DOCS | dict.fromkeys(FLOATING, _FLOATING)).items()
+}
+WORDS["load_tile_like"] = WORDS["load_like"]
+
+_INSTEAD: Final = {
+    "dot": "use mma or @", "matmul": "use mma or @", "concatenate": "use cat", "stack": "use cat of x[None, :]",
+    "load": "a tensor has the method x.load(index, shape)", "store": "a partition has the method z.store(tile)",
+    "mean": "divide sum(x) by the length", "var": "sum the squares of x - mean", "std": "take sqrt of the variance",
+    "prod": "take exp of sum(log(x)), or loop", "softmax": "use exp, max and sum", "sigmoid": "use 1 / (1 + exp(-x))",
+    "relu": "use maximum(x, 0)", "any": "use max of bools", "all": "use min of bools",
+    "clip": "use maximum and minimum",
+    "power": "use **", "pow": "use **", "concat": "use cat", "expand_dims": "use x[:, None]", "squeeze": "use reshape",
+    "argsort": "use topk, which also gives indices", "randn": "use rand, and log, sqrt and cos of two of its numbers",
+    "empty": "use zeros", "zeros_like": "use zeros(x.shape, x.dtype)", "print": "use print(…)", "range": "use range(…)",
+    "cast": "use x.astype(dtype)", "astype": "use x.astype(dtype)", "flip": "use gather", "roll": "use gather",
+    "split": "use load at two indices", "inv": "a tile kernel has no linear algebra but mma",
+    "einsum": "use mma and .T",
+    "atomic_max": "only atomic_add is there", "atomic_min": "only atomic_add is there", "device": "use @tile.function",
+    "atomic_cas": "only atomic_add is there", "barrier": "a tile kernel needs none",
+    "shared": "a tile kernel needs none",
+    "isnan": "use x != x", "logical_and": "use &", "logical_or": "use |", "logical_not": "use ~",
+    "autotune": "launch the constants that are best", "bid": "use program_id", "num_blocks": "use num_programs",
+    "sign": "use where", "square": "use x * x", "round": "use floor(x + 0.5)", "cumprod": "use a loop",
+}  # fmt: skip
+"""Words that other languages of tiles and NumPy have, and what to write."""
+
+
+def instead(name: str) -> str:
+    """Returns the rest of a message for a word that is not there."""
+    import difflib  # here, as only a wrong kernel needs it
+
+    if name in _INSTEAD:
+        return f"; {_INSTEAD[name]}"
+    near = difflib.get_close_matches(name, WORDS, 1)
+    return f"; did you mean tile.{near[0]}?" if near else f"; it has {' '.join(sorted(WORDS))}"

@@ -1,0 +1,80 @@
+"""``Partition``: a box as tiles, for tile kernels. The name is cuTile's."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any, SupportsIndex, final
+
+import numpy as np
+
+from oxide.messages import written
+from oxide.native import Given, caused
+from oxide.runtime.device.memory import DeviceBox
+
+
+@final
+class Partition:
+    """A box as tiles of one shape. ``box.partition(shape)`` makes it, and ``unpartition()`` gives the box back."""
+
+    __slots__ = ("_box", "_tile_shape")
+
+    def __init__(self, box: DeviceBox, tile_shape: Given[int | tuple[int, ...]]) -> None:
+        self._tile_shape: tuple[int, ...] = parse_tile_shape(tile_shape, box.shape)
+        self._box = box
+
+    @property
+    def box(self) -> DeviceBox:
+        """Returns the box."""
+        return self._box
+
+    @property
+    def tile_shape(self) -> tuple[int, ...]:
+        """Returns the shape of each tile."""
+        return self._tile_shape
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Returns the shape of the box."""
+        return self._box.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Returns the elements' type."""
+        return self._box.dtype
+
+    @property
+    def grid(self) -> tuple[int, ...]:
+        """Returns the number of tiles along each axis."""
+        return grid_of(self._box.shape, self._tile_shape)
+
+    def unpartition(self) -> DeviceBox:
+        """Returns the box."""
+        return self._box
+
+    def __repr__(self) -> str:
+        return f"<oxide.Partition of {self._box!r} in tiles of {self._tile_shape}>"
+
+
+def grid_of(shape: tuple[int, ...], tile_shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Returns the number of tiles along each axis."""
+    return tuple([-(-length // size) for length, size in zip(shape, tile_shape, strict=True)])
+
+
+def parse_tile_shape(given: Any, shape: tuple[int, ...] | None) -> tuple[int, ...]:
+    """Returns the shape of a tile, given as an int or a tuple. ``shape`` is the box's, if it is known. Raises
+    ``TypeError`` and ``ValueError``."""
+    sizes: tuple[SupportsIndex, ...] = tuple(given) if isinstance(given, (tuple, list)) else (given,)
+    try:
+        for each in sizes:
+            if isinstance(each, bool):
+                raise TypeError
+        found = tuple([operator.index(each) for each in sizes])
+    except TypeError:
+        raise caused(
+            TypeError(f"partition: the shape of a tile is ints or a tuple of ints, not {written(given)}"), None
+        ) from None
+    if not found or min(found) < 1:
+        raise ValueError(f"partition: {written(found)} is no shape of a tile; its lengths are 1 or more")
+    if shape is not None and len(found) != len(shape):
+        raise ValueError(f"partition: a box of shape {shape} has tiles of {len(shape)} axes, not of shape {found}")
+    return found

@@ -1,0 +1,80 @@
+"""The lazy forms of ``box.partition(shape)``, ``partition.unpartition()`` and ``box.reshape(shape)``."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, final
+
+from oxide.runtime.device.arc import Arc
+from oxide.runtime.device.memory import DeviceBox
+from oxide.runtime.device.partition import Partition, parse_tile_shape
+from oxide.runtime.operations.operation import BoxSpec, DeviceOperation, Spec
+from oxide.runtime.operations.transfers import require_box
+from oxide.runtime.submission.submission import ExecutionContext
+
+
+@final
+class Partitioned(DeviceOperation[Partition]):
+    """The operation that ``op.partition(shape)`` returns."""
+
+    def __init__(self, source: DeviceOperation[Any], tile_shape: Any) -> None:
+        known = source.spec()
+        self._source = source
+        self._tile_shape = parse_tile_shape(tile_shape, known.shape if isinstance(known, BoxSpec) else None)
+        super().__init__(source)
+        self.place_as(source)
+
+    @property
+    def source(self) -> DeviceOperation[Any]:
+        """Returns the operation that yields the box."""
+        return self._source
+
+    @property
+    def tile_shape(self) -> tuple[int, ...]:
+        """Returns the shape of each tile."""
+        return self._tile_shape
+
+    def execute(self, context: ExecutionContext) -> Partition:
+        return Partition(require_box(self._source.run(context), "partition"), self._tile_shape)
+
+
+@final
+class Unpartitioned(DeviceOperation[DeviceBox]):
+    """The operation that ``op.unpartition()`` returns."""
+
+    def __init__(self, source: DeviceOperation[Any]) -> None:
+        self._source = source
+        super().__init__(source)
+        self.place_as(source)
+
+    def execute(self, context: ExecutionContext) -> DeviceBox:
+        found = self._source.run(context)
+        if not isinstance(found, Partition):
+            raise TypeError(f"unpartition takes an operation that yields a Partition, and this yields {found!r}")
+        return found.box
+
+
+@final
+class Reshaped(DeviceOperation[DeviceBox]):
+    """The operation that ``op.reshape(shape)`` returns."""
+
+    def __init__(self, source: DeviceOperation[Any], shape: tuple[Any, ...]) -> None:
+        self._source = source
+        self._shape = shape
+        super().__init__(source)
+        self.place_as(source)
+
+    def execute(self, context: ExecutionContext) -> DeviceBox:
+        found = self._source.run(context)
+        box: DeviceBox = found.value if isinstance(found, Arc) else found
+        return require_box(box, "reshape").reshape(*self._shape)
+
+    def spec(self) -> Spec:
+        known = self._source.spec()
+        sizes = self._shape[0] if len(self._shape) == 1 and isinstance(self._shape[0], tuple) else self._shape
+        if not isinstance(known, BoxSpec):
+            return None
+        for size in sizes:
+            if type(size) is not int or size < 0:
+                return None
+        return BoxSpec(tuple(sizes), known.dtype) if math.prod(sizes) == math.prod(known.shape) else None
