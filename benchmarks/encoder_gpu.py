@@ -1,10 +1,10 @@
 """The embeddings example's encoder in f16 beside torch's, on a GPU: milliseconds of a batch.
 
 torch runs the same encoder, written with ``torch.nn.functional`` and ``scaled_dot_product_attention``, in f16: eagerly,
-and as a CUDA graph. oxide runs it as a graph, in both of its forms: by few kernels, and by the library's products. The
-ways alternate. A round of each is many runs in a row and one wait; the figures are medians of rounds, and ratios have
-quartiles. ``call`` is a single run from the tokens on the host to the vectors on the host. Vectors are compared with
-torch's in float64 first. Weights are those of ``--weights FOLDER``, otherwise random ones of the model's shapes.
+and as a CUDA graph. oxide runs it as a graph. The ways alternate. A round of each is many runs in a row and one wait;
+the figures are medians of rounds, and ratios have quartiles. ``call`` is a single run from the tokens on the host to
+the vectors on the host. Vectors are compared with torch's in float64 first. Weights are those of ``--weights FOLDER``,
+otherwise random ones of the model's shapes.
 
     python -m benchmarks.encoder_gpu [--weights FOLDER] [--rounds 9] [--kernels] [--write]
 
@@ -28,6 +28,7 @@ from benchmarks import record
 from benchmarks.harness import peer
 from examples.embeddings import half, half_kernels
 from examples.embeddings.half import HalfEncoder
+from examples.embeddings.kernels import HEAD
 from examples.embeddings.layout import Layout
 from oxide import DeviceOperation, Stream, d2h, devices, empty, f16, h2d
 from oxide_kernels import layer_norm, matmul
@@ -50,11 +51,10 @@ def main() -> None:
     torch = peer("torch")
     weights = random_weights() if given.weights is None else read(given.weights)
     place = "cuda" if devices()[0].kind == "cuda" else "cpu"
-    forms = {"fused": HalfEncoder(weights, fused_rows=10**9), "library": HalfEncoder(weights, fused_rows=0)}
+    encoder = HalfEncoder(weights)
     exact = TorchEncoder(torch, weights, torch.float64, place)
     if given.check:
-        for form, encoder in forms.items():
-            print(form, "cosine to float64, the least:", checked(torch, encoder, exact, texts_of(2, 19)))
+        print("cosine to float64, the least:", checked(torch, encoder, exact, texts_of(2, 19)))
         return
     if place == "cpu":
         raise SystemExit("there is no GPU: benchmarks.encoder measures the CPU device, and --check compares vectors")
@@ -62,9 +62,8 @@ def main() -> None:
     rows = []
     for batch, tokens in SHAPES:
         texts = texts_of(batch, tokens)
-        cosines = {form: checked(torch, encoder, exact, texts) for form, encoder in forms.items()}
-        row = {"batch": batch, "tokens": tokens, "cosine": cosines}
-        row |= compare(torch, forms, torch_encoder, texts, given.rounds)
+        row = {"batch": batch, "tokens": tokens, "cosine": checked(torch, encoder, exact, texts)}
+        row |= compare(torch, encoder, torch_encoder, texts, given.rounds)
         if given.kernels:
             row["us of a kernel"] = kernel_times(batch * tokens, tokens)
         print(json.dumps(row), flush=True)
@@ -159,14 +158,14 @@ class TorchEncoder:
         """Returns a row of unit length for each row of ``ids``. ``mask`` is 1 for tokens, and 0 for padding."""
         f = self._torch.nn.functional
         batch, tokens = ids.shape
-        heads = WIDTH // half_kernels.HEAD
+        heads = WIDTH // HEAD
 
         def norm(x: Any, of: tuple[Any, Any]) -> Any:
             return f.layer_norm(x, (WIDTH,), *of, eps=1e-12)
 
         x = norm(f.embedding(ids, self._words) + self._places[:tokens], self._norm)
         for products, after, attention_norm, inner, outer, last in self._layers:
-            q, k, v = f.linear(x, *products).view(batch, tokens, 3, heads, half_kernels.HEAD).permute(2, 0, 3, 1, 4)
+            q, k, v = f.linear(x, *products).view(batch, tokens, 3, heads, HEAD).permute(2, 0, 3, 1, 4)
             seen = None if mask is None else mask.bool()[:, None, None]
             attended = f.scaled_dot_product_attention(q, k, v, seen).transpose(1, 2).reshape(batch, tokens, WIDTH)
             x = norm(x + f.linear(attended, *after), attention_norm)
@@ -197,21 +196,16 @@ def checked(torch: Any, encoder: HalfEncoder, exact: TorchEncoder, texts: NDArra
 
 
 def compare(
-    torch: Any, forms: Mapping[str, HalfEncoder], theirs: TorchEncoder, texts: NDArray[np.int32], rounds: int
+    torch: Any, encoder: HalfEncoder, theirs: TorchEncoder, texts: NDArray[np.int32], rounds: int
 ) -> dict[str, Any]:
-    """Returns the times of all ways, and the ratios to oxide's faster form."""
+    """Returns the times of all ways, and the ratios to oxide's."""
     stream = devices()[0].new_stream()
     layout = layout_of(texts)
     tokens, sequences = layout.upload().sync()
-    runs: dict[str, Callable[[int], None]] = {}
-    calls: dict[str, Callable[[], Any]] = {}
-    for form, encoder in forms.items():
-        resident = encoder.vectors(tokens, sequences).graph_on(stream)
-        runs[f"oxide, {form}"] = repeated(resident.launch(), stream)
-        whole = encoder(layout).graph_on(stream)
-        vectors = whole.take_output()
-        fetched = whole.launch().and_then(lambda _, vectors=vectors: d2h(vectors))
-        calls[f"oxide, {form}"] = lambda fetched=fetched: fetched.sync_on(stream)
+    resident = encoder.vectors(tokens, sequences).graph_on(stream)
+    whole = encoder(layout).graph_on(stream)
+    vectors = whole.take_output()
+    fetched = whole.launch().and_then(lambda _: d2h(vectors))
 
     pinned = torch.from_numpy(texts.astype(np.int64)).pin_memory()
     ids = pinned.cuda()
@@ -244,8 +238,16 @@ def compare(
         with torch.no_grad():
             return theirs(pinned.to("cuda", non_blocking=True)).cpu()
 
-    runs |= {"torch, a graph": replay, "torch, eager": eager}
-    calls |= {"torch, a graph": replay_call, "torch, eager": eager_call}
+    runs: dict[str, Callable[[int], None]] = {
+        "oxide": repeated(resident.launch(), stream),
+        "torch, a graph": replay,
+        "torch, eager": eager,
+    }
+    calls: dict[str, Callable[[], Any]] = {
+        "oxide": lambda: fetched.sync_on(stream),
+        "torch, a graph": replay_call,
+        "torch, eager": eager_call,
+    }
     for name, call in calls.items():
         call()
         runs[name](1)
@@ -256,16 +258,12 @@ def compare(
         for name, run in runs.items():
             times[name].append(seconds(lambda run=run, name=name: run(counts[name])) / counts[name] * 1e3)
             single[name] += [seconds(calls[name]) * 1e3 for _ in range(5)]
-    best = min(forms, key=lambda form: statistics.median(times[f"oxide, {form}"]))
-    own = times[f"oxide, {best}"]
     found: dict[str, Any] = {
         "ms": {name: round(statistics.median(each), 4) for name, each in times.items()},
         "call, ms": {name: round(statistics.median(each), 4) for name, each in single.items()},
-        "faster form": best,
-        "form that is used": "fused" if texts.size <= half.MOST_FUSED_ROWS else "library",
     }
     for name in ("torch, a graph", "torch, eager"):
-        ratios = [other / mine for other, mine in zip(times[name], own, strict=True)]
+        ratios = [other / mine for other, mine in zip(times[name], times["oxide"], strict=True)]
         low, middle, high = statistics.quantiles(ratios, n=4)
         found[f"{name} / oxide"] = {"median": round(middle, 2), "quartiles": [round(low, 2), round(high, 2)]}
     return found
@@ -290,9 +288,6 @@ def kernel_times(rows: int, tokens: int, count: int = 40) -> dict[str, float]:
     def box(*shape: int) -> Any:
         return h2d(rng.standard_normal(shape, np.float32).astype(np.float16)).sync()
 
-    def launch_of(kernel: Any, tile: half_kernels.Tile, columns: int) -> Any:
-        return kernel[half_kernels.config_of(tile, rows, columns)]
-
     x, scale, shift, inner = box(rows, WIDTH), box(WIDTH), box(WIDTH), box(rows, INNER)
     out, products, wide = (empty((rows, each), f16).sync() for each in (WIDTH, 3 * WIDTH, INNER))
     weights = {shape: box(*shape) for shape in ((3 * WIDTH, WIDTH), (WIDTH, WIDTH), (INNER, WIDTH), (WIDTH, INNER))}
@@ -306,24 +301,13 @@ def kernel_times(rows: int, tokens: int, count: int = 40) -> dict[str, float]:
         "pool": pool(x, scale, shift, 1e-12, sequences, units),
         "layer norm": layer_norm(x, scale, shift, out, 1e-12),
     }
-    for tile in half_kernels.TILES:
-        label = f"{tile.rows}x{tile.columns}"
-        for name, size, result, gelu in (("qkv", 3 * WIDTH, products, False), ("inner", INNER, wide, True)):
-            launch = launch_of(half_kernels.normalised_product(WIDTH, tile, gelu), tile, size)
-            operands = x, scale, shift, 1e-12, weights[size, WIDTH], biases[size]
-            operations[f"fused {name}, {label}"] = launch(*operands, out, result)
-        for name, size, given in (("after attention", WIDTH, x), ("outer", INNER, inner)):
-            launch = launch_of(half_kernels.added_product(tile), tile, WIDTH)
-            operations[f"fused {name}, {label}"] = launch(given, weights[WIDTH, size], biases[WIDTH], x, out)
     for name, given, weight, size, result, activation, beta in (
         ("qkv", x, (3 * WIDTH, WIDTH), 3 * WIDTH, products, None, 0),
         ("after attention", x, (WIDTH, WIDTH), WIDTH, out, None, 1),
         ("inner", x, (INNER, WIDTH), INNER, wide, "gelu", 0),
         ("outer", inner, (WIDTH, INNER), WIDTH, out, None, 1),
     ):
-        operations[f"library {name}"] = matmul(
-            given, weights[weight].T, result, bias=biases[size], activation=activation, beta=beta
-        )
+        operations[name] = matmul(given, weights[weight].T, result, bias=biases[size], activation=activation, beta=beta)
     found = {}
     for name, operation in operations.items():
         operation.sync_on(stream)

@@ -1,9 +1,7 @@
 """The encoder in f16, for GPUs with tensor cores. It runs on the CPU device too, which emulates them slowly.
 
-A small batch waits for launches more than for products, so a layer is five kernels of ``half_kernels``: the product for
-queries, keys and values, attention, the product after it, and the two of the perceptron. Norms, biases, gelu and sums
-with a layer's input are parts of them. A large batch is bound by products: it uses ``matmul`` of ``oxide_kernels``, the
-fastest one for many rows, with norms between.
+A layer is seven launches: four products of ``oxide_kernels.matmul`` with bias, gelu and sum in them, attention, and
+two norms.
 """
 
 from __future__ import annotations
@@ -24,9 +22,6 @@ from . import half_kernels as kernels
 from .encoder import Rows, Step, in_order, layers_of
 from .kernels import HEAD
 from .layout import Layout
-
-MOST_FUSED_ROWS = 2048
-"""The most rows of a batch that is computed with few kernels."""
 
 
 @final
@@ -66,8 +61,7 @@ class _Space:
     """The boxes that all layers of a batch share, a row for each token."""
 
     sums: DeviceBox
-    """The sums of a layer's output and its input, not normalised yet. Between the library's steps also normalised."""
-    x: DeviceBox
+    """The sums of a layer's output and its input. Norms are computed in their place."""
     products: DeviceBox
     """Queries, keys and values."""
     attended: DeviceBox
@@ -79,16 +73,12 @@ class HalfEncoder:
     """The encoder with its weights on the device, in f16.
 
     ``weights`` are named and shaped as in Hugging Face's ``BertModel``, float16 or float32. Heads have 32 elements.
-    ``fused_rows`` is the most rows, tokens of all sequences, that are computed with few kernels. Raises ``ValueError``
-    for another shape.
+    Raises ``ValueError`` for another shape.
     """
 
-    def __init__(
-        self, weights: Mapping[str, NDArray[Any]], epsilon: float = 1e-12, fused_rows: int = MOST_FUSED_ROWS
-    ) -> None:
+    def __init__(self, weights: Mapping[str, NDArray[Any]], epsilon: float = 1e-12) -> None:
         self._weights = weights
         self._epsilon = epsilon
-        self._fused_rows = fused_rows
         places = weights["embeddings.position_embeddings.weight"].astype(np.float32)
         places += weights["embeddings.token_type_embeddings.weight"][0]
         self.width = places.shape[1]
@@ -113,7 +103,7 @@ class HalfEncoder:
         count, width = tokens.shape[1], self.width
         inner = max(layer.inner.weight.shape[0] for layer in self._layers)
         space: DeviceOperation[Any] = zip(
-            *(empty((count, columns), f16) for columns in (width, width, 3 * width, width, inner))
+            *(empty((count, columns), f16) for columns in (width, 3 * width, width, inner))
         )
         return space.and_then(lambda boxes: self._in_space(_Space(*boxes), tokens, sequences))
 
@@ -121,38 +111,17 @@ class HalfEncoder:
         count, norm = tokens.shape[1], self._norm
         embed = kernels.look_up[LaunchConfig.for_num_elems(count * self.width // 2)]
         steps: list[Step] = [embed(self._words, self._places, tokens, space.sums)]
-        layer_of = self._fused if count <= self._fused_rows else self._plain
         for layer in self._layers:
-            steps += layer_of(layer, norm, tokens, space)
+            steps += self._steps(layer, norm, tokens, space)
             norm = layer.norm
         shape = sequences.shape[1], self.width
         launch = kernels.pool_of(self.width)[LaunchConfig(max(1, shape[0]), 32 * kernels.POOL_WARPS)]
         pool = partial(launch, space.sums, norm.weight, norm.bias, self._epsilon, sequences)
         return in_order(steps).and_then(lambda _: empty(shape).and_then(pool).last())
 
-    # A layer takes the sums of the layer before it, whose norm it is given, and leaves its own sums in their place.
-
-    def _fused(self, layer: Layer, norm: Norm, tokens: DeviceBox, space: _Space) -> list[Step]:
-        """Returns a layer as five launches."""
-        x, sums = space.x, space.sums
-        return [
-            self._normalised(norm, layer.queries_keys_values, False, sums, x, space.products),
-            attention(space.products, tokens, space.attended),
-            _added(space.attended, layer.after_attention, x, sums),
-            self._normalised(layer.attention_norm, layer.inner, True, sums, x, space.inner),
-            _added(space.inner, layer.outer, x, sums),
-        ]
-
-    def _normalised(
-        self, norm: Norm, linear: Linear, with_gelu: bool, sums: DeviceBox, x: DeviceBox, c: DeviceBox
-    ) -> Step:
-        """Returns the launch for ``x``, the norm of each row of sums, and ``c``, the product of that."""
-        tile = kernels.tile_of(*c.shape)
-        launch = kernels.normalised_product(self.width, tile, with_gelu)[kernels.config_of(tile, *c.shape)]
-        return launch(sums, norm.weight, norm.bias, self._epsilon, linear.weight, linear.bias, x, c)
-
-    def _plain(self, layer: Layer, norm: Norm, tokens: DeviceBox, space: _Space) -> list[Step]:
-        """Returns a layer as products and norms of the library, the norms and sums in place."""
+    def _steps(self, layer: Layer, norm: Norm, tokens: DeviceBox, space: _Space) -> list[Step]:
+        """Returns the launches of a layer. It takes the sums of the layer before it, whose norm it is given, and leaves
+        its own sums in their place."""
         sums = space.sums
 
         def normalised(norm: Norm) -> Step:
@@ -177,11 +146,6 @@ class HalfEncoder:
     def _linear_of(self, *names: str) -> Linear:
         weight = np.concatenate([self._weights[f"{name}.weight"] for name in names])
         bias = np.concatenate([self._weights[f"{name}.bias"] for name in names])
-        if weight.shape[1] % 8 or weight.shape[0] % 2:
-            raise ValueError(
-                f"{names[0]} has weights of shape {weight.shape}; in f16 it takes a multiple of 8 inputs and an even "
-                "number of outputs"
-            )
         return Linear(_on_device(weight), _on_device(bias))
 
     def _norm_of(self, name: str) -> Norm:
@@ -194,13 +158,6 @@ def attention(products: DeviceBox, tokens: DeviceBox, attended: DeviceBox) -> St
     blocks = -(-count // kernels.QUERIES) * (width // HEAD)
     launch = kernels.attend[LaunchConfig(max(1, blocks), kernels.ATTEND_THREADS)]
     return launch(products, tokens, 1 / math.sqrt(HEAD), attended)
-
-
-def _added(inputs: DeviceBox, linear: Linear, x: DeviceBox, sums: DeviceBox) -> Step:
-    """Returns the launch for the sums of a product and ``x``."""
-    tile = kernels.tile_of(*sums.shape)
-    launch = kernels.added_product(tile)[kernels.config_of(tile, *sums.shape)]
-    return launch(inputs, linear.weight, linear.bias, x, sums)
 
 
 def _on_device(array: NDArray[Any]) -> DeviceBox:

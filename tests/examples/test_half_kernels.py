@@ -38,36 +38,14 @@ def norm(x: Any, scale: Any, shift: Any) -> Any:
     return x / np.sqrt((x * x).mean(1, keepdims=True) + 1e-12) * scale + shift
 
 
-def gelu(x: Any) -> Any:
-    return x * 0.5 * (1 + np.vectorize(math.erf, otypes=[float])(x / math.sqrt(2)))
-
-
-@pytest.mark.parametrize("tile", kernels.TILES)
-@pytest.mark.parametrize("with_gelu", [False, True])
-@pytest.mark.parametrize(("rows", "inputs", "outputs"), [(1, 32, 2), (31, 64, 18), (33, 96, 96), (130, 384, 70)])
-def test_a_product_of_normalised_rows(
-    tile: kernels.Tile, with_gelu: bool, rows: int, inputs: int, outputs: int
-) -> None:
-    a, b = random(rows, inputs) * np.float16(3) + np.float16(1), random(outputs, inputs)
-    scale, shift, bias = 1 + random(inputs), random(inputs), random(outputs)
-    launch = kernels.normalised_product(inputs, tile, with_gelu)[kernels.config_of(tile, rows, outputs)]
-    boxes = (h2d(each) for each in (b, bias))
-    done = launch(
-        h2d(a), h2d(scale), h2d(shift), 1e-12, *boxes, empty((rows, inputs), f16), empty((rows, outputs), f16)
-    ).sync()
-    x = norm(a, scale.astype(np.float64), shift.astype(np.float64))
-    assert close(d2h(done[-2]).sync(), x)
-    expected = x @ b.astype(np.float64).T + bias
-    assert close(d2h(done[-1]).sync(), gelu(expected) if with_gelu else expected)
-
-
-@pytest.mark.parametrize("tile", kernels.TILES)
-@pytest.mark.parametrize(("rows", "inputs", "outputs"), [(1, 8, 2), (31, 96, 18), (33, 384, 96), (130, 1000, 70)])
-def test_a_product_added_to_rows(tile: kernels.Tile, rows: int, inputs: int, outputs: int) -> None:
-    a, b, bias, x = random(rows, inputs), random(outputs, inputs), random(outputs), random(rows, outputs)
-    launch = kernels.added_product(tile)[kernels.config_of(tile, rows, outputs)]
-    found = launch(*(h2d(each) for each in (a, b, bias, x)), empty((rows, outputs), f16)).last().and_then(d2h).sync()
-    assert close(found, a.astype(np.float64) @ b.astype(np.float64).T + bias + x)
+@pytest.mark.parametrize("count", [0, 1, 33])
+def test_the_rows_of_words_and_places_are_added(count: int) -> None:
+    words, places = random(50, 96), random(40, 96)
+    tokens = np.stack([RANDOM.integers(0, most, count) for most in (50, 40, 1, 1)]).astype(np.int32)
+    launch = kernels.look_up[LaunchConfig.for_num_elems(count * 48)]
+    boxes = (h2d(each) for each in (words, places, tokens))
+    found = launch(*boxes, empty((count, 96), f16)).last().and_then(d2h).sync()
+    assert close(found, words[tokens[0]].astype(np.float64) + places[tokens[1]])
 
 
 @pytest.mark.parametrize(
@@ -109,28 +87,31 @@ def test_rows_are_normalised_averaged_and_divided_by_their_length(width: int) ->
     assert np.abs(found - means / np.linalg.norm(means, axis=1, keepdims=True)).max() < 1e-5
 
 
-@pytest.mark.parametrize("rows", [1, 32, 256, 1024, 5000])
-def test_tiles_are_large_where_there_are_enough_of_them(rows: int) -> None:
-    tile = kernels.tile_of(rows, 1152)
-    larger = kernels.TILES[: kernels.TILES.index(tile)]
-    assert all(-(-rows // each.rows) * -(-1152 // each.columns) < 132 for each in larger)
-    assert tile == kernels.TILES[-1] or kernels.config_of(tile, rows, 1152).grid[0] >= 132
-
-
 SANITIZED = """
-from examples.embeddings.half import HalfEncoder
+import numpy as np
+from examples.embeddings import half_kernels as kernels
+from examples.embeddings.half import attention
+from examples.embeddings.kernels import HEAD
 from examples.embeddings.layout import Layout
-from oxide import d2h
-from tests.examples.test_embeddings import random_weights, sequences
+from oxide import LaunchConfig, d2h, empty, f16, h2d
 
 lengths = [1, 31, 33, 7]
-layout = Layout(sum(lengths) + 2, len(lengths) + 1)
-layout.fill(sequences(lengths))
-d2h(HalfEncoder(random_weights(0))(layout)).sync()
+count, made = sum(lengths) + 2, len(lengths) + 1
+layout = Layout(count, made)
+layout.fill([np.arange(length, dtype=np.int32) for length in lengths])
+tokens, sequences = layout.upload().sync()
+weights = h2d(np.ones((40, 3 * HEAD), np.float16)).sync()
+products, attended = empty((count, 3 * HEAD), f16).sync(), empty((count, HEAD), f16).sync()
+kernels.look_up[LaunchConfig.for_num_elems(count * 3 * HEAD // 2)](weights, weights, tokens, products).sync()
+attention(products, tokens, attended).sync()
+scale = weights.reshape(-1)[:HEAD]
+pool = kernels.pool_of(HEAD)[LaunchConfig(made, 32 * kernels.POOL_WARPS)]
+rows = pool(attended, scale, scale, 1e-12, sequences, empty((made, HEAD)).sync()).last().and_then(d2h).sync()
+assert np.abs((rows * rows).sum(1) - 1).max() < 1e-5
 """
 
 
-def test_the_sanitizer_says_nothing_of_a_batch() -> None:
+def test_the_sanitizer_says_nothing_of_the_kernels() -> None:
     found = subprocess.run(
         [sys.executable, "-c", SANITIZED],
         env={**os.environ, "OXIDE_DEVICE": "cpu", "OXIDE_SANITIZE": "memory,race", "OXIDE_INTERPRET": ""},
@@ -142,16 +123,8 @@ def test_the_sanitizer_says_nothing_of_a_batch() -> None:
     assert found.returncode == 0, found.stderr
 
 
-@pytest.mark.parametrize(
-    ("kernel", "products"),
-    [
-        *((kernels.normalised_product(384, tile, True), 24 * tile.columns // 16) for tile in kernels.TILES),
-        *((kernels.added_product(tile), 8 * tile.columns // 16) for tile in kernels.TILES),
-        (kernels.attend, 2 * 8 + 4 * 4),
-    ],
-)
-def test_on_a_gpu_products_are_on_tensor_cores_and_sums_in_registers(kernel: Any, products: int) -> None:
-    text = kernel.ptx(cc=(9, 0))
-    assert len(re.findall(r"mma\.sync\S*m16n8k16", text)) == products
+def test_on_a_gpu_attention_is_on_tensor_cores_and_its_sums_in_registers() -> None:
+    text = kernels.attend.ptx(cc=(9, 0))
+    assert len(re.findall(r"mma\.sync\S*m16n8k16", text)) == 2 * 8 + 4 * 4
     assert ".local" not in text
     assert "cp.async" in text
