@@ -33,8 +33,9 @@ from typing import final
 from oxide.compiler.source.fragments import DEPTHS, PRODUCTS
 from oxide.compiler.tile.frontend import Program
 from oxide.compiler.tile.ir import EFFECTS, Cell, Node, Region
+from oxide.errors import CompileError
 
-__all__ = ["Layout", "Pipeline", "Plan", "Product", "plan_of"]
+__all__ = ["Layout", "Pipeline", "Plan", "Product", "TooLarge", "plan_of"]
 
 _LANES = 32
 _MOST_HELD = 64
@@ -43,6 +44,11 @@ _MOST_SUMS = 256
 _VECTOR_BYTES = 16
 _PANEL_BYTES = 128
 """The bytes of a row that ``wgmma`` takes at once."""
+
+
+@final
+class TooLarge(CompileError):
+    """Raised for tiles that do not fit a block's memory."""
 
 
 @final

@@ -12,7 +12,7 @@ from oxide.compiler.signature.signature import Parameter
 from oxide.language.types import ScalarType
 
 from .frontend import Program, TensorParameter, parse
-from .layouts import Plan, plan_of
+from .layouts import Plan, TooLarge, plan_of
 
 if TYPE_CHECKING:
     from oxide.compiler.ir.portable import LoweredKernel, PortableKernel
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["TileSource"]
 
 _WARP = 32
+MOST_STAGES = 3
+"""The buffers of a load that runs ahead, where a kernel does not say how many."""
 
 simulated: int = 0
 """The compute capability of the GPU whose code the CPU device runs, thread by thread, so that tests can compare its
@@ -30,12 +32,13 @@ results; 0 for code of the CPU's own."""
 @dataclass(frozen=True)
 class TileSource:
     """The source. ``given`` maps each parameter's name to a ``TensorParameter``, to a scalar type, or to a constant in
-    a tuple. ``threads`` is the size of a block on a GPU, and ``stages`` the buffers of a loop's loads."""
+    a tuple. ``threads`` is the size of a block on a GPU, and ``stages`` the buffers of a loop's loads;
+    None for as many as fit, up to ``MOST_STAGES``."""
 
     function: Callable[..., Any]
     given: Mapping[str, Any]
     threads: int
-    stages: int
+    stages: int | None
     fastmath: bool = False
 
     @cached_property
@@ -58,13 +61,28 @@ class TileSource:
 
     def plan(self, capability: int) -> Plan:
         """Returns the layouts of the kernel's tiles on a GPU of a compute capability, such as 90, or on the CPU, 0."""
+        return self._planned(capability, located=False)[0]
+
+    def _planned(self, capability: int, *, located: bool) -> tuple[Plan, LoweredKernel]:
+        """Returns the layouts and the IR with the most stages that fit, or with those that were asked for."""
         if capability < 80:
-            return Plan()
-        return plan_of(self.program, self.threads // _WARP, self.stages, hopper=capability == 90)
+            return (plan := Plan()), self._lowered(capability, plan, located=located)
+        choices = (self.stages,) if self.stages is not None else range(MOST_STAGES, 0, -1)
+        for stages in choices:
+            plan = plan_of(self.program, self.threads // _WARP, stages, hopper=capability == 90)
+            try:
+                return plan, self._lowered(capability, plan, located=located)
+            except TooLarge:
+                if stages == choices[-1] or not plan.pipelines:
+                    raise
+        raise AssertionError("the last choice returns or raises")
 
     def lowered(self, capability: int, *, located: bool = False) -> LoweredKernel:
         """Returns the kernel's IR for a GPU of a compute capability, or for the CPU, 0. With ``located`` accesses of
         memory carry their lines. Raises ``CompileError``."""
+        return self._planned(capability, located=located)[1]
+
+    def _lowered(self, capability: int, plan: Plan, *, located: bool) -> LoweredKernel:
         from oxide.compiler.ir import (
             parameters as words,
         )  # here, as they load LLVM, which a cached kernel does not need
@@ -83,7 +101,7 @@ class TileSource:
             scalars,
             [parameter.name for parameter in self.parameters],
             self.threads if capability else 1,
-            self.plan(capability),
+            plan,
             fastmath=self.fastmath,
             located=located,
         )

@@ -58,7 +58,7 @@ class TileKernel:
         function: Callable[..., Any],
         *,
         warps: int = 4,
-        stages: int = 1,
+        stages: int | None = None,
         fastmath: bool = False,
         configs: Any = (),
         names: Mapping[str, Any],
@@ -68,7 +68,7 @@ class TileKernel:
         self.function = function
         if isinstance(warps, bool) or not isinstance(warps, int) or not 1 <= warps <= _MOST_WARPS:
             raise located(function, f"kernel {self.name}: warps is {written(warps)}; a block has 1 to {_MOST_WARPS}")
-        if isinstance(stages, bool) or not isinstance(stages, int) or stages < 1:
+        if stages is not None and (isinstance(stages, bool) or not isinstance(stages, int) or stages < 1):
             raise located(function, f"kernel {self.name}: stages is {written(stages)}; a loop has 1 or more")
         self._warps = warps
         self._stages = stages
@@ -472,14 +472,14 @@ def _parameters(function: Callable[..., Any], local_names: Mapping[str, Any]) ->
 def kernel(function: Callable[..., Any], /) -> TileKernel: ...
 @overload
 def kernel(
-    function: None = None, /, *, warps: int = 4, stages: int = 1, fastmath: bool = False, configs: Any = ()
+    function: None = None, /, *, warps: int = 4, stages: int | None = None, fastmath: bool = False, configs: Any = ()
 ) -> Callable[[Callable[..., Any]], TileKernel]: ...
 def kernel(
     function: Callable[..., Any] | None = None,
     /,
     *,
     warps: int = 4,
-    stages: int = 1,
+    stages: int | None = None,
     fastmath: bool = False,
     configs: Any = (),
 ) -> TileKernel | Callable[[Callable[..., Any]], TileKernel]:
@@ -488,7 +488,8 @@ def kernel(
     The function runs once for each tile of its first ``tile.Partition`` parameter. ``warps`` is the number of warps of
     32 threads that compute a tile on a GPU. ``fastmath`` allows reassociation, contraction and approximate division.
     ``stages`` is the number of buffers of each load that feeds a product in a loop on a GPU: the copies are that many
-    turns ahead, less one. ``configs`` are candidates for ``k.tune``, the first of which is used until then.
+    turns ahead, less one. Without it there are as many as fit, up to three. ``configs`` are candidates for ``k.tune``,
+    the first of which is used until then.
     """
     names = dict(sys._getframe(1).f_locals)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from oxide import bf16, d2h, f8e4m3, f16, f32, f64, h2d, i8, i32, i64, tile, u8, zeros
+from oxide import CompileError, bf16, d2h, f8e4m3, f16, f32, f64, h2d, i8, i32, i64, tile, u8, zeros
 from oxide.compiler.tile.source import TileSource
 
 RNG = np.random.default_rng(3)
@@ -190,6 +190,26 @@ def test_the_plan_of_a_product_on_hopper() -> None:
     assert len(pipeline.loads) == 2
     assert plan(kernel, 80, c=(128, 256), bk=64).products.keys()
     assert not plan(kernel, 75, c=(128, 256), bk=64).products
+
+
+def test_without_stages_there_are_as_many_as_fit() -> None:
+    @tile.kernel(warps=8)
+    def multiplied(
+        c: tile.Partition[bf16, 2], a: tile.Tensor[bf16, 2], b: tile.Tensor[bf16, 2], bk: tile.Constant[int]
+    ) -> None:
+        acc = tile.zeros(c.tile_shape)
+        for k in range(tile.cdiv(a.shape[1], bk)):
+            x, y = a.load((c.index[0], k), (c.tile_shape[0], bk)), b.load((k, c.index[1]), (bk, c.tile_shape[1]))
+            acc = tile.mma(x, y, acc)
+        c.store(acc.astype(bf16))
+
+    for bk, stages in ((64, 3), (128, 2)):
+        (pipeline,) = plan(multiplied, 90, c=(128, 256), bk=bk).pipelines.values()
+        assert pipeline.stages == stages
+    assert not plan(multiplied, 90, c=(128, 256), bk=256).pipelines
+    fixed = tile.kernel(warps=8, stages=3)(multiplied.function)
+    with pytest.raises(CompileError, match="its tiles take 294912 bytes of a block's memory at once"):
+        fixed.ptx(c=(128, 256), bk=128)
 
 
 def test_explain_says_why_a_product_is_computed_by_threads() -> None:

@@ -16,9 +16,8 @@ from oxide.compiler.ir.portable import LoweredKernel
 from oxide.compiler.source.faults import FaultSite
 from oxide.compiler.tile.frontend import Program
 from oxide.compiler.tile.ir import Region
-from oxide.compiler.tile.layouts import Plan
+from oxide.compiler.tile.layouts import Plan, TooLarge
 from oxide.driver.base import MAX_SHARED_BYTES
-from oxide.errors import CompileError
 from oxide.language.types import ScalarType
 
 from . import effects
@@ -70,7 +69,7 @@ def lower(
     code.emit("ret void")
     most = MAX_SHARED_BYTES if threads > 1 else _MOST_ON_A_CPU
     if low.bytes > most:
-        raise CompileError(
+        raise TooLarge(
             f"{file}: kernel {name}: its tiles take {low.bytes} bytes of a block's memory at once, and there are "
             f"{most}; use smaller tiles"
         )
