@@ -83,6 +83,7 @@ def test_values_that_go_through_shared_memory_are_complete(capability: int, monk
 
 
 def test_a_barrier_that_is_missing_in_the_code_of_a_gpu_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OXIDE_CACHE", "0")  # other tests must not find this code
     monkeypatch.setattr(source, "simulated", 90)
     monkeypatch.setattr(Lowering, "barrier", lambda self: None)
     kernel = product(f16, f32, warps=4, stages=3, turned=(False, False))
