@@ -178,6 +178,7 @@ class _Product:
             pairs=n % 2 == 0 and self.c.ptr % (2 * self.c.dtype.itemsize) == 0,
             large=self.products * -(-m // 128) * -(-n // 128) >= _ENOUGH_TILES,
             scales=self._scales(),
+            adds=self.beta != 0,
         )
         if self.bias is not None and (self.bias.shape != (n,) or not self.bias.is_contiguous):
             raise ValueError(f"matmul: the bias has shape {self.bias.shape}; it is contiguous and has shape {(n,)}")

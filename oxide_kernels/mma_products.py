@@ -72,6 +72,8 @@ class Form(NamedTuple):
     """True for tiles of 128 by 128 elements, else 64 by 64."""
     scales: str | None = None
     """``"one"`` if each operand has a scale, ``"each"`` if each row of ``a`` and each column of ``b`` has one."""
+    adds: bool = False
+    """True if ``beta`` is not 0. Other kernels do not read the result, and are shorter: a launch fetches less code."""
 
     @property
     def accumulator(self) -> Any:
@@ -129,14 +131,14 @@ def config_of(form: Form, products: int, m: int, n: int) -> LaunchConfig:
 @functools.cache
 def finisher(form: Form) -> Any:
     """Returns the device function for the end of the computation of one element: from the sum of its products, alpha,
-    the scales, the bias, beta, the result and the element's row and column, the number to be rounded. With a beta of 0
-    the result is not read. ``alpha`` is that of ``factor_of``."""
+    the scales, the bias, beta, the result and the element's row and column, the number to be rounded. The result is
+    read if the form ``adds``. ``alpha`` is that of ``factor_of``."""
     wide: Any = form.wide
     accumulator: Any = form.accumulator
     activate = _ACTIVATIONS[form.activation]
     if form.wide is f32 and form.output is not f32:
         activate = _FOR_16_BITS.get(form.activation, activate)
-    has_bias, has_scales = form.bias is not None, form.scales == "each"
+    has_bias, has_scales, adds = form.bias is not None, form.scales == "each", form.adds
 
     @device
     def finished(
@@ -146,7 +148,7 @@ def finisher(form: Form) -> Any:
         value = wide(alpha * wide(total))
         if has_scales:
             value = wide(value * (scales[0][row] * scales[1][column]))
-        if beta != wide(0):
+        if adds:
             value = wide(value + beta * wide(c.unchecked_mut[row, column]))
         if has_bias:
             value = wide(value + wide(bias[column]))

@@ -212,9 +212,7 @@ def kernel_of(form: Form, plan: Plan, stacked: bool = False, even_rows: bool = F
                 scales = a_scale, b_scale
                 by = factor(alpha, scales)
                 if narrow:
-                    if inside and beta == wide(0):  # a constant, so that each element needs no test
-                        store_tiles(total, c_tiles, by, scales, bias, wide(0), c, top, col)
-                    elif inside:
+                    if inside:
                         store_tiles(total, c_tiles, by, scales, bias, beta, c, top, col)
                     else:
                         store_elements(total, by, scales, bias, beta, c, top, above + m, col)

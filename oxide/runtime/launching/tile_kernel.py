@@ -109,7 +109,7 @@ class TileKernel:
             bound = self._signature.bind_partial(*args, **kwargs)
         except TypeError as error:
             raise ArgumentError(f"kernel {self.name}: {error}") from None
-        given = {name: value for name, value in self.defaults.items() if name not in self._constants} | bound.arguments
+        given = {name: each for name, each in self.defaults.items() if name not in self._constants} | bound.arguments
         for name in self.parameters:
             if name not in given and name not in self._constants:
                 raise ArgumentError(f"kernel {self.name}: missing a required argument: {name!r}")
