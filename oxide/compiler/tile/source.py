@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, final
 
 from oxide.compiler.signature.signature import Parameter
+from oxide.driver.base import MAX_SHARED_BYTES
 from oxide.language.types import ScalarType
 
 from .frontend import Program, TensorParameter, parse
@@ -102,6 +103,7 @@ class TileSource:
             [parameter.name for parameter in self.parameters],
             self.threads if capability else 1,
             plan,
+            _most_shared(capability),
             fastmath=self.fastmath,
             located=located,
         )
@@ -115,3 +117,15 @@ class TileSource:
         found = translate(self.function, self.lowered(capability, located=located))
         keep_rolled(found.module, found.function)
         return found
+
+
+_MOST_ON_A_CPU = 2**25
+_SHARED = {75: 64, 80: 163, 86: 99, 87: 163, 88: 99, 89: 99, 120: 99, 121: 99}
+"""The KiB of shared memory that a block may have, by compute capability, where it is less than Hopper's."""
+
+
+def _most_shared(capability: int) -> int:
+    """Returns the bytes that a program's buffers may take on a GPU of a compute capability, or on the CPU, 0."""
+    if not capability:
+        return _MOST_ON_A_CPU
+    return 1024 * _SHARED[capability] if capability in _SHARED else MAX_SHARED_BYTES

@@ -25,7 +25,7 @@ KERNELS: list[tuple[Any, dict[str, Any]]] = [
     (words.padded, {"z": 4}),
     (add.add, {"z": (32, 128)}),
     (softmax.softmax, {"y": (4, 1024)}),
-    (layer_norm.layer_norm, {"y": (1, 8192)}),
+    (layer_norm.layer_norm, {"y": (2, 2048)}),
     (stencil.step, {"later": (16, 64)}),
     (kmeans.assign, {"nearest": 64, "k": 16, "width": 8}),
     (topk.topk, {"values": (4, 5), "columns": (4, 5), "width": 512}),

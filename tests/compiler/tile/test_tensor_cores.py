@@ -188,7 +188,7 @@ def test_the_plan_of_a_product_on_hopper() -> None:
     assert one.in_place
     (pipeline,) = found.pipelines.values()
     assert len(pipeline.loads) == 2
-    assert plan(kernel, 80, c=(128, 256), bk=64).products.keys()
+    assert plan(kernel, 80, c=(128, 128), bk=64).products.keys()
     assert not plan(kernel, 75, c=(128, 256), bk=64).products
 
 
@@ -207,6 +207,8 @@ def test_without_stages_there_are_as_many_as_fit() -> None:
         (pipeline,) = plan(multiplied, 90, c=(128, 256), bk=bk).pipelines.values()
         assert pipeline.stages == stages
     assert not plan(multiplied, 90, c=(128, 256), bk=256).pipelines
+    (pipeline,) = plan(multiplied, 89, c=(128, 256), bk=64).pipelines.values()
+    assert pipeline.stages == 2, "these GPUs have 99 KiB for a block"
     fixed = tile.kernel(warps=8, stages=3)(multiplied.function)
     with pytest.raises(CompileError, match="its tiles take 294912 bytes of a block's memory at once"):
         fixed.ptx(c=(128, 256), bk=128)

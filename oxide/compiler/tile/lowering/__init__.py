@@ -17,7 +17,6 @@ from oxide.compiler.source.faults import FaultSite
 from oxide.compiler.tile.frontend import Program
 from oxide.compiler.tile.ir import Region
 from oxide.compiler.tile.layouts import Plan, TooLarge
-from oxide.driver.base import MAX_SHARED_BYTES
 from oxide.language.types import ScalarType
 
 from . import effects
@@ -27,8 +26,6 @@ from .registers import prelude
 
 __all__ = ["keep_rolled", "lower"]
 
-_MOST_ON_A_CPU = 2**25
-"""The bytes of buffers that a program may have on the CPU."""
 _GROUP = 16
 """The rows of tiles that programs of neighbouring numbers share, in programs with products on tensor cores."""
 
@@ -41,15 +38,16 @@ def lower(
     order: Sequence[str],
     threads: int,
     plan: Plan,
+    most: int,
     *,
     fastmath: bool,
     located: bool = False,
 ) -> LoweredKernel:
     """Returns a program as LLVM IR: for a block of ``threads`` threads of a GPU, or, with 1, for the CPU.
 
-    ``scalars`` has the name, the type and the LLVM type of each scalar parameter, and ``order`` the names of all
-    parameters as they are passed. With ``located`` accesses of memory carry their lines. Raises ``CompileError`` if its
-    buffers do not fit a block's memory.
+    ``most`` is the number of bytes that its buffers may take. ``scalars`` has the name, the type and the LLVM type of
+    each scalar parameter, and ``order`` the names of all parameters as they are passed. With ``located`` accesses of
+    memory carry their lines. Raises ``CompileError`` if its buffers do not fit a block's memory.
     """
     types = {each: (scalar, kind) for each, scalar, kind in scalars}
     low = Lowering(program, types, threads, FAST if fastmath else "", plan, located=located)
@@ -67,7 +65,6 @@ def lower(
     code.jump("done")
     code.label("done")
     code.emit("ret void")
-    most = MAX_SHARED_BYTES if threads > 1 else _MOST_ON_A_CPU
     if low.bytes > most:
         raise TooLarge(
             f"{file}: kernel {name}: its tiles take {low.bytes} bytes of a block's memory at once, and there are "
