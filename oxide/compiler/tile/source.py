@@ -62,7 +62,7 @@ class TileSource:
 
     def plan(self, capability: int) -> Plan:
         """Returns the layouts of the kernel's tiles on a GPU of a compute capability, such as 90, or on the CPU, 0."""
-        return self._planned(capability, located=False)[0]
+        return self._planned(capability, located=False)[0] if capability >= 80 else Plan()
 
     def _planned(self, capability: int, *, located: bool) -> tuple[Plan, LoweredKernel]:
         """Returns the layouts and the IR with the most stages that fit, or with those that were asked for."""
