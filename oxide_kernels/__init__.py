@@ -25,10 +25,10 @@ from .cooperative import (
     warp_inclusive_sum,
     warp_reduce,
 )
+from .data_movement import gather, transpose
 from .elementwise import map_, zip_map
 from .gemm import sgemm_tiled
 from .histograms import histogram
-from .layout import gather, transpose
 from .linalg import matvec_2d, matvec_naive, sgemm_2d, sgemm_naive
 from .matrix_products import matmul
 from .matrix_vector import matvec

@@ -13,8 +13,8 @@ import numpy as np
 from oxide import ArgumentError, DeviceBox, DeviceOperation, LaunchConfig, bf16, bool_, f16, f32
 
 from . import mma_attention, wgmma_attention
-from .checks import require_apart, require_same_shape
 from .mma_attention import MOST_WIDTH, Form
+from .operand_checks import require_apart, require_same_shape
 from .operands import Operand, with_boxes
 
 _KINDS: tuple[Any, ...] = (f16, bf16)

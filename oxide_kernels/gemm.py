@@ -44,7 +44,7 @@ from oxide import (
     unroll,
 )
 
-from .checks import require_apart, require_integers
+from .operand_checks import require_apart, require_integers
 from .operands import Operand, with_boxes
 
 STEP = 16

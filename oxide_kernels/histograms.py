@@ -20,7 +20,7 @@ from oxide import (
     u32,
 )
 
-from .checks import called
+from .operand_checks import called
 from .operands import Operand, with_boxes
 
 V = TypeVar("V", u8, u16, u32, i32, i64)

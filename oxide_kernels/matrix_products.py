@@ -30,9 +30,9 @@ from oxide import (
     value,
 )
 
-from . import layout, mma_products, wgmma_plans, wgmma_products, wgmma_split_products
-from .checks import require_apart
+from . import data_movement, mma_products, wgmma_plans, wgmma_products, wgmma_split_products
 from .mma_products import ACTIVATIONS, Form
+from .operand_checks import require_apart
 from .operands import Operand, with_boxes
 
 _NARROW: tuple[Any, ...] = (f16, bf16, f32)
@@ -276,12 +276,16 @@ def _copied(box: DeviceBox, turns: bool, splits: bool) -> Operand:
     rows."""
     planes, rows, columns = box.shape
     if turns:
-        made = empty((1, columns, rows), box.dtype).and_then(lambda y: layout.transpose(rows, columns, box, y)).last()
+        made = (
+            empty((1, columns, rows), box.dtype)
+            .and_then(lambda y: data_movement.transpose(rows, columns, box, y))
+            .last()
+        )
         return made.and_then(lambda turned: with_boxes(value, _copied(turned, False, splits)))
     if not splits and _has_even_rows(box):
         return box
     matrix = box.reshape(planes * rows, columns)
-    copied = layout.split(matrix) if splits else layout.widened(matrix, _LINE // box.dtype.itemsize)
+    copied = data_movement.split(matrix) if splits else data_movement.widened(matrix, _LINE // box.dtype.itemsize)
     return copied.map(lambda wide: wide.reshape(planes, rows, wide.shape[1]))
 
 

@@ -25,7 +25,7 @@ from oxide import (
 )
 
 from .accumulators import accumulator
-from .checks import require_apart, require_integers
+from .operand_checks import require_apart, require_integers
 from .operands import Operand, with_boxes
 
 T = TypeVar("T", f16, bf16, f32, f64)

@@ -15,14 +15,14 @@ from typing import Any
 
 from oxide import DeviceBox, DeviceOperation, dup, empty, i64, u32, zeros
 
-from . import activations, gemm, layout, reductions, rows, scans, vector
+from . import activations, data_movement, gemm, reductions, rows, scans, vector
 from .accumulators import total_dtype
 from .attention import attention as attend_into
-from .checks import require_integers, require_same_shape
 from .histograms import histogram as count_into
 from .matrix_products import matmul as multiply
 from .matrix_products import result_of
 from .matrix_vector import matvec as multiply_into
+from .operand_checks import require_integers, require_same_shape
 from .operands import Operand, with_boxes
 
 Result = DeviceOperation[DeviceBox]
@@ -130,7 +130,7 @@ def transpose(x: Operand) -> Result:
         if len(x.shape) != 2:
             raise ValueError(f"transpose: the input has shape {x.shape}; it needs two axes")
         m, n = x.shape
-        return empty((n, m), x.dtype).and_then(lambda result: layout.transpose(m, n, x, result)).last()
+        return empty((n, m), x.dtype).and_then(lambda result: data_movement.transpose(m, n, x, result)).last()
 
     return with_boxes(turned, x)
 
@@ -145,7 +145,7 @@ def gather(table: Operand, indices: Operand) -> Result:
         row = table.shape[1:]
         width = math.prod(row)
         made = empty((*indices.shape, *row), table.dtype)
-        return made.and_then(lambda result: layout.gather(width, table, indices, result)).last()
+        return made.and_then(lambda result: data_movement.gather(width, table, indices, result)).last()
 
     return with_boxes(rows_of, table, indices)
 

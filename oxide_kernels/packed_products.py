@@ -42,7 +42,7 @@ from oxide import (
 )
 from oxide import zip as both
 
-from .checks import require_apart
+from .operand_checks import require_apart
 from .operands import Operand, with_boxes
 
 PANEL = 32

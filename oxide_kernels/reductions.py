@@ -44,8 +44,8 @@ from oxide import (
 )
 
 from .accumulators import accumulator, total, total_dtype
-from .checks import called, require_one_element, require_same_shape
 from .cooperative import block_sum
+from .operand_checks import called, require_one_element, require_same_shape
 from .operands import Operand, box_of, with_boxes
 
 T = TypeVar("T", f16, bf16, f32, f64, i32, u32, i64, u64)

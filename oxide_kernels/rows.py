@@ -41,8 +41,8 @@ from oxide import (
 )
 
 from .accumulators import accumulator
-from .checks import require_apart, require_same_shape
 from .cooperative import block_sum
+from .operand_checks import require_apart, require_same_shape
 from .operands import Operand, with_boxes
 
 T = TypeVar("T", f16, bf16, f32, f64)

@@ -56,7 +56,7 @@ from oxide import (
 )
 
 from .accumulators import accumulator
-from .checks import called, require_apart, require_same_shape
+from .operand_checks import called, require_apart, require_same_shape
 from .operands import Operand, with_boxes
 
 T = TypeVar("T", f16, bf16, f32, f64, i32, u32, i64, u64)

@@ -430,7 +430,7 @@ def _facts_of(
 ) -> Facts:
     from .cache import Facts
     from .description import LaunchNeeds
-    from .ir.tiles import tiled_parameters
+    from .ir.tiled_parameters import tiled_parameters
 
     return Facts(
         needs=LaunchNeeds(

@@ -66,7 +66,7 @@ phase, the arrivals of each phase, and the arrivals and bytes of copies that the
 
 SANITIZED_REPORT: Final = Layout("sanitized_report", kind="i64", who="i64", address="i64", other="i64", start="i64")
 """A finding: its kind, the access, its address, the earlier access of a race, and the start of the array if known.
-Sanitized code writes it (``sanitizer/runtime.ll``), and ``driver/cpu/sanitizer.py`` reads it."""
+Sanitized code writes it (``sanitizer/accesses.ll``), and ``driver/cpu/sanitizer.py`` reads it."""
 
 SANITIZED_VIEW: Final = Layout(
     "sanitized_view",
@@ -164,7 +164,7 @@ SANITIZED_STATE: Final = Layout(
     groups=f"i64[{THREADS}]",
 )
 """The state of a sanitized launch, where the kernel expects its fault record. The driver prepares it and reads the
-findings (``driver/cpu/sanitizer.py``); sanitized code writes and reads it (``sanitizer/runtime.ll``)."""
+findings (``driver/cpu/sanitizer.py``); sanitized code writes and reads it (``sanitizer/accesses.ll``)."""
 
 # Native functions of the runtime
 

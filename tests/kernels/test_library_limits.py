@@ -9,7 +9,7 @@ import pytest
 
 import oxide_kernels as library
 from oxide import d2h, f32, f64, h2d, i64, u32, zeros
-from oxide_kernels import gemm, layout, ops
+from oxide_kernels import data_movement, gemm, ops
 from tests.kernels.references import softmax
 
 WIDTHS = (1, 31, 128, 1025, 8192, 32_768, 32_769, 40_000)  # each way through softmax, on both sides of the widest
@@ -57,7 +57,7 @@ def test_a_transpose_of_more_columns_than_a_grid_has_rows() -> None:
 def test_transposes_with_the_columns_along_x(shape: tuple[int, int], size: Any) -> None:
     (rows, columns), x = shape, np.random.default_rng(4).standard_normal(shape, np.float32)
     grid = (max(1, -(-columns // 32)), max(1, -(-rows // 32)))
-    turned = layout.turning(True, size)[grid, (32, 8)](rows, columns, h2d(x), zeros((columns, rows))).last()
+    turned = data_movement.turning(True, size)[grid, (32, 8)](rows, columns, h2d(x), zeros((columns, rows))).last()
     np.testing.assert_array_equal(d2h(turned).sync(), x.T)
 
 

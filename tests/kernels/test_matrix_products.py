@@ -9,7 +9,7 @@ import pytest
 
 import oxide_kernels as library
 from oxide import ArgumentError, DeviceBox, bf16, d2h, dup, f8e4m3, f8e5m2, f16, f32, f64, h2d, i8, i32, u8, zeros
-from oxide_kernels import layout, matrix_products, mma_products, ops
+from oxide_kernels import data_movement, matrix_products, mma_products, ops
 from tests.compiler.assembler import assembled, needs_ptxas
 from tests.kernels.references import ACTIVATIONS, Array
 from tests.kernels.test_library_dtypes import BF16, exact, stored
@@ -156,7 +156,7 @@ def test_scales_of_integers_and_of_f16() -> None:
 @pytest.mark.parametrize("shape", [(0, 3), (1, 1), (3, 31), (4, 32), (2, 33), (5, 1111)])
 def test_a_split_number_is_the_sum_of_two_of_tf32(shape: tuple[int, int]) -> None:
     x = np.random.default_rng(2).standard_normal(shape, dtype=np.float32)
-    y = layout.split(h2d(x).sync()).and_then(d2h).sync()
+    y = data_movement.split(h2d(x).sync()).and_then(d2h).sync()
     width = -(-shape[1] // 32) * 32
     assert y.shape == (shape[0], 2 * width)
     upper, lower = y[:, : shape[1]], y[:, width : width + shape[1]]
@@ -377,7 +377,7 @@ def test_rows_are_made_longer_with_zeros(shape: tuple[int, int], multiple: int, 
     rows, columns = shape
     given = (10 * np.random.default_rng(rows).standard_normal((rows + 1, columns))).astype(dtype.dtype)
     for box in (h2d(given[:rows]).sync(), h2d(given).sync()[1:]):  # the second may begin in the middle of a vector
-        copy = layout.widened(box, multiple).and_then(d2h).sync()
+        copy = data_movement.widened(box, multiple).and_then(d2h).sync()
         width = -(-columns // multiple) * multiple
         expected = np.zeros((rows, width), dtype.dtype)
         expected[:, :columns] = d2h(box).sync()

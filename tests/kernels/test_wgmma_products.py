@@ -10,7 +10,7 @@ import pytest
 import oxide
 from oxide import bf16, d2h, f8e4m3, f8e5m2, f16, f32, h2d, i8, i32, u8, zeros
 from oxide_kernels import matmul, matrix_products, wgmma_plans, wgmma_split_products
-from oxide_kernels.layout import split, widened
+from oxide_kernels.data_movement import split, widened
 from oxide_kernels.mma_products import Form
 from oxide_kernels.wgmma_plans import WIDTHS, Plan, plan_of, widths_of
 from oxide_kernels.wgmma_products import THREADS, kernel_of

@@ -27,7 +27,7 @@ from oxide.driver.records import LAUNCH
 from oxide.errors import CompileError
 
 from . import primitives
-from .coroutines import coroutines, tensor
+from .coroutines import coroutines, tensor_primitives
 from .libdevice import libm
 from .loop_free import is_loop_free
 from .masks import hidden_masks
@@ -93,7 +93,7 @@ def _module(
     suspends = kernel.suspends or target.seeded
     called = [libm.definitions(kernel.name, kernel.module)]
     called += [
-        half.native_definitions(kernel.name, {*symbols, *tensor.conversions(symbols)}, target),
+        half.native_definitions(kernel.name, {*symbols, *tensor_primitives.conversions(symbols)}, target),
         *extremes,
     ]
     support = [primitives.definitions(kernel.shared), primitives.ALLOCATOR, *called]

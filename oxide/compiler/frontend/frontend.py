@@ -106,10 +106,10 @@ from .lowering.tensor import (  # noqa: F401 - they register themselves
     copies,
     fragments,
     mma,
+    shared_tiles,
     tile_copies,
     wgmma,
 )
-from .lowering.tensor import tiles as shared_tiles  # noqa: F401
 from .lowering.total_builder import TotalBuilder
 
 Style: TypeAlias = Literal["oxide", "mixed", "numba"]

@@ -14,7 +14,7 @@ from typing import Any, final
 import numpy as np
 
 from oxide.compiler.source.faults import FaultSite
-from oxide.compiler.source.fragments import BITS, LANES, Layout
+from oxide.compiler.source.fragment_layouts import BITS, LANES, Layout
 from oxide.compiler.source.typings import TypedCall
 from oxide.language import tensor
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from oxide.compiler.ir import reductions
+from oxide.compiler.ir import reduction_operators
 from oxide.compiler.ir.primitives import GRID_BARRIER, LEAST_ALIGNMENT, SharedMemory
 
 
@@ -21,7 +21,7 @@ def definitions(symbols: Collection[str], shared: SharedMemory, arch: str) -> st
     if any(symbol.startswith("oxide.warp.") for symbol in symbols):
         texts += [_SHUFFLES, _VOTES, _MATCHES, _WARP_SYNC, _ELECT if _capability(arch) >= 90 else _FIRST]
         texts.append("declare i32 @llvm.cttz.i32(i32, i1)")
-    found = reductions.used(symbols)
+    found = reduction_operators.used(symbols)
     return "\n".join([*texts, *(_reduction(*reduction, arch) for reduction in found)])
 
 
@@ -278,9 +278,9 @@ define i32 @oxide.warp.active_mask(ptr %context, i32 %site) alwaysinline converg
 def _reduction(symbol: str, operator: str, kind: str, arch: str) -> str:
     """Defines a reduction. On 32-bit integers it is one instruction since sm_80. Otherwise it is a butterfly of
     shuffles if the mask has all lanes, and else one shuffle for each lane in the mask."""
-    name, bits = reductions.llvm_type(kind), reductions.bits_type(kind)
+    name, bits = reduction_operators.llvm_type(kind), reduction_operators.bits_type(kind)
     head = (
-        f"{reductions.declaration(operator, kind)}\n"
+        f"{reduction_operators.declaration(operator, kind)}\n"
         f"define {name} @{symbol}(ptr %context, i32 %mask, {name} %value, i32 %site) alwaysinline convergent {{\n"
     )
     if kind == "i32" and _capability(arch) >= 80:
@@ -302,7 +302,7 @@ def _reduction(symbol: str, operator: str, kind: str, arch: str) -> str:
     value = "%value"
     for step in (16, 8, 4, 2, 1):
         butterfly += moved("bfly", f"%other.{step}", value, str(step))
-        butterfly.append(reductions.combine(operator, kind, f"%sum.{step}", value, f"%other.{step}"))
+        butterfly.append(reduction_operators.combine(operator, kind, f"%sum.{step}", value, f"%other.{step}"))
         value = f"%sum.{step}"
     return "\n".join(
         [
@@ -329,7 +329,7 @@ def _reduction(symbol: str, operator: str, kind: str, arch: str) -> str:
             "more:",
             "  %lane = call i32 @llvm.cttz.i32(i32 %left, i1 false)",
             *moved("idx", "%next.value", "%value", "%lane"),
-            reductions.combine(operator, kind, "%sum.more", "%sum", "%next.value"),
+            reduction_operators.combine(operator, kind, "%sum.more", "%sum", "%next.value"),
             "  %less = sub i32 %left, 1",
             "  %rest = and i32 %left, %less",
             "  br label %next",

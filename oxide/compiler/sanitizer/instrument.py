@@ -25,7 +25,7 @@ from oxide.compiler.ir.module import Module
 from oxide.compiler.ir.parser import parse
 from oxide.compiler.ir.portable import PortableKernel, link
 from oxide.compiler.ir.recognise import called, source_place
-from oxide.compiler.ir.tiles import MOST_AXES, TileCopy
+from oxide.compiler.ir.tiled_parameters import MOST_AXES, TileCopy
 from oxide.compiler.ir.values import (
     FALSE,
     TRUE,
@@ -64,7 +64,7 @@ from oxide.driver.sanitizing import (
 )
 from oxide.errors import CompileError
 
-from . import runtime
+from . import check_functions
 from .origins import HELD_LOCAL, Origins
 from .products import WGMMA, Products
 from .regions import REGION_KINDS, UNKNOWN, Region, Regions, pointers_of
@@ -91,7 +91,7 @@ def compile_sanitized(
     instrumenter = _Instrumenter(name, kernel, module, pointers, views)
     instrumenter.instrument()
     _let_go(module)
-    whole = link([str(module), runtime.definitions(kinds, kernel.cluster is not None)])
+    whole = link([str(module), check_functions.definitions(kinds, kernel.cluster is not None)])
     code = object_code.compile_native(
         dataclasses.replace(kernel, module=parse(str(whole))), signature, kernel_id, target, unchecked=unchecked
     )

@@ -30,7 +30,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import final
 
-from oxide.compiler.source.fragments import DEPTHS, PRODUCTS
+from oxide.compiler.source.fragment_layouts import DEPTHS, PRODUCTS
 from oxide.compiler.tile.frontend import Program
 from oxide.compiler.tile.ir import EFFECTS, Cell, Node, Region
 from oxide.errors import CompileError

@@ -1,8 +1,8 @@
 """Tensor maps: descriptions of arrays that a GPU's copy engine reads, made at each launch that copies tiles.
 
-PTX with copies of tiles lists its maps in comments (``compiler/ptx/tensor/tiles.py``). A launch's parameters have
-the address and the lengths of each matrix; the maps follow them. A launch with the same matrices as the last one finds
-its maps made.
+PTX with copies of tiles lists its maps in comments (``compiler/ptx/tensor/shared_tiles.py``). A launch's parameters
+have the address and the lengths of each matrix; the maps follow them. A launch with the same matrices as the last one
+finds its maps made.
 
 The maps are aligned to 64 bytes in the GPU's constant memory, where the parameters begin at no multiple of 64. So their
 offsets are the driver's: on an H100 the first map after 80 bytes of parameters is at 112.

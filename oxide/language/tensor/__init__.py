@@ -14,7 +14,7 @@ from .barriers import Barrier
 from .copies import commit, copy_async, ldmatrix, load, stmatrix, store, wait
 from .fragments import Accumulator, FragmentA, FragmentB, convert
 from .mma import mma, tf32
-from .tiles import SharedTiles, commit_stores, fence_stores, load_tile, store_tile, wait_stores
+from .shared_tiles import SharedTiles, commit_stores, fence_stores, load_tile, store_tile, wait_stores
 from .wgmma import decrease_registers, increase_registers, wait_wgmma, wgmma
 
 __all__ = [

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Any, NoReturn
 
 from .fragments import Accumulator, FragmentA
-from .tiles import SharedTiles
+from .shared_tiles import SharedTiles
 
 
 def wgmma(

@@ -51,7 +51,7 @@ from oxide.compiler.source.divergence import DIVERGENT
 from oxide.driver.base import Dim3
 from oxide.driver.sanitizing import STATE_BYTES
 
-from . import tensor, warpgroups, warps
+from . import tensor_primitives, warpgroups, warps
 
 _FIELDS = {
     "ctaid": "[3 x i32]",
@@ -150,7 +150,7 @@ def definitions(kernel: PortableKernel, signature: tuple[Closed, ...], kernel_id
         "kernel_id": str(kernel_id),
         "polls": "true" if polls else "false",
     }
-    texts = [_PRIMITIVES, *warps.definitions(symbols), *tensor.definitions(symbols)]
+    texts = [_PRIMITIVES, *warps.definitions(symbols), *tensor_primitives.definitions(symbols)]
     texts += [ir_file(__file__, name) for name in ("schedule.ll", *_entry(kernel))]
     texts += [] if polls else [_NO_BARRIERS]
     sanitized = any(symbol.startswith("oxide.sanitize.") for symbol in symbols)

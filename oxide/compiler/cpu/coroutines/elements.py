@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oxide.compiler.source.fragments import F8
+from oxide.compiler.source.fragment_layouts import F8
 
 IR_TYPES = {"f16": "i16", "bf16": "i16", "f32": "float", "f64": "double", "i32": "i32"}
 IR_TYPES |= dict.fromkeys(("i8", "u8", *F8), "i8")

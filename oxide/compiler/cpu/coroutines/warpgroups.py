@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from oxide.compiler.ir.files import ir_file
-from oxide.compiler.ir.tiles import TILE_COPIES
-from oxide.compiler.source.fragments import BITS, DEPTHS, PRODUCTS
+from oxide.compiler.ir.tiled_parameters import TILE_COPIES
+from oxide.compiler.source.fragment_layouts import BITS, DEPTHS, PRODUCTS
 
 from . import tile_copies
 from .elements import SUMS, added, element, low_bits

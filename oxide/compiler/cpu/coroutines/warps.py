@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from oxide.compiler.ir import reductions
+from oxide.compiler.ir import reduction_operators
 
 
 def definitions(symbols: Collection[str]) -> list[str]:
@@ -15,7 +15,7 @@ def definitions(symbols: Collection[str]) -> list[str]:
     primitives of ``tensor.py`` call them too."""
     if not any(symbol.startswith(("oxide.warp.", "oxide.tensor.")) for symbol in symbols):
         return []
-    return [_WARP, *(_reduction(*found) for found in reductions.used(symbols))]
+    return [_WARP, *(_reduction(*found) for found in reduction_operators.used(symbols))]
 
 
 _SHUFFLE = """
@@ -212,7 +212,7 @@ done:
 
 def _reduction(symbol: str, operator: str, kind: str) -> str:
     """Defines a reduction that combines the lanes' values sequentially, in the same order for each lane."""
-    name, bits = reductions.llvm_type(kind), reductions.bits_type(kind)
+    name, bits = reduction_operators.llvm_type(kind), reduction_operators.bits_type(kind)
 
     def value_of(result: str, lane: str) -> str:
         narrow = f"trunc i64 {result}.wide to i32" if bits == "i32" else f"add i64 {result}.wide, 0"
@@ -222,7 +222,7 @@ def _reduction(symbol: str, operator: str, kind: str) -> str:
         )
 
     return f"""
-{reductions.declaration(operator, kind)}
+{reduction_operators.declaration(operator, kind)}
 define {name} @{symbol}(ptr %context, i32 %mask, {name} %value, i32 %site) alwaysinline {{
   %bits = bitcast {name} %value to {bits}
   %wide = {"zext i32 %bits to i64" if bits == "i32" else "add i64 %bits, 0"}
@@ -248,7 +248,7 @@ next:
 more:
   %lane = call i32 @llvm.cttz.i32(i32 %left, i1 true)
 {value_of("%value", "%lane")}
-{reductions.combine(operator, kind, "%sum.more", "%sum", "%value")}
+{reduction_operators.combine(operator, kind, "%sum.more", "%sum", "%value")}
   %less = sub i32 %left, 1
   %rest = and i32 %left, %less
   br label %next

@@ -6,9 +6,9 @@ from collections.abc import Collection
 
 from oxide.driver.base import Dim3
 
-from . import barriers, clusters, copies, mma, tiles, wgmma
+from . import barriers, clusters, copies, mma, shared_tiles, wgmma
 from .capabilities import architecture, check_capability
-from .tiles import TensorMap, copies_tiles, entry_parameter, take_maps
+from .shared_tiles import TensorMap, copies_tiles, entry_parameter, take_maps
 from .wgmma import moves_registers
 
 __all__ = [
@@ -25,7 +25,7 @@ __all__ = [
 
 def definitions(symbols: Collection[str], cluster: Dim3 | None) -> str:
     """Returns the definitions of the primitives among ``symbols``, for a kernel with clusters of this shape."""
-    texts = [topic.definitions(symbols) for topic in (mma, copies, barriers, tiles, wgmma)]
+    texts = [topic.definitions(symbols) for topic in (mma, copies, barriers, shared_tiles, wgmma)]
     texts.append(clusters.definitions(symbols, cluster))
     if any("@oxide.tensor.shared_address" in text for text in texts):
         texts.insert(0, _SHARED_ADDRESS)

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from oxide.compiler.ir.portable import PortableKernel
 from oxide.compiler.ir.primitives import MULTICAST
-from oxide.compiler.source.fragments import F8
+from oxide.compiler.source.fragment_layouts import F8
 from oxide.compiler.source.source import located_in
 from oxide.errors import CompileError
 

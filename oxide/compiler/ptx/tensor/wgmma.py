@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from oxide.compiler.source.fragments import BITS, DEPTHS, PRODUCTS
+from oxide.compiler.source.fragment_layouts import BITS, DEPTHS, PRODUCTS
 
 _WGMMA = "oxide.tensor.wgmma."
 _WAIT = "oxide.tensor.wgmma_wait."

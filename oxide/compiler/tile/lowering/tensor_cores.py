@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
-from oxide.compiler.source.fragments import DEPTHS
+from oxide.compiler.source.fragment_layouts import DEPTHS
 from oxide.compiler.tile import arithmetic
 from oxide.compiler.tile.arithmetic import llvm_type, memory_type
 from oxide.compiler.tile.frontend import TensorParameter

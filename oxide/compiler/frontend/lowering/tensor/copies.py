@@ -21,13 +21,13 @@ from oxide.compiler.frontend.lowering.shared import check_value
 from oxide.compiler.frontend.lowering.types import display
 from oxide.compiler.frontend.lowering.unchecked import mark_unchecked
 from oxide.compiler.frontend.lowering.vectors import aligned
-from oxide.compiler.source.fragments import BITS, Layout
+from oxide.compiler.source.fragment_layouts import BITS, Layout
 from oxide.language.tensor.copies import ldmatrix, load, stmatrix, store
 
 from .fragments import BYTES, FragmentType, constant, element_at, lane_of, lane_share
 from .matrices import Matrix, extent, is_constant_truth, is_matrix, is_shared, locate_matrix, name_of, same_dtype
 from .mma import whole_warp
-from .tiles import TilesType, swizzled
+from .shared_tiles import TilesType, swizzled
 
 _VOID = ir.VoidType()
 _ROW_BYTES = 16

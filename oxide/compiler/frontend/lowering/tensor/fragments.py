@@ -27,7 +27,7 @@ from oxide.compiler.frontend.lowering.registry import (
 from oxide.compiler.frontend.lowering.shared import check_value
 from oxide.compiler.frontend.lowering.slices import element_index, in_bounds, load_inside
 from oxide.compiler.frontend.lowering.types import NUMBA_TYPES, display
-from oxide.compiler.source.fragments import ELEMENTS, Layout
+from oxide.compiler.source.fragment_layouts import ELEMENTS, Layout
 from oxide.language.tensor.fragments import Accumulator, FragmentA, FragmentB, convert
 
 BYTES = ir.IntType(8).as_pointer()

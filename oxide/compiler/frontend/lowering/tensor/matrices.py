@@ -13,10 +13,10 @@ from oxide.compiler.frontend.lowering.shaped import ShapedSliceType, check_indic
 from oxide.compiler.frontend.lowering.shared import BlockArrayType, check_index
 from oxide.compiler.frontend.lowering.slices import axes_in_bounds, axis_sites, element_index
 from oxide.compiler.frontend.lowering.types import display
-from oxide.compiler.source.fragments import Layout
+from oxide.compiler.source.fragment_layouts import Layout
 
 from .fragments import WORD, FragmentType, constant
-from .tiles import TilesType, takes_index
+from .shared_tiles import TilesType, takes_index
 
 
 def is_shared(kind: Any) -> bool:

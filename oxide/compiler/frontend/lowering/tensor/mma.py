@@ -16,7 +16,7 @@ from oxide.compiler.frontend.lowering.primitives import call_primitive, site
 from oxide.compiler.frontend.lowering.registry import bound, lowering_registry, note, typing_registry
 from oxide.compiler.frontend.lowering.types import OpenFloat, display
 from oxide.compiler.ir.half import TF32
-from oxide.compiler.source.fragments import PRODUCTS, Layout, instruction
+from oxide.compiler.source.fragment_layouts import PRODUCTS, Layout, instruction
 from oxide.language.tensor.mma import mma, tf32
 
 from .fragments import BYTES, FragmentType, element_at

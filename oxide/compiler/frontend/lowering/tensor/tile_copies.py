@@ -23,8 +23,8 @@ from numba.cuda import cgutils, types
 from numba.cuda.typing.templates import AbstractTemplate, signature
 
 from oxide.compiler.ir.primitives import MULTICAST
-from oxide.compiler.source.fragments import BITS
-from oxide.language.tensor.tiles import commit_stores, fence_stores, load_tile, store_tile, wait_stores
+from oxide.compiler.source.fragment_layouts import BITS
+from oxide.language.tensor.shared_tiles import commit_stores, fence_stores, load_tile, store_tile, wait_stores
 
 from ..primitives import call_primitive, site
 from ..registry import bound, lowering_registry, note_first, parameters, proxy, typing_registry
@@ -36,7 +36,7 @@ from .barriers import BarrierType, barrier_at
 from .cluster import checked_mask
 from .fragments import constant
 from .matrices import is_shared
-from .tiles import ELEMENTS, MOST_SIDE, PART_BYTES, TilesType, tile_at
+from .shared_tiles import ELEMENTS, MOST_SIDE, PART_BYTES, TilesType, tile_at
 
 _BYTE_POINTER = ir.IntType(8).as_pointer()
 _VOID = ir.VoidType()

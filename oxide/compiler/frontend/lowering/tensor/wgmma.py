@@ -16,7 +16,7 @@ from llvmlite import ir
 from numba.cuda import types
 from numba.cuda.typing.templates import AbstractTemplate, signature
 
-from oxide.compiler.source.fragments import BITS, DEPTHS, PRODUCTS, Layout
+from oxide.compiler.source.fragment_layouts import BITS, DEPTHS, PRODUCTS, Layout
 from oxide.language.tensor.wgmma import decrease_registers, increase_registers, wait_wgmma, wgmma
 
 from ..primitives import call_primitive, site
@@ -25,7 +25,7 @@ from ..slices import element_index, in_bounds
 from ..types import display
 from .barriers import shown
 from .fragments import FragmentType
-from .tiles import ROW_BYTES, TilesType, tile_at
+from .shared_tiles import ROW_BYTES, TilesType, tile_at
 
 _BYTE_POINTER = ir.IntType(8).as_pointer()
 _WORD = ir.IntType(64)

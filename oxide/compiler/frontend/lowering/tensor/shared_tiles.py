@@ -13,8 +13,8 @@ from numba.cuda import cgutils, types
 from numba.cuda.extending import core_models, register_model
 from numba.cuda.typing.templates import AbstractTemplate, signature
 
-from oxide.compiler.source.fragments import BITS, DEPTHS
-from oxide.language.tensor.tiles import SharedTiles
+from oxide.compiler.source.fragment_layouts import BITS, DEPTHS
+from oxide.language.tensor.shared_tiles import SharedTiles
 
 from ..primitives import site
 from ..registry import bound, lowering_registry, note, note_first, parameters, typing_registry

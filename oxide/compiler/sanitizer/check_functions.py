@@ -1,6 +1,6 @@
 """The sanitizer's checks as LLVM IR: the functions that are called before a sanitized kernel's accesses.
 
-``runtime.ll`` checks bounds, alignment and reads of uninitialised memory; ``races.ll`` finds races. ``copies.ll`` and
+``accesses.ll`` checks bounds, alignment and reads of uninitialised memory; ``races.ll`` finds races. ``copies.ll`` and
 ``products.ll`` know which asynchronous copies and products have ended, ``tiles.ll`` what copies of tiles write. The
 blocks of a sanitized launch run one after the other on one worker, so nothing here is atomic, and time is a counter of
 accesses.
@@ -41,7 +41,7 @@ def definitions(kinds: frozenset[str], clusters: bool) -> str:
         "race_kind": sanitizing.RACE,
         "missing_lanes": sanitizing.MISSING_LANES,
     }
-    names = ["runtime.ll", "races.ll", "copies.ll", "products.ll", "tiles.ll", *["clusters.ll"] * clusters]
+    names = ["accesses.ll", "races.ll", "copies.ll", "products.ll", "tiles.ll", *["clusters.ll"] * clusters]
     text = "".join(ir_file(__file__, name) for name in names)
     for name, value in values.items():
         text = text.replace(f"<{name}>", str(value))

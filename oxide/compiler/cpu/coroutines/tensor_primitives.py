@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from oxide.compiler.source.fragments import F8, Layout
+from oxide.compiler.source.fragment_layouts import F8, Layout
 
 from . import warpgroups
 from .elements import IR_TYPES, LOW_BITS, SUMS, added, element, low_bits, narrowed, widened

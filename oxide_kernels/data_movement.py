@@ -36,7 +36,7 @@ from oxide import (
     unroll,
 )
 
-from .checks import require_apart, require_integers
+from .operand_checks import require_apart, require_integers
 from .operands import Operand, with_boxes
 
 T = TypeVar("T", i8, i16, i32, i64, u8, u16, u32, u64, f8e4m3, f8e5m2, f16, bf16, f32, f64)

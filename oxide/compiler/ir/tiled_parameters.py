@@ -15,7 +15,7 @@ from oxide.compiler.ir.parameters import word_types
 from oxide.compiler.ir.portable import PortableKernel
 from oxide.compiler.ir.values import Call
 from oxide.compiler.signature.signature import Closed, Parameter
-from oxide.compiler.source.fragments import BITS
+from oxide.compiler.source.fragment_layouts import BITS
 from oxide.compiler.source.source import located_in
 
 from .primitives import MULTICAST
