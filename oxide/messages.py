@@ -15,7 +15,7 @@ _LONGEST_BITS = 256
 
 
 def is_long(number: int) -> bool:
-    """Returns whether ``written`` gives an integer's length instead of its digits."""
+    """Returns whether an integer is so long that ``written()`` shows its number of bits instead of its digits."""
     return number.bit_length() > _LONGEST_BITS
 
 

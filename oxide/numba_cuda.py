@@ -46,9 +46,9 @@ def without_gpu() -> AbstractContextManager[None]:
     """Returns a context in which ``@numba.cuda.jit`` with explicit signatures, as in ``@cuda.jit("void(float32[:])")``,
     needs no GPU: it keeps the signatures, and compiles nothing.
 
-    numba-cuda compiles for such a signature when the function is decorated. So functions decorated within the context,
-    also in a module that is imported there, are only for ``oxide.kernel``: numba-cuda cannot launch them. The context
-    holds for all threads.
+    Outside of it numba-cuda compiles when the function is decorated. Inside it does not, and so it cannot launch the
+    function later: only ``oxide.kernel`` can use it. Functions of modules that are imported inside count too. The
+    context holds for all threads.
     """
     from oxide.compiler.frontend.lowering.numba_programs import without_gpu
 

@@ -165,7 +165,7 @@ def factor_of(form: Form) -> Any:
 
     @device
     def factor(alpha: wide, scales: Any) -> wide:
-        """Returns the factor of all sums of products."""
+        """Returns the number by which every sum is multiplied: ``alpha``, times both scales if there are scales."""
         if has_scales:
             return wide(alpha * (scales[0][0] * scales[1][0]))
         return alpha
@@ -235,7 +235,7 @@ def kernel_of(form: Form) -> Kernel:
 
     @device
     def read(slot: i64, first: i64, row: i64, column: i64, a_tiles: Any, b_tiles: Any, x: Any, y: Any) -> None:
-        """Loads a warp's operands of one instruction's k."""
+        """Loads a warp's operands for one step of ``inner`` along k, the depth of one instruction."""
         if a_turned:
             if a_blocks:
                 tensor.ldmatrix(x, a_tiles, (slot, first, row), transposed=True)
@@ -280,7 +280,8 @@ def kernel_of(form: Form) -> Kernel:
 
     @device
     def accumulate(product: i64, row: i64, column: i64, a: Any, b: Any, total: Any) -> None:
-        """Adds the sums of products for the block's tile at a row and a column of a product to the warps' parts."""
+        """Multiplies the operands of the block's tile, which begins at ``row`` and ``column`` of matrix ``product``.
+        Each warp adds its part to ``total``."""
         a_tiles = SharedArray((stages, a_rows, a_pitch), a_type)
         b_tiles = SharedArray((stages, b_rows, b_pitch), b_type)
         warp_number = i64(thread.thread_idx.x % threads // 32)

@@ -1,4 +1,4 @@
-"""Checks of the operands of the library's functions, before anything is submitted.
+"""Checks of operands that several functions of the library share, before anything is submitted.
 
 A kernel sees only addresses and lengths. So the function that launches it checks the shapes, and that no box is both
 read and written. Its errors name the function and its parameters.

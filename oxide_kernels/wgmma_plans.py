@@ -50,7 +50,7 @@ class Plan(NamedTuple):
 
 
 def widths_of(form: Form) -> tuple[int, ...]:
-    """Returns the widths of tiles of a form."""
+    """Returns the tile widths that a plan for a product of this form may use."""
     return _HALVED_WIDTHS if form.exact and form.a is f32 else _EXACT_WIDTHS if form.exact else WIDTHS
 
 

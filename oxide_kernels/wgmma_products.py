@@ -73,7 +73,7 @@ def kernel_of(form: Form, plan: Plan, stacked: bool = False, even_rows: bool = F
 
     @device
     def tile_at(number: u32, down: u32, across: u32) -> tuple[i64, i64]:
-        """Returns the first row and column of a cluster's tiles."""
+        """Returns the row and the column at which the tiles of cluster ``number`` begin."""
         group = number // (group_of_rows * across)
         within = number - group * (group_of_rows * across)
         rows = max(min(down - group * group_of_rows, u32(group_of_rows)), u32(1))

@@ -43,7 +43,7 @@ class Facts:
     """The front end's results for one specialization: all that a launch has to know, and the IR that both back ends
     start from.
 
-    The IR and the placements of the checks are decoded on first use, because the modules of their classes load LLVM.
+    The IR and the places of the checks are decoded on first use: decoding imports Python modules that load LLVM.
     """
 
     def __init__(

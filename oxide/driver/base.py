@@ -136,7 +136,7 @@ class KernelResources:
 
 
 class Droppable(Protocol):
-    """One run of an operation. Once ``dropped`` is set, the run's work that has not started never starts."""
+    """One run of an operation. Setting ``dropped`` prevents work of the run that has not started yet."""
 
     dropped: bool
 

@@ -466,8 +466,9 @@ class Prover:
 
 
 def words_of(parameters: Sequence[Closed], function: Function) -> Iterator[tuple[Closed, list[Argument]]]:
-    """Yields each parameter with the arguments of the kernel that hold it: a slice's address and lengths, or a scalar.
-    The parts of tuples and of complex numbers are yielded as parameters of their own."""
+    """Yields each parameter of the Python function with the arguments of the IR function that carry it: a slice's
+    address and lengths, or a scalar. The parts of tuples and of complex numbers are yielded as parameters of their
+    own."""
     words = iter(function.arguments[1:])
     for parameter in _leaves(parameters):
         if isinstance(parameter, NumbaParameter):

@@ -188,7 +188,7 @@ def of_value(shown: str, value: Any, *, numba_style: bool = False, called: bool 
 
 
 def counted(shown: str) -> str:
-    """Returns how to write a loop over an array that a loop cannot go over directly."""
+    """Returns the advice to loop over an array's indices, for arrays that a kernel cannot iterate over."""
     return f"write: for i in range(len({shown})), and {shown}[i]"
 
 

@@ -233,8 +233,8 @@ _UNARY: dict[str, Callable[[Any], Any]] = {"USub": operator.neg, "UAdd": operato
 
 @functools.cache
 def binary(name: str, left: str, right: str, result: str) -> Callable[[Any, Any], Any] | None:
-    """Returns the function of a binary operator. Its operands must have been converted to ``left`` and ``right``. None
-    if the interpreter has no such function."""
+    """Returns the function of a binary operator. ``left`` and ``right`` are the types of the operands, which the
+    caller converts first. None if the interpreter has no such function."""
     if result in FLOATS:
         if name in ("FloorDiv", "Mod"):
             place = int(name == "Mod")

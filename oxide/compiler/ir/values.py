@@ -410,8 +410,8 @@ class Unreachable(Instruction):
 
 @final
 class Load(Instruction):
-    """A read of memory. ``before`` is ``atomic`` or ``volatile``; ``after`` has the scope, the ordering and the
-    alignment."""
+    """A read of memory. ``before`` is the text between ``load`` and the type: ``atomic``, ``volatile`` or nothing.
+    ``after`` is the text behind the pointer: the scope, the ordering and the alignment."""
 
     __slots__ = ("after", "before")
     _copied = ("after", "before")

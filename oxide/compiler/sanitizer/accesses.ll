@@ -1,4 +1,4 @@
-; The functions that sanitized code calls. ``runtime.py`` replaces the names in braces and in angle brackets.
+; The functions that sanitized code calls. ``check_functions.py`` replaces the names in braces and in angle brackets.
 
 declare i32 @oxide.register.tid.x(ptr)
 declare i32 @oxide.register.ctaid.x(ptr)

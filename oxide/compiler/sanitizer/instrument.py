@@ -5,8 +5,8 @@ variables become registers, so that the remaining loads and stores access arrays
 array (``origins.py``): a parameter, a shared or a local array (``regions.py``). compute-sanitizer does not know the
 array: it accepts an access one past the end of a buffer if another buffer begins there.
 
-During this pass atomics, fences and local arrays are calls, so that no optimisation splits them. ``runtime.py`` has the
-checks themselves.
+During this pass atomics, fences and local arrays are calls, so that no optimisation splits them.
+``check_functions.py`` has the checks themselves.
 """
 
 from __future__ import annotations

@@ -458,7 +458,8 @@ class CpuDriver:
 
     @property
     def live_allocations(self) -> LiveAllocations:
-        """Returns the memory that is not freed yet. A free counts once its stream has run it."""
+        """Returns the memory that is not freed yet. Memory counts as freed after its stream has run
+        the free."""
         held = [heap.held for heap in self._heaps]
         host_bytes, host_count = self._host.held
         return LiveAllocations(

@@ -142,7 +142,7 @@ class Reactor:
         await sleeper.sleep()
 
     async def next_turn(self, loop: EventLoop) -> None:
-        """Sleeps until a turn of the loop has time for the caller's submission."""
+        """Sleeps until a turn of the event loop in which time for submissions is left (``loop/turns.py``)."""
         sleeper = loop.sleeper()
         if not self._in_line:
             self._alarm.ring()

@@ -192,7 +192,7 @@ class DeviceFuture(Generic[T]):
             return None
 
     async def start_after(self, loop: EventLoop, once: Once) -> None:
-        """Submits the work once the other thread's run has ended."""
+        """Waits until the thread that runs this operation has left it, then submits the work."""
         waits_for: Once | None = once
         while waits_for is not None:
             await reactor_of(loop).left(loop, waits_for)

@@ -39,7 +39,8 @@ _places: Final[deque[tuple[FrameType, int]]] = deque()
 
 
 def report() -> None:
-    """Warns of the noted objects. After an interrupt, the next call handles the rest."""
+    """Gives the warnings for the dropped objects that finalisers have recorded. After an interrupt, the next call
+    handles the rest."""
     while len(_places) > len(_dropped):  # an interrupt came between the two pops
         _places.popleft()
     while _dropped:

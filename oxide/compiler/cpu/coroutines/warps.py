@@ -12,7 +12,7 @@ from oxide.compiler.ir import reduction_operators
 
 def definitions(symbols: Collection[str]) -> list[str]:
     """Returns the warp operations that a kernel with these symbols calls, not yet rendered. Empty if it calls none. The
-    primitives of ``tensor.py`` call them too."""
+    primitives of ``tensor_primitives.py`` call them too."""
     if not any(symbol.startswith(("oxide.warp.", "oxide.tensor.")) for symbol in symbols):
         return []
     return [_WARP, *(_reduction(*found) for found in reduction_operators.used(symbols))]

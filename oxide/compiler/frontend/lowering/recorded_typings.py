@@ -1,6 +1,7 @@
 """Records the types that inference found, for the interpreter (``compiler/source/typings.py``).
 
-The functions are numbered (``check/numbering.py``): the line of an instruction is the number of its expression.
+The functions were rewritten so that each expression has a line number of its own (``check/numbering.py``). So an
+instruction's line identifies its expression.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
 - ``void oxide.tensor.wgmma.<n>.<a's type>.<b's type>.<a's order>.<b's order>.<steps>.<b's panel bytes>.<add|set>(
   ptr accumulators, ptr a, ptr b, i32 site)``:
-  an order is ``k`` where neighbours in memory are products of one element, or ``mn``. The order of an ``a`` in
-  registers is ``r``, and ``a`` the address of the thread's elements. Each step adds the products of 32 bytes.
+  the order of an operand is ``k`` if neighbours in memory are neighbours along k, and ``mn`` if they are neighbours
+  along its rows or columns. If ``a`` is in registers, its order is ``r`` and the argument ``a`` is the address of the
+  thread's elements. Each step covers 32 bytes along k.
 - ``void oxide.tensor.wgmma_wait.<count of accumulators>.<type>.<pending>(ptr accumulators, i32 site)``
 - ``void oxide.tensor.registers.<inc|dec>.<count>(i32 site)``
 """
