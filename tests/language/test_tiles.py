@@ -372,7 +372,7 @@ def test_layouts_are_read_from_annotations() -> None:
     def on_an_input(x: Slice[f32, Tiles(4)]) -> None:  # type: ignore[type-arg, valid-type]
         pass
 
-    def no_layout(x: DisjointSlice[f32, 4]) -> None:  # type: ignore[valid-type]
+    def no_layout(x: DisjointSlice[f32, 6]) -> None:  # type: ignore[valid-type]
         pass
 
     with pytest.raises(CompileError):

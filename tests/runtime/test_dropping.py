@@ -273,8 +273,9 @@ def test_memory_in_use_on_another_stream_outlives_an_interrupted_submission(driv
             del used
             gc.collect()
             reclaimer = current_runtime().reclaimer
-            while not reclaimer.sweep():
-                pass
+            for _ in range(20):  # what is left over by other tests may take all of a sweep's time
+                if reclaimer.sweep():
+                    break
             submitted = any(isinstance(item, BlockRange) for item in list(other._timeline.handle.items))
             assert not submitted or driver.live_allocations.device_bytes, interrupt.at
             held += submitted

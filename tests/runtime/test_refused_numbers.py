@@ -142,7 +142,7 @@ def test_full_takes_what_its_dtype_holds(x: Any, dtype: Any) -> None:
         (lambda: randn(0, -LONG, 3), ValueError, "the standard deviation is a negative int of 16610 bits"),
         (lambda: pinned_empty(LONG), ValueError, "pinned_empty: shape an int of 16610 bits"),
         (lambda: zeros(4).sync().reshape(LONG), ValueError, r"cannot be reshaped to \(an int of 16610 bits,\)"),
-        (lambda: zeros(4).sync().partition(-LONG), ValueError, "no pieces of a negative int of 16610 bits rows"),
+        (lambda: zeros(4).sync().split(-LONG), ValueError, "no pieces of a negative int of 16610 bits rows"),
         (lambda: zeros(4).on(-LONG), DeviceError, "on was given device a negative int of 16610 bits"),
         (lambda: to_device(zeros(4), LONG).sync(), DeviceError, "there is no device an int of 16610 bits"),
         (lambda: init_device_contexts(LONG), DeviceError, "operations run on, is an int of 16610 bits; it must be"),
