@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 from oxide import f32
@@ -54,11 +55,12 @@ def widths_of(form: Form) -> tuple[int, ...]:
     return _HALVED_WIDTHS if form.exact and form.a is f32 else _EXACT_WIDTHS if form.exact else WIDTHS
 
 
+@functools.lru_cache(maxsize=1024)
 def plan_of(
     form: Form, products: int, m: int, n: int, k: int, aligned: tuple[bool, bool], multiprocessors: int
 ) -> Plan:
-    """Returns the plan with which products take least time. ``aligned`` says of each operand whether its rows in memory
-    begin at multiples of 128 bytes."""
+    """Returns the plan with which products take least time, computed once for equal products. ``aligned`` says of each
+    operand whether its rows in memory begin at multiples of 128 bytes."""
     widths = widths_of(form)
     # Sums that are made in f32 leave the tensor cores idle, unless the other warpgroup multiplies meanwhile.
     plans = [Plan(width, together) for width in widths for together in ([True] if form.exact else [False, True])]

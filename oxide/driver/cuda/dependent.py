@@ -37,6 +37,6 @@ class DependentLaunch:
         config.hStream = stream
         config.attrs = [self._early]
         config.numAttrs = 1
-        # Pointers, as the packed form was refused with other attributes during a capture (``cooperative.py``).
+        # Pointers, as the packed form was refused with other attributes during a capture (``cooperative_launch.py``).
         pointers = (ctypes.c_void_p * len(self._places))(*[params + place for place in self._places])
         return driver.cuLaunchKernelEx(config, self._handle, ctypes.addressof(pointers), 0)[0]

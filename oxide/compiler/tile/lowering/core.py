@@ -30,6 +30,26 @@ from .code import Code
 __all__ = ["FREE", "VIEWS", "Buffer", "Held", "Index", "Lowering", "held_type"]
 
 Index = tuple[str, ...]
+
+
+def viewed_place(node: Node, index: Index) -> Index | None:
+    """Returns the place of an element of a view in what it views, or None if that takes arithmetic."""
+    source = node.inputs[0].shape
+    if node.op == "broadcast":
+        own = index[len(index) - len(source) :]
+        return tuple("0" if size == 1 else i for size, i in zip(source, own, strict=True))
+    if node.op == "transpose":
+        found = [""] * len(index)
+        for place, axis in enumerate(node.detail):
+            found[axis] = index[place]
+        return tuple(found)
+    kept = [i for i, size in zip(index, node.shape, strict=True) if size > 1]
+    if [size for size in node.shape if size > 1] == [size for size in source if size > 1]:
+        places = iter(kept)
+        return tuple("0" if size == 1 else next(places) for size in source)
+    return None
+
+
 """The place of an element in a tile: a name or a number for each axis."""
 
 FREE = ("constant", "arange", "parameter", "cell", "length", "program_id", "num_programs", "counter")
@@ -195,20 +215,8 @@ class Lowering:
 
     def viewed(self, node: Node, index: Index) -> Index:
         """Returns the place of an element of a view in what it views."""
-        source = node.inputs[0].shape
-        if node.op == "broadcast":
-            own = index[len(index) - len(source) :]
-            return tuple("0" if size == 1 else i for size, i in zip(source, own, strict=True))
-        if node.op == "transpose":
-            found = [""] * len(index)
-            for place, axis in enumerate(node.detail):
-                found[axis] = index[place]
-            return tuple(found)
-        kept = [i for i, size in zip(index, node.shape, strict=True) if size > 1]
-        if [size for size in node.shape if size > 1] == [size for size in source if size > 1]:
-            places = iter(kept)
-            return tuple("0" if size == 1 else next(places) for size in source)
-        return self.unflattened(self.flattened(index, node.shape), source)
+        place = viewed_place(node, index)
+        return self.unflattened(self.flattened(index, node.shape), node.inputs[0].shape) if place is None else place
 
     def flattened(self, index: Sequence[str], shape: Sequence[int]) -> str:
         """Returns the number of an element, counted row by row."""

@@ -15,7 +15,7 @@ from oxide.compiler.tile.frontend import TensorParameter
 from oxide.compiler.tile.ir import Node
 from oxide.compiler.tile.layouts import Layout
 
-from .core import VIEWS, Buffer, Held, Index, Lowering
+from .core import VIEWS, Buffer, Held, Index, Lowering, viewed_place
 from .tensors import address, is_aligned, masked, write
 
 _LANES = 32
@@ -87,28 +87,12 @@ def _walk(low: Lowering, root: Node, start: Index) -> Iterator[tuple[Node, Index
         elif node in low.buffers:
             continue
         elif node.op in VIEWS:
-            pending.append((node.inputs[0], _viewed(node, index)))
+            place = viewed_place(node, index)
+            pending.append((node.inputs[0], ("?",) * len(node.inputs[0].shape) if place is None else place))
         elif node.op == "load":
             yield node, index
         else:
             pending += [(each, index if each.shape else ()) for each in node.inputs]
-
-
-def _viewed(node: Node, index: Index) -> Index:
-    source = node.inputs[0].shape
-    if node.op == "broadcast":
-        own = index[len(index) - len(source) :]
-        return tuple("0" if size == 1 else i for size, i in zip(source, own, strict=True))
-    if node.op == "transpose":
-        found = [""] * len(index)
-        for place, axis in enumerate(node.detail):
-            found[axis] = index[place]
-        return tuple(found)
-    kept = [i for i, size in zip(index, node.shape, strict=True) if size > 1]
-    if [size for size in node.shape if size > 1] == [size for size in source if size > 1]:
-        names = iter(kept)
-        return tuple("0" if size == 1 else next(names) for size in source)
-    return ("?",) * len(source)
 
 
 def _is_at_its_place(low: Lowering, held: Held, index: Index, layout: Layout) -> bool:
