@@ -79,13 +79,14 @@ def gelu_of(x: T) -> T:
 
 @device
 def gelu_for_16_bits(x: f32) -> f32:
-    """Returns ``gelu_of(x)`` within ``2e-7 * abs(x)``, for results that are rounded to 16 bits: in half the
-    instructions. The formula for the error function is 7.1.26 of Abramowitz and Stegun's Handbook."""
-    t = fast.divide(f32(1), f32(1) + f32(0.3275911 * math.sqrt(0.5)) * abs(x))
-    series = f32(0.7107068705) + t * (f32(-0.7265760135) + t * f32(0.5307027145))
-    series = f32(0.127414796) + t * (f32(-0.142248368) + t * series)
-    tail = t * series * fast.exp2(x * x * f32(-0.5 * math.log2(math.e)))
-    return x * (f32(1) - tail if x >= f32(0) else tail)
+    """Returns ``gelu_of(x)`` within ``2.5e-5 * abs(x)``, and from -3 on within 1e-4 of itself, for results that are
+    rounded to 16 bits: in a third of the instructions. The logit of the normal distribution is an odd polynomial of
+    ``x``, fitted for these errors up to 5.6; from there on it is a straight line, and the result is ``x`` or about 0."""
+    z = min(x * x, f32(5.6 * 5.6))
+    series = f32(-6.220673960214131e-05) + z * (f32(3.2963163968750412e-06) + z * f32(-5.592993590423331e-08))
+    series = f32(0.07319365312793749) + z * (f32(-0.0003085283720924052) + z * series)
+    logit = x * (f32(1.5954277104230408) + z * series)
+    return fast.divide(x, f32(1) + fast.exp2(logit * f32(-math.log2(math.e))))
 
 
 @device

@@ -72,12 +72,16 @@ def kernel_of(form: Form, plan: Plan, stacked: bool = False, even_rows: bool = F
     pairs = tile_n // 4
 
     @device
-    def tile_at(number: u32, down: u32, across: u32) -> tuple[i64, i64]:
-        """Returns the row and the column at which the tiles of cluster ``number`` begin."""
-        group = number // (group_of_rows * across)
-        within = number - group * (group_of_rows * across)
-        rows = max(min(down - group * group_of_rows, u32(group_of_rows)), u32(1))
-        return i64(group * group_of_rows + within % rows) * high_of_cluster, i64(within // rows) * tile_n
+    def place_of(number: u32, tiles: u32, down: u32, across: u32) -> tuple[i64, i64, i64]:
+        """Returns the product to which the tiles of a cluster belong, and the row and the column at which they begin.
+        Its numbers have 32 bits: a division of 64 bits takes as long as a step."""
+        product = u32(number // tiles) if stacked else u32(0)
+        number = u32(number - product * tiles)
+        group = u32(number // u32(group_of_rows * across))
+        within, above = u32(number - group * u32(group_of_rows * across)), u32(group * group_of_rows)
+        rows = max(min(u32(down - above), u32(group_of_rows)), u32(1))
+        column = u32(within // rows)
+        return i64(product), i64(u32(above + within - column * rows)) * high_of_cluster, i64(column) * tile_n
 
     @device
     def store_tiles(
@@ -137,6 +141,8 @@ def kernel_of(form: Form, plan: Plan, stacked: bool = False, even_rows: bool = F
         m: i64,
         c: DisjointSlice2[out_dtype],
     ) -> None:
+        if blocks == 1:  # early clusters took a third of the speed
+            thread.launch_dependents()
         a_tiles = tensor.SharedTiles(a_count, (a_rows, depth), a_type)
         b_tiles = tensor.SharedTiles(b_count, (b_rows, depth), b_type)
         c_tiles = tensor.SharedTiles(c_count, (16, 64), out_dtype if narrow else bf16)
@@ -148,33 +154,39 @@ def kernel_of(form: Form, plan: Plan, stacked: bool = False, even_rows: bool = F
         numbers = tiles * (c.shape[0] // m)
         steps = (k + (depth - 1)) // depth
         group = thread.thread_idx.x // 128
-        cluster, clusters, lower = thread.block_idx.x // blocks, thread.grid_dim.x // blocks, i64(0)
+        # Counted by while: the length of a range with a step takes a division.
+        cluster, clusters, lower = i64(thread.block_idx.x // blocks), i64(thread.grid_dim.x // blocks), i64(0)
         if blocks > 1:
             lower = tensor.cluster.rank() * tile_m
             tensor.cluster.meet()  # the others' barriers are there
-        thread.wait_dependencies()
         if group == 2:
             tensor.decrease_registers(40)
             if thread.thread_idx.x < 288 and warp.elect():
+                product, row, col = place_of(u32(cluster), u32(tiles), u32(down), u32(across))
+                thread.wait_dependencies()
                 stage, turn = 0, 0  # the buffer, and how often all have been used
-                for number in range(cluster, numbers, clusters):
-                    product = i64(u32(number) // u32(tiles))
-                    row, col = tile_at(u32(number) % u32(tiles), u32(down), u32(across))
+                number = cluster
+                while number < numbers:
                     for step in range(steps):
                         empty.wait(stage, turn - 1)
                         fetch(stage, step * depth, product, row + lower, col, a, b, a_tiles, b_tiles, full)
                         over = i64(stage == stages - 1)
                         stage, turn = stage + 1 - over * stages, turn + over
+                    number += clusters
+                    product, row, col = place_of(u32(number), u32(tiles), u32(down), u32(across))
+            else:
+                thread.wait_dependencies()
         else:
             tensor.increase_registers(232)
+            thread.wait_dependencies()
             leads = thread.thread_idx.x % 128 == 0
             first = u32(0) if together else group
             half = i64(group) if together else 0
             before, tile, used = 0, 0, steps * i64(first)  # buffers that have been used before this tile
-            for number in range(cluster + first * clusters, numbers, turns * clusters):
-                above = i64(u32(number) // u32(tiles)) * m
-                row, col = tile_at(u32(number) % u32(tiles), u32(down), u32(across))
-                row += lower
+            number = cluster + first * clusters
+            while number < numbers:
+                product, row, col = place_of(u32(number), u32(tiles), u32(down), u32(across))
+                above, row = product * m, row + lower
                 stage, turn = used % stages, used // stages
                 total = tensor.Accumulator((16, tile_n), accumulator)
                 if not together:
@@ -206,7 +218,7 @@ def kernel_of(form: Form, plan: Plan, stacked: bool = False, even_rows: bool = F
                         order.arrive(1 - group)
                     tensor.wait_wgmma(total, 0)
                     release(before, empty)
-                tile, used = tile + 1, used + turns * steps
+                number, tile, used = number + turns * clusters, tile + 1, used + turns * steps
                 top = above + row + half * 64 + i64(thread.thread_idx.x // 32 % 4) * 16
                 inside = row + tile_m <= m and col + tile_n <= c.shape[1]
                 scales = a_scale, b_scale

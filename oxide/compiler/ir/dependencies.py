@@ -2,22 +2,25 @@
 
 A kernel with the call may begin while the kernel before it in the stream still runs. What it does before the call must
 not depend on that kernel, and no thread may end without it: the next kernel in the stream counts on it. So the rule
-makes an early begin invisible. It is checked where all calls are inlined: some call dominates each access and each
-return.
+makes an early begin invisible. It is checked where all calls are inlined: each path to an access or to a return has a
+call.
 """
 
 from __future__ import annotations
 
+import itertools
+
 from oxide.compiler.source.source import located_in
 
-from .control_flow import ControlFlow
 from .llvm import host_machine, host_target, portable_module, run_passes
+from .module import Function
 from .parser import parse
 from .portable import PortableKernel
 from .recognise import called
 from .values import (
     Alloca,
     Atomic,
+    Block,
     Call,
     Cast,
     Constant,
@@ -61,18 +64,15 @@ def check_dependencies(kernel: PortableKernel) -> None:
     if WAIT not in kernel.module.functions:
         return
     inlined = portable_module(kernel.text)
-    run_passes(inlined, host_machine(host_target()), ("always_inliner", "sroa"))
+    run_passes(inlined, host_machine(host_target()), ("always_inliner", "sroa", "sccp", "simplify_cfg"))
     function = parse(str(inlined)).functions[kernel.symbol]
-    flow = ControlFlow(function)
-    waits = [call for call in function.calls if call.called == WAIT]
+    early_blocks = _entered_early(function)
     for block in function.blocks.values():
-        if not flow.is_reachable(block):
+        if block not in early_blocks:
             continue
-        after = any(wait.block is not block and flow.dominates(wait.block, block) for wait in waits)
-        for instruction in block.instructions:
-            after = after or instruction in waits
+        for instruction in itertools.takewhile(lambda each: not _waits(each), block.instructions):
             early = "returns" if isinstance(instruction, Return) else "accesses device memory"
-            if after or not (isinstance(instruction, Return) or _reaches_device(instruction)):
+            if not (isinstance(instruction, Return) or _reaches_device(instruction)):
                 continue
             site = next(call for call in kernel.module.calls if call.called == WAIT).arguments[-1].integer or 0
             place = kernel.sites[site]
@@ -82,6 +82,21 @@ def check_dependencies(kernel: PortableKernel) -> None:
                 f"kernel {kernel.name}: a thread {early} before thread.wait_dependencies(), on some path; each thread "
                 "makes the call first, where the kernel begins; only shared memory, barriers and numbers come before",
             )
+
+
+def _waits(instruction: Instruction) -> bool:
+    return isinstance(instruction, Call) and instruction.called == WAIT
+
+
+def _entered_early(function: Function) -> set[Block]:
+    """Returns the blocks that some path from the entry reaches without a call that waits."""
+    found, open_ends = {function.entry}, [function.entry]
+    while open_ends:
+        block = open_ends.pop()
+        if not any(map(_waits, block.instructions)):
+            open_ends += [target for target in block.successors if target not in found]
+            found.update(block.successors)
+    return found
 
 
 def _reaches_device(instruction: Instruction) -> bool:
