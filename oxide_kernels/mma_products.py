@@ -28,7 +28,9 @@ from oxide import (
     SharedArray,
     Slice,
     Slice3,
+    bf16,
     device,
+    f16,
     f32,
     f64,
     i8,
@@ -41,7 +43,7 @@ from oxide import (
     unroll,
 )
 
-from .activations import gelu_for_16_bits, gelu_of, relu_of, silu_for_16_bits, silu_of
+from .activations import gelu_for_bf16, gelu_for_f16, gelu_of, relu_of, silu_for_16_bits, silu_of
 
 GROUP = 8
 """The rows of tiles that blocks of neighbouring numbers share."""
@@ -137,7 +139,7 @@ def finisher(form: Form) -> Any:
     accumulator: Any = form.accumulator
     activate = _ACTIVATIONS[form.activation]
     if form.wide is f32 and form.output is not f32:
-        activate = _FOR_16_BITS.get(form.activation, activate)
+        activate = _FOR_16_BITS.get(form.output, {}).get(form.activation, activate)
     has_bias, has_scales, adds = form.bias is not None, form.scales == "each", form.adds
 
     @device
@@ -391,5 +393,8 @@ _ACTIVATIONS: dict[str | None, Callable[[Any], Any]] = {
     "gelu": gelu_of,
     "silu": silu_of,
 }
-_FOR_16_BITS: dict[str | None, Callable[[Any], Any]] = {"gelu": gelu_for_16_bits, "silu": silu_for_16_bits}
+_FOR_16_BITS: dict[Any, dict[str | None, Callable[[Any], Any]]] = {
+    f16: {"gelu": gelu_for_f16, "silu": silu_for_16_bits},
+    bf16: {"gelu": gelu_for_bf16, "silu": silu_for_16_bits},
+}
 ACTIVATIONS = tuple(name for name in _ACTIVATIONS if name is not None)

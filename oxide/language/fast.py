@@ -66,5 +66,11 @@ def divide(x: float, y: float) -> float:
     _only_in_a_kernel("divide")
 
 
+def reciprocal(x: float) -> float:
+    """Computes 1/x by one instruction, ``rcp.approx.ftz``: within 1 unit in the last place. Arguments and results below
+    2**-126 are 0."""
+    _only_in_a_kernel("reciprocal")
+
+
 def _only_in_a_kernel(name: str) -> NoReturn:
     raise TypeError(f"fast.{name} has a meaning only inside a @kernel, where the compiler gives it one")

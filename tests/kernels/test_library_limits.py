@@ -11,7 +11,7 @@ import pytest
 import oxide_kernels as library
 from oxide import d2h, f32, f64, h2d, i64, u32, zeros
 from oxide_kernels import data_movement, gemm, map_, ops
-from oxide_kernels.activations import gelu_for_16_bits
+from oxide_kernels.activations import gelu_for_bf16, gelu_for_f16
 from tests.kernels.references import softmax
 
 WIDTHS = (1, 31, 128, 1025, 8192, 32_768, 32_769, 40_000)  # each way through softmax, on both sides of the widest
@@ -129,14 +129,17 @@ def test_a_row_of_a_table_may_have_no_elements() -> None:
     assert f32.dtype == np.float32
 
 
-def test_the_gelu_for_16_bits_is_as_near_as_it_says() -> None:
+@pytest.mark.parametrize(
+    ("gelu", "absolute", "relative"), [(gelu_for_f16, 2.5e-5, 1e-4), (gelu_for_bf16, 1e-4, 1.2e-3)]
+)
+def test_the_gelu_for_16_bits_is_as_near_as_it_says(gelu: Any, absolute: float, relative: float) -> None:
     x = np.concatenate([np.linspace(-12, 12, 200_001), [-1e38, -100, -27.5, 0, 27.5, 1e38]]).astype(np.float32)
-    found = d2h(map_(gelu_for_16_bits, h2d(x), zeros(len(x), np.float32)).last()).sync().astype(np.float64)
+    found = d2h(map_(gelu, h2d(x), zeros(len(x), np.float32)).last()).sync().astype(np.float64)
     # The probability by its complement: no digits are lost in the left tail.
     exact = x * np.array([0.5 * math.erfc(-value / math.sqrt(2)) for value in x.tolist()])
     error = np.abs(found - exact)
-    assert np.all(error <= 2.5e-5 * np.abs(x))
+    assert np.all(error <= absolute * np.abs(x))
     near = x >= -3
-    assert np.all(error[near] <= 1e-4 * np.abs(exact[near]))
+    assert np.all(error[near] <= relative * np.abs(exact[near]))
     assert found[-1] == np.float32(1e38)
-    assert np.isnan(d2h(map_(gelu_for_16_bits, h2d(np.float32([np.nan])), zeros(1, np.float32)).last()).sync())
+    assert np.isnan(d2h(map_(gelu, h2d(np.float32([np.nan])), zeros(1, np.float32)).last()).sync())

@@ -289,6 +289,15 @@ def test_fast_exp2_is_near_and_one_instruction() -> None:
     assert "ex2.approx.ftz.f32" in unary(fast.exp2, f32).ptx()
 
 
+def test_fast_reciprocal_is_near_and_one_instruction() -> None:
+    x = np.concatenate([np.random.default_rng(20).uniform(-1e6, 1e6, 1021), [-np.inf, np.inf, 1e-30, 1e30]])
+    x = x.astype(np.float32)
+    assert np.allclose(run(unary(fast.reciprocal, f32), x), 1 / x.astype(np.float64), rtol=1.5e-7, atol=0)
+    found = run(unary(fast.reciprocal, f32), np.array([np.nan, 0, -0.0], np.float32))
+    np.testing.assert_array_equal(found, [np.nan, np.inf, -np.inf])
+    assert "rcp.approx.ftz.f32" in unary(fast.reciprocal, f32).ptx()
+
+
 def test_a_fast_function_of_a_double_is_refused() -> None:
     with pytest.raises(CompileError, match=r"fast\.exp approximates for f32, not f64; use math's function"):
         unary(fast.exp, f64).specialize()

@@ -159,7 +159,7 @@ _GROUPS = (_float_calls, _integer_calls, _high_products, _classes, _bits, _round
 _BODIES = {f"__nv_{name}": body for group in _GROUPS for name, body in group()}
 
 
-QUOTIENTS = ("__nv_fast_fdividef", "__nv_rsqrtf", "__nv_rsqrt")
+QUOTIENTS = ("__nv_fast_fdividef", "__nv_fast_reciprocalf", "__nv_rsqrtf", "__nv_rsqrt")
 """The functions that a GPU approximates by one instruction."""
 
 
@@ -172,6 +172,12 @@ def quotient(symbol: str, *, approximate: bool) -> list[str]:
     if symbol == "__nv_fast_fdividef":
         flags = f"{FAST} " if approximate else ""
         return [_function(symbol, "float", ("float", "float"), [f"%r = fdiv {flags}float %p0, %p1"])]
+    if symbol == "__nv_fast_reciprocalf":
+        # By the flags, LLVM would choose the instruction that keeps subnormal numbers, which takes six.
+        body = (
+            'call float asm "rcp.approx.ftz.f32 $0, $1;", "=f,f"(float %p0)' if approximate else "fdiv float 1.0, %p0"
+        )
+        return [_function(symbol, "float", ("float",), [f"%r = {body}"])]
     suffix, kind, flags = ("f32", "float", "arcp afn ") if symbol.endswith("f") else ("f64", "double", "arcp ")
     flags = flags if approximate else ""
     lines = [f"%root = call {flags}{kind} @llvm.sqrt.{suffix}({kind} %p0)", f"%r = fdiv {flags}{kind} 1.0, %root"]

@@ -230,6 +230,7 @@ for _approximation, _name in (
     (fast.sin, "sinf"),
     (fast.cos, "cosf"),
     (fast.tan, "tanf"),
+    (fast.reciprocal, "reciprocalf"),
 ):
     _fast(_approximation, 1, _name)
 _fast(fast.pow, 2, "powf")
