@@ -415,6 +415,8 @@ def test_an_error_that_several_requests_share_keeps_its_traceback_short(run: Run
         (lambda requests: value([1]), "got 2 requests, and its operation yields 1 results"),
         (lambda requests: value(None), "yields NoneType; it must yield a list, a tuple or an array"),
         (lambda requests: value(np.float64(3)), "yields float64; it must yield a list"),
+        (lambda requests: value("ab"), "yields str; it must yield a list"),
+        (lambda requests: value({0: "a", 1: "b"}), "yields dict; it must yield a list"),
         (lambda requests: h2d(np.zeros(2)), "it must yield results on the host: end it with d2h"),
         (lambda requests: [1, 2], r"returned list; it must return an operation .* value\(results\) makes one"),
     ],
@@ -712,6 +714,8 @@ def test_an_answered_request_is_kept_by_nobody(run: Runner) -> None:
         ({"cost": 3, "max_cost": 3}, TypeError, "takes a function of a request, not int"),
         ({"policy": 3}, TypeError, r"a method next_stream\(device\), not int"),
         ({"on_batch": 3}, TypeError, "takes a function of a report, not int"),
+        ({"on_batch": trio.sleep}, TypeError, "takes an ordinary function, not an async one"),
+        ({"name": 3}, TypeError, r"Batcher\(name=…\) takes a str, not int"),
     ],
 )
 def test_wrong_arguments_are_refused(arguments: dict[str, Any], error: type[Exception], words: str) -> None:
