@@ -119,11 +119,11 @@ def main(arguments: list[str] | None = None) -> None:
     add_model_options(parser)
     options = parser.parse_args(arguments)
     try:
-        lines = [line for line in options.corpus.read_text(encoding="utf-8").splitlines() if line.strip()]
+        lines = options.corpus.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         sys.exit(f"{options.corpus} cannot be read: {reason}")
-    if not lines:
+    if not any(line.strip() for line in lines):
         sys.exit(f"{options.corpus} has no lines")
     listener, address = listening(options.host, options.port)
     try:

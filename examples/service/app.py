@@ -54,7 +54,9 @@ class Service:
 
     def __init__(self, model: Embeds, lines: Sequence[str], *, max_queue: int = 1024, timeout: float = 10.0) -> None:
         self._model = model
-        self._lines = lines
+        numbered = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
+        self._lines = [line for _, line in numbered]
+        self._numbers = [number for number, _ in numbered]  # as the file has them
         self._timeout = timeout
         self._most_texts = min(MOST_TEXTS, max_queue)  # more can find no room, however often they are sent again
         self._reports: deque[dict[str, Any]] = deque(maxlen=200)
@@ -132,7 +134,7 @@ class Service:
         scores, numbers = await corpus.search(vector, k)
         found = zip(scores.tolist(), numbers.tolist(), strict=True)
         return JSONResponse(
-            {"results": [{"text": corpus.texts[n], "line": n + 1, "score": score} for score, n in found]}
+            {"results": [{"text": corpus.texts[n], "line": self._numbers[n], "score": score} for score, n in found]}
         )
 
     async def _read(self, request: Request) -> dict[str, Any]:

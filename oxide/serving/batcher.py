@@ -499,8 +499,9 @@ def _operation_of(made: object) -> DeviceOperation[Any]:
     if inspect.iscoroutine(made):
         made.close()
         raise _MisfitError(
-            "the batcher's run is an async function; it must be an ordinary one that returns an operation, which the "
-            "batcher awaits"
+            f"the batcher's run returned the coroutine {made.__qualname__}; it must be an ordinary function that "
+            f"returns an operation, which the batcher awaits. Of several operations, zip makes one where gather awaits "
+            f"them"
         )
     raise _MisfitError(
         f"the batcher's run returned {type(made).__name__}; it must return an operation that yields a result for each "

@@ -14,6 +14,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+import oxide
 from oxide import (
     BoundsError,
     DeviceLostError,
@@ -444,8 +445,20 @@ def test_an_async_run_is_refused_with_what_to_write(run: Runner) -> None:
 
     async def main() -> None:
         async with Batcher(run_batch) as batcher:  # type: ignore[arg-type]
-            with pytest.raises(TypeError, match="an async function; it must be an ordinary one that returns an operat"):
+            with pytest.raises(TypeError, match=r"the coroutine .*run_batch; it must be an ordinary function that"):
                 await batcher(1)
+
+    run(main)
+
+
+@pytest.mark.filterwarnings("ignore:.* was never run:RuntimeWarning")  # what the coroutine would have awaited
+def test_a_run_that_returns_gathers_coroutine_is_told_of_zip(run: Runner) -> None:
+    async def main() -> None:
+        async with Batcher(lambda requests: oxide.gather(*map(value, requests))) as batcher:  # type: ignore[arg-type]
+            with pytest.raises(TypeError, match=r"the coroutine gather; .* zip makes one where gather awaits them"):
+                await batcher(1)
+        async with Batcher(lambda requests: oxide.zip(*map(value, requests))) as batcher:
+            assert await batcher(1) == 1
 
     run(main)
 
