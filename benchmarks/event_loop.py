@@ -8,6 +8,8 @@ out a tiny operation is awaited. Three figures, of the median round:
 - the loop's longest stall, from the start to the tiny operation's result;
 - how long the tiny operation took.
 
+The same once more with each operation as a request of one ``Batcher``, four in a batch.
+
 Prints PASS or FAIL for each and exits with 1 where one is not met; ``--json`` writes
 ``benchmarks/results/event_loop-<device>.json``.
 
@@ -20,6 +22,7 @@ import argparse
 import statistics
 import sys
 import time
+from collections.abc import Awaitable, Callable
 
 import numpy as np
 import trio
@@ -27,6 +30,7 @@ import trio
 import oxide
 from benchmarks import record
 from oxide import DisjointSlice, f32, kernel, thread, u32, zeros
+from oxide.serving import Batcher
 
 TASKS = 64
 TIMEOUT_SECONDS = 0.1
@@ -77,7 +81,22 @@ def timed(rounds: int) -> float:
     return time.perf_counter() - begun
 
 
-async def measure(rounds: int) -> tuple[float, float, float]:
+async def awaited(rounds: int) -> tuple[float, float, float]:
+    """One round in which each task awaits its operation."""
+    return await measure(rounds, lambda rounds: slow(rounds) if rounds > 1 else tiny())
+
+
+async def batched(rounds: int) -> tuple[float, float, float]:
+    """One round in which each operation is a request of a batcher."""
+
+    def run(requests: list[int]) -> oxide.DeviceOperation[tuple[object, ...]]:
+        return oxide.zip(*[slow(rounds) if rounds > 1 else tiny() for rounds in requests])
+
+    async with Batcher(run, max_batch=4) as batcher:
+        return await measure(rounds, batcher)
+
+
+async def measure(rounds: int, ask: Callable[[int], Awaitable[object]]) -> tuple[float, float, float]:
     """One round: until all have timed out, the longest stall, the tiny operation; in seconds."""
     stalls = [0.0]
     ended: list[float] = []
@@ -92,7 +111,7 @@ async def measure(rounds: int) -> tuple[float, float, float]:
 
     async def give_up() -> None:
         with trio.move_on_at(deadline):
-            await slow(rounds)
+            await ask(rounds)
         ended.append(time.perf_counter())
 
     async with trio.open_nursery() as ticking:
@@ -104,7 +123,7 @@ async def measure(rounds: int) -> tuple[float, float, float]:
             for _ in range(TASKS):
                 nursery.start_soon(give_up)
         sent = time.perf_counter()
-        await tiny()
+        await ask(1)
         took = time.perf_counter() - sent
         ticking.cancel_scope.cancel()
     oxide.reclaim.drain()
@@ -119,17 +138,18 @@ def main() -> int:
     options = parser.parse_args()
     assert np.isfinite(tiny().sync()).all()  # compiled and loaded
     rounds = rounds_for(TIMEOUT_SECONDS)
-    measured = [trio.run(measure, rounds) for _ in range(options.rounds)]
     names = ("all timed out", "longest stall", "tiny request")
     bounds = (MOST_TIMED_OUT_SECONDS, MOST_STALL_SECONDS, MOST_TINY_SECONDS)
     asked = {}
-    for name, bound, found in zip(names, bounds, zip(*measured, strict=True), strict=True):
-        middle = statistics.median(found)
-        asked[name] = {"found": middle, "bound": bound, "met": middle < bound, "all": found}
-        print(
-            f"{'PASS' if middle < bound else 'FAIL'}  {name}: {middle * 1e3:.1f} ms (< {bound * 1e3:g}), "
-            f"{min(found) * 1e3:.1f} to {max(found) * 1e3:.1f}"
-        )
+    for program, added in ((awaited, ""), (batched, ", of a batcher")):
+        measured = [trio.run(program, rounds) for _ in range(options.rounds)]
+        for name, bound, found in zip(names, bounds, zip(*measured, strict=True), strict=True):
+            middle = statistics.median(found)
+            asked[name + added] = {"found": middle, "bound": bound, "met": middle < bound, "all": found}
+            print(
+                f"{'PASS' if middle < bound else 'FAIL'}  {name}{added}: {middle * 1e3:.1f} ms (< {bound * 1e3:g}), "
+                f"{min(found) * 1e3:.1f} to {max(found) * 1e3:.1f}"
+            )
     if options.json:
         device = oxide.devices()[0]
         record.write("event_loop", {"device": device.name, "rounds": options.rounds, "asked": asked}, "numpy", "trio")

@@ -41,10 +41,12 @@ async def compare(embedder: Embedder, texts: list[str]) -> None:
 
 async def search(embedder: Embedder, lines: list[str], query: str, count: int) -> None:
     """Prints the lines that are nearest to the query."""
-    vectors = await embed(embedder, [*lines, query])
+    numbered = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
+    vectors = await embed(embedder, [*(line for _, line in numbered), query])
     scores = vectors[:-1] @ vectors[-1]
-    for number in np.argsort(-scores, kind="stable")[:count]:
-        print(f"{scores[number]:6.3f}  line {number + 1}: {lines[number]}")
+    for place in np.argsort(-scores, kind="stable")[:count]:
+        number, line = numbered[place]
+        print(f"{scores[place]:6.3f}  line {number}: {line}")
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -37,10 +37,13 @@ async def serve(service: Service, listener: int, address: str) -> None:
     async def stop_on_signals(task_status: Any) -> None:
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
             task_status.started()
-            async for _ in signals:
+            async for number in signals:
+                if number == signal.SIGINT and stopped.is_set():  # Ctrl-C again: ends at once
+                    signal.signal(signal.SIGINT, signal.SIG_DFL)
+                    signal.raise_signal(signal.SIGINT)
+                # SIGTERM may come twice: ``make``, in the same process group, passes on its own.
                 service.drain()
                 stopped.set()
-                return
 
     async def listen(task_status: Any) -> None:
         app: Any = service.app
@@ -116,11 +119,11 @@ def main(arguments: list[str] | None = None) -> None:
     add_model_options(parser)
     options = parser.parse_args(arguments)
     try:
-        lines = [line for line in options.corpus.read_text(encoding="utf-8").splitlines() if line.strip()]
+        lines = options.corpus.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         sys.exit(f"{options.corpus} cannot be read: {reason}")
-    if not lines:
+    if not any(line.strip() for line in lines):
         sys.exit(f"{options.corpus} has no lines")
     listener, address = listening(options.host, options.port)
     try:

@@ -33,6 +33,9 @@ MOST_TOKENS = 4096
 MOST_BYTES = 256 * 1024
 MOST_TEXTS = 64
 MOST_CHARACTERS = 4000
+FEW_CHARACTERS = 2000
+"""Texts of so many characters in all are tokenised in about a millisecond, without a thread."""
+
 PAGE = Path(__file__).with_name("page.html")
 
 
@@ -51,8 +54,11 @@ class Service:
 
     def __init__(self, model: Embeds, lines: Sequence[str], *, max_queue: int = 1024, timeout: float = 10.0) -> None:
         self._model = model
-        self._lines = lines
+        numbered = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
+        self._lines = [line for _, line in numbered]
+        self._numbers = [number for number, _ in numbered]  # as the file has them
         self._timeout = timeout
+        self._most_texts = min(MOST_TEXTS, max_queue)  # more can find no room, however often they are sent again
         self._reports: deque[dict[str, Any]] = deque(maxlen=200)
         self._corpus: Corpus | None = None
         self._ready = False
@@ -84,7 +90,7 @@ class Service:
         accepted ones."""
         async with self._batcher:
             vectors = np.zeros((len(self._lines), self._model.dimension), np.float32)
-            tokens = self._model.tokenise(self._lines)
+            tokens = await trio.to_thread.run_sync(self._model.tokenise, self._lines)
             await oxide.prepare(lambda: self._model.encode(tokens[:1]))
             for first in range(0, len(tokens), 32):
                 vectors[first : first + 32] = await self._model.encode(tokens[first : first + 32])
@@ -113,7 +119,7 @@ class Service:
     # Requests
 
     async def _embed(self, request: Request) -> Response:
-        return embeddings(await self._vectors(texts_of(await self._read(request))))
+        return embeddings(await self._vectors(texts_of(await self._read(request), self._most_texts)))
 
     async def _search(self, request: Request) -> Response:
         body = await self._read(request)
@@ -128,19 +134,26 @@ class Service:
         scores, numbers = await corpus.search(vector, k)
         found = zip(scores.tolist(), numbers.tolist(), strict=True)
         return JSONResponse(
-            {"results": [{"text": corpus.texts[n], "line": n + 1, "score": score} for score, n in found]}
+            {"results": [{"text": corpus.texts[n], "line": self._numbers[n], "score": score} for score, n in found]}
         )
 
     async def _read(self, request: Request) -> dict[str, Any]:
-        body = await body_of(request)
+        try:
+            with trio.fail_after(self._timeout):
+                body = await body_of(request)
+        except trio.TooSlowError as error:
+            raise BadRequest(f"the body did not arrive within {self._timeout:g} s", 408) from error
         request.state.read.set()
         return body
 
     async def _vectors(self, texts: list[str]) -> list[Vectors]:
         """Embeds each text as a request of its own. The first error cancels the others."""
+        if sum(map(len, texts)) <= FEW_CHARACTERS:
+            requests = self._model.tokenise(texts)
+        else:
+            requests = await trio.to_thread.run_sync(self._model.tokenise, texts)
         if len(texts) == 1:  # most requests: without a nursery and a task
-            [tokens] = self._model.tokenise(texts)
-            return [await self._batcher(tokens, timeout=self._timeout)]
+            return [await self._batcher(requests[0], timeout=self._timeout)]
         vectors: list[Any] = [None] * len(texts)
         errors: list[Exception] = []
         async with trio.open_nursery() as nursery:
@@ -152,7 +165,7 @@ class Service:
                     errors.append(error)
                     nursery.cancel_scope.cancel()
 
-            for number, tokens in enumerate(self._model.tokenise(texts)):
+            for number, tokens in enumerate(requests):
                 nursery.start_soon(embed, number, tokens)
         if errors:
             raise errors[0]
@@ -226,12 +239,16 @@ class Service:
 
 
 async def body_of(request: Request) -> dict[str, Any]:
-    """Reads a JSON object. Raises ``BadRequest`` for anything else, and past 256 KiB."""
+    """Reads a JSON object. Raises ``BadRequest`` for anything else, and past 256 KiB, before the rest arrives."""
+    too_large = BadRequest(f"the body has more than {MOST_BYTES} bytes", 413)
+    length = request.headers.get("content-length", "")
+    if length.isdecimal() and int(length) > MOST_BYTES:
+        raise too_large
     data = bytearray()
     async for piece in request.stream():
         data += piece
         if len(data) > MOST_BYTES:
-            raise BadRequest(f"the body has more than {MOST_BYTES} bytes", 413)
+            raise too_large
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -245,13 +262,13 @@ async def body_of(request: Request) -> dict[str, Any]:
     return body
 
 
-def texts_of(body: dict[str, Any]) -> list[str]:
+def texts_of(body: dict[str, Any], most: int = MOST_TEXTS) -> list[str]:
     """Returns the texts of a request. Raises ``BadRequest`` if something is wrong with them."""
     texts = body.get("texts")
     if not isinstance(texts, list) or not texts:
         raise BadRequest('"texts" must be a list of texts')
-    if len(texts) > MOST_TEXTS:
-        raise BadRequest(f'"texts" has {len(texts)} texts; at most {MOST_TEXTS} are allowed')
+    if len(texts) > most:
+        raise BadRequest(f'"texts" has {len(texts)} texts; at most {most} are allowed')
     for number, text in enumerate(texts):
         _require_text(f"texts[{number}]", text)
     return texts

@@ -137,6 +137,10 @@ class Batcher(Generic[Request, Result]):
             )
         if on_batch is not None and not callable(on_batch):
             raise TypeError(f"Batcher(on_batch=…) takes a function of a report, not {type(on_batch).__name__}")
+        if inspect.iscoroutinefunction(on_batch):
+            raise TypeError("Batcher(on_batch=…) takes an ordinary function, not an async one: nothing would await it")
+        if not isinstance(name, str):
+            raise TypeError(f"Batcher(name=…) takes a str, not {type(name).__name__}")
         self._max_wait = float(max_wait)
         self._max_queue = max_queue
         self._raises_when_full = when_full == "raise"
@@ -495,8 +499,9 @@ def _operation_of(made: object) -> DeviceOperation[Any]:
     if inspect.iscoroutine(made):
         made.close()
         raise _MisfitError(
-            "the batcher's run is an async function; it must be an ordinary one that returns an operation, which the "
-            "batcher awaits"
+            f"the batcher's run returned the coroutine {made.__qualname__}; it must be an ordinary function that "
+            f"returns an operation, which the batcher awaits. Of several operations, zip makes one where gather awaits "
+            f"them"
         )
     raise _MisfitError(
         f"the batcher's run returned {type(made).__name__}; it must return an operation that yields a result for each "
@@ -509,7 +514,9 @@ def _require_results(results: Any, requests: int) -> None:
     if isinstance(results, DeviceBox):
         raise _MisfitError(f"the batcher's run yields {results!r}; it must yield results on the host: end it with d2h")
     try:
-        found = len(results) if hasattr(results, "__getitem__") else None
+        # A text or a dictionary has a length, but no results in order.
+        is_sequence = hasattr(results, "__getitem__") and not isinstance(results, (str, bytes, dict))
+        found = len(results) if is_sequence else None
     except TypeError:  # such as an array without axes
         found = None
     if found is None:

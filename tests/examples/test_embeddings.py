@@ -17,7 +17,7 @@ import trio
 from numpy.typing import NDArray
 
 import oxide
-from examples.embeddings.__main__ import embed
+from examples.embeddings.__main__ import embed, main
 from examples.embeddings.cast import cast
 from examples.embeddings.embedder import Embedder, Precision, model_folder
 from examples.embeddings.encoder import Encoder
@@ -371,3 +371,14 @@ def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
     )
     assert found.returncode == 1
     assert "is not UTF-8: byte 2 is 0xff" in found.stderr
+
+
+def test_empty_lines_are_not_searched_and_the_others_keep_their_numbers(
+    folder: Path | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    weights = [] if folder is None else ["--weights", str(folder)]
+    file = tmp_path / "lines"
+    file.write_text("\na dog barks\n \nstocks fell\n")
+    main([*weights, "--search", str(file), "a dog barks"])
+    found = capsys.readouterr().out.splitlines()
+    assert [line.split("  ")[-1] for line in found] == ["line 2: a dog barks", "line 4: stocks fell"]

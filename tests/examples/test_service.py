@@ -33,7 +33,7 @@ pytest.importorskip("hypercorn")
 from examples.service.app import MOST_BYTES, Service  # noqa: E402
 from examples.service.hashing import HashingEmbedder  # noqa: E402
 
-LINES = ["a dog barks", "a cat sleeps", "stocks fell", "the cat and the dog", "<b>bold</b>"]
+LINES = ["a dog barks", "", "a cat sleeps", "stocks fell", "the cat and the dog", "<b>bold</b>"]
 
 
 def with_service(test: Callable[[Any, Service], Awaitable[None]], **options: Any) -> None:
@@ -88,8 +88,8 @@ def test_texts_are_embedded_and_found() -> None:
         assert first @ first == pytest.approx(1)
         assert first @ third < 0.5
         found = (await client.post("/search", json={"query": "cat sleeps", "k": 2})).json()["results"]
-        assert [(one["text"], one["line"]) for one in found] == [("a cat sleeps", 2), ("the cat and the dog", 4)]
-        assert len((await client.post("/search", json={"query": "x", "k": 64})).json()["results"]) == len(LINES)
+        assert [(one["text"], one["line"]) for one in found] == [("a cat sleeps", 3), ("the cat and the dog", 5)]
+        assert len((await client.post("/search", json={"query": "x", "k": 64})).json()["results"]) == len(LINES) - 1
 
     with_service(test)
 
@@ -194,6 +194,36 @@ def test_a_full_queue_is_429_and_a_late_answer_504() -> None:
     with_service(test, max_queue=3, timeout=0.5)
 
 
+def test_more_texts_than_the_queue_holds_are_a_bad_request_not_429() -> None:
+    async def test(client: Any, service: Service) -> None:
+        answer = await client.post("/embed", json={"texts": ["a"] * 4})
+        assert (answer.status_code, answer.json()["error"]) == (400, '"texts" has 4 texts; at most 3 are allowed')
+        assert (await client.post("/embed", json={"texts": ["a"] * 3})).status_code == 200
+
+    with_service(test, max_queue=3)
+
+
+def test_long_texts_are_tokenised_in_a_thread_and_short_ones_on_the_loop() -> None:
+    async def test(client: Any, service: Service) -> None:
+        threads: list[str] = []
+        tokenise = service._model.tokenise
+
+        def spied(texts: Any) -> Any:
+            threads.append(threading.current_thread().name)
+            return tokenise(texts)
+
+        service._model.tokenise = spied  # type: ignore[method-assign]
+        for texts in (["a dog"], ["a dog " * 600], ["a dog"] * 64, ["a dog " * 600] * 64):
+            answer = await client.post("/embed", json={"texts": texts})
+            np.testing.assert_array_equal(
+                np.array(answer.json()["embeddings"], np.float32), await service._model.encode(tokenise(texts))
+            )
+        here = threading.current_thread().name
+        assert [name == here for name in threads] == [True, False, True, False]
+
+    with_service(test)
+
+
 def test_metrics_statistics_and_the_page_are_served() -> None:
     async def test(client: Any, service: Service) -> None:
         await client.post("/embed", json={"texts": ["a"]})
@@ -265,6 +295,65 @@ def test_requests_whose_clients_hang_up_are_dropped_and_others_answered() -> Non
         while (found := statistics(port))["running"] or found["queued"]:
             pass
         assert found["accepted"] == found["answered"] + found["cancelled"]
+
+
+def sent(port: int, data: bytes) -> tuple[str, bytes]:
+    """Sends the start of a request. Returns the status line and the body of the answer, until the connection closes."""
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
+        client.sendall(data)
+        answer = b""
+        while piece := client.recv(65536):
+            answer += piece
+    head, _, body = answer.partition(b"\r\n\r\n")
+    return head.decode().partition("\r\n")[0].strip(), body
+
+
+def test_a_body_that_is_announced_too_large_is_refused_before_it_arrives() -> None:
+    with server() as (_, port):
+        status, body = sent(port, b"POST /embed HTTP/1.1\r\nHost: a\r\nContent-Length: 100000000\r\n\r\n{")
+        assert (status, json.loads(body)) == ("HTTP/1.1 413", {"error": "the body has more than 262144 bytes"})
+
+
+@pytest.mark.parametrize("framing", [b"Content-Length: 50\r\n\r\n{", b"Transfer-Encoding: chunked\r\n\r\n4\r\n{"])
+def test_a_body_that_never_ends_is_408_and_its_connection_is_closed(framing: bytes) -> None:
+    with server("--timeout", "0.5") as (_, port):
+        status, body = sent(port, b"POST /embed HTTP/1.1\r\nHost: a\r\n" + framing)
+        assert (status, json.loads(body)) == ("HTTP/1.1 408", {"error": "the body did not arrive within 0.5 s"})
+        assert post(port, "/embed", {"texts": ["still here"]})[0] == 200
+
+
+def test_a_second_sigterm_does_not_cut_off_what_the_first_one_finishes() -> None:
+    with server() as (process, port):
+        body = json.dumps({"texts": ["a dog"]}).encode()
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
+            client.sendall(b"POST /embed HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % len(body) + body[:5])
+            assert post(port, "/embed", {"texts": ["the rest is accepted"]})[0] == 200
+            for _ in range(2):
+                process.send_signal(signal.SIGTERM)
+                while is_listening(port):
+                    pass
+            client.sendall(body[5:])
+            assert client.recv(65536).startswith(b"HTTP/1.1 200")
+        assert process.wait(60) == 0
+
+
+def test_a_second_ctrl_c_ends_the_service_at_once() -> None:
+    with server() as (process, port), socket.create_connection(("127.0.0.1", port)) as client:
+        client.sendall(b"POST /embed HTTP/1.1\r\nHost: a\r\nContent-Length: 50\r\n\r\n{")
+        assert post(port, "/embed", {"texts": ["the upload is accepted"]})[0] == 200
+        process.send_signal(signal.SIGINT)
+        while is_listening(port):
+            pass
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == -signal.SIGINT
+
+
+def is_listening(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=60).close()
+    except ConnectionError:
+        return False
+    return True
 
 
 def test_every_accepted_request_is_answered_after_sigterm() -> None:

@@ -356,3 +356,46 @@ def test_frames_that_form_a_circle_do_not_hang_a_warning() -> None:
     with pytest.warns(RuntimeWarning, match="never run") as caught:
         unrun._warn(Dropped(), Circle(), 7)  # type: ignore[arg-type]
     assert (caught[0].filename, caught[0].lineno) == (str(PACKAGE / "inside.py"), 7)
+
+
+def test_a_drop_while_a_coroutine_is_made_keeps_no_frame_that_moves() -> None:
+    """On CPython 3.11 the collector may run between a coroutine's frame and its coroutine, which takes the frame over.
+    A reference to the old frame was a crash some calls later."""
+    program = """
+import gc
+import sys
+import numpy as np
+from oxide import h2d
+class Node: pass
+def drop():
+    node = Node()
+    node.itself, node.operation = node, h2d(np.zeros(3))
+async def work(number, *rest):
+    return number
+def once(number):
+    drop()
+    gc.set_threshold(gc.get_count()[0] + number % 8)
+    made = work(number)  # line 15: the collection runs in this call
+    gc.set_threshold(0)
+    made.cr_frame
+    try:
+        made.send(None)
+    except StopIteration as end:
+        assert end.value == number
+gc.set_threshold(0)
+import warnings
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    for number in range(400):
+        once(number)
+lines = {warning.lineno for warning in caught}
+print(len(caught) > 300, lines == {15} if sys.version_info < (3, 12) else True)
+gc.collect()
+"""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OXIDE_DEVICE": "cpu"},
+    )
+    assert (done.returncode, done.stdout) == (0, "True True\n"), done.stdout + done.stderr

@@ -14,6 +14,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+import oxide
 from oxide import (
     BoundsError,
     DeviceLostError,
@@ -415,6 +416,8 @@ def test_an_error_that_several_requests_share_keeps_its_traceback_short(run: Run
         (lambda requests: value([1]), "got 2 requests, and its operation yields 1 results"),
         (lambda requests: value(None), "yields NoneType; it must yield a list, a tuple or an array"),
         (lambda requests: value(np.float64(3)), "yields float64; it must yield a list"),
+        (lambda requests: value("ab"), "yields str; it must yield a list"),
+        (lambda requests: value({0: "a", 1: "b"}), "yields dict; it must yield a list"),
         (lambda requests: h2d(np.zeros(2)), "it must yield results on the host: end it with d2h"),
         (lambda requests: [1, 2], r"returned list; it must return an operation .* value\(results\) makes one"),
     ],
@@ -442,8 +445,20 @@ def test_an_async_run_is_refused_with_what_to_write(run: Runner) -> None:
 
     async def main() -> None:
         async with Batcher(run_batch) as batcher:  # type: ignore[arg-type]
-            with pytest.raises(TypeError, match="an async function; it must be an ordinary one that returns an operat"):
+            with pytest.raises(TypeError, match=r"the coroutine .*run_batch; it must be an ordinary function that"):
                 await batcher(1)
+
+    run(main)
+
+
+@pytest.mark.filterwarnings("ignore:.* was never run:RuntimeWarning")  # what the coroutine would have awaited
+def test_a_run_that_returns_gathers_coroutine_is_told_of_zip(run: Runner) -> None:
+    async def main() -> None:
+        async with Batcher(lambda requests: oxide.gather(*map(value, requests))) as batcher:  # type: ignore[arg-type]
+            with pytest.raises(TypeError, match=r"the coroutine gather; .* zip makes one where gather awaits them"):
+                await batcher(1)
+        async with Batcher(lambda requests: oxide.zip(*map(value, requests))) as batcher:
+            assert await batcher(1) == 1
 
     run(main)
 
@@ -712,6 +727,8 @@ def test_an_answered_request_is_kept_by_nobody(run: Runner) -> None:
         ({"cost": 3, "max_cost": 3}, TypeError, "takes a function of a request, not int"),
         ({"policy": 3}, TypeError, r"a method next_stream\(device\), not int"),
         ({"on_batch": 3}, TypeError, "takes a function of a report, not int"),
+        ({"on_batch": trio.sleep}, TypeError, "takes an ordinary function, not an async one"),
+        ({"name": 3}, TypeError, r"Batcher\(name=…\) takes a str, not int"),
     ],
 )
 def test_wrong_arguments_are_refused(arguments: dict[str, Any], error: type[Exception], words: str) -> None:

@@ -10,6 +10,7 @@ This file itself is never compiled.
 from __future__ import annotations
 
 import atexit
+import ctypes
 import os
 import sys
 import traceback
@@ -53,12 +54,17 @@ def report() -> None:
 
 
 _place: Final = attrgetter("clear.__self__", "f_lineno")  # of a frame: the frame itself and its line
+# Not ``sys._getframe()``: on CPython 3.11 a collection may run while a call of a coroutine function moves its frame to
+# the new coroutine. ``sys._getframe()`` returns the old frame, whose memory is then reused: the process crashes later.
+# These functions skip a frame that is not complete.
+_thread_state: Final = ctypes.PYFUNCTYPE(ctypes.c_void_p)(("PyThreadState_Get", ctypes.pythonapi))
+_frame_of: Final = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p)(("PyThreadState_GetFrame", ctypes.pythonapi))
 _soon: Final = Soon(report)
 
 note: Final[Callable[[Any], object]] = in_c(
     lambda dropped: zip(
         map(_dropped.append, dropped),
-        map(_places.append, map(_place, starmap(sys._getframe, repeat(())))),
+        map(_places.append, map(_place, map(_frame_of, starmap(_thread_state, repeat(()))))),
         _soon.asking,
         strict=False,
     )
