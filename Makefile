@@ -37,11 +37,14 @@ digits: $(VENV)/.digits
 serve: $(VENV)/.serve
 	$(BIN)/python -m examples.service $(ARGS)
 
-# A file's tests share what they compile, so they stay together.
+# A file's tests share what they compile, so they stay together. A worker that dies ends the run with a failure: were
+# it replaced, the new one would be given the test that killed it, and so on for ever.
+SPREAD := -n auto --maxprocesses 4 --dist loadfile --max-worker-restart=0
+
 test: lint bench-quick
 	$(PYTEST) -m gpu
-	$(PYTEST) -n auto --maxprocesses 4 --dist loadfile
-	$(PYTEST) -n auto --maxprocesses 4 --dist loadfile --interpret tests/kernels
+	$(PYTEST) $(SPREAD)
+	$(PYTEST) $(SPREAD) --interpret tests/kernels
 
 lint: $(VENV)/.test
 	$(BIN)/ruff format --check .
