@@ -55,7 +55,7 @@ def test_nothing_is_spilled_and_no_wgmma_is_serialised(kernel: Any, given: dict[
     assert "serialized" not in said
     if kernel is not softmax.softmax:
         assert "wgmma.mma_async" in ptx
-        assert "cp.async.cg.shared.global" in ptx
+        assert "cp.async.bulk.tensor.2d" in ptx
 
 
 def test_rows_are_loaded_as_vectors() -> None:

@@ -150,7 +150,6 @@ def copy(low: Lowering, tensor: TensorParameter, operand: Operand, base: str, in
     parts = operand.rows * in_row
     fast, slow, after = code.labels("fast", "slow", "begun")
     code.branch(is_aligned(low, tensor), fast, slow)
-    lengths = lengths_of(tensor)
 
     code.label(fast)
     turns = -(-parts // low.threads)
@@ -162,8 +161,17 @@ def copy(low: Lowering, tensor: TensorParameter, operand: Operand, base: str, in
             _copy_part(low, tensor, operand, base, bases, part, in_row)
     code.jump(after)
     code.label(slow)
+    move(low, tensor, operand, base, bases)
+    code.jump(after)
+    code.label(after)
+
+
+def move(low: Lowering, tensor: TensorParameter, operand: Operand, base: str, bases: list[str]) -> None:
+    """Moves a tile whose first element is at ``bases`` into an operand, element by element."""
+    code, lengths = low.code, lengths_of(tensor)
     kind = memory_type(tensor.scalar)
-    with code.counted(parts * per_part, low.tid, low.threads, rolled=True) as linear, low.forgetting():
+    count = operand.rows * operand.columns
+    with code.counted(count, low.tid, low.threads, rolled=True) as linear, low.forgetting():
         row, column = low.unflattened(linear, (operand.rows, operand.columns))
         places = [code.add(first, each) for first, each in zip(bases, (row, column), strict=True)]
         tests = [code.new(f"icmp ult i64 {each}, {length}") for each, length in zip(places, lengths, strict=True)]
@@ -173,8 +181,6 @@ def copy(low: Lowering, tensor: TensorParameter, operand: Operand, base: str, in
 
         bits = code.either(kind, code.all_of(tests), read, "0.0" if kind in ("float", "double") else "0")
         code.emit(f"store {kind} {bits}, ptr {operand.element(low, (row, column), base)}")
-    code.jump(after)
-    code.label(after)
 
 
 def _copy_part(
@@ -219,13 +225,22 @@ def mma(low: Lowering, node: Node, product: Product) -> None:
     else:
         held = registers.hold(low, acc, product.layout, rows=False)
     low.registers[node] = held
+    ring = low.rings.get(node)
+    if ring is not None:
+        ring.begin_product(node)
     if product.wgmma:
         calls = _by_warpgroups(low, node, product, held, one, words, two, right_turned)
+        if ring is not None:
+            ring.has_begun(node)
         pending = calls if node in low.running else 0
         low.code.call("void", f"oxide.tensor.wgmma_wait.{held.layout.slots}.f32.{pending}", ("ptr", held.address),
                       low.barrier_site)  # fmt: skip
     else:
+        if ring is not None:
+            ring.has_begun(node)
         _by_warps(low, node, product, held, one, words, two, left_turned, right_turned)
+    if ring is not None:
+        ring.has_ended(node)
 
 
 def _transposed(low: Lowering, node: Node) -> Node:
