@@ -220,8 +220,11 @@ def mma(low: Lowering, node: Node, product: Product) -> None:
         if transposes and left_turned:
             left_turned, left_source = False, left
         one = stage(low, left_source)
+    sets = product.wgmma and _is_zero(acc)
     if product.in_place and acc in low.registers:
         held = low.registers[acc]
+    elif sets:
+        held = low.held(acc.dtype, product.layout, rows=False)
     else:
         held = registers.hold(low, acc, product.layout, rows=False)
     low.registers[node] = held
@@ -229,7 +232,7 @@ def mma(low: Lowering, node: Node, product: Product) -> None:
     if ring is not None:
         ring.begin_product(node)
     if product.wgmma:
-        calls = _by_warpgroups(low, node, product, held, one, words, two, right_turned)
+        calls = _by_warpgroups(low, node, product, held, one, words, two, right_turned, sets=sets)
         if ring is not None:
             ring.has_begun(node)
         pending = calls if node in low.running else 0
@@ -241,6 +244,13 @@ def mma(low: Lowering, node: Node, product: Product) -> None:
         _by_warps(low, node, product, held, one, words, two, left_turned, right_turned)
     if ring is not None:
         ring.has_ended(node)
+
+
+def _is_zero(node: Node) -> bool:
+    """Returns whether all elements of a tile are 0."""
+    while node.op == "broadcast":
+        (node,) = node.inputs
+    return node.op == "constant" and node.detail == 0
 
 
 def _transposed(low: Lowering, node: Node) -> Node:
@@ -277,9 +287,10 @@ def _left_in_registers(low: Lowering, left: Node, product: Product) -> str:
 
 def _by_warpgroups(
     low: Lowering, node: Node, product: Product, held: Held, one: Operand | None, words: str, two: Operand,
-    right_turned: bool,
+    right_turned: bool, *, sets: bool,
 ) -> int:  # fmt: skip
-    """Multiplies by ``wgmma``. Returns the number of groups of products that it begins."""
+    """Multiplies by ``wgmma``. With ``sets`` the sums begin with the products. Returns the number of groups of products
+    that it begins."""
     code, layout = low.code, product.layout
     columns, depth = node.shape[1], node.inputs[0].shape[1]
     per_panel = PANEL // two.size
@@ -306,7 +317,8 @@ def _by_warpgroups(
                 at, right_order, panel_bytes = piece * steps * 16 * PANEL, "mn", two.rows * PANEL
             right = code.new(f"getelementptr i8, ptr {two.address}, i64 {at}")
             kind = product.operand
-            symbol = f"oxide.tensor.wgmma.{columns}.{kind}.{kind}.{order}.{right_order}.{steps}.{panel_bytes}.add"
+            how = "set" if sets and piece == 0 else "add"
+            symbol = f"oxide.tensor.wgmma.{columns}.{kind}.{kind}.{order}.{right_order}.{steps}.{panel_bytes}.{how}"
             code.call("void", symbol, ("ptr", sums), ("ptr", left), ("ptr", right), low.barrier_site)
             calls += 1
     return calls
