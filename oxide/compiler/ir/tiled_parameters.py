@@ -32,21 +32,24 @@ MOST_AXES = 5
 @dataclass(frozen=True, slots=True)
 class TileCopy:
     """A copy of a tile with a side for each axis, as its primitive's name has it: of elements of ``dtype``, to or, if
-    it ``stores``, from shared memory, swizzled or not, and perhaps to ``many`` blocks."""
+    it ``stores``, from shared memory, swizzled or not, and perhaps to ``many`` blocks. Code with an ``optional`` copy
+    does not reach it for arrays that the engine cannot read."""
 
     dtype: str
     sides: tuple[int, ...]
     swizzled: bool
     stores: bool
     many: bool
+    optional: bool = False
 
     @classmethod
     def of(cls, symbol: str) -> TileCopy:
         """Returns the copy of a primitive."""
         stores = symbol.startswith(STORE_TILE)
         name = symbol.removesuffix(MULTICAST).removeprefix(STORE_TILE if stores else LOAD_TILE)
-        _, dtype, sides, order = name.split(".")
-        return cls(dtype, tuple(map(int, sides.split("x"))), order == "swizzled", stores, symbol.endswith(MULTICAST))
+        _, dtype, sides, order, *more = name.split(".")
+        many = symbol.endswith(MULTICAST)
+        return cls(dtype, tuple(map(int, sides.split("x"))), order == "swizzled", stores, many, more == ["optional"])
 
     @property
     def axes(self) -> int:

@@ -170,7 +170,7 @@ def _of_floats(out: Emitter, op: str, kind: str, values: list[str], flags: str) 
         return out.new(f"fdiv {kind} 1.0, {root}")
     if op in ("floordiv", "mod"):
         return _floor_divided(out, op, kind, suffix, values)
-    name = _RENAMED.get(op, op)
+    name = "fast_exp2" if op == "exp2" and flags and kind == "float" else _RENAMED.get(op, op)
     return out.call(kind, f"__nv_{name}{'f' if kind == 'float' else ''}", *typed)
 
 

@@ -46,7 +46,8 @@ def _products(plan: Plan, program: Program) -> Iterator[str]:
 def _pipelines(plan: Plan) -> Iterator[str]:
     for loop, pipeline in plan.pipelines.items():
         loads = " and ".join(f"{load.detail.name}.load at line {load.line}" for load in pipeline.loads)
-        yield f"line {loop.line}: a pipeline of {pipeline.stages} stages: {loads}"
+        how = "TMA copies" if pipeline.engine else f"cp.async copies, because {pipeline.reason}"
+        yield f"line {loop.line}: a pipeline of {pipeline.stages} stages: {loads}: {how}"
 
 
 def _values(plan: Plan, program: Program) -> Iterator[str]:

@@ -19,7 +19,8 @@
    (transposes, other reshapes), and operands of products. A value in registers goes into a buffer where such an
    operation reads it, and only there.
 7. **Pipelines.** Loads in a loop that only feed products, at places that follow from the loop's counter, go into shared
-   memory by asynchronous copies, ``stages`` turns ahead.
+   memory by asynchronous copies, ``stages`` turns ahead. On Hopper the copy engine (TMA) makes them, if rows of the
+   tiles are multiples of 128 bytes; each load then has barriers of its own, and the threads do not meet in the loop.
 
 On the CPU there are no layouts: each value that needs memory has a buffer, and loops over it are vectorised by LLVM.
 """
@@ -44,6 +45,8 @@ _MOST_SUMS = 256
 _VECTOR_BYTES = 16
 _PANEL_BYTES = 128
 """The bytes of a row that ``wgmma`` takes at once."""
+_MOST_COPIED_ROWS = 256
+"""The rows of a tile that the copy engine copies at once."""
 
 
 @final
@@ -121,10 +124,13 @@ class Product:
 @final
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """A loop whose loads run ahead: the loads, and the number of buffers of each."""
+    """A loop whose loads run ahead: the loads, and the number of buffers of each. With ``engine`` the copy engine (TMA)
+    fills them; ``reason`` says why not."""
 
     loads: tuple[Node, ...]
     stages: int
+    engine: bool
+    reason: str = ""
 
 
 @final
@@ -193,7 +199,8 @@ def plan_of(program: Program, warps: int, stages: int, *, hopper: bool) -> Plan:
         if node.op == "for" and stages > 1:
             loads = tuple(_staged(plan, node))
             if loads:
-                plan.pipelines[node] = Pipeline(loads, stages)
+                reason = _not_by_engine(loads, hopper)
+                plan.pipelines[node] = Pipeline(loads, stages, not reason, reason)
     return plan
 
 
@@ -375,6 +382,19 @@ def _find_rows(plan: Plan, nodes: list[Node]) -> None:
 
 
 # Pipelines
+
+
+def _not_by_engine(loads: tuple[Node, ...], hopper: bool) -> str:
+    """Returns why the copy engine does not fill the buffers of a pipeline, or an empty string if it does."""
+    if not hopper:
+        return "tiles are copied by TMA on Hopper"
+    for load in loads:
+        row = load.shape[1] * load.dtype.dtype.itemsize
+        if row % _PANEL_BYTES:
+            return f"a row of {load.detail.name}'s tile has {row} bytes, no multiple of {_PANEL_BYTES}"
+        if load.shape[0] > _MOST_COPIED_ROWS or load.shape[0] % 8:
+            return f"a tile of {load.detail.name} has {load.shape[0]} rows, no multiple of 8 up to {_MOST_COPIED_ROWS}"
+    return ""
 
 
 def _staged(plan: Plan, loop: Node) -> Iterator[Node]:

@@ -20,7 +20,7 @@ from cuda.bindings import driver
 from oxide.driver.cuda.errors import check
 from oxide.errors import LaunchError
 
-_LINE: Final = re.compile(r"^// oxide\.tensor_map (\d+) (\w+) ([\dx]+) (swizzled|plain) (\S+)$", re.MULTILINE)
+_LINE: Final = re.compile(r"^// oxide\.tensor_map (\d+) (\w+) ([\dx]+) (swizzled|plain)(\??) (\S+)$", re.MULTILINE)
 MAP_BYTES: Final = 128
 _ROW_ALIGNMENT: Final = 16
 _MOST_STRIDE: Final = 1 << 40
@@ -41,7 +41,7 @@ class TensorMaps:
 
     __slots__ = ("_entry", "_first", "_kept", "_specs")
 
-    def __init__(self, entry: str, specs: list[tuple[int, str, tuple[int, ...], bool, str]], first: int) -> None:
+    def __init__(self, entry: str, specs: list[tuple[int, str, tuple[int, ...], bool, bool, str]], first: int) -> None:
         """Makes the maps of a kernel, whose first map is at offset ``first`` of the parameters."""
         self._entry = entry
         self._specs = specs
@@ -57,14 +57,23 @@ class TensorMaps:
     def appended(self, params: bytes) -> bytes:
         """Returns a launch's parameters with the maps after them. Raises ``LaunchError`` for a matrix whose rows the
         engine cannot read."""
-        words = b"".join(params[offset : offset + 8 * (1 + len(sides))] for offset, _, sides, _, _ in self._specs)
+        words = b"".join(params[offset : offset + 8 * (1 + len(sides))] for offset, _, sides, *_ in self._specs)
         kept, maps = self._kept
         if kept != words:
             maps = b"".join([self._made(params, *spec) for spec in self._specs])
             self._kept = words, maps
         return params + bytes(self._first - len(params)) + maps
 
-    def _made(self, params: bytes, offset: int, dtype: str, sides: tuple[int, ...], swizzled: bool, name: str) -> bytes:
+    def _made(
+        self,
+        params: bytes,
+        offset: int,
+        dtype: str,
+        sides: tuple[int, ...],
+        swizzled: bool,
+        optional: bool,
+        name: str,
+    ) -> bytes:
         kind, itemsize = _TYPES[dtype]
         axes = len(sides)
         words: tuple[int, ...] = struct.unpack_from(f"={1 + axes}Q", params, offset)
@@ -73,13 +82,16 @@ class TensorMaps:
         for length in lengths[-2:0:-1]:
             strides.append(strides[-1] * length)
         uneven = address % _ROW_ALIGNMENT or (axes > 1 and strides[0] % _ROW_ALIGNMENT)
+        too_long = max(lengths) > _MOST_LENGTH or (axes > 1 and max(strides[: axes - 1]) >= _MOST_STRIDE)
+        if optional and (uneven or not all(lengths) or too_long):
+            return bytes(MAP_BYTES)
         if uneven or not all(lengths):
             raise LaunchError(
                 f"kernel {self._entry}: it copies tiles of parameter {name}, which has shape {tuple(lengths)}, of "
                 f"{dtype}, from address {address:#x}: there are elements, and each row begins at a multiple of "
                 f"{_ROW_ALIGNMENT} bytes"
             )
-        if max(lengths) > _MOST_LENGTH or (axes > 1 and max(strides[: axes - 1]) >= _MOST_STRIDE):
+        if too_long:
             raise LaunchError(
                 f"kernel {self._entry}: parameter {name} has shape {tuple(lengths)}, and tiles are copied of "
                 "slices of lengths of at most 2**32, with less than 2**40 bytes from one row or matrix to the next"
@@ -107,8 +119,8 @@ class TensorMaps:
 def tensor_maps(ptx: str, entry: str, handle: Any, parameters: int) -> TensorMaps | None:
     """Returns the maps that a kernel's PTX asks for, the last of its ``parameters``, or None if it copies no tiles."""
     found = [
-        (int(at), kind, tuple(map(int, sides.split("x"))), order == "swizzled", name)
-        for at, kind, sides, order, name in _LINE.findall(ptx)
+        (int(at), kind, tuple(map(int, sides.split("x"))), order == "swizzled", bool(optional), name)
+        for at, kind, sides, order, optional, name in _LINE.findall(ptx)
     ]
     if not found:
         return None

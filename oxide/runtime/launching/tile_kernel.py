@@ -486,10 +486,10 @@ def kernel(
     """Makes a tile kernel of a Python function. Raises ``CompileError`` for annotations that it cannot have.
 
     The function runs once for each tile of its first ``tile.Partition`` parameter. ``warps`` is the number of warps of
-    32 threads that compute a tile on a GPU. ``fastmath`` allows reassociation, contraction and approximate division.
-    ``stages`` is the number of buffers of each load that feeds a product in a loop on a GPU: the copies are that many
-    turns ahead, less one. Without it there are as many as fit, up to three. ``configs`` are candidates for ``k.tune``,
-    the first of which is used until then.
+    32 threads that compute a tile on a GPU. ``fastmath`` allows reassociation, contraction, approximate division, and
+    an ``exp2`` of f32 that gives 0 for results below the normal floats. ``stages`` is the number of buffers of each
+    load that feeds a product in a loop on a GPU: the copies are that many turns ahead, less one. Without it there are
+    as many as fit, up to three. ``configs`` are candidates for ``k.tune``, the first of which is used until then.
     """
     names = dict(sys._getframe(1).f_locals)
 

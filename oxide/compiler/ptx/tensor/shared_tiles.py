@@ -7,6 +7,8 @@ CUDA driver (``driver/cuda/tensor_maps.py``) reads when it loads the code::
 
     // oxide.tensor_map <offset of the slice's words> <type> <sides of a tile, as 1x64x32> <swizzled|plain> <name>
 
+An order that ends with ``?`` is of a map that a kernel does not use of arrays that the engine cannot read.
+
 So a launch passes the same words to the kernel on both devices, and only the CUDA driver knows of maps.
 """
 
@@ -28,19 +30,20 @@ from oxide.compiler.signature.signature import Closed
 @dataclass(frozen=True, slots=True)
 class TensorMap:
     """A map of one parameter: the offset of its words among the kernel's parameters, a tile's type and sides, whether
-    its memory is swizzled, and the parameter's name."""
+    its memory is swizzled, the parameter's name, and whether the array may be one that the engine cannot read."""
 
     offset: int
     dtype: str
     sides: tuple[int, ...]
     swizzled: bool
     name: str
+    optional: bool
 
     @property
     def comment(self) -> str:
         """The line of PTX that asks the driver for the map."""
         sides, order = "x".join(map(str, self.sides)), "swizzled" if self.swizzled else "plain"
-        return f"// oxide.tensor_map {self.offset} {self.dtype} {sides} {order} {self.name}\n"
+        return f"// oxide.tensor_map {self.offset} {self.dtype} {sides} {order}{'?' * self.optional} {self.name}\n"
 
 
 def copies_tiles(module: Module) -> bool:
@@ -60,7 +63,7 @@ def take_maps(kernel: PortableKernel, module: Module, signature: tuple[Closed, .
         copy = TileCopy.of(call.called)
         context, tile, _, *words, _ = call.arguments
         rest = words[copy.axes :]  # the place, and for a load the mask and the barrier
-        found = TensorMap(offsets[number], copy.dtype, copy.sides, copy.swizzled, signature[number].name)
+        found = TensorMap(offsets[number], copy.dtype, copy.sides, copy.swizzled, signature[number].name, copy.optional)
         if found not in maps:
             maps[found] = Argument(f"%oxide.map.{len(maps)}", "ptr")
             function.arguments.append(maps[found])

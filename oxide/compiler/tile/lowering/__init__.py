@@ -19,15 +19,16 @@ from oxide.compiler.tile.ir import Region
 from oxide.compiler.tile.layouts import Plan, TooLarge
 from oxide.language.types import ScalarType
 
-from . import effects
+from . import effects, engine_rings
 from .code import ROLLED
 from .core import Lowering
 from .registers import prelude
 
 __all__ = ["keep_rolled", "lower"]
 
-_GROUP = 16
-"""The rows of tiles that programs of neighbouring numbers share, in programs with products on tensor cores."""
+_GROUP_ROWS = 2048
+"""The rows of elements that programs of neighbouring numbers share, in programs with products on tensor cores: with as
+many columns as the programs that run at once then have, they read the least of both operands."""
 
 
 def lower(
@@ -60,6 +61,7 @@ def lower(
             parameters += [f"ptr %{each}.0", *(f"i64 %{each}.{axis + 1}" for axis in axes)]
     _begin(low)
     _find_uses(low, program.body)
+    engine_rings.make_barriers(low)
     effects.run(low, program.body)
     code = low.code
     code.jump("done")
@@ -141,13 +143,15 @@ def _grouped(low: Lowering, linear: str) -> list[str]:
     """Returns the place of a program in a grid that is numbered in groups of rows, so that programs that run at the
     same time share rows and columns of the operands in the cache."""
     code, (down, across) = low.code, low.counts
-    group_size = code.times(across, _GROUP)
+    assert low.program.grid.tile is not None
+    height = max(1, _GROUP_ROWS // low.program.grid.tile[0])
+    group_size = code.times(across, height)
     group = _divided(low, "udiv", linear, group_size)
     within = _divided(low, "urem", linear, group_size)
-    first = code.times(group, _GROUP)
+    first = code.times(group, height)
     left = code.new(f"sub i64 {down}, {first}")
-    fewer = code.new(f"icmp slt i64 {left}, {_GROUP}")
-    rows = code.new(f"select i1 {fewer}, i64 {left}, i64 {_GROUP}")
+    fewer = code.new(f"icmp slt i64 {left}, {height}")
+    rows = code.new(f"select i1 {fewer}, i64 {left}, i64 {height}")
     return [code.add(first, _divided(low, "urem", within, rows)), _divided(low, "udiv", within, rows)]
 
 

@@ -117,6 +117,8 @@ class Lowering:
         self.transposes: dict[Node, Node] = {}
         self.running: set[Node] = set()
         """The products that go on while the next turn of their loop begins."""
+        self.rings: dict[Node, Any] = {}
+        """The pipelines by the copy engine, for each loop and for each product that they feed."""
         self.whole = False
         """True in code for tiles that are wholly inside their tensors."""
         self.pending: list[Node] = []

@@ -16,7 +16,7 @@ from oxide.compiler.tile.frontend import TensorParameter
 from oxide.compiler.tile.ir import Cell, Node, Region
 from oxide.compiler.tile.numbers import I64, U64
 
-from . import definitions, pipeline, registers, tensors
+from . import definitions, engine_rings, pipeline, registers, tensors
 from .core import VIEWS, Buffer, Held, Index, Lowering
 
 _A_LINE = 8
@@ -244,22 +244,27 @@ def loop(low: Lowering, node: Node) -> None:
     _write(low, cells, [cell.starts for cell in cells])
     at = code.variable("i64", "counter")
     code.emit(f"store i64 {start}, ptr {at}")
-    staged = pipeline.begin(low, node, start, stop, step, _goes_on)
+    staged: Any = pipeline.begin(low, node, start, stop, step, _goes_on)
+    staged = staged or engine_rings.begin(low, node, start, stop, step, _goes_on)
     turn, after = code.labels("turn", "after")
     code.branch(_goes_on(low, start, stop, step), turn, after)
     code.label(turn)
     with inside(low):
         value = code.new(f"load i64, ptr {at}")
         low.values[counter] = value
-        pipeline.turn(low, staged, value)
+        if staged is not None:
+            staged.begin_turn(value)
         run(low, body)
         _write(low, cells, [cell.ends[0] for cell in cells])
+        if staged is not None:
+            staged.end_turn()
     following = code.new(f"add i64 {value}, {step}")
     code.emit(f"store i64 {following}, ptr {at}")
     ended = code.labels("ended")[0]
     code.branch(_goes_on(low, following, stop, step), turn, ended)
     code.label(ended)
-    pipeline.end(low, staged)
+    if staged is not None:
+        staged.end()
     code.jump(after)
     code.label(after)
 

@@ -28,6 +28,7 @@ class Ring:
     """The state of a pipelined loop: its loads with their buffers, the variables with the numbers of the present stage
     and of the one that is filled next, and how many turns ahead the copies are."""
 
+    low: Lowering
     loop: Node
     operands: dict[Node, Operand]
     stages: int
@@ -40,21 +41,61 @@ class Ring:
     product: Node | None
     """The product that goes on while the next turn begins."""
 
+    def begin_turn(self, counter: str) -> None:
+        """Waits for the copies of a turn, and begins those of a later one."""
+        low, code = self.low, self.low.code
+        code.call("void", f"oxide.tensor.wait.{self.ahead - 1}", low.barrier_site)
+        tensor_cores.fence(low)
+        low.barrier()
+        filled = code.new(f"load i64, ptr {self.filled}")
+        later = code.add(counter, code.new(f"mul i64 {self.step}, {self.ahead}"))
+        _fill(low, self, later, filled)
+        present = code.new(f"load i64, ptr {self.present}")
+        for load, operand in self.operands.items():
+            at = stage_of(low, operand, present)
+            low.staged[load] = Operand(at, operand.scalar, operand.rows, operand.columns)
+        for variable, number in ((self.present, present), (self.filled, filled)):
+            more = code.new(f"add i64 {number}, 1")
+            last = code.new(f"icmp eq i64 {more}, {self.stages}")
+            code.emit(f"store i64 {code.new(f'select i1 {last}, i64 0, i64 {more}')}, ptr {variable}")
+        if self.product is not None:
+            low.running.add(self.product)
+
+    def end_turn(self) -> None:
+        """Does nothing: the next turn's copies are waited for where it begins."""
+
+    def end(self) -> None:
+        """Waits for what still goes on after the last turn."""
+        low = self.low
+        if self.product is not None:
+            wait_for_last(low, self.product)
+        low.code.call("void", "oxide.tensor.wait.0", low.barrier_site)
+        low.free += [(operand.address, operand.bytes * self.stages) for operand in self.operands.values()]
+
+
+def wait_for_last(low: Lowering, product: Node) -> None:
+    """Waits for the product of the last turn, which was still running."""
+    low.running.discard(product)
+    held = low.cells[product.inputs[2].detail]
+    name = f"oxide.tensor.wgmma_wait.{held.layout.slots}.f32.0"  # type: ignore[union-attr]
+    low.code.call("void", name, ("ptr", held.address), low.barrier_site)  # type: ignore[union-attr]
+
 
 def begin(low: Lowering, loop: Node, start: str, stop: str, step: str, goes_on: GoesOn) -> Ring | None:
     """Begins the copies of the first turns. Returns None for a loop without a pipeline."""
     plan = low.plan.pipelines.get(loop)
-    if plan is None or low.threads == 1:
+    if plan is None or plan.engine or low.threads == 1:
         return None
     code = low.code
     operands = {
         load: tensor_cores.new_operand(low, load.dtype, (load.shape[0], load.shape[1]), plan.stages)
         for load in plan.loads
     }
-    product = _running(low, loop, plan.stages)
+    product = running(low, loop, plan.stages)
+    ahead = plan.stages - (2 if product is not None else 1)
     ring = Ring(
-        loop, operands, plan.stages, plan.stages - (2 if product is not None else 1), code.variable("i64", "present"),
-        code.variable("i64", "filled"), stop, step, goes_on, product,
+        low, loop, operands, plan.stages, ahead, code.variable("i64", "present"), code.variable("i64", "filled"), stop,
+        step, goes_on, product,
     )  # fmt: skip
     low.barrier()  # the buffers may have been read before
     low.free.clear()
@@ -67,44 +108,7 @@ def begin(low: Lowering, loop: Node, start: str, stop: str, step: str, goes_on: 
     return ring
 
 
-def turn(low: Lowering, ring: Ring | None, counter: str) -> None:
-    """Waits for the copies of a turn, and begins those of a later one."""
-    if ring is None:
-        return
-    code = low.code
-    code.call("void", f"oxide.tensor.wait.{ring.ahead - 1}", low.barrier_site)
-    tensor_cores.fence(low)
-    low.barrier()
-    filled = code.new(f"load i64, ptr {ring.filled}")
-    later = code.add(counter, code.new(f"mul i64 {ring.step}, {ring.ahead}"))
-    _fill(low, ring, later, filled)
-    present = code.new(f"load i64, ptr {ring.present}")
-    for load, operand in ring.operands.items():
-        at = _stage(low, operand, present)
-        low.staged[load] = Operand(at, operand.scalar, operand.rows, operand.columns)
-    for variable, number in ((ring.present, present), (ring.filled, filled)):
-        more = code.new(f"add i64 {number}, 1")
-        last = code.new(f"icmp eq i64 {more}, {ring.stages}")
-        code.emit(f"store i64 {code.new(f'select i1 {last}, i64 0, i64 {more}')}, ptr {variable}")
-    if ring.product is not None:
-        low.running.add(ring.product)
-
-
-def end(low: Lowering, ring: Ring | None) -> None:
-    """Waits for what still goes on after the last turn."""
-    if ring is None:
-        return
-    if ring.product is not None:
-        low.running.discard(ring.product)
-        cell = ring.product.inputs[2].detail
-        held = low.cells[cell]
-        name = f"oxide.tensor.wgmma_wait.{held.layout.slots}.f32.0"  # type: ignore[union-attr]
-        low.code.call("void", name, ("ptr", held.address), low.barrier_site)  # type: ignore[union-attr]
-    low.code.call("void", "oxide.tensor.wait.0", low.barrier_site)
-    low.free += [(operand.address, operand.bytes * ring.stages) for operand in ring.operands.values()]
-
-
-def _running(low: Lowering, loop: Node, stages: int) -> Node | None:
+def running(low: Lowering, loop: Node, stages: int) -> Node | None:
     """Returns the only product of a loop if it may go on while the next turn begins: it reads nothing that the next
     turn writes before it waits."""
     products = [node for node in nodes_of(loop.detail[0]) if node in low.plan.products]
@@ -117,7 +121,7 @@ def _running(low: Lowering, loop: Node, stages: int) -> Node | None:
     return products[0] if ahead and product.wgmma and product.in_place and not product.left_in_registers else None
 
 
-def _stage(low: Lowering, operand: Operand, number: str) -> str:
+def stage_of(low: Lowering, operand: Operand, number: str) -> str:
     return low.code.new(f"getelementptr i8, ptr {operand.address}, i64 {low.code.times(number, operand.bytes)}")
 
 
@@ -127,18 +131,18 @@ def _fill(low: Lowering, ring: Ring, counter: str, number: str) -> None:
     with code.when(ring.goes_on(low, counter, ring.stop, ring.step)):
         known: dict[Node, str] = {ring.loop.detail[2]: counter}
         for load, operand in ring.operands.items():
-            indices = [_scalar(low, ring, each, known) for each in load.inputs[:-1]]
-            tensor_cores.copy(low, load.detail, operand, _stage(low, operand, number), indices)
+            indices = [scalar_for(low, ring.loop, each, known) for each in load.inputs[:-1]]
+            tensor_cores.copy(low, load.detail, operand, stage_of(low, operand, number), indices)
     code.call("void", "oxide.tensor.commit", low.barrier_site)
 
 
-def _scalar(low: Lowering, ring: Ring, node: Node, known: dict[Node, str]) -> str:
+def scalar_for(low: Lowering, loop: Node, node: Node, known: dict[Node, str]) -> str:
     """Returns a scalar of the loop's body for another value of the counter."""
     found = known.get(node)
     if found is None:
-        if node.region is not ring.loop.detail[0]:
+        if node.region is not loop.detail[0]:
             return low.scalar(node)
-        values = {each: _scalar(low, ring, each, known) for each in node.inputs}
+        values = {each: scalar_for(low, loop, each, known) for each in node.inputs}
         before = {each: low.values.get(each) for each in values}
         low.values.update(values)
         with low.forgetting():

@@ -19,6 +19,8 @@ from .core import VIEWS, Buffer, Held, Index, Lowering, viewed_place
 from .tensors import address, is_aligned, masked, write
 
 _LANES = 32
+_CHAINS = 4
+"""The totals that a thread has of a long row."""
 
 
 def places(low: Lowering, layout: Layout) -> tuple[list[str], list[str]]:
@@ -262,24 +264,29 @@ def reduce(
     element: Callable[[Index], str], added: Callable[[str, str], str], finished: Callable[[str], str],
 ) -> None:  # fmt: skip
     """Reduces the last axis of a tile with a layout: in each thread, by shuffles, and by way of shared memory where a
-    row has several warps. All threads of a row get the result."""
+    row has several warps. All threads of a row get the result. A thread has several totals of a long row, so that one
+    operation need not wait for the one before."""
     code, (source,) = low.code, node.inputs
-    totals = code.variable(f"[{layout.row_slots} x {kind}]", "totals")
+    chains = _CHAINS if layout.column_slots >= 4 * _CHAINS else 1
+    totals = code.variable(f"[{layout.row_slots * chains} x {kind}]", "totals")
 
-    def at(i: int) -> str:
-        return code.at(kind, totals, str(i))
+    def at(i: int, j: int) -> str:
+        return code.at(kind, totals, str(i * chains + j % chains))
 
-    for i in range(layout.row_slots):
-        code.emit(f"store {kind} {first}, ptr {at(i)}")
+    for number in range(layout.row_slots * chains):
+        code.emit(f"store {kind} {first}, ptr {at(number // chains, number)}")
 
     def take(index: Index, i: int, j: int) -> None:
-        so_far = code.new(f"load {kind}, ptr {at(i)}")
-        code.emit(f"store {kind} {added(so_far, element(index))}, ptr {at(i)}")
+        place = at(i, j)
+        so_far = code.new(f"load {kind}, ptr {place}")
+        code.emit(f"store {kind} {added(so_far, element(index))}, ptr {place}")
 
     sweep(low, layout, source.shape, [source], take)
     found = []
     for i in range(layout.row_slots):
-        total = code.new(f"load {kind}, ptr {at(i)}")
+        total, *more = [code.new(f"load {kind}, ptr {at(i, j)}") for j in range(chains)]
+        for each in more:
+            total = added(total, each)
         distance = layout.lanes_across // 2
         while distance:
             total = added(total, shuffled(low, total, kind, distance))

@@ -150,7 +150,6 @@ def copy(low: Lowering, tensor: TensorParameter, operand: Operand, base: str, in
     parts = operand.rows * in_row
     fast, slow, after = code.labels("fast", "slow", "begun")
     code.branch(is_aligned(low, tensor), fast, slow)
-    lengths = lengths_of(tensor)
 
     code.label(fast)
     turns = -(-parts // low.threads)
@@ -162,8 +161,17 @@ def copy(low: Lowering, tensor: TensorParameter, operand: Operand, base: str, in
             _copy_part(low, tensor, operand, base, bases, part, in_row)
     code.jump(after)
     code.label(slow)
+    move(low, tensor, operand, base, bases)
+    code.jump(after)
+    code.label(after)
+
+
+def move(low: Lowering, tensor: TensorParameter, operand: Operand, base: str, bases: list[str]) -> None:
+    """Moves a tile whose first element is at ``bases`` into an operand, element by element."""
+    code, lengths = low.code, lengths_of(tensor)
     kind = memory_type(tensor.scalar)
-    with code.counted(parts * per_part, low.tid, low.threads, rolled=True) as linear, low.forgetting():
+    count = operand.rows * operand.columns
+    with code.counted(count, low.tid, low.threads, rolled=True) as linear, low.forgetting():
         row, column = low.unflattened(linear, (operand.rows, operand.columns))
         places = [code.add(first, each) for first, each in zip(bases, (row, column), strict=True)]
         tests = [code.new(f"icmp ult i64 {each}, {length}") for each, length in zip(places, lengths, strict=True)]
@@ -173,8 +181,6 @@ def copy(low: Lowering, tensor: TensorParameter, operand: Operand, base: str, in
 
         bits = code.either(kind, code.all_of(tests), read, "0.0" if kind in ("float", "double") else "0")
         code.emit(f"store {kind} {bits}, ptr {operand.element(low, (row, column), base)}")
-    code.jump(after)
-    code.label(after)
 
 
 def _copy_part(
@@ -214,18 +220,37 @@ def mma(low: Lowering, node: Node, product: Product) -> None:
         if transposes and left_turned:
             left_turned, left_source = False, left
         one = stage(low, left_source)
+    sets = product.wgmma and _is_zero(acc)
     if product.in_place and acc in low.registers:
         held = low.registers[acc]
+    elif sets:
+        held = low.held(acc.dtype, product.layout, rows=False)
     else:
         held = registers.hold(low, acc, product.layout, rows=False)
     low.registers[node] = held
+    ring = low.rings.get(node)
+    if ring is not None:
+        ring.begin_product(node)
     if product.wgmma:
-        calls = _by_warpgroups(low, node, product, held, one, words, two, right_turned)
+        calls = _by_warpgroups(low, node, product, held, one, words, two, right_turned, sets=sets)
+        if ring is not None:
+            ring.has_begun(node)
         pending = calls if node in low.running else 0
         low.code.call("void", f"oxide.tensor.wgmma_wait.{held.layout.slots}.f32.{pending}", ("ptr", held.address),
                       low.barrier_site)  # fmt: skip
     else:
+        if ring is not None:
+            ring.has_begun(node)
         _by_warps(low, node, product, held, one, words, two, left_turned, right_turned)
+    if ring is not None:
+        ring.has_ended(node)
+
+
+def _is_zero(node: Node) -> bool:
+    """Returns whether all elements of a tile are 0."""
+    while node.op == "broadcast":
+        (node,) = node.inputs
+    return node.op == "constant" and node.detail == 0
 
 
 def _transposed(low: Lowering, node: Node) -> Node:
@@ -262,9 +287,10 @@ def _left_in_registers(low: Lowering, left: Node, product: Product) -> str:
 
 def _by_warpgroups(
     low: Lowering, node: Node, product: Product, held: Held, one: Operand | None, words: str, two: Operand,
-    right_turned: bool,
+    right_turned: bool, *, sets: bool,
 ) -> int:  # fmt: skip
-    """Multiplies by ``wgmma``. Returns the number of groups of products that it begins."""
+    """Multiplies by ``wgmma``. With ``sets`` the sums begin with the products. Returns the number of groups of products
+    that it begins."""
     code, layout = low.code, product.layout
     columns, depth = node.shape[1], node.inputs[0].shape[1]
     per_panel = PANEL // two.size
@@ -291,7 +317,8 @@ def _by_warpgroups(
                 at, right_order, panel_bytes = piece * steps * 16 * PANEL, "mn", two.rows * PANEL
             right = code.new(f"getelementptr i8, ptr {two.address}, i64 {at}")
             kind = product.operand
-            symbol = f"oxide.tensor.wgmma.{columns}.{kind}.{kind}.{order}.{right_order}.{steps}.{panel_bytes}.add"
+            how = "set" if sets and piece == 0 else "add"
+            symbol = f"oxide.tensor.wgmma.{columns}.{kind}.{kind}.{order}.{right_order}.{steps}.{panel_bytes}.{how}"
             code.call("void", symbol, ("ptr", sums), ("ptr", left), ("ptr", right), low.barrier_site)
             calls += 1
     return calls

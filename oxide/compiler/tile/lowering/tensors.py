@@ -13,6 +13,9 @@ from oxide.language.types import ScalarType
 from .core import Index, Lowering
 
 _VECTOR_BYTES = 16
+_MOST_LENGTH = 2**31
+_MOST_DISTANCE = 2**40
+"""The limits of the copy engine's coordinates, and of the bytes from a row to the next one."""
 
 
 def lengths_of(tensor: TensorParameter) -> list[str]:
@@ -101,6 +104,27 @@ def is_aligned(low: Lowering, tensor: TensorParameter) -> str:
             f"  {found} = icmp eq i64 {low_bits}, 0",
         ]
         low.aligned[tensor.name] = found
+    return found
+
+
+def is_copied_by_engine(low: Lowering, tensor: TensorParameter) -> str:
+    """Returns whether the copy engine can read a matrix: its rows begin at multiples of 16 bytes, it has elements, and
+    neither lengths nor the distance of rows are beyond the engine's. It is computed at the kernel's beginning."""
+    key = f"{tensor.name} by engine"
+    found = low.aligned.get(key)
+    if found is None:
+        found = is_aligned(low, tensor)
+        code, size = low.code, tensor.scalar.dtype.itemsize
+        rows, columns = lengths_of(tensor)
+        for length, most in ((rows, _MOST_LENGTH), (columns, min(_MOST_LENGTH, _MOST_DISTANCE // size))):
+            less, fits, both = (code.name_of("engine") for _ in range(3))
+            code.entry += [
+                f"  {less} = add i64 {length}, -1",
+                f"  {fits} = icmp ult i64 {less}, {most - 1}",
+                f"  {both} = and i1 {found}, {fits}",
+            ]
+            found = both
+        low.aligned[key] = found
     return found
 
 

@@ -1,0 +1,300 @@
+"""Loops whose loads run ahead on Hopper: a ring of buffers, which the copy engine (TMA) fills.
+
+Loads that the same products read share a ring. A buffer has two barriers: ``full`` is passed when its copies have
+arrived, ``empty`` when all warps have read it. One lane of each warp arrives at the latter when the last product that
+reads the buffer has ended. One thread waits for it and begins the next copies, while the next product is on its way: so
+the threads of a block never meet in the loop, and one warpgroup may multiply while another computes.
+
+What a tile has outside of its tensor becomes zeros. Matrices that the engine cannot read, as their rows begin at no
+multiples of 16 bytes, are moved by all threads, which meet before and after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import final
+
+from oxide.compiler.tile.ir import Node
+from oxide.compiler.tile.layouts import Pipeline, source_of
+
+from . import pipeline, tensor_cores, tensors
+from .core import Lowering
+from .pipeline import GoesOn
+from .tensor_cores import PANEL, Operand
+
+_BARRIER_BYTES = 16
+_LANES = 32
+
+
+@final
+@dataclass(eq=False, slots=True)
+class _Place:
+    """A variable with the number of a stage, and one that says how often all stages have been passed. They go on where
+    they are if the loop runs again."""
+
+    stage: str
+    round: str
+
+    @classmethod
+    def new(cls, low: Lowering) -> _Place:
+        code = low.code
+        found = cls(code.variable("i64", "stage"), code.variable("i32", "round"))
+        code.entry += [f"  store i64 0, ptr {found.stage}", f"  store i32 0, ptr {found.round}"]
+        return found
+
+    def read(self, low: Lowering) -> tuple[str, str]:
+        return low.code.new(f"load i64, ptr {self.stage}"), low.code.new(f"load i32, ptr {self.round}")
+
+    def advance(self, low: Lowering, stages: int) -> None:
+        code = low.code
+        stage, turn = self.read(low)
+        more = code.new(f"add i64 {stage}, 1")
+        last = code.new(f"icmp eq i64 {more}, {stages}")
+        code.emit(f"store i64 {code.new(f'select i1 {last}, i64 0, i64 {more}')}, ptr {self.stage}")
+        over = code.new(f"zext i1 {last} to i32")
+        code.emit(f"store i32 {code.new(f'add i32 {turn}, {over}')}, ptr {self.round}")
+
+
+@final
+@dataclass(eq=False, slots=True)
+class _Copied:
+    """Loads that are copied together: their buffers, the barriers, the next buffer to fill, the counter of the turn
+    that it is for, and the first and the last product that read them."""
+
+    operands: dict[Node, Operand]
+    full: str
+    empty: str
+    filled: _Place
+    counter: str
+    first: Node
+    last: Node
+
+
+@final
+class EngineRing:
+    """The state of a pipelined loop."""
+
+    def __init__(self, low: Lowering, loop: Node, plan: Pipeline) -> None:
+        self.low = low
+        self.loop = loop
+        self.stages = plan.stages
+        self.present = _Place.new(low)
+        self.first_turn = low.code.variable("i1", "first")
+        self.bounds = ("", "")
+        body = loop.detail[0]
+        readers = {
+            load: [node for node in body.nodes if node in low.plan.products and load in _sources(node)]
+            for load in plan.loads
+        }
+        self.products = [node for node in body.nodes if any(node in each for each in readers.values())]
+        together: dict[tuple[Node, Node], list[Node]] = {}
+        for load in plan.loads:
+            together.setdefault((readers[load][0], readers[load][-1]), []).append(load)
+        self.copied: list[_Copied] = []
+        for (first, last), loads in together.items():
+            operands = {load: Operand("", load.dtype, load.shape[0], load.shape[1]) for load in loads}
+            full, empty = (low.room(_BARRIER_BYTES * plan.stages) for _ in range(2))
+            counter = low.code.variable("i64", "ahead")
+            self.copied.append(_Copied(operands, full, empty, _Place.new(low), counter, first, last))
+        self.running = pipeline.running(low, loop, plan.stages)
+        self._goes_on: GoesOn | None = None
+
+    # The loop
+
+    def start(self, start: str, stop: str, step: str, goes_on: GoesOn) -> None:
+        """Begins the copies of the first turns, as many as there are stages."""
+        low, code = self.low, self.low.code
+        self.bounds, self._goes_on = (stop, step), goes_on
+        for copied in self.copied:
+            for load, operand in copied.operands.items():
+                operand.address = tensor_cores.new_operand(low, load.dtype, load.shape, self.stages).address
+        # The buffers may have been read or written before, by instructions that the engine does not wait for.
+        low.code.call("void", "oxide.tensor.fence_stores", low.barrier_site)
+        low.barrier()
+        low.free.clear()
+        for copied in self.copied:
+            code.emit(f"store i64 {start}, ptr {copied.counter}")
+        with code.counted(self.stages, rolled=True), low.forgetting():
+            for copied in self.copied:
+                self._fill(copied)
+        code.emit(f"store i1 true, ptr {self.first_turn}")
+
+    def begin_turn(self, _counter: str) -> None:
+        """Names the buffers of a turn."""
+        low = self.low
+        stage, _ = self.present.read(low)
+        for copied in self.copied:
+            for load, operand in copied.operands.items():
+                at = pipeline.stage_of(low, operand, stage)
+                low.staged[load] = Operand(at, operand.scalar, operand.rows, operand.columns)
+        low.rings.update(dict.fromkeys(self.products, self))
+        if self.running is not None:
+            low.running.add(self.running)
+
+    def end_turn(self) -> None:
+        """Goes on to the next buffers."""
+        self.present.advance(self.low, self.stages)
+        self.low.code.emit(f"store i1 false, ptr {self.first_turn}")
+
+    def end(self) -> None:
+        """Waits for what still goes on after the last turn."""
+        low = self.low
+        if self.running is not None:
+            pipeline.wait_for_last(low, self.running)
+            for copied in self.copied:
+                self._release(copied, self._before())
+        for copied in self.copied:
+            low.free += [(operand.address, operand.bytes * self.stages) for operand in copied.operands.values()]
+
+    # A product
+
+    def begin_product(self, product: Node) -> None:
+        """Waits for the copies that a product is the first to read."""
+        low = self.low
+        for copied in self.copied:
+            if copied.first is product:
+                stage, turn = self.present.read(low)
+                self._call("wait", self._barrier(copied.full, stage), ("i32", turn))
+
+    def has_begun(self, product: Node) -> None:
+        """Begins the copies into buffers that were read by the product before this one, while it is on its way."""
+        number = self.products.index(product)
+        for copied in self.copied:
+            place = self.products.index(copied.last)
+            if copied.last is self.running or (place + 1) % len(self.products) != number:
+                continue
+            if number <= place:  # that product was in the turn before
+                with self._after_the_first():
+                    self._fill(copied)
+            else:
+                self._fill(copied)
+
+    def has_ended(self, product: Node) -> None:
+        """Releases the buffers that a product was the last to read. If it is still running, those of the turn before
+        are released and filled."""
+        low = self.low
+        for copied in self.copied:
+            if copied.last is not product:
+                continue
+            if product is self.running:
+                with self._after_the_first():
+                    self._release(copied, self._before())
+                    self._fill(copied)
+            else:
+                self._release(copied, self.present.read(low)[0])
+
+    @contextmanager
+    def _after_the_first(self) -> Iterator[None]:
+        """A part that the first turn leaves out."""
+        code = self.low.code
+        later = code.new(f"xor i1 {code.new(f'load i1, ptr {self.first_turn}')}, true")
+        with code.when(later), self.low.forgetting():
+            yield
+
+    def _before(self) -> str:
+        """Returns the stage before the present one."""
+        code = self.low.code
+        stage, _ = self.present.read(self.low)
+        none = code.new(f"icmp eq i64 {stage}, 0")
+        return code.new(f"select i1 {none}, i64 {self.stages - 1}, i64 {code.new(f'add i64 {stage}, -1')}")
+
+    def _barrier(self, base: str, stage: str) -> str:
+        return self.low.code.new(f"getelementptr i8, ptr {base}, i64 {self.low.code.times(stage, _BARRIER_BYTES)}")
+
+    def _call(self, what: str, barrier: str, *more: tuple[str, str]) -> None:
+        self.low.code.call("void", f"oxide.tensor.barrier.{what}", ("ptr", barrier), *more, self.low.barrier_site)
+
+    def _release(self, copied: _Copied, stage: str) -> None:
+        """Says for this warp that a buffer has been read."""
+        code = self.low.code
+        lane = code.new(f"and i64 {self.low.tid}, {_LANES - 1}")
+        with code.when(code.new(f"icmp eq i64 {lane}, 0")):
+            self._call("arrive", self._barrier(copied.empty, stage))
+
+    # Copies
+
+    def _fill(self, copied: _Copied) -> None:
+        """Begins the copies into the next buffers, if there is a turn for them."""
+        low, code = self.low, self.low.code
+        stop, step = self.bounds
+        assert self._goes_on is not None
+        counter = code.new(f"load i64, ptr {copied.counter}")
+        with code.when(self._goes_on(low, counter, stop, step)):
+            known: dict[Node, str] = {self.loop.detail[2]: counter}
+            stage, turn = copied.filled.read(low)
+            full, empty = self._barrier(copied.full, stage), self._barrier(copied.empty, stage)
+            places = {}
+            for load, operand in copied.operands.items():
+                indices = [pipeline.scalar_for(low, self.loop, each, known) for each in load.inputs[:-1]]
+                bases = [code.times(index, size) for index, size in zip(indices, load.shape, strict=True)]
+                places[load] = operand, pipeline.stage_of(low, operand, stage), bases
+            fast, slow, after = code.labels("fast", "slow", "begun")
+            test = code.all_of([tensors.is_copied_by_engine(low, load.detail) for load in places])
+            code.branch(test, fast, slow)
+            code.label(fast)
+            with code.when(code.new(f"icmp ult i64 {low.tid}, {_LANES}")):
+                elected = code.call("i1", "oxide.warp.elect", ("i32", "-1"), low.barrier_site)
+                with code.when(elected):
+                    self._call("wait", empty, ("i32", code.new(f"add i32 {turn}, -1")))
+                    total = sum(operand.rows * operand.columns * operand.size for operand in copied.operands.values())
+                    self._call("expect", full, ("i32", str(total)))
+                    for load, (operand, target, bases) in places.items():
+                        self._copy(load, operand, target, bases, full)
+            code.jump(after)
+            code.label(slow)
+            low.barrier()
+            for load, (operand, target, bases) in places.items():
+                tensor_cores.move(low, load.detail, operand, target, bases)
+            code.call("void", "oxide.tensor.fence_stores", low.barrier_site)
+            low.barrier()
+            with code.when(code.new(f"icmp eq i64 {low.tid}, 0")):
+                self._call("arrive", full)
+            code.jump(after)
+            code.label(after)
+            copied.filled.advance(low, self.stages)
+            code.emit(f"store i64 {code.new(f'add i64 {counter}, {step}')}, ptr {copied.counter}")
+
+    def _copy(self, load: Node, operand: Operand, target: str, bases: list[str], full: str) -> None:
+        """Lets the engine copy a tile, a panel of 128 bytes of each row at a time."""
+        low, code, tensor = self.low, self.low.code, load.detail
+        width = PANEL // operand.size
+        lengths = [("i64", each) for each in tensors.lengths_of(tensor)]
+        name = f"oxide.tensor.load_tile.{tensor.ndim}.{tensor.scalar.name}.{operand.rows}x{width}.swizzled.optional"
+        for panel in range(operand.columns // width):
+            at = code.new(f"getelementptr i8, ptr {target}, i64 {panel * operand.rows * PANEL}")
+            place = (("i64", bases[0]), ("i64", code.add(bases[1], panel * width)))
+            code.call(
+                "void", name, ("ptr", at), ("ptr", f"%{tensor.name}.0"), *lengths, *place, ("ptr", full),
+                low.barrier_site,
+            )  # fmt: skip
+
+
+def _sources(product: Node) -> tuple[Node, ...]:
+    """Returns the operands of a product without their transposes."""
+    return tuple(source_of(each)[1] for each in product.inputs[:2])
+
+
+def make_barriers(low: Lowering) -> None:
+    """Makes the barriers of all pipelines at the kernel's beginning: they are made once, also for a loop in a loop."""
+    if low.threads == 1:
+        return
+    for loop, plan in low.plan.pipelines.items():
+        if not plan.engine:
+            continue
+        ring = low.rings[loop] = EngineRing(low, loop, plan)
+        for copied in ring.copied:
+            for barriers, arrivals in ((copied.full, 1), (copied.empty, low.threads // _LANES)):
+                counts = (("i32", str(plan.stages)), ("i32", str(arrivals)))
+                low.code.call("void", "oxide.tensor.barrier.init", ("ptr", barriers), *counts, low.barrier_site)
+    if low.rings:
+        low.barrier()
+
+
+def begin(low: Lowering, loop: Node, start: str, stop: str, step: str, goes_on: GoesOn) -> EngineRing | None:
+    """Begins the copies of the first turns. Returns None for a loop without a pipeline by the engine."""
+    ring: EngineRing | None = low.rings.get(loop)
+    if ring is not None:
+        ring.start(start, stop, step, goes_on)
+    return ring
