@@ -92,7 +92,7 @@ async def measure(options: argparse.Namespace, ports: dict[str, int]) -> dict[st
     times: dict[str, list[list[float]]] = {name: [] for name in services}
     for turn in range(options.rounds + 1):
         for name, clients in services.items():
-            rate = await clients.run(options.clients, options.seconds if turn else 2)
+            rate = await clients.run(options.clients, options.seconds)
             if turn:  # the first round warms up
                 rates[name].append(rate)
                 times[name].append([quantile(clients.latencies, fraction) for fraction in (0.5, 0.99)])
