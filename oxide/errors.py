@@ -178,12 +178,12 @@ Coordinates = tuple[int, int, int]
 class SanitizerError(KernelFault):
     """Raised for findings of the CPU device's sanitizer; ``OXIDE_SANITIZE`` and ``@kernel(sanitize=…)`` turn it on.
 
-    ``kind`` is ``"out-of-bounds"``, ``"misaligned"``, ``"uninitialized"``, ``"race"`` or ``"missing-lanes"``. ``what``
-    is the parameter or the array. ``offset`` is the access's distance from its first byte, in bytes; None if no
-    parameter is known. ``access`` is ``"read"``, ``"write"``, ``"atomic"`` or ``"warp operation"``. For a race,
-    ``other`` is the earlier access that is not ordered with this access, which may also be a ``"copy"`` or a
-    ``"product"`` that the thread has not waited for. Further findings of a launch are notes on the
-    first.
+    ``kind`` is ``"out-of-bounds"``, ``"misaligned"``, ``"uninitialized"``, ``"race"``, ``"missing-lanes"`` or
+    ``"unfinished-store"``. ``what`` is the parameter or the array. ``offset`` is the access's distance from its first
+    byte, in bytes; None if no parameter is known. ``access`` is ``"read"``, ``"write"``, ``"atomic"``, ``"warp
+    operation"``, or an asynchronous ``"copy"``, ``"product"`` or ``"store"``, which is the read of a tile by
+    ``tensor.store_tile``. For a race, ``other`` is the earlier access that is not ordered with this access. Further
+    findings of a launch are notes on the first.
     """
 
     def __init__(
@@ -227,6 +227,7 @@ class SanitizedAccess:
             "read": "a read of ",
             "write": "a write to ",
             "copy": "an asynchronous copy to ",
+            "store": "a tensor.store_tile of ",
             "product": "a tensor.wgmma of ",
             "atomic": "an atomic operation on ",
             "warp operation": "",

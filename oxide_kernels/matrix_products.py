@@ -127,7 +127,11 @@ def result_of(a: DeviceBox, b: DeviceBox, out_dtype: Any) -> tuple[tuple[int, ..
     outputs = _outputs_of(a, b)
     found = _TYPES[a.dtype] if _TYPES[a.dtype] in outputs else outputs[0]
     chosen = found if out_dtype is None else out_dtype
-    return shape, np.dtype(chosen.dtype if chosen in _KINDS else chosen)
+    try:
+        return shape, np.dtype(chosen.dtype if chosen in _KINDS else chosen)
+    except TypeError:
+        names = ", ".join(str(kind) for kind in outputs)
+        raise ArgumentError(f"matmul: out_dtype is {out_dtype!r:.80}; here it is one of {names}") from None
 
 
 @final

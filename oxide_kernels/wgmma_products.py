@@ -59,7 +59,8 @@ def kernel_of(form: Form, plan: Plan, stacked: bool = False, even_rows: bool = F
     high_of_cluster, tile_m, group_of_rows = plan.high, plan.high // blocks, _GROUP_ROWS // plan.high
     # Each warp has two buffers for its rows of the result, so that it need not wait for the copy before. There is
     # memory for one beside five buffers of operands: then the other warpgroup multiplies while a warp waits.
-    narrow, spare = even_rows and out_dtype.dtype.itemsize == 2 and tile_n >= 64, 2 if together else 1
+    narrow = even_rows and out_dtype.dtype.itemsize == 2 and tile_n >= 64
+    spare = 2 if together and tile_n % 128 == 0 else 1  # two take turns, also from one tile to the next
     c_count = 8 * spare if narrow else 1
     ring_bytes = _SHARED_BYTES - c_count * 16 * 128
     buffers = buffers_of(form, tile_m, tile_n, ring_bytes, blocks=blocks, stacked=stacked)

@@ -101,8 +101,19 @@ SANITIZED_CELL: Final = Layout(
 the time that becomes known to a thread that acquires. The driver allocates zeroed cells; sanitized code writes and
 reads them."""
 
-SANITIZED_COPY: Final = Layout("sanitized_copy", cell="address", cells="i64", group="i64")
-"""An asynchronous copy that its thread has not waited for: the shadow cells that it writes, and its group."""
+SANITIZED_COPY: Final = Layout(
+    "sanitized_copy",
+    cell="address",
+    cells="i64",
+    rows="i64",
+    pitch="i64",
+    kind="i64",
+    group="i64",
+    who="i64",
+)
+"""An asynchronous copy that its thread has not waited for: its shadow cells, ``rows`` times so many at a distance of
+``pitch`` bytes; its kind, 0 for ``copy_async``, 1 for the reads of ``store_tile`` and 2 for its writes; its group, and
+the access."""
 
 PRODUCTS: Final = Layout("products", begun="i64", ended="i64", tiles="i64")
 """The head of a thread's record of its products (``sanitizer/products.ll``): how many it has begun and ended, and how
@@ -162,6 +173,7 @@ SANITIZED_STATE: Final = Layout(
     seen=f"i64[{THREADS * 32}]",
     pending=f"i64[{THREADS}]",
     groups=f"i64[{THREADS}]",
+    stores=f"i64[{THREADS}]",  # the closed groups of its copies by ``store_tile``
 )
 """The state of a sanitized launch, where the kernel expects its fault record. The driver prepares it and reads the
 findings (``driver/cpu/sanitizer.py``); sanitized code writes and reads it (``sanitizer/accesses.ll``)."""

@@ -142,15 +142,16 @@ for ``published``."""
 
 WRITE, ATOMIC, BLOCK_SCOPE, ALSO_READS = 1, 2, 4, 8
 ASYNCHRONOUS = WRITE | BLOCK_SCOPE
-"""Flags of an access: the low bits of ``who``. A write that is no atomic and has the scope's flag is an asynchronous
-copy, which its thread has not waited for. The access's index in ``Sanitized.accesses`` starts at bit 4, the thread at
-bit 20 and the block at bit 32."""
+ASYNCHRONOUS_READ = BLOCK_SCOPE
+"""Flags of an access: the low bits of ``who``. A read or a write that is no atomic and has the scope's flag is that of
+an asynchronous copy, which its thread has not waited for. The access's index in ``Sanitized.accesses`` starts at bit 4,
+the thread at bit 20 and the block at bit 32."""
 
 ACCUMULATOR, LEFT_OPERAND = "an Accumulator", "a FragmentA"
 """The names of the fragments that an asynchronous product uses until its wait."""
 
-REPORT_KINDS = ("out-of-bounds", "misaligned", "uninitialized", "race", "missing-lanes")
-OUT_OF_BOUNDS, MISALIGNED, UNINITIALIZED, RACE, MISSING_LANES = range(5)
+REPORT_KINDS = ("out-of-bounds", "misaligned", "uninitialized", "race", "missing-lanes", "unfinished-store")
+OUT_OF_BOUNDS, MISALIGNED, UNINITIALIZED, RACE, MISSING_LANES, UNFINISHED_STORE = range(6)
 
 
 # Reports on their way from a launch to its waiter. The oldest are dropped, as a fault may have no waiter.

@@ -266,6 +266,11 @@ def singles() -> Any:
             "c has dtype f64, and .* give f16, bf16 or",
         ),
         (
+            lambda: ops.matmul(halves(), halves(), out_dtype="f32"),
+            ArgumentError,
+            "out_dtype is 'f32'; here it is one of .*f16.*f32",
+        ),
+        (
             lambda: ops.matmul(halves(), halves(), precision="high"),
             ArgumentError,
             "precision is 'high' for matrices of f16",

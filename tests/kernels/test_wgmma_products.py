@@ -9,6 +9,8 @@ import pytest
 
 import oxide
 from oxide import bf16, d2h, f8e4m3, f8e5m2, f16, f32, h2d, i8, i32, u8, zeros
+from oxide.driver.cpu import CpuDriver
+from oxide.testing import use_driver
 from oxide_kernels import matmul, matrix_products, wgmma_plans, wgmma_split_products
 from oxide_kernels.data_movement import split, widened
 from oxide_kernels.mma_products import Form
@@ -266,3 +268,16 @@ def test_a_gpus_kernels_keep_all_in_registers(kind: Any, output: Any, exact: boo
         told = assembled(made.ptx(cc=(9, 0)))
         assert "0 bytes spill stores, 0 bytes spill loads" in told
         assert "serialized" not in told
+
+
+@pytest.mark.parametrize("width", [64, 192])
+def test_no_tile_of_a_result_is_written_while_it_is_stored(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each block computes two tiles, of an odd number of parts of 64 columns."""
+    monkeypatch.setenv("OXIDE_SANITIZE", "race")
+    layout = (False, True)
+    with use_driver(CpuDriver()):
+        a, b, exact = matrices(256, width, 64, f16, layout)
+        made = kernel_of.__wrapped__(form_of(f16, f16, layout), Plan(width, together=True), even_rows=True)
+        empty = h2d(np.zeros((256, width), np.float16))
+        c = made[1, THREADS](1.0, a, b, a, a, a, 0.0, 256, empty).last().and_then(d2h).sync()
+    assert error(c, exact) < 6e-4

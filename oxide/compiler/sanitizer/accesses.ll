@@ -246,15 +246,21 @@ next:
   %more = icmp ule i64 %number.next, %last
   br i1 %more, label %next, label %done
 done:
-  %flags = and i64 %who, 7
-  %copies = icmp eq i64 %flags, <asynchronous>
+  %flags = and i64 %who, <plain_or_under_way>
+  %copies = icmp eq i64 %flags, <under_way>
   br i1 %copies, label %copy, label %go
 copy:
   %first.offset = mul i64 %first, <sanitized_cell.sizeof>
   %first.at = getelementptr i8, ptr %cells, i64 %first.offset
   %between = sub i64 %last, %first
   %cell.count = add i64 %between, 1
-  call void @oxide.sanitize.copying(ptr %state, i64 %who, ptr %first.at, i64 %cell.count)
+  ; copy_async writes shared memory only, and store_tile other memory only.
+  %own.cells = load ptr, {{shared_cells}}
+  %in.shared = icmp eq ptr %cells, %own.cells
+  %written.kind = select i1 %in.shared, i64 0, i64 2
+  %writes = trunc i64 %who to i1
+  %kind = select i1 %writes, i64 %written.kind, i64 1
+  call void @oxide.sanitize.copying(ptr %state, i64 %who, ptr %first.at, i64 %cell.count, i64 %kind)
   br label %go
 go:
   ret ptr %pointer

@@ -1,9 +1,9 @@
 """The sanitizer's checks as LLVM IR: the functions that are called before a sanitized kernel's accesses.
 
 ``accesses.ll`` checks bounds, alignment and reads of uninitialised memory; ``races.ll`` finds races. ``copies.ll`` and
-``products.ll`` know which asynchronous copies and products have ended, ``tiles.ll`` what copies of tiles write. The
-blocks of a sanitized launch run one after the other on one worker, so nothing here is atomic, and time is a counter of
-accesses.
+``products.ll`` know which asynchronous copies and products have ended, ``tiles.ll`` checks what copies of tiles write.
+The blocks of a sanitized launch run one after the other on one worker, so nothing here is atomic, and time is a counter
+of accesses.
 
 ``{{name}}`` stands for a word of the launch's state, the ``sanitized_state`` of ``driver/records.py``.
 """
@@ -33,13 +33,15 @@ def definitions(kinds: frozenset[str], clusters: bool) -> str:
         "max_copies": MAX_COPIES,
         "tiles": TILES,
         "tile_words": TILE_WORDS,
-        "asynchronous": sanitizing.ASYNCHRONOUS,
+        "plain_or_under_way": sanitizing.BLOCK_SCOPE | sanitizing.ATOMIC,
+        "under_way": sanitizing.BLOCK_SCOPE,
         "scope_flag": sanitizing.BLOCK_SCOPE,
         "out_of_bounds": sanitizing.OUT_OF_BOUNDS,
         "misaligned": sanitizing.MISALIGNED,
         "uninitialized": sanitizing.UNINITIALIZED,
         "race_kind": sanitizing.RACE,
         "missing_lanes": sanitizing.MISSING_LANES,
+        "unfinished_store": sanitizing.UNFINISHED_STORE,
     }
     names = ["accesses.ll", "races.ll", "copies.ll", "products.ll", "tiles.ll", *["clusters.ll"] * clusters]
     text = "".join(ir_file(__file__, name) for name in names)

@@ -54,6 +54,7 @@ from oxide.driver.sanitizing import (
     ACCUMULATOR,
     ALSO_READS,
     ASYNCHRONOUS,
+    ASYNCHRONOUS_READ,
     ATOMIC,
     BLOCK_SCOPE,
     LEFT_OPERAND,
@@ -88,7 +89,7 @@ def compile_sanitized(
     simplified = portable_module(str(_held(kernel.module)))
     run_passes(simplified, host_machine(target), ("always_inliner", "sroa"))
     module = parse(str(simplified))
-    instrumenter = _Instrumenter(name, kernel, module, pointers, views)
+    instrumenter = _Instrumenter(name, kernel, module, pointers, views, kinds)
     instrumenter.instrument()
     _let_go(module)
     whole = link([str(module), check_functions.definitions(kinds, kernel.cluster is not None)])
@@ -155,6 +156,8 @@ def _let_go(module: Module) -> None:
 # The kernel's accesses
 
 _RELEASE = 2
+_COPIES, _TILE_READS, _TILE_WRITES = 1, 2, 4
+"""A bit for each kind of ``sanitized_copy``."""
 _ORDERINGS = {"release": (2, 3, 4), "acquire": (1, 3, 4)}
 
 
@@ -213,7 +216,7 @@ def _touches_of(instruction: Instruction) -> list[_Touch]:
                     size, barrier = TileCopy.of(called(instruction)).bytes, len(instruction.operands) - 2
                     found = [_Touch(2, size, 16, WRITE), _Touch(barrier, 8, 8, WRITE | ATOMIC, _RELEASE)]
                 case "oxide", "tensor", "store_tile", *_:
-                    found = [_Touch(2, TileCopy.of(called(instruction)).bytes, 16, 0)]
+                    found = [_Touch(2, TileCopy.of(called(instruction)).bytes, 16, ASYNCHRONOUS_READ)]
                 case "oxide", "tensor", "wgmma", n, _, _, a_order, b_order, steps, panel, _:
                     # Each thread counts as a reader of the warpgroup's rows: all read them together.
                     a_rows = 16 * int(steps) if a_order == "mn" else 64
@@ -246,6 +249,7 @@ class _Instrumenter:
         module: Module,
         pointers: tuple[PointerWord, ...],
         views: Mapping[int, int],
+        kinds: frozenset[str],
     ) -> None:
         self._name = name
         self._module = module
@@ -261,6 +265,8 @@ class _Instrumenter:
         self._place = ("", 0)
         self.shared_shift, self.pointers = self._granules(pointers)
         self._leaves = not threads_may_wait(kernel, module.defined)
+        self._finds_races = "race" in kinds
+        self._stores = any(called(each).startswith(STORE_TILE) for each in self._function.instructions)
         self._leaving = Block("%oxide.leaves", [Return()])
         self._block = self._function.entry
 
@@ -325,12 +331,12 @@ class _Instrumenter:
                         self._note_tile(pointer, each)
                 if multiplies:
                     self._note_product(instruction)
+                if called(instruction).startswith(STORE_TILE):
+                    self._check_stored(instruction)
                 if isinstance(instruction, Load | Store):
                     instruction.after = ", align 1"
                 self._block.append(instruction)
                 self._order("acquire", ordering)
-                if called(instruction).startswith(STORE_TILE):
-                    self._mark_stored(instruction)
             case "oxide", "in_bounds" | "aligned", *_:
                 self._block.append(instruction)
                 self._go_on(instruction)
@@ -377,10 +383,20 @@ class _Instrumenter:
                 self._block.append(instruction)  # the warpgroup meets: all have read their tiles once more
             case "oxide", "tensor", "commit":
                 self._block.append(instruction)
-                self._call("void", "oxide.sanitize.committed", self._context)
+                self._call("void", "oxide.sanitize.committed", self._context, FALSE)
+            case "oxide", "tensor", "commit_stores":
+                self._block.append(instruction)
+                self._call("void", "oxide.sanitize.committed", self._context, TRUE)
             case "oxide", "tensor", "wait", groups:
                 self._block.append(instruction)
-                self._call("void", "oxide.sanitize.waited", self._context, number(int(groups)))
+                self._call("void", "oxide.sanitize.waited", self._context, number(int(groups)), number(_COPIES))
+            case "oxide", "tensor", "wait_stores", groups, how:
+                self._block.append(instruction)
+                ended = number(_TILE_READS if how == "read" else _TILE_READS | _TILE_WRITES)
+                self._call("void", "oxide.sanitize.waited", self._context, number(int(groups)), ended)
+            case _ if isinstance(instruction, Return) and self._stores and self._finds_races:
+                self._call("void", "oxide.sanitize.stores_left", self._context)
+                self._block.append(instruction)
             case "oxide", "held", "local":
                 size, align = (operand.integer or 0 for operand in instruction.operands[1:])
                 instruction.operands[1:] = number(2 * size), number(max(16, align))
@@ -460,18 +476,18 @@ class _Instrumenter:
         regions = list(self._regions.reached(pointer).values())
         return self._words_of(regions[0]) if len(regions) == 1 and regions[0].kind == "shared" else None
 
-    def _mark_stored(self, instruction: Instruction) -> None:
-        """Appends the marking of what a copy of a tile to an output writes."""
+    def _check_stored(self, instruction: Instruction) -> None:
+        """Appends the check of the writes of a copy of a tile to an output."""
         copy, (data, *words) = TileCopy.of(called(instruction)), instruction.operands[3:-1]
         regions = list(self._regions.reached(data).values())
-        if len(regions) != 1 or regions[0].view < 0:
-            return
+        known = len(regions) == 1 and regions[0].view >= 0
+        view, what = (regions[0].view, regions[0].what) if known else (-1, UNKNOWN.what)
         missing = MOST_AXES - copy.axes
         lengths = [number(1)] * missing + words[: copy.axes]
         places = [number(0)] * missing + words[copy.axes :]
         sides = [number(1)] * missing + [number(side) for side in copy.sides]
-        what = data, number(regions[0].view), number(copy.itemsize)
-        self._call("void", "oxide.sanitize.stored", self._context, *what, *lengths, *places, *sides)
+        access = data, number(view), self._number(what, ASYNCHRONOUS), number(copy.itemsize)
+        self._call("void", "oxide.sanitize.stored", self._context, *access, *lengths, *places, *sides)
 
     def _note_tile(self, pointer: Value, touch: _Touch) -> None:
         """Appends the tile at ``pointer``, which a product reads, to the thread's record of its products."""

@@ -11,8 +11,8 @@
 ; - the earlier access was released by a fence and an atomic that this thread has acquired. All accesses made by then
 ;   count as released, whichever thread made them: this can hide a race, but never reports a false one.
 ;
-; An asynchronous copy is a write that is ordered before nothing until its thread waits for it. The wait makes it a plain
-; write of that time.
+; The write, or the read, of an asynchronous copy is ordered before nothing until its thread waits for it. The wait makes
+; it a plain access of that time.
 ;
 ; Two accesses race if one of them is a write and they are not ordered. Two atomic accesses do not race, unless one of
 ; them has block scope and they are of different blocks. A shared array belongs to a block: accesses made before the
@@ -21,8 +21,8 @@
 ; Returns whether an access made at %time is ordered before the thread's present access. Time 0 stands for no access.
 define i1 @oxide.sanitize.ordered(ptr %state, i64 %time, i64 %old, i64 %who, i64 %known) alwaysinline {
 entry:
-  %flags = and i64 %old, 7
-  %copies = icmp eq i64 %flags, <asynchronous>
+  %flags = and i64 %old, <plain_or_under_way>
+  %copies = icmp eq i64 %flags, <under_way>
   %begun = load i64, {{begun}}
   %here = icmp ugt i64 %time, %begun
   %under_way = and i1 %copies, %here

@@ -1,24 +1,10 @@
 ; The copies of tiles to outputs in sanitized kernels, as LLVM IR.
 
-; Marks the bytes that a copy of a tile writes as written: the rows of a box of five axes that are inside of the array at
-; %data, which has the memory of a view.
-define void @oxide.sanitize.stored(ptr %context, ptr %data, i64 %view, i64 %size, i64 %l0, i64 %l1, i64 %l2, i64 %l3,
-    i64 %l4, i64 %p0, i64 %p1, i64 %p2, i64 %p3, i64 %p4, i64 %s0, i64 %s1, i64 %s2, i64 %s3, i64 %s4) noinline {
-entry:
-  %state = call ptr @oxide.sanitize.enter(ptr %context)
-  %views = load ptr, {{views}}
-  %view.offset = mul i64 %view, <sanitized_view.sizeof>
-  %view.at = getelementptr i8, ptr %views, i64 %view.offset
-  %init.at = getelementptr i8, ptr %view.at, i64 <sanitized_view.init>
-  %init = load ptr, ptr %init.at
-  %start.at = getelementptr i8, ptr %view.at, i64 <sanitized_view.start>
-  %start = load i64, ptr %start.at
-  %tracked = icmp ne ptr %init, null
-  %marks = and i1 %tracked, <memory>
-  br i1 %marks, label %begin, label %done
+; Checks the writes of a copy of a tile: the rows of a box of five axes that are inside of the array at %data, which has
+; the memory of a view.
+define void @oxide.sanitize.stored(ptr %context, ptr %data, i64 %view, i64 %what, i64 %size, i64 %l0, i64 %l1, i64 %l2,
+    i64 %l3, i64 %l4, i64 %p0, i64 %p1, i64 %p2, i64 %p3, i64 %p4, i64 %s0, i64 %s1, i64 %s2, i64 %s3, i64 %s4) noinline {
 begin:
-  %address = ptrtoint ptr %data to i64
-  %base = sub i64 %address, %start
   %pitch = mul i64 %l4, %size
   %column = call i64 @oxide.sanitize.clamped(i64 %p4)
   %left = mul i64 %column, %size
@@ -37,7 +23,7 @@ begin:
   %rows = mul i64 %s01, %s23
   br i1 %any, label %next, label %done
 next:
-  %row = phi i64 [ 0, %begin ], [ %row.next, %marked ]
+  %row = phi i64 [ 0, %begin ], [ %row.next, %checked ]
   %i3 = urem i64 %row, %s3
   %planes = udiv i64 %row, %s3
   %i2 = urem i64 %planes, %s2
@@ -55,8 +41,8 @@ next:
   %in01 = and i1 %in0, %in1
   %in23 = and i1 %in2, %in3
   %inside = and i1 %in01, %in23
-  br i1 %inside, label %mark, label %marked
-mark:
+  br i1 %inside, label %check, label %checked
+check:
   %n1 = mul i64 %a0, %l1
   %n1.sum = add i64 %n1, %a1
   %n2 = mul i64 %n1.sum, %l2
@@ -65,11 +51,10 @@ mark:
   %n3.sum = add i64 %n3, %a3
   %first = mul i64 %n3.sum, %pitch
   %within = add i64 %first, %from
-  %offset = add i64 %base, %within
-  %bytes = getelementptr i8, ptr %init, i64 %offset
-  call void @llvm.memset.p0.i64(ptr %bytes, i8 1, i64 %count, i1 false)
-  br label %marked
-marked:
+  %at = getelementptr i8, ptr %data, i64 %within
+  %same = call ptr @oxide.sanitize.device(ptr %context, ptr %at, i64 %count, i64 1, i64 %what, i64 %view)
+  br label %checked
+checked:
   %row.next = add i64 %row, 1
   %more = icmp ult i64 %row.next, %rows
   br i1 %more, label %next, label %done

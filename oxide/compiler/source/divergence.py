@@ -66,8 +66,17 @@ def _polling(entry: Any, place: FaultSite) -> str:
             f"thread ({x}, {y}, {z}) waits in tensor.wgmma() at {place.file}:{place.line} for {arrivals} threads of "
             "its warpgroup that do not come; all 128 threads of a warpgroup must make the call together"
         )
+    copies = f"and {nbytes} bytes of copies"
+    if nbytes < 0:
+        copies = f"and {-nbytes} bytes more have been copied than Barrier.expect has announced"
+    passed = ""
+    if phase > wanted + 1:
+        passed = (
+            "; a wait tells a phase only from the next: more threads have arrived, or called expect, than the "
+            "number of arrivals that Barrier(count, arrivals) was made with"
+        )
     return (
         f"thread ({x}, {y}, {z}) waits in {place.parameter} at {place.file}:{place.line} for phase {wanted} of a "
-        f"Barrier, which cannot end: the Barrier is in phase {phase}, which still waits for {arrivals} arrivals and "
-        f"{nbytes} bytes of copies, and no thread of the block can go on"
+        f"Barrier, which cannot end: the Barrier is in phase {phase}, which still waits for {arrivals} arrivals "
+        f"{copies}, and no thread of the block can go on{passed}"
     )

@@ -26,7 +26,7 @@ from oxide.driver.records import (
     SANITIZED_STATE,
     SANITIZED_VIEW,
 )
-from oxide.driver.sanitizing import ASYNCHRONOUS, ATOMIC, STATE_BYTES, WRITE, PointerWord, Sanitized
+from oxide.driver.sanitizing import ATOMIC, BLOCK_SCOPE, STATE_BYTES, WRITE, PointerWord, Sanitized
 from oxide.errors import SanitizedAccess, SanitizerError
 
 if TYPE_CHECKING:
@@ -215,6 +215,8 @@ class SanitizedLaunch:
             sanitizing.RACE: f"is in a race: no {self._orders(other)} orders it" + element,
             sanitizing.MISSING_LANES: f"has a mask that names {lanes} of its warp, which had returned: the "
             "result is undefined on a GPU. Let every lane of the mask reach it, and test whose result counts later",
+            sanitizing.UNFINISHED_STORE: "may still read it after the thread, and with it the block, has ended: call "
+            "tensor.commit_stores() and tensor.wait_stores(read=True) first",
         }[kind]
         name = sanitizing.REPORT_KINDS[kind]
         earlier = self._access(other) if kind == sanitizing.RACE else None
@@ -234,14 +236,18 @@ class SanitizedLaunch:
         """Returns what could order an access after an earlier one."""
         if not _is_copy(other):
             return "barrier or atomic"
-        product = self._sanitized.accesses[other >> 4 & 0xFFFF].what in _FRAGMENTS
-        return "tensor.wait_wgmma of it" if product else "tensor.wait"
+        if not other & WRITE:
+            return "tensor.wait_stores"
+        what = self._sanitized.accesses[other >> 4 & 0xFFFF].what
+        if what in _FRAGMENTS:
+            return "tensor.wait_wgmma of it"
+        return "tensor.wait_stores" if any(what == each.name for each in self._sanitized.pointers) else "tensor.wait"
 
     def _access(self, who: int) -> SanitizedAccess:
         place = self._sanitized.accesses[who >> 4 & 0xFFFF]
         done = "atomic" if who & ATOMIC else "write" if who & WRITE else "read"
         if _is_copy(who):
-            done = "product" if place.what in _FRAGMENTS else "copy"
+            done = "product" if place.what in _FRAGMENTS else "copy" if who & WRITE else "store"
         block = _coordinates((who >> 32) & 0xFFFFFFFF, self._grid)
         return SanitizedAccess(
             done, place.what, block, _coordinates(who >> 20 & 0x7FF, self._block), place.file, place.line
@@ -256,13 +262,14 @@ _GRAVITY = {
     sanitizing.MISALIGNED: 1,
     sanitizing.RACE: 2,
     sanitizing.MISSING_LANES: 3,
-    sanitizing.UNINITIALIZED: 4,
+    sanitizing.UNFINISHED_STORE: 4,
+    sanitizing.UNINITIALIZED: 5,
 }
 
 
 def _is_copy(who: int) -> bool:
     """Returns whether an access is an asynchronous copy that its thread has not waited for."""
-    return who & (ASYNCHRONOUS | ATOMIC) == ASYNCHRONOUS
+    return who & (BLOCK_SCOPE | ATOMIC) == BLOCK_SCOPE
 
 
 def _lanes(mask: int) -> str:

@@ -119,6 +119,34 @@ def test_a_wait_that_cannot_end_is_reported_with_its_place_and_what_is_missing()
     ) in str(caught.value)
 
 
+def stuck_after_copies(announced: int, *, by_all: bool) -> str:
+    """Returns the error of a kernel that copies 1,024 bytes and waits for phase 0."""
+
+    @kernel(partial=True)
+    def stuck(x: Slice2[f32], y: DisjointSlice[f32]) -> None:
+        tile, full = SharedArray((8, 32), f32, 128), tensor.Barrier(1, 1)
+        if by_all or thread.thread_idx.x == 0:
+            full.expect(0, announced)
+            tensor.load_tile(tile, None, x, (0, 0), full, 0)
+        full.wait(0, 0)
+
+    with use_driver(CpuDriver()), pytest.raises(BarrierError) as caught:
+        stuck[LaunchConfig(1, 32)](zeros((8, 32)), zeros(1)).sync()
+    return str(caught.value)
+
+
+def test_copies_of_more_than_was_announced_are_reported() -> None:
+    assert "and 24 bytes more have been copied than Barrier.expect has announced" in stuck_after_copies(
+        1000, by_all=False
+    )
+
+
+def test_a_wait_for_a_phase_long_past_says_that_too_many_have_arrived() -> None:
+    assert "more threads have arrived, or called expect, than the number of arrivals" in stuck_after_copies(
+        1024, by_all=True
+    )
+
+
 @pytest.mark.parametrize("plane", [0, 1, 4, 5, -1, 2**40])
 @pytest.mark.parametrize("at", [(0, 0), (-3, -8), (60, 8)])
 def test_a_copied_tile_of_a_stack_ends_where_its_matrix_ends(plane: int, at: tuple[int, int]) -> None:
