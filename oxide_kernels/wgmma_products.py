@@ -60,7 +60,7 @@ def kernel_of(form: Form, plan: Plan, stacked: bool = False, even_rows: bool = F
     # Each warp has two buffers for its rows of the result, so that it need not wait for the copy before. There is
     # memory for one beside five buffers of operands: then the other warpgroup multiplies while a warp waits.
     narrow = even_rows and out_dtype.dtype.itemsize == 2 and tile_n >= 64
-    spare = 2 if together and tile_n % 128 == 0 else 1  # two take turns, also from one tile to the next
+    spare = 2 if together else 1
     c_count = 8 * spare if narrow else 1
     ring_bytes = _SHARED_BYTES - c_count * 16 * 128
     buffers = buffers_of(form, tile_m, tile_n, ring_bytes, blocks=blocks, stacked=stacked)
@@ -86,10 +86,10 @@ def kernel_of(form: Form, plan: Plan, stacked: bool = False, even_rows: bool = F
 
     @device
     def store_tiles(
-        total: Any, c_tiles: Any, alpha: wide, scales: Any, bias: Any, beta: wide, c: Any, top: i64, col: i64
+        total: Any, c_tiles: Any, tile: i64, alpha: wide, scales: Any, bias: Any, beta: wide, c: Any, top: i64, col: i64
     ) -> None:
         """Stores a warp's 16 rows of a whole tile, 64 columns at a time. The copy engine takes them from shared memory,
-        and the warp goes on."""
+        and the warp goes on. Two buffers take turns, also from one tile to the next."""
         number = i64(thread.thread_idx.x // 32 % 8) * spare
         leads = thread.thread_idx.x % 32 == 0
         for part in unroll(range(tile_n // 64)):
@@ -100,11 +100,12 @@ def kernel_of(form: Form, plan: Plan, stacked: bool = False, even_rows: bool = F
             if leads:
                 tensor.wait_stores(spare - 1, True)
             warp.sync()
-            tensor.stmatrix(c_tiles, (number + part % spare, 0, 0), piece)
+            buffer = number + (tile * (tile_n // 64) + part) % spare
+            tensor.stmatrix(c_tiles, (buffer, 0, 0), piece)
             tensor.fence_stores()
             warp.sync()
             if leads:
-                tensor.store_tile(c.unchecked_mut, (top, col + part * 64), c_tiles, number + part % spare)
+                tensor.store_tile(c.unchecked_mut, (top, col + part * 64), c_tiles, buffer)
                 tensor.commit_stores()
 
     @device
@@ -226,7 +227,7 @@ def kernel_of(form: Form, plan: Plan, stacked: bool = False, even_rows: bool = F
                 by = factor(alpha, scales)
                 if narrow:
                     if inside:
-                        store_tiles(total, c_tiles, by, scales, bias, beta, c, top, col)
+                        store_tiles(total, c_tiles, tile, by, scales, bias, beta, c, top, col)
                     else:
                         store_elements(total, by, scales, bias, beta, c, top, above + m, col)
                 elif inside and c.is_aligned(2):
