@@ -74,6 +74,8 @@ class Cell:
     shape: tuple[int, ...]
     starts: Node | None
     ends: list[Node] = field(default_factory=list)
+    ends_loop: bool = False
+    """True for the variable whose truth after a turn ends its loop."""
 
     def __repr__(self) -> str:
         return self.name

@@ -379,7 +379,9 @@ def _find_rows(plan: Plan, nodes: list[Node]) -> None:
 
 def _staged(plan: Plan, loop: Node) -> Iterator[Node]:
     """Iterates over the loads of a loop that run ahead of it."""
-    body, _, counter = loop.detail
+    body, cells, counter = loop.detail
+    if any(cell.ends_loop for cell in cells):  # copies for later turns would not be waited for
+        return
     written = {node.detail.name for node in nodes_of(body) if node.op == "store"}
     written |= {node.detail[0].name for node in nodes_of(body) if node.op in ("scatter", "atomic_add")}
     for node in body.nodes:

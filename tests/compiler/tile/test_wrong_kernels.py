@@ -266,18 +266,18 @@ CASES: list[tuple[str, str, int, int, str]] = [
         "t is not defined here; a name that only one branch or a loop sets is not known after it",
     ),
     (
-        "break_loop",
-        "for k in range(n): break",
+        "match",
+        "match n:\n    case 0: z.store(a)",
         1,
-        19,
-        "a tile kernel cannot contain break; use while with a condition",
+        0,
+        "a tile kernel cannot contain match; use if",
     ),
     (
         "returned",
         "return a",
         1,
         0,
-        "a tile kernel returns nothing and runs to its end; use an if",
+        "a tile kernel returns nothing; it stores its result",
     ),
     (
         "comprehension",

@@ -257,11 +257,21 @@ def loop(low: Lowering, node: Node) -> None:
     following = code.new(f"add i64 {value}, {step}")
     code.emit(f"store i64 {following}, ptr {at}")
     ended = code.labels("ended")[0]
-    code.branch(_goes_on(low, following, stop, step), turn, ended)
+    goes_on = _goes_on(low, following, stop, step)
+    left = _left(low, cells)
+    if left:
+        goes_on = code.new(f"and i1 {goes_on}, {code.new(f'xor i1 {left}, true')}")
+    code.branch(goes_on, turn, ended)
     code.label(ended)
     pipeline.end(low, staged)
     code.jump(after)
     code.label(after)
+
+
+def _left(low: Lowering, cells: Sequence[Cell]) -> str:
+    """Returns whether a turn has left its loop, or "" if none can."""
+    flag = next((cell for cell in cells if cell.ends_loop), None)
+    return low.code.new(f"load i1, ptr {low.cells[flag]}") if flag is not None else ""
 
 
 def while_loop(low: Lowering, node: Node) -> None:
@@ -281,7 +291,11 @@ def while_loop(low: Lowering, node: Node) -> None:
         code.label(turn)
         run(low, Region(body.outer, body.nodes[place + 1 :]))
         _write(low, cells, [cell.ends[0] for cell in cells])
-    code.jump(test)
+    left = _left(low, cells)
+    if left:
+        code.branch(left, after, test)
+    else:
+        code.jump(test)
     code.label(after)
 
 
