@@ -38,6 +38,7 @@ from oxide.compiler.signature.signature import Closed
 from oxide.compiler.source.source import EMPTY, as_written, closure_values
 from oxide.driver import record_layout, records
 from oxide.language.tile import Function as TileFunction
+from oxide.language.tile import Word as TileWord
 from oxide.language.types import ScalarType
 
 from .description import KernelDescription
@@ -190,6 +191,8 @@ class _Text:
         elif isinstance(value, TileFunction):
             self.add("tile function")
             self.function(value.wrapped)
+        elif isinstance(value, TileWord):
+            self.add("tile word", value.__name__)
         elif isinstance(value, FunctionType):
             if _is_covered(value.__globals__.get("__name__")):
                 self.add("known function", str(value.__module__), value.__qualname__)

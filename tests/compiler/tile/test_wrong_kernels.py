@@ -386,10 +386,10 @@ CASES: list[tuple[str, str, int, int, str]] = [
     ),
     (
         "atomic_type",
-        "tile.atomic_add(h16, tile.arange(8), tile.zeros(8, f16))",
+        "tile.atomic_max(h16, tile.arange(8), tile.zeros(8, f16))",
         1,
         0,
-        "atomic_add adds to elements of i32 i64 u32 u64 f32 f64, and h16 has f16",
+        "atomic_max changes elements of i32 i64 u32 u64 f32 f64, and h16 has f16",
     ),
     (
         "topk_k",
@@ -474,7 +474,8 @@ CASES: list[tuple[str, str, int, int, str]] = [
         "t = t1.load(0, 8)",
         1,
         4,
-        "a target has no .load; it has .shape .dtype .ndim, and gather, scatter and atomic_add reach its elements",
+        "a target has no .load; it has .shape .dtype .ndim, and gather, scatter and the atomic "
+        "operations reach its elements",
     ),
 ]
 """Names, the statements, the line and the column of the error, and its words."""

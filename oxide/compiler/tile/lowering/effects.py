@@ -13,7 +13,7 @@ from typing import Any
 from oxide.compiler.tile import arithmetic
 from oxide.compiler.tile.arithmetic import llvm_type
 from oxide.compiler.tile.frontend import TensorParameter
-from oxide.compiler.tile.ir import Cell, Node, Region
+from oxide.compiler.tile.ir import ATOMICS, Cell, Node, Region
 from oxide.compiler.tile.numbers import I64, U64
 
 from . import definitions, pipeline, registers, tensors
@@ -318,6 +318,6 @@ def branch(low: Lowering, node: Node) -> None:
 
 
 _EFFECTS = {
-    "store": store, "scatter": tensors.scatter, "atomic_add": tensors.scatter, "assert": assertion, "print": show,
-    "for": loop, "while": while_loop, "if": branch,
+    "store": store, "scatter": tensors.scatter, "assert": assertion, "print": show,
+    "for": loop, "while": while_loop, "if": branch, **dict.fromkeys(ATOMICS, tensors.scatter),
 }  # fmt: skip
