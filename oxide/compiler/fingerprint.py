@@ -25,7 +25,6 @@ import linecache
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from hashlib import blake2b
 from types import CodeType, FunctionType, ModuleType, SimpleNamespace
 from typing import Any, TypeVar, final, get_args, get_origin
 
@@ -83,9 +82,10 @@ def environment() -> tuple[str, ...]:
     paths = [os.path.abspath(module.__file__ or "") for module in (record_layout, records)]
     for root in (package, os.path.join(os.path.dirname(package), "language")):
         paths += sorted(_sources(root))
+    above = os.path.join(os.path.dirname(package), "")
     for path in paths:
         with open(path, "rb") as file:
-            sources += [os.path.relpath(path, package), file.read()]
+            sources += [path.removeprefix(above), file.read()]
     if not sources:
         raise Unknown("the compiler's source cannot be read")
     versions = [disk.version_text(name) for name in ("numba", "numba_cuda", "llvmlite")]
@@ -114,7 +114,7 @@ class _Text:
     """Hashes a sequence of items, each preceded by its length, so that different sequences give different texts."""
 
     def __init__(self) -> None:
-        self._hash = blake2b(digest_size=20)
+        self._hash = disk.blake2b(digest_size=20)
         self._seen: dict[tuple[int, tuple[str, ...]], int] = {}
         self._kept: list[Any] = []  # keeps values alive, so that no other object gets their id
         self._path: list[str] = []  # how the function reaches the value, for ``Unknown``
