@@ -128,8 +128,8 @@ class Partition3(_Partition[T]):
 
 
 class Target(_Tensor[T]):
-    """A parameter that every program may write, by ``scatter`` and ``atomic_add`` and its like alone: ``Target[f32, 1]`` takes a box
-    of one axis. Its elements may be read by ``gather``.
+    """A parameter that every program may write, by ``scatter`` and the atomic operations alone: ``Target[f32, 1]``
+    takes a box of one axis. Its elements may be read by ``gather``.
 
     Two programs that scatter to one element race, and which of them writes it last is not known; ``atomic_add`` adds
     all. ``t.shape`` has the lengths, as scalars.

@@ -14,11 +14,13 @@ from typing import Any, Final, final
 
 from oxide.language.types import ScalarType
 
-__all__ = ["ATOMICS", "EFFECTS", "Cell", "Node", "Region", "Site"]
+__all__ = ["EFFECTS", "SCATTERS", "Cell", "Node", "Region", "Site"]
 
 ATOMICS: Final = ("atomic_add", "atomic_max", "atomic_min", "atomic_and", "atomic_or", "atomic_xor")
 """The operations that change elements of a tensor that other programs may change too."""
-EFFECTS: Final = frozenset(("store", "scatter", *ATOMICS, "assert", "print", "for", "while", "if"))
+SCATTERS: Final = ("scatter", *ATOMICS)
+"""The operations that write elements at given indices."""
+EFFECTS: Final = frozenset(("store", *SCATTERS, "assert", "print", "for", "while", "if"))
 """The operations that do something else than to compute a value."""
 
 

@@ -48,8 +48,7 @@ def jumping(z: Any, n: Any, t: Any) -> None:
             if i > 8:
                 t += 100
             break
-        else:
-            t += 1
+        t += 1
         for j in range(4):
             if j == 2:
                 break
@@ -100,8 +99,7 @@ def jumps(z: tile.Partition[f32, 1], n: i32) -> None:
             if i > 8:
                 t += 100
             break
-        else:
-            t += 1
+        t += 1
         for j in range(4):
             if j == 2:
                 break

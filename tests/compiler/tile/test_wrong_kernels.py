@@ -371,11 +371,11 @@ CASES: list[tuple[str, str, int, int, str]] = [
         "gather: x has 2 axes and takes as many tiles of indices, not 1",
     ),
     (
-        "gather_partition",
-        "z.store(tile.gather(z, (tile.arange(8), tile.arange(8))))",
+        "gather_tile",
+        "z.store(tile.gather(a, (tile.arange(8), tile.arange(8))))",
         1,
         8,
-        "gather takes a tensor, not the partition z; its own tile is z.load()",
+        "gather takes a tensor, not a tile (8, 8) of f32",
     ),
     (
         "scatter_tensor",

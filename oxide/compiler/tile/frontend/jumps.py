@@ -15,6 +15,7 @@ from typing import final
 
 __all__ = ["Jumps", "without_jumps"]
 
+
 @final
 @dataclass(slots=True)
 class Jumps:

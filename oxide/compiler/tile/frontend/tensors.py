@@ -124,9 +124,8 @@ def _sites(build: Nodes, tensor: TensorParameter) -> tuple[int, ...]:
 
 def gather(build: Nodes, tensor: Any, indices: Any, mask: Any, padding: Any) -> Node:
     """``gather(x, indices)``: ``x[indices]``, or ``x[i, j]`` for a tuple of indices."""
-    if not isinstance(tensor, TensorParameter) or tensor.tile is not None:
-        hint = "; its own tile is z.load()" if isinstance(tensor, TensorParameter) else ""
-        build.refuse(f"gather takes a tensor, not {build.shown(tensor)}{hint}")
+    if not isinstance(tensor, TensorParameter):
+        build.refuse(f"gather takes a tensor, not {build.shown(tensor)}")
     places, test, shape = _places(build, "gather", tensor, indices, mask)
     other = build.lifted(padding, "padding")
     if other.shape or other.op != "constant":
