@@ -25,7 +25,6 @@ import linecache
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from hashlib import blake2b
 from types import CodeType, FunctionType, ModuleType, SimpleNamespace
 from typing import Any, TypeVar, final, get_args, get_origin
 
@@ -38,6 +37,7 @@ from oxide.compiler.signature.signature import Closed
 from oxide.compiler.source.source import EMPTY, as_written, closure_values
 from oxide.driver import record_layout, records
 from oxide.language.tile import Function as TileFunction
+from oxide.language.tile import Word as TileWord
 from oxide.language.types import ScalarType
 
 from .description import KernelDescription
@@ -82,9 +82,10 @@ def environment() -> tuple[str, ...]:
     paths = [os.path.abspath(module.__file__ or "") for module in (record_layout, records)]
     for root in (package, os.path.join(os.path.dirname(package), "language")):
         paths += sorted(_sources(root))
+    above = os.path.join(os.path.dirname(package), "")
     for path in paths:
         with open(path, "rb") as file:
-            sources += [os.path.relpath(path, package), file.read()]
+            sources += [path.removeprefix(above), file.read()]
     if not sources:
         raise Unknown("the compiler's source cannot be read")
     versions = [disk.version_text(name) for name in ("numba", "numba_cuda", "llvmlite")]
@@ -113,7 +114,7 @@ class _Text:
     """Hashes a sequence of items, each preceded by its length, so that different sequences give different texts."""
 
     def __init__(self) -> None:
-        self._hash = blake2b(digest_size=20)
+        self._hash = disk.blake2b(digest_size=20)
         self._seen: dict[tuple[int, tuple[str, ...]], int] = {}
         self._kept: list[Any] = []  # keeps values alive, so that no other object gets their id
         self._path: list[str] = []  # how the function reaches the value, for ``Unknown``
@@ -190,6 +191,8 @@ class _Text:
         elif isinstance(value, TileFunction):
             self.add("tile function")
             self.function(value.wrapped)
+        elif isinstance(value, TileWord):
+            self.add("tile word", value.__name__)
         elif isinstance(value, FunctionType):
             if _is_covered(value.__globals__.get("__name__")):
                 self.add("known function", str(value.__module__), value.__qualname__)

@@ -12,6 +12,7 @@ import functools
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from os import PathLike
 from typing import TYPE_CHECKING, Any, Protocol, cast, final
 
 from oxide.compiler.signature.signature import (
@@ -35,6 +36,7 @@ from .specialization import Specialization, not_typed
 if TYPE_CHECKING:
     from oxide.compiler.signature.contracts import Contract
     from oxide.compiler.source.widening import Widening
+    from oxide.runtime.launching.tuning import Tuned
     from oxide.runtime.operations.operation import (
         DeviceOperation,  # for the type alone: what a launch returns is the runtime's
     )
@@ -55,6 +57,24 @@ class Launcher(Protocol):
         """Returns an operation that interprets the launch; see ``Kernel.interpret``."""
 
 
+class Tuning(Protocol):
+    """Finds the fastest options of one kernel, and launches it with them; the runtime implements it."""
+
+    def launch(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> DeviceOperation[tuple[Any, ...]]:
+        """Returns the launch with the options for the arguments' shapes."""
+
+    def tune(self, configs: Any, args: tuple[Any, ...], kwargs: dict[str, Any], budget: float, progress: bool) -> Tuned:
+        """Searches."""
+
+    async def tune_async(
+        self, configs: Any, args: tuple[Any, ...], kwargs: dict[str, Any], budget: float, progress: bool
+    ) -> Tuned:
+        """Searches in a thread."""
+
+    def load(self, path: str | PathLike[str]) -> int:
+        """Uses what an earlier search has found."""
+
+
 class Launches(Protocol):
     """Launches one kernel; the runtime implements it. Each kernel has an object of its own, which may cache what all
     launches of the kernel need."""
@@ -63,6 +83,9 @@ class Launches(Protocol):
     def configured(self) -> Callable[[Kernel, object | None], Launcher]:
         """Returns a function from a kernel and a launch configuration to a launcher. The configuration is the content
         of the brackets, or None without brackets."""
+
+    def tuner(self, kernel: Kernel, configs: object) -> Tuning:
+        """Returns the object that tunes a kernel, with the candidates that the kernel was made with."""
 
     def again(self) -> Launches:
         """Returns a new object of this type, for another form of the same kernel."""
@@ -102,6 +125,7 @@ class Kernel:
         partial: bool = False,
         sanitize: str | Iterable[str] = (),
         sanitizable: bool = True,
+        configs: Any = (),
         names: Mapping[str, Any] | None = None,
         tile: TileSource | None = None,
         tile_key: tuple[Any, ...] = (),
@@ -178,6 +202,7 @@ class Kernel:
         """The only specialization of a kernel that is not generic; None before ``specialize()`` has made it."""
         self._unconfigured: Launcher | None = None
         self._interpreted: Kernel | None = None
+        self._tuner: Tuning | None = None if launches is None or not configs else launches.tuner(self, configs)
         self.redirected: Callable[[Kernel, object | None], Launcher] | None = None
         """A function that is used instead of ``launches.configured`` if all launches are interpreted, else None."""
 
@@ -215,6 +240,8 @@ class Kernel:
         Raises ``ArgumentError``, ``LaunchError`` or ``CompileError``, before anything is submitted.
         """
         try:
+            if self._tuner is not None:
+                return self._tuner.launch(args, kwargs)
             launcher = self._unconfigured
             if launcher is None:
                 launcher = self._unconfigured = self[None]
@@ -248,15 +275,72 @@ class Kernel:
                 isinstance(p, UntypedParameter | NumbaParameter) for p in self.parameters
             ):
                 raise not_typed(self.name)
-            launches: Any = self.launches
-            found = object.__new__(Kernel)
-            vars(found).update(vars(self))
-            found.description = replace(self.description, interpreted=True)
-            found.launches = None if launches is None else launches.again()
-            found._lock, found._specializations, found.only = threading.Lock(), {}, None
-            found._unconfigured = found.redirected = None
-            self._interpreted = found
+            found = self._interpreted = self._again(replace(self.description, interpreted=True))
         return found
+
+    def _again(self, description: KernelDescription) -> Kernel:
+        """Returns another form of the kernel."""
+        found = object.__new__(Kernel)
+        vars(found).update(vars(self))
+        found.description = description
+        found.launches = None if self.launches is None else self.launches.again()
+        found._lock, found._specializations, found.only = threading.Lock(), {}, None
+        found._unconfigured = found.redirected = found._tuner = found._interpreted = None
+        return found
+
+    # Tuning
+
+    def with_options(self, options: Mapping[str, Any]) -> Kernel:
+        """Returns the kernel with other values of ``block``, ``items_per_thread`` and ``max_registers``. Raises
+        ``CompileError``."""
+        function, name, old = self.function, self.name, self.description
+        if "max_registers" in options:
+            check_max_registers(function, name, options["max_registers"])
+        return self._again(
+            replace(
+                old,
+                default_block=checked_block(function, name, options["block"]) if "block" in options
+                else old.default_block,
+                items_per_thread=checked_items(function, name, options["items_per_thread"])
+                if "items_per_thread" in options else old.items_per_thread,
+                max_registers=options.get("max_registers", old.max_registers),
+            )
+        )  # fmt: skip
+
+    def with_config(self, config: Mapping[str, Any], arguments: Iterable[Any]) -> DeviceOperation[tuple[Any, ...]]:
+        """Returns the launch with a candidate. ``tune`` measures it."""
+        return self.with_options(config)(*arguments)
+
+    def tune(
+        self, configs: Any = None, /, *args: Any, budget: float = 60.0, progress: bool = True, **kwargs: Any
+    ) -> Tuned:
+        """Finds the fastest of some candidates for the arguments of a launch, and uses it for all launches without a
+        configuration whose arguments have these shapes: ``k.tune([{"block": 128}, {"block": 256}], x, out)``.
+
+        A candidate has values of ``block``, ``items_per_thread`` and ``max_registers``; without ``configs`` they are
+        the kernel's own. The candidates are compiled side by side and run in another process on copies of the
+        arguments, for at most ``budget`` seconds, with a progress bar if stderr is a terminal. What is found is kept
+        on disk. Raises ``ArgumentError``.
+        """
+        return self._tuning().tune(configs, args, kwargs, budget, progress)
+
+    async def tune_async(
+        self, configs: Any = None, /, *args: Any, budget: float = 60.0, progress: bool = False, **kwargs: Any
+    ) -> Tuned:
+        """``tune`` in a thread, so that a service goes on meanwhile."""
+        return await self._tuning().tune_async(configs, args, kwargs, budget, progress)
+
+    def load_tuned(self, path: str | PathLike[str]) -> int:
+        """Uses what ``Tuned.save`` has written for this kernel and for devices like this one. Returns the number of
+        choices of shapes. Raises ``ArgumentError`` if the file has nothing of this kernel, or of another source."""
+        return self._tuning().load(path)
+
+    def _tuning(self) -> Tuning:
+        if self.launches is None:
+            raise RuntimeError(f"kernel {self.name} cannot be tuned: import oxide, which brings the runtime")
+        if self._tuner is None:
+            self._tuner = self.launches.tuner(self, ())
+        return self._tuner
 
     if not TYPE_CHECKING:  # so that a type checker refuses unknown attributes
 

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, final
 
+from oxide import disk
 from oxide.compiler.signature.signature import Closed, NumbaParameter
 from oxide.compiler.source.faults import FaultSite
 from oxide.compiler.source.widening import Widening
@@ -456,10 +457,8 @@ def _width_of(uses: Uses) -> int | str | None:
 
 def _stable_hash(kernel: KernelDescription, parameters: tuple[Closed, ...]) -> int:
     """Returns a number that is the same for the same kernel and types in every process."""
-    import hashlib  # imported here: it would be a thirtieth of `import oxide`
-
     function = kernel.function
     types = ", ".join(f"{parameter.name}: {parameter.identity}" for parameter in parameters)
     place = f"{function.__module__}:{function.__qualname__}:{function.__code__.co_firstlineno}"
     identity = f"{place}:{kernel.name}({types})"
-    return int.from_bytes(hashlib.blake2b(identity.encode(), digest_size=8).digest(), "little")
+    return int.from_bytes(disk.blake2b(identity.encode(), digest_size=8).digest(), "little")

@@ -108,6 +108,8 @@ class DeviceInfo:
     max_threads_per_block: int
     max_block: Dim3
     max_grid: Dim3
+    version: str = ""
+    """The driver's version, such as 13.0; "" on the CPU device."""
 
 
 @final

@@ -128,8 +128,8 @@ class Partition3(_Partition[T]):
 
 
 class Target(_Tensor[T]):
-    """A parameter that every program may write, by ``scatter`` and ``atomic_add`` alone: ``Target[f32, 1]`` takes a box
-    of one axis. Its elements may be read by ``gather``.
+    """A parameter that every program may write, by ``scatter`` and the atomic operations alone: ``Target[f32, 1]``
+    takes a box of one axis. Its elements may be read by ``gather``.
 
     Two programs that scatter to one element race, and which of them writes it last is not known; ``atomic_add`` adds
     all. ``t.shape`` has the lengths, as scalars.
@@ -238,6 +238,12 @@ _DOCS = {
     "written.",
     "atomic_add": "Adds to elements of a target or of a partition: ``atomic_add(t, indices, values, mask=None)``. All "
     "values are added, in any order. An index outside is a ``BoundsError``.",
+    "atomic_max": "Writes the larger of a value and the element that is there: ``atomic_max(t, indices, values, "
+    "mask=None)``, as ``atomic_add``. A NaN among the values changes nothing.",
+    "atomic_min": "Writes the smaller of a value and the element that is there, as ``atomic_max``.",
+    "atomic_and": "Writes the bits that an integer and the element there have both, as ``atomic_add``.",
+    "atomic_or": "Writes the bits that an integer or the element there has, as ``atomic_add``.",
+    "atomic_xor": "Writes the bits that an integer or the element there has, not both, as ``atomic_add``.",
     "sort": "Returns the elements in order along an axis, a NaN last: ``sort(x, axis=-1, descending=False)``.",
     "topk": "Returns the ``k`` largest elements along an axis, largest first, and their indices, i64: ``topk(x, k, "
     "axis=-1)``. Of equal elements the first comes first. A NaN is larger than any number.",
@@ -275,8 +281,8 @@ _INSTEAD: Final = {
     "cast": "use x.astype(dtype)", "astype": "use x.astype(dtype)", "flip": "use gather", "roll": "use gather",
     "split": "use load at two indices", "inv": "a tile kernel has no linear algebra but mma",
     "einsum": "use mma and .T",
-    "atomic_max": "only atomic_add is there", "atomic_min": "only atomic_add is there", "device": "use @tile.function",
-    "atomic_cas": "only atomic_add is there", "barrier": "a tile kernel needs none",
+    "device": "use @tile.function", "atomic_cas": "use atomic_max or atomic_min, or a @kernel",
+    "atomic_xchg": "use scatter", "barrier": "a tile kernel needs none",
     "shared": "a tile kernel needs none",
     "isnan": "use x != x", "logical_and": "use &", "logical_or": "use |", "logical_not": "use ~",
     "autotune": "launch the constants that are best", "bid": "use program_id", "num_blocks": "use num_programs",

@@ -14,9 +14,13 @@ from typing import Any, Final, final
 
 from oxide.language.types import ScalarType
 
-__all__ = ["EFFECTS", "Cell", "Node", "Region", "Site"]
+__all__ = ["EFFECTS", "SCATTERS", "Cell", "Node", "Region", "Site"]
 
-EFFECTS: Final = frozenset(("store", "scatter", "atomic_add", "assert", "print", "for", "while", "if"))
+ATOMICS: Final = ("atomic_add", "atomic_max", "atomic_min", "atomic_and", "atomic_or", "atomic_xor")
+"""The operations that change elements of a tensor that other programs may change too."""
+SCATTERS: Final = ("scatter", *ATOMICS)
+"""The operations that write elements at given indices."""
+EFFECTS: Final = frozenset(("store", *SCATTERS, "assert", "print", "for", "while", "if"))
 """The operations that do something else than to compute a value."""
 
 
@@ -74,6 +78,8 @@ class Cell:
     shape: tuple[int, ...]
     starts: Node | None
     ends: list[Node] = field(default_factory=list)
+    ends_loop: bool = False
+    """True for the variable whose truth after a turn ends its loop."""
 
     def __repr__(self) -> str:
         return self.name

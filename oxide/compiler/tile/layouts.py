@@ -33,7 +33,7 @@ from typing import final
 
 from oxide.compiler.source.fragment_layouts import DEPTHS, PRODUCTS
 from oxide.compiler.tile.frontend import Program
-from oxide.compiler.tile.ir import EFFECTS, Cell, Node, Region
+from oxide.compiler.tile.ir import EFFECTS, SCATTERS, Cell, Node, Region
 from oxide.errors import CompileError
 
 __all__ = ["Layout", "Pipeline", "Plan", "Product", "TooLarge", "plan_of"]
@@ -399,9 +399,11 @@ def _not_by_engine(loads: tuple[Node, ...], hopper: bool) -> str:
 
 def _staged(plan: Plan, loop: Node) -> Iterator[Node]:
     """Iterates over the loads of a loop that run ahead of it."""
-    body, _, counter = loop.detail
+    body, cells, counter = loop.detail
+    if any(cell.ends_loop for cell in cells):  # copies for later turns would not be waited for
+        return
     written = {node.detail.name for node in nodes_of(body) if node.op == "store"}
-    written |= {node.detail[0].name for node in nodes_of(body) if node.op in ("scatter", "atomic_add")}
+    written |= {node.detail[0].name for node in nodes_of(body) if node.op in SCATTERS}
     for node in body.nodes:
         if node.op != "load" or len(node.shape) != 2 or node.detail.ndim != 2:
             continue

@@ -120,6 +120,7 @@ class CudaDriver:
             max_threads_per_block=properties.max_threads_per_block,
             max_block=(properties.max_block_dim_x, properties.max_block_dim_y, properties.max_block_dim_z),
             max_grid=(properties.max_grid_dim_x, properties.max_grid_dim_y, properties.max_grid_dim_z),
+            version=f"{version // 1000}.{version % 1000 // 10}",
         )
 
     # Streams

@@ -35,6 +35,21 @@ class Arc(Generic[T]):
         """Returns another owner of the same value."""
         return Arc(self.value, self._owners)
 
+    def partition(self, tile_shape: int | tuple[int, ...]) -> Arc[Any]:
+        """Returns another owner of a box, as tiles of one shape: what a tile kernel takes for a ``Partition``. Raises
+        ``TypeError`` if the value is no box."""
+        return Arc(self._method("partition", "a box")(tile_shape), self._owners)
+
+    def unpartition(self) -> Arc[Any]:
+        """Returns another owner of a partition's box. Raises ``TypeError`` if the value is no partition."""
+        return Arc(self._method("unpartition", "a partition")(), self._owners)
+
+    def _method(self, name: str, kind: str) -> Any:
+        found = getattr(self.value, name, None)
+        if found is None:
+            raise TypeError(f"{name} takes an Arc of {kind}, not one of {type(self.value).__name__}")
+        return found
+
     @staticmethod
     def strong_count(arc: Arc[T]) -> int:
         """Returns the number of owners that the value has now."""

@@ -39,6 +39,7 @@ def kernel(
     cluster: int | tuple[int, ...] | None = None,
     partial: bool = False,
     sanitize: str | Iterable[str] = (),
+    configs: Any = (),
 ) -> Callable[[Callable[..., Any]], Kernel]: ...
 def kernel(
     function: Callable[..., Any] | None = None,
@@ -55,6 +56,7 @@ def kernel(
     cluster: int | tuple[int, ...] | None = None,
     partial: bool = False,
     sanitize: str | Iterable[str] = (),
+    configs: Any = (),
 ) -> Kernel | Callable[[Callable[..., Any]], Kernel]:
     """Makes a kernel of a Python function. Raises ``CompileError`` for annotations that a kernel cannot have.
 
@@ -74,7 +76,8 @@ def kernel(
     one another through ``tensor.cluster``: at most 8, and each axis of a grid is a multiple. ``partial=True`` says that
     a launch may have fewer threads than an output has elements or tiles. Otherwise the first such launch causes a
     ``RuntimeWarning``. ``sanitize`` names what the CPU device checks at every access, ``"memory"``, ``"race"`` or both:
-    see docs/sanitizer.md.
+    see docs/sanitizer.md. ``configs`` are candidates for ``k.tune``, the first of which is used until then: dicts of
+    ``block``, ``items_per_thread`` and ``max_registers``.
     """
     options: dict[str, Any] = {
         "block": block,
@@ -88,6 +91,7 @@ def kernel(
         "cluster": cluster,
         "partial": partial,
         "sanitize": sanitize,
+        "configs": configs,
         # Annotations are mostly strings, and may name a local of the function that defines the kernel.
         "names": dict(sys._getframe(1).f_locals),
     }

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from oxide.compiler.signature.contracts import Contract
     from oxide.compiler.signature.generic_parameters import OpenFunction, OpenParameter
     from oxide.runtime.device.runtime import Device
+    from oxide.runtime.launching.tuning import Tuner
 
 _NO_RECORD: Final = bytes(8)  # the address, for a kernel in which nothing can fail
 
@@ -116,6 +117,12 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
                 [spec if isinstance(spec, BoxSpec) else given for spec, given in zip(known, arguments, strict=True)]
             )
         super().__init__(*parts)
+
+    @property
+    def specialization(self) -> Specialization:
+        """Returns the specialization that is launched."""
+        found: Specialization = self._specialization
+        return found
 
     def execute(self, context: ExecutionContext) -> tuple[Any, ...]:
         binding, config, specialization, device = self._binding, self._config, self._specialization, context.device
@@ -442,6 +449,12 @@ class KernelLaunches:
         from oxide.runtime.launching.resources import resources_of
 
         return resources_of(special, block, shared_mem_bytes)
+
+    def tuner(self, kernel: Kernel, configs: Given[object]) -> Tuner:
+        """Returns the object that tunes a kernel. Raises ``ArgumentError`` for wrong candidates."""
+        from oxide.runtime.launching.tuning import Tuner
+
+        return Tuner(kernel, configs)
 
     def plan_for(self, kernel: Kernel, arguments: tuple[Any, ...]) -> Plan:
         """Returns the plan for a launch's arguments. Raises ``ArgumentError`` and ``CompileError``."""

@@ -11,6 +11,7 @@ import inspect
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from os import PathLike
 from typing import Any, final, overload
 
 from oxide.compiler.kernel import Kernel
@@ -34,9 +35,8 @@ from oxide.runtime.device.partition import Partition, grid_of, parse_tile_shape
 from oxide.runtime.launching.aliasing import refuse_shared_tensors
 from oxide.runtime.launching.launch import KernelLaunches
 from oxide.runtime.launching.launch_config import LaunchConfig
-from oxide.runtime.launching.tuning import Tuned, checked_configs, shapes_of
+from oxide.runtime.launching.tuning import Tuned, checked_configs, in_thread, loaded, shapes_of
 from oxide.runtime.launching.tuning import tune as search
-from oxide.runtime.loop.event_loops import current_loop
 from oxide.runtime.operations.combinators import zip as both
 from oxide.runtime.operations.operation import BoxSpec, DeviceOperation, Spec, value
 from oxide.runtime.operations.tiles import Partitioned
@@ -142,20 +142,21 @@ class TileKernel:
         candidates = tuple(fixed | each for each in candidates)
         passed = self._passed(bound.arguments)
         found = search(self, candidates, passed, budget, progress)
-        shapes = shapes_of(passed)
-        assert shapes is not None
-        self._tuned[shapes] = found.config
+        self._tuned[found.shapes] = found.config
         return found
 
     async def tune_async(
         self, configs: Any = None, /, *args: Any, budget: float = 60.0, progress: bool = False, **kwargs: Any
     ) -> Tuned:
         """``tune`` in a thread, so that a service goes on meanwhile."""
-        found: list[Tuned] = []
-        await current_loop().in_thread(
-            lambda: found.append(self.tune(configs, *args, budget=budget, progress=progress, **kwargs))
-        )
-        return found[0]
+        return await in_thread(lambda: self.tune(configs, *args, budget=budget, progress=progress, **kwargs))
+
+    def load_tuned(self, path: str | PathLike[str]) -> int:
+        """Uses what ``Tuned.save`` has written for this kernel and for devices like this one. Returns the number of
+        choices of shapes. Raises ``ArgumentError`` if the file has nothing of this kernel, or of another source."""
+        found = loaded(self, path)
+        self._tuned |= found
+        return len(found)
 
     def with_config(self, config: Mapping[str, Any], arguments: Sequence[Any]) -> DeviceOperation[tuple[Any, ...]]:
         """Returns the launch with a candidate, for the arguments that are no constants. ``tune`` measures it."""
@@ -398,6 +399,12 @@ class TileLaunch(DeviceOperation[tuple[Any, ...]]):
         self._tile_kernel = kernel
         self._given = given
         super().__init__(launch)
+
+    @property
+    def specialization(self) -> Specialization:
+        """Returns the specialization that is launched."""
+        found: Specialization = self._launch.specialization  # type: ignore[attr-defined]
+        return found
 
     def execute(self, context: ExecutionContext) -> tuple[Any, ...]:
         results = iter(self._launch.run(context))

@@ -1,42 +1,55 @@
-"""``k.tune(configs, *args)``: finds the fastest constants, ``warps`` and ``stages`` of a tile kernel, and remembers
-them.
+"""``k.tune(configs, *args)``: finds the fastest constants, ``warps`` and ``stages`` of a tile kernel, or the fastest
+block of a thread kernel, and remembers them.
 
-The candidates run in a child process, on copies of the arguments. A candidate that takes too long, ends the process or
-fails is excluded, and a new child takes the next one; so is a candidate whose results differ from those of the first
-that ran. What is found is kept on disk beside the compiled kernels, under the kernel's source, the device, the shapes
-and the candidates, and with every measurement. A second process then measures nothing.
+The candidates are compiled side by side in a child process, and run there one after the other, on copies of the
+arguments. A candidate that takes too long, ends the process or fails is excluded, and a new child takes the next one;
+so is a candidate whose results differ from those of the first that ran. What is found is kept on disk beside the
+compiled kernels, under the kernel's source, the device, its driver, the shapes and the candidates, and with every
+measurement. A second process then measures nothing. ``Tuned.save`` and ``load_tuned`` ship it with a program.
 
 The module stays interpreted in the compiled form, as ``decorator`` does.
 """
 
 from __future__ import annotations
 
+import ast
 import inspect
 import json
-import multiprocessing
+import os
 import statistics
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
-from typing import Any, final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
 from oxide import disk
+from oxide.compiler.kernel import Kernel
+from oxide.compiler.tile.numbers import DTYPES
 from oxide.errors import ArgumentError, OxideError
+from oxide.language.types import ScalarType
 from oxide.messages import written
+from oxide.runtime.awaiting.loading import loaded_function
 from oxide.runtime.device.arc import Arc
 from oxide.runtime.device.memory import DeviceBox
 from oxide.runtime.device.partition import Partition
 from oxide.runtime.device.runtime import current_runtime
+from oxide.runtime.loop.event_loops import current_loop
+from oxide.runtime.operations.operation import DeviceOperation
 from oxide.runtime.operations.transfers import d2h, h2d
 
-__all__ = ["Tuned", "checked_configs", "shapes_of", "tune"]
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
+__all__ = ["Tuned", "Tuner", "checked_configs", "loaded", "shapes_of", "tune"]
 
 OPTIONS = ("warps", "stages")
-"""The options of a kernel that a candidate may have beside constants."""
+"""The options of a tile kernel that a candidate may have beside constants."""
+THREAD_OPTIONS = ("block", "items_per_thread", "max_registers")
+"""The options of a thread kernel that a candidate may have."""
 _SLOWEST = 20.0
 """The seconds that one candidate may take, compilation included."""
 _SECONDS = 0.05
@@ -50,17 +63,102 @@ _Passed = tuple[Any, ...]
 @dataclass(frozen=True, slots=True)
 class Tuned:
     """The result of a search: the fastest candidate, its seconds a launch, and of each candidate its seconds or why it
-    is excluded. ``from_disk`` is True if an earlier search had found it."""
+    is excluded. ``from_disk`` is True if an earlier search had found it. ``kernel``, ``source`` (a digest), ``device``,
+    ``driver`` and ``shapes`` say what it holds for."""
 
     config: dict[str, Any]
     seconds: float
     measured: tuple[tuple[dict[str, Any], float | str], ...]
     from_disk: bool
+    kernel: str
+    source: str
+    device: str
+    driver: str
+    shapes: tuple[Any, ...]
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the result to a JSON file that ``k.load_tuned`` reads, beside the results that are in it for other
+        kernels, devices and shapes. Raises ``OSError``, and ``ArgumentError`` for a file of another kind."""
+        file = Path(path)
+        records = _records(file) if file.exists() else []
+        mine = self._record()
+        same = ("kernel", "device", "shapes")
+        records = [each for each in records if any(each[key] != mine[key] for key in same)]
+        file.write_text(json.dumps({_FORMAT: 1, "records": [*records, mine]}, indent=1) + "\n", encoding="utf-8")
+
+    def _record(self) -> dict[str, Any]:
+        return {
+            "kernel": self.kernel,
+            "source": self.source,
+            "device": self.device,
+            "driver": self.driver,
+            "shapes": repr(self.shapes),
+            "config": _encoded(self.config),
+            "seconds": self.seconds,
+            "measured": [[_encoded(config), result] for config, result in self.measured],
+        }
 
 
-def checked_configs(name: str, configs: Any, constants: Sequence[str]) -> tuple[dict[str, Any], ...]:
-    """Returns candidates, each a dict of constants, warps and stages. Raises ``ArgumentError``."""
-    known = (*constants, *OPTIONS)
+_FORMAT = "oxide tuned kernels"
+
+
+def _records(file: Path) -> list[dict[str, Any]]:
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+        if found[_FORMAT] == 1:
+            return list(found["records"])
+    except (ValueError, TypeError, KeyError):
+        pass
+    raise ArgumentError(f"{file} has no results of tuning")
+
+
+def _encoded(value: Any) -> Any:
+    """Returns a candidate, or a value of one, as JSON has it."""
+    if isinstance(value, dict):
+        return {key: _encoded(each) for key, each in value.items()}
+    if isinstance(value, tuple):
+        return {"tuple": [_encoded(each) for each in value]}
+    return {"dtype": value.name} if isinstance(value, ScalarType) else value
+
+
+def _decoded(config: dict[str, Any]) -> dict[str, Any]:
+    def one(value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        if "tuple" in value:
+            return tuple(map(one, value["tuple"]))
+        return next(each for each in DTYPES if each.name == value["dtype"])
+
+    return {key: one(value) for key, value in config.items()}
+
+
+def loaded(kernel: Any, path: str | os.PathLike[str]) -> dict[tuple[Any, ...], dict[str, Any]]:
+    """Returns the fastest candidate for each choice of shapes that a file has for a kernel and the current device."""
+    own = [each for each in _records(Path(path)) if each["kernel"] == kernel.name]
+    if not own:
+        raise ArgumentError(f"kernel {kernel.name}: {os.fspath(path)} has no results for it")
+    source = _source(kernel)
+    if any(each["source"] != source for each in own):
+        raise ArgumentError(
+            f"kernel {kernel.name}: the results in {os.fspath(path)} are of another source; tune it again"
+        )
+    device = current_runtime().default_device.name
+    return {ast.literal_eval(each["shapes"]): _decoded(each["config"]) for each in own if each["device"] == device}
+
+
+def _source(kernel: Any) -> str:
+    try:
+        text = inspect.getsource(kernel.function)
+    except OSError:
+        text = kernel.function.__code__.co_code.hex()
+    return disk.digest([text])
+
+
+def checked_configs(
+    name: str, configs: Any, constants: Sequence[str], options: Sequence[str] = OPTIONS
+) -> tuple[dict[str, Any], ...]:
+    """Returns candidates, each a dict of constants and options. Raises ``ArgumentError``."""
+    known = (*constants, *options)
     if isinstance(configs, Mapping) or not isinstance(configs, Sequence) or isinstance(configs, str):
         raise ArgumentError(f"kernel {name}: configs is a list of dicts, as [{{'warps': 4}}], not {written(configs)}")
     for each in configs:
@@ -102,32 +200,31 @@ def tune(kernel: Any, configs: tuple[dict[str, Any], ...], arguments: _Passed, b
     except TypeError as error:
         raise ArgumentError(f"kernel {kernel.name}: tune runs it in another process, and {error}") from None
     device = current_runtime().default_device
-    try:
-        text = inspect.getsource(kernel.function)
-    except OSError:
-        text = kernel.function.__code__.co_code.hex()
-    place = [kernel.function.__module__, kernel.name, text, device.name, repr(shapes), repr(configs)]
+    driver, source = device.info.version, _source(kernel)
+    place = [kernel.function.__module__, kernel.name, source, device.name, driver, repr(shapes), repr(configs)]
     name = "tuned-" + disk.digest(place)
+
+    def made(best: int, measured: Sequence[float | str], *, from_disk: bool) -> Tuned:
+        pairs = tuple(zip(configs, measured, strict=True))
+        seconds = measured[best]
+        assert isinstance(seconds, float)
+        return Tuned(configs[best], seconds, pairs, from_disk, kernel.name, source, device.name, driver, shapes)
+
     kept = disk.read(name)
     if kept is not None:
         found = json.loads(kept)
-        measured = tuple((configs[number], result) for number, result in enumerate(found["measured"]))
-        return Tuned(configs[found["best"]], found["measured"][found["best"]], measured, from_disk=True)
+        return made(found["best"], found["measured"], from_disk=True)
     results = _search(kernel, configs, arguments, budget, progress)
     times = {number: result for number, result in enumerate(results) if isinstance(result, float)}
     if not times:
         reasons = "; ".join(f"{config}: {result}" for config, result in zip(configs, results, strict=True))
         raise ArgumentError(f"kernel {kernel.name}: no candidate could be measured: {reasons}")
     best = min(times, key=times.__getitem__)
-    record = {
-        "best": best,
-        "measured": results,
-        "configs": repr(configs),
-        "device": device.name,
-        "shapes": repr(shapes),
-    }
+    result = made(best, results, from_disk=False)
+    # All that is known, so that a reader of the file needs nothing else; ``best`` and ``measured`` are what is read.
+    record = result._record() | {"best": best, "measured": results, "configs": repr(configs)}
     disk.write(name, json.dumps(record).encode())
-    return Tuned(configs[best], times[best], tuple(zip(configs, results, strict=True)), from_disk=False)
+    return result
 
 
 def _search(
@@ -144,8 +241,11 @@ def _search(
             if left <= 0:
                 results.append("not measured: the budget was spent")
                 continue
-            child = child or _Child(kernel, arguments)
-            answer = child.measure(config, min(_SLOWEST, left))
+            if child is None:
+                child = _Child(kernel, arguments)
+                if not child.compile(configs[number:], left / 2):  # one of them does not end: one by one
+                    child = _Child(kernel, arguments)
+            answer = child.measure(config, min(_SLOWEST, max(1.0, ends - time.monotonic())))
             if isinstance(answer, str):
                 if not child.is_alive:
                     child = None
@@ -192,6 +292,8 @@ class _Child:
     """A process that measures candidates."""
 
     def __init__(self, kernel: Any, arguments: _Passed) -> None:
+        import multiprocessing  # here, as a program that tunes nothing does not need it
+
         context = multiprocessing.get_context("spawn")
         self._here, there = context.Pipe()
         device = current_runtime().default_device
@@ -223,6 +325,18 @@ class _Child:
             return "ended the process"
         return answer
 
+    def compile(self, configs: Sequence[dict[str, Any]], seconds: float) -> bool:
+        """Compiles candidates side by side. Returns False, and ends the process, if that takes too long or ends it."""
+        try:
+            self._here.send(list(configs))
+            if self._here.poll(seconds):
+                self._here.recv()
+                return True
+        except (EOFError, OSError):
+            pass
+        self.end()
+        return False
+
     def end(self) -> None:
         """Ends the process."""
         self._process.kill()
@@ -232,8 +346,6 @@ class _Child:
 
 def _serve(connection: Connection, kernel: Any, given: list[tuple[Any, Any]], device: str) -> None:
     """Measures candidates until the parent ends the process. ``device`` is the kind of the parent's device."""
-    import os
-
     os.environ["OXIDE_DEVICE"] = device
     while True:
         try:
@@ -241,16 +353,44 @@ def _serve(connection: Connection, kernel: Any, given: list[tuple[Any, Any]], de
         except EOFError:
             return
         try:
+            if isinstance(config, list):
+                _compile(kernel, given, config)
+                connection.send(None)
+                continue
             connection.send(_measured(kernel, given, config))
         except OxideError as error:
             connection.send(f"failed: {str(error).splitlines()[0]}")
 
 
-def _measured(kernel: Any, given: list[tuple[Any, Any]], config: dict[str, Any]) -> tuple[float, list[Any]]:
+def _arguments(given: list[tuple[Any, Any]]) -> tuple[list[Any], list[Any]]:
+    """Returns copies of the boxes among the arguments, with the other arguments, and what a launch takes."""
     boxes = [h2d(each).sync() if isinstance(each, np.ndarray) else each for each, _ in given]
-    arguments = [
+    return boxes, [
         box.partition(shape) if shape is not None else box for box, (_, shape) in zip(boxes, given, strict=True)
     ]
+
+
+def _compile(kernel: Any, given: list[tuple[Any, Any]], configs: list[dict[str, Any]]) -> None:
+    """Compiles candidates side by side. One that cannot be compiled says so when it is measured."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    _, arguments = _arguments(given)
+    device = current_runtime().default_device
+
+    def one(config: dict[str, Any]) -> None:
+        try:
+            operation = kernel.with_config(config, arguments)
+            operation.consume()
+            loaded_function(operation.specialization, device)
+        except OxideError:
+            pass
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(one, configs))
+
+
+def _measured(kernel: Any, given: list[tuple[Any, Any]], config: dict[str, Any]) -> tuple[float, list[Any]]:
+    boxes, arguments = _arguments(given)
     operation = kernel.with_config(config, arguments)
     operation.sync()
     results = [d2h(box).sync() for box in boxes if isinstance(box, DeviceBox)]
@@ -262,3 +402,61 @@ def _measured(kernel: Any, given: list[tuple[Any, Any]], config: dict[str, Any])
         operation.sync_on(stream)
         times.append(time.perf_counter() - before)
     return statistics.median(times), results
+
+
+@final
+class Tuner:
+    """Tunes one thread kernel, and launches it with what it has found."""
+
+    def __init__(self, kernel: Kernel, configs: Any) -> None:
+        self._kernel = kernel
+        self._configs = self._checked(configs)
+        self._tuned: dict[tuple[Any, ...], dict[str, Any]] = {}
+        self._forms: dict[str, Kernel] = {}
+
+    def _checked(self, configs: Any) -> tuple[dict[str, Any], ...]:
+        found = checked_configs(self._kernel.name, configs, (), THREAD_OPTIONS)
+        for each in found:
+            self._kernel.with_options(each)  # raises for sizes that no block has
+        return found
+
+    def launch(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> DeviceOperation[tuple[Any, ...]]:
+        """Returns the launch with the candidate that is fastest for the arguments' shapes, or else with the first."""
+        arguments = self._kernel.positional(args, kwargs)
+        shapes = shapes_of(arguments) if self._tuned else None
+        config = self._tuned.get(shapes) if shapes is not None else None
+        if config is None:
+            config = self._configs[0] if self._configs else {}
+        form = self._forms.get(repr(config))
+        if form is None:
+            form = self._forms[repr(config)] = self._kernel.with_options(config)
+        return form(*arguments)
+
+    def tune(self, configs: Any, args: tuple[Any, ...], kwargs: dict[str, Any], budget: float, progress: bool) -> Tuned:
+        """``Kernel.tune``."""
+        kernel = self._kernel
+        candidates = self._configs if configs is None else self._checked(configs)
+        if not candidates:
+            raise ArgumentError(f"kernel {kernel.name}: tune needs candidates, as in k.tune([{{'block': 128}}], …)")
+        found = tune(kernel, candidates, kernel.positional(args, kwargs), budget, progress)
+        self._tuned[found.shapes] = found.config
+        return found
+
+    async def tune_async(
+        self, configs: Any, args: tuple[Any, ...], kwargs: dict[str, Any], budget: float, progress: bool
+    ) -> Tuned:
+        """``Kernel.tune_async``."""
+        return await in_thread(lambda: self.tune(configs, args, kwargs, budget, progress))
+
+    def load(self, path: str | os.PathLike[str]) -> int:
+        """``Kernel.load_tuned``."""
+        found = loaded(self._kernel, path)
+        self._tuned |= found
+        return len(found)
+
+
+async def in_thread(search: Callable[[], Tuned]) -> Tuned:
+    """Runs a search beside the event loop."""
+    found: list[Tuned] = []
+    await current_loop().in_thread(lambda: found.append(search()))
+    return found[0]

@@ -49,6 +49,8 @@ class Unpartitioned(DeviceOperation[DeviceBox]):
 
     def execute(self, context: ExecutionContext) -> DeviceBox:
         found = self._source.run(context)
+        if isinstance(found, Arc):
+            found = found.value
         if not isinstance(found, Partition):
             raise TypeError(f"unpartition takes an operation that yields a Partition, and this yields {found!r}")
         return found.box

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from oxide import DisjointSlice, Slice, f32, kernel, thread
+from oxide import DisjointSlice, Slice, f32, h2d, kernel, thread, tile, zeros
 from tests.compiler.native_runner import run_blocks
 
 pytestmark = pytest.mark.skipif(
@@ -97,3 +97,22 @@ EDGES = [
 def test_threads_compute_a_function_several_at_once() -> None:
     assert not re.search(r"\btanhf\b", one_tanh.native_asm())
     assert re.search(r"\bv?divpd\b|fdiv\s+v\d+\.2d", one_tanh.native_asm())
+
+
+@tile.kernel
+def exponentials(y: tile.Partition[f32, 1], x: tile.Tensor[f32, 1]) -> None:
+    y.store(tile.exp(tile.load_like(x, y)))
+
+
+def test_a_tiles_exponential_is_within_an_ulp() -> None:
+    rng = np.random.default_rng()
+    anything = rng.integers(0, 2**32, 200_000, np.uint64).astype(np.uint32).view(np.float32)
+    x = np.concatenate([anything, rng.uniform(-106, 90, 200_000).astype(np.float32), np.array(EDGES, np.float32)])
+    out = exponentials(zeros(x.shape).partition(1024), h2d(x)).first().unpartition().to_host().sync()
+    with np.errstate(all="ignore"):
+        exact = np.exp(x.astype(np.float64))
+        nearest = exact.astype(np.float32)
+        error = np.abs(out.astype(np.float64) - exact) / np.spacing(np.abs(nearest)).astype(np.float64)
+    finite = np.isfinite(nearest)
+    np.testing.assert_array_equal(out[~finite], nearest[~finite])
+    assert error[finite].max() < 1

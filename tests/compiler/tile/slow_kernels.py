@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oxide import f32, tile
+from oxide import DisjointSlice, Slice, f32, kernel, thread, tile
 
 
 @tile.kernel(configs=[{"factor": 2, "how": "run"}, {"factor": 2, "how": "run", "warps": 2}])
@@ -14,3 +14,23 @@ def scaled(
         while k >= 0:
             k = k * 2
     z.store(tile.load_like(x, z) * factor)
+
+
+@kernel(configs=[{"block": 64}, {"block": 256, "max_registers": 64}])
+def doubled(x: Slice[f32], out: DisjointSlice[f32]) -> None:
+    index = thread.index_1d()
+    element = out.get_mut(index)
+    if element is not None:
+        element.value = 2 * x[index.get()]
+
+
+@kernel(block=128, partial=True)
+def counted(out: DisjointSlice[f32]) -> None:
+    index = thread.index_1d()
+    element = out.get_mut(index)
+    if element is not None:
+        width = thread.block_dim.x
+        value = f32(1)
+        while width == 32 and value > f32(0):
+            value = value + f32(1)
+        element.value = f32(width) if width == 96 else f32(1)

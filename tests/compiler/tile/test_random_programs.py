@@ -253,6 +253,11 @@ class Writer:
         self.say(f"for k in range({self.random.choice(['3', 'n', '1, n + 2', '4, 0, -1'])}):")
         self.depth += 1
         before = len(self.known)
+        if self.random.random() < 0.4:
+            self.say(f"if k {self.random.choice(['==', '>', '<'])} {self.random.randrange(4)}:")
+            if self.random.random() < 0.5:
+                self.say(f"    {total} = {total} + 2")
+            self.say(f"    {self.random.choice(['break', 'continue'])}")
         for _ in range(self.random.randrange(3)):
             self.statement()
         usable = [each for each in self.known if each[1] == dtype and each[2] == shape and each[0] != total]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,9 +12,9 @@ import pytest
 import trio
 
 import oxide
-from oxide import ArgumentError, d2h, f32, h2d, tile, zeros
+from oxide import ArgumentError, d2h, f32, f64, h2d, tile, zeros
 from oxide.runtime.launching import tuning
-from tests.compiler.tile.slow_kernels import scaled
+from tests.compiler.tile.slow_kernels import counted, doubled, scaled
 
 
 @pytest.fixture(autouse=True)
@@ -20,7 +22,8 @@ def forgotten(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("OXIDE_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(tuning, "_SLOWEST", 6.0)
     yield
-    scaled._tuned.clear()
+    for each in (scaled, doubled._tuning(), counted._tuning()):
+        each._tuned.clear()  # type: ignore[union-attr]
 
 
 def arguments(n: int = 100) -> tuple[Any, Any]:
@@ -103,3 +106,78 @@ def test_a_kernel_without_a_name_in_a_module_is_refused() -> None:
         each.consume()
     with pytest.raises(ArgumentError, match="run operations first"):
         scaled.tune(None, *operations)
+
+
+def test_a_result_is_shipped_with_a_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    z, x = arguments()
+    file = tmp_path / "tuned.json"
+    found = scaled.tune(None, z, x)
+    found.save(file)
+    scaled.tune(None, *arguments(33)).save(file)
+    found.save(file)
+    x2 = h2d(np.ones(100, np.float32)).sync()
+    doubled.tune(None, x2, zeros(100).sync()).save(file)
+    records = json.loads(file.read_text())["records"]
+    assert [each["kernel"] for each in records] == ["scaled", "scaled", "doubled"]
+    assert all(len(each["measured"]) == 2 and each["device"] for each in records)
+    scaled._tuned.clear()
+    assert scaled.load_tuned(file) == 2
+    assert scaled._config_for({"z": z, "x": x}) == found.config
+    assert doubled.load_tuned(file) == 1
+    scaled._tuned.clear()
+    file.write_text(file.read_text().replace(found.device, "another device"))
+    assert scaled.load_tuned(file) == 0
+    with pytest.raises(ArgumentError, match=r"kernel counted: .*tuned.json has no results for it"):
+        counted.load_tuned(file)
+    file.write_text(file.read_text().replace(found.source, "0"))
+    with pytest.raises(ArgumentError, match="of another source; tune it again"):
+        scaled.load_tuned(file)
+    file.write_text("[]")
+    with pytest.raises(ArgumentError, match="has no results of tuning"):
+        scaled.load_tuned(file)
+
+
+def test_types_and_tuples_of_a_candidate_are_kept() -> None:
+    config = {"dtype": f32, "shape": (1, (2, f64)), "name": "a", "warps": 4}
+    assert tuning._decoded(json.loads(json.dumps(tuning._encoded(config)))) == config
+
+
+def test_a_thread_kernel_is_tuned_over_blocks() -> None:
+    x, out = h2d(np.arange(1000, dtype=np.float32)).sync(), zeros(1000).sync()
+    first = doubled(x, out)
+    first.consume()
+    assert first._config.block == (64, 1, 1), "the first candidate, until then"
+    found = doubled.tune(None, x, out=out)
+    assert all(isinstance(result, float) for _, result in found.measured)
+    assert d2h(out).sync().sum() == 0, "tuning ran on copies"
+    assert doubled.tune(None, x, out).from_disk
+    launch = doubled(x, out)
+    assert launch._config.block == (found.config["block"], 1, 1)
+    np.testing.assert_array_equal(d2h(launch.last()).sync(), np.arange(1000) * 2)
+    assert trio.run(doubled.tune_async, None, x, out).from_disk
+
+
+def test_blocks_that_hang_or_give_another_result_are_excluded() -> None:
+    out = zeros(500).sync()
+    found = counted.tune([{"block": 64}, {"block": 32}, {"block": 96}, {"block": 128}], out)
+    good, hung, wrong, last = (result for _, result in found.measured)
+    assert isinstance(good, float)
+    assert isinstance(last, float)
+    assert hung == "took longer than 6 s"
+    assert wrong == "wrong: its result differs from that of the first candidate"
+    np.testing.assert_array_equal(d2h(counted(out).first()).sync(), np.ones(500))
+    np.testing.assert_array_equal(d2h(counted[5, 96](out).first()).sync()[:480], np.full(480, 96))
+
+
+@pytest.mark.parametrize(
+    ("configs", "error", "problem"),
+    [
+        ([{"warps": 4}], ArgumentError, "a candidate has block, items_per_thread, max_registers, not 'warps'"),
+        ([{"block": 4096}], oxide.OxideError, "4096"),
+        ([{"max_registers": -1}], oxide.OxideError, "max_registers"),
+        ([], ArgumentError, r"tune needs candidates, as in k.tune\(\[\{'block': 128\}\]"),
+    ],
+)
+def test_wrong_candidates_of_a_thread_kernel(configs: Any, error: type[Exception], problem: str) -> None:
+    with pytest.raises(error, match=problem):
+        counted.tune(configs, zeros(9).sync())

@@ -9,7 +9,8 @@ import pytest
 from numpy.typing import NDArray
 
 import oxide
-from oxide import bf16, d2h, f8e4m3, f8e5m2, f16, f32, f64, h2d, i8, i32, i64, tile, zeros
+from oxide import CompileError, bf16, d2h, f8e4m3, f8e5m2, f16, f32, f64, h2d, i8, i32, i64, tile, u32, u64, zeros
+from oxide.language.types import ScalarType
 
 RNG = np.random.default_rng(7)
 pytestmark = pytest.mark.usefixtures("code")
@@ -86,6 +87,43 @@ def test_atomic_add() -> None:
     expected = np.bincount(x, minlength=10)
     np.testing.assert_array_equal(d2h(done[0]).sync(), expected)
     np.testing.assert_allclose(d2h(done[1]).sync(), expected * np.arange(10) * 0.5)
+
+
+ATOMICS: dict[str, Any] = {
+    "add": (np.add, 0), "max": (np.maximum, 3), "min": (np.minimum, 3), "and": (np.bitwise_and, -1),
+    "or": (np.bitwise_or, 0), "xor": (np.bitwise_xor, 0),
+}  # fmt: skip
+
+
+def changed(how: str, dtype: ScalarType) -> tile.TileKernel:
+    """Returns a kernel that changes elements of a target by an atomic operation."""
+    word = getattr(tile, f"atomic_{how}")
+
+    @tile.kernel
+    def change(target: tile.Target[dtype, 1], x: tile.Partition[dtype, 1], places: tile.Tensor[i64, 1]) -> None:  # type: ignore[valid-type]
+        word(target, tile.load_like(places, x), x.load(), mask=tile.load_like(places, x, padding=-1) >= 0)
+
+    return change
+
+
+@pytest.mark.parametrize("dtype", [i32, i64, u32, u64, f32, f64, f16, bf16], ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("how", ATOMICS)
+def test_atomic_operations(how: str, dtype: ScalarType) -> None:
+    if (dtype.kind == "f" and how in ("and", "or", "xor")) or (dtype in (f16, bf16) and how != "add"):
+        with pytest.raises(CompileError, match=f"atomic_{how} changes elements of i32 i64 u32 u64"):
+            changed(how, dtype).specialize(x=(64,))
+        return
+    function, start = ATOMICS[how]
+    numpys = np.dtype(dtype)
+    x = RNG.integers(0 if dtype.kind == "u" else -9, 9, 503).astype(numpys)
+    x[7] = np.array(-5 if dtype.kind == "f" else 2**31 + 9).astype(np.int64).astype(numpys)
+    places = RNG.integers(0, 10, 503)
+    places[::7] = -1
+    target = np.full(12, start).astype(numpys)
+    found = changed(how, dtype)(h2d(target), h2d(x).sync().partition(64), h2d(places)).first().to_host().sync()
+    expected = target.copy()
+    function.at(expected, places[places >= 0], x[places >= 0])
+    np.testing.assert_array_equal(found, expected)
 
 
 @tile.kernel

@@ -266,18 +266,18 @@ CASES: list[tuple[str, str, int, int, str]] = [
         "t is not defined here; a name that only one branch or a loop sets is not known after it",
     ),
     (
-        "break_loop",
-        "for k in range(n): break",
+        "match",
+        "match n:\n    case 0: z.store(a)",
         1,
-        19,
-        "a tile kernel cannot contain break; use while with a condition",
+        0,
+        "a tile kernel cannot contain match; use if",
     ),
     (
         "returned",
         "return a",
         1,
         0,
-        "a tile kernel returns nothing and runs to its end; use an if",
+        "a tile kernel returns nothing; it stores its result",
     ),
     (
         "comprehension",
@@ -371,11 +371,11 @@ CASES: list[tuple[str, str, int, int, str]] = [
         "gather: x has 2 axes and takes as many tiles of indices, not 1",
     ),
     (
-        "gather_partition",
-        "z.store(tile.gather(z, (tile.arange(8), tile.arange(8))))",
+        "gather_tile",
+        "z.store(tile.gather(a, (tile.arange(8), tile.arange(8))))",
         1,
         8,
-        "gather takes a tensor, not the partition z; its own tile is z.load()",
+        "gather takes a tensor, not a tile (8, 8) of f32",
     ),
     (
         "scatter_tensor",
@@ -386,10 +386,10 @@ CASES: list[tuple[str, str, int, int, str]] = [
     ),
     (
         "atomic_type",
-        "tile.atomic_add(h16, tile.arange(8), tile.zeros(8, f16))",
+        "tile.atomic_max(h16, tile.arange(8), tile.zeros(8, f16))",
         1,
         0,
-        "atomic_add adds to elements of i32 i64 u32 u64 f32 f64, and h16 has f16",
+        "atomic_max changes elements of i32 i64 u32 u64 f32 f64, and h16 has f16",
     ),
     (
         "topk_k",
@@ -474,7 +474,8 @@ CASES: list[tuple[str, str, int, int, str]] = [
         "t = t1.load(0, 8)",
         1,
         4,
-        "a target has no .load; it has .shape .dtype .ndim, and gather, scatter and atomic_add reach its elements",
+        "a target has no .load; it has .shape .dtype .ndim, and gather, scatter and the atomic "
+        "operations reach its elements",
     ),
 ]
 """Names, the statements, the line and the column of the error, and its words."""

@@ -8,6 +8,9 @@ two times ``2**z``, with ``z`` between -1/2 and 1/2. The logarithm of the mantis
 ``m / (m + 2)`` with ``m = exp(2x) - 1``. Near 0, ``m`` keeps a double's relative precision, because the power of two is
 1 there.
 
+``fast.exp``, which is also ``tile.exp`` on the CPU, is computed in single precision: twice the elements to a vector,
+and an error under 1 ulp.
+
 Functions of doubles would need twice the precision, and stay calls of the C library.
 """
 
@@ -23,6 +26,11 @@ _ROUNDING = 1.5 * 2.0**52
 
 def definitions(symbol: str) -> list[str]:
     """Returns the IR of ``symbol`` and of its callees, one text each; none for any other function."""
+    if symbol == "__nv_fast_expf":
+        return [
+            "declare float @llvm.fma.f32(float, float, float)",
+            f"define float @{symbol}(float %x) alwaysinline {{\n{_fast_exp()}\n}}",
+        ]
     name = symbol.removeprefix("__nv_").removeprefix("fast_").removesuffix("f")
     if name not in _NAMES or not symbol.endswith("f"):
         return []
@@ -37,16 +45,52 @@ def definitions(symbol: str) -> list[str]:
 
 
 def _exp(name: str) -> str:
-    """Returns the body of an exponential. The exponent is clamped to ±150: as a float, 2**150 is already infinite, and
-    2**-150 rounds to 0."""
+    """Returns the body of an exponential. The exponent is clamped to about ±150: as a float, 2**150 is already
+    infinite, and 2**-150 rounds to 0. The argument is clamped as a float, which has twice as many to a vector, and
+    the nearest power of two is added to the exponent bits of ``2**z``. A NaN stays one: the lowest bits of a
+    NaN that was a float are 0."""
     factor = {"exp": 1 / math.log(2), "exp2": 1.0, "exp10": math.log2(10)}[name]
-    return f"""  %exponent = fmul double %wide, {_bits(factor)}
-{_clamped("%exponent", 150.0)}
-{_power_of_two("%clamped")}
-  %one.more = fadd double %beyond.one, {_bits(1.0)}
-  %result = fmul double %one.more, %scale
+    return f"""{_clamped("%x", float(round(151 / factor)), "float")}
+  %within = fpext float %clamped to double
+  %shifted = call double @llvm.fma.f64(double %within, double {_bits(factor)}, double {_bits(_ROUNDING)})
+  %nearest = fsub double %shifted, {_bits(_ROUNDING)}
+  %minus = fneg double %nearest
+  %z = call double @llvm.fma.f64(double %within, double {_bits(factor)}, double %minus)
+{_horner("%power", "%z", [1.0, *_EXPONENTIAL])}
+  %number = bitcast double %shifted to i64
+  %more = shl i64 %number, 52
+  %power.bits = bitcast double %power to i64
+  %bits = add i64 %power.bits, %more
+  %result = bitcast i64 %bits to double
   %narrow = fptrunc double %result to float
   ret float %narrow"""
+
+
+def _fast_exp() -> str:
+    """Returns the body of ``exp`` in single precision: ``2**n * e**r``, where r is x less n times the logarithm of 2,
+    which has two parts. The power of two is applied in halves, because 2**n may be subnormal or beyond the largest
+    float, and by products, so that a NaN stays one."""
+    log_2 = struct.unpack("f", struct.pack("f", math.log(2)))[0]
+    rounding = 1.5 * 2.0**23
+    return f"""{_clamped("%x", 104.0, "float")}
+  %shifted = call float @llvm.fma.f32(float %clamped, float {_single(1 / math.log(2))}, float {_bits(rounding)})
+  %nearest = fsub float %shifted, {_bits(rounding)}
+  %minus = fneg float %nearest
+  %most = call float @llvm.fma.f32(float %minus, float {_bits(log_2)}, float %clamped)
+  %r = call float @llvm.fma.f32(float %minus, float {_single(math.log(2) - log_2)}, float %most)
+{_horner("%power", "%r", [1.0, 1.0, *_FAST_EXPONENTIAL], "float")}
+  %number = bitcast float %shifted to i32
+  %half = lshr i32 %number, 1
+  %rest = sub i32 %number, %half
+  %half.bits = shl i32 %half, 23
+  %rest.bits = shl i32 %rest, 23
+  %first.bits = add i32 %half.bits, {127 << 23}
+  %first = bitcast i32 %first.bits to float
+  %scaled = fmul float %power, %first
+  %scale.bits = add i32 %rest.bits, {127 << 23}
+  %scale = bitcast i32 %scale.bits to float
+  %result = fmul float %scaled, %scale
+  ret float %result"""
 
 
 def _tanh() -> str:
@@ -116,12 +160,12 @@ def _log(name: str) -> str:
   ret float %narrow"""
 
 
-def _clamped(value: str, end: float) -> str:
+def _clamped(value: str, end: float, kind: str = "double") -> str:
     """Clamps a value between -end and end; a NaN stays a NaN."""
-    return f"""  %low = fcmp olt double {value}, {_bits(-end)}
-  %not.low = select i1 %low, double {_bits(-end)}, double {value}
-  %high = fcmp ogt double %not.low, {_bits(end)}
-  %clamped = select i1 %high, double {_bits(end)}, double %not.low"""
+    return f"""  %low = fcmp olt {kind} {value}, {_bits(-end)}
+  %not.low = select i1 %low, {kind} {_bits(-end)}, {kind} {value}
+  %high = fcmp ogt {kind} %not.low, {_bits(end)}
+  %clamped = select i1 %high, {kind} {_bits(end)}, {kind} %not.low"""
 
 
 def _power_of_two(exponent: str) -> str:
@@ -137,8 +181,29 @@ def _power_of_two(exponent: str) -> str:
   %scale = bitcast i64 %scale.bits to double"""
 
 
-_EXPONENTIAL = [math.log(2) ** n / math.factorial(n) for n in range(1, 11)]
-"""Taylor coefficients of ``(2**z - 1) / z``. The first omitted term is under 2**-45 for z between -1/2 and 1/2."""
+_EXPONENTIAL = [
+    0.6931471805568324,
+    0.24022650695888503,
+    0.055504109063258665,
+    0.00961812913523614,
+    0.0013333478473685442,
+    0.00015403475186532374,
+    1.5303700711379818e-05,
+    1.3250805516981636e-06,
+]
+"""Coefficients of ``(2**z - 1) / z`` for z between -1/2 and 1/2: interpolated at Chebyshev points. ``2**z`` has a
+relative error of 2**-38."""
+
+
+_FAST_EXPONENTIAL = [
+    0.4999999403953552,
+    0.1666651964187622,
+    0.04166839271783829,
+    0.0083687799051404,
+    0.0013814454432576895,
+]
+"""Floats that are coefficients of ``(e**r - 1 - r) / r**2`` for r within half a logarithm of 2: ``e**r`` has a relative
+error of 2**-27."""
 
 
 _ERF = [
@@ -168,17 +233,21 @@ _ERF = [
 points, with a relative error of 2e-11."""
 
 
-def _horner(result: str, variable: str, coefficients: list[float]) -> str:
+def _horner(result: str, variable: str, coefficients: list[float], kind: str = "double") -> str:
     """Computes a polynomial by Horner's rule. The first coefficient is the constant term."""
     *others, last = coefficients
     lines, value = [], _bits(last)
+    fma = f"call {kind} @llvm.fma.{'f64' if kind == 'double' else 'f32'}"
     for number, coefficient in reversed(list(enumerate(others))):
         total = result if number == 0 else f"{result}.{number}"
-        lines.append(
-            f"  {total} = call double @llvm.fma.f64(double {value}, double {variable}, double {_bits(coefficient)})"
-        )
+        lines.append(f"  {total} = {fma}({kind} {value}, {kind} {variable}, {kind} {_bits(coefficient)})")
         value = total
     return "\n".join(lines)
+
+
+def _single(number: float) -> str:
+    """Returns a number rounded to a float as an exact LLVM literal."""
+    return _bits(struct.unpack("f", struct.pack("f", number))[0])
 
 
 def _bits(number: float) -> str:

@@ -56,5 +56,5 @@ def parse(function: Callable[..., Any], parameters: Mapping[str, Any]) -> Progra
         else:
             (scope[name],) = given
     statements.expressions.scopes.append(scope)
-    statements.run(tree.body)
+    statements.begin(tree.body, returns=True)
     return Program(nodes.region, tuple(tensors), tuple(nodes.sites))

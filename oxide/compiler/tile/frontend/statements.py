@@ -16,6 +16,7 @@ from oxide.language import tile as language
 from oxide.language.types import ScalarType
 
 from .expressions import Expressions, Returned
+from .jumps import without_jumps
 from .nodes import Nodes
 
 _MOST_TURNS = 10_000
@@ -33,7 +34,9 @@ class Statements:
 
     def __init__(self, nodes: Nodes) -> None:
         self.nodes = nodes
-        self.expressions = Expressions(nodes, self.run)
+        self.expressions = Expressions(nodes, lambda statements: self.begin(statements, returns=False))
+        self._flags: dict[ast.stmt, str] = {}
+        """The variable that ends each loop that a jump can leave."""
 
     @property
     def scope(self) -> dict[str, Any]:
@@ -43,6 +46,12 @@ class Statements:
     @scope.setter
     def scope(self, scope: dict[str, Any]) -> None:
         self.expressions.scopes[-1] = scope
+
+    def begin(self, statements: Sequence[ast.stmt], *, returns: bool) -> None:
+        """Evaluates the statements of a kernel, which may have a ``return`` anywhere, or of a function."""
+        found = without_jumps(statements, returns=returns)
+        self._flags |= found.flags
+        self.run(found.statements)
 
     def run(self, statements: Sequence[ast.stmt]) -> None:
         """Evaluates statements."""
@@ -64,7 +73,7 @@ class Statements:
 
     def do_Return(self, statement: ast.Return) -> None:
         if not self.expressions.in_function:
-            self.nodes.refuse("a tile kernel returns nothing and runs to its end; use an if")
+            self.nodes.refuse("a tile kernel returns nothing; it stores its result")
         if self.nodes.depth:
             self.nodes.refuse(
                 "a @tile.function returns at its end, not from a branch or a loop that runs on the device"
@@ -234,9 +243,22 @@ class Statements:
     def _unroll(self, statement: ast.For, values: Sequence[Any]) -> None:
         if len(values) > _MOST_TURNS:
             self.nodes.refuse(f"a loop of {len(values)} turns is too long to unroll; use range")
+        flag = self._flags.get(statement, "")
+        body: Sequence[ast.stmt] = statement.body
         for each in values:
+            left = self.scope.get(flag)
+            if left is True:
+                break
             self.assign(statement.target, each)
-            self.run(statement.body)
+            if isinstance(left, Node) and body is statement.body:  # the device decides: later turns are branches
+                test = ast.copy_location(ast.Name(flag, ast.Load()), statement)
+                no = ast.copy_location(ast.UnaryOp(ast.Not(), test), statement)
+                body = [ast.copy_location(ast.If(no, statement.body, []), statement)]
+            self.run(body)
+        if body is not statement.body:  # which turn was the last is not known here
+            for name in _assigned([statement]):
+                if name not in _assigned(statement.body):
+                    self.scope.pop(name, None)
 
     def _loop(
         self,
@@ -261,7 +283,10 @@ class Statements:
             self._restore(marks)
             del nodes.sites[sites:]
             body = Region(nodes.region)
-            cells = {name: Cell(name, kind, shape, None) for name, (kind, shape, _) in kinds.items()}
+            flag = self._flags.get(statement)
+            cells = {
+                name: Cell(name, kind, shape, None, ends_loop=name == flag) for name, (kind, shape, _) in kinds.items()
+            }
             self.scope = dict(before)
             condition: list[Node] = []
 
@@ -394,5 +419,5 @@ _NAMES: dict[type, str] = {
     ast.Try: "try", ast.With: "with", ast.FunctionDef: "a function; decorate one outside of it with @tile.function",
     ast.ClassDef: "a class", ast.Raise: "raise; use assert", ast.Import: "import", ast.ImportFrom: "import",
     ast.Global: "global", ast.Nonlocal: "nonlocal", ast.Delete: "del",
-    ast.Break: "break; use while with a condition", ast.Continue: "continue; use if", ast.Match: "match; use if",
+    ast.Break: "break outside of a loop", ast.Continue: "continue outside of a loop", ast.Match: "match; use if",
 }  # fmt: skip

@@ -10,8 +10,10 @@ from oxide.compiler.tile.numbers import BOOL, I64
 
 from .nodes import Nodes, TensorParameter
 
-ATOMIC = ("i32", "i64", "u32", "u64", "f32", "f64")
-"""The types of elements that ``atomic_add`` adds to."""
+_INTEGERS = ("i32", "i64", "u32", "u64")
+_NUMBERS = (*_INTEGERS, "f32", "f64")
+_ATOMIC = {"atomic_add": (*_NUMBERS, "f16", "bf16"), "atomic_max": _NUMBERS, "atomic_min": _NUMBERS}
+"""The types of elements that an atomic operation changes. The others change integers."""
 
 
 @final
@@ -32,8 +34,8 @@ def attribute(build: Nodes, this: TensorParameter, name: str) -> Any:
     if name == "ndim":
         return this.ndim
     if this.is_target:
-        build.refuse(f"a target has no .{name}; it has .shape .dtype .ndim, and gather, scatter and atomic_add reach "
-                     "its elements")  # fmt: skip
+        build.refuse(f"a target has no .{name}; it has .shape .dtype .ndim, and gather, scatter and the atomic "
+                     "operations reach its elements")  # fmt: skip
     if name == "load":
         return Method(this, name)
     if this.tile is None:
@@ -122,9 +124,8 @@ def _sites(build: Nodes, tensor: TensorParameter) -> tuple[int, ...]:
 
 def gather(build: Nodes, tensor: Any, indices: Any, mask: Any, padding: Any) -> Node:
     """``gather(x, indices)``: ``x[indices]``, or ``x[i, j]`` for a tuple of indices."""
-    if not isinstance(tensor, TensorParameter) or tensor.tile is not None:
-        hint = "; its own tile is z.load()" if isinstance(tensor, TensorParameter) else ""
-        build.refuse(f"gather takes a tensor, not {build.shown(tensor)}{hint}")
+    if not isinstance(tensor, TensorParameter):
+        build.refuse(f"gather takes a tensor, not {build.shown(tensor)}")
     places, test, shape = _places(build, "gather", tensor, indices, mask)
     other = build.lifted(padding, "padding")
     if other.shape or other.op != "constant":
@@ -134,13 +135,14 @@ def gather(build: Nodes, tensor: Any, indices: Any, mask: Any, padding: Any) -> 
 
 
 def scatter(build: Nodes, name: str, tensor: Any, indices: Any, values: Any, mask: Any) -> None:
-    """``scatter`` and ``atomic_add``: of the elements of a target or of a partition."""
+    """``scatter`` and the atomic operations: of the elements of a target or of a partition."""
     if not isinstance(tensor, TensorParameter):
         build.refuse(f"{name} takes a target or a partition, not {build.shown(tensor)}")
     if tensor.tile is None and not tensor.is_target:
         build.refuse(f"{tensor.name} is a tile.Tensor, which a kernel only reads; declare it as tile.Target")
-    if name == "atomic_add" and tensor.scalar.name not in ATOMIC:
-        build.refuse(f"atomic_add adds to elements of {' '.join(ATOMIC)}, and {tensor.name} has {tensor.scalar.name}")
+    kinds = _ATOMIC.get(name, _INTEGERS)
+    if name != "scatter" and tensor.scalar.name not in kinds:
+        build.refuse(f"{name} changes elements of {' '.join(kinds)}, and {tensor.name} has {tensor.scalar.name}")
     places, test, shape = _places(build, name, tensor, indices, mask)
     found = build.lifted(values, name)
     if found.weak is not None:

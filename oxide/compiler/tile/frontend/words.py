@@ -79,7 +79,7 @@ def word(build: Nodes, name: str, arguments: list[Any], named: dict[str, Any]) -
             return tensors.load_like(build, *take("x", "like", padding=0))
         case "gather":
             return tensors.gather(build, *take("tensor", "indices", mask=None, padding=0))
-        case "scatter" | "atomic_add":
+        case "scatter" | "atomic_add" | "atomic_max" | "atomic_min" | "atomic_and" | "atomic_or" | "atomic_xor":
             return tensors.scatter(build, name, *take("tensor", "indices", "values", mask=None))
         case "program_id" | "num_programs":
             (axis,) = take(axis=0)

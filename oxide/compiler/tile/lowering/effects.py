@@ -13,7 +13,8 @@ from typing import Any
 from oxide.compiler.tile import arithmetic
 from oxide.compiler.tile.arithmetic import llvm_type
 from oxide.compiler.tile.frontend import TensorParameter
-from oxide.compiler.tile.ir import Cell, Node, Region
+from oxide.compiler.tile.ir import SCATTERS, Cell, Node, Region
+from oxide.compiler.tile.layouts import nodes_of
 from oxide.compiler.tile.numbers import I64, U64
 
 from . import definitions, engine_rings, pipeline, registers, tensors
@@ -45,15 +46,47 @@ def inside(low: Lowering) -> Iterator[None]:
     low.buffers, low.registers, low.values, low.staged, low.orders, low.tiles = known
 
 
+def _settle(low: Lowering, node: Node, written: Sequence[TensorParameter]) -> None:
+    """Computes the lazy values that later code uses and that read a tensor which ``node`` may write: a later use must
+    not see what is written. Tensors of other types or numbers of axes are others, as the launch makes sure."""
+    low.pending = [each for each in low.pending if low.last_use.get(each, -1) > node.index]
+    for each in low.pending:
+        if _reads(low, each, written):
+            definitions.save(low, each)
+
+
+def _reads(low: Lowering, node: Node, written: Sequence[TensorParameter]) -> bool:
+    """Returns whether an element of a lazy value reads a tensor that may be one of some tensors."""
+    kinds = {(each.scalar, each.ndim) for each in written}
+    read = (each.detail if each.op == "load" else each.detail[0] for each in low.loads([node]))
+    return any((each.scalar, each.ndim) in kinds for each in read)
+
+
+def _settle_for(low: Lowering, node: Node, regions: Sequence[Region]) -> None:
+    """Prepares for a loop or a branch that may write tensors."""
+    nodes = [each for region in regions for each in nodes_of(region)]
+    written = [each.detail for each in nodes if each.op == "store"]
+    written += [each.detail[0] for each in nodes if each.op in SCATTERS]
+    if written:
+        _settle(low, node, written)
+
+
+def scatter(low: Lowering, node: Node) -> None:
+    """``scatter`` and the atomic operations: all elements are read before any is written."""
+    tensor: TensorParameter = node.detail[0]
+    _settle(low, node, [tensor])
+    for each in node.inputs:
+        if each.shape and _reads(low, each, [tensor]):
+            definitions.save(low, each)
+    tensors.scatter(low, node)
+
+
 def store(low: Lowering, node: Node) -> None:
     """``z.store(tile)``."""
     tensor: TensorParameter = node.detail
     (value,) = node.inputs
     assert tensor.tile is not None
-    for each in low.pending:  # a later use must not see what this store writes
-        if low.last_use.get(each, -1) > node.index and each not in low.buffers:
-            definitions.save(low, each)
-    low.pending = [each for each in low.pending if low.last_use.get(each, -1) > node.index]
+    _settle(low, node, [tensor])
     if value not in low.buffers and _moves(low, value, tensor):
         low.keep(value)
     bases, whole = tensors.placed(low, tensor, [low.programs[axis] for axis in range(tensor.ndim)], tensor.tile)
@@ -238,6 +271,7 @@ def loop(low: Lowering, node: Node) -> None:
     """``for … in range(…)``."""
     code = low.code
     body, cells, counter = node.detail
+    _settle_for(low, node, [body])
     start, stop, step = (low.scalar(each) for each in node.inputs[:3])
     for cell in cells:
         _declare(low, cell)
@@ -261,7 +295,11 @@ def loop(low: Lowering, node: Node) -> None:
     following = code.new(f"add i64 {value}, {step}")
     code.emit(f"store i64 {following}, ptr {at}")
     ended = code.labels("ended")[0]
-    code.branch(_goes_on(low, following, stop, step), turn, ended)
+    goes_on = _goes_on(low, following, stop, step)
+    left = _left(low, cells)
+    if left:
+        goes_on = code.new(f"and i1 {goes_on}, {code.new(f'xor i1 {left}, true')}")
+    code.branch(goes_on, turn, ended)
     code.label(ended)
     if staged is not None:
         staged.end()
@@ -269,10 +307,17 @@ def loop(low: Lowering, node: Node) -> None:
     code.label(after)
 
 
+def _left(low: Lowering, cells: Sequence[Cell]) -> str:
+    """Returns whether a turn has left its loop, or "" if none can."""
+    flag = next((cell for cell in cells if cell.ends_loop), None)
+    return low.code.new(f"load i1, ptr {low.cells[flag]}") if flag is not None else ""
+
+
 def while_loop(low: Lowering, node: Node) -> None:
     """``while``."""
     code = low.code
     body, cells, condition = node.detail
+    _settle_for(low, node, [body])
     for cell in cells:
         _declare(low, cell)
     _write(low, cells, [cell.starts for cell in cells])
@@ -286,7 +331,11 @@ def while_loop(low: Lowering, node: Node) -> None:
         code.label(turn)
         run(low, Region(body.outer, body.nodes[place + 1 :]))
         _write(low, cells, [cell.ends[0] for cell in cells])
-    code.jump(test)
+    left = _left(low, cells)
+    if left:
+        code.branch(left, after, test)
+    else:
+        code.jump(test)
     code.label(after)
 
 
@@ -294,6 +343,7 @@ def branch(low: Lowering, node: Node) -> None:
     """``if``."""
     code = low.code
     regions, cells = node.detail
+    _settle_for(low, node, regions)
     test = low.scalar(node.inputs[0])
     for cell in cells:
         _declare(low, cell)
@@ -309,6 +359,6 @@ def branch(low: Lowering, node: Node) -> None:
 
 
 _EFFECTS = {
-    "store": store, "scatter": tensors.scatter, "atomic_add": tensors.scatter, "assert": assertion, "print": show,
-    "for": loop, "while": while_loop, "if": branch,
+    "store": store, "assert": assertion, "print": show,
+    "for": loop, "while": while_loop, "if": branch, **dict.fromkeys(SCATTERS, scatter),
 }  # fmt: skip

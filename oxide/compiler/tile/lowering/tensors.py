@@ -164,7 +164,7 @@ def gathered(low: Lowering, node: Node, index: Index) -> str:
 
 
 def scatter(low: Lowering, node: Node) -> None:
-    """``scatter`` and ``atomic_add``: each element by one thread."""
+    """``scatter`` and the atomic operations: each element by one thread."""
     tensor, _ = node.detail
     value = node.inputs[-1]
 
@@ -176,9 +176,13 @@ def scatter(low: Lowering, node: Node) -> None:
             if node.op == "scatter":
                 write(low, tensor.scalar, at, found)
             else:
-                kind, scalar = llvm_type(tensor.scalar), tensor.scalar
-                how, name = ("fadd", scalar.name) if scalar.kind == "f" else ("add", f"i{8 * scalar.dtype.itemsize}")
-                low.code.call(kind, f"oxide.atomic.{how}.{name}.device.0", ("ptr", at), (kind, found))
+                scalar, kind = tensor.scalar, memory_type(tensor.scalar)
+                letter = scalar.name if scalar.kind == "f" else f"i{8 * scalar.dtype.itemsize}"
+                how = node.op.removeprefix("atomic_")
+                if scalar.kind == "f" or (scalar.kind == "u" and how in ("max", "min")):
+                    how = scalar.kind + how
+                bits = arithmetic.stored(low.code, found, scalar)
+                low.code.call(kind, f"oxide.atomic.{how}.{letter}.device.0", ("ptr", at), (kind, bits))
 
     low.barrier()
     low.over(value.shape, [*node.inputs], one)

@@ -1,0 +1,149 @@
+"""``break``, ``continue`` and ``return`` as branches.
+
+What follows a branch that jumps becomes the other branch's: ``if test: continue`` and then some statements is ``if not
+test:`` and the statements. A loop that ``break`` can leave has a flag, which is set instead of the jump, and the loop
+ends after a turn that has set it. A ``return`` in a loop sets one more flag, leaves the loop, and is repeated behind
+it. The flags are ordinary variables, whose names Python cannot write.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import final
+
+__all__ = ["Jumps", "without_jumps"]
+
+
+@final
+@dataclass(slots=True)
+class Jumps:
+    """Statements without jumps. ``flags`` has the flag of each loop that a jump can leave."""
+
+    statements: list[ast.stmt]
+    flags: dict[ast.stmt, str] = field(default_factory=dict)
+
+
+def without_jumps(statements: Sequence[ast.stmt], *, returns: bool) -> Jumps:
+    """Returns the statements of a function without ``break`` and ``continue``, and, if ``returns`` is true, without
+    ``return``."""
+    found = Jumps([])
+    found.statements = _Rewriter(found.flags, returns).block(statements, None, ())
+    return found
+
+
+@final
+class _Rewriter:
+    def __init__(self, flags: dict[ast.stmt, str], returns: bool) -> None:
+        self._flags = flags
+        self._returns = returns
+        self._count = 0
+
+    def block(self, statements: Sequence[ast.stmt], loop: str | None, skips: tuple[str, ...]) -> list[ast.stmt]:
+        """Returns statements of the body of a loop, or with None of no loop, without jumps. ``loop`` is the loop's
+        flag. A jump also sets the flags ``skips``, which guard what follows."""
+        found: list[ast.stmt] = []
+        for number, statement in enumerate(statements):
+            rest = statements[number + 1 :]
+            if self._is_jump(statement):
+                return found + self._jump(statement, loop, skips)
+            if isinstance(statement, ast.If) and self._has_jump(statement):
+                return found + self._branch(statement, rest, loop, skips)
+            if isinstance(statement, ast.For | ast.While):
+                returning = self._returns and _contains(statement, (ast.Return,))
+                found += self._loop(statement, returning)
+                if returning:
+                    done = ast.copy_location(ast.If(self._read("returned", statement), [], []), statement)
+                    done.body = [ast.copy_location(ast.Return() if loop is None else ast.Break(), statement)]
+                    return found + self._branch(done, rest, loop, skips)
+                continue
+            found.append(statement)
+        return found
+
+    def _is_jump(self, statement: ast.stmt) -> bool:
+        if isinstance(statement, ast.Return):  # one with a value is an error of its own
+            return self._returns and statement.value is None
+        return isinstance(statement, ast.Break | ast.Continue)
+
+    def _has_jump(self, statement: ast.stmt) -> bool:
+        """Returns whether a statement can leave the loop that it is in, or the function."""
+        return self._is_jump(statement) or (
+            isinstance(statement, ast.If) and any(map(self._has_jump, (*statement.body, *statement.orelse)))
+        )
+
+    def _always_jumps(self, statements: Sequence[ast.stmt]) -> bool:
+        return any(
+            self._is_jump(each)
+            or (isinstance(each, ast.If) and self._always_jumps(each.body) and self._always_jumps(each.orelse))
+            for each in statements
+        )
+
+    def _jump(self, statement: ast.stmt, loop: str | None, skips: tuple[str, ...]) -> list[ast.stmt]:
+        names = list(skips)
+        if loop is not None and not isinstance(statement, ast.Continue):
+            names.append(loop)
+            if isinstance(statement, ast.Return):
+                names.append("returned")
+        return [self._set(name, True, statement) for name in names] or [ast.copy_location(ast.Pass(), statement)]
+
+    def _branch(
+        self, statement: ast.If, rest: Sequence[ast.stmt], loop: str | None, skips: tuple[str, ...]
+    ) -> list[ast.stmt]:
+        body, orelse = list(statement.body), list(statement.orelse)
+        if not rest:
+            return [self._if(statement, self.block(body, loop, skips), self.block(orelse, loop, skips))]
+        if self._always_jumps(body):
+            return [self._if(statement, self.block(body, loop, skips), self.block([*orelse, *rest], loop, skips))]
+        if self._always_jumps(orelse):
+            return [self._if(statement, self.block([*body, *rest], loop, skips), self.block(orelse, loop, skips))]
+        self._count += 1
+        name = f"skip {self._count}"
+        inner = (*skips, name)
+        guard = ast.If(ast.UnaryOp(ast.Not(), self._read(name, statement)), self.block(rest, loop, skips), [])
+        ast.copy_location(guard.test, statement)
+        return [
+            self._set(name, False, statement),
+            self._if(statement, self.block(body, loop, inner), self.block(orelse, loop, inner)),
+            ast.copy_location(guard, statement),
+        ]
+
+    def _loop(self, statement: ast.For | ast.While, returning: bool) -> list[ast.stmt]:
+        self._count += 1
+        flag = f"break {self._count}"
+        leaves = returning or any(map(self._breaks, statement.body))
+        made: ast.For | ast.While
+        body = self.block(statement.body, flag, ())
+        if isinstance(statement, ast.For):
+            made = ast.For(statement.target, statement.iter, body, statement.orelse)
+        else:
+            made = ast.While(statement.test, body, statement.orelse)
+        ast.copy_location(made, statement)
+        before = [self._set("returned", False, statement)] if returning else []
+        if leaves:
+            self._flags[made] = flag
+            before.append(self._set(flag, False, statement))
+        return [*before, made]
+
+    def _breaks(self, statement: ast.stmt) -> bool:
+        """Returns whether a statement has a ``break`` of the loop that it is in."""
+        return isinstance(statement, ast.Break) or (
+            isinstance(statement, ast.If) and any(map(self._breaks, (*statement.body, *statement.orelse)))
+        )
+
+    @staticmethod
+    def _if(like: ast.If, body: list[ast.stmt], orelse: list[ast.stmt]) -> ast.If:
+        return ast.copy_location(ast.If(like.test, body, orelse), like)
+
+    @staticmethod
+    def _read(name: str, like: ast.stmt) -> ast.expr:
+        return ast.copy_location(ast.Name(name, ast.Load()), like)
+
+    @staticmethod
+    def _set(name: str, value: bool, like: ast.stmt) -> ast.stmt:
+        target = ast.copy_location(ast.Name(name, ast.Store()), like)
+        return ast.copy_location(ast.Assign([target], ast.copy_location(ast.Constant(value), like)), like)
+
+
+def _contains(statement: ast.stmt, kinds: tuple[type[ast.stmt], ...]) -> bool:
+    return any(isinstance(each, kinds) for each in ast.walk(statement))
