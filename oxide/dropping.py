@@ -44,7 +44,8 @@ nothing: Final[Callable[[], object]] = bool
 
 
 def calls_drop(*classes: type) -> None:
-    """Makes objects of the classes call their ``_drop()`` when dropped; objects without the attribute do nothing."""
+    """Makes objects of the classes call their ``_drop()`` when they are dropped. An object without a ``_drop`` is
+    dropped silently."""
     for kind in classes:
         if is_interpreted(kind):
             setattr(kind, "__del__", property(attrgetter("_drop")))  # noqa: B010 (no method to mypy)

@@ -56,7 +56,7 @@ def warp_inclusive_scan(op: Callable[[T, T], T], value: T) -> T:
 
 @device
 def warp_exclusive_scan(op: Callable[[T, T], T], value: T, identity: T) -> T:
-    """Returns ``op`` over the values of the lanes before this one; ``identity`` in the first."""
+    """Combines the values of all lanes before this lane by ``op``. Returns ``identity`` in the first lane."""
     before = warp.shuffle_up(warp_inclusive_scan(op, value), 1)
     return type(value)(identity) if warp.lane_id() == 0 else before
 

@@ -182,10 +182,13 @@ def factor_of(form: Form) -> Any:
 
 @functools.cache
 def kernel_of(form: Form) -> Kernel:
-    """Returns the kernel of a form, for ``activation(alpha * a @ b + beta * c + bias)``. Its parameters are alpha, a,
-    b, the scales of a and b, the bias, beta, m and c. ``a`` and ``b`` have an axis for the products, whose length is 1
-    if all have that operand in common; ``c`` has their rows one after another, m for each. ``a`` stands for scales and
-    a bias that the form does not have. The launch is ``config_of``'s."""
+    """Returns the kernel of a form, for ``activation(alpha * a @ b + beta * c + bias)``. ``config_of`` returns its
+    launch configuration.
+
+    Its parameters are alpha, a, b, the scales of a and b, the bias, beta, m and c. A launch computes a stack of
+    products. The first axis of ``a`` and ``b`` numbers the products; its length is 1 for an operand that all products
+    share. ``c`` has the rows of all results one after another, m rows for each. If the form has no scales or no bias,
+    the launch passes ``a`` for them."""
     sizes = tiles_of(form)
     tile_m, tile_n, warp_m, warp_n, step, inner, stages = sizes
     threads, warps_n = sizes.threads, tile_n // warp_n
@@ -314,7 +317,7 @@ def kernel_of(form: Form) -> Kernel:
 
     @device
     def tile(m: i64, n: i64) -> tuple[i64, i64, i64]:
-        """Returns the number of the block's product, and the first row and column of its tile of it."""
+        """Returns the number of the block's product, and the first row and column of the block's tile."""
         down, across = (m + (tile_m - 1)) // tile_m, (n + (tile_n - 1)) // tile_n
         tiles = max(down * across, 1)
         product, block = i64(thread.block_idx.x) // tiles, i64(thread.block_idx.x) % tiles

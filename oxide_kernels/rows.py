@@ -148,7 +148,8 @@ def _launch(
     arguments: tuple[Any, ...],
     boxes: tuple[DeviceBox, ...],
 ) -> DeviceOperation[tuple[Any, ...]]:
-    """Launches the kernel of ``narrow`` if a row fits in its threads' registers, else the kernel of ``walking``."""
+    """Launches a kernel for rows. ``narrow`` makes the kernel that keeps a row in registers, and is used if a row fits.
+    ``walking`` makes the kernel that reads a row several times."""
     itemsize, wide = boxes[0].dtype.itemsize, accumulator(boxes[0].dtype)
     aligned = width % 4 == 0 and all(box.ptr % min(16, 4 * itemsize) == 0 for box in boxes)
     for threads, most in _THREADS:

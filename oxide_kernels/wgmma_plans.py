@@ -40,7 +40,7 @@ class Plan(NamedTuple):
         return self.cluster * (128 if self.together else 64)
 
     def tiles(self, products: int, m: int, n: int) -> int:
-        """Returns the number of clusters' tiles of so many m×n results."""
+        """Returns the number of tiles, each computed by one cluster, in the given number of m×n results."""
         high, wide = (n, m) if self.swapped else (m, n)
         return products * -(-high // self.high) * -(-wide // self.width)
 

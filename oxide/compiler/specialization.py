@@ -181,7 +181,7 @@ class Specialization:
                 from oxide.compiler.check.numba_errors import placed_errors
 
                 begun = perf_counter()
-                with placed_errors(self.description.name, self.description.function):
+                with _rare_collections(), placed_errors(self.description.name, self.description.function):
                     code = self._compile(target, kinds)
                 _note_compiled(self.kernel, begun)
                 if entry is not None:
@@ -295,10 +295,10 @@ def _specialized(kernel: Kernel) -> Specialization:
 def _rare_collections() -> Iterator[None]:
     """Makes Python collect garbage less often.
 
-    A front end makes hundreds of thousands of objects that live until it ends. With the usual thresholds, the collector
-    goes through all of them and all of numba's again and again: that took a quarter of the time for a kernel of 400
-    statements. Collection goes on, because other threads of the program may rely on it. A threshold that is 0 or higher
-    stays, and so does one that the program sets meanwhile.
+    A compilation makes hundreds of thousands of objects that live until it ends. With the usual thresholds, the
+    collector goes through all of them and all of numba's again and again: that took a quarter of the time for a kernel
+    of 400 statements. Collection goes on, because other threads of the program may rely on it. A threshold that is 0 or
+    higher stays, and so does one that the program sets meanwhile.
     """
     outer = gc.get_threshold()
     ours = (_OBJECTS_BETWEEN_COLLECTIONS, *outer[1:])

@@ -61,8 +61,8 @@ ends all blocks."""
 # The sanitizer
 
 TENSOR_BARRIER: Final = Layout("tensor_barrier", phase="u32", expected="u32", pending="u32", bytes="u32")
-"""A ``tensor.Barrier`` in a block's shared memory on the CPU device (``coroutines/barriers.ll``): the number of its
-phase, the arrivals of each phase, and the arrivals and bytes of copies that the present phase waits for."""
+"""A ``tensor.Barrier`` in a block's shared memory on the CPU device (``coroutines/tensor_barriers.ll``): the number of
+its phase, the arrivals of each phase, and the arrivals and bytes of copies that the present phase waits for."""
 
 SANITIZED_REPORT: Final = Layout("sanitized_report", kind="i64", who="i64", address="i64", other="i64", start="i64")
 """A finding: its kind, the access, its address, the earlier access of a race, and the start of the array if known.

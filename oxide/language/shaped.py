@@ -292,8 +292,8 @@ class DisjointSlice3(_Parameterized, Alignment, Generic[T, Layout]):
 
 @final
 class DisjointSlice4(_OneType, _Tiled[T, tuple[int, int, int, int]]):
-    """A kernel's output of four axes, which ``tensor.store_tile`` writes. ``thread.index_1d()`` opens the element at
-    that place in row-major order."""
+    """A kernel's output with four axes. ``tensor.store_tile`` writes tiles of it, and ``get_mut(thread.index_1d())``
+    returns the element with that row-major index."""
 
     def get_mut(self, index: ThreadIndex) -> Ref[T] | None:
         """Returns this thread's element, or None if the index is outside."""
@@ -307,8 +307,8 @@ class DisjointSlice4(_OneType, _Tiled[T, tuple[int, int, int, int]]):
 
 @final
 class DisjointSlice5(_OneType, _Tiled[T, tuple[int, int, int, int, int]]):
-    """A kernel's output of five axes, which ``tensor.store_tile`` writes. ``thread.index_1d()`` opens the element at
-    that place in row-major order."""
+    """A kernel's output with five axes. ``tensor.store_tile`` writes tiles of it, and ``get_mut(thread.index_1d())``
+    returns the element with that row-major index."""
 
     def get_mut(self, index: ThreadIndex) -> Ref[T] | None:
         """Returns this thread's element, or None if the index is outside."""

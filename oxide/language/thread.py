@@ -129,11 +129,14 @@ def sync_grid() -> None:
 def wait_dependencies() -> None:
     """Waits until the kernels before this one in the stream have ended, and what they wrote is visible.
 
-    A kernel that calls it may begin before the kernel in front of it has ended: as soon as all blocks of that one have
-    called ``launch_dependents()`` or returned. So its beginning, the making of barriers and shared arrays, costs no
-    time. Every thread makes the call before it accesses device memory and before it returns: anything else is a
-    ``CompileError``, so that a launch never sees less than without it. Does nothing on the CPU device, on GPUs before
-    compute capability 9.0, and behind work that is no kernel. CUDA's name is ``cudaGridDependencySynchronize``.
+    A kernel that calls it may begin before the previous kernel has ended: it begins when all blocks of the previous
+    kernel have called ``launch_dependents()`` or returned. So the code in front of the call, such as the creation of
+    barriers and shared arrays, overlaps the previous kernel.
+
+    Every thread must make the call before it accesses device memory and before it returns. Anything else is a
+    ``CompileError``: the kernel could read memory that the previous kernel has not written yet. The call does nothing
+    on the CPU device, on GPUs before compute capability 9.0, and if the previous work in the stream is no kernel.
+    CUDA's name is ``cudaGridDependencySynchronize``.
     """
     _only_in_a_kernel("thread.wait_dependencies")
 

@@ -20,9 +20,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numba.cuda import types
 from numba.cuda.core import base, ssa
 from numba.cuda.core.controlflow import CFGraph
-from numba.cuda.core.ir import Block, Branch, Inst, Jump, Loc, Return, Scope, Var
+from numba.cuda.core.errors import NumbaNotImplementedError
+from numba.cuda.core.ir import Assign, Block, Branch, Const, Expr, Global, Inst, Jump, Loc, Return, Scope, Var
 from numba.cuda.core.postproc import PostProcessor
 from numba.cuda.core.transforms import canonicalize_cfg
 
@@ -269,6 +271,39 @@ def test_a_lowering_function_takes_a_place_if_numba_says_so(function: Any) -> No
     numbas = base._has_loc(function)
     with without_waste():
         assert base._has_loc(function) == numbas
+
+
+def test_a_literal_integer_finds_the_overload_that_numba_finds() -> None:
+    selector = base.OverloadSelector()
+    selector.append("integer", (types.Integer, types.int64))
+    selector.append("literal", (types.IntegerLiteral, types.int64))
+    selector.append("float", (types.Float, types.int64))
+    literals = types.literal(5), types.literal(6), types.literal(2**63)
+    signatures = [(kind, types.int64) for kind in (*literals, types.int32, types.float32, types.literal(5))]
+    with without_waste():
+        found = [selector.find(signature) for signature in signatures]
+        with pytest.raises(NumbaNotImplementedError):
+            selector.find((types.literal(5), types.int32))
+    assert found == [selector._find(signature) for signature in signatures]
+    assert found == ["literal", "literal", "literal", "integer", "float", "literal"]
+
+
+def test_the_variables_of_an_instruction_are_numbas() -> None:
+    place = Loc("file", 1)
+    a, b, c = (Var(None, name, place) for name in "abc")
+    values = [
+        Expr.call(a, [b, c], {"key": b}, place, vararg=c),
+        Expr.build_tuple([a, Const(1, place), b], place),
+        Expr.build_map([(a, b), (b, c)], 2, {}, {}, place),
+        Expr.phi(place),
+        Const(2, place),
+        Global("len", len, place),
+        a,
+    ]
+    statements = [*(Assign(value, a, place) for value in values), Branch(a, 1, 2, place), Return(b, place)]
+    with without_waste():
+        found = [[each.name for each in statement.list_vars()] for statement in statements]
+    assert found == [[each.name for each in statement.list_vars()] for statement in statements]
 
 
 @pytest.fixture

@@ -289,8 +289,7 @@ class Range:
         return self._extents[loop]
 
     def _iterations(self, loop: Loop) -> Affine:
-        """Returns an upper bound of the number of times that the loop's body runs, valid if that number is over
-        zero."""
+        """Returns an upper bound on the loop's iterations. It is valid only if the loop's body runs at least once."""
         problem = Undecidable("the loop does not count: its test is no comparison with a number known before it")
         match self._test(loop):
             case Compare(predicate=test, left=left, right=right), inside if test in INVERSE and _integer(left):

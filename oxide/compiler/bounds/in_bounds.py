@@ -10,7 +10,7 @@ unsigned comparison covers both ends: a negative index is a huge unsigned number
 
 from __future__ import annotations
 
-from oxide.compiler.ir.recognise import bounds_check
+from oxide.compiler.ir.recognise import bounds_check, out_of_bounds
 from oxide.driver.records import FAULT
 
 _NO_ASSERTIONS = """
@@ -26,10 +26,14 @@ define void @oxide.assertion_failed(ptr %context, i32 %site) alwaysinline {
 _AXES = (1, 2, 3)
 
 
+def _parameters(axes: int) -> str:
+    """Returns the parameters of the function that checks one axis of an access with ``axes`` axes."""
+    return f"ptr %context, i64 %index, i64 %length, i32 %site{_others(axes)}"
+
+
 def _head(axes: int) -> str:
     """Returns the head of the function that checks one axis of an access with ``axes`` axes."""
-    parameters = f"ptr %context, i64 %index, i64 %length, i32 %site{_others(axes)}"
-    return f"define i1 @{bounds_check(axes)}({parameters}) alwaysinline"
+    return f"define i1 @{bounds_check(axes)}({_parameters(axes)}) alwaysinline"
 
 
 def _fault(axes: int) -> str:
@@ -91,12 +95,17 @@ def checked(kernel_id: int, scope: str, *, hardware_registers: bool = False) -> 
   %inside = icmp ult i64 %index, %length
   br i1 %inside, label %good, label %bad, !prof !0
 bad:
-  %record = call ptr @oxide.fault_record(ptr %context)
-{before_call}
-  call void @{_fault(axes)}(ptr %record, i64 %index, i64 %length, i32 %site{_others(axes)}{values})
+  call void @{out_of_bounds(axes)}({_parameters(axes)})
   ret i1 false
 good:
   ret i1 true
+}}
+
+define void @{out_of_bounds(axes)}({_parameters(axes)}) alwaysinline {{
+  %record = call ptr @oxide.fault_record(ptr %context)
+{before_call}
+  call void @{_fault(axes)}(ptr %record, i64 %index, i64 %length, i32 %site{_others(axes)}{values})
+  ret void
 }}
 
 define void @{_fault(axes)}(ptr %record, i64 %index, i64 %length, i32 %site{_others(axes)}{values}) {inlined} {{

@@ -512,7 +512,7 @@ class _Body:
         return None
 
     def _reference(self, node: ast.Name | ast.Attribute) -> None:
-        """Checks a name that is read and not called."""
+        """Checks the use of a name as a value, not as the function of a call."""
         value = self._resolve(node)
         if value is _UNRESOLVED:
             self._refuse_attribute_of_class(node)

@@ -12,6 +12,7 @@ from typing import Any
 import llvmlite.binding as llvm
 
 from oxide.compiler.bounds import in_bounds
+from oxide.compiler.bounds.shared_exits import share_exits
 from oxide.compiler.cpu.positions.whole_blocks import CHECKED_BLOCKS
 from oxide.compiler.ir import debugging, half, parameters
 from oxide.compiler.ir.llvm import header, host_machine, optimise, simplify
@@ -104,7 +105,7 @@ def _module(
     else:
         name = entry if by_position is None else CHECKED_BLOCKS
         support.append(_run_blocks(kernel, signature, name))
-    text = str(hidden_masks(kernel.module))
+    text = str(hidden_masks(kernel.module if unchecked else share_exits(kernel.module)))
     module = link(layout + part for part in (text, check, declared_once("\n".join(support))))
     if suspends:
         module = coroutines.inline_all(module, machine)

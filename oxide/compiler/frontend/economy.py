@@ -4,8 +4,8 @@ numba counts references. For that it computes the lifetimes of all variables aft
 behind each last use. A kernel allocates nothing, so none of this has a use. numba builds SSA form with a pass over the
 whole function for each variable, finds dominators and back edges in a time that grows with the square of a function's
 length, and looks for loops after every pass. numba also gives colour to the text of each internal error, of which
-inference catches dozens, reads the signature of each lowering function for each use, and times each pass for its event
-log.
+inference catches dozens, reads the signature of each lowering function for each use, searches all implementations of a
+conversion for each new literal, and times each pass for its event log.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from types import FunctionType
 from typing import Any, ClassVar
 
 from numba.core import errors as core_errors
+from numba.core import types as core_types
 from numba.cuda.compiler import CUDACompiler
 from numba.cuda.core import base, errors, ssa, transforms, untyped_passes
 from numba.cuda.core import ir as numba_ir
@@ -59,14 +60,34 @@ def _postprocess(self: Any, emit_dels: bool = False, extend_lifetimes: bool = Fa
 
 def _variables(self: Any, value: Any) -> list[Any]:
     """Returns the variables in a part of an instruction. numba's own method tests each part against all classes of its
-    IR."""
+    IR, and makes a list for each part."""
+    found: list[Any] = []
+    _collect_variables(self, value, found)
+    return found
+
+
+def _collect_variables(instruction: Any, value: Any, found: list[Any]) -> None:
     kind = type(value)
     if kind is numba_ir.Var:
-        return [value]
-    return [] if kind in _NO_VARIABLE else _variables_of_any(self, value)
+        found.append(value)
+    elif kind is numba_ir.Expr:
+        _collect_variables(instruction, value._kws, found)
+    elif kind is dict:
+        for part in value.values():
+            _collect_variables(instruction, part, found)
+    elif kind is tuple or kind is list:
+        for part in value:
+            _collect_variables(instruction, part, found)
+    elif kind not in _NO_VARIABLE:
+        found += _variables_of_any(instruction, value)
 
 
-_NO_VARIABLE = frozenset((str, int, float, bool, type(None), type(len), numba_ir.Loc, ColumnPlace))
+_NO_VARIABLE = frozenset(
+    (
+        *(str, int, float, bool, type(None), type(len)),
+        *(numba_ir.Const, numba_ir.Global, numba_ir.FreeVar, numba_ir.Arg, numba_ir.Loc, ColumnPlace),
+    )
+)
 
 
 def _define_in_scopes(blocks: dict[int, Any]) -> None:
@@ -231,6 +252,21 @@ def _takes_place(function: Any) -> bool:
     return "loc" in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
 
 
+def _overload(self: Any, signature: tuple[Any, ...]) -> Any:
+    """Returns the implementation for a signature, and remembers it for the same signature with any other literal
+    integers. numba compares all implementations with each new literal of a kernel."""
+    found = self._cache.get(signature)
+    if found is None:
+        general = tuple(
+            (type(part), part.literal_type) if type(part) is core_types.IntegerLiteral else part for part in signature
+        )
+        found = self._cache.get(general)
+        if found is None:
+            found = self._cache[general] = self._find(signature)
+        self._cache[signature] = found
+    return found
+
+
 def _plain(_: Any, message: str, *__: Any, **___: Any) -> str:
     return message
 
@@ -243,6 +279,7 @@ _REPLACED: tuple[tuple[Any, str, Any, Any], ...] = tuple(
         (CFGraph, "_find_dominators_internal", _dominators),
         (CFGraph, "_find_back_edges", _back_edges),
         (base, "_has_loc", _takes_place),
+        (base.OverloadSelector, "find", _overload),
         (ssa, "_run_block_rewrite", _rewrite_where_named),
         (ssa._FixSSAVars, "_stmt_index", _position),
         (transforms, "canonicalize_cfg_single_backedge", _canonical),

@@ -1,6 +1,6 @@
 """Fragments and tensor operations of a kernel that is interpreted.
 
-A product is computed once, when all lanes of the warp have brought their elements: in the order and with the rounding
+When all lanes of the warp have passed their elements, the product is computed once. Its order and rounding are those
 of the CPU device.
 """
 

@@ -259,7 +259,7 @@ class Worker:
 
 
 def places(shape: Triple) -> Iterator[Triple]:
-    """Yields the positions of a grid or a block, x fastest."""
+    """Yields the coordinates of a grid's blocks, or of a block's threads, with x changing fastest."""
     x, y, z = shape
     return ((i, j, k) for k in range(z) for j in range(y) for i in range(x))
 

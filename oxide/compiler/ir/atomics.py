@@ -85,8 +85,8 @@ def _operation(symbol: str, operation: str, kind: str, scope: str, ordering: str
 
 
 def _half_sum(kind: str, scope: str, after: str) -> str:
-    """Returns the body of an atomic addition of 16-bit floats. It is one instruction for f16. For system scope it is a
-    loop, and also for bf16, which few processors can add."""
+    """Returns the body of an atomic addition of 16-bit floats: one instruction for f16, and a loop for bf16, which few
+    processors can add. At system scope both are loops."""
     if kind == "f16" and scope != "system":
         return f"""  %number = bitcast i16 %value to half
   %before = atomicrmw fadd ptr %at, half %number {_SCOPES[scope]}monotonic, align 2

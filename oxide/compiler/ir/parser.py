@@ -11,9 +11,8 @@ import re
 from collections.abc import Iterator
 from typing import NoReturn, final
 
-from .brackets import split_list
 from .module import Function, Module
-from .text import quoted, unquoted
+from .text import quoted, split_list, unquoted
 from .values import (
     BINARY,
     CASTS,
@@ -116,7 +115,6 @@ _WORD = re.compile(r"[a-z_]\w*")
 _FLAG = re.compile(
     r"(?:nuw|nsw|exact|disjoint|nneg|samesign|inbounds|nusw|fast|nnan|ninf|nsz|arcp|contract|afn|reassoc)(?= )"
 )
-_PREDICATE = re.compile(r"[a-z]+")
 _ARGUMENT_ATTRIBUTE = re.compile(
     r"(?:noundef|nonnull|zeroext|signext|nocapture|readonly|readnone|writeonly|noalias|returned|immarg|inreg|nofree"
     r"|writable|dead_on_unwind|swiftself|noext|dead_on_return|align \d+"
@@ -132,7 +130,6 @@ _CALL_WORD = re.compile(
 _BUNDLE = re.compile(r'[, ]*"([^"]*)"\(')
 _ASSEMBLY = re.compile(r'asm(?: \w+)*\s+"[^"]*",\s*"[^"]*"')
 _UNNAMED = "%oxide.value."  # cannot clash: the names of parameters and variables have no dot
-_CLOSING = {"(": ")", "[": "]", "{": "}", "<": ">"}
 
 
 @functools.lru_cache(maxsize=4096)

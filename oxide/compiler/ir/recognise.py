@@ -41,6 +41,11 @@ def bounds_check(axes: int) -> str:
     return f"oxide.in_bounds.{axes}" if axes > 1 else "oxide.in_bounds"
 
 
+def out_of_bounds(axes: int) -> str:
+    """Returns the symbol of the function that reports a failed check. It has the check's parameters."""
+    return f"oxide.out_of_bounds.{axes}" if axes > 1 else "oxide.out_of_bounds"
+
+
 _BOUNDS_CHECKS = frozenset(bounds_check(axes) for axes in (1, 2, 3))
 
 

@@ -1,4 +1,4 @@
-"""Names and strings in the IR as LLVM prints them."""
+"""Names, strings and lists in the IR as LLVM prints them."""
 
 from __future__ import annotations
 
@@ -33,3 +33,14 @@ def unescaped(text: str) -> str:
     """Returns a string as it was before LLVM printed it. LLVM escapes bytes that are not printable ASCII."""
     plain = _ESCAPE.sub(lambda match: "\\" if match[1] == "\\" else chr(int(match[1], 16)), text)
     return plain.encode("latin-1").decode("utf-8", "replace")
+
+
+def split_list(text: str) -> list[str]:
+    """Splits a list at its commas, except those in brackets. Returns [] for blank text."""
+    found, depth, start = [], 0, 0
+    for place, letter in enumerate(text):
+        depth += (letter in "([{<") - (letter in ")]}>")
+        if letter == "," and depth == 0:
+            found.append(text[start:place].strip())
+            start = place + 1
+    return [*found, text[start:].strip()] if text.strip() else []

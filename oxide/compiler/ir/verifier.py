@@ -17,11 +17,11 @@ from typing import NoReturn, TypeAlias, final
 
 from oxide.environment import word
 
-from .brackets import split_list
 from .control_flow import ControlFlow, postorder
 from .module import Function, Module
 from .parser import member_type
 from .recognise import called, conditions_of, is_bounds_check
+from .text import split_list
 from .values import (
     Argument,
     Atomic,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import Any
 
 from oxide.compiler.bounds import in_bounds
+from oxide.compiler.bounds.shared_exits import share_exits
 from oxide.compiler.ir import debugging, half, parameters
 from oxide.compiler.ir.instructions import QUOTIENTS, quotient
 from oxide.compiler.ir.llvm import gpu_machine, header, optimise
@@ -68,7 +70,10 @@ def compile_ptx(
         raise CompileError(f"kernel {name}: {target.arch} is no CUDA architecture; use one such as sm_90")
     tensor.check_capability(kernel, int(re.sub(r"\D", "", target.arch)))
     entry = re.sub(r"\W", "_", name)
-    check = in_bounds.UNCHECKED if unchecked else _check(kernel_id)
+    if unchecked:
+        check = in_bounds.UNCHECKED
+    else:
+        check, kernel = _check(kernel_id), replace(kernel, module=share_exits(kernel.module))
     limits = _limits(kernel, max_registers, block, only_block)
     module, machine, maps = _module(kernel, entry, signature, target, check, limits, linking=name)
     if any(shifts(kernel.module)):

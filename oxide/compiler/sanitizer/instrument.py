@@ -538,8 +538,8 @@ class _Instrumenter:
         return "chosen", access, [self._anywhere(pointer, chosen), *words]
 
     def _anywhere(self, pointer: Value, view: Value) -> Value:
-        """Returns the number of the view that an access is in, as a run-time value. ``view`` is that number, or -1 if
-        it is unknown. Then the result is -2 if the address is in an array that is not a parameter."""
+        """Returns the number of the view that an access is in, as a run-time value. ``view`` is that number if it is
+        known at compile time, else -1. An address in an array that is no parameter has the number -2."""
         elsewhere: Value = TRUE if self._regions.others is None else FALSE
         address = self._emit(Cast(self._fresh(), "ptrtoint", pointer, "i64"))
         for region in self._regions.others or ():
@@ -599,7 +599,7 @@ class _Instrumenter:
             self._call("void", f"oxide.sanitize.{what}", self._context)
 
     def _go_on(self, condition: Value) -> None:
-        """Splits the block: a thread continues only if the condition holds, and otherwise leaves the kernel."""
+        """Splits the block at a condition. A thread for which the condition is false leaves the kernel there."""
         if self._leaves:
             rest = Block(self._fresh())
             self._block.append(Branch(rest, self._leaving, condition))

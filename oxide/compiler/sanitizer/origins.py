@@ -123,7 +123,7 @@ class Origins:
         return None
 
     def _choice(self, member: Member) -> Value:
-        """Returns the operand with the number of a pointer's root."""
+        """Returns the number of a pointer's root as an operand."""
         if member in self._chosen:
             return self._chosen[member]
         value, path = member

@@ -199,7 +199,7 @@ class TupleType(_Described):
 
 @final
 class EnumType(_Described):
-    """A member of an enumeration."""
+    """The type of an argument that is a member of an enumeration."""
 
     __slots__ = ("kind", "value")
     __match_args__ = ("kind", "value")

@@ -92,7 +92,8 @@ class Layout:
         return self.row_slots * self.column_slots
 
     def slot(self, row: int, column: int) -> int:
-        """Returns the number of the register for the thread's row and column with certain numbers."""
+        """Returns the number of the thread's register that holds an element. ``row`` and ``column`` count the rows and
+        columns that the thread has."""
         if not self.is_mma:
             return row * self.column_slots + column
         (repeat, half), (tile, neighbour) = divmod(row, 2), divmod(column, 2)

@@ -31,8 +31,8 @@ ALIGNMENT = 256
 
 @dataclass(frozen=True, slots=True)
 class LiveAllocations:
-    """The allocations that are not freed yet, in bytes and blocks: of all devices together, and of page-locked
-    memory."""
+    """Counts the bytes and blocks that are allocated and not freed yet. All devices are counted together, and
+    page-locked memory by itself."""
 
     device_bytes: int
     device_count: int

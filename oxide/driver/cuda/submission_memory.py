@@ -66,7 +66,7 @@ class ParameterPacket:
 
 @final
 class HostFunctions:
-    """Python functions that wait in a stream, each under a number that the driver passes back.
+    """Keeps the Python functions that streams will call. Each has a number, which the driver passes to the callback.
 
     One C entry point serves all of them. The alternative, a ctypes closure for each function, would have to outlive its
     call, and nothing would free it.

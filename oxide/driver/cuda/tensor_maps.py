@@ -51,7 +51,7 @@ class TensorMaps:
 
     @property
     def places(self) -> tuple[int, ...]:
-        """The offsets of the maps in the parameters."""
+        """Returns the offset of each map in the parameters."""
         return tuple(self._first + MAP_BYTES * number for number in range(len(self._specs)))
 
     def appended(self, params: bytes) -> bytes:

@@ -31,7 +31,7 @@ class Unseen(Protocol):
     """An object that a program should not drop unused."""
 
     def _complaint(self) -> str | None:
-        """Returns the text of the warning; None if dropping the object now is right."""
+        """Returns the text of the warning for a dropped object, or None if no warning is due."""
 
 
 _dropped: Final[deque[Unseen]] = deque()

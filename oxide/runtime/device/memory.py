@@ -470,7 +470,7 @@ class DeviceBox:
         return view
 
     def _bytes(self) -> DeviceBox:
-        """Returns the elements, and the bytes between them, as one box of bytes."""
+        """Returns one box of bytes that covers all elements and the gaps between them."""
         low, high = self._span()
         whole = DeviceBox(self._allocation, (high - low,), _BYTE, self._offset + low - self._ptr)
         whole._known = self._known

@@ -196,7 +196,7 @@ class Reclaimer:
         self._beside: dict[tuple[Device, bool, frozenset[Timeline]], Timeline] = {}
 
     def renew_locks(self) -> None:
-        """Creates unheld locks: at first, and in a forked child, where the thread that swept does not exist."""
+        """Creates the locks. A forked child creates them again, since the thread that held one does not exist there."""
         self._gate = new_rlock()
         self._turn = threading.Lock()
 
@@ -328,7 +328,7 @@ class Reclaimer:
             return []
 
     def _forget_freed(self) -> None:
-        """Forgets the frees that the device is past."""
+        """Removes the frees that the device has completed from the list."""
         for timeline, position in list(self._freeing.items()):
             if timeline.device.lost is not None or timeline.passed(position):
                 del self._freeing[timeline]

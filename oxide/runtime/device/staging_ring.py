@@ -64,7 +64,7 @@ class Turns:
         self._next = 0
 
     def take(self, chunks: int) -> list[StagingSlot]:
-        """Returns the slots, least recently used first, and advances the next caller's start by ``chunks``."""
+        """Returns all slots, least recently used first, for a caller that uses the first ``chunks`` of them."""
         first = self._next % len(self.slots)
         self._next = first + chunks
         return self.slots[first:] + self.slots[:first]

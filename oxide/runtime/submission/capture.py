@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 
 @final
 class Recording:
-    """A recording of what operations would submit. With ``allocates``, operations may make boxes, which the graph then
-    owns.
+    """Records the work that operations submit, instead of running it. With ``allocates``, operations may make boxes,
+    which the graph then owns.
 
-    Operations use it as their driver; it has the driver methods that a graph can hold.
+    Operations use the recording as their driver. It has only those methods of a driver whose work a graph can hold.
     """
 
     def __init__(self, stream: Stream, *, allocates: bool) -> None:

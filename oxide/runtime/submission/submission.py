@@ -47,7 +47,7 @@ class Submittable(Protocol[Result]):
     """The part of an operation's interface that a submission uses."""
 
     def run(self, context: ExecutionContext) -> Result:
-        """Executes as part of a run."""
+        """Executes the operation as one of several that share a context."""
 
     def consume(self) -> None:
         """Marks the operation as used, so that dropping it does not warn."""
@@ -275,8 +275,8 @@ class ExecutionContext:
         self._joined += other._joined
 
     def watch_faults(self, faults: list[Report]) -> None:
-        """Adds reports whose faults this submission raises too: those of another submission whose results it uses, or
-        of a graph's launch."""
+        """Makes this submission also raise the faults of other reports: those of a submission whose results this one
+        uses, or of a graph's launch."""
         self._faults.extend(faults)
         self._report = None  # later launches get a new report, which is checked after these
 

@@ -14,8 +14,8 @@ source. A thread that spins until another thread writes is not detected, and han
 **Barriers.** A thread that must wait at a ``tensor.Barrier`` polls: it suspends and is resumed in the next round of
 polls, once the other warps have run. If lanes of its warp wait at a warp operation meanwhile, the warp is parked: its
 exchange slots are kept until it runs again. If no polling thread of a round goes on, none ever can, since all others
-wait for them: the block is abandoned with a report. ``barriers.ll`` has the Barriers, and only kernels that use them
-have rounds of polls.
+wait for them: the block is abandoned with a report. ``tensor_barriers.ll`` has the Barriers, and only kernels that use
+them have rounds of polls.
 
 At the grid's barrier a block's threads suspend as at their own barrier, and ``oxide.run_block`` returns. ``grid.ll``
 runs a launch in which all blocks stay live until all of them have reached the grid's barrier. ``cluster.ll`` does the
@@ -84,7 +84,7 @@ _FIELDS = {
     "polling.site": "i32",
     "polling.phase": "i32",
     "polling.barrier": "ptr",
-    "warpgroups": "[8 x [4 x i32]]",  # per warpgroup: a Barrier at which its threads meet, as ``barriers.ll`` has it
+    "warpgroups": "[8 x [4 x i32]]",  # per warpgroup: the Barrier of its threads (``tensor_barriers.ll``)
     "alive": "[32 x i32]",  # per warp: the lanes that have not returned
     "waiting": "i32",  # the lanes of the running warp at a warp operation, and those of them at active_mask
     "converging": "i32",
@@ -258,7 +258,7 @@ define internal void @oxide.report_polling(ptr %block) {
   ret void
 }
 """
-"""Stands for the report of ``barriers.ll`` in the schedule of a kernel without Barriers, which never calls it."""
+"""Replaces the report of ``tensor_barriers.ll`` in a kernel without Barriers, which never calls it."""
 
 _PRIMITIVES = (
     f"""

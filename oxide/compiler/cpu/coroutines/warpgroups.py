@@ -39,7 +39,7 @@ def defines(symbol: str) -> bool:
 
 def definitions(symbols: Collection[str]) -> list[str]:
     """Returns the primitives among ``symbols``, not yet rendered."""
-    texts = [ir_file(__file__, "barriers.ll")] if polls(symbols) else []
+    texts = [ir_file(__file__, "tensor_barriers.ll")] if polls(symbols) else []
     products = [symbol for symbol in sorted(symbols) if symbol.startswith(_WGMMA)]
     texts += map(_product, products)
     texts += tile_copies.definitions(symbols)

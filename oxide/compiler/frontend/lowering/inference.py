@@ -167,7 +167,7 @@ def _check_constant(value: Any, place: Any) -> None:
 
 
 def _attribute_of(block: Any, variable: Any) -> Any:
-    """Returns the first access to an attribute of a variable, or None."""
+    """Returns the first expression that reads an attribute of a variable, or None if no expression does."""
     for statement in block.body:
         value = getattr(statement, "value", None)
         if isinstance(value, numba_ir.Expr) and value.op == "getattr" and value.value.name == variable.name:

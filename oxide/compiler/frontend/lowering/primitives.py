@@ -20,6 +20,7 @@ def call_primitive(builder: Any, result: Any, name: str, arguments: tuple[Any, .
 
 
 def site(builder: Any, what: str, assertion: str | None = None, axis: int | None = None, axes: int = 1) -> Any:
-    """Returns the fault site number of the place being lowered, which accesses ``what`` or makes an assertion. The
-    value is a call that ``compiler.ir`` replaces by the number once all sites of the kernel are known."""
+    """Returns the number of a new fault site, at the source place being lowered. ``what`` names the array that is
+    accessed there. The value is a call, which ``compiler.ir`` replaces by the number when it knows all sites of the
+    kernel."""
     return call_primitive(builder, _SITE, f"oxide.site.{site_number(what, assertion, axis, axes)}", ())

@@ -44,7 +44,7 @@ class RecordWidening(AnalysisPass):  # type: ignore[misc]
 
 
 def _widening(state: Any, expression: Any, signature: Any) -> tuple[str, str, str] | None:
-    """Returns the operation as text, the type of its result and that of the narrowest operand. None if no operand is
+    """Returns the operation's text, its result's type and its narrowest operand's type. Returns None if no operand is
     narrower than the result."""
     if expression.op in ("binop", "inplace_binop"):
         operands = [expression.lhs, expression.rhs]

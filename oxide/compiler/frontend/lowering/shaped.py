@@ -408,7 +408,8 @@ class PlaceRefAttributes(AttributeTemplate):  # type: ignore[misc]
 
 
 def _place(builder: Any, ref: Any) -> tuple[Any, Any]:
-    """Returns whether a Ref's element is in bounds, and the element's offset. A fault is recorded if it is not."""
+    """Returns whether a Ref's element is in bounds, and the element's offset. Records a fault for an element out of
+    bounds."""
     places = [(ref.row, ref.rows), (ref.col, ref.cols)]
     inside = axes_in_bounds(builder, places, [ref.row_site, ref.col_site])
     return inside, builder.add(builder.mul(ref.row, ref.cols), ref.col)

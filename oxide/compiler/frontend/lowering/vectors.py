@@ -397,8 +397,10 @@ def aligned(builder: Any, bits: Any, alignment: int, what: str, problem: str) ->
 
 
 def end_of(builder: Any, index_type: Any, index: Any, last: Any) -> tuple[Any, Any]:
-    """Returns the index of a vector's last element, as a type and a value: ``index`` in 64 bits, with ``last`` added on
-    the last axis."""
+    """Returns the type and the value of the index of a vector's last element.
+
+    ``index`` is the index of the first element, and ``last`` the distance between the two, on the last axis. All axes
+    are converted to 64 bits."""
     if not isinstance(index_type, types.BaseTuple):
         return types.int64, builder.add(element_index(builder, index_type, index), last)
     parts = [

@@ -28,7 +28,7 @@ _GROUP = 1024 >> 4
 
 
 def moves_registers(symbols: Collection[str]) -> bool:
-    """Returns whether the warps of a kernel give one another registers."""
+    """Returns whether some warps of a kernel release registers for other warps to take."""
     return any(symbol.startswith(_REGISTERS) for symbol in symbols)
 
 

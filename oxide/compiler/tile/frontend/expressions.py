@@ -248,7 +248,7 @@ class Expressions:
         return slice(*[None if each is None else self.value(each) for each in parts])
 
     def _subscript(self, this: Node, expression: ast.Subscript) -> Node:
-        """``x[:, None]``: a tile with more axes."""
+        """Evaluates ``x[:, None]``, which adds axes to a tile."""
         keys = self.value(expression.slice)
         self.nodes.at = expression
         keys = keys if isinstance(keys, tuple) else (keys,)

@@ -117,7 +117,7 @@ class Nodes:
             self.depth -= 1
 
     def inside(self, region: Region, action: Callable[[], Node]) -> Node:
-        """Returns the node that an action makes in a region."""
+        """Runs an action in a region, and returns the node that the action makes."""
         found: Node = self.within(region, action)
         return found
 
@@ -128,7 +128,7 @@ class Nodes:
         return made
 
     def lifted(self, value: Any, what: str = "this operation") -> Node:
-        """Returns a Python number as a scalar that takes the type of what it meets."""
+        """Returns a Python number as a scalar node. In an operation, the scalar takes the type of the other operand."""
         if isinstance(value, Node):
             return value
         if isinstance(value, np.generic):

@@ -56,7 +56,7 @@ def reduce(build: Nodes, name: str, x: Any, axis: Any, keepdims: Any) -> Node:
 
 
 def along(build: Nodes, name: str, x: Any, axis: Any) -> Node:
-    """``argmax``, ``argmin`` and ``cumsum``."""
+    """Makes the node of ``argmax``, ``argmin`` or ``cumsum``."""
     found = build.lifted(x, name)
     if axis is None:
         if len(found.shape) != 1:
@@ -158,7 +158,8 @@ def cat(build: Nodes, tiles: Any, axis: Any) -> Node:
 
 
 def matmul(build: Nodes, a: Any, b: Any, acc: Any, tf32: Any = False) -> Node:
-    """``mma``, and ``a @ b`` with an ``acc`` of None. The sums of f16, bf16 and floats of 8 bits are of f32."""
+    """Makes the node of ``mma``, or of ``a @ b``, for which ``acc`` is None. Products of f16, bf16 and 8-bit floats are
+    summed in f32."""
     one, two = build.lifted(a, "mma"), build.lifted(b, "mma")
     if len(one.shape) != 2 or len(two.shape) != 2 or one.shape[1] != two.shape[0]:
         hint = ""

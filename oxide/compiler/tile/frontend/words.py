@@ -14,7 +14,8 @@ from .nodes import Nodes
 def taken(
     build: Nodes, name: str, arguments: list[Any], named: dict[str, Any], names: tuple[str, ...], **defaults: Any
 ) -> list[Any]:
-    """Returns a call's arguments in order. Raises ``CompileError`` for a wrong call."""
+    """Returns a call's arguments in the order of the parameters. Raises ``CompileError`` for a missing or surplus
+    argument."""
     every = (*names, *defaults)
     takes = f"it takes {', '.join(every)}" if every else "it takes none"
     if len(arguments) > len(every):

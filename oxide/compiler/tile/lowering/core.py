@@ -85,7 +85,7 @@ class Held:
 
 @final
 class Lowering:
-    """The state of a lowering for ``threads`` threads of a GPU's block, or for the CPU with 1."""
+    """The state of a lowering: for a GPU's block of ``threads`` threads, or for the CPU if ``threads`` is 1."""
 
     def __init__(
         self,

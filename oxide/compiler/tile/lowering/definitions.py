@@ -88,7 +88,7 @@ def _computes(low: Lowering, node: Node) -> bool:
 
 
 def _users(node: Node) -> list[Node]:
-    """Returns the users of a value, those of its transposes in their place."""
+    """Returns the nodes that use a value. A transpose of it is replaced by the nodes that use the transpose."""
     return [
         user for each in node.users for user in (each.users if source_of(each)[1] is node and each.users else [each])
     ]

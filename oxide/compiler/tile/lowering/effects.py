@@ -244,7 +244,8 @@ def _write(low: Lowering, cells: Sequence[Cell], values: Sequence[Node | None]) 
 
 
 def _moves_variables(low: Lowering, node: Node, own: Cell, cells: Sequence[Cell]) -> bool:
-    """Returns whether a lazy value reads another variable of the same loop, or its own at other places."""
+    """Returns whether a lazy value, the next value of a loop's variable, reads another variable of the loop or other
+    elements of its own variable."""
 
     def visit(each: Node, moved: bool) -> bool:
         if each.op == "cell" and each.shape:

@@ -25,8 +25,8 @@ GoesOn = Callable[[Lowering, str, str, str], str]
 @final
 @dataclass(eq=False, slots=True)
 class Ring:
-    """The state of a pipelined loop: its loads with their buffers, the variables with the numbers of the present stage
-    and of the one that is filled next, and how many turns ahead the copies are."""
+    """The state of a pipelined loop: its loads and their buffers, the variables that number the stage in use and the
+    stage to fill next, and the number of iterations by which the copies run ahead."""
 
     low: Lowering
     loop: Node
@@ -137,7 +137,7 @@ def _fill(low: Lowering, ring: Ring, counter: str, number: str) -> None:
 
 
 def scalar_for(low: Lowering, loop: Node, node: Node, known: dict[Node, str]) -> str:
-    """Returns a scalar of the loop's body for another value of the counter."""
+    """Emits a scalar of the loop's body again, computed for another value of the loop's counter."""
     found = known.get(node)
     if found is None:
         if node.region is not loop.detail[0]:

@@ -190,7 +190,7 @@ def arg(low: Lowering, node: Node) -> None:
 
 
 def cumsum(low: Lowering, node: Node) -> None:
-    """``cumsum``: a thread for each row."""
+    """Lowers ``cumsum``: one thread adds up each row."""
     code, (source,) = low.code, node.inputs
     axis: int = node.detail
     wide = accumulated(node.dtype)

@@ -264,7 +264,7 @@ def _transposed(low: Lowering, node: Node) -> Node:
 
 
 def _left_in_registers(low: Lowering, left: Node, product: Product) -> str:
-    """Returns the address of a left operand's words in registers, in the order in which ``mma`` takes them."""
+    """Converts a left operand in registers to the words that ``mma`` takes, and returns the address of the words."""
     layout = low.plan.layouts[left.shape]
     code, steps = low.code, left.shape[1] // 16
     source = left.inputs[0] if left.op == "cast" and llvm_type(left.inputs[0].dtype) == "float" else left

@@ -59,7 +59,7 @@ def _problem(c: Layout, a: Layout, b: Layout) -> str | None:
 
 
 def whole_warp(name: str) -> str:
-    """Returns the message of the fault of a call that some lanes of the warp do not make."""
+    """Returns the fault's message if only some lanes of the warp call a function."""
     return (
         f"tensor.{name}(…) needs all 32 lanes of the warp at this call, and some have returned, do not exist, or make "
         "another call"

@@ -143,7 +143,7 @@ def _lower_setitem(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 
 
 def _element(context: Any, builder: Any, sig: Any, args: Any) -> tuple[Any, Any, Any]:
-    """Returns whether an index is inside, the tiles' elements, and the element's place among them."""
+    """Returns whether an index is in bounds, the address of the tiles' elements, and the element's offset from it."""
     kind = sig.args[0]
     parts = [
         element_index(builder, part_type, part)
