@@ -1,5 +1,7 @@
 """``sort`` and ``topk``: a bitonic network over a buffer, whose steps a block's threads share.
 
+On the CPU a few largest elements are kept in order while the others pass: most are compared with the last one only.
+
 The length along the axis is rounded up to a power of two. The elements beyond the end come last in the order, whatever
 their values, because they are marked as such: their indices are at least the tile's length.
 """
@@ -13,12 +15,18 @@ from oxide.compiler.tile.numbers import I32
 
 from .core import Buffer, Index, Lowering
 
+_MOST_KEPT = 32
+"""The most elements that are kept in order, each by a comparison with each."""
+
 
 def sort(low: Lowering, node: Node) -> None:
     """Sorts along an axis, with the elements' indices. Equal elements stay in their order."""
     (source,) = node.inputs
     axis, descending, _ = node.detail
-    length = source.shape[axis]
+    length, kept = source.shape[axis], node.shape[axis]
+    if low.threads == 1 and kept < length and kept <= _MOST_KEPT:
+        _keep_the_first(low, node, axis, descending)
+        return
     padded = 1 << (length - 1).bit_length()
     shape = (*source.shape[:axis], padded, *source.shape[axis + 1 :])
     low.put_in_buffers([source])
@@ -46,6 +54,48 @@ def sort(low: Lowering, node: Node) -> None:
     low.barrier()
     if padded > 1:
         _merge(low, node, values, order, axis, length, descending)
+    low.buffers[node] = values
+    low.orders[node] = order
+
+
+def _keep_the_first(low: Lowering, node: Node, axis: int, descending: bool) -> None:
+    """Finds the elements that come first in the order."""
+    code, (source,) = low.code, node.inputs
+    length, kept = source.shape[axis], node.shape[axis]
+    kind, zero = llvm_type(node.dtype), arithmetic.constant(0, node.dtype)
+    values, order = low.buffer(node.dtype, node.shape), low.buffer(I32, node.shape)
+    passing = code.variable(kind, "passing"), code.variable("i32", "place")
+
+    def clear(index: Index) -> None:
+        # Elements beyond the end come after all others.
+        low.store(order, index, code.new(f"trunc i64 {code.add(index[axis], length)} to i32"))
+        low.store(values, index, zero)
+
+    low.serial(node.shape, clear)
+
+    def insert(index: Index) -> None:
+        value, place = low.element(source, index), code.new(f"trunc i64 {index[axis]} to i32")
+        last = (*index[:axis], str(kept - 1), *index[axis + 1 :])
+        # Of equal elements the earlier comes first, and those that are kept are earlier.
+        before, _ = _order(low, node, value, low.load(values, last), descending)
+        beyond = code.new(f"icmp uge i32 {low.load(order, last)}, {length}")
+        comes = code.new(f"or i1 {before}, {beyond}")
+        with code.when(comes), low.forgetting():
+            code.emit(f"store {kind} {value}, ptr {passing[0]}")
+            code.emit(f"store i32 {place}, ptr {passing[1]}")
+            with code.counted(kept) as slot:
+                at = (*index[:axis], slot, *index[axis + 1 :])
+                mine = code.new(f"load {kind}, ptr {passing[0]}"), code.new(f"load i32, ptr {passing[1]}")
+                theirs = low.load(values, at), low.load(order, at)
+                before = _comes_before(low, node, *mine, *theirs, length, descending)
+                low.store(values, at, code.new(f"select i1 {before}, {kind} {mine[0]}, {kind} {theirs[0]}"))
+                low.store(order, at, code.new(f"select i1 {before}, i32 {mine[1]}, i32 {theirs[1]}"))
+                left = code.new(f"select i1 {before}, {kind} {theirs[0]}, {kind} {mine[0]}")
+                code.emit(f"store {kind} {left}, ptr {passing[0]}")
+                left = code.new(f"select i1 {before}, i32 {theirs[1]}, i32 {mine[1]}")
+                code.emit(f"store i32 {left}, ptr {passing[1]}")
+
+    low.over(source.shape, [source], insert)
     low.buffers[node] = values
     low.orders[node] = order
 
@@ -95,8 +145,8 @@ def _exchange(
         low.store(order, place, code.new(f"select i1 {swap}, i32 {other[1]}, i32 {mine[1]}"))
 
 
-def _comes_before(low: Lowering, node: Node, a: str, i: str, b: str, j: str, length: int, descending: bool) -> str:
-    """Returns whether element a with index i comes before b with index j. A NaN is the greatest."""
+def _order(low: Lowering, node: Node, a: str, b: str, descending: bool) -> tuple[str, str]:
+    """Returns whether a value comes before another, and whether they are equal. A NaN is the greatest."""
     code, scalar = low.code, node.dtype
     left, right = (b, a) if descending else (a, b)
     less = arithmetic.apply(code, "lt", scalar, [left, right])
@@ -109,6 +159,13 @@ def _comes_before(low: Lowering, node: Node, a: str, i: str, b: str, j: str, len
         less = code.new(f"or i1 {less}, {below}")
         both = code.new(f"and i1 {left_nan}, {right_nan}")
         equal = code.new(f"or i1 {equal}, {both}")
+    return less, equal
+
+
+def _comes_before(low: Lowering, node: Node, a: str, i: str, b: str, j: str, length: int, descending: bool) -> str:
+    """Returns whether element a with index i comes before b with index j."""
+    code = low.code
+    less, equal = _order(low, node, a, b, descending)
     earlier = code.new(f"icmp ult i32 {i}, {j}")
     tie = code.new(f"and i1 {equal}, {earlier}")
     found = code.new(f"or i1 {less}, {tie}")
