@@ -285,7 +285,7 @@ _INSTEAD: Final = {
     "atomic_xchg": "use scatter", "barrier": "a tile kernel needs none",
     "shared": "a tile kernel needs none",
     "isnan": "use x != x", "logical_and": "use &", "logical_or": "use |", "logical_not": "use ~",
-    "autotune": "launch the constants that are best", "bid": "use program_id", "num_blocks": "use num_programs",
+    "autotune": "use @tile.kernel(configs=[…]) or k.tune", "bid": "use program_id", "num_blocks": "use num_programs",
     "sign": "use where", "square": "use x * x", "round": "use floor(x + 0.5)", "cumprod": "use a loop",
 }  # fmt: skip
 """Words that other languages of tiles and NumPy have, and what to write."""
