@@ -242,7 +242,9 @@ def test_a_pipeline_in_a_loop_goes_on_where_it_was(k: int) -> None:
     a, b = numbers((70, k), f16), numbers((k, 72), f16)
     found = again(zeros((70, 72)).partition((64, 64)), h2d(a), h2d(b), 4).first().unpartition().to_host().sync()
     expected = sum(a[:, 64 * t :].astype(np.float64) @ b[64 * t :].astype(np.float64) for t in range(4)) + 4
-    assert np.linalg.norm(found - expected) < 1e-6 * np.linalg.norm(expected)
+    # Each sum is added to once for 16 products, and tensor cores cut f32 off at the last bit, all to one side.
+    cut_off = (4 * -(-k // 16) + 4) * 2.0**-23
+    assert np.linalg.norm(found - expected) < cut_off * np.linalg.norm(expected)
 
 
 @pytest.mark.usefixtures("code")
