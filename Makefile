@@ -37,12 +37,15 @@ digits: $(VENV)/.digits
 serve: $(VENV)/.serve
 	$(BIN)/python -m examples.service $(ARGS)
 
+GPUS := $(BIN)/python -c 'from tests.conftest import cuda_device_count; print(cuda_device_count())'
+
 # A file's tests share what they compile, so they stay together. A worker that dies ends the run with a failure: were
 # it replaced, the new one would be given the test that killed it, and so on for ever.
 SPREAD := -n auto --maxprocesses 4 --dist loadfile --max-worker-restart=0
 
 test: lint bench-quick
-	$(PYTEST) -m gpu
+	@if [ "$$($(GPUS))" = 0 ]; then echo 'no CUDA device: GPU tests are collected below and skipped'; \
+	else echo '$(PYTEST) -m gpu'; $(PYTEST) -m gpu; fi
 	$(PYTEST) $(SPREAD)
 	$(PYTEST) $(SPREAD) --interpret tests/kernels
 

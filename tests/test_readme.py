@@ -11,11 +11,9 @@ from __future__ import annotations
 
 import doctest
 import inspect
-import os
 import pkgutil
 import re
-import subprocess
-import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -25,6 +23,7 @@ import pytest
 import oxide
 from benchmarks.__main__ import GROUPS
 from oxide import errors, serving
+from tests.programs import Programs
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -61,9 +60,15 @@ def programs(page: Path) -> list[Program]:
 ALL_PROGRAMS = [program for page in PAGES for program in programs(page)]
 
 
+@pytest.fixture(scope="module")
+def processes() -> Iterator[Programs]:
+    with Programs() as processes:
+        yield processes
+
+
 @pytest.mark.parametrize("program", ALL_PROGRAMS, ids=lambda program: f"{program.page.name}:{program.line}")
-def test_a_block_does_what_its_page_says(program: Program, tmp_path: Path) -> None:
-    ran = run(program.code, tmp_path)
+def test_a_block_does_what_its_page_says(program: Program, processes: Programs, tmp_path: Path) -> None:
+    ran = processes.run(program.code, tmp_path)
     where = f"{program.page.name}, line {program.line}"
     if program.raises is None:
         assert ran.returncode == 0, f"{where} failed:\n{ran.stderr}"
@@ -85,8 +90,12 @@ def test_no_block_escapes_these_tests(page: Path) -> None:
     assert len(opened) == tested, f"{page.name} has blocks that no test runs; see tests/test_readme.py for the format"
 
 
-def test_a_block_that_breaks_its_promise_is_noticed(tmp_path: Path) -> None:
-    assert run("raise SystemExit(3)", tmp_path).returncode == 3
+def test_a_block_that_breaks_its_promise_is_noticed(processes: Programs, tmp_path: Path) -> None:
+    assert processes.run("raise SystemExit(3)", tmp_path).returncode == 3
+    assert processes.run("import os; os.abort()", tmp_path).returncode < 0
+    failed = processes.run("print(__name__)\n1 / 0", tmp_path)
+    assert (failed.returncode, failed.stdout) == (1, "__main__\n")
+    assert failed.stderr.endswith("ZeroDivisionError: division by zero\n")
     assert matches("a ... c\n", "a b  c\n")
     assert not matches("a b\n", "a c\n")
 
@@ -208,21 +217,6 @@ def test_the_book_draws_the_errors_as_they_derive_from_one_another() -> None:
 def without_code(text: str) -> str:
     """A page's prose: no blocks, no `code`."""
     return re.sub(r"^```.*?^```|`[^`\n]+`(?!\])", "", text, flags=re.MULTILINE | re.DOTALL)
-
-
-def run(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Runs code as a file of its own, as a reader would; a kernel's source must be in a file."""
-    script = folder / "program.py"
-    script.write_text(code, encoding="utf-8")
-    return subprocess.run(
-        [sys.executable, "-X", "utf8", "-W", "error::ResourceWarning", str(script)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))},
-        cwd=folder,
-        capture_output=True,
-        encoding="utf-8",
-        timeout=100,
-        check=False,
-    )
 
 
 def matches(promised: str, found: str) -> bool:

@@ -9,6 +9,8 @@ dropped. Everything that such work uses is kept until the device is past it.
 Finalisers run at any moment, in any thread, while any lock is held. So a finaliser only appends to a deque. The driver
 is called from ``sweep``, which runs when operations are submitted and when they complete, or from ``drain``. A sweep
 may find ten thousand things to free on an event loop's thread, so its time is bounded, and the next sweep continues.
+Each loop reads the clock before an item and handles that item even if the time is over. So every sweep takes something
+from every queue, however long the queues before it took, and no queue waits for ever.
 """
 
 from __future__ import annotations
@@ -65,13 +67,15 @@ def drain() -> None:
 
 
 def collect(until: float = math.inf) -> None:
-    """Hands dropped allocations to their runtimes' reclaimers, all or until the time ``until``. After an interrupt, or
-    with another thread that collects, an allocation may be handed over twice. A sweep frees it only once: its address
-    is then 0."""
+    """Hands dropped allocations to their runtimes' reclaimers, all or until the time ``until``, but at least one. After
+    an interrupt, or with another thread that collects, an allocation may be handed over twice. A sweep frees it only
+    once: its address is then 0."""
     clock = time.perf_counter
     for more in collectors:
         more()
-    while dropped and clock() < until:
+    late = False
+    while dropped and not late:
+        late = clock() >= until
         try:
             allocation = dropped[0]
         except IndexError:  # another thread took it
@@ -268,8 +272,8 @@ class Reclaimer:
                 return False
 
     def sweep(self) -> bool:
-        """Frees the memory that can be freed now, for 2 ms at most. Returns False if the time was not enough. Never
-        blocks, and never raises a driver's error: the next sweep tries again."""
+        """Frees the memory that can be freed now, for about 2 ms, and at least one item of each queue. Returns False if
+        the time was not enough. Never blocks, and never raises a driver's error: the next sweep tries again."""
         if self.idle:
             return True
         turn = threading.Lock()
@@ -336,10 +340,12 @@ class Reclaimer:
                 timeline.mark()  # without a mark, the free could never be seen to have run
 
     def _sweep(self, until: float) -> None:
-        """Frees the memory that can be freed, until all of it was tried or ``time.perf_counter()`` reaches
-        ``until``."""
+        """Frees the memory that can be freed, until all of it was tried or ``time.perf_counter()`` reaches ``until``,
+        but tries at least one item of each queue."""
         clock = time.perf_counter
-        while self._abandoned and clock() < until:
+        late = False
+        while self._abandoned and not late:
+            late = clock() >= until
             mark, abandoned = self._abandoned[0]
             kept = self._in_flight.get(mark)
             if kept is not None:
@@ -350,7 +356,9 @@ class Reclaimer:
                     counters, seen = mark.timeline.device.runtime.counters, mark.timeline.seen
                     (counters.completed if mark.position <= seen else counters.cancelled).add()
             self._abandoned.popleft()
-        while self._limbo and clock() < until and (passed := self._limbo.pop_passed(_FEW)):
+        late = False
+        while self._limbo and not late and (passed := self._limbo.pop_passed(_FEW)):
+            late = clock() >= until
             for kept in passed:
                 kept.clear()
         collect(until)  # first, as a dropped allocation still makes its run observable
@@ -370,7 +378,9 @@ class Reclaimer:
                 self._stranded.popleft()
             else:
                 self._stranded.rotate(-1)
-        while self._retired and clock() < until:
+        late = False
+        while self._retired and not late:
+            late = clock() >= until
             allocation = self._retired[0]
             if not allocation.address:  # handed over twice
                 self._retired.popleft()
@@ -399,18 +409,24 @@ class Reclaimer:
                     allocation.address = 0
                     self._retired.popleft()
             self._freeing[last] = last.advance()
+        late = False
         for _ in range(len(self._adopted)):
-            if clock() >= until:
+            if late:
                 break
+            late = clock() >= until
             allocation = self._adopted[0]
             if all(_use_is_over(timeline, position) for timeline, position in allocation.uses()):
                 self._disown(allocation)
                 self._adopted.popleft()
             else:
                 self._adopted.rotate(-1)
-        while self._events and clock() < until:
+        late = False
+        while self._events and not late:
+            late = clock() >= until
             _give(self._events.popleft, self._driver.destroy_event, self._events[0])
-        while self._graphs and clock() < until:
+        late = False
+        while self._graphs and not late:
+            late = clock() >= until
             _give(self._graphs.popleft, self._driver.destroy_graph, self._graphs[0])
 
     def _disown(self, allocation: Allocation) -> None:

@@ -22,22 +22,29 @@ def fill(n: u32, a: Slice[f32], c: DisjointSlice[f32]) -> None:
 """
 
 
-def mypy(tmp_path: Path, *lines: str) -> subprocess.CompletedProcess[str]:
-    return run_mypy(tmp_path, HEAD + "".join(f"    {line}\n" for line in lines))
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What mypy found out of oxide itself, in seconds, for the next test."""
+    return tmp_path_factory.mktemp("mypy")
 
 
-def run_mypy(tmp_path: Path, program: str) -> subprocess.CompletedProcess[str]:
+def mypy(tmp_path: Path, cache: Path, *lines: str) -> subprocess.CompletedProcess[str]:
+    return run_mypy(tmp_path, cache, HEAD + "".join(f"    {line}\n" for line in lines))
+
+
+def run_mypy(tmp_path: Path, cache: Path, program: str) -> subprocess.CompletedProcess[str]:
     source = tmp_path / "kernels.py"
     source.write_text(program)
-    command = [sys.executable, "-m", "mypy", "--strict", f"--cache-dir={tmp_path / 'cache'}"]
+    command = [sys.executable, "-m", "mypy", "--strict", f"--cache-dir={cache}"]
     command += ["--follow-imports=silent", f"--config-file={ROOT / 'pyproject.toml'}", str(source)]
     environment = os.environ | {"MYPYPATH": str(ROOT)}
     return subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=ROOT)
 
 
-def test_a_kernel_that_looks_before_it_writes_passes(tmp_path: Path) -> None:
+def test_a_kernel_that_looks_before_it_writes_passes(tmp_path: Path, cache: Path) -> None:
     checked = mypy(
         tmp_path,
+        cache,
         "acc = f32(0.0)",
         "for j in range(n):",
         "    acc += a[i.get() * n + j]",
@@ -48,15 +55,22 @@ def test_a_kernel_that_looks_before_it_writes_passes(tmp_path: Path) -> None:
     assert checked.returncode == 0, checked.stdout
 
 
-def test_a_kernel_that_forgets_the_none_check_is_rejected(tmp_path: Path) -> None:
-    checked = mypy(tmp_path, "c.get_mut(i).value = 1.0")
+def test_a_kernel_that_forgets_the_none_check_is_rejected(tmp_path: Path, cache: Path) -> None:
+    checked = mypy(tmp_path, cache, "c.get_mut(i).value = 1.0")
     assert checked.returncode == 1
     assert 'Item "None" of "Ref[float] | None" has no attribute "value"' in checked.stdout
 
 
-def test_the_other_rules_are_type_errors_too(tmp_path: Path) -> None:
+def test_the_other_rules_are_type_errors_too(tmp_path: Path, cache: Path) -> None:
     checked = mypy(
-        tmp_path, "c[0] = 1.0", "a[0] = 1.0", "c.get_mut(3)", "j = i + 1", "c.get_mut(thread.index_2d(n))", "x = a[1.5]"
+        tmp_path,
+        cache,
+        "c[0] = 1.0",
+        "a[0] = 1.0",
+        "c.get_mut(3)",
+        "j = i + 1",
+        "c.get_mut(thread.index_2d(n))",
+        "x = a[1.5]",
     )
     assert checked.returncode == 1
     wrong = {int(line.split(":")[1]) for line in checked.stdout.splitlines() if ": error:" in line}
@@ -64,8 +78,8 @@ def test_the_other_rules_are_type_errors_too(tmp_path: Path) -> None:
     assert wrong == set(range(first, first + 6)), checked.stdout
 
 
-def test_the_kernel_library_passes(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "mypy", "--strict", f"--cache-dir={tmp_path}", "--follow-imports=silent"]
+def test_the_kernel_library_passes(cache: Path) -> None:
+    command = [sys.executable, "-m", "mypy", "--strict", f"--cache-dir={cache}", "--follow-imports=silent"]
     done = subprocess.run([*command, "oxide_kernels"], capture_output=True, text=True, check=False, cwd=ROOT)
     assert done.returncode == 0, done.stdout
 
@@ -129,8 +143,8 @@ WRONG = """    for x in m.row(0, n): pass
 """
 
 
-def test_the_rules_of_views_tiles_and_atomics_are_type_errors_too(tmp_path: Path) -> None:
-    checked = run_mypy(tmp_path, VIEWS + WRONG)
+def test_the_rules_of_views_tiles_and_atomics_are_type_errors_too(tmp_path: Path, cache: Path) -> None:
+    checked = run_mypy(tmp_path, cache, VIEWS + WRONG)
     wrong = {int(line.split(":")[1]) for line in checked.stdout.splitlines() if ": error:" in line}
     first = VIEWS.count("\n") + 1
     assert wrong == set(range(first, first + WRONG.count("\n"))), checked.stdout
@@ -199,10 +213,10 @@ def wrong_views(a: Slice2[f32], b: Slice3[f32], c: DisjointSlice2[f32]) -> None:
 """
 
 
-def test_slices_of_several_axes_are_typed(tmp_path: Path) -> None:
-    checked = run_mypy(tmp_path, SHAPED)
+def test_slices_of_several_axes_are_typed(tmp_path: Path, cache: Path) -> None:
+    checked = run_mypy(tmp_path, cache, SHAPED)
     assert checked.returncode == 0, checked.stdout
-    checked = run_mypy(tmp_path, SHAPED + WRONG_SHAPED)
+    checked = run_mypy(tmp_path, cache, SHAPED + WRONG_SHAPED)
     first = SHAPED.count("\n") + 4
     assert sorted({int(line.split(":")[1]) for line in checked.stdout.splitlines() if ": error:" in line}) == [
         *range(first, first + 4),

@@ -40,6 +40,7 @@ from oxide.testing import seeded_driver, use_driver
 from oxide_kernels.mma_products import Form
 from oxide_kernels.wgmma_plans import Plan
 from oxide_kernels.wgmma_products import THREADS, kernel_of
+from tests.pairs import every_pair
 
 RANDOM = np.random.default_rng(7)
 
@@ -147,44 +148,56 @@ def test_a_wait_for_a_phase_long_past_says_that_too_many_have_arrived() -> None:
     )
 
 
+@kernel(partial=True)
+def copy_of_a_stack(x: Slice3[f16], plane: i64, row: i64, column: i64, y: DisjointSlice2[f32]) -> None:
+    tiles = tensor.SharedTiles(1, (64, 64), f16)
+    full = tensor.Barrier(1, 1)
+    if thread.thread_idx.x == 0:
+        full.expect(0, 8192)
+        tensor.load_tile(tiles, 0, x, (plane, row, column), full, 0)
+    full.wait(0, 0)
+    for i in range(64):
+        y.scatter[i, thread.thread_idx.x] = f32(tiles[0, i, thread.thread_idx.x])
+
+
 @pytest.mark.parametrize("plane", [0, 1, 4, 5, -1, 2**40])
 @pytest.mark.parametrize("at", [(0, 0), (-3, -8), (60, 8)])
 def test_a_copied_tile_of_a_stack_ends_where_its_matrix_ends(plane: int, at: tuple[int, int]) -> None:
-    @kernel(partial=True)
-    def copy(x: Slice3[f16], plane: i64, row: i64, column: i64, y: DisjointSlice2[f32]) -> None:
-        tiles = tensor.SharedTiles(1, (64, 64), f16)
-        full = tensor.Barrier(1, 1)
-        if thread.thread_idx.x == 0:
-            full.expect(0, 8192)
-            tensor.load_tile(tiles, 0, x, (plane, row, column), full, 0)
-        full.wait(0, 0)
-        for i in range(64):
-            y.scatter[i, thread.thread_idx.x] = f32(tiles[0, i, thread.thread_idx.x])
-
     x = RANDOM.integers(1, 2000, (5, 70, 24))
-    y = copy[LaunchConfig(1, 64)](h2d(x.astype(np.float16)), plane, *at, zeros((64, 64))).last().and_then(d2h).sync()
+    y = (
+        copy_of_a_stack[LaunchConfig(1, 64)](h2d(x.astype(np.float16)), plane, *at, zeros((64, 64)))
+        .last()
+        .and_then(d2h)
+        .sync()
+    )
     rows, cols = (np.arange(64) + start for start in at)
     inside = ((rows >= 0) & (rows < 70))[:, None] & ((cols >= 0) & (cols < 24))[None, :] & (0 <= plane < 5)
     expected = np.where(inside, x[plane % 5][np.clip(rows, 0, 69)][:, np.clip(cols, 0, 23)], 0)
     assert np.array_equal(y, expected)
 
 
+@kernel(partial=True)
+def copy_of_a_matrix(x: Slice2[f16], row: i64, column: i64, y: DisjointSlice2[f32]) -> None:
+    tiles = tensor.SharedTiles(2, (64, 64), f16)
+    full = tensor.Barrier(1, 1)
+    if thread.thread_idx.x == 0:
+        full.expect(0, 8192)
+        tensor.load_tile(tiles, 1, x, (row, column), full, 0)
+    full.wait(0, 0)
+    for i in range(64):
+        y.scatter[i, thread.thread_idx.x] = f32(tiles[1, i, thread.thread_idx.x])
+
+
 @pytest.mark.parametrize("columns", [8, 64, 72])
 @pytest.mark.parametrize("at", [(0, 0), (-3, -8), (60, 56), (-64, 0), (3, 64), (1000, 0), (2**40, -(2**40))])
 def test_a_copied_tile_has_each_element_where_it_belongs(columns: int, at: tuple[int, int]) -> None:
-    @kernel(partial=True)
-    def copy(x: Slice2[f16], row: i64, column: i64, y: DisjointSlice2[f32]) -> None:
-        tiles = tensor.SharedTiles(2, (64, 64), f16)
-        full = tensor.Barrier(1, 1)
-        if thread.thread_idx.x == 0:
-            full.expect(0, 8192)
-            tensor.load_tile(tiles, 1, x, (row, column), full, 0)
-        full.wait(0, 0)
-        for i in range(64):
-            y.scatter[i, thread.thread_idx.x] = f32(tiles[1, i, thread.thread_idx.x])
-
     x = np.arange(1, 70 * columns + 1, dtype=np.int64).reshape(70, columns) % 2000 + 1
-    y = copy[LaunchConfig(1, 64)](h2d(x.astype(np.float16)), *at, zeros((64, 64))).last().and_then(d2h).sync()
+    y = (
+        copy_of_a_matrix[LaunchConfig(1, 64)](h2d(x.astype(np.float16)), *at, zeros((64, 64)))
+        .last()
+        .and_then(d2h)
+        .sync()
+    )
     rows, cols = (np.arange(64) + start for start in at)
     inside = ((rows >= 0) & (rows < 70))[:, None] & ((cols >= 0) & (cols < columns))[None, :]
     expected = np.where(inside, x[np.clip(rows, 0, 69)][:, np.clip(cols, 0, columns - 1)], 0)
@@ -219,13 +232,16 @@ def test_rows_that_begin_between_multiples_of_16_bytes_are_refused_at_the_launch
         made[LaunchConfig(1, THREADS)](1.0, *[h2d(x) for x in (a, b, a, a, a)], 0.0, 4, c).sync()
 
 
-@pytest.mark.parametrize("n", [8, 64, 128, 256])
-@pytest.mark.parametrize("orders", [(False, False), (True, False), (False, True), (True, True)])
-@pytest.mark.parametrize("dtype", [f16, bf16])
-def test_a_product_of_integers_is_exact(n: int, orders: tuple[bool, bool], dtype: Any) -> None:
-    a_transposed, b_transposed = orders
-    if b_transposed and n % 64:
-        pytest.skip("tiles of rows of products have 64 columns")
+@pytest.mark.parametrize(
+    ("columns", "a_transposed", "dtype"),
+    every_pair(  # tiles of rows of products have 64 columns
+        [(8, False), *((n, b_transposed) for n in (64, 128, 256) for b_transposed in (False, True))],
+        (False, True),
+        (f16, bf16),
+    ),
+)
+def test_a_product_of_integers_is_exact(columns: tuple[int, bool], a_transposed: bool, dtype: Any) -> None:
+    n, b_transposed = columns
     panels, b_rows = (n // 64, 64) if b_transposed else (1, n)
     nbytes = (64 + panels * b_rows) * 128
 
@@ -255,10 +271,12 @@ def test_a_product_of_integers_is_exact(n: int, orders: tuple[bool, bool], dtype
     assert np.array_equal(y, (a.T if a_transposed else a) @ (b if b_transposed else b.T))
 
 
-@pytest.mark.parametrize(("depth", "b_transposed"), [(16, True), (64, False), (64, True), (128, True), (256, True)])
-@pytest.mark.parametrize("n", [8, 64, 128])
-@pytest.mark.parametrize("dtype", [f16, bf16])
-def test_a_left_operand_in_registers(n: int, depth: int, b_transposed: bool, dtype: Any) -> None:
+@pytest.mark.parametrize(
+    ("right_tiles", "n", "dtype"),
+    every_pair([(16, True), (64, False), (64, True), (128, True), (256, True)], (8, 64, 128), (f16, bf16)),
+)
+def test_a_left_operand_in_registers(right_tiles: tuple[int, bool], n: int, dtype: Any) -> None:
+    depth, b_transposed = right_tiles
     panels, b_rows = (-(-n // 64), depth) if b_transposed else (1, n)
 
     @kernel(partial=True)
@@ -286,38 +304,38 @@ def test_a_left_operand_in_registers(n: int, depth: int, b_transposed: bool, dty
     assert np.array_equal(y, 2 * a @ (b if b_transposed else b.T))
 
 
+@kernel(partial=True)
+def chain(a: Slice2[f16], b: Slice2[f16], c: Slice2[f16], y: DisjointSlice2[f32]) -> None:
+    left, middle = tensor.SharedTiles(1, (128, 64), f16), tensor.SharedTiles(1, (64, 64), f16)
+    right = tensor.SharedTiles(1, (64, 64), f16)
+    full = tensor.Barrier(1, 1)
+    if thread.thread_idx.x == 0:
+        full.expect(0, (128 + 64 + 64) * 128)
+        tensor.load_tile(left, 0, a, (0, 0), full, 0)
+        tensor.load_tile(middle, 0, b, (0, 0), full, 0)
+        tensor.load_tile(right, 0, c, (0, 0), full, 0)
+    full.wait(0, 0)
+    own = i64(thread.thread_idx.x // 128 * 64)
+    first, second = tensor.Accumulator((16, 64), f32), tensor.Accumulator((16, 64), f32)
+    weights = tensor.FragmentA((16, 64), f16)
+    tensor.wgmma(first, left, (0, own), middle, 0)
+    tensor.wait_wgmma(first)
+    for i in unroll(range(32)):
+        weights[i] = f16(first[i])
+    again = tensor.Accumulator((16, 64), f32)
+    again.fill(100.0)
+    tensor.wgmma(again, left, (0, own), middle, 0, add=False)
+    tensor.wgmma(second, weights, None, right, 0, b_transposed=True)
+    tensor.wait_wgmma(again, 1)
+    tensor.wait_wgmma(second)
+    for i in unroll(range(32)):
+        row = own + i64(thread.thread_idx.x // 32 % 4) * 16 + first.row(i)
+        y.scatter[row, first.column(i)] = second[i] + again[i]
+
+
 @pytest.mark.parametrize("seed", [None, 1, 2])
 def test_a_product_is_the_left_operand_of_the_next(seed: int | None) -> None:
     """Two warpgroups with tiles of their own; the second product is on its way together with the next first one."""
-
-    @kernel(partial=True)
-    def chain(a: Slice2[f16], b: Slice2[f16], c: Slice2[f16], y: DisjointSlice2[f32]) -> None:
-        left, middle = tensor.SharedTiles(1, (128, 64), f16), tensor.SharedTiles(1, (64, 64), f16)
-        right = tensor.SharedTiles(1, (64, 64), f16)
-        full = tensor.Barrier(1, 1)
-        if thread.thread_idx.x == 0:
-            full.expect(0, (128 + 64 + 64) * 128)
-            tensor.load_tile(left, 0, a, (0, 0), full, 0)
-            tensor.load_tile(middle, 0, b, (0, 0), full, 0)
-            tensor.load_tile(right, 0, c, (0, 0), full, 0)
-        full.wait(0, 0)
-        own = i64(thread.thread_idx.x // 128 * 64)
-        first, second = tensor.Accumulator((16, 64), f32), tensor.Accumulator((16, 64), f32)
-        weights = tensor.FragmentA((16, 64), f16)
-        tensor.wgmma(first, left, (0, own), middle, 0)
-        tensor.wait_wgmma(first)
-        for i in unroll(range(32)):
-            weights[i] = f16(first[i])
-        again = tensor.Accumulator((16, 64), f32)
-        again.fill(100.0)
-        tensor.wgmma(again, left, (0, own), middle, 0, add=False)
-        tensor.wgmma(second, weights, None, right, 0, b_transposed=True)
-        tensor.wait_wgmma(again, 1)
-        tensor.wait_wgmma(second)
-        for i in unroll(range(32)):
-            row = own + i64(thread.thread_idx.x // 32 % 4) * 16 + first.row(i)
-            y.scatter[row, first.column(i)] = second[i] + again[i]
-
     a, b, c = (RANDOM.integers(-2, 3, (n, 64)) for n in (128, 64, 64))
     given = [h2d(each.astype(np.float16)) for each in (a, b, c)]
     operation = chain[LaunchConfig(1, 256)](*given, zeros((128, 64))).last().and_then(d2h)

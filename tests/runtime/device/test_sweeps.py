@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from itertools import count
 from types import CodeType
 from typing import Any
 
@@ -16,6 +18,7 @@ from oxide.runtime.device import reclaim
 from oxide.runtime.device.memory import Allocation
 from oxide.runtime.device.runtime import Device, current_runtime
 from oxide.runtime.device.timeline import Timeline
+from oxide.runtime.loop.turns import SHARE_SECONDS
 from oxide.testing import use_driver
 from tests.driver.conftest import Gate
 from tests.interrupting import interrupts, needs_calls
@@ -166,6 +169,43 @@ def test_what_is_dropped_while_a_thread_waits_for_the_device_is_given_back_at_on
     finally:
         gate.release.set()  # or the fixture's end waits for it
     draining.join()
+
+
+def test_sweeps_that_are_late_from_the_start_free_everything_in_the_end(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each takes something from every queue, were its time over before it began."""
+    reclaimer, seconds, went = device.runtime.reclaimer, count(), []
+    dropped = drop_two_of_each(device, lambda: went.append(True))
+    for timeline in device.timelines:
+        timeline.synchronize()
+    monkeypatch.setattr(reclaim.time, "perf_counter", lambda: float(next(seconds)))  # a second from look to look
+    sweeps = 0
+    while not reclaimer.idle and sweeps < 20:
+        reclaimer.sweep()
+        sweeps += 1
+    assert reclaimer.idle
+    assert sweeps >= 4  # four pieces of memory, one a sweep
+    assert len(went) == dropped
+    reclaimer.drain()
+    assert device.driver.live_allocations.device_count == 0  # type: ignore[attr-defined]
+
+
+def test_memory_is_freed_beside_a_collector_that_takes_all_of_a_sweep_s_time(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reclaimer, timeline, clock, later = device.runtime.reclaimer, device.take_timeline(), time.perf_counter, [0.0]
+
+    def collector() -> None:
+        later[0] += 2 * SHARE_SECONDS
+
+    monkeypatch.setattr(reclaim.time, "perf_counter", lambda: clock() + later[0])
+    monkeypatch.setattr(reclaim, "collectors", [*reclaim.collectors, collector])
+    for _ in range(3):
+        drop_memory(timeline)
+    assert [reclaimer.sweep() for _ in range(3)] == [False, False, True]
+    assert reclaimer.idle
+    assert later[0] == 6 * SHARE_SECONDS
 
 
 class Told:
