@@ -13,6 +13,7 @@ from oxide_kernels import data_movement, matrix_products, mma_products, ops
 from tests.compiler.assembler import assembled, needs_ptxas
 from tests.kernels.references import ACTIVATIONS, Array
 from tests.kernels.test_library_dtypes import BF16, exact, stored
+from tests.pairs import every_pair
 
 SIZES = (0, 1, 15, 16, 17, 129)
 UNITS = {np.float16: 2**-11, BF16: 2**-8, np.float32: 2**-24, np.float64: 2**-53}
@@ -90,9 +91,17 @@ def test_high_precision_keeps_the_digits_that_tf32_drops() -> None:
     assert np.abs(found - expected).max() < np.abs(rough - expected).max() / 50
 
 
-@pytest.mark.parametrize("kinds", [(f8e4m3, f8e4m3), (f8e5m2, f8e5m2), (f8e4m3, f8e5m2)], ids=str)
-@pytest.mark.parametrize("scales", [None, "one", "each"])
-def test_floats_of_8_bits_and_their_scales(kinds: Any, scales: str | None) -> None:
+@pytest.mark.parametrize(
+    ("kinds", "scales", "way"),
+    every_pair(
+        [(f8e4m3, f8e4m3), (f8e5m2, f8e5m2), (f8e4m3, f8e5m2)],
+        (None, "one", "each"),
+        [(False, None), (True, "high"), (True, "fast")],
+    ),
+    ids=str,
+)
+def test_floats_of_8_bits_and_their_scales(kinds: Any, scales: str | None, way: tuple[bool, Any]) -> None:
+    turned, precision = way
     random = np.random.default_rng(8)
     for m, n, k in ((17, 15, 33), (129, 65, 130), (1, 9, 4), (3, 1, 300), (5, 0, 2), (2, 3, 0)):
         a, b = (
@@ -102,17 +111,23 @@ def test_floats_of_8_bits_and_their_scales(kinds: Any, scales: str | None) -> No
         more = {} if scales is None else {"a_scale": h2d(by[0]), "b_scale": h2d(by[1])}
         left, right = a.astype(np.float64), b.astype(np.float64)
         factors = 1 if scales is None else by[0][:, None] * by[1]
-        for turned, precision in ((False, None), (True, "high"), (True, "fast")):
-            boxes = placed(a, turned), placed(b, turned)
-            found = d2h(ops.matmul(*boxes, out_dtype=f32, precision=precision, **more)).sync()
-            bound = (k * 2**-13 + 2**-22) * (np.abs(left) @ np.abs(right)) * factors
-            assert (np.abs(found - left @ right * factors) <= bound).all()
+        boxes = placed(a, turned), placed(b, turned)
+        found = d2h(ops.matmul(*boxes, out_dtype=f32, precision=precision, **more)).sync()
+        bound = (k * 2**-13 + 2**-22) * (np.abs(left) @ np.abs(right)) * factors
+        assert (np.abs(found - left @ right * factors) <= bound).all()
     assert ops.matmul(h2d(a), h2d(b)).sync().dtype == BF16
 
 
-@pytest.mark.parametrize("kind", [np.float16, np.float32, np.int8, f8e4m3.dtype], ids=str)
-@pytest.mark.parametrize("stacks", [(3, 3), (3, None), (None, 3), (3, 1), (1, 3), (1, 1), (0, 0), (0, None)], ids=str)
-def test_stacks_of_matrices(stacks: tuple[int | None, int | None], kind: Any) -> None:
+@pytest.mark.parametrize(
+    ("stacks", "kind", "turned"),
+    every_pair(
+        [(3, 3), (3, None), (None, 3), (3, 1), (1, 3), (1, 1), (0, 0), (0, None)],
+        (np.float16, np.float32, np.int8, f8e4m3.dtype),
+        (False, True),
+    ),
+    ids=str,
+)
+def test_stacks_of_matrices(stacks: tuple[int | None, int | None], kind: Any, turned: bool) -> None:
     random, count = np.random.default_rng(4), max(each for each in stacks if each is not None)
     bias = numbers(np.float16, 40) if kind is np.float16 else None
     for m, k, n in ((70, 33, 40), (5, 1, 40)):
@@ -121,14 +136,13 @@ def test_stacks_of_matrices(stacks: tuple[int | None, int | None], kind: Any) ->
             for stack, sides in zip(stacks, ((m, k), (k, n)), strict=True)
         )
         expected = a.astype(np.float64) @ b.astype(np.float64) + (0 if bias is None else bias)
-        for turned in (False, True):
-            given = [
-                h2d(np.ascontiguousarray(x.swapaxes(-1, -2))).sync().mT if turns else h2d(x).sync()
-                for x, turns in ((a, turned), (b, not turned))
-            ]
-            found = d2h(ops.matmul(*given, bias=None if bias is None else h2d(bias))).sync()
-            assert found.shape == (count, m, n)
-            assert np.abs(found.astype(np.float64) - expected).max(initial=0) <= np.abs(expected).max(initial=0) / 256
+        given = [
+            h2d(np.ascontiguousarray(x.swapaxes(-1, -2))).sync().mT if turns else h2d(x).sync()
+            for x, turns in ((a, turned), (b, not turned))
+        ]
+        found = d2h(ops.matmul(*given, bias=None if bias is None else h2d(bias))).sync()
+        assert found.shape == (count, m, n)
+        assert np.abs(found.astype(np.float64) - expected).max(initial=0) <= np.abs(expected).max(initial=0) / 256
 
 
 def test_a_nan_of_one_matrix_of_a_stack_stays_in_its_product() -> None:
