@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from oxide import CompileError, bf16, d2h, f8e4m3, f16, f32, f64, h2d, i8, i32, i64, tile, u8, zeros
 from oxide.compiler.tile.source import TileSource
+from tests.pairs import every_pair
 
 RNG = np.random.default_rng(3)
 
@@ -66,13 +67,13 @@ def check(kernel: Any, kind: Any, sums: Any, sizes: tuple[int, int, int], tiles:
     assert np.linalg.norm(found - expected) <= error * max(1e-30, float(np.linalg.norm(expected)))
 
 
-BOTH = [(False, False), (False, True), (True, False), (True, True)]
-
-
 @pytest.mark.usefixtures("code")
-@pytest.mark.parametrize("turned", BOTH, ids=["nn", "nt", "tn", "tt"])
-@pytest.mark.parametrize(("warps", "stages", "tiles"), [(4, 3, (64, 64)), (8, 2, (64, 128)), (1, 1, (16, 24))])
-def test_16_bit_floats(warps: int, stages: int, tiles: tuple[int, int], turned: tuple[bool, bool]) -> None:
+@pytest.mark.parametrize(
+    ("plan", "a_turned", "b_turned"),
+    every_pair([(4, 3, (64, 64)), (8, 2, (64, 128)), (1, 1, (16, 24))], (False, True), (False, True)),
+)
+def test_16_bit_floats(plan: tuple[int, int, tuple[int, int]], a_turned: bool, b_turned: bool) -> None:
+    (warps, stages, tiles), turned = plan, (a_turned, b_turned)
     kernel = product(f16, f32, warps=warps, stages=stages, turned=turned)
     for sizes in ((65, 72, 136), (33, 31, 70)):
         check(kernel, f16, f32, sizes, tiles, 64, turned)
