@@ -3,7 +3,7 @@
 Nests draw loops over ranges and over views of the slices: rows, columns and tiles that may or may not be inside, and
 pairs of them that may or may not be equally long.
 
-``OXIDE_LOOP_NESTS`` is how many nests each of ``PARTS`` tests draws, 30 by default; a nest is run with ``SIZES`` sets
+``OXIDE_LOOP_NESTS`` is how many nests each of ``PARTS`` tests draws, 20 by default; a nest is run with ``SIZES`` sets
 of sizes.
 """
 
@@ -26,7 +26,7 @@ from oxide.errors import KernelAssertionError
 from tests.compiler.bounds.loop_interpreter import Interpreter, TooLong
 from tests.compiler.native_runner import fault_of, run_blocks
 
-NESTS = int(os.environ.get("OXIDE_LOOP_NESTS", "30"))
+NESTS = int(os.environ.get("OXIDE_LOOP_NESTS", "20"))
 PARTS = 4
 SIZES = 20
 
