@@ -99,8 +99,8 @@ _FIELDS = {
 _EXCHANGE = "{ " + ", ".join(list(_FIELDS.values())[list(_FIELDS).index("waiting") :]) + " }"
 """The state of the running warp's operations: the fields from ``waiting`` on."""
 _FIELDS["parked"] = f"[32 x {_EXCHANGE}]"
-"""Per warp: that state while some of its lanes poll Barriers and the others wait for these. It comes last, since only
-kernels with Barriers touch it."""
+"""Per warp: a copy of the state in ``_EXCHANGE`` while some lanes poll Barriers and the other lanes wait for the
+polling lanes. It comes last, since only kernels with Barriers touch it."""
 _BLOCK = "{ " + ", ".join(_FIELDS.values()) + " }"
 _NUMBER = {name: number for number, name in enumerate(_FIELDS)}
 

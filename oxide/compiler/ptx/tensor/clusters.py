@@ -17,7 +17,8 @@ _PREFIX = "oxide.cluster."
 
 
 def definitions(symbols: Collection[str], cluster: Dim3 | None) -> str:
-    """Returns the definitions for a kernel with these symbols; none if it reaches no other block."""
+    """Returns the definitions for a kernel with these symbols; an empty result for a kernel that reaches no other
+    block."""
     if cluster is None or not any(symbol.startswith(_PREFIX) for symbol in symbols):
         return ""
     text = _CLUSTERS.replace("<size>", str(math.prod(cluster)))
