@@ -26,7 +26,7 @@ GraphHandle: TypeAlias = Any
 Dim3: TypeAlias = tuple[int, int, int]
 
 StreamPriority: TypeAlias = Literal["normal", "high"]
-"""The priority of a stream. CUDA's default priority is its lowest, so there is none below ``"normal"``."""
+"""The priority of a stream. CUDA's default priority is its lowest, so there is no priority below ``"normal"``."""
 
 # The limits of CUDA devices since compute capability 3.0. The CPU device has the same limits.
 MAX_THREADS_PER_BLOCK: Final = 1024

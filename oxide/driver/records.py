@@ -98,8 +98,8 @@ SANITIZED_CELL: Final = Layout(
     known="i64",
 )
 """The shadow of an element: a write, two reads, an atomic read and two atomic writes, each a ``sanitized_access``, and
-the time that becomes known to a thread that acquires. The driver allocates zeroed cells; sanitized code writes and
-reads them."""
+``known``: a thread that acquires from the element then knows all accesses up to this time. The driver allocates zeroed
+cells; sanitized code writes and reads them."""
 
 SANITIZED_COPY: Final = Layout(
     "sanitized_copy",
@@ -111,16 +111,18 @@ SANITIZED_COPY: Final = Layout(
     group="i64",
     who="i64",
 )
-"""An asynchronous copy that its thread has not waited for: its shadow cells, ``rows`` times so many at a distance of
-``pitch`` bytes; its kind, 0 for ``copy_async``, 1 for the reads of ``store_tile`` and 2 for its writes; its group, and
-the access."""
+"""An asynchronous copy that its thread has not waited for: its shadow cells, as ``rows`` rows of ``cells`` cells at a
+distance of ``pitch`` bytes; its kind, 0 for ``copy_async``, 1 for the reads of ``store_tile`` and 2 for its writes; its
+group, and the access."""
 
 PRODUCTS: Final = Layout("products", begun="i64", ended="i64", tiles="i64")
-"""The head of a thread's record of its products (``sanitizer/products.ll``): how many it has begun and ended, and how
-many tiles were ever in its list. Fragments and the list of tiles follow. Only sanitized code writes and reads it."""
+"""The head of a thread's record of its ``wgmma`` products (``sanitizer/products.ll``): the numbers of products that
+have begun and ended, and the number of tiles that were ever in its list. Fragments and the list of tiles follow. Only
+sanitized code writes and reads it."""
 
 PRODUCT_FRAGMENT: Final = Layout("product_fragment", last="i64", who="i64")
-"""A fragment in that record: the number of the last product that uses it, or 0, and the access."""
+"""A fragment in a thread's record of its products: the number of the last product that uses it, or 0, and the
+access."""
 
 PRODUCT_TILE: Final = Layout(
     "product_tile",
@@ -133,7 +135,8 @@ PRODUCT_TILE: Final = Layout(
     offset="i64",
     shift="i64",
 )
-"""A tile in that record's list: the number of the product that reads it, and the arguments of the check of a read."""
+"""A tile in the list of a thread's record of its products: the number of the product that reads it, and the arguments
+of the check of a read."""
 
 MAX_REPORTS: Final = 32
 MAX_COPIES: Final = 256

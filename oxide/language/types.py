@@ -43,7 +43,7 @@ class ScalarType:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The NumPy dtype. ``ml_dtypes`` has those that NumPy has not, and is imported when it is asked for."""
+        """The NumPy dtype. Dtypes that NumPy lacks come from ``ml_dtypes``, which is imported at the first use."""
         return _of_ml_dtypes(self.name) if self.numpys is None else self.numpys
 
     @property

@@ -493,7 +493,7 @@ class _Timed(DeviceOperation[Any]):
 
 
 def _operation_of(made: object) -> DeviceOperation[Any]:
-    """Returns what ``run`` returned, if it is an operation. Raises ``_MisfitError``."""
+    """Returns ``made``, the result of ``run``. Raises ``_MisfitError`` if it is not an operation."""
     if isinstance(made, DeviceOperation):
         return made
     if inspect.iscoroutine(made):

@@ -154,8 +154,8 @@ def load_functions(device: int, code: Code, entries: Sequence[str], retired: deq
 
 
 def whole_shared(function: CudaFunction, shared_bytes: int) -> int:
-    """Returns the dynamic shared memory of a launch that asks for ``shared_bytes``: those, after the kernel's
-    ``SharedArray``s if they are there. Opts in to more than the default 48 KiB."""
+    """Returns the bytes of dynamic shared memory of a launch that asks for ``shared_bytes``. They include the kernel's
+    ``SharedArray``s if these are in dynamic shared memory. Opts in to more than the default 48 KiB."""
     whole = function.array_bytes + shared_bytes
     if whole > function.shared_granted:
         attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
