@@ -58,9 +58,9 @@ _Form: TypeAlias = Literal["whole", "aligned", "any"]
 "aligned": of whole vectors, each at a multiple of its size. "any": all others."""
 
 _THREADS = ((8, 1), (16, 1), (32, 8), (256, 8), (1024, 8))
-"""Pairs of the number of threads of a row, in ascending order, and the number of vectors of four elements that each
-thread may hold. For f64 a thread holds half as many, but at least one. Fewer threads than a warp's are used if one
-vector each is enough."""
+"""Pairs of two numbers: the threads for a row, in ascending order, and the vectors of four elements that each thread
+may hold. For f64 a thread holds half as many, but at least one. Fewer threads than a warp's are used if one vector each
+is enough."""
 
 
 def _block(threads: int, held: int) -> int:

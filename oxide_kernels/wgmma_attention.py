@@ -134,7 +134,7 @@ def kernel_of(dtype: Any, width: int, causal: bool, aligned: bool) -> Kernel:
 
     @device
     def tiles_of_keys(first: i64, queries: i64, keys: i64) -> i64:
-        """Returns the number of tiles of keys that some query of a tile sees."""
+        """Returns the number of key tiles that at least one query in the block's tile sees."""
         end = keys
         if causal:
             end = max(min(first + block_queries, queries) + keys - queries, 0)

@@ -81,7 +81,7 @@ def buffers_of(
 
     @device
     def fetch_b(stage: i64, at: i64, product: i64, first: i64, col: i64, b: Any, b_tiles: Any, full: Any) -> None:
-        """Begins the copies of this block's part of the columns of b to the tiles of b from ``at`` on."""
+        """Begins to copy this block's part of b's columns into the shared tiles of b, from tile ``at`` on."""
         rank = tensor.cluster.rank() if blocks > 1 else 0
         for panel in unroll(range(own_panels)):
             part = rank * own_panels + panel

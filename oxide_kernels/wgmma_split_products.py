@@ -1,10 +1,10 @@
 """The matrix product on Hopper's tensor cores for results with few tiles: several blocks compute one tile.
 
 A product with few tiles and a large k would leave most multiprocessors idle, and each step would wait for the one
-before it. So a tile of 64 rows belongs to a cluster of blocks, each of which has a part of k, and in a block two
-warpgroups take the steps in turn. Then the partial sums of a tile are in the shared memory of the cluster's blocks.
-Each block is responsible for some rows: it reads the other blocks' sums of these rows, adds them, and computes the
-epilogue. One thread of the third warpgroup fills the ring of buffers, as in ``wgmma_products``.
+before it. So a cluster of blocks computes a tile of 64 rows. Each block has a part of k. In a block, two warpgroups
+alternate in the steps along k. Then the partial sums of a tile are in the shared memory of the cluster's blocks. Each
+block is responsible for some rows: it reads the other blocks' sums of these rows, adds them, and computes the epilogue.
+One thread of the third warpgroup fills the ring of buffers, as in ``wgmma_products``.
 
 The scheme is called split-k. Here it takes no device memory and no second kernel.
 """

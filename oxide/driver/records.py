@@ -26,9 +26,8 @@ FAULT: Final = Layout(
 )
 """A launch's fault. The host zeroes it, and a kernel's first failed check fills it (``bounds/in_bounds.py``). On the
 CPU a deadlock (``coroutines/schedule.ll``) and the sanitizer (``driver/cpu/sanitizer.py``) fill it too.
-``source/faults.py`` reads it. ``index`` and ``length`` are those of the axis that was checked, ``other_indices`` and
-``other_lengths`` those of the other axes in order. ``claimed`` comes first: ``Driver.report`` tests the first four
-bytes."""
+``source/faults.py`` reads it. ``index`` and ``length`` belong to the axis that was checked, ``other_indices`` and
+``other_lengths`` to the other axes in order. ``claimed`` comes first: ``Driver.report`` tests the first four bytes."""
 
 LAUNCH: Final = Layout(
     "launch",
@@ -55,8 +54,8 @@ COOPERATIVE: Final = Layout(
 """A cooperative launch on the CPU device. The driver (``driver/cpu/cooperative_launch.py``) and the kernel's entry
 (``coroutines/grid.ll``) both write and read it. ``blocks`` has a word for each block, null before the block begins.
 ``waiting`` counts the blocks that reached a barrier of the grid in this pass, ``finished`` those that ended in it. A
-barrier's place in the source has a number; ``least`` and ``greatest`` are those of the barriers reached. ``abandon``
-ends all blocks."""
+barrier's place in the source has a number; ``least`` and ``greatest`` are the least and the greatest number of the
+barriers reached. ``abandon`` ends all blocks."""
 
 # The sanitizer
 

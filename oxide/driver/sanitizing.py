@@ -23,7 +23,7 @@ KINDS = ("memory", "race")
 VARIABLE = "OXIDE_SANITIZE"
 
 STATE_BYTES = -(-SANITIZED_STATE.size // 64) * 64
-"""The distance of the states of two blocks of a cluster."""
+"""The bytes from one block's state to the next block's, in a cluster."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,7 +107,7 @@ class RequestQueue(Generic[Request, Result]):
         return self._length
 
     def add(self, pending: Pending[Request, Result]) -> None:
-        """Adds a request behind those of its priority."""
+        """Adds a request behind the other requests of its priority."""
         self._levels.setdefault(pending.priority, OrderedDict())[pending] = None
         self._length += 1
         self._cost += pending.cost

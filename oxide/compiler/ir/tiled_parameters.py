@@ -58,12 +58,12 @@ class TileCopy:
 
     @property
     def itemsize(self) -> int:
-        """The bytes of an element."""
+        """Returns the bytes of an element."""
         return BITS["f32" if self.dtype == "tf32" else self.dtype] // 8
 
     @property
     def bytes(self) -> int:
-        """The bytes of a tile."""
+        """Returns the bytes of a tile."""
         return math.prod(self.sides) * self.itemsize
 
 

@@ -479,7 +479,7 @@ class _Instrumenter:
         return self._words_of(regions[0]) if len(regions) == 1 and regions[0].kind == "shared" else None
 
     def _check_stored(self, instruction: Instruction) -> None:
-        """Appends the check of what ``store_tile`` writes to an output."""
+        """Appends the check of ``store_tile``'s writes to an output."""
         copy, (data, *words) = TileCopy.of(called(instruction)), instruction.operands[3:-1]
         regions = list(self._regions.reached(data).values())
         known = len(regions) == 1 and regions[0].view >= 0

@@ -1,8 +1,8 @@
 """The tile IR: values with static shapes, in regions of structured control flow.
 
-A region is a list of nodes in program order. A node without axes is a scalar. Nodes have no side effects, except those
-of ``EFFECTS``. A variable that a loop or a branch assigns is a ``Cell``. It is written at the end of the body. Nodes
-with the operation ``cell`` read it.
+A region is a list of nodes in program order. A node without axes is a scalar. Only nodes whose operation is in
+``EFFECTS`` have side effects. A variable that a loop or a branch assigns is a ``Cell``. It is written at the end of the
+body. Nodes with the operation ``cell`` read it.
 """
 
 from __future__ import annotations

@@ -36,12 +36,12 @@ _JIT_LOG_BYTES = 16384
 class CudaFunction:
     """A loaded kernel. Dropping the last kernel of a module retires the module.
 
-    ``shared_limit`` is the dynamic shared memory that a launch may ask for as it is; for more, ``whole_shared``
-    computes the size. It is -1 if ``array_bytes``, the memory of the kernel's ``SharedArray``s, is always added.
-    ``shared_granted`` is what the driver was asked to allow. ``parameter_bytes`` is the least size of the parameters.
-    ``cooperative`` limits the blocks of a kernel whose blocks must all be resident at once, and ``dependent`` launches
-    a kernel that may begin early; at most one of them is not None. ``reports`` says whether the kernel can report a
-    fault.
+    ``shared_limit`` is the dynamic shared memory that a launch may ask for without a further step; for more,
+    ``whole_shared`` computes the size and opts in. It is -1 if ``array_bytes``, the memory of the kernel's
+    ``SharedArray``s, is always added. ``shared_granted`` is the size that the driver was asked to allow.
+    ``parameter_bytes`` is the least size of the parameters. ``cooperative`` limits the blocks of a kernel whose blocks
+    must all be resident at once, and ``dependent`` launches a kernel that may begin early; at most one of them is not
+    None. ``reports`` says whether the kernel can report a fault.
     """
 
     __slots__ = (

@@ -23,9 +23,9 @@ def ldmatrix(fragment: Fragment[Any], array: Any, index: Index, transposed: bool
     array takes a multiple of 16 bytes, and the index's last number is at a multiple of 16 bytes. To avoid bank
     conflicts, give a row 16 bytes more than a multiple of 128: ``SharedArray((64, 64 + 8), bf16)``.
 
-    The instruction transposes 16-bit elements only. Elements of 8 and 32 bits are loaded in the order in which they are
-    multiplied: a ``FragmentA`` as it is, a ``FragmentB`` from its transpose. ``load`` loads all other fragments. A GPU
-    needs compute capability 7.5.
+    The instruction transposes 16-bit elements only. Elements of 8 and 32 bits must be contiguous along k in the array:
+    a ``FragmentA`` is loaded without ``transposed``, a ``FragmentB`` with ``transposed``. ``load`` loads all other
+    fragments. A GPU needs compute capability 7.5.
     """
     _only_in_a_kernel("ldmatrix")
 

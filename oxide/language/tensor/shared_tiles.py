@@ -60,9 +60,9 @@ def load_tile(
     is at a multiple of 16 bytes too, or it is a fault. The numbers may be negative. One thread makes the call. When the
     copy ends, the bytes of a whole tile are subtracted from the count that the present phase of ``barrier``'s barrier
     ``at`` waits for. ``Barrier.expect`` must announce these bytes. The parts of the tile outside of an axis of
-    ``source`` become zeros, also where the memory goes on, as past a matrix of a stack. With ``tf32``, a constant for
-    tiles of f32, the copy rounds the elements to tf32, to nearest with ties to even (``tensor.tf32`` rounds ties away
-    from zero). A GPU needs compute capability 9.0.
+    ``source`` become zeros, even if memory at that address belongs to ``source``, such as the next matrix of a stack.
+    With ``tf32``, a constant for tiles of f32, the copy rounds the elements to tf32, to nearest with ties to even
+    (``tensor.tf32`` rounds ties away from zero). A GPU needs compute capability 9.0.
 
     A tile of ``SharedTiles`` spans the last two axes of ``source``. ``tiles`` may also be a ``SharedArray``: the tile
     is the whole array if ``number`` is None, else ``array[number]``. The tile's axes are then the last axes of
@@ -103,7 +103,7 @@ def store_tile(
 
 
 def fence_stores() -> None:
-    """Lets later copies by ``store_tile`` see what this thread has written to shared memory. Each thread that wrote a
+    """Makes this thread's writes to shared memory visible to later copies by ``store_tile``. Each thread that wrote a
     part of a tile makes the call, before the barrier at which the storing thread meets it."""
     _only_in_a_kernel("fence_stores")
 

@@ -1,7 +1,7 @@
 """The primitives of ``oxide.tensor`` on the CPU, as LLVM IR: lanes publish addresses and read each other's elements.
 
-A lane publishes the address of its operands or of its row, suspends, and computes its own elements from what all lanes
-have published. It then waits a second time: no lane may change a fragment or a row before all have read it.
+A lane publishes the address of its operands or of its row, suspends, and computes its own elements from the data that
+all lanes have published. It then waits a second time: no lane may change a fragment or a row before all have read it.
 
 ``{{name}}`` stands for a field of the block's state. ``coroutines.py`` lists the fields and renders them.
 """

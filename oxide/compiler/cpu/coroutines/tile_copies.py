@@ -9,7 +9,7 @@ from oxide.compiler.ir.tiled_parameters import MOST_AXES, TILE_COPIES, TileCopy
 
 
 def definitions(symbols: Collection[str]) -> list[str]:
-    """Returns the copies among ``symbols`` and what they call, not yet rendered."""
+    """Returns the definitions of the copies among ``symbols`` and of their callees, not yet rendered."""
     found = [symbol for symbol in sorted(symbols) if symbol.startswith(TILE_COPIES)]
     if not found:
         return []

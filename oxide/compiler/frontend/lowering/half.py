@@ -97,8 +97,8 @@ def _lower_constant(context: Any, builder: Any, kind: Any, value: Any) -> Any:
 
 
 def half_signature(function: Any, args: tuple[Any, ...]) -> Any:
-    """Returns the signature of an operation whose result is an f16 or bf16, or of a comparison of two f16 or of two
-    bf16. None for any other operation."""
+    """Returns the signature of an operation whose result is an f16 or bf16, or of a comparison of two numbers of one of
+    these types. None for any other operation."""
     key = getattr(function, "typing_key", function)
     kinds = {argument for argument in map(types.unliteral, args) if isinstance(argument, HalfType)}
     others = [types.unliteral(argument) for argument in args if not isinstance(types.unliteral(argument), HalfType)]

@@ -313,7 +313,7 @@ class Lowering:
     # Registers
 
     def grid(self, layout: Layout) -> tuple[list[str], list[str]]:
-        """Returns the names of the rows and of the columns of this thread's elements."""
+        """Returns two lists of names: for the rows and for the columns of this thread's elements."""
         found = self.grids.get(layout)
         if found is None:
             from .registers import places
@@ -411,7 +411,7 @@ class Lowering:
             self.serial(shape, body)
 
     def serial(self, shape: tuple[int, ...], body: Callable[[Index], None], index: Index = ()) -> None:
-        """Emits loops over the elements of a shape, which each thread runs by itself."""
+        """Emits loops over the elements of a shape. Each thread runs the whole loops."""
         if not shape:
             with self.forgetting():
                 body(index)

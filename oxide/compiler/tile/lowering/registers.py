@@ -24,8 +24,8 @@ _CHAINS = 4
 
 
 def places(low: Lowering, layout: Layout) -> tuple[list[str], list[str]]:
-    """Returns the names of the rows and of the columns of a thread's elements, computed at the kernel's beginning.
-    Layouts with equal rows or columns have the same names for them."""
+    """Returns two lists of names, for the rows and for the columns of a thread's elements. They are computed at the
+    kernel's beginning. Layouts with equal rows or columns have the same names for them."""
     lanes_down = _LANES // layout.lanes_across
     warp, lane = prelude(low, f"lshr i64 {low.tid}, 5"), prelude(low, f"and i64 {low.tid}, 31")
     down, across = (prelude(low, f"{op} i64 {warp}, {layout.warps_across}") for op in ("udiv", "urem"))

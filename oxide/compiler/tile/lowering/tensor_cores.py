@@ -61,7 +61,7 @@ class Operand:
         return -(-panels * self.rows * self.pitch // 1024) * 1024
 
     def part(self, low: Lowering, row: str, part: str, base: str = "") -> str:
-        """Returns the address of a part of 16 bytes of a row."""
+        """Returns the address of a row's 16-byte part."""
         code = low.code
         base = base or self.address
         if not self.in_panels:
@@ -135,7 +135,7 @@ def _compute(low: Lowering, node: Node, operand: Operand) -> None:
 
 
 def fence(low: Lowering) -> None:
-    """Makes what this thread has written to shared memory visible to ``wgmma``."""
+    """Makes this thread's writes to shared memory visible to ``wgmma``."""
     if any(product.wgmma for product in low.plan.products.values()):
         low.code.call("void", "oxide.tensor.fence_stores", low.barrier_site)
 

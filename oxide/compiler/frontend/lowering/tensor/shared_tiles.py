@@ -47,12 +47,12 @@ class TilesType(types.Type):  # type: ignore[misc]
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """The number of tiles, their rows and their columns."""
+        """Returns the number of tiles, their rows and their columns."""
         return self.count, self.rows, self.columns
 
     @property
     def tile_bytes(self) -> int:
-        """The bytes of one tile."""
+        """Returns the bytes of one tile."""
         return self.rows * ROW_BYTES
 
 
