@@ -19,14 +19,14 @@ def accumulator(dtype: np.dtype[Any]) -> Any:
 
 
 def total(dtype: np.dtype[Any]) -> Any:
-    """Returns the scalar type for the sum of all elements of a box of ``dtype``: that of ``accumulator``, but i64 or
-    u64 for integers, as in NumPy."""
+    """Returns the scalar type for the sum of all elements, which are of ``dtype``. It is ``accumulator(dtype)``, but
+    i64 or u64 for integers, as in NumPy."""
     return {i32: i64, u32: u64}.get(accumulator(dtype), accumulator(dtype))
 
 
 def total_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Returns the dtype of the sum of a box of ``dtype``. For f16 and bf16 it is ``dtype`` itself: the sum is rounded
-    at the end."""
+    """Returns the dtype of a sum over elements of ``dtype``. For f16 and bf16 it is ``dtype`` itself: the sum is
+    rounded at the end."""
     made: np.dtype[Any] = total(dtype).dtype
     return dtype if dtype.itemsize < made.itemsize and made.kind == "f" else made
 

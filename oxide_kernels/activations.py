@@ -79,11 +79,12 @@ def gelu_of(x: T) -> T:
 
 @device
 def gelu_for_f16(x: f32) -> f32:
-    """Returns ``gelu_of(x)`` within ``2.5e-5 * abs(x)``, and from -3 on within 1e-4 of itself: for results that are
-    rounded to f16, in a third of the instructions.
+    """Approximates ``gelu_of(x)`` for results that are rounded to f16, in a third of the instructions. The error is at
+    most ``2.5e-5 * abs(x)``. For ``x`` from -3 on, the relative error is at most 1e-4.
 
     The logit of the normal distribution is an odd polynomial of ``x``, fitted for these errors up to 5.6. From there on
-    it is a straight line, and the result is ``x`` or about 0."""
+    it is a straight line, and the result is ``x`` or about 0.
+    """
     z = intrinsics.fmin(x * x, f32(5.6 * 5.6))
     series = f32(-6.220673960214131e-05) + z * (f32(3.2963163968750412e-06) + z * f32(-5.592993590423331e-08))
     series = f32(0.07319365312793749) + z * (f32(-0.0003085283720924052) + z * series)
@@ -92,8 +93,8 @@ def gelu_for_f16(x: f32) -> f32:
 
 @device
 def gelu_for_bf16(x: f32) -> f32:
-    """Returns ``gelu_of(x)`` within ``1e-4 * abs(x)``, and from -3 on within 1.2e-3 of itself: for results that are
-    rounded to bf16, as ``gelu_for_f16``."""
+    """Approximates ``gelu_of(x)`` for results that are rounded to bf16, as ``gelu_for_f16`` does. The error is at most
+    ``1e-4 * abs(x)``. For ``x`` from -3 on, the relative error is at most 1.2e-3."""
     z = intrinsics.fmin(x * x, f32(5.6 * 5.6))
     series = f32(1.595429062497729) + z * (f32(0.07424794818207758) + z * f32(-0.0007608913748196741))
     return x * _logistic(x * series)
@@ -106,7 +107,8 @@ def silu_for_16_bits(x: f32) -> f32:
 
 
 _LOG2_E = math.log2(math.e)
-"""A kernel computes what stands in it, and a logarithm of doubles takes longer than all the rest."""
+"""Computed here once: a kernel would compute it for each element, and a logarithm of doubles takes longer than
+everything else in it."""
 
 
 @device

@@ -1,4 +1,4 @@
-"""``attention``: ``softmax(scale * q @ k.T) @ v`` for many heads, without a matrix of scores in memory.
+"""``attention``: computes ``softmax(scale * q @ k.T) @ v`` for many heads, without a matrix of scores in memory.
 
 The host checks shapes and dtypes and picks the kernel. It computes the forward pass only.
 """
@@ -39,21 +39,21 @@ def attention(
 
     The operands are contiguous boxes of f16 or bf16, or operations that yield them. ``q`` and ``output`` have shape
     (batch, heads, queries, head size), ``k`` and ``v`` (batch, kv_heads, keys, head size). The head size is from 1 to
-    256. It is fastest if it is a multiple of 16. ``heads`` is a multiple of ``kv_heads``: so many heads of queries
-    share one of keys (grouped queries). Scores, exponentials and sums are f32.
+    256. It is fastest if it is a multiple of 16. ``heads`` is a multiple of ``kv_heads``: ``heads / kv_heads`` heads of
+         queries share a head of keys and values (grouped queries). Scores, exponentials and sums are f32.
 
-    ``scale`` is a positive number, by default ``1 / sqrt(head size)``. With ``causal`` the last query sees all keys,
-    and each one before it one key less: query i sees the keys up to ``i + keys - queries``. ``lengths``, an i32 for
-    each batch, is the number of keys that its queries see; the others are padding and are not read. ``mask`` has
-    shape (queries, keys), (batch, queries, keys) or (batch, heads, queries, keys), where batch and heads may be 1. It
-    is of bools, true where a query sees a key, or of f32, which are added to the scaled scores. A query that sees no
-    key gets zeros. A value that is not finite may reach queries of its sequence that do not see it, as 0 * inf is NaN;
-    it reaches no other sequence, head or batch, and padding reaches none.
+    ``scale`` is a positive number, by default ``1 / sqrt(head size)``. With ``causal`` query i sees the keys up to ``i
+    + keys - queries``, so that the last query sees all keys. ``lengths`` has an i32 for each batch: the number of keys
+    that the batch's queries see. The other keys are padding and are not read. ``mask`` has shape (queries, keys),
+    (batch, queries, keys) or (batch, heads, queries, keys), where batch and heads may be 1. Its elements are bools,
+    true where a query sees a key, or f32, which are added to the scaled scores. A query that sees no key gets zeros.
+    Values that are not finite may make results NaN for queries of the same sequence that do not see them, because 0 *
+    inf is NaN. They do not change results of another sequence, head or batch. Padding changes no result.
 
     With ``cu_seqlens`` sequences of different lengths are packed without padding: ``q`` and ``output`` have shape
     (tokens, heads, head size), ``k`` and ``v`` (tokens, kv_heads, head size), and sequence i has the tokens from
-    ``cu_seqlens[i]`` to ``cu_seqlens[i + 1]``, i32. It goes with neither ``mask`` nor ``lengths``. Numbers outside of
-    the tokens are clamped; tokens of no sequence are not written.
+    ``cu_seqlens[i]`` to ``cu_seqlens[i + 1]``, i32. ``cu_seqlens`` cannot be combined with ``mask`` or ``lengths``. Its
+    numbers are clamped to the number of tokens. Tokens that belong to no sequence are not written.
 
     The online softmax is that of FlashAttention 2. A GPU needs compute capability 8.0. There is no backward pass.
     Raises ``ValueError`` for shapes that do not match, and ``ArgumentError`` for a wrong dtype, layout or scale, and if
@@ -192,7 +192,8 @@ def _scale_of(scale: float | None, width: int) -> float:
 
 
 def _mask_steps(mask: DeviceBox | None, batch: int, heads: int, queries: int, keys: int) -> tuple[int, int]:
-    """Returns the elements from a batch's part of the mask to the next one's, and from a head's: 0 if they share it."""
+    """Returns the distances, in elements, between the masks of two batches and of two heads. A distance is 0 if all
+    share one mask."""
     if mask is None:
         return 0, 0
     if mask.dtype not in _MASKS:

@@ -29,7 +29,8 @@ def warp_reduce(op: Callable[[T, T], T], value: T) -> T:
 
 @device
 def _to_first_lane(op: Callable[[T, T], T], value: T) -> T:
-    """Returns ``op`` over the values of the warp's lanes in the first lane, and undefined values in the others."""
+    """Returns ``op`` over the values of the warp's lanes in the first lane. Returns undefined values in the other
+    lanes."""
     lanes = lanes_in_warp()
     result = value
     delta = 1
@@ -91,7 +92,7 @@ def block_inclusive_scan(op: Callable[[T, T], T], value: T) -> T:
 
 @device
 def block_exclusive_scan(op: Callable[[T, T], T], value: T, identity: T) -> T:
-    """Returns ``op`` over the values of the threads before this one in the block; ``identity`` in the first."""
+    """Returns ``op`` over the values of the threads before this one in the block; ``identity`` in the first thread."""
     in_warp = warp_inclusive_scan(op, value)
     before = _of_the_warps_before(op, in_warp)
     below = warp.shuffle_up(in_warp, 1)
@@ -102,8 +103,8 @@ def block_exclusive_scan(op: Callable[[T, T], T], value: T, identity: T) -> T:
 
 @device
 def _of_the_warps_before(op: Callable[[T, T], T], in_warp: T) -> T:
-    """Returns ``op`` over all values of the warps before this one; undefined in the first. ``in_warp`` is the scan of
-    this thread's warp."""
+    """Returns ``op`` over all values of the warps before this one; undefined in the first warp. ``in_warp`` is this
+    thread's inclusive scan within its warp."""
     partial = SharedArray(32, type(in_warp))
     # The last lane that exists has its warp's result.
     if warp.lane_id() == lanes_in_warp() - 1:
@@ -160,7 +161,8 @@ def block_inclusive_sum(value: T, dtype: Any) -> T:
 
 @device
 def block_exclusive_sum(value: T, dtype: Any) -> T:
-    """Returns the sum, as a ``dtype``, of the values of the threads before this one in the block; 0 in the first."""
+    """Returns the sum, as a ``dtype``, of the values of the threads before this one in the block; 0 in the first
+    thread."""
     return block_exclusive_scan(add, dtype(value), dtype(0))  # type: ignore[no-any-return]
 
 

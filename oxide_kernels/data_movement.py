@@ -1,5 +1,5 @@
-"""Data movement: ``transpose`` and ``gather``, of any numeric dtype, and the copies of matrices that ``matmul`` makes:
-``widened`` rows, and ``split`` numbers."""
+"""Data movement: ``transpose`` and ``gather``, of any numeric dtype. Also the copies of matrices that ``matmul`` makes:
+``widened`` pads rows, ``split`` splits f32 into two tf32."""
 
 from __future__ import annotations
 
@@ -67,9 +67,9 @@ def transpose(rows: int, columns: int, input: Operand, output: Operand) -> Devic
 
 @functools.cache
 def turning(swapped: bool, size: Any) -> Kernel:
-    """Returns the kernel of ``transpose`` whose rows and columns are of the type ``size``. Its blocks along x cover the
-    rows or, if ``swapped``, the columns. A grid has at most 65535 blocks along y. No memory holds a matrix whose rows
-    and columns both need more.
+    """Returns the kernel of ``transpose``. ``size`` is the integer type of its parameters ``rows`` and ``columns``. Its
+    blocks along x cover the rows or, if ``swapped``, the columns. A grid has at most 65535 blocks along y. A matrix
+    that needs more blocks along both axes does not fit into any memory.
 
     A block transposes a tile of 32×32 in shared memory, so that a warp reads and writes whole lines of memory. A row of
     the tile has one extra element, so that its columns lie in different banks.
@@ -99,8 +99,8 @@ def turning(swapped: bool, size: Any) -> Kernel:
 
 
 def widened(x: DeviceBox, multiple: int) -> DeviceOperation[DeviceBox]:
-    """Yields a copy of a matrix whose rows are padded with zeros to a multiple of ``multiple`` elements. The elements
-    have 8 to 32 bits. ``multiple`` is a multiple of 4."""
+    """Yields a copy of a matrix. Its rows are padded with zeros to a multiple of ``multiple`` elements, which is a
+    multiple of 4. The elements have 8 to 32 bits."""
     rows, columns = x.shape
 
     def copied(y: DeviceBox) -> DeviceOperation[DeviceBox]:
@@ -127,8 +127,8 @@ def widen(x: Slice2[N], y: DisjointSlice2[N]) -> None:
 
 
 def split(x: DeviceBox) -> DeviceOperation[DeviceBox]:
-    """Yields a matrix of f32 as the sum of two of tf32, side by side. Each has rows of a multiple of 32 elements, with
-    zeros after those of ``x``."""
+    """Yields a matrix of f32 as the sum of two matrices of tf32, side by side. Both have rows that are padded with
+    zeros to a multiple of 32 elements."""
     rows, columns = x.shape
     width = -(-columns // 32) * 32
     return empty((rows, 2 * width), f32).and_then(lambda y: split_rows[max(rows, 1), 128](x, y).last())

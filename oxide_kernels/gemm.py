@@ -1,8 +1,8 @@
 """``sgemm_tiled``: an optimised matrix product for matrices of every size.
 
 A block computes a tile of ``c``. It walks along ``k``, sixteen columns of ``a`` and sixteen rows of ``b`` at a time.
-While it multiplies those from shared memory, the next are loaded from global memory into registers. They then go into
-the other half of a double buffer, so there is one barrier a step.
+While it multiplies one step's columns and rows from shared memory, it loads the next step's from global memory into
+registers. It then stores these registers to the other half of a double buffer, so there is one barrier a step.
 
 A thread keeps its 8×8 elements of the tile in registers. For each of the sixteen columns it reads 8 numbers of ``a``
 and 8 of ``b``, as four vectors, for 64 multiply-adds. The 8 rows, and the 8 columns, are two separate groups of four.
@@ -91,11 +91,12 @@ def kernel_of(large: bool, vectors: bool, swapped: bool = False, size: Any = u32
 
 
 def tiled(tile_m: int, tile_n: int, thread_n: int, vectors: bool, swapped: bool, size: Any, step: int = STEP) -> Kernel:
-    """Returns the kernel for tiles of ``tile_m`` by ``tile_n``, of which a thread computes 8 by ``thread_n`` elements.
+    """Returns the kernel for tiles of ``tile_m`` by ``tile_n`` elements. A thread computes 8 by ``thread_n`` of these
+    elements.
 
-    With ``vectors`` all rows must begin at a multiple of 16 bytes. The grid's x counts the tiles of a row, y those of a
-    column; with ``swapped`` it is the reverse, for matrices with too many rows of tiles for y. ``m``, ``n`` and ``k``
-    are of the type ``size``.
+    With ``vectors`` all rows must begin at a multiple of 16 bytes. The grid's x counts the tiles along a row, and y the
+    tiles along a column. ``swapped`` exchanges x and y, for matrices with too many rows of tiles for y. ``size`` is the
+    integer type of ``m``, ``n`` and ``k``.
     """
     warp_m, warp_n = 32, 8 * thread_n
     warps_n = tile_n // warp_n

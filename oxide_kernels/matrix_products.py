@@ -43,18 +43,19 @@ _OUTPUTS: dict[tuple[Any, Any], tuple[Any, ...]] = {
     **{(a, b): (i32, *_NARROW) for a in (i8, u8) for b in (i8, u8)},
     **{(a, b): (bf16, f16, f32) for a in _F8 for b in _F8},
 }
-"""The types of results by the types of the matrices."""
+"""Maps the types of ``a`` and ``b`` to the types that the result may have."""
 
 _BIASES: dict[Any, tuple[Any, ...]] = {f32: _NARROW, f64: (f64, f32), i32: (i32,)}
-"""The types of a bias by the type in which it is added."""
+"""Maps the type in which the bias is added to the types that the bias may have."""
 
 _KINDS: tuple[Any, ...] = (f16, bf16, f32, f64, i8, u8, i32, *_F8)
 _TYPES: dict[np.dtype[Any], Any] = {kind.dtype: kind for kind in _KINDS}
 _PRECISIONS: dict[Any, tuple[str, ...]] = {f32: ("tf32", "high"), **dict.fromkeys(_F8, ("high", "fast"))}
-"""The precisions of products by the type of ``a``, the default first."""
+"""Maps the type of ``a`` to the possible values of ``precision``, the default first."""
 
 _ENOUGH_TILES = 100
-"""The number of large tiles from which on they are used: a large GPU has about as many multiprocessors."""
+"""The least number of large tiles for which large tiles are used: about the number of multiprocessors of a large
+GPU."""
 
 
 def matmul(
@@ -73,10 +74,11 @@ def matmul(
     """Computes ``c = activation(alpha * a @ b + beta * c + bias)`` on tensor cores: ``a`` is m×k, ``b`` k×n, ``c`` m×n.
 
     The matrices are boxes of two axes, or operations that yield them; ``a`` and ``b`` may be transposed views
-    (``box.T``, ``box.mT``). With three axes they are stacks, and ``c[i]`` is the product of ``a[i]`` and ``b[i]``; a
-    matrix of two axes, or a stack of one, is in all products. The operation yields ``a``, ``b`` and ``c``. ``bias`` has
-    n elements, one for each column. ``activation`` is ``"relu"``, ``"gelu"`` or ``"silu"``. With a ``beta`` of 0, ``c``
-    is not read. A GPU needs compute capability 8.0. It is fastest if the rows in memory begin at multiples of 16 bytes.
+    (``box.T``, ``box.mT``). Boxes with three axes are stacks of matrices, and ``c[i]`` is the product of ``a[i]`` and
+    ``b[i]``. A matrix with two axes, or a stack of one matrix, is used for every ``c[i]``. The operation yields ``a``,
+    ``b`` and ``c``. ``bias`` has n elements, one for each column. ``activation`` is ``"relu"``, ``"gelu"`` or
+    ``"silu"``. With a ``beta`` of 0, ``c`` is not read. A GPU needs compute capability 8.0. ``matmul`` is fastest if
+    the rows in memory begin at multiples of 16 bytes.
 
     =============  ===========  =====================  =================
     a and b        sums in      c                      bias
@@ -89,17 +91,17 @@ def matmul(
     8-bit floats   f32          bf16, f16, f32         f16, bf16, f32
     =============  ===========  =====================  =================
 
-    Both matrices have one dtype, but i8 goes with u8, and f8e4m3 with f8e5m2. The epilogue is computed in f32, or in
-    f64 or i32 where sums and result are of that; i32 wraps.
+    Both matrices have one dtype, except that i8 may be combined with u8, and f8e4m3 with f8e5m2. The epilogue is
+    computed in f32. If both the sums and the result are f64 or i32, it is computed in that type; i32 wraps.
 
     ``precision`` is for f32 and 8-bit floats. For f32 ``"tf32"``, the default, rounds the elements to 10 bits of
-    fraction, and ``"high"`` multiplies with about f32's precision, in three products. A Hopper GPU keeps 14 bits of
-    sums of products of 8-bit floats: ``"high"``, the default, adds up 128 products so and those sums in f32, and
-    ``"fast"`` adds up all so.
+    fraction, and ``"high"`` multiplies with about f32's precision, in three products. For 8-bit floats, the tensor
+    cores of a Hopper GPU keep only 14 bits of a sum. ``"fast"`` leaves the whole sum to them. ``"high"``, the default,
+    leaves to them the sums of 128 terms, and adds these sums in f32.
 
     ``a_scale`` and ``b_scale`` are the scales of quantized matrices, f32, both or none: ``a[i, l] * a_scale[i]`` and
-    ``b[l, j] * b_scale[j]`` are the true elements. They have m and n elements, or one each for all. They are applied to
-    the sums of products, whose result is of floats.
+    ``b[l, j] * b_scale[j]`` are the true elements. They have m and n elements, or one element each for the whole
+    matrix. They are applied to the sums. The result must be of floats.
 
     Raises ``ValueError`` for shapes that do not match, and ``ArgumentError`` for a wrong dtype, layout, activation,
     precision or scale, and if ``c`` shares memory with an operand.
@@ -121,8 +123,8 @@ def matmul(
 
 
 def result_of(a: DeviceBox, b: DeviceBox, out_dtype: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Returns the shape and the dtype of a product: by default that of the matrices, i32 for integers of 8 bits, bf16
-    for floats of 8 bits. Raises ``ValueError`` and ``ArgumentError`` as ``matmul`` does."""
+    """Returns the shape and the dtype of the result. By default the dtype is that of the matrices, i32 for integers of
+    8 bits, bf16 for floats of 8 bits. Raises ``ValueError`` and ``ArgumentError`` as ``matmul`` does."""
     shape = _shape_of(a, b)
     outputs = _outputs_of(a, b)
     found = _TYPES[a.dtype] if _TYPES[a.dtype] in outputs else outputs[0]
@@ -137,7 +139,7 @@ def result_of(a: DeviceBox, b: DeviceBox, out_dtype: Any) -> tuple[tuple[int, ..
 @final
 @dataclass(frozen=True, slots=True)
 class _Product:
-    """A product whose shapes are right. ``form`` raises ``ArgumentError`` for all else."""
+    """A call of ``matmul`` whose shapes have been checked. ``form`` raises ``ArgumentError`` for all other mistakes."""
 
     a: DeviceBox
     b: DeviceBox
@@ -152,7 +154,7 @@ class _Product:
 
     @property
     def products(self) -> int:
-        """The number of products."""
+        """Returns the number of matrices in the result."""
         return self.c.shape[0] if len(self.c.shape) == 3 else 1
 
     def form(self, a_turned: bool, b_turned: bool) -> Form:
@@ -240,9 +242,8 @@ def _launch_of(product: _Product) -> DeviceOperation[tuple[Any, ...]]:
 
 
 def _prepared(product: _Product, form: Form, a: DeviceBox, b: DeviceBox) -> DeviceOperation[tuple[Any, ...]]:
-    """Returns the launch on Hopper, after the copies of matrices that its instructions and its copy engine cannot read
-    as they are. The rows of a copy may be longer than the product says: the rest is zeros, and a tile of the result
-    ends where ``c`` ends."""
+    """Returns the launch on Hopper. First copies matrices that the instructions or the copy engine cannot read
+    directly. The rows of a copy may be padded with zeros, because a tile of the result ends where ``c`` ends."""
     (*_, m, n), k = product.c.shape, product.a.shape[-1]
     turned = _turned(form)
     if any(turned):
@@ -268,7 +269,8 @@ def _prepared(product: _Product, form: Form, a: DeviceBox, b: DeviceBox) -> Devi
 
 
 def _oriented(form: Form, plan: wgmma_plans.Plan, a: DeviceBox, b: DeviceBox) -> tuple[Form, DeviceBox, DeviceBox]:
-    """Returns the form and the operands of a plan's kernel: those of the transpose for a swapped one."""
+    """Returns the form and the operands for a plan's kernel. For a swapped plan, they describe the transpose of the
+    product."""
     if not plan.swapped:
         return form, a, b
     swapped = form._replace(a=form.b, b=form.a, a_turned=not form.b_turned, b_turned=not form.a_turned)
@@ -276,8 +278,8 @@ def _oriented(form: Form, plan: wgmma_plans.Plan, a: DeviceBox, b: DeviceBox) ->
 
 
 def _copied(box: DeviceBox, turns: bool, splits: bool) -> Operand:
-    """Returns a box that can be read as it is, or the operation that yields its copy: turned, split, with longer
-    rows."""
+    """Returns the box if it can be read directly. Otherwise returns the operation that yields its copy: transposed,
+    split, or with padded rows."""
     planes, rows, columns = box.shape
     if turns:
         made = (
@@ -294,7 +296,7 @@ def _copied(box: DeviceBox, turns: bool, splits: bool) -> Operand:
 
 
 _LINE = 128
-"""The bytes of a line of memory. The copy engine reads rows that begin with one in half the time."""
+"""The bytes of a line of memory. The copy engine reads rows that begin at a line's start in half the time."""
 
 
 def _has_even_rows(box: DeviceBox) -> bool:
@@ -303,14 +305,14 @@ def _has_even_rows(box: DeviceBox) -> bool:
 
 
 def _has_whole_lines(box: DeviceBox) -> bool:
-    """Returns whether each row begins with a line of memory."""
+    """Returns whether each row begins at the start of a line of memory."""
     return box.ptr % _LINE == 0 and box.shape[-1] * box.dtype.itemsize % _LINE == 0
 
 
 def _launch(
     product: _Product, made: Kernel, config: LaunchConfig, a: DeviceBox, b: DeviceBox
 ) -> DeviceOperation[tuple[Any, ...]]:
-    """Returns the launch of a kernel for matrices as they are in memory."""
+    """Returns the launch of a kernel. ``a`` and ``b`` are matrices that the kernel can read."""
     more = (a if box is None else box for box in (product.a_scale, product.b_scale, product.bias))
     m, n = product.c.shape[-2:]
     c = product.c.reshape(product.products * m, n)
@@ -319,14 +321,14 @@ def _launch(
 
 
 def _turned(form: Form) -> tuple[bool, bool]:
-    """Returns which matrices whole warpgroups need turned: a row of a tile has products of one element, except of 16
-    bits."""
+    """Returns, for ``a`` and ``b``, whether ``wgmma`` needs a transposed copy. Neighbours in memory must be neighbours
+    along k, except for 16-bit elements."""
     return (False, False) if form.a.dtype.itemsize == 2 else (form.a_turned, not form.b_turned)
 
 
 def _has_wgmma(c: DeviceBox, form: Form, a: DeviceBox, b: DeviceBox) -> bool:
-    """Returns whether a product may be computed by whole warpgroups, which compute capability 9.0 has. They do not
-    multiply f64. Stacks are not turned first: a launch turns one matrix."""
+    """Returns whether ``wgmma`` can compute a product. It needs compute capability 9.0, and does not multiply f64.
+    Stacks that would need a transposed copy are excluded, because a launch of ``transpose`` takes one matrix."""
     if form.a is f64 or c.device.info.target.arch != "sm_90":
         return False
     return not any(turns and box.shape[0] > 1 for turns, box in zip(_turned(form), (a, b), strict=True))
@@ -352,7 +354,7 @@ def _outputs_of(a: DeviceBox, b: DeviceBox) -> tuple[Any, ...]:
 
 
 def _laid_out(name: str, box: DeviceBox) -> tuple[DeviceBox, bool]:
-    """Returns a contiguous box of three axes, and whether it has the transposes of the matrices."""
+    """Returns a contiguous box of three axes, and whether its matrices are the transposes of the given ones."""
     turned = not box.is_contiguous and box.mT.is_contiguous
     if turned or box.is_contiguous:
         plain = box.mT if turned else box

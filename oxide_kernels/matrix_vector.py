@@ -38,9 +38,9 @@ def matvec(m: int, n: int, matrix: Operand, vector: Operand, output: Operand) ->
     """Computes ``output = matrix @ vector``: ``matrix`` is m×n, row-major. Yields the five arguments. The three boxes
     must have one dtype: f16, bf16, f32 or f64. f16 and bf16 are summed in f32.
 
-    A warp computes a row, or a block if the row is longer than 2048. Its threads read neighbouring elements. Raises
-    ``LaunchError`` for an operand that is too small, and ``ArgumentError`` for an operand of another type, or if the
-    output shares memory with another operand.
+    A warp computes a row of up to 2048 elements, and a block a longer row. Its threads read neighbouring elements.
+    Raises ``LaunchError`` for an operand that is too small, and ``ArgumentError`` for an operand of another type, or if
+    the output shares memory with another operand.
     """
     require_integers("matvec", m=m, n=n)
 

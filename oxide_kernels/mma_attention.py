@@ -51,7 +51,7 @@ MOST_WIDTH = 256
 _PER_COPY = 8
 """The elements of an asynchronous copy, 16 bytes."""
 _INNER = 16
-"""The products that an instruction adds."""
+"""The terms along k that one instruction adds."""
 
 
 class Form(NamedTuple):
@@ -77,9 +77,10 @@ def kernel_of(form: Form) -> Kernel:
     """Returns the kernel of a form.
 
     ``q``, ``k``, ``v`` and ``out`` are matrices whose rows are the heads of tokens. ``mask`` holds matrices of
-    ``queries`` by ``keys`` elements; ``mask_batch`` and ``mask_head`` are the steps between them. ``lengths`` has the
-    number of keys of each batch or, packed, the first token of each sequence and the end of the last. Any box of the
-    operands' type stands for a mask or lengths that the form has not.
+    ``queries`` by ``keys`` elements. ``mask_batch`` and ``mask_head`` are the distances of these matrices between
+    batches and between heads. ``lengths`` has the number of keys of each batch. For a packed form it has the first
+    token of each sequence, and the end of the last sequence. If the form has no mask or no lengths, any box of the
+    operands' type is passed instead.
     """
     # mypy takes a name as a type if it is declared as Any.
     dtype: Any = form.dtype
@@ -94,7 +95,8 @@ def kernel_of(form: Form) -> Kernel:
 
     @device
     def fetch(count: i64, tile: Any, source: Any, first: i64, end: i64, base: i64, stride: i64) -> None:
-        """Begins to copy ``count`` tokens of a sequence from ``first`` on, zeros from ``end`` on."""
+        """Begins to copy ``count`` tokens of a sequence, from ``first`` on. Tokens from ``end`` on are copied as
+        zeros."""
         t = i64(thread.thread_idx.x % THREADS)
         for turn in range(count * copies_a_row // THREADS):
             number = t + turn * THREADS
@@ -107,8 +109,8 @@ def kernel_of(form: Form) -> Kernel:
     def mask_out(
         s: Any, mask: Any, matrix: i64, row: i64, first: i64, queries: i64, keys: i64, end: i64, shift: i64
     ) -> None:
-        """Applies the mask to a warp's scores, whose first has this row and key: -inf where a query does not see a
-        key. A mask of numbers is added to the scaled scores."""
+        """Applies the mask to a warp's scores. The warp's first score is that of query ``row`` and key ``first``.
+        Scores of keys that a query does not see become -inf. A mask of numbers is added to the scaled scores."""
         for i in unroll(range(scores)):
             query, key = row + s.row(i), first + s.column(i)
             seen = key < end
@@ -127,8 +129,8 @@ def kernel_of(form: Form) -> Kernel:
     def place(
         lengths: Any, heads: i64, kv_heads: i64, queries: i64, keys: i64
     ) -> tuple[i64, i64, i64, i64, i64, i64, i64]:
-        """Returns the block's batch, head, first query, the ends of queries and keys, and the first row of the
-        queries' and the keys' sequence. The first query is not below the end if the block has no work."""
+        """Returns the block's batch, head, first query, the ends of queries and keys, and the first rows of the
+        sequence's queries and keys. If the block has no work, the first query is at or beyond the end."""
         block = i64(thread.block_idx.x)
         batch, head, first, query_end, key_end, query_base, key_base = 0, 0, 0, 0, 0, 0, 0
         if packed:

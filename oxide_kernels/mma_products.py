@@ -2,14 +2,15 @@
 
 A block computes a tile of the result and walks along k, ``step`` columns of ``a`` and rows of ``b`` at a time. The
 tiles of the operands are in shared memory in a ring of stages: asynchronous copies fill the next stages while the warps
-multiply the present one, with one barrier a step. A copy outside of a matrix gives zeros, so edges need no other code.
-If rows do not begin at multiples of 16 bytes, ``copy_async`` moves the elements one by one, which is right and slower.
+multiply the present one, with one barrier a step. A copy outside of a matrix gives zeros, so edges need no special
+code. If rows do not begin at multiples of 16 bytes, ``copy_async`` moves the elements one by one, which is correct but
+slower.
 
 A warp keeps its part of the result in registers. It reads its operands with ``ldmatrix`` where that instruction takes
-the type and the layout, otherwise element by element. The rows of a tile are padded, so that the eight rows that are
-read together, or the lanes' elements, are in different banks.
+the type and the layout, otherwise element by element. The rows of a tile are padded. So the rows or elements that are
+read together are in different banks.
 
-Blocks of neighbouring numbers compute neighbouring tiles of ``GROUP`` rows of tiles: they share operands in the cache.
+Blocks with consecutive numbers compute tiles within ``GROUP`` rows of tiles, so that they share operands in the cache.
 
 The indices of shared memory follow from constants, the matrices' sizes are compared by the host, and stores are tested
 against the result's shape: so the kernels are unchecked. The scheme is CUTLASS's for Ampere.
@@ -47,7 +48,7 @@ from oxide import (
 from .activations import gelu_for_bf16, gelu_for_f16, gelu_of, relu_of, silu_for_16_bits, silu_of
 
 GROUP = 8
-"""The rows of tiles that blocks of neighbouring numbers share."""
+"""The number of rows of tiles in which blocks with consecutive numbers compute."""
 
 
 class Form(NamedTuple):
@@ -67,8 +68,8 @@ class Form(NamedTuple):
     """True if ``b`` is passed as its transpose, n by k."""
     activation: str | None
     exact: bool
-    """True if f32 operands are multiplied to f32's precision, as three products of tf32, or if sums of products of
-    8-bit floats are made in f32: a warpgroup's instructions then add 32 to 128 products each to sums of their own."""
+    """For f32 operands, true if a product has f32's precision: it is computed as three products of tf32. For 8-bit
+    floats, true if sums are made in f32: each ``wgmma`` then adds only 32 to 128 terms to a sum of its own."""
     pairs: bool
     """True if two neighbouring elements of the result begin at a multiple of their bytes."""
     large: bool
@@ -85,7 +86,8 @@ class Form(NamedTuple):
 
     @property
     def bias_type(self) -> Any:
-        """Returns the type of the kernel's parameter for the bias. Without one it gets ``a``, and reads nothing."""
+        """Returns the type of the kernel's parameter for the bias. Without a bias, ``a`` is passed for it and is not
+        read."""
         return self.a if self.bias is None else self.bias
 
     @property
@@ -95,12 +97,12 @@ class Form(NamedTuple):
 
     @property
     def wide(self) -> Any:
-        """Returns the type of ``alpha`` and ``beta``, in which the end of the computation is done."""
+        """Returns the type of ``alpha`` and ``beta``, in which the epilogue is computed."""
         return f32 if self.output is not i32 and self.accumulator is i32 else self.accumulator
 
 
 class Tiles(NamedTuple):
-    """The sizes of tiles, in elements: a block's m and n, a warp's m and n, k of a stage and of an instruction."""
+    """The sizes of tiles in elements: m and n of a block, m and n of a warp, k of a stage, k of an instruction."""
 
     m: int
     n: int
@@ -116,7 +118,7 @@ class Tiles(NamedTuple):
 
 
 def tiles_of(form: Form) -> Tiles:
-    """Returns the sizes of a form's tiles. A stage has 64 bytes of a row of k, 128 of f64."""
+    """Returns the sizes of a form's tiles. A stage covers 64 bytes along k, 128 bytes for f64."""
     step, inner = {2: (32, 16), 4: (16, 8), 8: (16, 4), 1: (64, 32)}[form.a.dtype.itemsize]
     if not form.large:
         return Tiles(64, 64, 32, 32, step, inner, 3)
@@ -126,16 +128,16 @@ def tiles_of(form: Form) -> Tiles:
 
 
 def config_of(form: Form, products: int, m: int, n: int) -> LaunchConfig:
-    """Returns the launch for so many m×n results."""
+    """Returns the launch configuration for ``products`` results of m×n elements."""
     sizes = tiles_of(form)
     return LaunchConfig(max(1, products * -(-m // sizes.m) * -(-n // sizes.n)), sizes.threads)
 
 
 @functools.cache
 def finisher(form: Form) -> Any:
-    """Returns the device function for the end of the computation of one element: from the sum of its products, alpha,
-    the scales, the bias, beta, the result and the element's row and column, the number to be rounded. The result is
-    read if the form ``adds``. ``alpha`` is that of ``factor_of``."""
+    """Returns the device function of the epilogue for one element. Its arguments are the sum, alpha, the scales, the
+    bias, beta, the result and the element's row and column. It returns the number to be rounded. It reads the result if
+    the form ``adds``. Its ``alpha`` is the number that ``factor_of`` computes."""
     wide: Any = form.wide
     accumulator: Any = form.accumulator
     activate = _ACTIVATIONS[form.activation]
@@ -186,9 +188,10 @@ def kernel_of(form: Form) -> Kernel:
     launch configuration.
 
     Its parameters are alpha, a, b, the scales of a and b, the bias, beta, m and c. A launch computes a stack of
-    products. The first axis of ``a`` and ``b`` numbers the products; its length is 1 for an operand that all products
-    share. ``c`` has the rows of all results one after another, m rows for each. If the form has no scales or no bias,
-    the launch passes ``a`` for them."""
+    products. The first axis of ``a`` and ``b`` is the product's number in the stack. Its length is 1 for an operand
+    that all products share. ``c`` has the rows of all results one after another, m rows for each product. If the form
+    has no scales or no bias, the launch passes ``a`` for them.
+    """
     sizes = tiles_of(form)
     tile_m, tile_n, warp_m, warp_n, step, inner, stages = sizes
     threads, warps_n = sizes.threads, tile_n // warp_n
@@ -222,8 +225,8 @@ def kernel_of(form: Form) -> Kernel:
     def fetch(
         slot: i64, first: i64, product: i64, row: i64, column: i64, a: Any, b: Any, a_tiles: Any, b_tiles: Any
     ) -> None:
-        """Begins the copies of the stage that holds k from ``first`` on, for the tile at a row and a column of a
-        product."""
+        """Begins the copies for one stage: the positions along k from ``first`` on, for the tile at ``row`` and
+        ``column`` of a product."""
         t = i64(thread.thread_idx.x % threads)
         of_a, of_b = min(product, a.shape[0] - 1), min(product, b.shape[0] - 1)
         for number in unroll(range(a_each)):
@@ -267,8 +270,8 @@ def kernel_of(form: Form) -> Kernel:
 
     @device
     def multiply(total: Any, x: Any, y: Any) -> None:
-        """Adds a product of operands. Numbers of f32 are rounded to tf32, or split into two of tf32 each. The product
-        of the small parts is below f32's precision."""
+        """Adds the product of two operands. f32 numbers are rounded to tf32, or split into a large and a small part of
+        tf32. The product of two small parts is left out: it is below f32's precision."""
         if splits:
             x_rest, y_rest = tensor.FragmentA((warp_m, inner), a_type), tensor.FragmentB((inner, warp_n), b_type)
             for i in unroll(range(warp_m * inner // 32)):
@@ -339,9 +342,10 @@ def kernel_of(form: Form) -> Kernel:
         first_row: i64,
         first_column: i64,
     ) -> None:
-        """Stores this lane's elements of a tile of a product that has ``end`` rows, from row ``first`` of c on.
+        """Stores this lane's elements of a tile. The product has ``end`` rows, which begin at row ``first`` of c.
 
-        They are pairs of neighbours in a row."""
+        The elements are pairs of neighbours in a row.
+        """
         out = c.unchecked_mut
         warp_number = i64(thread.thread_idx.x % threads // 32)
         corner_row, corner_column = (
@@ -385,8 +389,8 @@ def kernel_of(form: Form) -> Kernel:
 
 
 def _padding(itemsize: int, blocks: bool) -> int:
-    """Returns the elements after each row of a tile: 16 bytes put the eight rows of ``ldmatrix`` into different banks,
-    32 the lanes' elements."""
+    """Returns the number of padding elements after each row of a tile. 16 bytes put the eight rows of an ``ldmatrix``
+    into different banks. 32 bytes do this for elements that lanes read one by one."""
     return (16 if blocks else 32) // itemsize
 
 

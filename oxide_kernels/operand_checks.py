@@ -58,8 +58,8 @@ def require_integers(function: str, **numbers: Any) -> None:
 
 def require_apart(function: str, output: DeviceBox, in_place: str | None = None, **inputs: DeviceBox) -> None:
     """Raises ``ArgumentError`` if the output shares memory with an input: a thread would read elements that another
-    thread has written. ``in_place`` names the input that may have exactly the output's memory. This is for kernels in
-    which each thread writes only elements that it has read, or that its block has read before a barrier."""
+    thread has written. ``in_place`` names an input that may have exactly the output's memory. Use ``in_place`` for
+    kernels in which each thread writes only elements that it has read, or that its block has read before a barrier."""
     for name, box in inputs.items():
         apart = output.ptr + output.nbytes <= box.ptr or box.ptr + box.nbytes <= output.ptr
         if apart or not box.nbytes or not output.nbytes:

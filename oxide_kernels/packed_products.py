@@ -110,8 +110,8 @@ def matmul_packed(a: Operand, b: Operand, c: Operand, *, bias: Operand | None = 
 
 @functools.cache
 def _kernel(has_bias: bool, ragged: bool) -> Kernel:
-    """Returns the kernel for ``count`` panels from ``first_panel`` on. ``ragged`` is the one for the last panel of a
-    width that is no multiple of 32, whose tests keep LLVM from making vectors."""
+    """Returns the kernel for ``count`` panels from ``first_panel`` on. A ``ragged`` kernel is for a last panel of fewer
+    than 32 columns. Its tests keep LLVM from making vectors."""
 
     @kernel(unchecked=True)
     def matmul_packed(

@@ -58,14 +58,15 @@ _Form: TypeAlias = Literal["whole", "aligned", "any"]
 "aligned": of whole vectors, each at a multiple of its size. "any": all others."""
 
 _THREADS = ((8, 1), (16, 1), (32, 8), (256, 8), (1024, 8))
-"""Pairs of the number of threads of a row, in ascending order, and the number of vectors of four elements that each
-thread may hold. For f64 a thread holds half as many, but at least one. Fewer threads than a warp's are used if one
-vector each is enough."""
+"""Pairs of two numbers: the threads for a row, in ascending order, and the vectors of four elements that each thread
+may hold. For f64 a thread holds half as many, but at least one. Fewer threads than a warp's are used if one vector each
+is enough."""
 
 
 def _block(threads: int, held: int) -> int:
-    """Returns the number of threads of a block. Threads that hold one vector finish soon. With 512 of them fewer blocks
-    are started: softmax over rows of 128 then takes 178.9 µs instead of 179.9 on an H100, where a copy takes 179.5."""
+    """Returns the number of threads of a block. Threads that hold one vector finish soon. With 512 threads a block,
+    fewer blocks are started: softmax over rows of 128 then takes 178.9 µs instead of 179.9 on an H100, where a copy
+    takes 179.5."""
     return max(threads, 512 if held == 1 else 128)
 
 
@@ -129,8 +130,8 @@ def rms_norm(input: Operand, weight: Operand, output: Operand, eps: float = 1e-5
 
 
 def shape_of(name: str, x: DeviceBox, **of_a_row: DeviceBox) -> tuple[int, int]:
-    """Returns the number of rows and their width. Raises ``ValueError`` if the input has no axes, or if the size of a
-    box in ``of_a_row`` is not a row's width."""
+    """Returns the number of rows and their width. Raises ``ValueError`` if the input has no axes, or if a box in
+    ``of_a_row`` does not have exactly a row's number of elements."""
     if not x.shape:
         raise ValueError(f"{name}: input has no axes, so no rows; give it one")
     width = x.shape[-1]
@@ -163,8 +164,8 @@ def _launch(
 
 
 def _tools(threads: int, held: int, form: _Form, wide: Any) -> tuple[Any, ...]:
-    """Returns device functions for rows that belong to ``threads`` threads. Each thread holds ``held`` times four
-    elements, which are neighbours and are loaded and stored as vectors unless ``form`` is "any"."""
+    """Returns device functions for rows that belong to ``threads`` threads. Each thread holds ``held`` groups of four
+    neighbouring elements. A group is loaded and stored as a vector unless ``form`` is "any"."""
     aligned, whole = form != "any", form == "whole"
     in_block, steps = _block(threads, held) // threads, min(threads, 32).bit_length() - 1
 

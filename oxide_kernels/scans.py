@@ -5,8 +5,8 @@ Garland, *Single-pass Parallel Prefix Scan with Decoupled Look-back*, 2016). A b
 soon as it is known. Then it adds up the sums that earlier blocks have published, going back until it reaches a block
 that has published its complete sum, from the very beginning. Then it publishes its own complete sum. A published sum is
 a word with a flag, and the two are written and read together: a 64-bit atomic holds the flag and 32 bits of the sum. A
-sum of 64 bits takes two such words, valid if their flags agree. So no other memory need be visible when the word is,
-and relaxed ordering is enough.
+sum of 64 bits takes two such words, valid if their flags agree. So a reader of the word needs no other memory, and
+relaxed ordering is enough.
 
 **Why it terminates.** Blocks wait for other blocks. Neither CUDA nor the CPU device permits a wait for a block that may
 not have begun. So a tile's number is not the block's index: a block draws it, with an atomic, when it begins to run. A
@@ -81,8 +81,8 @@ def inclusive_scan(input: Operand, output: Operand) -> DeviceOperation[tuple[Any
 
 
 def exclusive_scan(input: Operand, output: Operand) -> DeviceOperation[tuple[Any, ...]]:
-    """Computes ``output[i] = input[0] + … + input[i - 1]``, 0 for the first element. Otherwise as
-    ``inclusive_scan``."""
+    """Computes ``output[i] = input[0] + … + input[i - 1]``, 0 for the first element. The dtypes, the yielded boxes and
+    the errors are those of ``inclusive_scan``."""
     return with_boxes(lambda x, result: _scan("exclusive_scan", x, result, False), input, output)
 
 

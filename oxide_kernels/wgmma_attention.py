@@ -1,13 +1,13 @@
 """Attention on Hopper's tensor cores: copies by TMA, products by ``wgmma``.
 
 A block has three warpgroups and computes tiles of 128 queries of one head, one after another. One thread of the third,
-the producer, keeps two buffers for keys and two for values filled, ``STEP`` tokens each, also with those of the next
-tile while the others store this one. Each of the other two warpgroups computes 64 queries. A buffer has two barriers:
-one is passed when its copies have arrived, the other when both warpgroups have read it.
+the producer, keeps two buffers for keys and two for values filled, ``STEP`` tokens each. It already fetches the next
+tile's tokens while the other warpgroups store a tile. Each of the other two warpgroups computes 64 queries. A buffer
+has two barriers: one is passed when its copies have arrived, the other when both warpgroups have read it.
 
 A warpgroup keeps its tensor cores at work during the softmax: it begins the scores of the next keys, then the product
-of the present weights and values, and computes the next exponentials while that product is on its way. The weights are
-a left operand in registers. The scheme is that of FlashAttention 3 (Shah et al., 2024).
+of the present weights and values. It computes the next exponentials while this product runs. The weights are a left
+operand in registers. The scheme is that of FlashAttention 3 (Shah et al., 2024).
 
 A tile of keys or values ends with its head: the copy engine fills the rest of the tile with zeros, and the scores there
 are set to -inf. So no other head's NaN is in the sums.
@@ -54,14 +54,15 @@ _STAGES = 2
 
 
 def groups_of(width: int) -> int:
-    """Returns the number of warpgroups of a block that compute, 64 queries each. The registers of narrow heads are
-    enough for three, of which one more multiplies while the others compute exponentials."""
+    """Returns the number of warpgroups of a block that compute 64 queries each. Narrow heads leave enough registers for
+    three such warpgroups: one more can multiply while the others compute exponentials."""
     return 3 if width == 64 else 2
 
 
 def config_of(width: int, queries: int, heads: int, causal: bool, multiprocessors: int) -> LaunchConfig:
-    """Returns the launch for so many queries in each of so many heads, those of all batches: a block for each
-    multiprocessor, or a causal kernel's one for each two tiles of a head."""
+    """Returns the launch configuration for ``queries`` queries in each of ``heads`` heads. ``heads`` counts the heads
+    of all batches. There is one block for each multiprocessor. A causal kernel has one block for each two tiles of a
+    head."""
     tiles, threads = -(-queries // (64 * groups_of(width))), 128 * (groups_of(width) + 1)
     return LaunchConfig(-(-tiles // 2) * heads if causal else min(tiles * heads, multiprocessors), threads)
 
@@ -69,8 +70,8 @@ def config_of(width: int, queries: int, heads: int, causal: bool, multiprocessor
 @functools.cache
 def kernel_of(dtype: Any, width: int, causal: bool, aligned: bool) -> Kernel:
     """Returns the kernel for a head size. ``q`` and ``out`` are matrices whose rows are the tokens of one head after
-    another; ``k`` and ``v`` have an axis for the heads. With ``aligned``, ``keys - queries`` is a multiple of ``STEP``:
-    then only the last tile of keys that a causal block reads has keys that a query does not see."""
+    another; ``k`` and ``v`` have an axis for the heads. ``aligned`` says that ``keys - queries`` is a multiple of
+    ``STEP``. Then only the last tile of keys that a causal block reads needs a mask."""
     panels = width // _PANEL
     tile_bytes = STEP * width * 2
     scores, held = STEP // 2, width // 2
@@ -96,8 +97,8 @@ def kernel_of(dtype: Any, width: int, causal: bool, aligned: bool) -> Kernel:
     @device
     def hide(s: Any, begin: i32, limit: i32) -> None:
         """Sets the scores of keys that a query does not see to -inf. The tile begins with the key ``begin``, and the
-        warp's first query sees those up to ``limit``. Both have 32 bits, because 64 bits would take more registers than
-        there are."""
+        warp's first query sees the keys up to ``limit``. Both have 32 bits, because numbers of 64 bits would take too
+        many registers."""
         if begin + i32(STEP - 1) > limit:
             last = i32(max(i32(limit - begin), i32(-STEP)))  # that the warp's first query sees
             for i in unroll(range(scores)):
@@ -106,7 +107,7 @@ def kernel_of(dtype: Any, width: int, causal: bool, aligned: bool) -> Kernel:
 
     @device
     def hide_end(s: Any, begin: i64, keys: i64) -> None:
-        """Sets the scores of a tile's keys that the head does not have to -inf."""
+        """Sets the scores of keys beyond the head's last key to -inf."""
         if begin + STEP > keys:
             left = i32(keys - begin)
             for i in unroll(range(scores)):
@@ -116,10 +117,11 @@ def kernel_of(dtype: Any, width: int, causal: bool, aligned: bool) -> Kernel:
     @device
     def tile_at(number: u32, tiles: u32, blocks: u32) -> tuple[u32, i64]:
         """Returns the head, counted over all batches, and the first query of a block's tile ``number``. If the block
-        has no such tile, the query is the number of queries or more.
+        has no such tile, the returned query is at or beyond the number of queries.
 
         A block of a causal kernel computes two tiles of a head: first a late tile, which has many keys, then an early
-        tile, which has few. So all blocks have equal work."""
+        tile, which has few. So all blocks have equal work.
+        """
         if causal:
             half = (tiles + 1) // 2
             second = number >= blocks
@@ -132,7 +134,7 @@ def kernel_of(dtype: Any, width: int, causal: bool, aligned: bool) -> Kernel:
 
     @device
     def tiles_of_keys(first: i64, queries: i64, keys: i64) -> i64:
-        """Returns the number of tiles of keys that some query of a tile sees."""
+        """Returns the number of key tiles that at least one query in the block's tile sees."""
         end = keys
         if causal:
             end = max(min(first + block_queries, queries) + keys - queries, 0)

@@ -1,8 +1,9 @@
 """The buffers of ``wgmma_products`` and ``wgmma_split_products``: a ring in shared memory of parts of two matrices.
 
-A buffer has 128 bytes of each row of a tile's operands, or 64 rows of products of 64 elements. TMA fills it, with zeros
-for what is outside of the matrices, and a warpgroup multiplies what is in it. Blocks of a cluster may share the columns
-of ``b``: each copies a part of them to all.
+A buffer holds one step along k of a tile's operands. An operand in order along k has 128 bytes of each of its rows. A
+transposed operand has panels of 64 columns, with a row for each position along k. TMA fills the buffer, with zeros
+outside of the matrices. Warpgroups multiply its contents. Blocks of a cluster may share the columns of ``b``: each
+block copies a part of these columns to all blocks.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from .mma_products import Form
 
 _ROW_BYTES = 128
 _PANEL = 64
-"""The elements of a row of products."""
+"""The elements of a panel's row, for a transposed operand."""
 
 
 class Buffers(NamedTuple):
@@ -25,23 +26,24 @@ class Buffers(NamedTuple):
     array: Any
     """The type of a parameter with an operand: ``Slice2``, or ``Slice3`` for stacks of matrices."""
     depth: int
-    """The products that a buffer holds for each element of a tile."""
+    """The number of positions along k that a buffer holds."""
     halves: int
-    """2 for operands that are split in two, which are one behind the other in a row, else 1."""
+    """2 for operands that are split into two parts, one behind the other in a row. 1 for all others."""
     stages: int
     """The number of buffers."""
     a_count: int
     b_count: int
-    """The tiles in shared memory, of all buffers."""
+    """The numbers of tiles in shared memory, in all buffers together."""
     a_rows: int
     b_rows: int
-    """The rows of a tile, each of ``depth`` products or of 64 elements."""
+    """The rows of a tile in shared memory: along the result with ``depth`` elements each, or along k with 64 elements
+    each."""
     fetch: Any
-    """``(stage, first, product, row, col, a, b, a_tiles, b_tiles, full)`` begins the copies of a buffer: the products
-    from ``first`` on of the tile at a row and a column."""
+    """``(stage, first, product, row, col, a, b, a_tiles, b_tiles, full)`` begins the copies of a buffer: the positions
+    along k from ``first`` on, for the tile at a row and a column."""
     multiply: Any
-    """``(total, stage, half, a_tiles, b_tiles)`` begins a warpgroup's products of a buffer, with the 64 rows of number
-    ``half`` of the tile."""
+    """``(total, stage, half, a_tiles, b_tiles)`` begins a warpgroup's multiplications of a buffer. ``half`` selects 64
+    of the tile's rows."""
     release: Any
     """``(stage, empty)`` tells the producers of the cluster that the calling warpgroup has read a buffer."""
 
@@ -50,11 +52,11 @@ class Buffers(NamedTuple):
 def buffers_of(
     form: Form, rows: int, columns: int, nbytes: int, *, blocks: int = 1, stacked: bool = False, even: bool = False
 ) -> Buffers:
-    """Returns the ring for tiles of a product in about ``nbytes``, shared by the ``blocks`` of a cluster. With ``even``
-    the number of buffers is a multiple of 2.
+    """Returns the ring of buffers for tiles of a product, which takes up to ``nbytes``. ``blocks`` is the number of
+    blocks of a cluster, which share the columns of ``b``. With ``even`` the number of buffers is even.
 
-    Operands of 8 or 32 bits are in the order of their products: ``a`` as it is and ``b`` turned. An ``exact`` form of
-    f32 takes operands of ``layout.split``.
+    Operands of 8 or 32 bits must be contiguous along k: ``a`` itself, and ``b`` transposed. An ``exact`` form of f32
+    takes operands that ``data_movement.split`` made.
     """
     splits = form.exact and form.a is f32
     promotes, rounds = form.exact, form.a is f32 and not splits
@@ -73,12 +75,13 @@ def buffers_of(
 
     @device
     def place_in(operand: Any, product: i64, row: i64, col: i64) -> Any:
-        """Returns the index of an element of a product's operand, which may be the same for all products."""
+        """Returns the index of an element of an operand. ``product`` is the matrix's number in a stack. An operand with
+        one matrix is used for all products."""
         return (min(product, operand.shape[0] - 1), row, col) if stacked else (row, col)
 
     @device
     def fetch_b(stage: i64, at: i64, product: i64, first: i64, col: i64, b: Any, b_tiles: Any, full: Any) -> None:
-        """Begins the copies of this block's part of the columns of b to the tiles of b from ``at`` on."""
+        """Begins to copy this block's part of b's columns into the shared tiles of b, from tile ``at`` on."""
         rank = tensor.cluster.rank() if blocks > 1 else 0
         for panel in unroll(range(own_panels)):
             part = rank * own_panels + panel

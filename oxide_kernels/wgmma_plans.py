@@ -13,10 +13,11 @@ WIDTHS = (256, 192, 128, 64, 32)
 """The widths of tiles."""
 
 _EXACT_WIDTHS = (192, 128, 64, 32)
-"""Those of sums that are made in f32, apart from the instructions': with wider tiles a thread has too few registers."""
+"""The widths of tiles if sums are made in f32, in addition to the sums of ``wgmma``: with wider tiles a thread has too
+few registers."""
 
 _HALVED_WIDTHS = (128, 64, 32)
-"""Those of operands that are split in two."""
+"""The widths of tiles for operands that are split in two."""
 
 
 class Plan(NamedTuple):
@@ -25,18 +26,20 @@ class Plan(NamedTuple):
     width: int
     """The width of tiles."""
     together: bool = False
-    """True if both warpgroups of a block compute one tile of 128 rows, false if they take turns with tiles of 64."""
+    """True if both warpgroups of a block compute one tile of 128 rows. False if each computes every second tile of 64
+    rows."""
     cluster: int = 1
-    """The number of blocks that share the columns of ``b``: each copies a part for all. Their tiles are one below the
-    other."""
+    """The number of blocks in a cluster. They share the columns of ``b``, of which each copies a part for all. Their
+    tiles are one below the other."""
     parts: int = 0
-    """If not 0, so many blocks compute a tile of 64 rows, each a part of k, whose steps the warpgroups take in turn."""
+    """The number of blocks that compute one tile of 64 rows, each for a part of k; 0 if a tile belongs to one block.
+    The two warpgroups of a block alternate in the steps along k."""
     swapped: bool = False
     """True if the transpose is computed: the columns of the result are the rows of a tile. Only with parts."""
 
     @property
     def high(self) -> int:
-        """Returns the rows of the tiles of a cluster."""
+        """Returns the number of rows that a cluster's tiles have together."""
         return self.cluster * (128 if self.together else 64)
 
     def tiles(self, products: int, m: int, n: int) -> int:
@@ -45,7 +48,7 @@ class Plan(NamedTuple):
         return products * -(-high // self.high) * -(-wide // self.width)
 
     def blocks(self, products: int, m: int, n: int, multiprocessors: int) -> int:
-        """Returns the number of blocks of a launch for so many m×n results."""
+        """Returns the number of blocks of a launch for ``products`` results of m×n elements."""
         tiles = self.tiles(products, m, n)
         return tiles * self.parts or self.cluster * min(multiprocessors // self.cluster, tiles)
 
@@ -59,8 +62,8 @@ def widths_of(form: Form) -> tuple[int, ...]:
 def plan_of(
     form: Form, products: int, m: int, n: int, k: int, aligned: tuple[bool, bool], multiprocessors: int
 ) -> Plan:
-    """Returns the plan with which products take least time, computed once for equal products. ``aligned`` says of each
-    operand whether its rows in memory begin at multiples of 128 bytes."""
+    """Returns the plan with the least expected time. Results are cached. ``aligned`` says, for each operand, whether
+    its rows in memory begin at multiples of 128 bytes."""
     widths = widths_of(form)
     # Sums that are made in f32 leave the tensor cores idle, unless the other warpgroup multiplies meanwhile. And tiles
     # of 64 rows of tf32 reach 0.81 of the speed of those of 128 rows.
@@ -76,14 +79,15 @@ def plan_of(
 def _nanoseconds(
     form: Form, plan: Plan, products: int, m: int, n: int, k: int, aligned: tuple[bool, bool], multiprocessors: int
 ) -> float:
-    """Returns about the time of a plan on an H100.
+    """Returns the approximate time of a plan on an H100.
 
     A launch takes 3.2 µs, with clusters 0.3 to 0.8 more. A step multiplies 128 bytes of each row of a tile's operands:
-    64 rows and a column take 1.25 ns, or 1.4 at the clock that the power allows for long. The copy of a row takes
-    1.1 ns, or 0.85 in parts, twice that if it is in two lines of memory. A warpgroup waits 0.12 µs at least for a step,
-    0.1 in parts, and 1.5 ns for each block that reads the same rows. The L2 cache gives the operands at 6.3 TB/s, and
-    all tiles in parts at 9.2 TB/s, where rows are multiples of 8 KB apart, else at twice that. The end of a tile takes
-    4.6 ns a column and 64 rows, which counts once if the warpgroups take turns; in parts, the next begins 2.5 µs later.
+    64 rows and a column take 1.25 ns, or 1.4 at the clock that the power allows for long. The copy of a row takes 1.1
+    ns, or 0.85 in parts, twice that if it is in two lines of memory. A warpgroup waits 0.12 µs at least for a step, 0.1
+    in parts, and 1.5 ns for each block that reads the same rows. The L2 cache gives the operands at 6.3 TB/s, and all
+    tiles in parts at 9.2 TB/s, where rows are multiples of 8 KB apart, else at twice that. The end of a tile takes 4.6
+    ns a column and 64 rows, which counts only once if the warpgroups alternate between tiles. In parts, the next tile
+    begins 2.5 µs later.
     """
     halves, splits, itemsize = 2 if plan.together else 1, form.exact and form.a is f32, form.a.dtype.itemsize
     a_aligned, b_aligned = reversed(aligned) if plan.swapped else aligned

@@ -2,18 +2,19 @@
 
 A block has three warpgroups and computes tiles of the result, one after another: there are at most as many blocks as
 multiprocessors. One thread of the third warpgroup, the producer, keeps a ring of buffers in shared memory filled with
-the next 128 bytes of the rows of ``a`` and ``b``, for one tile after the other. A buffer has two barriers: one is
-passed when its copies have arrived, the other when it has been read. There are two ways to multiply:
+the next 128 bytes along k of ``a`` and ``b``, for one tile after the other. A buffer has two barriers: one is passed
+when its copies have arrived, the other when it has been read. There are two ways to multiply:
 
-- In turns ("ping-pong"): each of the other two warpgroups computes every second tile, 64 rows high. While one
+- In turns ("ping-pong"): each of the other two warpgroups computes every second tile, 64 rows high. While one warpgroup
   multiplies, the other stores its tile, so the tensor cores do not wait for stores. A third pair of barriers holds each
-  back until the other has begun its last products: a thread may wait for the next phase of a buffer only.
-- Together ("cooperative"): both compute one tile of 128 rows, 64 rows each. A buffer then serves twice as many
-  products. And the one multiplies while the other adds, if sums are made in f32.
+  warpgroup back until the other has begun its last products. This is necessary because a thread must not be more than
+  one phase behind a buffer's barrier.
+- Together ("cooperative"): both warpgroups compute one tile of 128 rows, 64 rows each. A buffer then serves twice as
+  many multiplications. If sums are made in f32, one warpgroup multiplies while the other adds.
 
-Tiles that are computed at the same time share rows and columns: they are numbered in groups of ``_GROUP_ROWS`` rows,
-so that the L2 cache holds their operands. TMA fills with zeros what a tile has outside of the matrices, and the end of
-the computation leaves it out. Results of 16 bits go through shared memory, and TMA stores them.
+Tiles that are computed at the same time share rows and columns: they are numbered in groups of ``_GROUP_ROWS`` rows, so
+that the L2 cache holds their operands. TMA fills parts of a tile outside of the matrices with zeros, and the epilogue
+does not store them. Results of 16 bits go through shared memory, and TMA stores them.
 
 The indices follow from constants and from the matrices' sizes, which the host compares; so the kernels are unchecked.
 The schemes are those of CUTLASS's persistent, warp-specialised kernels.
@@ -32,19 +33,19 @@ from .wgmma_plans import Plan
 
 THREADS = 384
 _GROUP_ROWS = 2048
-"""The number of rows whose tiles are computed one column of tiles after the other."""
+"""The number of rows of elements in a group. The tiles of a group are computed column by column."""
 _SHARED_BYTES = 224 * 1024
 """The bytes of a block's buffers: the rest of the shared memory is for the barriers."""
 
 
 @functools.cache
 def kernel_of(form: Form, plan: Plan, stacked: bool = False, even_rows: bool = False) -> Kernel:
-    """Returns the kernel of a form, for ``activation(alpha * a @ b + beta * c + bias)``, with ``mma_products``'
-    parameters. The plan has no parts.
+    """Returns the kernel of a form, for ``activation(alpha * a @ b + beta * c + bias)``. Its parameters are those of
+    ``mma_products``' kernel. The plan has no parts.
 
-    It runs blocks of ``THREADS`` threads, any number of clusters of them. ``a`` and ``b`` are matrices, or stacks of
+    A launch has blocks of ``THREADS`` threads, in any number of clusters. ``a`` and ``b`` are matrices, or stacks of
     them with ``stacked``: tensor maps of two axes are faster. Their rows begin at multiples of 16 bytes, and their
-    elements are as ``buffers_of`` says. With ``even_rows`` those of ``c`` do so too.
+    elements are as ``buffers_of`` says. With ``even_rows`` the rows of ``c`` also begin at multiples of 16 bytes.
     """
     # mypy takes a name as a type if it is declared as Any.
     a_type: Any = form.a
@@ -75,7 +76,7 @@ def kernel_of(form: Form, plan: Plan, stacked: bool = False, even_rows: bool = F
     @device
     def place_of(number: u32, tiles: u32, down: u32, across: u32) -> tuple[i64, i64, i64]:
         """Returns the product to which the tiles of a cluster belong, and the row and the column at which they begin.
-        Its numbers have 32 bits: a division of 64 bits takes as long as a step."""
+        Computes in 32 bits: a division of 64 bits takes as long as a step."""
         product = u32(number // tiles) if stacked else u32(0)
         number = u32(number - product * tiles)
         group = u32(number // u32(group_of_rows * across))
@@ -88,8 +89,8 @@ def kernel_of(form: Form, plan: Plan, stacked: bool = False, even_rows: bool = F
     def store_tiles(
         total: Any, c_tiles: Any, tile: i64, alpha: wide, scales: Any, bias: Any, beta: wide, c: Any, top: i64, col: i64
     ) -> None:
-        """Stores a warp's 16 rows of a whole tile, 64 columns at a time. The copy engine takes them from shared memory,
-        and the warp goes on. Two buffers take turns, also from one tile to the next."""
+        """Stores a warp's 16 rows of a whole tile, 64 columns at a time. The copy engine copies them from shared memory
+        while the warp continues. Two buffers are used alternately, also from one tile to the next."""
         number = i64(thread.thread_idx.x // 32 % 8) * spare
         leads = thread.thread_idx.x % 32 == 0
         for part in unroll(range(tile_n // 64)):
@@ -124,7 +125,7 @@ def kernel_of(form: Form, plan: Plan, stacked: bool = False, even_rows: bool = F
     def store_elements(
         total: Any, alpha: wide, scales: Any, bias: Any, beta: wide, c: Any, top: i64, end: i64, col: i64
     ) -> None:
-        """Stores those of a warp's elements that are inside a result with the rows before ``end``."""
+        """Stores a warp's elements, except for those outside of the result, whose rows end before ``end``."""
         out = c.unchecked_mut
         for i in unroll(range(2 * pairs)):
             row, column = top + total.row(i), col + total.column(i)

@@ -1,12 +1,12 @@
 """The matrix product on Hopper's tensor cores for results with few tiles: several blocks compute one tile.
 
 A product with few tiles and a large k would leave most multiprocessors idle, and each step would wait for the one
-before it. So a tile of 64 rows belongs to a cluster of blocks, each of which has a part of k, and in a block two
-warpgroups take the steps in turn. Then all sums of a tile are in the shared memory of the cluster, and each block adds
-those of some rows, which it reads from the others, and ends the computation for them. One thread of the third
-warpgroup fills the ring of buffers, as in ``wgmma_products``.
+before it. So a cluster of blocks computes a tile of 64 rows. Each block has a part of k. In a block, two warpgroups
+alternate in the steps along k. Then the partial sums of a tile are in the shared memory of the cluster's blocks. Each
+block is responsible for some rows: it reads the other blocks' sums of these rows, adds them, and computes the epilogue.
+One thread of the third warpgroup fills the ring of buffers, as in ``wgmma_products``.
 
-The scheme is called split-k. Here it takes no memory of the device and no second kernel.
+The scheme is called split-k. Here it takes no device memory and no second kernel.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ from .wgmma_plans import Plan
 from .wgmma_products import THREADS
 
 _SHARED_BYTES = 216 * 1024
-"""The bytes of a block's buffers and sums, about."""
+"""The approximate bytes of a block's buffers and sums."""
 
 
 def kernel_of(form: Form, plan: Plan, stacked: bool = False) -> Kernel:
-    """Returns the kernel of a form for a plan with parts, as ``wgmma_products.kernel_of`` does.
+    """Returns the kernel of a form for a plan with parts. Its parameters are those of ``wgmma_products``' kernel.
 
-    It runs blocks of ``THREADS`` threads, ``plan.parts`` for each tile. If the plan is swapped, ``a`` and ``b`` are
-    those of the transpose, ``b`` and ``a`` turned, and ``c`` is as ever.
+    A launch has blocks of ``THREADS`` threads, ``plan.parts`` blocks for each tile. If the plan is swapped, the kernel
+    computes the transpose: ``a`` is the transpose of the original b, ``b`` the transpose of the original a. ``c`` is
+    not transposed.
     """
     return _kernel_of(form, plan.width, plan.parts, plan.swapped, stacked)
 

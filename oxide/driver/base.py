@@ -26,7 +26,7 @@ GraphHandle: TypeAlias = Any
 Dim3: TypeAlias = tuple[int, int, int]
 
 StreamPriority: TypeAlias = Literal["normal", "high"]
-"""The priority of a stream. CUDA's default priority is its lowest, so there is none below ``"normal"``."""
+"""The priority of a stream. CUDA's default priority is its lowest, so there is no priority below ``"normal"``."""
 
 # The limits of CUDA devices since compute capability 3.0. The CPU device has the same limits.
 MAX_THREADS_PER_BLOCK: Final = 1024
@@ -64,9 +64,9 @@ LOOP_FREE_ENTRY = "oxide_run_loop_free_blocks"
 class Code:
     """Machine code for one kernel: PTX text or a native object file, and the symbol to launch.
 
-    ``array_bytes`` is the dynamic shared memory that PTX needs for its ``SharedArray``s, in front of what a launch asks
-    for. It is 0 if they fit in static shared memory. ``sanitized`` is what the CPU device needs to run a sanitized
-    kernel.
+    ``array_bytes`` is the dynamic shared memory that PTX needs for its ``SharedArray``s, in front of the memory that a
+    launch asks for. It is 0 if they fit in static shared memory. ``sanitized`` is the data that the CPU device needs to
+    run a sanitized kernel.
     """
 
     target: Target
@@ -117,9 +117,9 @@ class DeviceInfo:
 class KernelResources:
     """The GPU resources of a kernel, as ``Kernel.resources()`` returns them.
 
-    ``registers`` and ``local_bytes`` are per thread. Local memory holds what did not fit in registers, and arrays
-    indexed by a variable. ``spill_bytes`` is the part of it to which the assembler spilled registers, None if the
-    assembler does not say. ``shared_bytes`` is for a block's ``SharedArray``s, ``dynamic_shared_bytes`` for its
+    ``registers`` and ``local_bytes`` are per thread. Local memory holds values that did not fit in registers, and
+    arrays indexed by a variable. ``spill_bytes`` is the part of it to which the assembler spilled registers, None if
+    the assembler does not say. ``shared_bytes`` is for a block's ``SharedArray``s, ``dynamic_shared_bytes`` for its
     ``DynamicSharedArray``s. ``constant_bytes`` is for the kernel's constants. ``blocks_per_multiprocessor`` is how many
     blocks of ``block`` threads are resident at once, 0 if not even one fits. ``occupancy`` is the number of their
     warps, as a fraction of the most that a multiprocessor holds.

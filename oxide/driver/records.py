@@ -26,9 +26,8 @@ FAULT: Final = Layout(
 )
 """A launch's fault. The host zeroes it, and a kernel's first failed check fills it (``bounds/in_bounds.py``). On the
 CPU a deadlock (``coroutines/schedule.ll``) and the sanitizer (``driver/cpu/sanitizer.py``) fill it too.
-``source/faults.py`` reads it. ``index`` and ``length`` are those of the axis that was checked, ``other_indices`` and
-``other_lengths`` those of the other axes in order. ``claimed`` comes first: ``Driver.report`` tests the first four
-bytes."""
+``source/faults.py`` reads it. ``index`` and ``length`` belong to the axis that was checked, ``other_indices`` and
+``other_lengths`` to the other axes in order. ``claimed`` comes first: ``Driver.report`` tests the first four bytes."""
 
 LAUNCH: Final = Layout(
     "launch",
@@ -55,8 +54,8 @@ COOPERATIVE: Final = Layout(
 """A cooperative launch on the CPU device. The driver (``driver/cpu/cooperative_launch.py``) and the kernel's entry
 (``coroutines/grid.ll``) both write and read it. ``blocks`` has a word for each block, null before the block begins.
 ``waiting`` counts the blocks that reached a barrier of the grid in this pass, ``finished`` those that ended in it. A
-barrier's place in the source has a number; ``least`` and ``greatest`` are those of the barriers reached. ``abandon``
-ends all blocks."""
+barrier's place in the source has a number; ``least`` and ``greatest`` are the least and the greatest number of the
+barriers reached. ``abandon`` ends all blocks."""
 
 # The sanitizer
 
@@ -98,8 +97,8 @@ SANITIZED_CELL: Final = Layout(
     known="i64",
 )
 """The shadow of an element: a write, two reads, an atomic read and two atomic writes, each a ``sanitized_access``, and
-the time that becomes known to a thread that acquires. The driver allocates zeroed cells; sanitized code writes and
-reads them."""
+``known``: a thread that acquires from the element then knows all accesses up to this time. The driver allocates zeroed
+cells; sanitized code writes and reads them."""
 
 SANITIZED_COPY: Final = Layout(
     "sanitized_copy",
@@ -111,16 +110,18 @@ SANITIZED_COPY: Final = Layout(
     group="i64",
     who="i64",
 )
-"""An asynchronous copy that its thread has not waited for: its shadow cells, ``rows`` times so many at a distance of
-``pitch`` bytes; its kind, 0 for ``copy_async``, 1 for the reads of ``store_tile`` and 2 for its writes; its group, and
-the access."""
+"""An asynchronous copy that its thread has not waited for: its shadow cells, as ``rows`` rows of ``cells`` cells at a
+distance of ``pitch`` bytes; its kind, 0 for ``copy_async``, 1 for the reads of ``store_tile`` and 2 for its writes; its
+group, and the access."""
 
 PRODUCTS: Final = Layout("products", begun="i64", ended="i64", tiles="i64")
-"""The head of a thread's record of its products (``sanitizer/products.ll``): how many it has begun and ended, and how
-many tiles were ever in its list. Fragments and the list of tiles follow. Only sanitized code writes and reads it."""
+"""The head of a thread's record of its ``wgmma`` products (``sanitizer/products.ll``): the numbers of products that
+have begun and ended, and the number of tiles that were ever in its list. Fragments and the list of tiles follow. Only
+sanitized code writes and reads it."""
 
 PRODUCT_FRAGMENT: Final = Layout("product_fragment", last="i64", who="i64")
-"""A fragment in that record: the number of the last product that uses it, or 0, and the access."""
+"""A fragment in a thread's record of its products: the number of the last product that uses it, or 0, and the
+access."""
 
 PRODUCT_TILE: Final = Layout(
     "product_tile",
@@ -133,7 +134,8 @@ PRODUCT_TILE: Final = Layout(
     offset="i64",
     shift="i64",
 )
-"""A tile in that record's list: the number of the product that reads it, and the arguments of the check of a read."""
+"""A tile in the list of a thread's record of its products: the number of the product that reads it, and the arguments
+of the check of a read."""
 
 MAX_REPORTS: Final = 32
 MAX_COPIES: Final = 256

@@ -23,7 +23,7 @@ KINDS = ("memory", "race")
 VARIABLE = "OXIDE_SANITIZE"
 
 STATE_BYTES = -(-SANITIZED_STATE.size // 64) * 64
-"""The distance of the states of two blocks of a cluster."""
+"""The bytes from one block's state to the next block's, in a cluster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,9 +143,9 @@ for ``published``."""
 WRITE, ATOMIC, BLOCK_SCOPE, ALSO_READS = 1, 2, 4, 8
 ASYNCHRONOUS = WRITE | BLOCK_SCOPE
 ASYNCHRONOUS_READ = BLOCK_SCOPE
-"""Flags of an access: the low bits of ``who``. A read or a write that is no atomic and has the scope's flag is that of
-an asynchronous copy, which its thread has not waited for. The access's index in ``Sanitized.accesses`` starts at bit 4,
-the thread at bit 20 and the block at bit 32."""
+"""Flags of an access: the low bits of ``who``. The scope's flag on a read or write that is no atomic means an
+asynchronous copy that its thread has not waited for. The access's index in ``Sanitized.accesses`` starts at bit 4, the
+thread at bit 20 and the block at bit 32."""
 
 ACCUMULATOR, LEFT_OPERAND = "an Accumulator", "a FragmentA"
 """The names of the fragments that an asynchronous product uses until its wait."""

@@ -57,22 +57,22 @@ class Array(Generic[T, *Axes]):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The length of each axis."""
+        """Returns the length of each axis."""
         _only_in_a_kernel()
 
     @property
     def strides(self) -> tuple[int, ...]:
-        """The distance between neighbours along each axis, in bytes."""
+        """Returns the distance between neighbours along each axis, in bytes."""
         _only_in_a_kernel()
 
     @property
     def size(self) -> int:
-        """The number of elements."""
+        """Returns the number of elements."""
         _only_in_a_kernel()
 
     @property
     def ndim(self) -> int:
-        """The number of axes."""
+        """Returns the number of axes."""
         _only_in_a_kernel()
 
     def __len__(self) -> int:

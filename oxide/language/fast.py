@@ -1,4 +1,4 @@
-"""Fast approximations of ``math``'s functions, by name: CUDA's ``__expf``, ``__sinf`` and related functions.
+"""Fast approximations of ``math``'s functions: CUDA's ``__expf``, ``__sinf`` and related functions.
 
 Each takes and returns ``f32``. On a GPU it is a few instructions. The errors are those of CUDA's programming guide;
 for ``sin``, ``cos`` and ``tan`` they are absolute, about 2**-21 for arguments in [-pi, pi] and larger outside. On the

@@ -59,12 +59,12 @@ class _Reads(VectorReads[T, Index], Alignment):
 
     @property
     def dtype(self) -> type[T]:
-        """The elements' type, as for a ``Slice``."""
+        """Returns the elements' type, as for a ``Slice``."""
         _only_in_a_kernel(type(self).__name__)
 
     @property
     def flat(self) -> Slice[T]:
-        """All elements in row-major order, as a ``Slice``."""
+        """Returns all elements in row-major order, as a ``Slice``."""
         _only_in_a_kernel(type(self).__name__)
 
 
@@ -80,7 +80,7 @@ class UncheckedReads(VectorReads[T, Index]):
 
     @property
     def streaming(self) -> Streaming[T, Index]:
-        """The slice's vectors, for elements that are not needed again soon."""
+        """Returns the slice's vectors, for elements that are not needed again soon."""
         _only_in_a_kernel(type(self).__name__)
 
 
@@ -123,7 +123,8 @@ class Slice2(_OneType, _Reads[T, tuple[int, int]]):
 
     @property
     def unchecked(self) -> UncheckedReads[T, tuple[int, int]]:
-        """The slice without bounds checks, for indices that are inside although the compiler cannot prove it."""
+        """Returns the slice without bounds checks, for indices that are inside although the compiler cannot prove
+        it."""
         _only_in_a_kernel("Slice2")
 
     @property
@@ -144,12 +145,13 @@ class Slice3(_OneType, _Reads[T, tuple[int, int, int]]):
 
     @property
     def unchecked(self) -> UncheckedReads[T, tuple[int, int, int]]:
-        """The slice without bounds checks, for indices that are inside although the compiler cannot prove it."""
+        """Returns the slice without bounds checks, for indices that are inside although the compiler cannot prove
+        it."""
         _only_in_a_kernel("Slice3")
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """The length of each axis, an ``i64``."""
+        """Returns the length of each axis, an ``i64``."""
         _only_in_a_kernel("Slice3")
 
 
@@ -161,12 +163,12 @@ class _Tiled(Alignment, Generic[T, Index]):
 
     @property
     def shape(self) -> Index:
-        """The length of each axis, an ``i64``."""
+        """Returns the length of each axis, an ``i64``."""
         _only_in_a_kernel(type(self).__name__)
 
     @property
     def dtype(self) -> type[T]:
-        """The elements' type, as for a ``Slice``."""
+        """Returns the elements' type, as for a ``Slice``."""
         _only_in_a_kernel(type(self).__name__)
 
     def __len__(self) -> int:
@@ -175,7 +177,7 @@ class _Tiled(Alignment, Generic[T, Index]):
 
     @property
     def flat(self) -> Slice[T]:
-        """All elements in row-major order, as a ``Slice``; of a slice to read only."""
+        """Returns all elements in row-major order, as a ``Slice``; of a slice to read only."""
         _only_in_a_kernel(type(self).__name__)
 
 
@@ -223,12 +225,12 @@ class DisjointSlice2(_Parameterized, Alignment, Generic[T, Layout]):
 
     @property
     def scatter(self) -> Scatter[T, tuple[int, int]]:
-        """The output's elements by computed indices: ``c.scatter[row, col] = value``."""
+        """Returns the output's elements by computed indices: ``c.scatter[row, col] = value``."""
         _only_in_a_kernel("DisjointSlice2")
 
     @property
     def unchecked_mut(self) -> UncheckedWrites[T, tuple[int, int]]:
-        """The output without its rules: see ``DisjointSlice.unchecked_mut``."""
+        """Returns the output without its rules: see ``DisjointSlice.unchecked_mut``."""
         _only_in_a_kernel("DisjointSlice2")
 
     @property
@@ -238,7 +240,7 @@ class DisjointSlice2(_Parameterized, Alignment, Generic[T, Layout]):
 
     @property
     def dtype(self) -> type[T]:
-        """The elements' type, as for a ``Slice``."""
+        """Returns the elements' type, as for a ``Slice``."""
         _only_in_a_kernel("DisjointSlice2")
 
     def __len__(self) -> int:
@@ -268,22 +270,22 @@ class DisjointSlice3(_Parameterized, Alignment, Generic[T, Layout]):
 
     @property
     def scatter(self) -> Scatter[T, tuple[int, int, int]]:
-        """The output's elements by computed indices: ``c.scatter[i, j, k] = value``."""
+        """Returns the output's elements by computed indices: ``c.scatter[i, j, k] = value``."""
         _only_in_a_kernel("DisjointSlice3")
 
     @property
     def unchecked_mut(self) -> UncheckedWrites[T, tuple[int, int, int]]:
-        """The output without its rules: see ``DisjointSlice.unchecked_mut``."""
+        """Returns the output without its rules: see ``DisjointSlice.unchecked_mut``."""
         _only_in_a_kernel("DisjointSlice3")
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """The length of each axis, an ``i64``."""
+        """Returns the length of each axis, an ``i64``."""
         _only_in_a_kernel("DisjointSlice3")
 
     @property
     def dtype(self) -> type[T]:
-        """The elements' type, as for a ``Slice``."""
+        """Returns the elements' type, as for a ``Slice``."""
         _only_in_a_kernel("DisjointSlice3")
 
     def __len__(self) -> int:
@@ -301,7 +303,7 @@ class DisjointSlice4(_OneType, _Tiled[T, tuple[int, int, int, int]]):
 
     @property
     def scatter(self) -> Any:
-        """The output's elements, as ``tensor.store_tile`` takes them."""
+        """Returns the output's elements, as ``tensor.store_tile`` takes them."""
         _only_in_a_kernel("DisjointSlice4")
 
 
@@ -316,7 +318,7 @@ class DisjointSlice5(_OneType, _Tiled[T, tuple[int, int, int, int, int]]):
 
     @property
     def scatter(self) -> Any:
-        """The output's elements, as ``tensor.store_tile`` takes them."""
+        """Returns the output's elements, as ``tensor.store_tile`` takes them."""
         _only_in_a_kernel("DisjointSlice5")
 
 
@@ -346,7 +348,7 @@ class AtomicSlice3(_OneType, AtomicAccess[T]):
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """The length of each axis, an ``i64``."""
+        """Returns the length of each axis, an ``i64``."""
         _only_in_a_kernel("AtomicSlice3")
 
     def __len__(self) -> int:

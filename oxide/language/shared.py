@@ -23,8 +23,8 @@ Index: TypeAlias = int | tuple[int, ...]
 class _Elements(Generic[T]):
     """The base of the arrays: checked access to elements.
 
-    An access outside the array is a fault: it reads zero or writes nothing, its thread goes on to the next barrier, and
-    the launch fails with a ``BoundsError``.
+    An access outside the array is a fault: it reads zero or writes nothing, its thread continues to the next barrier,
+    and the launch fails with a ``BoundsError``.
     """
 
     def __getitem__(self, index: Index) -> T:
@@ -35,7 +35,7 @@ class _Elements(Generic[T]):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The length of each axis, an ``i64``."""
+        """Returns the length of each axis, an ``i64``."""
         _only_in_a_kernel(type(self).__name__)
 
     def __len__(self) -> int:

@@ -65,14 +65,15 @@ class Slice(VectorReads[T, int], Alignment):
 
     @property
     def dtype(self) -> type[T]:
-        """The elements' type, for a kernel that is generic in it: ``a.dtype(0)``, ``SharedArray(32, a.dtype)``."""
+        """Returns the elements' type, for a kernel that is generic in it: ``a.dtype(0)``, ``SharedArray(32,
+        a.dtype)``."""
         _only_in_a_kernel("Slice")
 
     @property
     def unchecked(self) -> UncheckedSlice[T]:
-        """The slice without bounds checks. ``a.unchecked[i]`` outside the slice reads other memory, or destroys the
-        whole device context: nothing catches it. Use it for indices that are inside although the compiler cannot prove
-        it."""
+        """Returns the slice without bounds checks. ``a.unchecked[i]`` outside the slice reads other memory, or destroys
+        the whole device context: nothing catches it. Use it for indices that are inside although the compiler cannot
+        prove it."""
         _only_in_a_kernel("Slice")
 
 
@@ -88,7 +89,7 @@ class UncheckedSlice(VectorReads[T, int]):
 
     @property
     def streaming(self) -> Streaming[T, int]:
-        """The slice's vectors, for elements that are not needed again soon."""
+        """Returns the slice's vectors, for elements that are not needed again soon."""
         _only_in_a_kernel("UncheckedSlice")
 
 
@@ -132,18 +133,18 @@ class DisjointSlice(Alignment, Generic[T, Layout]):
 
     @property
     def dtype(self) -> type[T]:
-        """The elements' type, as for a ``Slice``."""
+        """Returns the elements' type, as for a ``Slice``."""
         _only_in_a_kernel("DisjointSlice")
 
     @property
     def scatter(self) -> Scatter[T, int]:
-        """The output's elements by computed indices: ``c.scatter[i] = value``."""
+        """Returns the output's elements by computed indices: ``c.scatter[i] = value``."""
         _only_in_a_kernel("DisjointSlice")
 
     @property
     def unchecked_mut(self) -> UncheckedMutSlice[T]:
-        """The output without its rules: ``c.unchecked_mut[i]`` takes any integer, and nothing checks that it is inside,
-        nor that no other thread writes the same element."""
+        """Returns the output without its rules: ``c.unchecked_mut[i]`` takes any integer, and nothing checks that it is
+        inside, nor that no other thread writes the same element."""
         _only_in_a_kernel("DisjointSlice")
 
     def __len__(self) -> int:

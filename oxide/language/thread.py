@@ -127,7 +127,7 @@ def sync_grid() -> None:
 
 
 def wait_dependencies() -> None:
-    """Waits until the kernels before this one in the stream have ended, and what they wrote is visible.
+    """Waits until all earlier kernels in the stream have ended and their writes are visible.
 
     A kernel that calls it may begin before the previous kernel has ended: it begins when all blocks of the previous
     kernel have called ``launch_dependents()`` or returned. So the code in front of the call, such as the creation of
@@ -145,9 +145,9 @@ def launch_dependents() -> None:
     """Lets the next kernel in the stream begin, if it calls ``wait_dependencies()``, once every block has made this
     call or ended.
 
-    It changes no result: that kernel still waits for the end of this one. Call it when the block's last wave of work
-    has begun; called too early, the next kernel's blocks wait in places that this kernel's need. CUDA's name is
-    ``cudaTriggerProgrammaticLaunchCompletion``.
+    It changes no result: the next kernel still waits for the end of this kernel. Call it when the block's last wave of
+    work has begun. After an earlier call, waiting blocks of the next kernel may occupy multiprocessors that this
+    kernel's blocks need. CUDA's name is ``cudaTriggerProgrammaticLaunchCompletion``.
     """
     _only_in_a_kernel("thread.launch_dependents")
 

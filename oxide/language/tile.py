@@ -1,4 +1,4 @@
-"""What the body of a tile kernel may say. The functions only have a meaning there; the compiler reads their names.
+"""The vocabulary of tile kernels. The functions have a meaning only in a kernel's body: the compiler reads their names.
 
 The names are those of NumPy, and of cuTile and Triton where NumPy has none.
 """
@@ -42,7 +42,7 @@ def _annotation(kind: str, item: Any, ndim: int | None) -> Annotation:
 
 
 class _Tensor(Generic[T]):
-    """What a static type checker knows of tensors."""
+    """The attributes of tensors, for static type checkers."""
 
     if TYPE_CHECKING:
         shape: tuple[Any, ...]
@@ -53,7 +53,7 @@ class _Tensor(Generic[T]):
 
 
 class _Partition(_Tensor[T]):
-    """What a static type checker knows of partitions."""
+    """The attributes of partitions, for static type checkers."""
 
     if TYPE_CHECKING:
         index: tuple[Any, ...]
@@ -65,8 +65,8 @@ class _Partition(_Tensor[T]):
 class Tensor(_Tensor[T]):
     """A parameter that the kernel reads: ``Tensor[f32, 2]`` takes a box of two axes.
 
-    ``x.shape`` has the lengths, as scalars. ``x.load(index, shape, padding=0)`` is the tile of that shape at an index
-    that counts in tiles; its elements outside of the tensor are ``padding``.
+    ``x.shape`` has the lengths, as scalars. ``x.load(index, shape, padding=0)`` returns a tile of shape ``shape``.
+    ``index`` counts in tiles. Elements outside of the tensor are ``padding``.
     """
 
     def __class_getitem__(cls, item: Any) -> Any:
@@ -98,8 +98,8 @@ class Partition(_Partition[T]):
     """A parameter that the kernel writes: ``Partition[f32, 2]`` takes ``box.partition((rows, columns))``. The kernel
     runs once for each tile of its first ``Partition``.
 
-    ``z.index`` is this program's place among the tiles, ``z.tile_shape`` the shape of a tile, ``z.shape`` that of the
-    tensor. ``z.store(tile)`` writes this program's tile and nothing else; ``z.load()`` reads it.
+    ``z.index`` is the index of this program's tile, ``z.tile_shape`` the shape of a tile, ``z.shape`` the shape of the
+    tensor. ``z.store(tile)`` writes this program's tile and nothing else. ``z.load()`` reads this program's tile.
     """
 
     def __class_getitem__(cls, item: Any) -> Any:
@@ -128,11 +128,11 @@ class Partition3(_Partition[T]):
 
 
 class Target(_Tensor[T]):
-    """A parameter that every program may write, by ``scatter`` and the atomic operations alone: ``Target[f32, 1]``
+    """A parameter that every program may write, but only by ``scatter`` and the atomic operations: ``Target[f32, 1]``
     takes a box of one axis. Its elements may be read by ``gather``.
 
-    Two programs that scatter to one element race, and which of them writes it last is not known; ``atomic_add`` adds
-    all. ``t.shape`` has the lengths, as scalars.
+    If two programs scatter to one element, the element may get the value of either. ``atomic_add`` adds the values of
+    all programs. ``t.shape`` has the lengths, as scalars.
     """
 
     def __class_getitem__(cls, item: Any) -> Any:
@@ -288,11 +288,11 @@ _INSTEAD: Final = {
     "autotune": "use @tile.kernel(configs=[…]) or k.tune", "bid": "use program_id", "num_blocks": "use num_programs",
     "sign": "use where", "square": "use x * x", "round": "use floor(x + 0.5)", "cumprod": "use a loop",
 }  # fmt: skip
-"""Words that other languages of tiles and NumPy have, and what to write."""
+"""Maps names of NumPy and other tile languages to their replacements here."""
 
 
 def instead(name: str) -> str:
-    """Returns the rest of a message for a word that is not there."""
+    """Returns the end of an error message for an unknown name, with its replacement if there is one."""
     import difflib  # here, as only a wrong kernel needs it
 
     if name in _INSTEAD:

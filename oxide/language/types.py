@@ -34,8 +34,8 @@ def _of_ml_dtypes(name: str) -> np.dtype[Any]:
 @final
 @dataclass(frozen=True, slots=True)
 class ScalarType:
-    """A scalar type: its ``name`` and its NumPy ``dtype``, which for ``bf16``, ``f8e4m3`` and ``f8e5m2`` is that
-    of ``ml_dtypes``."""
+    """A scalar type: its ``name`` and its NumPy ``dtype``. For ``bf16``, ``f8e4m3`` and ``f8e5m2`` the dtype comes from
+    ``ml_dtypes``."""
 
     name: str
     numpys: np.dtype[Any] | None = None
@@ -43,7 +43,8 @@ class ScalarType:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The NumPy dtype. ``ml_dtypes`` has those that NumPy has not, and is imported when it is asked for."""
+        """Returns the NumPy dtype. Dtypes that NumPy lacks come from ``ml_dtypes``, which is imported at the first
+        use."""
         return _of_ml_dtypes(self.name) if self.numpys is None else self.numpys
 
     @property
@@ -58,7 +59,7 @@ class ScalarType:
 
     @property
     def bits(self) -> np.dtype[Any]:
-        """The dtype of unsigned integers of the type's size."""
+        """Returns the dtype of unsigned integers of the type's size."""
         return np.dtype(f"u{self.dtype.itemsize}")
 
     def __call__(self, value: Any, *imag: Any) -> Any:

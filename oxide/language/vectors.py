@@ -90,7 +90,7 @@ class UncheckedMutSlice(VectorReads[T, int], VectorWrites[T, int]):
 
     @property
     def streaming(self) -> Streaming[T, int]:
-        """The output's vectors, for elements that are not needed again soon."""
+        """Returns the output's vectors, for elements that are not needed again soon."""
         _only_in_a_kernel("UncheckedMutSlice")
 
 

@@ -79,7 +79,7 @@ class TileView(Generic[T]):
     """A rectangle of a matrix, all inside its slice.
 
     ``for row in tile: for x in row`` reads without a check, and so does ``tile[i, j]`` with ``i`` and ``j`` from ranges
-    over ``tile.shape``; any other index is checked, each axis by itself. ``len(tile)`` is the number of rows.
+    over ``tile.shape``; any other index is checked against each axis. ``len(tile)`` is the number of rows.
     """
 
     def __init__(self) -> None:

@@ -40,12 +40,14 @@ def shuffle(value: T, lane: int, mask: int = FULL_MASK) -> T:
 
 
 def shuffle_up(value: T, delta: int, mask: int = FULL_MASK) -> T:
-    """Returns the ``value`` of the lane ``delta`` below this lane, or this lane's own if there is none."""
+    """Returns the ``value`` of the lane ``delta`` below this lane, or this lane's own value if there is no such
+    lane."""
     _only_in_a_kernel("shuffle_up")
 
 
 def shuffle_down(value: T, delta: int, mask: int = FULL_MASK) -> T:
-    """Returns the ``value`` of the lane ``delta`` above this lane, or this lane's own if there is none."""
+    """Returns the ``value`` of the lane ``delta`` above this lane, or this lane's own value if there is no such
+    lane."""
     _only_in_a_kernel("shuffle_down")
 
 
@@ -70,11 +72,11 @@ def ballot(condition: bool, mask: int = FULL_MASK) -> int:
 
 
 def elect(mask: int = FULL_MASK) -> bool:
-    """Returns true in one lane, which the GPU chooses: for what one thread of the warp does for all.
+    """Returns true in one lane, which the GPU chooses. Use it for work that one lane does for the whole warp.
 
-    The compiler then knows that a single thread goes on. So it issues copies of ``tensor.load_tile`` without a loop
-    over the lanes, which a comparison of ``thread_idx`` does not allow. CUDA's name is ``elect.sync``. The CPU device,
-    and a GPU before compute capability 9.0, choose the first lane.
+    The compiler then knows that only one lane runs the code. So it issues copies of ``tensor.load_tile`` without a loop
+    over the lanes. After a comparison of ``thread_idx`` it needs the loop. CUDA's name is ``elect.sync``. The CPU
+    device, and a GPU before compute capability 9.0, choose the first lane.
     """
     _only_in_a_kernel("elect")
 

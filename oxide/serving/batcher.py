@@ -54,9 +54,9 @@ Result = TypeVar("Result")
 class BatchReport:
     """A run of a batch, as ``on_batch`` gets it. Times are in seconds.
 
-    ``size`` and ``cost`` are those of the requests that were run. ``waited`` is the longest time that one of them
-    waited for this run. ``seconds`` is the time from the submission to the result, ``device_seconds`` the time on the
-    stream, None if the run failed. ``error`` is the run's error, or None.
+    ``size`` is the number of requests that were run, and ``cost`` the sum of their costs. ``waited`` is the longest
+    time that a request waited for this run. ``seconds`` is the time from the submission to the result,
+    ``device_seconds`` the time on the stream, None if the run failed. ``error`` is the run's error, or None.
     """
 
     size: int
@@ -197,8 +197,9 @@ class Batcher(Generic[Request, Result]):
     async def __call__(self, request: Request, *, priority: int = 0, timeout: float | None = None) -> Result:
         """Returns the result of ``request``. Always a checkpoint, unless it raises at once.
 
-        Requests of a higher ``priority`` come into a batch before those of a lower one. ``timeout`` is the most seconds
-        to wait: then the request is dropped as if its caller were cancelled, and ``TimeoutError`` is raised.
+        Requests with a higher ``priority`` come into a batch before requests with a lower ``priority``. ``timeout`` is
+        the most seconds to wait: then the request is dropped as if its caller were cancelled, and ``TimeoutError`` is
+        raised.
 
         Raises ``Overloaded`` if the queue is full, ``BatcherClosedError`` outside the ``async with`` block,
         ``ValueError`` for a request that costs more than ``max_cost``, ``RuntimeError`` in another event loop than the
@@ -493,7 +494,7 @@ class _Timed(DeviceOperation[Any]):
 
 
 def _operation_of(made: object) -> DeviceOperation[Any]:
-    """Returns what ``run`` returned, if it is an operation. Raises ``_MisfitError``."""
+    """Returns ``made``, the result of ``run``. Raises ``_MisfitError`` if it is not an operation."""
     if isinstance(made, DeviceOperation):
         return made
     if inspect.iscoroutine(made):

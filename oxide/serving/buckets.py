@@ -1,7 +1,7 @@
 """Shape buckets: a graph for each shape of a batch, captured at the first use of the shape.
 
 A batch is padded to its bucket's shape by the program, so few graphs serve all batches. A capture takes milliseconds,
-or seconds if kernels are compiled, so it runs in a thread while the event loop goes on.
+or seconds if kernels are compiled, so it runs in a thread while the event loop keeps running.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ class Pending(Generic[Request, Result]):
 
     @property
     def has_failed(self) -> bool:
-        """Returns whether its outcome is an error that the caller has not been given yet."""
+        """Returns whether the outcome is an error that was not raised to the caller yet."""
         return self._error is not None
 
     def outcome(self) -> Result:
@@ -107,7 +107,7 @@ class RequestQueue(Generic[Request, Result]):
         return self._length
 
     def add(self, pending: Pending[Request, Result]) -> None:
-        """Adds a request behind those of its priority."""
+        """Adds a request behind the other requests of its priority."""
         self._levels.setdefault(pending.priority, OrderedDict())[pending] = None
         self._length += 1
         self._cost += pending.cost
@@ -119,7 +119,7 @@ class RequestQueue(Generic[Request, Result]):
 
     @property
     def fills_a_batch(self) -> bool:
-        """Returns whether a batch taken now would be no larger if it were taken later."""
+        """Returns whether the next batch is full: waiting for more requests would not make it larger."""
         return self._length >= self._max_batch or self._cost >= self._max_cost
 
     @property

@@ -1,4 +1,4 @@
-"""``breakpoint()`` in kernels that are interpreted: the front end reads such a kernel without these calls."""
+"""Removes ``breakpoint()`` calls from interpreted kernels before the front end reads them."""
 
 from __future__ import annotations
 

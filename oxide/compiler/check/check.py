@@ -399,8 +399,8 @@ class _Body:
             raise self._error(node, f"{shown}() takes no arguments; the call has {given}")
 
     def _check_unroll(self, node: ast.Call, called: Any) -> None:
-        """Refuses an ``unroll`` that is not what a ``for`` iterates over: it would apply to whichever loop comes
-        next."""
+        """Refuses an ``unroll(…)`` that is not the iterable of a ``for``: it would mark the next loop in the function
+        instead."""
         if called is unroll and id(node) not in self.iterated:
             raise self._error(node, "unroll is written in the line of its loop, as in: for i in unroll(range(8))")
 
@@ -432,7 +432,8 @@ class _Body:
         self.uses.width = width
 
     def _width_of_matrix(self) -> str:
-        """Returns how to write the width of the first ``DisjointSlice2`` parameter; without one, of any."""
+        """Returns the expression for the width of the first ``DisjointSlice2`` parameter. For a kernel without such a
+        parameter, returns an example."""
         known = ((name, value[1]) for name, value in self.values.items() if value is not None)
         slices = ((name, each.annotation) for name, each in known if isinstance(each, Parameter))
         found = next((name for name, annotation in slices if annotation.startswith("DisjointSlice2")), None)

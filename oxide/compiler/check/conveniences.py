@@ -323,7 +323,7 @@ class _Rewriter(ast.NodeTransformer):
         return self._at(ast.For(counted, goes_over, [*assigned, *loop.body], loop.orelse), loop)
 
     def _sequence(self, node: ast.expr, place: ast.expr) -> _Sequence | None:
-        """Returns the sequence that a loop over an expression goes through; None if it is not known."""
+        """Returns the sequence that a loop over an expression iterates over; None if the sequence is not known."""
         if not isinstance(node, ast.Call) or (name := self._builtin(node)) is None:
             if not isinstance(node, ast.Name | ast.Attribute | ast.Call | ast.Subscript):
                 return None

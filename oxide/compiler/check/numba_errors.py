@@ -203,7 +203,7 @@ def _allocation_problem(node: Node, numba_style: bool) -> str:
 
 
 def _iterated(node: Node) -> str:
-    """Returns the name that a loop goes over as it is written, or the letter for any array."""
+    """Returns the name in the source that a loop iterates over. If it is not a name, returns a letter for any array."""
     return node.iter.id if isinstance(node, ast.For) and isinstance(node.iter, ast.Name) else "x"
 
 

@@ -1,13 +1,13 @@
 """Hides from LLVM that a number is reduced modulo a small power of two.
 
-LLVM 22 takes ``i & 3`` of a loop's index as a count of 2 bits, and ``x[first + (i & 3)]`` as neighbours as long as the
-count does not wrap around. The vectoriser has to test that before the loop. It leaves the test out if it can prove that
-the count wraps around in each vector, which is the wrong way round: the loop then reads ``x[first + i]``
-(llvm/llvm-project#225086). So the masks here come from memory that LLVM does not know the content of, and a loop with
-one is vectorised with gathers.
+LLVM 22 treats ``i & 3`` of a loop's index as a counter of 2 bits. It treats ``x[first + (i & 3)]`` as contiguous while
+the counter does not wrap around. The vectoriser must test for a wrap-around before the loop. It wrongly leaves out the
+test if it can prove that the counter does wrap around in each vector: the loop then reads ``x[first + i]``
+(llvm/llvm-project#225086). So this pass loads the masks from memory whose content LLVM does not know. A loop with such
+a mask is vectorised with gathers.
 
-A remainder by a power of two becomes such a mask too, as LLVM would make it one. A mask that only says how far to
-shift, or that is only compared, stays: it is part of no address.
+A remainder by a power of two becomes such a mask too, because LLVM would turn it into a mask. A masked number that is
+only a shift's amount or only compared stays unchanged: no address depends on it.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from oxide.compiler.ir.module import Function, Module
 from oxide.compiler.ir.values import Binary, Cast, Compare, Constant, Instruction, Load, Select, Value, number
 
 _WIDEST = 16
-"""The bits of the largest mask that is hidden. A vector of more elements does not exist, nor a loop that LLVM knows to
-run so often."""
+"""The bits of the largest mask that is hidden. No vector has more elements, and LLVM proves no wrap-around of a longer
+counter."""
 
 _TYPES = ("i8", "i16", "i32", "i64")
 _SHIFTS = ("shl", "lshr", "ashr")
 
 
 def hidden_masks(module: Module) -> Module:
-    """Returns a module whose small masks LLVM does not know; the same one if it has none."""
+    """Returns a module whose small masks LLVM does not know. Returns ``module`` itself if it has no small masks."""
     if not any(_bits(each) for each in module.instructions):
         return module
     module = module.copy()
@@ -46,7 +46,7 @@ def hidden_masks(module: Module) -> Module:
 
 
 def _bits(instruction: Instruction) -> int:
-    """Returns the number of low bits that an instruction keeps of a number; 0 if it does something else."""
+    """Returns the number of low bits that an instruction keeps of its operand; 0 for any other instruction."""
     match instruction:
         case Binary(opcode="and" | "urem" | "srem" as opcode, right=Constant(integer=int(constant))):
             power = constant + (opcode == "and")

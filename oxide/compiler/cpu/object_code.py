@@ -146,9 +146,10 @@ def _waits_in_a_recursion(kernel: PortableKernel) -> CompileError:
 
 
 def _is_large(module: Module) -> bool:
-    """Returns whether a kernel has so many branches that LLVM's slowest steps are left out, because their time grows
-    with the square of the branches: packing (SLP) everywhere, and all optimisation of machine code in the function that
-    runs blocks with every check. Of 400 conditional expressions, packing takes 3 s and machine code 1.5 s."""
+    """Returns whether a kernel has very many branches. LLVM's slowest steps are then left out, because their time grows
+    with the square of the number of branches. They are packing (SLP) everywhere, and all optimisation of machine code
+    in the function that runs blocks with every check. Of 400 conditional expressions, packing takes 3 s and machine
+    code 1.5 s."""
     return sum(len(function.blocks) for function in module.defined) > _MANY_BLOCKS
 
 

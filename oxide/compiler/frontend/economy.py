@@ -144,8 +144,8 @@ _with_single_back_edges = transforms.canonicalize_cfg_single_backedge
 
 
 def _canonical(blocks: dict[int, Any]) -> dict[int, Any]:
-    """Joins the back edges of each loop, as numba's function does. Few functions have a loop with two, and a search
-    that visits each block once finds that out."""
+    """Joins the back edges of each loop, as numba's function does. Few functions have a loop with two back edges. A
+    search that visits each block once tells whether a function has one."""
     open_, closed = 1, 2
     states: dict[int, int] = {}
     headers: set[int] = set()
@@ -244,8 +244,8 @@ _takes_place_by_signature = base._has_loc
 
 
 def _takes_place(function: Any) -> bool:
-    """Returns whether a lowering function has a parameter named ``loc``. numba builds the whole signature each
-    time."""
+    """Returns whether a lowering function takes a source location: a parameter named ``loc``. numba builds the whole
+    signature each time."""
     if type(function) is not FunctionType or hasattr(function, "__wrapped__") or hasattr(function, "__signature__"):
         return bool(_takes_place_by_signature(function))
     code = function.__code__

@@ -1,4 +1,4 @@
-"""Python to LLVM IR: numba-cuda's typing and lowering, with oxide's own contexts and vocabulary.
+"""Translates Python to LLVM IR: numba-cuda's typing and lowering, with oxide's own contexts and vocabulary.
 
 The result is in numba-cuda's dialect (LLVM 7, typed pointers); ``compiler.ir`` translates it. Nothing here depends on
 a device: a kernel is typed and lowered once. Only this file and ``lowering/`` import numba.
@@ -313,7 +313,7 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
         return super().resolve_module_constants(typ, attr)
 
     def _is_the_authors(self) -> bool:
-        """Returns whether the function being typed was written by the kernel's author and not by numba."""
+        """Returns whether the kernel's author, and not numba, wrote the function being typed."""
         function = next(iter(self.callstack), None)
         return function is None or not inference.is_numbas(function.func_id.filename)
 
@@ -654,8 +654,8 @@ def _parameter_type(parameter: Closed) -> Any:
 def _libraries(library: Any) -> dict[str, Any]:
     """Returns the libraries of a kernel and of all functions that it calls, by the text of their modules.
 
-    Each module follows a module that calls it, because LLVM links a device function only if a module linked before
-    calls it. The order is sorted, because numba keeps linked libraries in sets, whose order differs from run to run.
+    Each module comes after a module that calls it: LLVM links a device function only if an earlier module calls the
+    function. The order is sorted, because numba keeps linked libraries in sets, whose order differs from run to run.
     The same kernel must give the same code.
     """
     texts: dict[Any, str] = {}

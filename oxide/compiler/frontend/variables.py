@@ -5,9 +5,10 @@ entry. It counts references too: it lowers each ``del`` and each assignment to a
 promotes all of that to registers, in a time that grows with the square of a function's branches, because the stores of
 each variable may meet in any of the blocks that follow.
 
-numba's IR is in SSA form by then. A variable is a value where its one assignment dominates its reads, and a phi where
-its assignments are all at the ends of the blocks before one block, as numba leaves its own phis. The few others stay in
-memory, such as those that are read where they may be unassigned. The machine code stays the same.
+At this point numba's IR is in SSA form. A variable becomes a value if its only assignment dominates its reads. It
+becomes a phi if all its assignments are at the ends of the predecessors of one block. numba's own phis have this form.
+The few others stay in memory, such as those that are read where they may be unassigned. The machine code stays the
+same.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class UncountedLower(CUDALower):  # type: ignore[misc]
         for name, label in found.meeting.items():
             self._phis.setdefault(label, []).append(name)
         self._values: dict[str, Any] = {}
-        """The values of the variables that are read in other blocks than that of an assignment."""
+        """The values of the variables that are read outside of the block that assigns them."""
         self._assigned_in_block: list[tuple[str, Any]] = []
         self._incoming: list[tuple[str, Any, Any]] = []
         self._labels = {id(block): label for label, block in self.blocks.items()}
@@ -81,7 +82,8 @@ class UncountedLower(CUDALower):  # type: ignore[misc]
 
 @dataclass(slots=True)
 class _Uses:
-    """The blocks of a variable's assignments, and those that read it: before any assignment of their own, and after."""
+    """The blocks that assign a variable, and two sets of blocks that read it: before an assignment of their own, and
+    after it."""
 
     assigned: list[int] = field(default_factory=list)
     before: set[int] = field(default_factory=set)

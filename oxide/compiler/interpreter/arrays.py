@@ -66,7 +66,7 @@ class Memory:
 
     @property
     def shown(self) -> np.ndarray[Any, Any]:
-        """The elements as a debugger shows them."""
+        """Returns the elements as a debugger shows them."""
         found: ScalarType = SCALARS[self.dtype]
         return self.array.view(found.dtype)
 

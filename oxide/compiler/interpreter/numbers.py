@@ -1,8 +1,9 @@
-"""The numbers of kernels as Python's numbers: conversions, and operators for the types that the front end found.
+"""Represents the numbers of kernels as Python numbers: conversions, and operators for the types that the front end
+found.
 
 An integer is an ``int`` in its type's range, a float of any width a ``float`` that its type holds, a complex number a
-``complex`` of two such floats. So a debugger shows ordinary numbers. Each result, or each step of a complex one, is
-computed exactly, or in a double where that rounds to the same, and rounded once.
+``complex`` of two such floats. So a debugger shows ordinary numbers. Each result is computed exactly and rounded once,
+or in a double if this gives an equal result. For a complex result, this holds for each step.
 """
 
 from __future__ import annotations

@@ -385,8 +385,8 @@ class _Rewriter(ast.NodeTransformer):
         return [*before, made] if before else made
 
     def _once(self, node: ast.expr, before: list[ast.stmt]) -> ast.expr:
-        """Returns an expression for the value that the node has before the statement. Appends to ``before`` the
-        assignment of a new variable, if one is needed."""
+        """Returns an expression for the value that the node has before the statement. If this takes a new variable,
+        appends the assignment of the variable to ``before``."""
         new: ast.expr = self.visit(node)
         if isinstance(new, ast.Name | ast.Constant):
             return new

@@ -1,7 +1,7 @@
-"""Fragments and tensor operations of a kernel that is interpreted.
+"""Implements fragments and tensor operations for interpreted kernels.
 
-When all lanes of the warp have passed their elements, the product is computed once. Its order and rounding are those
-of the CPU device.
+When all lanes of the warp have passed their elements, the product is computed once, with the order and rounding of the
+CPU device.
 """
 
 from __future__ import annotations
@@ -172,7 +172,8 @@ def _tf32(x: float) -> float:
 
 
 def _start(array: BaseArray, index: tuple[int, ...], layout: Layout, transposed: bool) -> int | None:
-    """Returns the place of a matrix's first element in an array; None, and a fault, if a part of it is outside."""
+    """Returns the place of a matrix's first element in an array; If a part of the matrix is outside, records a fault
+    and returns None."""
     rows, columns = (layout.columns, layout.rows) if transposed else (layout.rows, layout.columns)
     *_, row, column = index
     first = array._place(index)
@@ -248,7 +249,8 @@ def _stmatrix(array: BlockArray, index: tuple[int, ...], fragment: Fragment, tra
 
 
 def _copy_async(array: BlockArray, index: Any, source: BaseArray, source_index: Any, count: int) -> None:
-    """Copies at once: each thread would have to wait before it or others read the elements."""
+    """Copies immediately. This is valid because compiled threads must also wait for the copy before they read the
+    elements."""
     *others, last = index if isinstance(index, tuple) else (index,)
     target, end = array._place(index), array._place((*others, last + count - 1))
     if target is None or end is None:
@@ -290,4 +292,4 @@ MAKERS: dict[Any, Callable[[TypedCall, Any], Callable[..., Any] | None]] = {
     tensor.commit: _simple(_nothing),
     tensor.wait: _simple(_nothing),
 }
-"""The functions that stand for those of ``oxide.tensor``, as in ``functions.py``."""
+"""The implementations of ``oxide.tensor``'s functions, used as in ``functions.py``."""

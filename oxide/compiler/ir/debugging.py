@@ -1,4 +1,4 @@
-"""LLVM IR of ``print`` and ``oxide.debug`` for each device.
+"""Defines ``print`` and ``oxide.debug`` in LLVM IR for each device.
 
 The front end calls three functions:
 

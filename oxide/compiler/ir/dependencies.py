@@ -1,9 +1,9 @@
 """The rule of ``thread.wait_dependencies()``: a thread makes the call before it accesses device memory or returns.
 
-A kernel with the call may begin while the kernel before it in the stream still runs. What it does before the call must
-not depend on that kernel, and no thread may end without it: the next kernel in the stream counts on it. So the rule
-makes an early begin invisible. It is checked where all calls are inlined: each path to an access or to a return has a
-call.
+A kernel with the call may begin while the kernel before it in the stream still runs. Its work before the call must not
+depend on the previous kernel. No thread may end without the call, because the next kernel in the stream relies on it.
+With this rule, results do not show that a kernel began early. The rule is checked after all calls are inlined: each
+path to an access or a return must contain a call of ``thread.wait_dependencies()``.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _LOCAL = (
     "__nv_",
     "llvm.",
 )
-"""Name prefixes of calls that access no device memory, or only at an address that an argument has."""
+"""Name prefixes of calls that access no device memory, or only memory at an address in their arguments."""
 
 
 def check_dependencies(kernel: PortableKernel) -> None:
@@ -118,8 +118,8 @@ def _reaches_device(instruction: Instruction) -> bool:
 
 
 def _may_be_device(pointer: Value, seen: set[Value]) -> bool:
-    """Returns whether a pointer may lead to device memory: to none of a stack variable, an array in shared memory and a
-    constant."""
+    """Returns whether a pointer may lead to device memory. Stack variables, shared memory and constants are not device
+    memory."""
     if pointer in seen:
         return False
     seen.add(pointer)

@@ -118,9 +118,9 @@ def ptx_definitions(symbols: Collection[str], capability: int) -> str:
 
 
 def _pairs(symbols: Collection[str], capability: int) -> Iterator[str]:
-    """Yields the conversions of two f32 to a word of two f16 or bf16. One instruction does it from compute capability
-    8.0 on, for bf16 from 9.0 on, where single conversions are instructions too; a CPU has capability 0. LLVM would take
-    apart a pair that a loop carries."""
+    """Yields the definitions that convert two f32 to one word of two f16 or bf16. From compute capability 8.0 on (bf16:
+    9.0) one instruction converts the pair. LLVM would take apart a pair that a loop carries. Older GPUs and the CPU,
+    with capability 0, convert each number by itself."""
     for name, least in (("f16", 80), ("bf16", 90)):
         if f"oxide.{name}.narrow_pair" not in symbols:
             continue

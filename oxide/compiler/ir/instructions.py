@@ -15,8 +15,8 @@ miscompile branches that test for them."""
 
 
 class _Body(NamedTuple):
-    """The types of a function's result and parameters, its instructions, and the declarations of the intrinsics that it
-    calls. The parameters are ``%p0``, ``%p1`` …, and the result is ``%r``."""
+    """A function's body: the types of its result and parameters, its instructions, and the declarations of the
+    intrinsics that these call. The parameters are ``%p0``, ``%p1`` …, and the result is ``%r``."""
 
     result: str
     parameters: tuple[str, ...]

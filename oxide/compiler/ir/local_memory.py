@@ -59,7 +59,7 @@ def _arrays(function: Function) -> Iterator[tuple[Alloca, int]]:
 
 
 def _bytes_of(symbol: str, module: Module, known: dict[str, int]) -> int:
-    """Returns the size in bytes of the arrays of a function and of its callees. A recursive function counts once."""
+    """Returns the bytes that the local arrays of a function and its callees take. A recursive function counts once."""
     if symbol not in known and symbol in module.functions:
         known[symbol] = 0
         function = module.functions[symbol]

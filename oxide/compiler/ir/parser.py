@@ -1,4 +1,5 @@
-"""Reads printed LLVM IR into the objects of ``module.py``: the front end's dialect of LLVM 7, and what LLVM 22 prints.
+"""Reads printed LLVM IR into the objects of ``module.py``: the front end's dialect of LLVM 7, and the output of LLVM
+22.
 
 Differences between the two disappear here: typed pointers become ``ptr``, and names are quoted only where necessary.
 Values and blocks that LLVM only numbers get names, so that passes may add and remove others.

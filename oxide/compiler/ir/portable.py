@@ -44,9 +44,9 @@ from .values import Argument, Atomic, Call, Constant, Load, Store, Value, number
 class LoweredKernel:
     """A kernel in numba-cuda's dialect.
 
-    ``modules`` are those of the kernel and of its device functions, and ``symbol`` is the kernel's. ``sites`` and
-    ``array_places`` have all known fault sites and the source places of all shared and local arrays, numbered as in the
-    modules. ``widenings`` has the kernel's arithmetic that is wider than its operands.
+    ``modules`` has the modules of the kernel and its device functions. ``symbol`` names the kernel's function.
+    ``sites`` and ``array_places`` have all known fault sites and the source places of all shared and local arrays,
+    numbered as in the modules. ``widenings`` has the kernel's arithmetic that is wider than its operands.
     """
 
     modules: tuple[str, ...]

@@ -37,7 +37,8 @@ def called(value: Value) -> str:
 
 
 def bounds_check(axes: int) -> str:
-    """Returns the symbol of the check of one axis of an access with ``axes`` axes, from 1 to 3."""
+    """Returns the symbol of the function that checks one axis of an access. The access has ``axes`` axes, from 1 to
+    3."""
     return f"oxide.in_bounds.{axes}" if axes > 1 else "oxide.in_bounds"
 
 

@@ -1,4 +1,4 @@
-"""The parameters that ``tensor.load_tile`` copies from and ``store_tile`` to, found in the portable IR.
+"""Finds, in the portable IR, the parameters that ``tensor.load_tile`` copies from and ``store_tile`` copies to.
 
 A GPU's copy engine reads a description of each array that the launch makes, so the array is a parameter of the kernel
 and its rows begin at multiples of 16 bytes. A launch checks that on both devices.
@@ -25,15 +25,16 @@ TILE_COPIES = (LOAD_TILE, STORE_TILE)
 """The prefixes of the primitives that copy tiles."""
 
 MOST_AXES = 5
-"""The most axes of an array that tiles are copied of."""
+"""The most axes of an array whose tiles can be copied."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class TileCopy:
-    """A copy of a tile with a side for each axis, as its primitive's name has it: of elements of ``dtype``, to or, if
-    it ``stores``, from shared memory, swizzled or not, and perhaps to ``many`` blocks. Code with an ``optional`` copy
-    does not reach it for arrays that the engine cannot read."""
+    """A copy of a tile, as its primitive's name describes it: the tile has a side for each axis, and elements of
+    ``dtype``. The copy goes to shared memory, or from shared memory if it ``stores``. The shared tile may be swizzled,
+    and the copy may go to ``many`` blocks. A copy is ``optional`` if code skips it for arrays that the engine cannot
+    read."""
 
     dtype: str
     sides: tuple[int, ...]
@@ -44,7 +45,7 @@ class TileCopy:
 
     @classmethod
     def of(cls, symbol: str) -> TileCopy:
-        """Returns the copy of a primitive."""
+        """Returns the copy that a primitive makes, parsed from its name."""
         stores = symbol.startswith(STORE_TILE)
         name = symbol.removesuffix(MULTICAST).removeprefix(STORE_TILE if stores else LOAD_TILE)
         _, dtype, sides, order, *more = name.split(".")
@@ -57,17 +58,18 @@ class TileCopy:
 
     @property
     def itemsize(self) -> int:
-        """The bytes of an element."""
+        """Returns the bytes of an element."""
         return BITS["f32" if self.dtype == "tf32" else self.dtype] // 8
 
     @property
     def bytes(self) -> int:
-        """The bytes of a tile."""
+        """Returns the bytes of a tile."""
         return math.prod(self.sides) * self.itemsize
 
 
 def copied_parameters(kernel: PortableKernel, module: Module, signature: tuple[Closed, ...]) -> list[tuple[Call, int]]:
-    """Returns the copies of tiles in ``module``, a form of the kernel's, each with the number of its parameter.
+    """Returns the copies of tiles in ``module``, each with the number of its parameter. ``module`` is a form of the
+    kernel's module.
 
     Raises ``CompileError`` for a copy from a slice that is no parameter of the kernel.
     """

@@ -7,7 +7,7 @@ each form, so that passes match them by structure:
         case Binary(opcode="add", left=left, right=Constant(integer=1)):
 
 An operand is a ``Value``: an instruction, an argument, a block, a global or a constant. Passes edit ``operands`` and
-the blocks' lists of instructions in place. ``control_flow.py`` has dominators and loops.
+the blocks' lists of instructions directly. ``control_flow.py`` has dominators and loops.
 """
 
 from __future__ import annotations
@@ -578,8 +578,8 @@ class Call(Instruction):
 
     The first operand is the callee; assembly is a constant. ``before`` has the words between ``call`` and the result's
     type. ``function_type``, if given, is printed instead of the result's type, as for variable arguments.
-    ``attributes`` are those of the arguments, by position. ``after`` follows the arguments. ``bundles`` has the tag of
-    each of LLVM's operand bundles and the count of its operands, which are the last operands of the call.
+    ``attributes`` has the arguments' attributes, by position. ``after`` follows the arguments. ``bundles`` has the tag
+    of each of LLVM's operand bundles and the count of its operands, which are the last operands of the call.
     """
 
     __slots__ = ("after", "attributes", "before", "bundles", "function_type", "tail")

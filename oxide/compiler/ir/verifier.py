@@ -422,8 +422,8 @@ class _Accesses:
 
 
 def _accessed(instruction: Instruction) -> list[Value]:
-    """Returns the addresses at which an instruction may access memory, without those of copies of tiles, which
-    take a slice's lengths: what is outside is read as zeros and not written."""
+    """Returns the addresses at which an instruction may access memory. Copies of tiles are left out: they take a
+    slice's lengths, read zeros outside of the slice and write nothing there."""
     match instruction:
         case Load(pointer=pointer) | Store(pointer=pointer) | Atomic(operands=[pointer, *_]):
             return [pointer]

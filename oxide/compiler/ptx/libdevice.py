@@ -1,7 +1,8 @@
 """NVIDIA's libdevice, the GPU back end's math library, which is linked into a kernel's module before optimisation.
 
 libdevice is LLVM bitcode that comes with the CUDA Toolkit and with NVIDIA's compiler wheels. It may not be
-redistributed. Only the functions that a kernel reaches are linked, and only a kernel that calls one needs the file.
+redistributed. Only the functions that a kernel reaches are linked, and only a kernel that calls such a function needs
+the file.
 """
 
 from __future__ import annotations

@@ -81,8 +81,8 @@ def _nanosleep(arch: str) -> str:
 
 
 def _dependencies(arch: str) -> str:
-    """Defines the early begin of kernels: no-ops before compute capability 9.0, where a kernel begins after the one in
-    front of it."""
+    """Defines the two functions of programmatic dependent launch. They are no-ops before compute capability 9.0, where
+    a kernel always begins after the previous kernel has ended."""
     texts = []
     for name, instruction in (("wait", "wait"), ("launch", "launch_dependents")):
         text = f'call void asm sideeffect "griddepcontrol.{instruction};", "~{{memory}}"()'

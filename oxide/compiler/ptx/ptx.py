@@ -65,7 +65,8 @@ def compile_ptx(
     only_block: bool = False,
 ) -> Code:
     """Returns PTX for one architecture. The entry has the kernel's name, and its last parameter is the fault record's
-    address. With ``only_block`` no launch has larger blocks than ``block``, so that they may use all registers."""
+    address. With ``only_block``, ``block`` is the largest block of any launch, and its threads may use all
+    registers."""
     if not re.fullmatch(r"sm_\d+[af]?", target.arch):
         raise CompileError(f"kernel {name}: {target.arch} is no CUDA architecture; use one such as sm_90")
     tensor.check_capability(kernel, int(re.sub(r"\D", "", target.arch)))

@@ -76,7 +76,7 @@ _GLOBAL = ("  %global = addrspacecast ptr %pointer to ptr addrspace(1)",)
 
 
 def _parts(words: int) -> list[tuple[int, int]]:
-    """Returns the parts of a vector that one instruction each loads or stores: the index of a part's first word, and
+    """Splits a vector into parts for single loads or stores. Returns, for each part, the index of its first word and
     the number of its words."""
     return [(place, min(words, _WIDEST)) for place in range(0, words, _WIDEST)]
 

@@ -1,9 +1,9 @@
 """The sanitizer's checks as LLVM IR: the functions that are called before a sanitized kernel's accesses.
 
 ``accesses.ll`` checks bounds, alignment and reads of uninitialised memory; ``races.ll`` finds races. ``copies.ll`` and
-``products.ll`` know which asynchronous copies and products have ended, ``tiles.ll`` checks what copies of tiles write.
-The blocks of a sanitized launch run one after the other on one worker, so nothing here is atomic, and time is a counter
-of accesses.
+``products.ll`` track which asynchronous copies and products have ended. ``tiles.ll`` checks the writes of copies of
+tiles. The blocks of a sanitized launch run one after the other on one worker, so nothing here is atomic, and time is a
+counter of accesses.
 
 ``{{name}}`` stands for a word of the launch's state, the ``sanitized_state`` of ``driver/records.py``.
 """

@@ -165,9 +165,10 @@ _ORDERINGS = {"release": (2, 3, 4), "acquire": (1, 3, 4)}
 class _Touch:
     """An instruction's access to memory: the index of its pointer among its operands, the size in bytes, the alignment,
     the access's kind as flags of ``sanitizing``, and an atomic's ordering. ``counted`` is the index of an operand with
-    the number of bytes, at most ``size``. Only the first ``lanes`` lanes of the warp make the access. ``blocks`` says
-    that it is to the same place of other blocks of the cluster, and what the instruction has of them: a rank, which is
-    its next operand, or a mask, its last but two."""
+    the number of bytes, at most ``size``. Only the first ``lanes`` lanes of the warp make the access. If ``blocks`` is
+    not empty, the access goes to other blocks of the cluster, at the pointer's place in their memory. ``blocks`` then
+    names the operand that selects the blocks: a rank, which is the operand after the pointer, or a mask, which is the
+    third operand from the end."""
 
     place: int
     size: int
@@ -458,7 +459,7 @@ class _Instrumenter:
         return self._call("ptr", "oxide.sanitize.remote", self._context, *access, *place, *words)
 
     def _check_peers(self, instruction: Instruction, touch: _Touch) -> None:
-        """Appends the check of an instruction's access to the same place of one or several blocks of the cluster."""
+        """Appends the check of an access to the memory of one or several other blocks of the cluster."""
         pointer = instruction.operands[touch.place]
         words = self._shared_words(pointer)
         if words is None:
@@ -472,12 +473,13 @@ class _Instrumenter:
             self._call("void", "oxide.sanitize.peers", self._context, *access, *words)
 
     def _shared_words(self, pointer: Value) -> list[Value] | None:
-        """Returns a check's arguments for the shared array that a pointer leads to, None if it is not just one."""
+        """Returns a check's arguments for the shared array that a pointer leads to, None if the pointer may lead to
+        several arrays."""
         regions = list(self._regions.reached(pointer).values())
         return self._words_of(regions[0]) if len(regions) == 1 and regions[0].kind == "shared" else None
 
     def _check_stored(self, instruction: Instruction) -> None:
-        """Appends the check of the writes of a copy of a tile to an output."""
+        """Appends the check of ``store_tile``'s writes to an output."""
         copy, (data, *words) = TileCopy.of(called(instruction)), instruction.operands[3:-1]
         regions = list(self._regions.reached(data).values())
         known = len(regions) == 1 and regions[0].view >= 0
@@ -509,8 +511,8 @@ class _Instrumenter:
         self._call("void", "oxide.sanitize.begun", record)
 
     def _check_fragment(self, pointer: Value, touch: _Touch) -> None:
-        """Appends the check that no product still uses a fragment: any access to an accumulator, a write to an
-        operand."""
+        """Appends the check that no product still uses a fragment. It precedes each access to an accumulator, and each
+        write to an operand."""
         slot = self._products.slot(pointer)
         held = slot is not None and self._products.is_accumulator(pointer)
         if slot is not None and (held or touch.what & WRITE):

@@ -1,4 +1,4 @@
-"""A thread's record of its products by warpgroups: the fragments and tiles in use until a wait (``products.ll``)."""
+"""A thread's record of its ``wgmma`` products: the fragments and tiles in use until a wait (``products.ll``)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from .origins import Origins
 
 WGMMA = "oxide.tensor.wgmma."
 TILES = 64
-"""The tiles of which a thread's list keeps the last: a GPU's kernels rarely have more than eight products under way."""
+"""The number of tiles in a thread's list, which keeps the latest tiles. A GPU's kernels rarely have more than eight
+products in flight."""
 TILE_WORDS = PRODUCT_TILE.size // 8
 _HEAD, _FRAGMENT = PRODUCTS.size // 8, PRODUCT_FRAGMENT.size // 8
 
@@ -44,7 +45,7 @@ class Products:
 
     @property
     def tiles(self) -> int:
-        """The place of the list of tiles in the record, in words."""
+        """Returns the offset of the list of tiles in the record, in words."""
         return _HEAD + _FRAGMENT * len(self._slots)
 
     @property

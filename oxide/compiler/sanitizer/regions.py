@@ -25,8 +25,8 @@ from .origins import HELD_LOCAL, Origins
 from .sizes import size_of
 
 REGION_KINDS = ("device", "shared", "local", "constant", "stack", "remote")
-"""The kinds of memory that an access may go to. ``oxide.sanitize.chosen`` takes an index into this tuple, and checks
-nothing for the last two."""
+"""The kinds of memory that an access may go to. ``oxide.sanitize.chosen`` takes an index into this tuple. It checks
+nothing for the last two kinds."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

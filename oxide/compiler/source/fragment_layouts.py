@@ -18,7 +18,7 @@ BITS = {"f16": 16, "bf16": 16, "f32": 32, "f64": 64, "i8": 8, "u8": 8, "i32": 32
 """The types of elements, with their sizes."""
 
 DEPTHS = {"f16": 16, "bf16": 16, "f32": 8, "f64": 4, "i8": 32, "u8": 32, **dict.fromkeys(F8, 32)}
-"""The products that one instruction adds to an element, by the type of the operands."""
+"""The number of terms along k that one instruction adds to an element, by the type of the operands."""
 
 ELEMENTS = {
     "FragmentA": tuple(DEPTHS),
@@ -51,7 +51,7 @@ class Layout:
 
     @property
     def tile(self) -> tuple[int, int]:
-        """The shape of one instruction's tile."""
+        """Returns the shape of one instruction's tile."""
         height = 8 if self.dtype == "f64" else 16
         match self.kind:
             case "FragmentA":
@@ -63,29 +63,29 @@ class Layout:
 
     @property
     def tiles(self) -> tuple[int, int]:
-        """The number of tiles along each axis."""
+        """Returns the number of tiles along each axis."""
         height, width = self.tile
         return self.rows // height, self.columns // width
 
     @property
     def tile_length(self) -> int:
-        """The number of elements of one tile that each lane holds."""
+        """Returns the number of elements of one tile that each lane holds."""
         height, width = self.tile
         return height * width // LANES
 
     @property
     def length(self) -> int:
-        """The number of elements that each lane holds."""
+        """Returns the number of elements that each lane holds."""
         return self.rows * self.columns // LANES
 
     @property
     def word(self) -> int:
-        """The number of neighbours in a word."""
+        """Returns the number of neighbours in a word."""
         return 2 if self.kind == "Accumulator" else max(1, 32 // BITS[self.dtype])
 
     @property
     def is_of_blocks(self) -> bool:
-        """True if the words have 32 bits, so that ``ldmatrix`` and ``stmatrix`` can move them."""
+        """Returns whether the words have 32 bits, so that ``ldmatrix`` and ``stmatrix`` can move them."""
         return self.word * BITS[self.dtype] == 32
 
     def place(self, lane: int, index: int) -> tuple[int, int]:

@@ -1,1 +1,1 @@
-"""The tile compiler: ``@tile.kernel`` functions to IR, without numba."""
+"""The tile compiler: translates ``@tile.kernel`` functions to IR, without numba."""

@@ -1,4 +1,4 @@
-"""The arithmetic of tiles' elements as LLVM IR, one element at a time.
+"""Emits the arithmetic of tile elements as LLVM IR, one element at a time.
 
 Narrow floats are computed as f32 and rounded after each operation, as NumPy does. Integer arithmetic wraps around, a
 division by 0 gives 0, as in NumPy, and a conversion to an integer saturates.
@@ -175,7 +175,8 @@ def _of_floats(out: Emitter, op: str, kind: str, values: list[str], flags: str) 
 
 
 def _floor_divided(out: Emitter, op: str, kind: str, suffix: str, values: list[str]) -> str:
-    """``//`` and ``%`` by NumPy's algorithm: the remainder is exact, and the quotient is that of what it leaves."""
+    """Emits ``//`` or ``%`` of floats by NumPy's algorithm. The remainder is exact. The quotient is computed from ``a``
+    minus the remainder."""
     a, b = values
     new: Callable[[str], str] = out.new
     left = out.call(kind, f"__nv_fmod{'f' if kind == 'float' else ''}", (kind, a), (kind, b))
@@ -254,8 +255,8 @@ _INCREMENTS: Final = (0x9E3779B9, 0xBB67AE85)
 
 
 def philox(out: Emitter, seed: str, counter: str) -> str:
-    """Returns an f32 from 0 up to 1: the upper 24 bits of the first word of Philox4x32-10 (Salmon and others, 2011),
-    whose key is the seed and whose counter's lower 64 bits are ``counter``."""
+    """Returns an f32 in [0, 1): the upper 24 bits of the first word of Philox4x32-10 (Salmon and others, 2011). The key
+    is ``seed``, and the lower 64 bits of the counter are ``counter``."""
 
     def halves(wide: str) -> tuple[str, str]:
         high = out.new(f"lshr i64 {wide}, 32")

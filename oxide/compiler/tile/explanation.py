@@ -1,4 +1,4 @@
-"""``explain()``: the plan of a tile kernel in words."""
+"""Implements ``explain()``: describes the plan of a tile kernel in words."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The tile IR: values with static shapes, in regions of structured control flow.
 
-A region is a list of nodes in program order. A node without axes is a scalar. Nodes have no side effects, except those
-of ``EFFECTS``. A variable that a loop or a branch assigns is a ``Cell``: a place that is written at the end of the body
-and read by nodes ``cell``.
+A region is a list of nodes in program order. A node without axes is a scalar. Only nodes whose operation is in
+``EFFECTS`` have side effects. A variable that a loop or a branch assigns is a ``Cell``. It is written at the end of the
+body. Nodes with the operation ``cell`` read it.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ ATOMICS: Final = ("atomic_add", "atomic_max", "atomic_min", "atomic_and", "atomi
 SCATTERS: Final = ("scatter", *ATOMICS)
 """The operations that write elements at given indices."""
 EFFECTS: Final = frozenset(("store", *SCATTERS, "assert", "print", "for", "while", "if"))
-"""The operations that do something else than to compute a value."""
+"""The operations with side effects."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A place at which a launch can fail: an ``assert`` with its message ``what``, or an access of ``tensor`` with an
-    index of ``axis``."""
+    """A place at which a launch can fail: an ``assert``, or an access of ``tensor`` along ``axis``. ``what`` is the
+    assert's message."""
 
     line: int
     what: str
@@ -41,8 +41,9 @@ class Site:
 class Node:
     """One operation and its result.
 
-    ``index`` numbers the nodes in program order, those in the body of a loop before the loop itself. ``weak`` is
-    ``int``, ``float`` or ``bool`` for a scalar that takes the type of what it meets, as a Python literal does.
+    ``index`` numbers the nodes in program order. The nodes of a loop's body come before the loop itself. ``weak`` is
+    ``int``, ``float`` or ``bool`` for a scalar that behaves like a Python literal: it takes the type of the other
+    operand.
     """
 
     op: str
@@ -70,8 +71,8 @@ class Node:
 @final
 @dataclass(eq=False, slots=True)
 class Cell:
-    """A variable that a loop or a branch assigns. ``starts`` is its value before, and ``ends`` has its value at the end
-    of the body, or of each branch."""
+    """A variable that a loop or a branch assigns. ``starts`` is its value before the loop or branch. ``ends`` has its
+    value at the end of the loop's body, or of each branch."""
 
     name: str
     dtype: ScalarType
@@ -79,7 +80,7 @@ class Cell:
     starts: Node | None
     ends: list[Node] = field(default_factory=list)
     ends_loop: bool = False
-    """True for the variable whose truth after a turn ends its loop."""
+    """True for a flag that ends its loop if it is true after an iteration."""
 
     def __repr__(self) -> str:
         return self.name
@@ -94,7 +95,7 @@ class Region:
     nodes: list[Node] = field(default_factory=list)
 
     def enclosing(self) -> Iterator[Region]:
-        """Iterates over the region and those around it, from the inside."""
+        """Iterates over this region and the regions around it, the innermost first."""
         region: Region | None = self
         while region is not None:
             yield region

@@ -1,26 +1,29 @@
-"""Layouts: where the elements of each tile live on a GPU. ``plan_of`` chooses them, and these are its rules.
+"""Layouts: the assignment of each tile's elements to threads and registers on a GPU. ``plan_of`` chooses them by these
+rules.
 
-1. **Products.** ``mma`` runs on tensor cores if its operands have one type that they take (f16, bf16, i8, u8, floats
-   of 8 bits, f64, or f32 with ``tf32=True``), its sums the type that they give, and its shape is made of the
-   instruction's tiles, for all warps. Its result is then in the registers of an ``mma`` layout. Otherwise a thread
-   computes an element at a time, from buffers.
-2. **The warps of a product** are along its rows and columns, so that the part of each warp is as square as may be. They
-   are all along the rows if the result of a product is reduced along its rows or is the left operand of another one:
-   then each row is in one warp, and a product's result becomes the next one's operand without leaving the registers.
-3. **wgmma.** On Hopper a product of 16-bit floats whose warps are all along the rows, four or a multiple of them, with
-   64 rows for each four and operands whose rows are multiples of 128 bytes, is made of ``wgmma`` by whole warpgroups.
-4. **The shape decides.** All tiles of one shape with two axes have one layout: that of the products of that shape, or
-   an ``mma`` layout of the same warps in a program with products, or else ``rows``: neighbours of 16 bytes in a
-   thread, a row in as many lanes as it fills. So no elementwise operation needs a conversion. A tile with one axis is
-   a row.
-5. **Reductions** along the last axis of a tile in registers are made by shuffles, and by way of shared memory where a
-   row has several warps. Their results are in registers, one for each row.
-6. **Everything else is in a buffer** in shared memory: tiles that no layout fits, that move between threads
-   (transposes, other reshapes), and operands of products. A value in registers goes into a buffer where such an
-   operation reads it, and only there.
-7. **Pipelines.** Loads in a loop that only feed products, at places that follow from the loop's counter, go into shared
-   memory by asynchronous copies, ``stages`` turns ahead. On Hopper the copy engine (TMA) makes them, if rows of the
-   tiles are multiples of 128 bytes; each load then has barriers of its own, and the threads do not meet in the loop.
+1. **Products.** A product is one ``mma``. It runs on tensor cores under three conditions. Both operands have one of the
+   types f16, bf16, i8, u8, 8-bit float, f64, or f32 with ``tf32=True``. The accumulator has the type that the
+   instruction returns. The shape divides into the instruction's tiles for all warps. The result is then in registers,
+   in an ``mma`` layout. Otherwise each thread computes one element at a time, from buffers.
+2. **The warps of a product** divide its result into parts that are as square as possible. If the result is reduced
+   along its rows, or is the left operand of another product, the warps divide only the rows. Each row is then in one
+   warp, and the result of one product becomes the operand of the next without leaving the registers.
+3. **wgmma.** On Hopper, whole warpgroups compute a product with ``wgmma`` under four conditions. The operands are
+   16-bit floats. The warps divide only the rows, and their number is a multiple of four. Each four warps have 64 rows.
+   The operands' rows are multiples of 128 bytes.
+4. **The shape decides.** All tiles of one shape with two axes have one layout, so no elementwise operation needs a
+   conversion. If a product has this shape, it is the product's layout. In any other program with products it is an
+   ``mma`` layout of the same warps. In a program without products it is ``rows``: a thread has 16 bytes of neighbouring
+   elements, and a row occupies as many lanes as it fills. A tile with one axis is a row.
+5. **Reductions** along the last axis of a tile in registers use shuffles. They also use shared memory if several warps
+   share a row. Their results are in registers, one for each row.
+6. **Everything else is in a buffer** in shared memory: tiles that no layout fits, tiles that move between threads
+   (transposes and other reshapes), and operands of products. A value in registers is copied to a buffer only if such an
+   operation reads it.
+7. **Pipelines.** A load in a loop is copied to shared memory asynchronously, up to ``stages`` iterations ahead, if only
+   products read it and its index is computed from the loop's counter. On Hopper the copy engine (TMA) makes the copies
+   if the tiles' rows are multiples of 128 bytes. Each load then has barriers of its own, so the loop needs no
+   block-wide barrier.
 
 On the CPU there are no layouts: each value that needs memory has a buffer, and loops over it are vectorised by LLVM.
 """
@@ -40,7 +43,7 @@ __all__ = ["Layout", "Pipeline", "Plan", "Product", "TooLarge", "plan_of"]
 
 _LANES = 32
 _MOST_HELD = 64
-"""The most elements of a tile in a thread's registers, but for sums of products."""
+"""The most elements of a tile in a thread's registers. Accumulators of products are exempt."""
 _MOST_SUMS = 256
 _VECTOR_BYTES = 16
 _PANEL_BYTES = 128
@@ -58,9 +61,9 @@ class TooLarge(CompileError):
 @dataclass(frozen=True, slots=True)
 class Layout:
     """A tile in registers. ``rows`` by ``columns`` elements are spread over ``warps_down`` by ``warps_across`` warps;
-    in a warp, ``lanes_across`` lanes share a row, and each has ``vector`` neighbours of it.
+    in a warp, ``lanes_across`` lanes share a row, and each lane has ``vector`` neighbouring elements of it.
 
-    With ``is_mma`` it is that of the instruction's accumulators.
+    With ``is_mma`` the elements are placed as in the accumulators of the ``mma`` instruction.
     """
 
     rows: int
@@ -78,7 +81,7 @@ class Layout:
 
     @property
     def row_slots(self) -> int:
-        """Returns the number of rows of which a thread has elements."""
+        """Returns the number of rows in which a thread has elements."""
         return self.rows * self.lanes_across // (_LANES * self.warps_down)
 
     @property
@@ -92,8 +95,8 @@ class Layout:
         return self.row_slots * self.column_slots
 
     def slot(self, row: int, column: int) -> int:
-        """Returns the number of the thread's register that holds an element. ``row`` and ``column`` count the rows and
-        columns that the thread has."""
+        """Returns the number of the thread's register that holds an element. ``row`` and ``column`` count only the
+        thread's own rows and columns."""
         if not self.is_mma:
             return row * self.column_slots + column
         (repeat, half), (tile, neighbour) = divmod(row, 2), divmod(column, 2)
@@ -110,23 +113,24 @@ class Layout:
 @final
 @dataclass(frozen=True, slots=True)
 class Product:
-    """An ``mma`` on tensor cores. ``operand`` is the elements' type, ``layout`` that of the result."""
+    """An ``mma`` on tensor cores. ``operand`` is the type of the operands' elements. ``layout`` is the layout of the
+    result."""
 
     layout: Layout
     operand: str
     depth: int
-    """The products that one instruction adds."""
+    """The number of terms along k that one instruction adds."""
     wgmma: bool
     in_place: bool
-    """True if the result is the loop's variable itself, which nothing else reads in the turn."""
+    """True if the result overwrites the loop's variable, which nothing else reads in the iteration."""
     left_in_registers: bool
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """A loop whose loads run ahead: the loads, and the number of buffers of each. With ``engine`` the copy engine (TMA)
-    fills them; ``reason`` says why not."""
+    """A loop whose loads run ahead. ``stages`` is the number of buffers of each load. With ``engine`` the copy engine
+    (TMA) fills the buffers. Otherwise ``reason`` says why it does not."""
 
     loads: tuple[Node, ...]
     stages: int
@@ -137,28 +141,28 @@ class Pipeline:
 @final
 @dataclass(slots=True)
 class Plan:
-    """The layouts of a program. ``reasons`` says of each product that tensor cores do not compute why not."""
+    """The layouts of a program. ``reasons`` says why a product does not run on tensor cores."""
 
     layouts: dict[tuple[int, ...], Layout] = field(default_factory=dict)
     products: dict[Node, Product] = field(default_factory=dict)
     pipelines: dict[Node, Pipeline] = field(default_factory=dict)
     reasons: dict[Node, str] = field(default_factory=dict)
     row_lengths: frozenset[int] = frozenset()
-    """The lengths of tiles with one axis that have one element for each row of a layout."""
+    """The lengths of the one-dimensional tiles that have one element for each row of a layout."""
 
     def tile(self, shape: tuple[int, ...]) -> Layout | None:
         """Returns the layout of tiles of a shape, or None if they are in buffers."""
         return self.layouts.get(shape)
 
     def row_layout(self, length: int) -> Layout | None:
-        """Returns a layout with so many rows, for their reductions."""
+        """Returns a layout with ``length`` rows, for the results of reductions along them."""
         if length not in self.row_lengths:
             return None
         return next((each for shape, each in self.layouts.items() if len(shape) == 2 and each.rows == length), None)
 
 
 def nodes_of(region: Region) -> Iterator[Node]:
-    """Iterates over the nodes of a region and of those inside of it."""
+    """Iterates over the nodes of a region, including those of nested regions."""
     for node in region.nodes:
         if node.op in ("for", "while"):
             yield from nodes_of(node.detail[0])
@@ -209,8 +213,8 @@ def plan_of(program: Program, warps: int, stages: int, *, hopper: bool) -> Plan:
 
 
 def _is_reduced_or_left(product: Node) -> bool:
-    """Returns whether a product's result, or what elementwise operations make of it, is reduced along its rows or is
-    the left operand of a product."""
+    """Returns whether a product's result, perhaps after elementwise operations, is reduced along its rows or is the
+    left operand of another product."""
     seen: set[Node] = set()
     pending = [product]
     while pending:
@@ -231,7 +235,7 @@ def _is_reduced_or_left(product: Node) -> bool:
 
 
 def _product(node: Node, warps: int, chained: bool, hopper: bool, cells: dict[Cell, Node]) -> Product | str:
-    """Returns how tensor cores compute a product, or why they do not."""
+    """Returns how tensor cores compute a product, or the reason why they cannot."""
     left, right, _ = node.inputs
     kind, sums = left.dtype.name, node.dtype.name
     (rows, depth), columns = left.shape, right.shape[1]
@@ -257,7 +261,7 @@ def _product(node: Node, warps: int, chained: bool, hopper: bool, cells: dict[Ce
 
 
 def _warps_of(rows: int, columns: int, warps: int) -> tuple[int, int]:
-    """Returns the warps along each axis with which each warp's part is most square."""
+    """Returns the numbers of warps along both axes that make each warp's part as square as possible."""
     best = (warps, 1)
     score = float("inf")
     down = 1
@@ -283,14 +287,15 @@ def _suits_wgmma(node: Node, warps: int) -> bool:
 
 
 def source_of(node: Node) -> tuple[bool, Node]:
-    """Returns an operand of a product without its transpose, and whether it has one."""
+    """Returns the node under an operand's transpose, and whether there is a transpose."""
     if node.op == "transpose" and node.detail == (1, 0):
         return True, node.inputs[0]
     return False, node
 
 
 def _is_in_place(node: Node, cells: dict[Cell, Node]) -> bool:
-    """Returns whether a product can be added to the loop's variable itself: nothing else reads it in this turn."""
+    """Returns whether a product can overwrite the loop's variable: nothing else reads the variable in this
+    iteration."""
     acc = node.inputs[2]
     if acc.op != "cell" or acc.users != [node] or len(node.users) != 1 or not isinstance(acc.detail, Cell):
         return False
@@ -346,8 +351,7 @@ def _spread(plan: Plan, nodes: list[Node], program: Program, warps: int, chained
 
 
 def _rows(rows: int, columns: int, warps: int, vector: int, down: int | None) -> Layout | None:
-    """Returns the ``rows`` layout of a shape, or None if it has none: the threads would not all have as many
-    elements."""
+    """Returns the ``rows`` layout of a shape, or None if the threads would not all have the same number of elements."""
     if columns & (columns - 1) or rows & (rows - 1):
         return None
     while vector > 1 and (rows * columns < vector * _LANES * warps or columns < vector):
@@ -367,7 +371,7 @@ def _rows(rows: int, columns: int, warps: int, vector: int, down: int | None) ->
 
 
 def _find_rows(plan: Plan, nodes: list[Node]) -> None:
-    """Finds the tiles with one axis that are one number for each row: the results of reductions in registers."""
+    """Finds the one-dimensional tiles with one number for each row: the results of reductions in registers."""
     lengths = set()
     for node in nodes:
         reduced = (node.op in ("sum", "max", "min") and node.detail == (1,)) or (
@@ -418,7 +422,8 @@ def _staged(plan: Plan, loop: Node) -> Iterator[Node]:
 
 
 def _feeds_products(plan: Plan, load: Node, body: Region) -> bool:
-    """Returns whether only products on tensor cores use a load, in an order in which they take it."""
+    """Returns whether a load is used only by products on tensor cores that can read it in the order in which it is
+    stored."""
     users = [
         (user, turned)
         for node in load.users
@@ -433,8 +438,8 @@ def _feeds_products(plan: Plan, load: Node, body: Region) -> bool:
 
 
 def _takes(product: Product, node: Node, load: Node, turned: bool) -> bool:
-    """Returns whether a product reads a load, or its transpose, from shared memory as it was loaded. Only 16-bit
-    elements are transposed on their way to the registers."""
+    """Returns whether a product can read a load, or the load's transpose, from shared memory in the order in which it
+    was loaded. Only 16-bit elements can be transposed on the way to registers."""
     left, right, acc = (source_of(each)[1] is load for each in node.inputs)
     if acc or (left and product.left_in_registers):
         return False
@@ -442,7 +447,7 @@ def _takes(product: Product, node: Node, load: Node, turned: bool) -> bool:
 
 
 def _follows(node: Node, body: Region, counter: Node) -> bool:
-    """Returns whether a scalar follows from a loop's counter and from what does not change in the loop."""
+    """Returns whether a scalar is computed only from a loop's counter and from values that the loop does not change."""
     if node is counter or node.region is not body:
         return True
     if node.op in EFFECTS or node.op in ("cell", "gather", "load") or node.shape:

@@ -1,4 +1,4 @@
-"""The types of tiles' arithmetic: NumPy's promotion, with Python's literals as NEP 50 takes them."""
+"""The types of tile arithmetic: NumPy's promotion, and NEP 50 for Python literals."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _typed(name: str) -> ScalarType:
 BOOL, I32, I64, U64, F32, F64 = map(_typed, ("bool_", "i32", "i64", "u64", "f32", "f64"))
 
 Operand = tuple[ScalarType, type | None]
-"""An operand's type, and the class of a Python number that it behaves like, if it does."""
+"""An operand's type, and the class of the Python number that it behaves like (None for other operands)."""
 
 
 def promoted(operands: Sequence[Operand]) -> Operand | None:
@@ -68,7 +68,7 @@ def promoted(operands: Sequence[Operand]) -> Operand | None:
 
 
 def default_of(kind: type) -> ScalarType:
-    """Returns the type of a Python number by itself."""
+    """Returns the type of a Python number that meets no typed operand."""
     return {bool: BOOL, int: I64, float: F64}[kind]
 
 

@@ -1,5 +1,5 @@
-"""A tile kernel's source for certain types, tile shapes and constants: what a ``Kernel`` compiles instead of a thread
-kernel's function."""
+"""The source of a tile kernel for certain types, tile shapes and constants. A ``Kernel`` compiles it instead of a
+thread kernel's function."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ __all__ = ["TileSource"]
 
 _WARP = 32
 MOST_STAGES = 3
-"""The buffers of a load that runs ahead, where a kernel does not say how many."""
+"""The number of buffers of a load that runs ahead, if the kernel sets none."""
 
 simulated: int = 0
-"""The compute capability of the GPU whose code the CPU device runs, thread by thread, so that tests can compare its
-results; 0 for code of the CPU's own."""
+"""A compute capability. The CPU device runs this GPU's code thread by thread, so that tests can compare the results. 0
+selects the CPU's own code."""
 
 
 @final
 @dataclass(frozen=True)
 class TileSource:
     """The source. ``given`` maps each parameter's name to a ``TensorParameter``, to a scalar type, or to a constant in
-    a tuple. ``threads`` is the size of a block on a GPU, and ``stages`` the buffers of a loop's loads;
-    None for as many as fit, up to ``MOST_STAGES``."""
+    a tuple. ``threads`` is the size of a block on a GPU. ``stages`` is the number of buffers of each load in a loop.
+    None means as many as fit, up to ``MOST_STAGES``."""
 
     function: Callable[..., Any]
     given: Mapping[str, Any]
@@ -65,7 +65,7 @@ class TileSource:
         return self._planned(capability, located=False)[0] if capability >= 80 else Plan()
 
     def _planned(self, capability: int, *, located: bool) -> tuple[Plan, LoweredKernel]:
-        """Returns the layouts and the IR with the most stages that fit, or with those that were asked for."""
+        """Returns the layouts and the IR, with the requested number of stages or else the most that fit."""
         if capability < 80:
             return (plan := Plan()), self._lowered(capability, plan, located=located)
         choices = (self.stages,) if self.stages is not None else range(MOST_STAGES, 0, -1)
@@ -121,7 +121,7 @@ class TileSource:
 
 _MOST_ON_A_CPU = 2**25
 _SHARED = {75: 64, 80: 163, 86: 99, 87: 163, 88: 99, 89: 99, 120: 99, 121: 99}
-"""The KiB of shared memory that a block may have, by compute capability, where it is less than Hopper's."""
+"""The KiB of shared memory that a block may have, by compute capability, for GPUs with less than Hopper."""
 
 
 def _most_shared(capability: int) -> int:

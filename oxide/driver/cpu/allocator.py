@@ -32,7 +32,7 @@ ALIGNMENT = 256
 @dataclass(frozen=True, slots=True)
 class LiveAllocations:
     """Counts the bytes and blocks that are allocated and not freed yet. All devices are counted together, and
-    page-locked memory by itself."""
+    page-locked memory is counted separately."""
 
     device_bytes: int
     device_count: int

@@ -114,8 +114,8 @@ class SanitizedLaunch:
         self._report(states, views)
 
     def _prepare(self, state: Any, views: Records, blocks: int, together: bool) -> list[Any]:
-        """Fills in a state, with the shadow of the shared memory of ``blocks`` blocks. They are those of a cooperative
-        launch, all ``together``, or one at a time. Returns what must live as long as the launch."""
+        """Fills in a state, with shadow memory for the shared memory of ``blocks`` blocks. With ``together``, these are
+        all blocks of a cooperative launch. Returns the objects that must live as long as the launch."""
         kept: list[Any] = []
         state["running"] = -1
         state["views"], state["view_count"] = views.ctypes.data, len(views)
@@ -225,15 +225,16 @@ class SanitizedLaunch:
         return SanitizerError(name, self._sanitized.kernel, place.what, offset, problem, access, earlier)
 
     def _pointer(self, name: str, address: int, start: int, views: Records) -> int | None:
-        """Returns the index of the memory of parameter ``name`` that an access was meant for: memory that begins at
-        ``start``, else memory that contains ``address``, else the first; None if no parameter has the name."""
+        """Returns the index of the memory that an access through parameter ``name`` was meant for. It is the memory
+        that begins at ``start``, else the memory that contains ``address``, else the parameter's first memory. Returns
+        None if no parameter has the name."""
         named = [n for n, pointer in enumerate(self._sanitized.pointers) if pointer.name == name]
         should = [n for n in named if start == int(views[n]["lo"])]
         found = [n for n in named if int(views[n]["lo"]) <= address < int(views[n]["hi"])]
         return next(iter(should or found or named), None)
 
     def _orders(self, other: int) -> str:
-        """Returns what could order an access after an earlier one."""
+        """Returns the name of the operation that would order an access after the earlier access ``other``."""
         if not _is_copy(other):
             return "barrier or atomic"
         if not other & WRITE:

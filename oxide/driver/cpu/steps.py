@@ -169,8 +169,8 @@ class StepScheduler(Scheduler):
         return ranges
 
     def _passes(self, blocks: BlockRange) -> Iterator[Callable[[], object]]:
-        """Yields the calls that run a kernel, one per range of blocks; for a cooperative launch, those of every
-        pass."""
+        """Yields the calls that run a kernel, one per range of blocks. For a cooperative launch, yields the calls of
+        every pass."""
         goes_on = True
         while goes_on:
             for first, end in self.block_order(blocks.total):

@@ -6,7 +6,7 @@ no thread ever waits for an event, and each idle worker sleeps on its own lock. 
 workers was left out: one blocking host function per worker would stop every stream.
 
 A large kernel's blocks go to several workers. The worker that has the stream starts, and calls others when the
-remaining blocks are worth waking them for. The worker that finishes the last chunk goes on with the stream, so no
+remaining blocks are worth waking them for. The worker that finishes the last chunk continues with the stream, so no
 worker waits for another.
 
 Work of high-priority streams goes first:
@@ -379,7 +379,7 @@ class WorkerScheduler(Scheduler):
             self._enqueue(stream, None)
 
     def _enqueue(self, stream: CpuStream, blocks: BlockRange | None) -> None:
-        """Adds a job to the backlog, behind those of its priority, and wakes a worker."""
+        """Adds a job to the backlog, behind other jobs of its priority, and wakes a worker."""
         place = len(self._backlog)
         if stream.high:
             place = 0

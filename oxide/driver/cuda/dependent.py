@@ -1,7 +1,8 @@
-"""Launches of kernels that wait themselves for the kernels before them, and so may begin before those have ended.
+"""Launches kernels that call ``thread.wait_dependencies()``. Such a kernel may begin before the previous kernel in its
+stream has ended.
 
 CUDA's name is programmatic dependent launch. The launch has an attribute of its stream; a capture turns it into an edge
-of the graph. Both keep the order with work that is no kernel. The compiler has checked that every thread waits before
+of the graph. Both keep the order with work other than kernels. The compiler has checked that every thread waits before
 it accesses device memory and before it ends.
 """
 

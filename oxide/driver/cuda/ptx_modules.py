@@ -36,12 +36,12 @@ _JIT_LOG_BYTES = 16384
 class CudaFunction:
     """A loaded kernel. Dropping the last kernel of a module retires the module.
 
-    ``shared_limit`` is the dynamic shared memory that a launch may ask for as it is; for more, ``whole_shared``
-    computes the size. It is -1 if ``array_bytes``, the memory of the kernel's ``SharedArray``s, is always added.
-    ``shared_granted`` is what the driver was asked to allow. ``parameter_bytes`` is the least size of the parameters.
-    ``cooperative`` limits the blocks of a kernel whose blocks must all be resident at once, and ``dependent`` launches
-    a kernel that may begin early; at most one of them is not None. ``reports`` says whether the kernel can report a
-    fault.
+    ``shared_limit`` is the dynamic shared memory that a launch may ask for without a further step; for more,
+    ``whole_shared`` computes the size and opts in. It is -1 if ``array_bytes``, the memory of the kernel's
+    ``SharedArray``s, is always added. ``shared_granted`` is the size that the driver was asked to allow.
+    ``parameter_bytes`` is the least size of the parameters. ``cooperative`` limits the blocks of a kernel whose blocks
+    must all be resident at once, and ``dependent`` launches a kernel that may begin early; at most one of them is not
+    None. ``reports`` says whether the kernel can report a fault.
     """
 
     __slots__ = (
@@ -154,8 +154,8 @@ def load_functions(device: int, code: Code, entries: Sequence[str], retired: deq
 
 
 def whole_shared(function: CudaFunction, shared_bytes: int) -> int:
-    """Returns the dynamic shared memory of a launch that asks for ``shared_bytes``: those, after the kernel's
-    ``SharedArray``s if they are there. Opts in to more than the default 48 KiB."""
+    """Returns the bytes of dynamic shared memory of a launch that asks for ``shared_bytes``. They include the kernel's
+    ``SharedArray``s if these are in dynamic shared memory. Opts in to more than the default 48 KiB."""
     whole = function.array_bytes + shared_bytes
     if whole > function.shared_granted:
         attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES

@@ -1,11 +1,11 @@
 """Tensor maps: descriptions of arrays that a GPU's copy engine reads, made at each launch that copies tiles.
 
 PTX with copies of tiles lists its maps in comments (``compiler/ptx/tensor/shared_tiles.py``). A launch's parameters
-have the address and the lengths of each matrix; the maps follow them. A launch with the same matrices as the last one
-finds its maps made.
+have the address and the lengths of each matrix. The maps come after all other parameters. A launch whose matrices are
+those of the previous launch reuses its maps.
 
-The maps are aligned to 64 bytes in the GPU's constant memory, where the parameters begin at no multiple of 64. So their
-offsets are the driver's: on an H100 the first map after 80 bytes of parameters is at 112.
+The maps are aligned to 64 bytes in the GPU's constant memory, where the parameters do not begin at a multiple of 64. So
+the driver decides the maps' offsets: on an H100 the first map after 80 bytes of parameters is at 112.
 """
 
 from __future__ import annotations
@@ -117,7 +117,8 @@ class TensorMaps:
 
 
 def tensor_maps(ptx: str, entry: str, handle: Any, parameters: int) -> TensorMaps | None:
-    """Returns the maps that a kernel's PTX asks for, the last of its ``parameters``, or None if it copies no tiles."""
+    """Returns the maps that a kernel's PTX asks for, or None if the kernel copies no tiles. The maps are the last of
+    its ``parameters``."""
     found = [
         (int(at), kind, tuple(map(int, sides.split("x"))), order == "swizzled", bool(optional), name)
         for at, kind, sides, order, optional, name in _LINE.findall(ptx)

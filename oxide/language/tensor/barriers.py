@@ -32,14 +32,14 @@ class Barrier:
         _only_in_a_kernel("Barrier")
 
     def arrive(self, index: int, rank: int | None = None) -> None:
-        """Arrives at a barrier, without waiting. What the thread did before is visible to the threads that wait for the
-        end of the phase.
+        """Arrives at a barrier, without waiting. The thread's earlier writes are visible to the threads that wait for
+        the end of the phase.
 
-        With ``rank``, arrives at the barrier that block ``rank`` of the cluster has in this place. A rank outside the
-        cluster is a fault, and the call then does nothing. ``tensor.cluster.meet()`` or ``sync()`` comes between the
-        making of the barriers and the first such call. What the thread wrote is visible to the other
-        block if the kernel uses ``tensor.cluster.remote``; a kernel without it passes only tiles on, and its arrivals
-        are quicker.
+        With ``rank``, arrives at the corresponding barrier of block ``rank`` of the cluster. A rank outside the cluster
+        is a fault, and the call then does nothing. ``tensor.cluster.meet()`` or ``sync()`` must come between the
+        creation of the barriers and the first such call. The thread's writes are visible to the other block only if the
+        kernel uses ``tensor.cluster.remote``. Without ``remote``, blocks can only pass on tiles, and arrivals are
+        faster.
         """
         _only_in_a_kernel("Barrier.arrive")
 

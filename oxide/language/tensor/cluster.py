@@ -35,8 +35,8 @@ def size() -> int:
 def sync() -> None:
     """Waits for all threads of all blocks of the cluster that have not returned.
 
-    All threads of the block make the call together, as with ``thread.sync_threads()``. What a thread wrote before, to
-    any memory, is visible to the cluster's threads after it.
+    All threads of the block make the call together, as with ``thread.sync_threads()``. A thread's writes before the
+    call, to any memory, are visible to all threads of the cluster after the call.
     """
     _only_in_a_kernel("sync")
 
@@ -44,19 +44,18 @@ def sync() -> None:
 def meet() -> None:
     """Waits as ``sync`` does, but makes nothing visible that threads wrote, so it waits for no stores.
 
-    It is enough where blocks only have to be there: after the making of Barriers, before another block arrives at them,
-    and at the end of a kernel whose blocks arrive at one another's Barriers.
+    Use it if the other blocks only need to have begun or not to have ended: after the creation of Barriers at which
+    other blocks arrive, and at the end of a kernel whose blocks arrive at one another's Barriers.
     """
     _only_in_a_kernel("meet")
 
 
 def remote(array: Array, rank: int) -> Array:
-    """Returns the array that block ``rank`` of the cluster has in the place of a ``SharedArray`` or
-    ``DynamicSharedArray``.
+    """Returns block ``rank``'s counterpart of a ``SharedArray`` or ``DynamicSharedArray`` of this block.
 
-    Its elements are read and written as those of the block's own; atomic methods and vectors work too. The functions of
-    ``tensor`` that move matrices do not take it. A rank outside the cluster is a fault, and the array is then the
-    block's own.
+    Its elements are read and written like those of the block's own array. Atomic methods and vectors work too. The
+    functions of ``tensor`` that move matrices do not take it. A rank outside the cluster is a fault, and the array is
+    then the block's own.
     """
     _only_in_a_kernel("remote")
 

@@ -1,9 +1,9 @@
-"""The ways between fragments, shared memory and slices: ``ldmatrix`` and ``stmatrix``, ``load`` and ``store``,
+"""Copies between fragments, shared memory and slices: ``ldmatrix`` and ``stmatrix``, ``load`` and ``store``,
 ``copy_async``.
 
-An index is that of the matrix's first element. An array of three axes is a stack of matrices: its index has the
-matrix's number first. The whole matrix must be inside: otherwise the launch fails with a ``BoundsError``, a load gives
-undefined elements and a store writes nothing.
+An index names the matrix's first element. An array of three axes is a stack of matrices: its index has the matrix's
+number first. The whole matrix must be inside: otherwise the launch fails with a ``BoundsError``, a load gives undefined
+elements and a store writes nothing.
 """
 
 from __future__ import annotations
@@ -20,13 +20,12 @@ def ldmatrix(fragment: Fragment[Any], array: Any, index: Index, transposed: bool
 
     With ``transposed`` the array holds the matrix's transpose: a ``FragmentB`` of k rows and n columns is read from n
     rows and k columns of the array. All 32 lanes of the warp make the call together, with the same index. A row of the
-    array takes a multiple of 16 bytes, and the index's last number is at a multiple of 16 bytes. Eight rows are in
-    different banks of the shared memory if a row has 16 bytes more than a multiple of 128:
-    ``SharedArray((64, 64 + 8), bf16)``.
+    array takes a multiple of 16 bytes, and the index's last number is at a multiple of 16 bytes. To avoid bank
+    conflicts, give a row 16 bytes more than a multiple of 128: ``SharedArray((64, 64 + 8), bf16)``.
 
-    The instruction transposes 16-bit elements only. Elements of 8 and 32 bits are loaded in the order in which they are
-    multiplied: a ``FragmentA`` as it is, a ``FragmentB`` from its transpose. ``load`` takes all others. A GPU needs
-    compute capability 7.5.
+    The instruction transposes 16-bit elements only. Elements of 8 and 32 bits must be contiguous along k in the array:
+    a ``FragmentA`` is loaded without ``transposed``, a ``FragmentB`` with ``transposed``. ``load`` loads all other
+    fragments. A GPU needs compute capability 7.5.
     """
     _only_in_a_kernel("ldmatrix")
 
@@ -54,18 +53,19 @@ def stmatrix(array: Any, index: Index, fragment: Fragment[Any], transposed: bool
     """Stores a ``FragmentA`` or an ``Accumulator`` of f16 or bf16 in a ``SharedArray`` or ``SharedTiles`` of the same
     type.
 
-    It is ``ldmatrix`` in the other direction, with the same rules for rows, the index and the lanes, and writes 8 rows
-    of 16 bytes at a time, where ``store`` writes elements. A GPU needs compute capability 9.0.
+    It is the reverse of ``ldmatrix``, whose rules for rows, the index and the lanes apply. It writes 8 rows of 16 bytes
+    at a time, while ``store`` writes single elements. A GPU needs compute capability 9.0.
     """
     _only_in_a_kernel("stmatrix")
 
 
 def copy_async(array: Any, index: int | Index, source: Any, source_index: int | Index, count: int) -> None:
-    """Begins to copy ``count`` neighbours of a ``Slice``, ``Slice2`` or ``Slice3`` to a ``SharedArray`` of its type.
+    """Begins to copy ``count`` neighbouring elements of a ``Slice``, ``Slice2`` or ``Slice3`` to a ``SharedArray`` of
+    the slice's type.
 
     ``count`` is a constant, and the elements take 4, 8 or 16 bytes. The neighbours are along the last axis. An element
-    outside of the source is a zero in the array. The place in the array must be inside, at a multiple of the copied
-    bytes, and its rows must be multiples of them.
+    outside of the source is a zero in the array. The place in the array must be inside, at a multiple of the number of
+    copied bytes. The array's rows must be multiples of this number too.
 
     The copy ends with the thread's ``wait`` for its group: until then no thread may read or write the elements. A
     barrier after the wait lets other threads read them. If the source's address is no multiple of the copied bytes, or
@@ -81,8 +81,8 @@ def commit() -> None:
 
 
 def wait(groups: int = 0) -> None:
-    """Waits until at most the last ``groups`` groups of this thread's copies, a constant, are on their way. It does not
-    wait for copies that no ``commit`` has put in a group."""
+    """Waits for this thread's groups of copies, except for the last ``groups`` groups, which may still run. ``groups``
+    is a constant. Does not wait for copies that no ``commit`` has put in a group."""
     _only_in_a_kernel("wait")
 
 

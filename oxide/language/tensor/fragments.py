@@ -1,7 +1,8 @@
 """``FragmentA``, ``FragmentB`` and ``Accumulator``: matrices whose elements are spread over the lanes of a warp.
 
 A fragment is declared with the shape of the warp's whole matrix and holds the elements of this lane, all 0 at first.
-The shape is a multiple of the instruction's, so one fragment may hold several of its tiles, row after row of them::
+The shape is a multiple of the instruction's shape. So a fragment may hold several of the instruction's tiles, in
+row-major order::
 
     a = tensor.FragmentA((16, 16), bf16)
     b = tensor.FragmentB((16, 8), bf16)
@@ -72,16 +73,16 @@ class FragmentB(Fragment[T]):
 class Accumulator(Fragment[T]):
     """The sums that ``mma`` adds to: ``Accumulator((16, 8), f32)``, m rows and n columns of f32, f16, f64 or i32.
 
-    An accumulator may also be of bf16, for ``stmatrix`` and ``store``. Its element ``i`` has the place of element ``i``
-    of a ``FragmentA`` of 16-bit elements and the same shape, if there is one: a product becomes the left operand of the
-    next element by element.
+    An accumulator may also be of bf16, for ``stmatrix`` and ``store``. Its elements are in the order of a ``FragmentA``
+    with 16-bit elements and an equal shape, if there is such a fragment: so the result of one product becomes the left
+    operand of the next by copying element by element.
     """
 
 
 def convert(fragment: Fragment[Any], accumulator: Accumulator[Any]) -> None:
-    """Sets the elements of a ``FragmentA`` or ``Accumulator`` of f16 or bf16 to those of an accumulator of f32 with the
-    same shape, rounded to nearest. Both have their elements in the same places, so nothing moves between lanes. It
-    rounds two elements in one instruction, where ``fragment[i] = bf16(accumulator[i])`` may take four.
+    """Converts an accumulator of f32 to a ``FragmentA`` or ``Accumulator`` of f16 or bf16 with an equal shape. Rounds
+    each element to nearest. The elements of both have equal places, so nothing moves between lanes. One instruction
+    rounds two elements, while ``fragment[i] = bf16(accumulator[i])`` may take four instructions.
     """
     _only_in_a_kernel("convert")
 

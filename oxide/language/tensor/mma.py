@@ -15,11 +15,11 @@ def mma(c: Accumulator[Any], a: FragmentA[Any], b: FragmentB[Any]) -> None:
     may meet one of u8, and an f8e4m3 an f8e5m2. f32 operands are taken as tf32: their low 13 bits are ignored (round
     them with ``tf32``).
 
-    Products of f16, bf16, tf32 and 8-bit floats are exact. An element of an f32 accumulator is within
-    ``2 * k * 2**-24`` times the sum of the sizes of its k products and of its own earlier value. An f16 accumulator is
-    rounded once more for each tile of k. Of 8-bit floats a GPU keeps fewer bits of a sum, and the bound is
-    ``k * 2**-13`` times the sizes. Integer accumulators wrap modulo 2**32. A GPU needs compute capability 8.0, and 8.9
-    for 8-bit floats.
+    Products of f16, bf16, tf32 and 8-bit floats are exact. For an element of an f32 accumulator, let S be the sum of
+    the magnitudes of its k products and of its earlier value. The element's error is at most ``2 * k * 2**-24 * S``. An
+    f16 accumulator is rounded once more for each tile along k. For 8-bit floats a GPU keeps fewer bits of a sum, and
+    the error is at most ``k * 2**-13 * S``. Integer accumulators wrap modulo 2**32. A GPU needs compute capability 8.0,
+    and 8.9 for 8-bit floats.
     """
     _only_in_a_kernel("mma")
 

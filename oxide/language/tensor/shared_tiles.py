@@ -5,9 +5,9 @@ counted in bytes by a ``Barrier``. Elements outside of the slice become zeros, s
 ``store_tile`` copies a tile to an output, and writes nothing outside of it; the thread waits for it by ``wait_stores``.
 The launch makes the tensor map that the engine needs from the argument.
 
-``SharedTiles`` are stored as ``wgmma`` reads them: the rows have 128 bytes, and the eight 16-byte parts of row r are
-exchanged by an exclusive or of their numbers with r % 8 (the 128-byte swizzle), so that eight rows of a column of parts
-are in different banks. ``tiles[number, row, col]`` undoes this. A ``SharedArray`` is stored as it is indexed.
+``SharedTiles`` are stored as ``wgmma`` reads them: each row has eight parts of 16 bytes, and part p of row r is stored
+as part p ^ (r % 8) (the 128-byte swizzle). The parts p of eight consecutive rows are then in different banks.
+``tiles[number, row, col]`` undoes the swizzle. A ``SharedArray`` has no swizzle.
 
 These are declarations: the compiler gives them their meaning inside a kernel.
 """
@@ -28,9 +28,9 @@ class SharedTiles(Generic[T]):
     """An array of ``count`` tiles of shape ``shape`` in shared memory: ``SharedTiles(4, (128, 64), bf16)``.
 
     ``count`` and ``shape`` are constants: a multiple of 8 rows, up to 256, of 128 bytes each, which are 128 elements of
-    8 bits (i8, u8, f8e4m3, f8e5m2), 64 of f16 and bf16, or 32 of f32. The tiles count as a ``SharedArray``'s memory
-    does. ``tiles[number, row, col]`` reads an element and ``tiles[number, row, col] = x`` writes it; the indices are
-    checked.
+    8 bits (i8, u8, f8e4m3, f8e5m2), 64 of f16 and bf16, or 32 of f32. The tiles' memory counts as that of a
+    ``SharedArray``. ``tiles[number, row, col]`` reads an element and ``tiles[number, row, col] = x`` writes it; the
+    indices are checked.
     """
 
     def __init__(self, count: int, shape: tuple[int, int], dtype: type[T]) -> None:
@@ -57,21 +57,23 @@ def load_tile(
 
     ``source`` is a slice of one to five axes of the same type, a parameter of the kernel, which begins and whose rows
     begin at multiples of 16 bytes: another argument is an ``ArgumentError`` at the launch. The last number of ``index``
-    is at a multiple of 16 bytes too, or it is a fault. The numbers may be negative. One thread makes the call. The end
-    of the copy takes a tile's whole bytes from the phase of ``barrier`` number ``at``, which ``Barrier.expect`` has
-    announced. The parts of the tile outside of an axis of ``source`` become zeros, also where the memory goes on, as
-    past a matrix of a stack. With ``tf32``, a constant for tiles of f32, the copy rounds the elements to tf32, to
-    nearest with ties to even (``tensor.tf32`` rounds ties away from zero). A GPU needs compute capability 9.0.
+    is at a multiple of 16 bytes too, or it is a fault. The numbers may be negative. One thread makes the call. When the
+    copy ends, the bytes of a whole tile are subtracted from the count that the present phase of ``barrier``'s barrier
+    ``at`` waits for. ``Barrier.expect`` must announce these bytes. The parts of the tile outside of an axis of
+    ``source`` become zeros, even if memory at that address belongs to ``source``, such as the next matrix of a stack.
+    With ``tf32``, a constant for tiles of f32, the copy rounds the elements to tf32, to nearest with ties to even
+    (``tensor.tf32`` rounds ties away from zero). A GPU needs compute capability 9.0.
 
-    A tile of ``SharedTiles`` is of the last two axes. A ``SharedArray`` may also take a tile: all of it, if ``number``
-    is None, or of an array of several tiles the one with this number on the first axis. Its shape is that of the last
-    axes of ``source``; sides have up to 256 elements, and rows a multiple of 16 bytes. The array is aligned to 128
+    A tile of ``SharedTiles`` spans the last two axes of ``source``. ``tiles`` may also be a ``SharedArray``: the tile
+    is the whole array if ``number`` is None, else ``array[number]``. The tile's axes are then the last axes of
+    ``source``. Its sides have up to 256 elements, and its rows a multiple of 16 bytes. The array is aligned to 128
     bytes, ``SharedArray((2, 64, 32), f32, 128)``, and so is each tile.
 
-    ``multicast`` is a mask with a bit for each block of the cluster. The copy then fills the tile in the same place of
-    each of these blocks, and takes its bytes from the same barrier of each, which has announced them: so blocks that
-    need one tile read it once. A bit for a block outside the cluster is a fault, and nothing is copied.
-    ``tensor.cluster.meet()`` or ``sync()`` comes between the making of the barriers and the first such copy.
+    ``multicast`` is a mask with a bit for each block of the cluster. The copy then fills the corresponding tile of each
+    of these blocks, and is counted by the corresponding barrier of each block, which must have announced the bytes. So
+    a tile that several blocks need is read only once. A bit for a block outside the cluster is a fault, and nothing is
+    copied. ``tensor.cluster.meet()`` or ``sync()`` must come between the creation of the barriers and the first such
+    copy.
     """
     _only_in_a_kernel("load_tile")
 
@@ -81,10 +83,10 @@ def store_tile(
 ) -> None:
     """Begins to copy tile ``number`` of ``tiles`` to the place in an output that begins at ``index``.
 
-    ``target`` is the ``scatter`` of a ``DisjointSlice`` of one to five axes, or the ``unchecked_mut`` of one with
-    several. The output, the tile and the index follow the rules of ``load_tile``, but a negative number is a fault. The
-    parts of the tile outside of the output are not written. One thread makes the call, after the threads that wrote the
-    tile have called ``fence_stores()`` and met it at a barrier::
+    ``target`` is the ``scatter`` of a ``DisjointSlice`` of one to five axes, or the ``unchecked_mut`` of a
+    ``DisjointSlice`` of several axes. The output, the tile and the index follow the rules of ``load_tile``, but a
+    negative number is a fault. The parts of the tile outside of the output are not written. One thread makes the call.
+    Before it, the threads that wrote the tile call ``fence_stores()``, and then meet the calling thread at a barrier::
 
         tiles[0, row, col] = x
         tensor.fence_stores()
@@ -101,7 +103,7 @@ def store_tile(
 
 
 def fence_stores() -> None:
-    """Lets later copies by ``store_tile`` see what this thread has written to shared memory. Each thread that wrote a
+    """Makes this thread's writes to shared memory visible to later copies by ``store_tile``. Each thread that wrote a
     part of a tile makes the call, before the barrier at which the storing thread meets it."""
     _only_in_a_kernel("fence_stores")
 
@@ -112,9 +114,9 @@ def commit_stores() -> None:
 
 
 def wait_stores(groups: int = 0, read: bool = False) -> None:
-    """Waits until at most the last ``groups`` groups of this thread's copies by ``store_tile``, a constant up to 7, are
-    on their way. With ``read``, a constant, waits only until they have read their tiles, which may then be written
-    again."""
+    """Waits for this thread's groups of copies by ``store_tile``, except for the last ``groups`` groups, which may
+    still run. ``groups`` is a constant up to 7. With ``read``, a constant, waits only until the copies have read their
+    tiles, which may then be written again."""
     _only_in_a_kernel("wait_stores")
 
 

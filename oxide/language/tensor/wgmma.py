@@ -28,23 +28,24 @@ def wgmma(
 ) -> None:
     """Begins to add the product of 64 rows of a tile of ``a`` and a tile of ``b`` to the warpgroup's accumulators.
 
-    ``a_index`` is the tile's number and its first row, a multiple of 8. The tile of ``b`` holds B transposed, n rows
-    that are B's columns, as many as the accumulator has; n is a multiple of 8 up to 256. Tiles of fewer rows follow one
-    another: n / rows of them from ``b_number`` on, as the blocks of a cluster have copied them. The types are those of
-    ``mma``: f16, bf16, f32 (as tf32: the low 13 bits are ignored, and ``load_tile(…, tf32=True)`` rounds) or 8-bit
-    floats with an accumulator of f32, or i8 and u8 with one of i32, whose n is 8, 24 or a multiple of 16. The errors
-    are those of ``mma``.
+    ``a_index`` is the number of a tile of ``a`` and the first of the 64 rows, a multiple of 8. The tile of ``b`` holds
+    the transpose of B: its n rows are B's columns. n is the number of the accumulator's columns, a multiple of 8 up to
+    256. If the tiles of ``b`` have fewer than n rows, n / rows consecutive tiles from ``b_number`` on are used, for
+         example tiles that the blocks of a cluster have copied. The types are those of ``mma``: f16, bf16, f32 (as
+         tf32: the low 13 bits are ignored, and ``load_tile(…, tf32=True)`` rounds) or 8-bit floats with an accumulator
+         of f32, or i8 and u8 with an accumulator of i32, whose n is 8, 24 or a multiple of 16. The rounding errors are
+         those of ``mma``.
 
-    With ``a_transposed`` a tile of ``a`` holds A transposed, with a row for each of the 64 products to add, and the
-    index's second number must be 0. With ``b_transposed`` tiles of ``b`` hold B as it is, n / 64 of them from
-    ``b_number`` on, each with 64 of B's columns and a row for each of the 64 products to add. Both are for elements of
-    16 bits.
+    With ``a_transposed`` a tile of ``a`` holds the transpose of A: it has a row for each of 64 positions along k, and
+    the index's second number must be 0. With ``b_transposed`` the tiles of ``b`` hold B itself: n / 64 tiles from
+    ``b_number`` on, each with 64 of B's columns and a row for each of 64 positions along k. Both are for elements of 16
+    bits.
 
-    The left operand may be in registers instead: a ``FragmentA`` of 16 rows, those of one of the four warps, and as
-    many columns as a tile of ``b`` has products to add. ``a_index`` is then None. So the result of a product becomes
-    the left operand of the next, as the weights of attention do.
+    The left operand may be in registers instead: a ``FragmentA`` of each warp's 16 rows, with as many columns as a tile
+    of ``b`` has positions along k. ``a_index`` is then None. So the result of a product becomes the left operand of the
+    next, as the weights of attention do.
 
-    With ``add=False`` the product replaces the accumulators, whose earlier values do not count.
+    With ``add=False`` the product replaces the accumulators' earlier values.
 
     All threads of the warpgroup make the call together. Until ``wait_wgmma`` no thread may read or write the
     accumulators, or write the tiles or the fragment. The CPU device's sanitizer reports a thread that does
@@ -54,10 +55,11 @@ def wgmma(
 
 
 def wait_wgmma(accumulator: Accumulator[Any], pending: int = 0) -> None:
-    """Waits until at most the last ``pending`` calls of ``wgmma``, a constant, of this warpgroup are on their way.
+    """Waits for the warpgroup's calls of ``wgmma``, except for the last ``pending`` calls, which may still run.
+    ``pending`` is a constant.
 
-    With 0 the accumulator may be read after it; any other accumulator needs a wait of its own. All threads of the
-    warpgroup make the call together.
+    After a wait with 0, the given accumulator may be read. Any other accumulator needs a wait of its own. All threads
+    of the warpgroup make the call together.
     """
     _only_in_a_kernel("wait_wgmma")
 
@@ -66,9 +68,9 @@ def increase_registers(count: int) -> None:
     """Takes registers from the block's pool until each thread of the warp has ``count``, a multiple of 8 from 24 to
     256.
 
-    All warps of a warpgroup make the call, and wait until other warps have given up as many. The kernel declares
-    its ``block``: all threads begin with the registers that a block of this size can have, and a launch has no more
-    threads. Does nothing on the CPU device.
+    All warps of a warpgroup make the call. They wait until other warps have given up enough registers. The kernel
+    declares its ``block``: all threads begin with the registers that a block of this size can have, and a launch has no
+    more threads. Does nothing on the CPU device.
     """
     _only_in_a_kernel("increase_registers")
 

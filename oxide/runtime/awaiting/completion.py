@@ -9,8 +9,8 @@ thread), and a thread that blocks in ``cuStreamSynchronize`` (73 µs, and a thre
 
 A reactor belongs to one run of one event loop. Its invariant: *whenever a task is parked on a mark, a callback is
 outstanding that fires when the device passes this mark or an earlier one of the same stream, or the task has been
-woken.* It holds because a callback is submitted whenever a task becomes the first of its stream, by parking or
-because those before it were woken. A stream passes its marks in order, so one callback per stream is enough, and one
+woken.* It holds because a callback is submitted whenever a task becomes the first of its stream: when it parks, or when
+all earlier tasks have been woken. A stream passes its marks in order, so one callback per stream is enough, and one
 wake-up finds everything that has finished.
 """
 

@@ -35,8 +35,8 @@ def would_keep(turn: Turn, stream: Stream) -> bool:
 
 
 async def ready_to_submit(loop: EventLoop, stream: Stream) -> Turn:
-    """Waits until a submission to ``stream`` will not block the loop. Returns the calling thread's current turn, which
-    may be another one than before: an asyncio loop may continue in another thread."""
+    """Waits until a submission to ``stream`` will not block the loop. Returns the current turn of the calling thread.
+    This may be another thread than before, because an asyncio loop may continue in another thread."""
     if may_load(stream.device):
         await load_beside(loop, stream.device)
     if current_turn().used_up:

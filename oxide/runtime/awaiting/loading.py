@@ -3,14 +3,14 @@
 A kernel's first launch compiles its IR to machine code, 25 to 60 ms, and loads the code. A GPU's driver does not load
 code until nothing runs on the device, however long that takes; no way of loading without this wait was found. Loading
 on an event loop's thread would stall all other tasks. So before a task awaits an operation, a thread loads the new
-kernels: those of which a launch was built and that were never loaded. The loop runs meanwhile. The exception is a
+kernels: kernels whose launches were built and whose code was never loaded. The loop runs meanwhile. The exception is a
 kernel's first launch if a function of ``and_then`` builds it: that launch is built and submitted in one step, on the
 loop.
 
-The first large copy on a device is handled alike: once a large copy has been built, the next task that awaits an
-operation on a device without a prepared ring of page-locked memory has a thread make the ring (``staging_ring``).
-Numbers that the host generates (``numbers``) are handled alike too: those of operations that were built and not yet run
-are generated before the next submission.
+A thread also prepares the first large copy on a device. Once a large copy has been built, the next task that awaits an
+operation on a device without a ring of page-locked memory has a thread make the ring (``staging_ring``). A thread also
+generates the host's numbers (``generated_numbers``) of all operations that were built and not yet run, before the next
+submission.
 """
 
 from __future__ import annotations

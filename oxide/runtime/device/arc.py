@@ -36,7 +36,7 @@ class Arc(Generic[T]):
         return Arc(self.value, self._owners)
 
     def partition(self, tile_shape: int | tuple[int, ...]) -> Arc[Any]:
-        """Returns another owner of a box, as tiles of one shape: what a tile kernel takes for a ``Partition``. Raises
+        """Returns another owner of a box, as tiles of one shape, for a ``Partition`` parameter of a tile kernel. Raises
         ``TypeError`` if the value is no box."""
         return Arc(self._method("partition", "a box")(tile_shape), self._owners)
 

@@ -2,8 +2,8 @@
 
 A capsule holds the address of a structure that foreign code filled in, correctly or not. So the whole structure is read
 and validated before the tensor is taken over. A refused capsule is left unchanged: its own destructor releases the
-tensor. The structures are those of DLPack 1.0. For a consumer that does not announce support of 1.0, they are those of
-the version before.
+tensor. The structures are those of DLPack 1.0. A consumer that does not announce support of 1.0 gets the structures of
+the previous version.
 """
 
 from __future__ import annotations

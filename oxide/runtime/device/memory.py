@@ -141,8 +141,8 @@ class Allocation:
         self._after_write(timeline, "read")
 
     def order_write(self, timeline: Timeline) -> None:
-        """Makes a stream wait for the last write and for the reads since. Raises ``OrderingError`` as ``order_read``
-        does."""
+        """Makes a stream wait for the last write and for the reads since. Raises ``OrderingError`` if waiting is not
+        allowed."""
         if self.claims:
             self._refuse_claimed(timeline, writes=True)
         if self.written_by is not timeline:

@@ -319,7 +319,7 @@ def _set_up(
 
 
 def not_in_force(what: str, hint: str) -> DeviceError:
-    """Returns the error for an object of a runtime that is no longer the current one."""
+    """Returns the error for an object of a runtime that is no longer current."""
     return DeviceError(f"{what} belongs to a runtime that is not in force; {hint}")
 
 

@@ -6,13 +6,14 @@ A ``DisjointSlice`` gives each thread its own elements. This holds for one slice
     a, b = whole.split(8)[0], whole.reshape(-1)
     kernel(a, b)     # allowed: both begin together and have the same layout, so a thread's elements are its own in both
 
-So two outputs must not overlap, or they must begin at the same address with the same sizes of elements and tiles. If
-one has several axes, their rows must have the same length too. Two ``AtomicSlice`` may overlap freely. An input may
-share an output's memory: a thread that reads another thread's element may or may not see that thread's write.
+So two outputs must not overlap, or they must begin at the same address with the same sizes of elements and tiles. If an
+output has several axes, the rows of both outputs must have equal lengths too. Two ``AtomicSlice`` may overlap freely.
+An input may share an output's memory: a thread that reads another thread's element may or may not see that thread's
+write.
 
-An input of a tile kernel may be the whole of an output, as in ``scale(x.partition(shape), x)``: a program then reads
-what its tile was. It must not overlap one in any other way, because the compiler orders a program's loads and stores by
-their tiles.
+An input of a tile kernel may be the box of an output, as in ``scale(x.partition(shape), x)``. A program then reads the
+old elements of its own tile. An input must not overlap an output in any other way, because the compiler orders a
+program's loads and stores by their tiles.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from oxide.runtime.device.memory import DeviceBox
 def refuse_shared_outputs(kernel: str, outputs: Sequence[tuple[Parameter, DeviceBox]]) -> None:
     """Raises ``ArgumentError`` for two outputs of a launch through which two threads could write the same element.
 
-    ``outputs`` are the parameters of kinds ``disjoint``, ``tiles`` and ``atomic`` with their boxes.
+    ``outputs`` are the parameters of kinds ``disjoint``, ``tiles`` and ``atomic``, each with its box.
     """
     for number, (second, box) in enumerate(outputs):
         for first, other in outputs[:number]:

@@ -353,7 +353,7 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
 
 
 def _whole_clusters(config: LaunchConfig, cluster: Dim3 | None) -> LaunchConfig:
-    """Returns a configuration whose grid has whole clusters: the same, or one with more blocks."""
+    """Returns a configuration whose grid has whole clusters: the given one if it has, else one with more blocks."""
     if cluster is None:
         return config
     x, y, z = config._grid
@@ -613,7 +613,7 @@ def _check_dtype(kernel: Kernel, parameter: Parameter | OpenParameter, dtype: np
 
 def _check_axes(kernel: Kernel, parameter: Parameter | OpenParameter, shape: tuple[int, ...]) -> None:
     """Checks the number of axes. A slice of one axis takes any box, in row-major order; a slice of several axes takes
-    only a box of as many."""
+    only a box with that number of axes."""
     if parameter.ndim not in (1, len(shape)):
         axes = "one axis" if len(shape) == 1 else f"{len(shape)} axes"
         raise _refusal(

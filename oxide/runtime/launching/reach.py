@@ -1,8 +1,9 @@
 """Computes how much of an output the threads of a launch reach, and which launch would reach all of it.
 
-With ``index_1d`` the number of threads decides. With ``index_2d(width)`` each axis counts: the threads along x reach
-columns and those along y reach rows. So 2 × 1 blocks of 16 × 16 threads leave out rows of a 30 × 10 matrix, though they
-are more threads than it has elements. This runs for a launch that ``Plan.fit`` is not sure of, and once for each shape.
+With ``index_1d`` only the number of threads counts. With ``index_2d(width)`` each axis counts: the threads along x
+reach columns and those along y reach rows. So 2 × 1 blocks of 16 × 16 threads leave out rows of a 30 × 10 matrix,
+though they are more threads than it has elements. This runs for a launch that ``Plan.fit`` is not sure of, and once for
+each shape.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def width_of(plan: Plan, arguments: Sequence[object]) -> int | None:
 
 def reach(plan: Plan, slot: ParameterSlot, shape: tuple[int, ...], width: int | None) -> tuple[int, str]:
     """Returns the number of elements of an output that the threads of the plan's ``fitting`` configuration reach, and
-    the configuration to write for all of them; "" if that is not known."""
+    the configuration, as text, that reaches all elements; "" if no such configuration is known."""
     config = plan.fitting
     assert config is not None
     size, tile = math.prod(shape), slot.parameter.tile

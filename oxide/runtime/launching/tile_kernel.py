@@ -1,7 +1,8 @@
-"""``@tile.kernel``: functions that say what a block computes. Launches check the arguments and are operations.
+"""``@tile.kernel``: functions on tiles, which describe the computation of a block. A launch checks its arguments and is
+an operation.
 
-A tile kernel is compiled for each choice of its partitions' tile shapes and of its constants: an ordinary ``Kernel``
-each, whose launches do the rest. The module stays interpreted in the compiled form, as ``decorator`` does.
+A tile kernel makes an ordinary ``Kernel`` for each choice of tile shapes and constants. That ``Kernel`` is compiled and
+launched like any other. The module stays interpreted in the compiled form, as ``decorator`` does.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ _MOST_WARPS = 32
 
 @final
 class TileKernel:
-    """A kernel of tiles. A call returns an operation that launches it once for each tile of its first ``Partition``,
-    and that yields its arguments."""
+    """A kernel of tiles. A call returns an operation that runs the kernel once for each tile of its first ``Partition``
+    and yields the arguments."""
 
     def __init__(
         self,
@@ -126,10 +127,10 @@ class TileKernel:
         arguments of these shapes: ``k.tune([{"bk": 32, "warps": 4}, {"bk": 64, "stages": 3}], out.partition(shape), a,
         b)``.
 
-        A candidate has values of constants, ``warps`` and ``stages``; without ``configs`` they are the kernel's own.
-        The candidates run in another process on copies of the arguments, for at most ``budget`` seconds, with a
-        progress bar if stderr is a terminal. The arguments are boxes, partitions and numbers, without the constants
-        that the candidates give. What is found is kept on disk. Raises ``ArgumentError``.
+        A candidate is a dict of constants, ``warps`` and ``stages``. If ``configs`` is None, the candidates are the
+        kernel's own ``configs``. The candidates run in another process on copies of the arguments, for at most
+        ``budget`` seconds, with a progress bar if stderr is a terminal. The arguments are boxes, partitions and
+        numbers, without the constants that the candidates give. The result is kept on disk. Raises ``ArgumentError``.
         """
         candidates = self._configs if configs is None else checked_configs(self.name, configs, self._constants)
         if not candidates:
@@ -148,23 +149,24 @@ class TileKernel:
     async def tune_async(
         self, configs: Any = None, /, *args: Any, budget: float = 60.0, progress: bool = False, **kwargs: Any
     ) -> Tuned:
-        """``tune`` in a thread, so that a service goes on meanwhile."""
+        """Does what ``tune`` does, in a thread, so that the event loop keeps running."""
         return await in_thread(lambda: self.tune(configs, *args, budget=budget, progress=progress, **kwargs))
 
     def load_tuned(self, path: str | PathLike[str]) -> int:
-        """Uses what ``Tuned.save`` has written for this kernel and for devices like this one. Returns the number of
-        choices of shapes. Raises ``ArgumentError`` if the file has nothing of this kernel, or of another source."""
+        """Uses the results that ``Tuned.save`` has written for this kernel and devices like the current one. Returns
+        the number of shapes with a result. Raises ``ArgumentError`` if the file has no result for this kernel, or only
+        for another version of its source."""
         found = loaded(self, path)
         self._tuned |= found
         return len(found)
 
     def with_config(self, config: Mapping[str, Any], arguments: Sequence[Any]) -> DeviceOperation[tuple[Any, ...]]:
-        """Returns the launch with a candidate, for the arguments that are no constants. ``tune`` measures it."""
+        """Returns the launch that ``tune`` measures for a candidate. ``arguments`` leave out the constants."""
         names = [name for name in self.parameters if name not in self._constants]
         return self._launch(dict(zip(names, arguments, strict=True)), config)
 
     def _passed(self, given: Mapping[str, Any]) -> tuple[Any, ...]:
-        """Returns the arguments of a launch that are no constants, with defaults."""
+        """Returns the arguments of a launch without its constants. Missing arguments get their defaults."""
         found = []
         for name in self.parameters:
             if name in self._constants:
@@ -175,7 +177,8 @@ class TileKernel:
         return tuple(found)
 
     def _config_for(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Returns the candidate for a launch: the fastest, if it was tuned, or the kernel's first."""
+        """Returns the candidate for a launch: the fastest one if ``tune`` has run for its shapes, else the kernel's
+        first."""
         if self._tuned:
             shapes = shapes_of(self._passed(given))
             if shapes is not None and shapes in self._tuned:
@@ -210,13 +213,13 @@ class TileKernel:
 
     @without_frames
     def ptx(self, cc: tuple[int, int] = (9, 0), **given: Any) -> str:
-        """Returns the PTX for a compute capability, for tile shapes and constants as ``specialize`` takes them. Without
-        any, it is that of the latest launch. Needs no GPU."""
+        """Returns the PTX for a compute capability. ``given`` are tile shapes and constants, as for ``specialize``.
+        Without ``given``, returns the PTX of the latest launch. Needs no GPU."""
         return self._example(given).ptx(cc)
 
     @without_frames
     def llvm_ir(self, **given: Any) -> str:
-        """Returns the text of the IR that the CPU's code is made of; ``given`` as for ``ptx``."""
+        """Returns the text of the IR from which the CPU's code is compiled; ``given`` as for ``ptx``."""
         return self._example(given).llvm_ir()
 
     @without_frames
@@ -231,8 +234,9 @@ class TileKernel:
 
     @without_frames
     def explain(self, cc: tuple[int, int] = (9, 0), **given: Any) -> str:
-        """Returns, in words, where the values of the kernel live on a GPU of a compute capability, which products run
-        on tensor cores and why others do not, and which loads run ahead; ``given`` as for ``ptx``."""
+        """Returns a description of the kernel on a GPU of a compute capability: the place of each value, the products
+        that run on tensor cores, the reasons why other products do not, and the loads that run ahead; ``given`` as for
+        ``ptx``."""
         from oxide.compiler.tile.explanation import explained
 
         special = self._example(given)
@@ -494,9 +498,10 @@ def kernel(
 
     The function runs once for each tile of its first ``tile.Partition`` parameter. ``warps`` is the number of warps of
     32 threads that compute a tile on a GPU. ``fastmath`` allows reassociation, contraction, approximate division, and
-    an ``exp2`` of f32 that gives 0 for results below the normal floats. ``stages`` is the number of buffers of each
-    load that feeds a product in a loop on a GPU: the copies are that many turns ahead, less one. Without it there are
-    as many as fit, up to three. ``configs`` are candidates for ``k.tune``, the first of which is used until then.
+    an ``exp2`` of f32 that gives 0 for results below the normal floats. ``stages`` is the number of buffers, on a GPU,
+    of each load whose tile a matrix product in a loop reads: the copies run up to ``stages - 1`` iterations ahead. By
+    default there are as many buffers as fit, up to three. ``configs`` are candidates for ``k.tune``, the first of which
+    is used until then.
     """
     names = dict(sys._getframe(1).f_locals)
 

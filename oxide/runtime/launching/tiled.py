@@ -1,7 +1,7 @@
-"""The check of arguments that ``tensor.load_tile`` copies from or ``store_tile`` to.
+"""Checks the arguments that ``tensor.load_tile`` copies from or ``store_tile`` copies to.
 
-A GPU's copy engine takes matrices whose rows begin at multiples of 16 bytes. All devices refuse others, so that a
-kernel that runs on one runs on all.
+A GPU's copy engine takes only matrices whose rows begin at multiples of 16 bytes. All devices refuse other matrices, so
+that a launch that works on one device works on all.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""``k.tune(configs, *args)``: finds the fastest constants, ``warps`` and ``stages`` of a tile kernel, or the fastest
-block of a thread kernel, and remembers them.
+"""``k.tune(configs, *args)``: finds and remembers the fastest configuration of a kernel. For a tile kernel these are
+constants, ``warps`` and ``stages``; for a thread kernel, options such as ``block``.
 
-The candidates are compiled side by side in a child process, and run there one after the other, on copies of the
-arguments. A candidate that takes too long, ends the process or fails is excluded, and a new child takes the next one;
-so is a candidate whose results differ from those of the first that ran. What is found is kept on disk beside the
-compiled kernels, under the kernel's source, the device, its driver, the shapes and the candidates, and with every
-measurement. A second process then measures nothing. ``Tuned.save`` and ``load_tuned`` ship it with a program.
+The candidates are compiled in parallel in a child process. They run there one after the other, on copies of the
+arguments. A candidate is excluded if it fails, takes too long, ends the process, or gives other results than the first
+candidate that ran. If the child process has ended, a new one continues. The result, with every measurement, is kept in
+the disk cache of compiled kernels. Its key is made of the kernel's source, the device, the driver, the shapes and the
+candidates. A second process then measures nothing. ``Tuned.save`` and ``load_tuned`` ship it with a program.
 
 The module stays interpreted in the compiled form, as ``decorator`` does.
 """
@@ -47,24 +47,26 @@ if TYPE_CHECKING:
 __all__ = ["Tuned", "Tuner", "checked_configs", "loaded", "shapes_of", "tune"]
 
 OPTIONS = ("warps", "stages")
-"""The options of a tile kernel that a candidate may have beside constants."""
+"""The options of a tile kernel that a candidate may have in addition to constants."""
 THREAD_OPTIONS = ("block", "items_per_thread", "max_registers")
 """The options of a thread kernel that a candidate may have."""
 _SLOWEST = 20.0
 """The seconds that one candidate may take, compilation included."""
 _SECONDS = 0.05
-"""The seconds of one candidate's measurements, about."""
+"""The approximate seconds of one candidate's measurements."""
 _TOLERANCE = {2: 2e-2, 1: 2e-1}
-"""The relative difference of results that is taken for rounding, by the size of an element."""
+"""The largest relative difference of results that counts as rounding, by the bytes of an element. 1e-3 for other
+sizes."""
 _Passed = tuple[Any, ...]
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """The result of a search: the fastest candidate, its seconds a launch, and of each candidate its seconds or why it
-    is excluded. ``from_disk`` is True if an earlier search had found it. ``kernel``, ``source`` (a digest), ``device``,
-    ``driver`` and ``shapes`` say what it holds for."""
+    """The result of a search. ``config`` is the fastest candidate and ``seconds`` its time for a launch. ``measured``
+    has, for each candidate, its seconds or the reason why it is excluded. ``from_disk`` is True if the result of an
+    earlier search was used. The result is valid for this ``kernel``, ``source`` (a digest), ``device``, ``driver`` and
+    ``shapes``."""
 
     config: dict[str, Any]
     seconds: float
@@ -77,8 +79,8 @@ class Tuned:
     shapes: tuple[Any, ...]
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the result to a JSON file that ``k.load_tuned`` reads, beside the results that are in it for other
-        kernels, devices and shapes. Raises ``OSError``, and ``ArgumentError`` for a file of another kind."""
+        """Writes the result to a JSON file that ``k.load_tuned`` reads. Results in the file for other kernels, devices
+        and shapes stay there. Raises ``OSError``, and ``ArgumentError`` for a file of another kind."""
         file = Path(path)
         records = _records(file) if file.exists() else []
         mine = self._record()
@@ -113,7 +115,7 @@ def _records(file: Path) -> list[dict[str, Any]]:
 
 
 def _encoded(value: Any) -> Any:
-    """Returns a candidate, or a value of one, as JSON has it."""
+    """Returns a candidate, or a value in it, in the types that JSON has."""
     if isinstance(value, dict):
         return {key: _encoded(each) for key, each in value.items()}
     if isinstance(value, tuple):
@@ -230,7 +232,7 @@ def tune(kernel: Any, configs: tuple[dict[str, Any], ...], arguments: _Passed, b
 def _search(
     kernel: Any, configs: tuple[dict[str, Any], ...], arguments: _Passed, budget: float, progress: bool
 ) -> list[float | str]:
-    """Returns the seconds of each candidate, or why it is excluded."""
+    """Returns, for each candidate, its seconds or the reason why it is excluded."""
     ends = time.monotonic() + budget
     results: list[float | str] = []
     first: list[Any] | None = None
@@ -266,7 +268,7 @@ def _search(
 
 
 def _difference(expected: list[Any], found: list[Any]) -> str:
-    """Returns in words how results differ, or "" if they do not."""
+    """Returns a text that says how results differ, or "" if they agree."""
     for one, two in zip(expected, found, strict=True):
         if one.dtype.kind in "biu":
             if not np.array_equal(one, two):
@@ -312,7 +314,7 @@ class _Child:
         return self._process.is_alive()
 
     def measure(self, config: dict[str, Any], seconds: float) -> tuple[float, list[Any]] | str:
-        """Returns a candidate's seconds and results, or why it is excluded."""
+        """Returns a candidate's seconds and results, or the reason why it is excluded."""
         try:
             self._here.send(config)
             if not self._here.poll(seconds):
@@ -326,7 +328,8 @@ class _Child:
         return answer
 
     def compile(self, configs: Sequence[dict[str, Any]], seconds: float) -> bool:
-        """Compiles candidates side by side. Returns False, and ends the process, if that takes too long or ends it."""
+        """Compiles candidates in parallel. Returns False if this takes too long, which also ends the process, or if the
+        process ends."""
         try:
             self._here.send(list(configs))
             if self._here.poll(seconds):
@@ -363,7 +366,7 @@ def _serve(connection: Connection, kernel: Any, given: list[tuple[Any, Any]], de
 
 
 def _arguments(given: list[tuple[Any, Any]]) -> tuple[list[Any], list[Any]]:
-    """Returns copies of the boxes among the arguments, with the other arguments, and what a launch takes."""
+    """Returns two lists of the arguments, with boxes copied: as boxes, and as a launch takes them, with partitions."""
     boxes = [h2d(each).sync() if isinstance(each, np.ndarray) else each for each, _ in given]
     return boxes, [
         box.partition(shape) if shape is not None else box for box, (_, shape) in zip(boxes, given, strict=True)
@@ -371,7 +374,7 @@ def _arguments(given: list[tuple[Any, Any]]) -> tuple[list[Any], list[Any]]:
 
 
 def _compile(kernel: Any, given: list[tuple[Any, Any]], configs: list[dict[str, Any]]) -> None:
-    """Compiles candidates side by side. One that cannot be compiled says so when it is measured."""
+    """Compiles candidates in parallel. Errors are ignored here: measuring the candidate raises them again."""
     from concurrent.futures import ThreadPoolExecutor
 
     _, arguments = _arguments(given)
@@ -406,7 +409,7 @@ def _measured(kernel: Any, given: list[tuple[Any, Any]], config: dict[str, Any])
 
 @final
 class Tuner:
-    """Tunes one thread kernel, and launches it with what it has found."""
+    """Tunes one thread kernel, and launches it with the fastest candidate."""
 
     def __init__(self, kernel: Kernel, configs: Any) -> None:
         self._kernel = kernel
@@ -433,7 +436,7 @@ class Tuner:
         return form(*arguments)
 
     def tune(self, configs: Any, args: tuple[Any, ...], kwargs: dict[str, Any], budget: float, progress: bool) -> Tuned:
-        """``Kernel.tune``."""
+        """Does the work of ``Kernel.tune``."""
         kernel = self._kernel
         candidates = self._configs if configs is None else self._checked(configs)
         if not candidates:
@@ -445,18 +448,18 @@ class Tuner:
     async def tune_async(
         self, configs: Any, args: tuple[Any, ...], kwargs: dict[str, Any], budget: float, progress: bool
     ) -> Tuned:
-        """``Kernel.tune_async``."""
+        """Does the work of ``Kernel.tune_async``."""
         return await in_thread(lambda: self.tune(configs, args, kwargs, budget, progress))
 
     def load(self, path: str | os.PathLike[str]) -> int:
-        """``Kernel.load_tuned``."""
+        """Does the work of ``Kernel.load_tuned``."""
         found = loaded(self._kernel, path)
         self._tuned |= found
         return len(found)
 
 
 async def in_thread(search: Callable[[], Tuned]) -> Tuned:
-    """Runs a search beside the event loop."""
+    """Runs a search in a thread, while the event loop keeps running."""
     found: list[Tuned] = []
     await current_loop().in_thread(lambda: found.append(search()))
     return found[0]

@@ -74,8 +74,8 @@ class CudaGraph(Generic[T]):
     def update(self, operation: Given[DeviceOperation[U]]) -> U:
         """Runs ``operation`` on the graph's stream and returns its result at once, in flight. It can write new inputs,
         for example with ``memcpy(box, array)``. Host arrays have been read when this returns, whatever their size.
-        Later launches run after the operation and use what it wrote. A fault of its kernels is raised by the next
-        launch, and by ``graph.stream.synchronize()``. Raises ``GraphError`` once the graph is closed.
+        Later launches run after the operation and use its results. A fault of its kernels is raised by the next launch,
+        and by ``graph.stream.synchronize()``. Raises ``GraphError`` once the graph is closed.
         """
         if not isinstance(operation, DeviceOperation):
             raise TypeError(

@@ -1,4 +1,4 @@
-"""The lazy forms of ``box.partition(shape)``, ``partition.unpartition()`` and ``box.reshape(shape)``."""
+"""The operations that apply ``partition``, ``unpartition`` and ``reshape`` to the result of another operation."""
 
 from __future__ import annotations
 

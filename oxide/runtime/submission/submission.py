@@ -275,8 +275,8 @@ class ExecutionContext:
         self._joined += other._joined
 
     def watch_faults(self, faults: list[Report]) -> None:
-        """Makes this submission also raise the faults of other reports: those of a submission whose results this one
-        uses, or of a graph's launch."""
+        """Makes this submission also raise the faults in other reports: the reports of a submission whose results this
+        submission uses, or of a graph's launch."""
         self._faults.extend(faults)
         self._report = None  # later launches get a new report, which is checked after these
 

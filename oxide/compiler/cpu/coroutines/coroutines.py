@@ -13,9 +13,9 @@ source. A thread that spins until another thread writes is not detected, and han
 
 **Barriers.** A thread that must wait at a ``tensor.Barrier`` polls: it suspends and is resumed in the next round of
 polls, once the other warps have run. If lanes of its warp wait at a warp operation meanwhile, the warp is parked: its
-exchange slots are kept until it runs again. If no polling thread of a round goes on, none ever can, since all others
-wait for them: the block is abandoned with a report. ``tensor_barriers.ll`` has the Barriers, and only kernels that use
-them have rounds of polls.
+exchange slots are kept until it runs again. If no polling thread of a round continues, no thread ever can, since all
+other threads wait for the polling threads: the block is abandoned with a report. ``tensor_barriers.ll`` has the
+Barriers, and only kernels that use them have rounds of polls.
 
 At the grid's barrier a block's threads suspend as at their own barrier, and ``oxide.run_block`` returns. ``grid.ll``
 runs a launch in which all blocks stay live until all of them have reached the grid's barrier. ``cluster.ll`` does the
@@ -99,8 +99,8 @@ _FIELDS = {
 _EXCHANGE = "{ " + ", ".join(list(_FIELDS.values())[list(_FIELDS).index("waiting") :]) + " }"
 """The state of the running warp's operations: the fields from ``waiting`` on."""
 _FIELDS["parked"] = f"[32 x {_EXCHANGE}]"
-"""Per warp: that state while some of its lanes poll Barriers and the others wait for these. It comes last, since only
-kernels with Barriers touch it."""
+"""Per warp: a copy of the state in ``_EXCHANGE`` while some lanes poll Barriers and the other lanes wait for the
+polling lanes. It comes last, since only kernels with Barriers touch it."""
 _BLOCK = "{ " + ", ".join(_FIELDS.values()) + " }"
 _NUMBER = {name: number for number, name in enumerate(_FIELDS)}
 

@@ -1,7 +1,7 @@
 """The primitives of ``oxide.tensor`` on the CPU, as LLVM IR: lanes publish addresses and read each other's elements.
 
-A lane publishes the address of its operands or of its row, suspends, and computes its own elements from what all lanes
-have published. It then waits a second time: no lane may change a fragment or a row before all have read it.
+A lane publishes the address of its operands or of its row, suspends, and computes its own elements from the data that
+all lanes have published. It then waits a second time: no lane may change a fragment or a row before all have read it.
 
 ``{{name}}`` stands for a field of the block's state. ``coroutines.py`` lists the fields and renders them.
 """
@@ -85,7 +85,8 @@ define internal ptr @oxide.tensor.published(ptr %block, i32 %lane) alwaysinline 
 
 
 def _product(symbol: str, shape: str, c_type: str, a_type: str, b_type: str, *_: str) -> str:
-    """Defines a product of one tile. An element's products are added in the order of k, each sum rounded."""
+    """Defines the matrix product of one tile. The terms of an element are added in the order of k, and each sum is
+    rounded."""
     height, width, depth = (int(part) for part in shape.removeprefix("m").replace("n", "k").split("k"))
     a = Layout("FragmentA", height, depth, a_type)
     c = Layout("Accumulator", height, width, c_type)

@@ -9,7 +9,7 @@ from oxide.compiler.ir.tiled_parameters import MOST_AXES, TILE_COPIES, TileCopy
 
 
 def definitions(symbols: Collection[str]) -> list[str]:
-    """Returns the copies among ``symbols`` and what they call, not yet rendered."""
+    """Returns the definitions of the copies among ``symbols`` and of their callees, not yet rendered."""
     found = [symbol for symbol in sorted(symbols) if symbol.startswith(TILE_COPIES)]
     if not found:
         return []
@@ -41,7 +41,8 @@ def _definition(symbol: str, numbers: str, rest: str, lines: list[str]) -> str:
 
 
 def _rows(copy: TileCopy) -> list[str]:
-    """Copies rows of a matrix of a stack to a swizzled tile. Outside of the stack the matrix has no rows."""
+    """Copies rows of one matrix in a stack to a swizzled tile. A matrix number outside of the stack counts as a matrix
+    without rows."""
     height, width = copy.axes - 2, copy.axes - 1
     lines = ["  %number.0 = add i64 0, 0", "  %there.0 = icmp eq i64 0, 0"]
     for axis in range(height):
@@ -65,7 +66,7 @@ def _rows(copy: TileCopy) -> list[str]:
 
 
 def _box(copy: TileCopy) -> list[str]:
-    """Copies a tile with a side for each of five axes, the first of which may be of length 1."""
+    """Copies a tile with a side for each of five axes. For an array of fewer axes, the first axes have length 1."""
     more = MOST_AXES - copy.axes
     lengths = ["i64 1"] * more + [f"i64 %length.{axis}" for axis in range(copy.axes)]
     places = ["i64 0"] * more + [f"i64 %place.{axis}" for axis in range(copy.axes)]

@@ -1,10 +1,10 @@
 """``tensor.Barrier`` and ``tensor.wgmma`` on the CPU, as LLVM IR; ``tile_copies.py`` has the copies of tiles.
 
-A product is computed at the call, so that nothing is left to wait for but other threads. Each thread of
-a warpgroup adds to its own elements, in the order of k, each sum rounded to f32. Then it waits for the others: on a GPU
-the threads begin a product together, so a thread after it may rely on the others' reads of the tiles. At a wait they
-meet again, as a GPU's product ends for all of them. The elements of a
-left operand in registers come from the lanes that hold them, as for ``mma``.
+A product is computed at the call, so a wait waits only for other threads. Each thread of a warpgroup adds to its own
+elements, in the order of k, each sum rounded to f32. Then the thread waits for the others. On a GPU the threads begin a
+product together, so after the call a thread may rely on the others' reads of the tiles. At a wait all threads of the
+warpgroup meet again, because a GPU's product ends for all of them together. The elements of a left operand in registers
+come from the lanes that hold them, as for ``mma``.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ define void @oxide.cluster.arrive(ptr %context, ptr %barrier, i32 %rank, i32 %si
 
 
 def _product(symbol: str) -> str:
-    """Defines a product: a loop over the accumulator's tiles of 8 columns, and in it one over the products to add."""
+    """Defines a product: a loop over the accumulator's tiles of 8 columns, and an inner loop along k."""
     n, a_type, b_type, a_order, b_order, steps, b_panel, how = symbol.removeprefix(_WGMMA).split(".")
     depth, total = DEPTHS[a_type] * int(steps), next(iter(PRODUCTS[a_type, b_type]))
     kind = SUMS[total]
@@ -205,8 +205,8 @@ done:
 
 
 def _holder(dtype: str) -> list[str]:
-    """Finds the lane that holds product ``%w`` of this thread's rows, and the number of its element: the first row's.
-    A word of the fragment has as many products as 32 bits hold, a tile eight words."""
+    """Computes the lane that holds position ``%w`` along k of this thread's first row, and the number of the element in
+    that lane. A word of the fragment holds as many elements as fit 32 bits, and a tile has eight words."""
     word = 32 // BITS[dtype]
     return [
         f"  %w.tile = lshr i32 %w, {(8 * word).bit_length() - 1}",
@@ -225,7 +225,8 @@ def _holder(dtype: str) -> list[str]:
 
 
 def _of_tile(dtype: str, order: str, name: str, operand: str, across: str, product: str) -> list[str]:
-    """Loads an element of an operand: row or column ``across`` of the result, and one of the products to add."""
+    """Loads an element of an operand. ``across`` is its row or column in the result, and ``product`` its position along
+    k."""
     row, column = (across, product) if order == "k" else (product, across)
     columns = ROW_BYTES * 8 // BITS[dtype]
     return [

@@ -169,8 +169,8 @@ class _Positions:
         self.held.append((first, second))
 
     def _require_ways_on(self) -> None:
-        """Requires the results of linear tests with which a thread does not end at once, and that indices are not
-        negative."""
+        """Requires the results of linear tests for which a thread does not end at once. Also requires that indices are
+        not negative."""
         ends = {
             block
             for block in self.kernel.blocks.values()

@@ -50,8 +50,8 @@ def scalarise(function: Function) -> None:
 def _accesses(
     whole: Instruction, kind: str, pointer: Value, stored: list[Value] | list[None], name: str
 ) -> list[Instruction]:
-    """Returns the accesses to a vector's elements, each after its address. They store the values in ``stored``, or load
-    if it has None."""
+    """Returns the accesses to a vector's elements, each after its address. An access stores its value in ``stored``, or
+    loads if the value is None."""
     after = f", align {_BYTES[kind]}"
     code: list[Instruction] = []
     for place, value in enumerate(stored):

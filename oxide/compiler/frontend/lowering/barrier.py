@@ -1,5 +1,5 @@
-"""``thread.sync_threads()``, its counting forms, ``thread.sync_grid()``, ``thread.nanosleep(…)``, and the functions by
-which a kernel begins early.
+"""``thread.sync_threads()``, its counting forms, ``thread.sync_grid()``, ``thread.nanosleep(…)``, and the two functions
+of programmatic dependent launch.
 
 Each is lowered to a call that both back ends define. A barrier's call also has the number of its fault site.
 """
@@ -48,7 +48,8 @@ def _lower_sync_grid(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 
 
 def _of_dependencies(function: Any, name: str) -> None:
-    """Registers one of the two functions by which a kernel begins before the one in front of it has ended."""
+    """Registers one of the two functions of programmatic dependent launch, which lets a kernel begin before the kernel
+    before it in the stream has ended."""
 
     @typing_registry.register_global(function)
     class Dependencies(AbstractTemplate):  # type: ignore[misc]

@@ -8,7 +8,7 @@ Results are NumPy's:
   does not overflow where the result is finite, and a division by zero gives infinities or NaNs. numba's division raises
   ``ZeroDivisionError``.
 - A complex literal, and a number computed from literals alone, has the type ``PythonComplex``. It takes the type of the
-  first number of another type that it meets, so that ``z * 1j`` computes no f64 if ``z`` is a c64.
+  first operand of another type, so that ``z * 1j`` computes no f64 if ``z`` is a c64.
 
 Kernels in numba-cuda's own vocabulary keep numba-cuda's behaviour.
 """

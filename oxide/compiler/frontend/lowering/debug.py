@@ -58,7 +58,7 @@ def lower_print(context: Any, builder: Any, kinds: list[Any], values: list[Any])
 
 def _template_of(kinds: Sequence[Any]) -> list[tuple[str, str | None]]:
     """Returns the parts of the format that is ``print``'s first argument: a text, and the specification of the value
-    after it, or None after the last value. Empty if the first argument is not a format."""
+    that follows the text, or None after the last value. Empty if the first argument is not a format."""
     first = kinds[0].literal_value if kinds and isinstance(kinds[0], types.StringLiteral) else ""
     if not first.startswith(FORMAT):
         return []

@@ -1,8 +1,8 @@
 """``f16``, ``bf16`` and the floats of 8 bits: the types of operations on them, and their lowering through f32.
 
-An operation on numbers of one of these types, and integers, has that type. With an f32 or f64 it has that operand's
-type. Two of different types give an f32. The functions of ``math`` in ``_ARITHMETIC`` and ``_UNARY`` return the type of
-their arguments.
+An operation on one of these types and the same type or an integer has that type. An operation with an f32 or f64 has
+the type of the f32 or f64. An operation on two different types of these gives an f32. The functions of ``math`` in
+``_ARITHMETIC`` and ``_UNARY`` return the type of their arguments.
 """
 
 from __future__ import annotations
@@ -97,8 +97,8 @@ def _lower_constant(context: Any, builder: Any, kind: Any, value: Any) -> Any:
 
 
 def half_signature(function: Any, args: tuple[Any, ...]) -> Any:
-    """Returns the signature of an operation whose result is an f16 or bf16, or of a comparison of two f16 or of two
-    bf16. None for any other operation."""
+    """Returns the signature of an operation whose result is an f16 or bf16, or of a comparison of two numbers of one of
+    these types. None for any other operation."""
     key = getattr(function, "typing_key", function)
     kinds = {argument for argument in map(types.unliteral, args) if isinstance(argument, HalfType)}
     others = [types.unliteral(argument) for argument in args if not isinstance(types.unliteral(argument), HalfType)]
@@ -184,8 +184,8 @@ def _lower_comparison(function: Any) -> None:
 
 
 def _lower_extreme(function: Any) -> None:
-    """Registers Python's ``min`` or ``max`` of two. It selects one of the narrow values instead of one of the widened
-    numbers, for which LLVM 22 may select the wrong zero."""
+    """Registers Python's ``min`` or ``max`` of two numbers. The lowering selects between the narrow values. If it
+    selected between the widened numbers, LLVM 22 might select the wrong zero."""
     comparison = "<" if function is min else ">"
 
     def lowered(context: Any, builder: Any, sig: Any, args: Any) -> Any:

@@ -58,8 +58,8 @@ class _Interpreter(numba_compiler.CUDABytecodeInterpreter):  # type: ignore[misc
         """Calls numba's method, after removing blocks from the set in which an assignment makes a new variable.
 
         numba makes a new variable in each block that all paths pass, and all later bytecode reads it. But bytecode
-        after a ``while True`` may come before blocks of the loop, which would then read and write another variable than
-        the rest. So only blocks that dominate all later blocks stay in the set.
+        after a ``while True`` may come before blocks of the loop. These blocks would then read and write another
+        variable than the other blocks. So only blocks that dominate all later blocks stay in the set.
         """
         if not self._corrected:
             self._corrected = True
@@ -298,8 +298,9 @@ def _is_early(error: Exception, failure: Failure | None, text: str) -> bool:
 
 
 def _of_constraint(place: Any, error: Exception, causes: int) -> Failure:
-    """Returns why a constraint failed. The cause is the first failure inside the function that the constraint calls,
-    unless that function is farther from the kernel's author, by ``_rank``, than the constraint."""
+    """Returns why a constraint failed. The cause is the first failure inside the function that the constraint calls. If
+    that function ranks farther from the kernel's author than the constraint (``_rank``), the failure has the
+    constraint's place, and in numba's own code also the constraint's text."""
     own = _failure(place, str(error), tuple(session.notes))
     inner = session.failures[causes] if len(session.failures) > causes else None
     if inner is None:

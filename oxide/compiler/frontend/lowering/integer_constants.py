@@ -1,11 +1,11 @@
 """Arithmetic of integers that are known when a kernel is compiled gives a Python integer, as a literal is (NEP 50).
 
-Python itself computes ``2 * 3``. This pass does the same with names: constants of a module or of an enclosing function,
-and variables that hold a number which is known. So ``(COUNT + 1) * x[i]`` of an f32 stays an f32, as ``4 * x[i]`` does.
+Python itself computes ``2 * 3``. This pass also computes expressions with names: constants of a module or an enclosing
+function, and variables whose number is known. So ``(COUNT + 1) * x[i]`` of an f32 stays an f32, as ``4 * x[i]`` does.
 
-An operation is computed here only if its result is that of the kernel's own arithmetic. Others are left to it: sums
-past 64 bits wrap, and a division by zero gives 0. It works on the IR after SSA and not on types, because the type of a
-loop's variable is a literal until inference has seen the loop's end.
+An operation is computed here only if the kernel's own arithmetic gives an equal result. All other operations are left
+to the kernel, where sums past 64 bits wrap and a division by zero gives 0. The pass works on the IR after SSA and not
+on types, because the type of a loop's variable is a literal until inference has seen the loop's end.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .registry import session
 _LEAST: Final = -(2**63)
 _GREATEST: Final = 2**63 - 1
 _EXACT: Final = 2**53
-"""The greatest magnitude below which every integer is an f64."""
+"""The magnitude up to which an f64 represents every integer exactly."""
 
 _Number: TypeAlias = int | float
 
@@ -104,7 +104,8 @@ def _value(value: Any, known: dict[str, Any]) -> Any:
 
 
 def _computed(function: Any, *numbers: Any) -> _Number | None:
-    """Returns the result of an operator if it is that of the kernel's arithmetic. None if it is not, or not known."""
+    """Returns the result of an operator if the kernel's arithmetic gives an equal result. None if it does not, or if
+    the result is not known."""
     if not all(type(number) is int and _LEAST <= number <= _GREATEST for number in numbers):
         return None
     *_, last = numbers

@@ -36,7 +36,7 @@ def _register(
     takes: str | None = None,
 ) -> None:
     """Registers a function of ``count`` arguments. ``typed`` maps their types to a signature, or to None. ``takes``
-    describes the arguments in error messages. A function needs it if it also takes other numbers of arguments, which
+    describes the arguments in error messages. A function needs ``takes`` if its forms with other numbers of arguments
     are registered elsewhere."""
     takes = takes or f"{count} argument{'s' * (count != 1)}"
 

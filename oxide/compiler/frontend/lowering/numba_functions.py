@@ -3,7 +3,8 @@ implementations of operators and builtins.
 
 numba-cuda compiles such a function at its first use, for "the current device" and in its own contexts. Even a lookup
 that finds no match creates a CUDA context. Here they are compiled in oxide's contexts and for no device, with
-numba-cuda's semantics. A user's dispatcher gets a twin, so that its own overloads stay those of numba-cuda.
+numba-cuda's semantics. A user's dispatcher gets a twin, so that the dispatcher itself keeps only numba-cuda's
+overloads.
 """
 
 from __future__ import annotations

@@ -182,7 +182,7 @@ def _grid_sync(builder: Any, grid: Any, flags: Any) -> Any:
 
 
 class GridGroupSync(AbstractTemplate):  # type: ignore[misc]
-    """``this_grid().sync()``, lowered at each call, because the fault site is that of the call. numba-cuda's own
+    """``this_grid().sync()``, lowered at each call, because each call has a fault site of its own. numba-cuda's own
     function is compiled once for all calls."""
 
     key = "oxide.grid_group.sync"

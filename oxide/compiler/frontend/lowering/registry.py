@@ -137,7 +137,8 @@ def proxy(context: Any, builder: Any, kind: Any, value: Any = None) -> Members:
 
 
 def value_if(builder: Any, holds: Any, likely: Callable[[], Any], otherwise: Any) -> Any:
-    """Returns the value that ``likely`` emits code for, which runs only if ``holds`` is true, else ``otherwise``."""
+    """Returns the value that the code emitted by ``likely`` computes, or ``otherwise`` if ``holds`` is false. The code
+    runs only if ``holds`` is true."""
     before = builder.basic_block
     with builder.if_then(holds, likely=True):
         value = likely()

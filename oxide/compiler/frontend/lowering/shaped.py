@@ -437,8 +437,7 @@ def _lower_ref_set(context: Any, builder: Any, sig: Any, args: Any) -> None:
 
 def _lower_tiled(lower: Any) -> Any:
     def lower_flat(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        """Lowers a tile as a tile of the flat slice. The width of its rows is that of the slice, not that of the
-        index."""
+        """Lowers a tile as a tile of the flat slice. The width of its rows comes from the slice, not from the index."""
         kind, index_type = sig.args
         index = args[1]
         if isinstance(index_type, GridIndexType) and kind.ndim == 2:

@@ -1,7 +1,7 @@
 """``row``, ``col`` and ``tile`` of a ``Slice2``: views whose ends are checked against the slice's own axes.
 
-Their types are those of ``views.py``. Their checks are shorter, because the numbers of rows and columns are known and
-the product of both fits in 64 bits.
+They have the types of ``views.py``. Their checks are shorter, because the numbers of rows and columns are known and the
+product of both fits in 64 bits.
 """
 
 from __future__ import annotations

@@ -377,7 +377,7 @@ def address_bits(
     context: Any, builder: Any, kind: Any, data: Any, offset: Any, index: Any, length: Any, count: int
 ) -> Any:
     """Returns a number with the low bits of an element's address, as a sum, from which LLVM drops multiples of the
-    alignment. ``index`` and ``length`` are those of the last axis of a slice with several axes."""
+    alignment. For a slice with several axes, ``index`` and ``length`` belong to the last axis."""
     # Arrays of a block begin at a multiple of 16 bytes.
     size = context.get_abi_sizeof(context.get_data_type(kind.dtype))
     bits = builder.mul(offset, ir.Constant(_WORD, size))

@@ -1,10 +1,10 @@
 """``MatrixView``, ``VectorView`` and ``TileView``; loops over them are in ``view_loops.py``.
 
 Every view of a matrix is a rectangle, and one check decides whether the rectangle is inside the matrix
-(``_rectangle``); ``shaped_views.py`` checks those of a ``Slice2``, axis by axis. A view carries what its loops need: a
-pointer, a count and a stride. It also carries whether it is valid, and the fault to report if it is not. LLVM drops
-these fields where the program has tested the view for None. An invalid view has the count 0, so using it untested reads
-nothing.
+(``_rectangle``); ``shaped_views.py`` checks the views of a ``Slice2``, axis by axis. A view carries what its loops
+need: a pointer, a count and a stride. It also carries whether it is valid, and the fault to report if it is not. LLVM
+drops these fields where the program has tested the view for None. An invalid view has the count 0, so using it untested
+reads nothing.
 """
 
 from __future__ import annotations

@@ -8,16 +8,16 @@ _PREFIX = "oxide.tensor.barrier."
 
 
 def definitions(symbols: Collection[str]) -> str:
-    """Returns the definitions for a kernel with these symbols; none if it has no barrier."""
+    """Returns the definitions for a kernel with these symbols; an empty result for a kernel without barriers."""
     if not any(symbol.startswith(_PREFIX) for symbol in symbols):
         return ""
     return _BARRIERS.replace("<acquire>", ".acquire.cluster" if writes_other_blocks(symbols) else "")
 
 
 def writes_other_blocks(symbols: Collection[str]) -> bool:
-    """Returns whether a kernel may write other blocks' shared memory and arrive at their Barriers. Only then do
-    arrivals and waits pass on what threads of other blocks have written: it doubles the time of a product's step. A GPU
-    orders copies and products without it."""
+    """Returns whether a kernel may write other blocks' shared memory and arrive at their Barriers. Only in such a
+    kernel do arrivals and waits have cluster scope, which makes the writes of other blocks' threads visible and doubles
+    the time of a product's step. Copies and products need no cluster scope to be ordered."""
     return "oxide.cluster.map" in symbols and "oxide.cluster.arrive" in symbols
 
 

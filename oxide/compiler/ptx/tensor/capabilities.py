@@ -31,10 +31,10 @@ _NEEDS = {
     "oxide.cluster.": ("tensor.cluster", (9, 0), "let blocks meet in global memory, or at the end of the kernel"),
     "oxide.tensor.registers.": ("tensor.increase_registers", (9, 0), "leave it out"),
 }
-"""By the prefixes of the primitives: the function, the least compute capability, and what older GPUs have instead."""
+"""Maps the prefixes of primitives to the function, the least compute capability, and what older GPUs have instead."""
 
 _HOPPER = ("oxide.tensor.wgmma", "oxide.tensor.registers.")
-"""The prefixes of the primitives that compute capability 9.0 alone has."""
+"""The prefixes of the primitives that only compute capability 9.0 has."""
 
 
 def architecture(arch: str, symbols: Collection[str]) -> str:
@@ -50,8 +50,8 @@ def _has(capability: int, prefix: str) -> bool:
 
 
 def check_capability(kernel: PortableKernel, capability: int) -> None:
-    """Raises ``CompileError`` for the first call in the source that a compute capability, such as 75, has no
-    instruction for."""
+    """Raises ``CompileError`` if a compute capability, such as 75, lacks the instruction for a call. The error is at
+    the first such call in the source."""
     lacking: list[tuple[int, str]] = []
     for call in kernel.module.calls:
         prefix = next((each for each in _NEEDS if call.called.startswith(each)), None)

@@ -1,7 +1,7 @@
 """``tensor.cluster`` as PTX's clusters of blocks and distributed shared memory.
 
-A place in another block's shared memory is a generic address, so that every load, store and atomic of ``remote`` arrays
-works as it is. Barriers there are reached by addresses of 32 bits, as PTX's ``mbarrier`` takes them.
+A place in another block's shared memory is a generic address, so that ordinary loads, stores and atomics work on
+``remote`` arrays. Barriers there are reached by addresses of 32 bits, as PTX's ``mbarrier`` takes them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ _PREFIX = "oxide.cluster."
 
 
 def definitions(symbols: Collection[str], cluster: Dim3 | None) -> str:
-    """Returns the definitions for a kernel with these symbols; none if it reaches no other block."""
+    """Returns the definitions for a kernel with these symbols; an empty result for a kernel that reaches no other
+    block."""
     if cluster is None or not any(symbol.startswith(_PREFIX) for symbol in symbols):
         return ""
     text = _CLUSTERS.replace("<size>", str(math.prod(cluster)))

@@ -52,7 +52,8 @@ def _blocks(symbol: str, name: str, count: int, transposed: bool) -> str:
 
 
 def _copy(symbol: str, size: int) -> str:
-    """Defines a copy. 16 bytes go round the first cache: other threads of the block rarely need them."""
+    """Defines a copy. A copy of 16 bytes bypasses the L1 cache, because other threads of the block rarely need the
+    data."""
     intrinsic = f"@llvm.nvvm.cp.async.{'cg' if size == 16 else 'ca'}.shared.global.{size}.s"
     return f"""declare void {intrinsic}(ptr addrspace(3), ptr addrspace(1), i32)
 define void @{symbol}(ptr %context, ptr %target, ptr %source, i32 %taken, i32 %site) alwaysinline {{

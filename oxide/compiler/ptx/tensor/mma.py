@@ -10,7 +10,7 @@ from collections.abc import Collection
 _PREFIX = "oxide.tensor.mma."
 
 _PTX_TYPES = {"i32": "s32", "i8": "s8", "f8e4m3": "e4m3", "f8e5m2": "e5m2"}
-"""The names of those types that PTX names otherwise."""
+"""PTX's names for the types that PTX names differently."""
 _OPERANDS = {
     # The registers of a, of b and of c for each shape, with 32-bit words.
     "m16n8k16": (4, 2, 4),

@@ -2,12 +2,12 @@
 
 The engine reads a tensor map: the address, the lengths and the strides of an array, and the shape of a tile, in a form
 that the driver makes. A kernel's entry takes one map for each slice and shape of tile that it copies, after all other
-parameters. Each is 128 bytes at a multiple of 64, as the hardware asks. The PTX text lists them in comments, which the
-CUDA driver (``driver/cuda/tensor_maps.py``) reads when it loads the code::
+parameters. Each map has 128 bytes, at an address that is a multiple of 64, as the hardware requires. The PTX text lists
+them in comments, which the CUDA driver (``driver/cuda/tensor_maps.py``) reads when it loads the code::
 
     // oxide.tensor_map <offset of the slice's words> <type> <sides of a tile, as 1x64x32> <swizzled|plain> <name>
 
-An order that ends with ``?`` is of a map that a kernel does not use of arrays that the engine cannot read.
+If the order ends with ``?``, the kernel does not use the map for arrays that the engine cannot read.
 
 So a launch passes the same words to the kernel on both devices, and only the CUDA driver knows of maps.
 """
@@ -41,7 +41,7 @@ class TensorMap:
 
     @property
     def comment(self) -> str:
-        """The line of PTX that asks the driver for the map."""
+        """Returns the comment line in the PTX that asks the driver for the map."""
         sides, order = "x".join(map(str, self.sides)), "swizzled" if self.swizzled else "plain"
         return f"// oxide.tensor_map {self.offset} {self.dtype} {sides} {order}{'?' * self.optional} {self.name}\n"
 
@@ -77,7 +77,8 @@ def take_maps(kernel: PortableKernel, module: Module, signature: tuple[Closed, .
 
 
 def _name(copy: TileCopy) -> str:
-    """Returns the function that makes a copy with its map. Copies of different sides share it."""
+    """Returns the name of the function that copies with a given map. Copies of tiles of different sizes share the
+    function."""
     way = "store" if copy.stores else "load_many" if copy.many else "load"
     return f"oxide.tensor.copied.{way}.{copy.axes}"
 
@@ -161,7 +162,7 @@ def _store(copy: TileCopy) -> str:
 
 
 def _head(copy: TileCopy, more: list[str]) -> tuple[list[str], str, list[str]]:
-    """Returns the first lines of a copy's definition, the coordinates as the instruction has them, and the first
+    """Returns the first lines of a copy's definition, the coordinates in the instruction's syntax, and the first
     operands: the tile, the map and the coordinates. The engine counts the coordinates from the last axis."""
     axes = range(copy.axes)
     arguments = ", ".join(["ptr %context", "ptr %tile", "ptr %map", *(f"i64 %place.{axis}" for axis in axes), *more])

@@ -1,13 +1,13 @@
 """``tensor.wgmma`` as PTX's ``wgmma.mma_async``.
 
 An operand is a descriptor of its place in shared memory: the address, the two strides between groups of 8 rows of 128
-bytes, in units of 16 bytes, and the 128-byte swizzle. For an operand whose neighbours are products of one element
-(order ``k``) one stride is that between its groups of 8 rows, and the next instruction's products are 32 bytes further.
-For an operand with rows of products (order ``mn``) the strides are those between groups of 8 products and between
-panels of 64 elements, and 16 products are 16 rows.
+bytes, in units of 16 bytes, and the 128-byte swizzle. If neighbours in memory are neighbours along k (order ``k``), one
+stride is the distance between groups of 8 rows, and the next instruction's operand begins 32 bytes further. If each row
+in memory is one position along k (order ``mn``), the strides are the distances between groups of 8 positions and
+between panels of 64 elements. The next instruction's operand then begins 16 rows further.
 
 A left operand in registers (order ``r``) is four words for each instruction, in the order of ``mma``. They go through
-the fence as tied registers, so that nothing writes them between it and the products.
+the fence as tied registers, so that nothing writes them between the fence and the products.
 
 The accumulators go through the instructions as tied registers, so that ptxas sees no other use of them before the wait.
 """
@@ -54,7 +54,7 @@ _WORDS = {"f32": ("float", "=f"), "i32": ("i32", "=r")}
 """The LLVM type and the constraint of an accumulator's register."""
 
 _NAMES = {"f32": "tf32", "i8": "s8", "f8e4m3": "e4m3", "f8e5m2": "e5m2"}
-"""PTX's names of operands, where they differ."""
+"""PTX's names for the operands' types that PTX names differently."""
 
 
 def _registers(count: int, kind: str) -> tuple[str, list[str], list[str]]:
@@ -130,8 +130,8 @@ def _product(symbol: str) -> str:
 
 
 def _fence(words: int) -> list[str]:
-    """Returns the fence before products. It takes the words of a left operand in registers from ``%a``, and gives them
-    as ``%word.0`` and so on."""
+    """Returns the fence before products. It reads the words of a left operand in registers from ``%a``, and defines
+    them again as ``%word.0`` and so on."""
     text = "wgmma.fence.sync.aligned;"
     if not words:
         return [f'  call void asm sideeffect "{text}", "~{{memory}}"() convergent']

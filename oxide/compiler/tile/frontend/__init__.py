@@ -1,7 +1,7 @@
-"""Python to tile IR: evaluates a kernel's syntax tree, without numba.
+"""Translates Python to tile IR: evaluates a kernel's syntax tree, without numba.
 
 ``nodes.py`` makes the nodes, ``operations.py`` and ``tensors.py`` have the functions of tiles and of whole tensors, and
-``words.py`` finds them by their names. ``expressions.py`` and ``statements.py`` evaluate the syntax tree.
+``words.py`` looks these functions up by name. ``expressions.py`` and ``statements.py`` evaluate the syntax tree.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Program:
 
     @property
     def grid(self) -> TensorParameter:
-        """Returns the partition that the grid follows from."""
+        """Returns the partition that determines the grid."""
         return next(each for each in self.tensors if each.tile is not None)
 
     def tensor(self, name: str) -> TensorParameter:

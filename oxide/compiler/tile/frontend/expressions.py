@@ -1,5 +1,5 @@
-"""Evaluates a kernel's expressions. What is known when the kernel is compiled is computed as Python objects; the rest
-becomes nodes."""
+"""Evaluates a kernel's expressions. Values known at compile time are computed as Python objects. All others become
+nodes."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _BUILTINS = {"range": range, "len": len, "min": min, "max": max, "abs": abs, "in
              "tuple": tuple, "sum": sum, "print": print}  # fmt: skip
 _METHODS = ("sum", "max", "min", "argmax", "argmin", "cumsum", "reshape", "transpose", "astype")
 _MOST_CALLS = 64
-"""The most functions that are compiled into one another."""
+"""The greatest depth of nested calls of ``@tile.function``s."""
 _MOST_PRINTED = 1024
 """The most elements of a tile that is printed."""
 
@@ -316,7 +316,7 @@ class Expressions:
         )
 
     def _print(self, arguments: list[Any], named: dict[str, Any]) -> None:
-        """``print("x", x)``: a line of texts and scalars, or several lines for a tile."""
+        """Evaluates ``print("x", x)``: one line for texts and scalars, several lines for a tile."""
         if named:
             self.nodes.refuse("print in a tile kernel takes texts and values only, without sep, end and file")
         parts: list[str | None] = []

@@ -1,9 +1,10 @@
-"""``break``, ``continue`` and ``return`` as branches.
+"""Rewrites ``break``, ``continue`` and ``return`` as branches.
 
-What follows a branch that jumps becomes the other branch's: ``if test: continue`` and then some statements is ``if not
-test:`` and the statements. A loop that ``break`` can leave has a flag, which is set instead of the jump, and the loop
-ends after a turn that has set it. A ``return`` in a loop sets one more flag, leaves the loop, and is repeated behind
-it. The flags are ordinary variables, whose names Python cannot write.
+The statements after a branch that jumps move into the other branch: ``if test: continue`` followed by statements
+becomes ``if not test:`` with the statements as its body. A loop with a ``break`` gets a flag. The ``break`` becomes an
+assignment to the flag, and the loop ends after an iteration that has set the flag. A ``return`` in a loop sets a second
+flag and leaves the loop. The ``return`` is repeated after the loop. The flags are ordinary variables, whose names
+Python cannot write.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ __all__ = ["Jumps", "without_jumps"]
 @final
 @dataclass(slots=True)
 class Jumps:
-    """Statements without jumps. ``flags`` has the flag of each loop that a jump can leave."""
+    """Rewrites statements without jumps. ``flags`` has the flag of each loop that a jump can leave."""
 
     statements: list[ast.stmt]
     flags: dict[ast.stmt, str] = field(default_factory=dict)
@@ -41,8 +42,8 @@ class _Rewriter:
         self._count = 0
 
     def block(self, statements: Sequence[ast.stmt], loop: str | None, skips: tuple[str, ...]) -> list[ast.stmt]:
-        """Returns statements of the body of a loop, or with None of no loop, without jumps. ``loop`` is the loop's
-        flag. A jump also sets the flags ``skips``, which guard what follows."""
+        """Returns a block of statements without jumps. ``loop`` is the flag of the loop around the block, or None
+        outside of a loop. A jump also sets the flags ``skips``, which guard the statements after the block."""
         found: list[ast.stmt] = []
         for number, statement in enumerate(statements):
             rest = statements[number + 1 :]

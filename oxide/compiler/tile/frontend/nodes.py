@@ -1,6 +1,6 @@
 """``Nodes``: makes the nodes of the tile IR, with NumPy's types and shapes, and the errors of a kernel.
 
-An error names the line and the column of the expression that ``at`` is.
+An error names the line and the column of the expression ``Nodes.at``.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ from oxide.messages import written
 __all__ = ["Nodes", "TensorParameter"]
 
 _PYTHON_INTEGERS = ("counter", "length", "program_id", "num_programs")
-"""Scalars that are Python's integers when the kernel is read as Python, so that ``x * k`` keeps the type of ``x``."""
+"""Scalars that are Python integers when the kernel runs as plain Python, so that ``x * k`` keeps the type of ``x``."""
 _MOST_ELEMENTS = 2**20
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class TensorParameter:
-    """A tensor, a partition or a target, as the kernel's body sees it. ``tile`` is a partition's tile shape."""
+    """A tensor, a partition or a target parameter, as the kernel's body sees it. ``tile`` is the tile shape of a
+    partition."""
 
     name: str
     scalar: ScalarType
@@ -46,8 +47,8 @@ class TensorParameter:
 
 @final
 class Nodes:
-    """Makes nodes in ``region``, for the expression ``at`` of ``function``. ``depth`` counts the loops and branches
-    that run on the device around it."""
+    """Makes nodes in ``region``. ``at`` is the expression of ``function`` that is being evaluated. ``depth`` counts the
+    device loops and branches around it."""
 
     def __init__(self, function: Callable[..., Any], shift: int) -> None:
         self.function = function
@@ -73,7 +74,7 @@ class Nodes:
         raise self.error(problem)
 
     def shown(self, value: Any) -> str:
-        """Returns a value in the words of an error."""
+        """Returns a description of a value for error messages."""
         if isinstance(value, Node):
             if value.weak is not None:
                 return f"{'an' if value.weak is int else 'a'} {value.weak.__name__}"
@@ -86,7 +87,7 @@ class Nodes:
 
     def site(self, what: str, tensor: str | None = None, axis: int = 0) -> int:
         """Returns the number of a new place at which a launch can fail: an ``assert`` with its message, or an access of
-        a tensor, for one of its axes."""
+        a tensor along one axis."""
         self.sites.append(Site(self.at.lineno + self.shift, what, tensor, axis))
         return len(self.sites) - 1
 
@@ -107,7 +108,7 @@ class Nodes:
         return made
 
     def within(self, region: Region, action: Callable[[], Any]) -> Any:
-        """Runs an action whose nodes are those of a loop's or a branch's body."""
+        """Runs an action that adds its nodes to the body of a loop or a branch."""
         outer, self.region = self.region, region
         self.depth += 1
         try:

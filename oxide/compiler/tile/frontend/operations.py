@@ -1,4 +1,4 @@
-"""The functions of tiles: their types, their shapes, and the errors of wrong arguments."""
+"""The functions on tiles: computes result types and shapes, and checks arguments."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from oxide.messages import written
 from .nodes import Nodes
 
 _MOST_FACTORS = 8
-"""The greatest exponent that becomes multiplications."""
+"""The greatest exponent of ``**`` that is computed by multiplications."""
 
 
 def filled(build: Nodes, shape: Any, value: Any, dtype: Any, name: str = "full") -> Node:
-    """``full``, ``zeros`` and ``ones``."""
+    """Makes the node of ``full``, ``zeros`` or ``ones``."""
     kind = build.dtype(dtype)
     found = build.lifted(value, name)
     if found.shape:
@@ -25,7 +25,7 @@ def filled(build: Nodes, shape: Any, value: Any, dtype: Any, name: str = "full")
 
 
 def where(build: Nodes, condition: Any, a: Any, b: Any) -> Node:
-    """``where``: as NumPy's, of three arguments."""
+    """Makes the node of ``where``, which takes three arguments as in NumPy."""
     test = build.lifted(condition, "where")
     if test.dtype is not BOOL:
         build.refuse(f"where takes a condition of bools, not {build.shown(test)}")
@@ -39,7 +39,7 @@ def where(build: Nodes, condition: Any, a: Any, b: Any) -> Node:
 
 
 def reduce(build: Nodes, name: str, x: Any, axis: Any, keepdims: Any) -> Node:
-    """``sum``, ``max`` and ``min``."""
+    """Makes the node of ``sum``, ``max`` or ``min``."""
     found = build.lifted(x, name)
     ndim = len(found.shape)
     given = range(ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
@@ -71,7 +71,7 @@ def along(build: Nodes, name: str, x: Any, axis: Any) -> Node:
 
 
 def sort(build: Nodes, x: Any, axis: Any, descending: Any) -> Node:
-    """``sort``: all elements along an axis."""
+    """Makes the node of ``sort``, which sorts along an axis."""
     found = build.lifted(x, "sort")
     place = build.axis(axis, len(found.shape), "sort")
     down = build.flag(descending, "sort: descending")
@@ -79,7 +79,7 @@ def sort(build: Nodes, x: Any, axis: Any, descending: Any) -> Node:
 
 
 def topk(build: Nodes, x: Any, k: Any, axis: Any) -> tuple[Node, Node]:
-    """``topk``: the largest elements along an axis and their indices."""
+    """Makes the nodes of ``topk``: the largest elements along an axis, and their indices."""
     found = build.lifted(x, "topk")
     place = build.axis(axis, len(found.shape), "topk")
     length = found.shape[place]
@@ -94,7 +94,7 @@ def topk(build: Nodes, x: Any, k: Any, axis: Any) -> tuple[Node, Node]:
 
 
 def rand(build: Nodes, seed: Any, counters: Any) -> Node:
-    """``rand``: numbers from 0 to 1 that follow from a seed and from counters."""
+    """Makes the node of ``rand``: numbers from 0 to 1, computed from a seed and counters."""
     key, numbers = build.lifted(seed, "rand"), build.lifted(counters, "rand")
     if key.shape or key.dtype.kind not in "iu":
         build.refuse(f"rand takes an integer as seed, not {build.shown(key)}")
@@ -105,7 +105,7 @@ def rand(build: Nodes, seed: Any, counters: Any) -> Node:
 
 
 def reshape(build: Nodes, x: Any, shape: Any) -> Node:
-    """``reshape``. One length may be -1."""
+    """Makes the node of ``reshape``. One length may be -1."""
     found = build.lifted(x, "reshape")
     sizes = list(shape) if isinstance(shape, tuple | list) else [shape]
     if sizes.count(-1) == 1 and all(isinstance(each, int) for each in sizes):
@@ -120,7 +120,7 @@ def reshape(build: Nodes, x: Any, shape: Any) -> Node:
 
 
 def transpose(build: Nodes, x: Any, axes: Any) -> Node:
-    """``transpose``."""
+    """Makes the node of ``transpose``."""
     found = build.lifted(x, "transpose")
     ndim = len(found.shape)
     if axes is None:
@@ -135,7 +135,7 @@ def transpose(build: Nodes, x: Any, axes: Any) -> Node:
 
 
 def broadcast_to(build: Nodes, x: Any, shape: Any) -> Node:
-    """``broadcast_to``."""
+    """Makes the node of ``broadcast_to``."""
     found, sizes = build.lifted(x, "broadcast_to"), build.sizes(shape, "broadcast_to")
     if not build.broadcasts(found.shape, sizes):
         build.refuse(f"a tile of shape {found.shape} cannot be broadcast to {sizes}")
@@ -143,7 +143,7 @@ def broadcast_to(build: Nodes, x: Any, shape: Any) -> Node:
 
 
 def cat(build: Nodes, tiles: Any, axis: Any) -> Node:
-    """``cat``."""
+    """Makes the node of ``cat``."""
     if not isinstance(tiles, tuple | list) or not tiles:
         build.refuse("cat takes a tuple of tiles, as in cat((a, b))")
     found = [build.lifted(each, "cat") for each in tiles]
@@ -158,7 +158,7 @@ def cat(build: Nodes, tiles: Any, axis: Any) -> Node:
 
 
 def matmul(build: Nodes, a: Any, b: Any, acc: Any, tf32: Any = False) -> Node:
-    """Makes the node of ``mma``, or of ``a @ b``, for which ``acc`` is None. Products of f16, bf16 and 8-bit floats are
+    """Makes the node of ``mma``, or of ``a @ b``, which has no ``acc``. Products of f16, bf16 and 8-bit floats are
     summed in f32."""
     one, two = build.lifted(a, "mma"), build.lifted(b, "mma")
     if len(one.shape) != 2 or len(two.shape) != 2 or one.shape[1] != two.shape[0]:
@@ -189,7 +189,7 @@ def matmul(build: Nodes, a: Any, b: Any, acc: Any, tf32: Any = False) -> Node:
 
 
 def power(build: Nodes, base: Any, exponent: Any) -> Any:
-    """``base ** exponent``: multiplications for a small integer."""
+    """Makes the nodes of ``base ** exponent``. A small integer exponent becomes multiplications."""
     if isinstance(exponent, int) and not isinstance(exponent, bool) and 0 <= exponent <= _MOST_FACTORS:
         found = build.lifted(base, "**")
         if exponent == 0:

@@ -1,5 +1,5 @@
-"""Evaluates a kernel's statements. Loops and branches whose conditions the device computes become nodes with regions,
-and each variable that they assign a ``Cell``."""
+"""Evaluates a kernel's statements. Loops and branches whose conditions the device computes become nodes with regions.
+Each variable that they assign becomes a ``Cell``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .jumps import without_jumps
 from .nodes import Nodes
 
 _MOST_TURNS = 10_000
-"""The most turns of an unrolled loop."""
+"""The most iterations of an unrolled loop."""
 _MOST_TRIALS = 5
 """The most trials to find the types of a loop's variables."""
 
@@ -40,7 +40,7 @@ class Statements:
 
     @property
     def scope(self) -> dict[str, Any]:
-        """The names in force."""
+        """Returns the names and values of the innermost scope."""
         return self.expressions.scopes[-1]
 
     @scope.setter
@@ -169,7 +169,7 @@ class Statements:
     def _joined(
         self, name: str, one: Any, two: Any, regions: list[Region], made: list[tuple[Cell, type | None]]
     ) -> Any:
-        """Returns the value of a variable after both branches: a cell if they differ."""
+        """Returns the value of a variable after both branches: a cell if the branches give different values."""
         if one is two or (not isinstance(one, Node) and not isinstance(two, Node) and _equal(one, two)):
             return one
         if isinstance(one, tuple) and isinstance(two, tuple) and len(one) == len(two):
@@ -334,7 +334,8 @@ class Statements:
             self.scope[name] = _mapped(before[name], lambda each: reads.get(id(each), each))
 
     def _lifted_leaves(self, name: str, value: Any, starts: dict[str, Node]) -> Any:
-        """Returns a variable's value before a loop with its numbers as nodes of their own, which ``starts`` gets."""
+        """Returns a variable's value before a loop. Each number in it becomes a node of its own, which is added to
+        ``starts``."""
         if isinstance(value, tuple):
             return tuple(self._lifted_leaves(f"{name}[{i}]", each, starts) for i, each in enumerate(value))
         if not isinstance(value, Node | bool | int | float):
@@ -349,7 +350,8 @@ class Statements:
     def _collect_ends(
         self, name: str, before: Any, after: Any, starts: dict[str, Node], body: Region, ends: dict[str, Node]
     ) -> None:
-        """Finds the values of a variable's parts after a turn. Raises ``CompileError`` if its structure differs."""
+        """Collects the values of a variable's parts after an iteration. Raises ``CompileError`` if the variable's
+        structure has changed."""
         nodes = self.nodes
         if isinstance(before, tuple) and isinstance(after, tuple) and len(before) == len(after):
             for i, (one, two) in enumerate(zip(before, after, strict=True)):
@@ -360,7 +362,8 @@ class Statements:
             nodes.refuse(f"{name} is {nodes.shown(before)} before the loop and {nodes.shown(after)} after a turn of it")
 
     def _widened(self, kinds: dict[str, _Kind], ends: dict[str, Node]) -> bool:
-        """Gives variables the types and shapes that they have after a turn. Returns whether one has changed."""
+        """Gives variables the types and shapes that they have after an iteration. Returns whether any variable has
+        changed."""
         again = False
         for name, end in ends.items():
             kind, shape, weak = kinds[name]
@@ -384,7 +387,7 @@ class Statements:
         return made
 
     def _marks(self) -> list[tuple[Node, int]]:
-        """Returns the number of users of each node in force, to undo a trial."""
+        """Returns the number of users of each node in the open regions, so that a trial can be undone."""
         return [(node, len(node.users)) for region in self.nodes.region.enclosing() for node in region.nodes]
 
     def _restore(self, marks: list[tuple[Node, int]]) -> None:

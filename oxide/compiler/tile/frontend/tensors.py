@@ -1,4 +1,4 @@
-"""What a kernel does with whole tensors: tiles that it loads and stores, and elements that it gathers and scatters."""
+"""The operations on whole tensors: loads and stores of tiles, gathers and scatters of elements."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ATOMIC = {"atomic_add": (*_NUMBERS, "f16", "bf16"), "atomic_max": _NUMBERS, "at
 @final
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A method of a tile or of a tensor, before its call."""
+    """A method of a tile or a tensor that has not been called yet."""
 
     this: Any
     name: str
@@ -54,12 +54,12 @@ def attribute(build: Nodes, this: TensorParameter, name: str) -> Any:
 
 
 def own_index(build: Nodes, this: TensorParameter) -> tuple[Node, ...]:
-    """Returns the program's place among the tiles of a partition."""
+    """Returns the index of the program's own tile in a partition."""
     return tuple(build.node("program_id", (), I64, (), axis) for axis in range(this.ndim))
 
 
 def load(build: Nodes, tensor: TensorParameter, index: Any, shape: Any, padding: Any) -> Node:
-    """``x.load(index, shape, padding)``: the tile of a shape at an index that counts in tiles."""
+    """Makes the node of ``x.load(index, shape, padding)``: loads a tile. The index counts in tiles."""
     places = tuple(index) if isinstance(index, tuple | list) else (index,)
     sizes = build.sizes(shape, f"{tensor.name}.load")
     if len(places) != tensor.ndim or len(sizes) != tensor.ndim:
@@ -77,7 +77,8 @@ def load(build: Nodes, tensor: TensorParameter, index: Any, shape: Any, padding:
 
 
 def load_like(build: Nodes, x: Any, like: Any, padding: Any) -> Node:
-    """``load_like(x, z)``: the tile of ``x`` at the place of the program's tile of ``z``."""
+    """Makes the node of ``load_like(x, z)``: loads the tile of ``x`` at the index of the program's own tile in
+    ``z``."""
     if not isinstance(like, TensorParameter) or like.tile is None:
         build.refuse(f"load_like takes a tensor and a partition, not {build.shown(like)}")
     if not isinstance(x, TensorParameter) or x.is_target or x.ndim != like.ndim:
@@ -86,7 +87,7 @@ def load_like(build: Nodes, x: Any, like: Any, padding: Any) -> Node:
 
 
 def store(build: Nodes, tensor: TensorParameter, value: Any) -> None:
-    """``z.store(tile)``."""
+    """Makes the node of ``z.store(tile)``."""
     assert tensor.tile is not None
     found = build.lifted(value, f"{tensor.name}.store")
     if found.weak is not None:
@@ -118,12 +119,12 @@ def _places(build: Nodes, name: str, tensor: Any, indices: Any, mask: Any) -> tu
 
 
 def _sites(build: Nodes, tensor: TensorParameter) -> tuple[int, ...]:
-    """Returns the numbers of the places at which an index of each axis can be outside."""
+    """Returns the number of the fault site for each axis of an index."""
     return tuple(build.site(tensor.name, tensor.name, axis) for axis in range(tensor.ndim))
 
 
 def gather(build: Nodes, tensor: Any, indices: Any, mask: Any, padding: Any) -> Node:
-    """``gather(x, indices)``: ``x[indices]``, or ``x[i, j]`` for a tuple of indices."""
+    """Makes the node of ``gather(x, indices)``: ``x[indices]``, or ``x[i, j]`` for a tuple of indices."""
     if not isinstance(tensor, TensorParameter):
         build.refuse(f"gather takes a tensor, not {build.shown(tensor)}")
     places, test, shape = _places(build, "gather", tensor, indices, mask)
@@ -135,7 +136,7 @@ def gather(build: Nodes, tensor: Any, indices: Any, mask: Any, padding: Any) -> 
 
 
 def scatter(build: Nodes, name: str, tensor: Any, indices: Any, values: Any, mask: Any) -> None:
-    """``scatter`` and the atomic operations: of the elements of a target or of a partition."""
+    """Makes the node of ``scatter`` or of an atomic operation, on elements of a target or a partition."""
     if not isinstance(tensor, TensorParameter):
         build.refuse(f"{name} takes a target or a partition, not {build.shown(tensor)}")
     if tensor.tile is None and not tensor.is_target:

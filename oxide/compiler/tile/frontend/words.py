@@ -1,4 +1,4 @@
-"""The vocabulary: from a call of a word to the function that makes its nodes."""
+"""The vocabulary: maps a call in a kernel to the function that makes its nodes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def taken(
 
 
 def word(build: Nodes, name: str, arguments: list[Any], named: dict[str, Any]) -> Any:
-    """Evaluates a call of a word."""
+    """Evaluates a call of a function of the vocabulary."""
 
     def take(*names: str, **defaults: Any) -> list[Any]:
         return taken(build, name, arguments, named, names, **defaults)

@@ -1,9 +1,9 @@
-"""Tile IR to LLVM IR, in the dialect that ``ir.portable`` translates.
+"""Lowers tile IR to LLVM IR, in the dialect that ``ir.portable`` translates.
 
 ``core.py`` says how values become code. On a GPU the threads of a block compute a program together, and a ``Plan``
 (``compiler/tile/layouts.py``) says where each tile lives; on the CPU one thread computes the program, in loops that
-LLVM vectorises. Code that accesses tensors has two forms, for tiles that are wholly inside and for those at an edge,
-so that whole tiles are not checked.
+LLVM vectorises. Code that accesses tensors has two versions: one without checks for tiles wholly inside the tensor, and
+one with checks for tiles at an edge.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ from .registers import prelude
 __all__ = ["keep_rolled", "lower"]
 
 _GROUP_ROWS = 2048
-"""The rows of elements that programs of neighbouring numbers share, in programs with products on tensor cores: with as
-many columns as the programs that run at once then have, they read the least of both operands."""
+"""In programs with products on tensor cores, consecutive programs go down a column of tiles of this many rows of
+elements before they move to the next column. Programs that run at the same time then form a group that reads the fewest
+rows and columns of the operands."""
 
 
 def lower(
@@ -44,7 +45,7 @@ def lower(
     fastmath: bool,
     located: bool = False,
 ) -> LoweredKernel:
-    """Returns a program as LLVM IR: for a block of ``threads`` threads of a GPU, or, with 1, for the CPU.
+    """Returns a program as LLVM IR. ``threads`` is the size of a GPU's block, or 1 for the CPU.
 
     ``most`` is the number of bytes that its buffers may take. ``scalars`` has the name, the type and the LLVM type of
     each scalar parameter, and ``order`` the names of all parameters as they are passed. With ``located`` accesses of
@@ -102,8 +103,8 @@ def keep_rolled(module: Module, function: Function) -> None:
 
 
 def _begin(low: Lowering) -> None:
-    """Emits the program's place in the grid. Threads without work leave: all but one on the CPU, and those of blocks
-    past the last tile."""
+    """Emits the program's place in the grid. Threads without work return: all but the first on the CPU, and the threads
+    of blocks past the last tile."""
     code = low.code
     code.declare("i32", "llvm.nvvm.read.ptx.sreg.tid.x", ())
     code.declare("i32", "llvm.nvvm.read.ptx.sreg.ctaid.x", ())

@@ -14,8 +14,8 @@ ROLLED = "rolled"
 
 @final
 class Code:
-    """The body of one function. ``block`` is the name of the block that instructions are added to, and ``line`` the
-    line of the source that they are of. With ``located`` accesses of memory carry the line."""
+    """The body of one function. ``block`` is the name of the block to which instructions are added. ``line`` is their
+    line in the source. With ``located``, memory accesses carry the line."""
 
     def __init__(self, *, located: bool = False) -> None:
         self.line = 0
@@ -30,7 +30,7 @@ class Code:
         self._count = 0
 
     def emit(self, text: str) -> None:
-        """Adds an instruction without a result, or one with its name."""
+        """Adds a line of IR: an instruction without a result, or ``name = instruction``."""
         place = ""
         if self.located and text.partition(" = ")[2 if " = " in text else 0].startswith(("load ", "store ", "call ")):
             place = f", !dbg !{self.line}"
@@ -100,7 +100,7 @@ class Code:
 
     @contextmanager
     def when(self, condition: str) -> Iterator[None]:
-        """A part that runs if a condition holds."""
+        """Opens a block of code that runs only if a condition holds."""
         do, after = self.labels("when", "otherwise")
         self.branch(condition, do, after)
         self.label(do)
@@ -121,8 +121,8 @@ class Code:
 
     @contextmanager
     def counted(self, end: int | str, start: str = "0", step: int | str = 1, *, rolled: bool = False) -> Iterator[str]:
-        """A loop of a counter from ``start`` up to ``end``. It may run no turn unless both are known. With ``rolled``
-        LLVM does not unroll it, as it is rarely run."""
+        """Opens a loop whose counter goes from ``start`` to below ``end``. Unless both are constants, the loop may run
+        no iteration. ``rolled`` keeps LLVM from unrolling a loop that rarely runs."""
         body, after = self.labels(ROLLED if rolled else "loop", "after")
         before = self.block
         if start != "0" or not isinstance(end, int):

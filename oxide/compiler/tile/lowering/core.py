@@ -1,11 +1,11 @@
-"""``Lowering``: what is known while a program's nodes become code: values, buffers, registers and tensors.
+"""``Lowering``: the state while a program's nodes are lowered: values, buffers, registers and tensors.
 
 Elementwise operations are fused: they have no memory of their own, and their elements are computed where they are used,
-inside the loop of a store, a reduction or a buffer (``element``). A value gets memory of its own, a buffer or
-registers, if it is used more than once, if a loop would compute it again, or if it is no elementwise operation.
+inside the loop of a store, a reduction or a buffer (``element``). A value gets a buffer or registers of its own in
+three cases: it is used more than once, a loop would compute it again, or it is not an elementwise operation.
 
 Buffers are in a block's shared memory on a GPU. A buffer is complete at the barrier after the loop that fills it. The
-registers of a thread hold some elements of a tile, those that a ``Layout`` names.
+registers of a thread hold the elements of a tile that a ``Layout`` assigns to the thread.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ Index = tuple[str, ...]
 
 
 def viewed_place(node: Node, index: Index) -> Index | None:
-    """Returns the place of an element of a view in what it views, or None if that takes arithmetic."""
+    """Returns the place in the underlying value of a view's element, or None if computing the place takes
+    arithmetic."""
     source = node.inputs[0].shape
     if node.op == "broadcast":
         own = index[len(index) - len(source) :]
@@ -74,8 +75,8 @@ class Buffer:
 @final
 @dataclass(eq=False, slots=True)
 class Held:
-    """A tile in registers: at ``address``, this thread's elements, in the order of its layout. With ``rows`` it has one
-    element for each of the layout's rows."""
+    """A tile in registers. ``address`` has this thread's elements, in the order of the layout. With ``rows`` the tile
+    has one element for each row of the layout."""
 
     address: str
     scalar: ScalarType
@@ -116,7 +117,7 @@ class Lowering:
         """The operands of products that a pipeline has put in shared memory."""
         self.transposes: dict[Node, Node] = {}
         self.running: set[Node] = set()
-        """The products that go on while the next turn of their loop begins."""
+        """The products that may still run when the next iteration of their loop begins."""
         self.rings: dict[Node, Any] = {}
         """The pipelines by the copy engine, for each loop and for each product that they feed."""
         self.whole = False
@@ -142,7 +143,7 @@ class Lowering:
 
     @property
     def barrier_site(self) -> tuple[str, str]:
-        """The place of barriers and shuffles, which never fail."""
+        """Returns the fault site argument of barriers and shuffles, which never fail."""
         return self.site(len(self.program.sites))
 
     def barrier(self) -> None:
@@ -218,7 +219,7 @@ class Lowering:
     # Places
 
     def viewed(self, node: Node, index: Index) -> Index:
-        """Returns the place of an element of a view in what it views."""
+        """Returns the place in the underlying value of a view's element."""
         place = viewed_place(node, index)
         return self.unflattened(self.flattened(index, node.shape), node.inputs[0].shape) if place is None else place
 
@@ -248,8 +249,8 @@ class Lowering:
     # Buffers
 
     def room(self, size: int, alignment: int = _ALIGNMENT) -> str:
-        """Returns the address of ``size`` bytes of shared memory. On the CPU a small one is on the stack, where LLVM
-        knows that no two overlap, and vectorises the loops over them."""
+        """Returns the address of ``size`` bytes of shared memory. On the CPU small memory is on the stack: LLVM then
+        knows that no two pieces overlap, and vectorises the loops over them."""
         if self.threads == 1 and self.stack + size <= _MOST_STACK:
             self.stack += size
             return self.code.variable(f"[{size} x i8], align {_ALIGNMENT}", "buffer")
@@ -262,8 +263,8 @@ class Lowering:
         return at
 
     def borrowed(self, size: int) -> str | None:
-        """Returns the address of ``size`` bytes of shared memory that is free again, or else of new memory. Returns
-        None if neither is there. All threads meet before they write it."""
+        """Returns the address of ``size`` bytes of shared memory that an ended pipeline no longer uses, or else of new
+        memory. Returns None if neither fits. All threads must pass a barrier before they write to it."""
         found = next((address for address, free in self.free if free >= size), None)
         if found is None and self.bytes + size <= MAX_SHARED_BYTES // 2:
             found = self.room(size)
@@ -312,7 +313,7 @@ class Lowering:
     # Registers
 
     def grid(self, layout: Layout) -> tuple[list[str], list[str]]:
-        """Returns the names of the rows and of the columns of this thread's elements."""
+        """Returns two lists of names: for the rows and for the columns of this thread's elements."""
         found = self.grids.get(layout)
         if found is None:
             from .registers import places
@@ -321,7 +322,7 @@ class Lowering:
         return found
 
     def slot_of(self, held: Held, index: Index) -> int | None:
-        """Returns the number of the register that has an element, or None if the place is no thread's own."""
+        """Returns the number of the register that has an element, or None if this thread does not hold the element."""
         rows, columns = self.grid(held.layout)
         if held.rows:
             return rows.index(index[0]) if len(index) == 1 and index[0] in rows else None
@@ -384,7 +385,8 @@ class Lowering:
         self.versions(roots, lambda: self.nest(shape, body), whole)
 
     def versions(self, roots: Sequence[Node], emit: Callable[[], None], whole: str = "") -> None:
-        """Emits code twice if it accesses tensors: for tiles that are wholly inside, and for those at an edge."""
+        """Emits code that accesses tensors in two versions: for tiles wholly inside, and for tiles at an edge. Other
+        code is emitted once."""
         guards = [self.tiles[each][1] for each in self.loads(roots) if each.op == "load"]
         guards += [whole] if whole else []
         if not guards or self.whole:
@@ -409,7 +411,7 @@ class Lowering:
             self.serial(shape, body)
 
     def serial(self, shape: tuple[int, ...], body: Callable[[Index], None], index: Index = ()) -> None:
-        """Emits loops over the elements of a shape, which each thread runs by itself."""
+        """Emits loops over the elements of a shape. Each thread runs the whole loops."""
         if not shape:
             with self.forgetting():
                 body(index)
@@ -421,7 +423,7 @@ class Lowering:
 
     @contextmanager
     def forgetting(self) -> Iterator[None]:
-        """A scope whose elements are not known after it."""
+        """Opens a scope. The elements computed in it are not reused after its end."""
         outer, self.memo = self.memo, {}
         yield
         self.memo = outer

@@ -1,5 +1,4 @@
-"""What becomes of each value where the program defines it: whether it is computed now, into a buffer or registers, or
-later, where it is used."""
+"""Decides where each value is computed: at its definition, into a buffer or registers, or later, at its uses."""
 
 from __future__ import annotations
 
@@ -88,7 +87,8 @@ def _computes(low: Lowering, node: Node) -> bool:
 
 
 def _users(node: Node) -> list[Node]:
-    """Returns the nodes that use a value. A transpose of it is replaced by the nodes that use the transpose."""
+    """Returns the nodes that use a value. Instead of a transpose of the value, returns the nodes that use the
+    transpose."""
     return [
         user for each in node.users for user in (each.users if source_of(each)[1] is node and each.users else [each])
     ]

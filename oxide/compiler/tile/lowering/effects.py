@@ -1,7 +1,7 @@
-"""What a program does besides computing values: stores, prints, asserts, loops and branches.
+"""Lowers nodes with side effects, loops and branches: stores, prints, asserts.
 
-A variable that a loop or a branch assigns lives in registers or in a buffer, as its layout says, and is written at the
-end of each turn, after all reads.
+A variable that a loop or a branch assigns is in registers or in a buffer, as its layout says. It is written at the end
+of each iteration, after all reads.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from . import definitions, engine_rings, pipeline, registers, tensors
 from .core import VIEWS, Buffer, Held, Index, Lowering
 
 _A_LINE = 8
-"""The elements of a tile that a line of output has."""
+"""The number of tile elements in a line of output."""
 
 
 def run(low: Lowering, region: Region) -> None:
@@ -37,7 +37,7 @@ def run(low: Lowering, region: Region) -> None:
 
 @contextmanager
 def inside(low: Lowering) -> Iterator[None]:
-    """The code of a loop's or a branch's body. What it computes is not known after it."""
+    """Opens the body of a loop or a branch. Values computed in it are not reused after its end."""
     known = [dict(each) for each in (low.buffers, low.registers, low.values, low.staged, low.orders, low.tiles)]
     outer, low.pending = low.pending, []
     with low.forgetting():
@@ -47,8 +47,8 @@ def inside(low: Lowering) -> Iterator[None]:
 
 
 def _settle(low: Lowering, node: Node, written: Sequence[TensorParameter]) -> None:
-    """Computes the lazy values that later code uses and that read a tensor which ``node`` may write: a later use must
-    not see what is written. Tensors of other types or numbers of axes are others, as the launch makes sure."""
+    """Computes the pending lazy values that read a tensor which ``node`` may write, so that later uses do not see the
+    writes. Tensors that differ in type or number of axes do not overlap: the launch checks this."""
     low.pending = [each for each in low.pending if low.last_use.get(each, -1) > node.index]
     for each in low.pending:
         if _reads(low, each, written):
@@ -56,7 +56,7 @@ def _settle(low: Lowering, node: Node, written: Sequence[TensorParameter]) -> No
 
 
 def _reads(low: Lowering, node: Node, written: Sequence[TensorParameter]) -> bool:
-    """Returns whether an element of a lazy value reads a tensor that may be one of some tensors."""
+    """Returns whether an element of a lazy value reads a tensor that may overlap one of the ``written`` tensors."""
     kinds = {(each.scalar, each.ndim) for each in written}
     read = (each.detail if each.op == "load" else each.detail[0] for each in low.loads([node]))
     return any((each.scalar, each.ndim) in kinds for each in read)
@@ -72,7 +72,7 @@ def _settle_for(low: Lowering, node: Node, regions: Sequence[Region]) -> None:
 
 
 def scatter(low: Lowering, node: Node) -> None:
-    """``scatter`` and the atomic operations: all elements are read before any is written."""
+    """Lowers ``scatter`` and the atomic operations. All elements are read before any element is written."""
     tensor: TensorParameter = node.detail[0]
     _settle(low, node, [tensor])
     for each in node.inputs:
@@ -82,7 +82,7 @@ def scatter(low: Lowering, node: Node) -> None:
 
 
 def store(low: Lowering, node: Node) -> None:
-    """``z.store(tile)``."""
+    """Lowers ``z.store(tile)``."""
     tensor: TensorParameter = node.detail
     (value,) = node.inputs
     assert tensor.tile is not None
@@ -109,9 +109,9 @@ def store(low: Lowering, node: Node) -> None:
 
 
 def _moves(low: Lowering, node: Node, stored: TensorParameter) -> bool:
-    """Returns whether an element of a lazy value reads, at another place of the tile than its own, a tensor that may be
-    the stored one: a store could then overwrite what another element still needs. Tensors of other types or numbers of
-    axes are others, as the launch makes sure."""
+    """Returns whether a lazy value reads the stored tensor at another place than that of the element being computed. A
+    store could then overwrite an element before it is read. Tensors that differ in type or number of axes do not
+    overlap: the launch checks this."""
     if node in low.buffers or node in low.registers or not node.shape:
         return False
     if node.op in (*VIEWS, "gather"):
@@ -121,14 +121,14 @@ def _moves(low: Lowering, node: Node, stored: TensorParameter) -> bool:
 
 
 def assertion(low: Lowering, node: Node) -> None:
-    """``assert``."""
+    """Lowers ``assert``."""
     failed = low.code.new(f"xor i1 {low.scalar(node.inputs[0])}, true")
     with low.code.when(failed):
         low.code.call("void", "oxide.assertion_failed", low.site(node.detail))
 
 
 def show(low: Lowering, node: Node) -> None:
-    """``print``: one thread of each program writes."""
+    """Lowers ``print``. One thread of each program writes."""
     code, parts, values = low.code, node.detail, iter(node.inputs)
     tile = next((each for each in node.inputs if each.shape), None)
     if tile is not None:
@@ -157,7 +157,7 @@ def show(low: Lowering, node: Node) -> None:
 
 
 def _rows(low: Lowering, tile: Node) -> None:
-    """Writes the elements of a tile, some in a line."""
+    """Prints the elements of a tile, several in a line."""
     outer, last = tile.shape[:-1], tile.shape[-1]
     buffer = low.buffers[tile]
 
@@ -207,7 +207,7 @@ def _declare(low: Lowering, cell: Cell) -> None:
 
 
 def _write(low: Lowering, cells: Sequence[Cell], values: Sequence[Node | None]) -> None:
-    """Writes variables, all of them after all reads."""
+    """Writes the new values of variables, after all old values have been read."""
     code = low.code
     pairs = [(cell, value) for cell, value in zip(cells, values, strict=True) if value is not None]
     copies: list[tuple[Held, Held]] = []
@@ -244,8 +244,8 @@ def _write(low: Lowering, cells: Sequence[Cell], values: Sequence[Node | None]) 
 
 
 def _moves_variables(low: Lowering, node: Node, own: Cell, cells: Sequence[Cell]) -> bool:
-    """Returns whether a lazy value, the next value of a loop's variable, reads another variable of the loop or other
-    elements of its own variable."""
+    """Returns whether the next value of a loop's variable reads another variable of the loop, or other elements of its
+    own variable."""
 
     def visit(each: Node, moved: bool) -> bool:
         if each.op == "cell" and each.shape:
@@ -261,7 +261,7 @@ def _moves_variables(low: Lowering, node: Node, own: Cell, cells: Sequence[Cell]
 
 
 def _goes_on(low: Lowering, value: str, stop: str, step: str) -> str:
-    """Returns whether a counter is before the end of its range."""
+    """Emits the test of whether a counter is before the end of its range."""
     code = low.code
     up = code.new(f"icmp sgt i64 {step}, 0")
     below, above = code.new(f"icmp slt i64 {value}, {stop}"), code.new(f"icmp sgt i64 {value}, {stop}")
@@ -269,7 +269,7 @@ def _goes_on(low: Lowering, value: str, stop: str, step: str) -> str:
 
 
 def loop(low: Lowering, node: Node) -> None:
-    """``for … in range(…)``."""
+    """Lowers ``for … in range(…)``."""
     code = low.code
     body, cells, counter = node.detail
     _settle_for(low, node, [body])
@@ -309,13 +309,13 @@ def loop(low: Lowering, node: Node) -> None:
 
 
 def _left(low: Lowering, cells: Sequence[Cell]) -> str:
-    """Returns whether a turn has left its loop, or "" if none can."""
+    """Returns the flag that says whether the iteration has left its loop, or "" if no iteration can leave it."""
     flag = next((cell for cell in cells if cell.ends_loop), None)
     return low.code.new(f"load i1, ptr {low.cells[flag]}") if flag is not None else ""
 
 
 def while_loop(low: Lowering, node: Node) -> None:
-    """``while``."""
+    """Lowers ``while``."""
     code = low.code
     body, cells, condition = node.detail
     _settle_for(low, node, [body])
@@ -341,7 +341,7 @@ def while_loop(low: Lowering, node: Node) -> None:
 
 
 def branch(low: Lowering, node: Node) -> None:
-    """``if``."""
+    """Lowers ``if``."""
     code = low.code
     regions, cells = node.detail
     _settle_for(low, node, regions)

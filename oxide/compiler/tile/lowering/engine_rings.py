@@ -1,12 +1,12 @@
 """Loops whose loads run ahead on Hopper: a ring of buffers, which the copy engine (TMA) fills.
 
 Loads that the same products read share a ring. A buffer has two barriers: ``full`` is passed when its copies have
-arrived, ``empty`` when all warps have read it. One lane of each warp arrives at the latter when the last product that
-reads the buffer has ended. One thread waits for it and begins the next copies, while the next product is on its way: so
-the threads of a block never meet in the loop, and one warpgroup may multiply while another computes.
+arrived, ``empty`` when all warps have read it. One lane of each warp arrives at ``empty`` when the last product that
+reads the buffer has ended. One thread waits at ``empty`` and begins the next copies while the next product runs. So the
+loop has no block-wide barrier, and one warpgroup may multiply while another computes.
 
-What a tile has outside of its tensor becomes zeros. Matrices that the engine cannot read, as their rows begin at no
-multiples of 16 bytes, are moved by all threads, which meet before and after.
+Elements of a tile outside of its tensor become zeros. The engine cannot read a matrix whose rows do not begin at
+multiples of 16 bytes. All threads copy such a matrix, between two barriers.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _LANES = 32
 @final
 @dataclass(eq=False, slots=True)
 class _Place:
-    """A variable with the number of a stage, and one that says how often all stages have been passed. They go on where
-    they are if the loop runs again."""
+    """Two variables: the number of a stage, and the number of times that all stages have been passed. If the loop runs
+    again, they continue from their last values."""
 
     stage: str
     round: str
@@ -60,8 +60,8 @@ class _Place:
 @final
 @dataclass(eq=False, slots=True)
 class _Copied:
-    """Loads that are copied together: their buffers, the barriers, the next buffer to fill, the counter of the turn
-    that it is for, and the first and the last product that read them."""
+    """Loads that are copied together: their buffers and barriers, the next buffer to fill, the counter of the iteration
+    that will read this buffer, and the first and the last product that read the loads."""
 
     operands: dict[Node, Operand]
     full: str
@@ -104,7 +104,7 @@ class EngineRing:
     # The loop
 
     def start(self, start: str, stop: str, step: str, goes_on: GoesOn) -> None:
-        """Begins the copies of the first turns, as many as there are stages."""
+        """Begins the copies of the first iterations, as many as there are stages."""
         low, code = self.low, self.low.code
         self.bounds, self._goes_on = (stop, step), goes_on
         for copied in self.copied:
@@ -122,7 +122,7 @@ class EngineRing:
         code.emit(f"store i1 true, ptr {self.first_turn}")
 
     def begin_turn(self, _counter: str) -> None:
-        """Names the buffers of a turn."""
+        """Names the buffers of an iteration."""
         low = self.low
         stage, _ = self.present.read(low)
         for copied in self.copied:
@@ -139,7 +139,7 @@ class EngineRing:
         self.low.code.emit(f"store i1 false, ptr {self.first_turn}")
 
     def end(self) -> None:
-        """Waits for what still goes on after the last turn."""
+        """Waits for the product that may still run after the last iteration."""
         low = self.low
         if self.running is not None:
             pipeline.wait_for_last(low, self.running)
@@ -151,7 +151,7 @@ class EngineRing:
     # A product
 
     def begin_product(self, product: Node) -> None:
-        """Waits for the copies that a product is the first to read."""
+        """Waits for the copies that no earlier product of the iteration has read."""
         low = self.low
         for copied in self.copied:
             if copied.first is product:
@@ -159,7 +159,7 @@ class EngineRing:
                 self._call("wait", self._barrier(copied.full, stage), ("i32", turn))
 
     def has_begun(self, product: Node) -> None:
-        """Begins the copies into buffers that were read by the product before this one, while it is on its way."""
+        """Begins copies while ``product`` runs. They fill the buffers that the product before it has read."""
         number = self.products.index(product)
         for copied in self.copied:
             place = self.products.index(copied.last)
@@ -172,8 +172,8 @@ class EngineRing:
                 self._fill(copied)
 
     def has_ended(self, product: Node) -> None:
-        """Releases the buffers that a product was the last to read. If it is still running, those of the turn before
-        are released and filled."""
+        """Releases the buffers that no later product of the iteration reads. If the product is still running, releases
+        and fills the buffers of the iteration before."""
         low = self.low
         for copied in self.copied:
             if copied.last is not product:
@@ -187,7 +187,7 @@ class EngineRing:
 
     @contextmanager
     def _after_the_first(self) -> Iterator[None]:
-        """A part that the first turn leaves out."""
+        """Opens a block of code that the first iteration skips."""
         code = self.low.code
         later = code.new(f"xor i1 {code.new(f'load i1, ptr {self.first_turn}')}, true")
         with code.when(later), self.low.forgetting():
@@ -207,7 +207,7 @@ class EngineRing:
         self.low.code.call("void", f"oxide.tensor.barrier.{what}", ("ptr", barrier), *more, self.low.barrier_site)
 
     def _release(self, copied: _Copied, stage: str) -> None:
-        """Says for this warp that a buffer has been read."""
+        """Arrives, for this warp, at the ``empty`` barrier of a buffer."""
         code = self.low.code
         lane = code.new(f"and i64 {self.low.tid}, {_LANES - 1}")
         with code.when(code.new(f"icmp eq i64 {lane}, 0")):
@@ -216,7 +216,7 @@ class EngineRing:
     # Copies
 
     def _fill(self, copied: _Copied) -> None:
-        """Begins the copies into the next buffers, if there is a turn for them."""
+        """Begins the copies into the next buffers, unless the loop has no iteration left for them."""
         low, code = self.low, self.low.code
         stop, step = self.bounds
         assert self._goes_on is not None
@@ -293,7 +293,7 @@ def make_barriers(low: Lowering) -> None:
 
 
 def begin(low: Lowering, loop: Node, start: str, stop: str, step: str, goes_on: GoesOn) -> EngineRing | None:
-    """Begins the copies of the first turns. Returns None for a loop without a pipeline by the engine."""
+    """Begins the copies of the first iterations. Returns None for a loop without a pipeline by the engine."""
     ring: EngineRing | None = low.rings.get(loop)
     if ring is not None:
         ring.start(start, stop, step, goes_on)

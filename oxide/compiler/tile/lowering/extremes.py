@@ -1,5 +1,5 @@
-"""``argmax`` and ``argmin`` of tiles in registers: each thread finds the first extreme of its own elements, and threads
-compare theirs by shuffles, and by way of shared memory where a row has several warps."""
+"""Lowers ``argmax`` and ``argmin`` of tiles in registers. Each thread finds the first extreme of its own elements.
+Threads compare their extremes by shuffles, and through shared memory if several warps share a row."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Place = tuple[str, str]
 
 
 def arg(low: Lowering, node: Node, layout: Layout) -> None:
-    """The index along the last axis of the extreme element of each row; of a NaN, if there is one."""
+    """Returns, for each row, the index along the last axis of its extreme element, or of its first NaN."""
     code, (source,) = low.code, node.inputs
     kind = llvm_type(source.dtype)
     best = code.variable(f"[{layout.row_slots} x {kind}]", "best")
@@ -57,7 +57,8 @@ def arg(low: Lowering, node: Node, layout: Layout) -> None:
 
 
 def _better(low: Lowering, node: Node, one: Place, two: Place) -> Place:
-    """Returns the more extreme of two elements; of equal ones the first, and a NaN before any number."""
+    """Returns the more extreme of two elements. Of equal elements, returns the first. A NaN is more extreme than any
+    number."""
     code, scalar = low.code, node.inputs[0].dtype
     kind = llvm_type(scalar)
     test = "gt" if node.op == "argmax" else "lt"

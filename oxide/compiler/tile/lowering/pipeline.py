@@ -1,9 +1,9 @@
 """Loops whose loads run ahead: a ring of buffers in shared memory for each load, filled by asynchronous copies.
 
-At the beginning of a turn its copies are waited for; then the threads meet, so that all see them and none reads the
-buffers of the turn before any more; then the copies of a later turn begin, into those buffers. With ``wgmma`` the
-products of a turn may go on while the next one begins: the buffers that are filled are then those of the turn before
-the last, one fewer ahead.
+At the beginning of an iteration, each thread waits for its copies. Then all threads meet at a barrier. After the
+barrier all threads see the copies, and no thread still reads the buffers of the previous iteration. Then the copies for
+a later iteration begin, into the buffers of the previous one. With ``wgmma`` the products of the previous iteration may
+still run. The copies then go into the buffers of the iteration before it, and run one iteration less ahead.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class Ring:
     step: str
     goes_on: GoesOn
     product: Node | None
-    """The product that goes on while the next turn begins."""
+    """The product that may still run when the next iteration begins."""
 
     def begin_turn(self, counter: str) -> None:
-        """Waits for the copies of a turn, and begins those of a later one."""
+        """Waits for the copies of an iteration, and begins the copies of a later iteration."""
         low, code = self.low, self.low.code
         code.call("void", f"oxide.tensor.wait.{self.ahead - 1}", low.barrier_site)
         tensor_cores.fence(low)
@@ -62,10 +62,10 @@ class Ring:
             low.running.add(self.product)
 
     def end_turn(self) -> None:
-        """Does nothing: the next turn's copies are waited for where it begins."""
+        """Does nothing, because each iteration waits for its copies at its beginning."""
 
     def end(self) -> None:
-        """Waits for what still goes on after the last turn."""
+        """Waits for the product and the copies that may still run after the last iteration."""
         low = self.low
         if self.product is not None:
             wait_for_last(low, self.product)
@@ -74,7 +74,7 @@ class Ring:
 
 
 def wait_for_last(low: Lowering, product: Node) -> None:
-    """Waits for the product of the last turn, which was still running."""
+    """Waits for the product of the last iteration."""
     low.running.discard(product)
     held = low.cells[product.inputs[2].detail]
     name = f"oxide.tensor.wgmma_wait.{held.layout.slots}.f32.0"  # type: ignore[union-attr]
@@ -82,7 +82,7 @@ def wait_for_last(low: Lowering, product: Node) -> None:
 
 
 def begin(low: Lowering, loop: Node, start: str, stop: str, step: str, goes_on: GoesOn) -> Ring | None:
-    """Begins the copies of the first turns. Returns None for a loop without a pipeline."""
+    """Begins the copies of the first iterations. Returns None for a loop without a pipeline."""
     plan = low.plan.pipelines.get(loop)
     if plan is None or plan.engine or low.threads == 1:
         return None
@@ -109,8 +109,8 @@ def begin(low: Lowering, loop: Node, start: str, stop: str, step: str, goes_on: 
 
 
 def running(low: Lowering, loop: Node, stages: int) -> Node | None:
-    """Returns the only product of a loop if it may go on while the next turn begins: it reads nothing that the next
-    turn writes before it waits."""
+    """Returns the only product of a loop if it may still run when the next iteration begins. The next iteration must
+    not write the product's inputs before it waits."""
     products = [node for node in nodes_of(loop.detail[0]) if node in low.plan.products]
     if len(products) != 1 or stages < 3:
         return None
@@ -126,7 +126,7 @@ def stage_of(low: Lowering, operand: Operand, number: str) -> str:
 
 
 def _fill(low: Lowering, ring: Ring, counter: str, number: str) -> None:
-    """Begins the copies of the turn with a counter, if there is one, into a stage. They are one group."""
+    """Begins the copies for an iteration into a stage, if the loop reaches the iteration. The copies are one group."""
     code = low.code
     with code.when(ring.goes_on(low, counter, ring.stop, ring.step)):
         known: dict[Node, str] = {ring.loop.detail[2]: counter}

@@ -1,8 +1,8 @@
-"""``mma`` without tensor cores: by a block's threads on a GPU, and by vector code on the CPU.
+"""Lowers ``mma`` without tensor cores: for the threads of a block on a GPU, and as vector code on the CPU.
 
-On the CPU the columns of the right operand are neighbours in memory, and so are those of the result. A block of
-``ROWS`` by some vectors of the result stays in registers while the products are added to it, as in BLIS's
-micro-kernel: each step reads one row of the right operand and one number of each of the rows of the left one.
+On the CPU both the right operand and the result are in row-major order. A block of the result, ``ROWS`` rows by a few
+vectors, stays in registers while products are added to it, as in BLIS's micro-kernel. Each step reads one row of the
+right operand, and one number from each row of the left operand.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ def mma(low: Lowering, node: Node) -> None:
 
 
 def is_in_place(low: Lowering, node: Node) -> bool:
-    """Returns whether a product can be added to the loop's variable itself: nothing else reads it in this turn."""
+    """Returns whether a product can overwrite the loop's variable: nothing else reads the variable in this
+    iteration."""
     acc = node.inputs[2]
     if acc.op != "cell" or acc.users != [node] or len(node.users) != 1 or acc not in low.buffers:
         return False
@@ -52,7 +53,7 @@ def is_in_place(low: Lowering, node: Node) -> bool:
 
 
 def _operand(low: Lowering, operand: Node, node: Node) -> Buffer:
-    """Returns an operand's buffer, of the type of the sums."""
+    """Returns a buffer with an operand, converted to the accumulator's type."""
     if operand.dtype is node.dtype or llvm_type(operand.dtype) == llvm_type(node.dtype):
         return low.keep(operand)
     buffer = low.buffer(node.dtype, operand.shape)
@@ -68,7 +69,7 @@ def _operand(low: Lowering, operand: Node, node: Node) -> Buffer:
 
 
 def _multiplied(low: Lowering, node: Node, one: str, two: str, so_far: str, kind: str) -> str:
-    """Returns a sum with one more product, of numbers or of vectors."""
+    """Returns a sum to which one more product is added. Works on numbers and on vectors."""
     if node.dtype.kind == "f":
         width = kind.strip("<>").split(" x ")
         suffix = ("v" + width[0] if len(width) > 1 else "") + {"float": "f32", "double": "f64"}[width[-1]]
@@ -77,7 +78,7 @@ def _multiplied(low: Lowering, node: Node, one: str, two: str, so_far: str, kind
 
 
 def _by_threads(low: Lowering, node: Node, left: Buffer, right: Buffer, total: Buffer) -> None:
-    """A thread computes an element at a time."""
+    """Emits a loop in which each thread computes one element at a time."""
     code, depth = low.code, node.inputs[0].shape[1]
     kind = llvm_type(node.dtype)
     variable = code.variable(kind, "total")
@@ -97,7 +98,7 @@ def _by_threads(low: Lowering, node: Node, left: Buffer, right: Buffer, total: B
 
 
 def _by_vectors(low: Lowering, node: Node, left: Buffer, right: Buffer, total: Buffer) -> None:
-    """The CPU's micro-kernel, for parts of the result whose sizes are multiples of the block's; what is left has
+    """Emits the CPU's micro-kernel for the part of the result that divides into whole blocks. The remainder gets
     smaller blocks."""
     rows, columns = node.shape
     kind = llvm_type(node.dtype)
@@ -118,7 +119,7 @@ def _blocks(
     low: Lowering, node: Node, left: Buffer, right: Buffer, total: Buffer, down: tuple[int, int, int],
     across: tuple[int, int, int, int],
 ) -> None:  # fmt: skip
-    """Blocks of ``height`` rows and ``count`` vectors of ``width`` columns."""
+    """Emits the loops over blocks of ``height`` rows and ``count`` vectors of ``width`` columns."""
     code, depth = low.code, node.inputs[0].shape[1]
     first_row, height, many = down
     first_column, width, count, some = across

@@ -1,4 +1,4 @@
-"""Reductions, scans, and the joining of tiles."""
+"""Lowers reductions, scans, and the concatenation of tiles."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def greatest(scalar: ScalarType) -> Any:
 
 
 def reduce(low: Lowering, node: Node) -> None:
-    """``sum``, ``max`` and ``min``."""
+    """Lowers ``sum``, ``max`` and ``min``."""
     op = {"sum": "add", "max": "maximum", "min": "minimum"}[node.op]
     identity = 0 if op == "add" else least(node.dtype) if op == "maximum" else greatest(node.dtype)
     _Reduction(low, node, op, identity).emit()
@@ -127,7 +127,8 @@ class _Reduction:
                 low.store(self.buffer, outer, self._narrowed(found))
 
     def _by_rows(self) -> None:
-        """Reduces other axes than the last on the CPU: row by row into a row of totals, which LLVM vectorises."""
+        """Reduces an axis other than the last on the CPU: adds row by row to a row of totals. LLVM vectorises this
+        loop."""
         low, shape = self.low, self.node.shape
         totals = low.buffer(self.wide, shape)
         low.serial(shape, lambda outer: low.store(totals, outer, self.first))
@@ -147,8 +148,8 @@ def _in_range(identity: Any, scalar: ScalarType) -> Any:
 
 
 def arg(low: Lowering, node: Node) -> None:
-    """``argmax`` and ``argmin``: the first index of the extreme element along an axis; of the first NaN, if there is
-    one, as in NumPy."""
+    """Lowers ``argmax`` and ``argmin``: finds the first index of the extreme element along an axis. As in NumPy, this
+    is the first NaN if there is one."""
     test = "gt" if node.op == "argmax" else "lt"
     code, (source,) = low.code, node.inputs
     axis: int = node.detail
@@ -215,7 +216,7 @@ def cumsum(low: Lowering, node: Node) -> None:
 
 
 def cat(low: Lowering, node: Node) -> None:
-    """``cat``: copies of the tiles into one buffer."""
+    """Lowers ``cat``: copies the tiles into one buffer."""
     axis: int = node.detail
     low.put_in_buffers(node.inputs)
     buffer = low.buffers[node] = low.buffer(node.dtype, node.shape)

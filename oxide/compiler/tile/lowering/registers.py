@@ -1,8 +1,8 @@
-"""Tiles in registers: the places of a thread's elements, loops over them, reductions, and the way to shared memory.
+"""Tiles in registers: places of a thread's elements, loops over them, reductions, and copies to shared memory.
 
-A loop over the elements of a layout is unrolled, and an element's place has the same names everywhere (``places``), so
-that an element in a register is found by its place. Where a tile is wholly inside and its rows begin at multiples of 16
-bytes, neighbours in a thread are loaded and stored as vectors.
+A loop over the elements of a layout is unrolled. An element's place has one name in all loops (``places``), so that the
+element's register is found by its place. If a tile is wholly inside its tensor and its rows begin at multiples of 16
+bytes, a thread's neighbouring elements are loaded and stored as vectors.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from .tensors import address, is_aligned, masked, write
 
 _LANES = 32
 _CHAINS = 4
-"""The totals that a thread has of a long row."""
+"""The number of partial totals that a thread keeps for a long row."""
 
 
 def places(low: Lowering, layout: Layout) -> tuple[list[str], list[str]]:
-    """Returns the names of the rows and of the columns of a thread's elements, computed at the kernel's beginning.
-    Layouts with equal rows or columns have the same names for them."""
+    """Returns two lists of names, for the rows and for the columns of a thread's elements. They are computed at the
+    kernel's beginning. Layouts with equal rows or columns have the same names for them."""
     lanes_down = _LANES // layout.lanes_across
     warp, lane = prelude(low, f"lshr i64 {low.tid}, 5"), prelude(low, f"and i64 {low.tid}, 31")
     down, across = (prelude(low, f"{op} i64 {warp}, {layout.warps_across}") for op in ("udiv", "urem"))
@@ -75,8 +75,8 @@ def prelude(low: Lowering, text: str) -> str:
 
 
 def _walk(low: Lowering, root: Node, start: Index) -> Iterator[tuple[Node, Index]]:
-    """Iterates over the loads and the values in registers that an element of a lazy value reads, with their places. A
-    place has "R" for the element's row and "C" for its column, and "?" where it is another one."""
+    """Iterates over the loads and the values in registers that an element of a lazy value reads, each with its place.
+    In a place, "R" stands for the element's row, "C" for its column, and "?" for any other row or column."""
     seen: set[tuple[Node, Index]] = set()
     pending = [(root, start)]
     while pending:
@@ -98,7 +98,8 @@ def _walk(low: Lowering, root: Node, start: Index) -> Iterator[tuple[Node, Index
 
 
 def _is_at_its_place(low: Lowering, held: Held, index: Index, layout: Layout) -> bool:
-    """Returns whether a thread that has an element of a layout has the element of a held value that it reads."""
+    """Returns whether the thread that computes an element also has, in its registers, the element of the held value
+    that it reads."""
     rows, columns = low.grid(layout)
     own_rows, own_columns = low.grid(held.layout)
     if held.rows:
@@ -140,8 +141,8 @@ def sweep(
     finish: Callable[[], None] | None = None,
 ) -> None:
     """Emits a loop over this thread's elements of a tile. ``body`` gets an element's place and the numbers of its row
-    and column in this thread. ``whole`` and ``stored`` are of the tile that it stores, if it does, and ``finish`` ends
-    the store of a whole tile."""
+    and column in this thread. If the loop stores a tile, ``whole`` says whether the tile is wholly inside its tensor,
+    ``stored`` describes the tile, and ``finish`` ends the store of a whole tile."""
     low.grid(layout)
     start = ("C",) if len(shape) == 1 else ("R", "C")
     loads = _prepare(low, roots, layout, start)
@@ -181,7 +182,7 @@ def sweep(
 
 
 def _load_vector(low: Lowering, node: Node, outer: Index, columns: list[str]) -> None:
-    """Loads neighbours of a row as one vector, and remembers them as the elements at their places."""
+    """Loads neighbouring elements of a row as one vector, and remembers each element by its place."""
     count = len(columns)
     if count == 1 or (node, (*outer, columns[0])) in low.memo:
         return
@@ -214,7 +215,7 @@ def hold(low: Lowering, node: Node, layout: Layout, *, rows: bool, into: Held | 
 
 
 def sweep_rows(low: Lowering, layout: Layout, roots: Sequence[Node], body: Callable[[Index, int], None]) -> None:
-    """Emits a loop over the rows of which this thread has elements."""
+    """Emits a loop over the rows in which this thread has elements."""
     _prepare(low, roots, layout, ("R",))
     rows, _ = low.grid(layout)
 
@@ -234,7 +235,8 @@ def copy(low: Lowering, source: Held, target: Held) -> None:
 
 
 def spill(low: Lowering, held: Held, buffer: Buffer) -> None:
-    """Writes this thread's registers to a buffer. Of one element for each row, one lane writes it."""
+    """Writes this thread's registers to a buffer. If the tile has one element for each row, one lane of the row writes
+    it."""
     rows, columns = low.grid(held.layout)
     if held.rows:
         with low.code.when(is_first(low, held.layout)):
@@ -248,7 +250,7 @@ def spill(low: Lowering, held: Held, buffer: Buffer) -> None:
 
 
 def is_first(low: Lowering, layout: Layout) -> str:
-    """Returns whether this thread is the first of those that share its rows."""
+    """Returns whether this thread is the first of the threads that share its rows."""
     warp = low.code.new(f"lshr i64 {low.tid}, 5")
     across = low.code.new(f"urem i64 {warp}, {layout.warps_across}")
     lane = low.code.new(f"urem i64 {low.tid}, {layout.lanes_across}")
@@ -263,9 +265,9 @@ def reduce(
     low: Lowering, node: Node, layout: Layout, kind: str, first: str,
     element: Callable[[Index], str], added: Callable[[str, str], str], finished: Callable[[str], str],
 ) -> None:  # fmt: skip
-    """Reduces the last axis of a tile with a layout: in each thread, by shuffles, and by way of shared memory where a
-    row has several warps. All threads of a row get the result. A thread has several totals of a long row, so that one
-    operation need not wait for the one before."""
+    """Reduces the last axis of a tile with a layout: within each thread, then by shuffles, then through shared memory
+    if several warps share a row. All threads of a row get the result. For a long row a thread keeps several partial
+    totals, so that consecutive operations do not depend on each other."""
     code, (source,) = low.code, node.inputs
     chains = _CHAINS if layout.column_slots >= 4 * _CHAINS else 1
     totals = code.variable(f"[{layout.row_slots * chains} x {kind}]", "totals")
@@ -331,7 +333,7 @@ def _over_warps(
 
 
 def shuffled(low: Lowering, value: str, kind: str, distance: int) -> str:
-    """Returns the value of the lane whose number differs in one bit."""
+    """Returns the value of the lane whose number differs from this lane's in one bit."""
     code = low.code
     plain = {"float": "i32", "double": "i64"}.get(kind, kind)
     bits = value if plain == kind else code.new(f"bitcast {kind} {value} to {plain}")
@@ -344,7 +346,7 @@ def shuffled(low: Lowering, value: str, kind: str, distance: int) -> str:
 
 
 def store(low: Lowering, tensor: TensorParameter, value: Node, layout: Layout, bases: list[str], whole: str) -> None:
-    """Stores a tile from registers, neighbours as one vector."""
+    """Stores a tile from registers. Neighbouring elements of a thread are stored as one vector."""
     code, scalar = low.code, tensor.scalar
     kind, size = memory_type(scalar), scalar.dtype.itemsize
     lines = _Lines.of(low, tensor, layout, value.shape, bases)
@@ -387,8 +389,8 @@ def _put(low: Lowering, tensor: TensorParameter, bases: list[str], index: Index,
 
 
 class _Lines:
-    """The way of narrow elements of a product from registers to global memory: through shared memory, so that
-    neighbouring threads write whole lines. Rows are padded by 16 bytes, so that eight of them are in different
+    """Stores a product's narrow elements from registers to global memory by way of shared memory, so that neighbouring
+    threads write whole cache lines. Rows in shared memory are padded by 16 bytes, so that eight rows are in different
     banks."""
 
     def __init__(
@@ -402,7 +404,7 @@ class _Lines:
     def of(
         cls, low: Lowering, tensor: TensorParameter, layout: Layout, shape: tuple[int, ...], bases: list[str]
     ) -> _Lines | None:
-        """Returns the way, or None where it gains nothing or there is no shared memory for it."""
+        """Returns the lines of a tile, or None if they gain nothing or shared memory has no room for them."""
         size = tensor.scalar.dtype.itemsize
         if not layout.is_mma or len(shape) != 2 or size > 2 or shape[1] * size % 64:
             return None
@@ -429,5 +431,5 @@ class _Lines:
 
 
 def reads_rows(low: Lowering, node: Node) -> bool:
-    """Returns whether a tile with one axis is computed from numbers that registers hold, one for each row."""
+    """Returns whether a one-dimensional tile is computed from values that registers hold, one for each row."""
     return any(each in low.registers and low.registers[each].rows for each, _ in _walk(low, node, ("R",)))

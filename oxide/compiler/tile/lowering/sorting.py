@@ -1,9 +1,9 @@
-"""``sort`` and ``topk``: a bitonic network over a buffer, whose steps a block's threads share.
+"""Lowers ``sort`` and ``topk``: a bitonic network over a buffer. The threads of a block share each step.
 
 On the CPU a few largest elements are kept in order while the others pass: most are compared with the last one only.
 
-The length along the axis is rounded up to a power of two. The elements beyond the end come last in the order, whatever
-their values, because they are marked as such: their indices are at least the tile's length.
+The length along the axis is rounded up to a power of two. Elements beyond the end have indices of at least the tile's
+length. The comparison therefore puts them last, whatever their values.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MOST_KEPT = 32
 
 
 def sort(low: Lowering, node: Node) -> None:
-    """Sorts along an axis, with the elements' indices. Equal elements stay in their order."""
+    """Sorts along an axis, with the elements' indices. Equal elements keep their order."""
     (source,) = node.inputs
     axis, descending, _ = node.detail
     length, kept = source.shape[axis], node.shape[axis]
@@ -122,7 +122,7 @@ def _exchange(
     low: Lowering, node: Node, values: Buffer, order: Buffer, index: Index, axis: int, length: int, size: str,
     step: str, descending: bool,
 ) -> None:  # fmt: skip
-    """Puts two elements into their order: the upward or the downward one, by their place."""
+    """Exchanges two elements if they are out of order. Their place decides between ascending and descending order."""
     code = low.code
     pair = index[axis]
     # Pair p is of the elements with a 0 and a 1 in the bit of ``step``.

@@ -1,8 +1,8 @@
-"""``mma`` on tensor cores: operands in shared memory, sums in registers.
+"""Lowers ``mma`` on tensor cores: operands in shared memory, accumulators in registers.
 
 An operand is stored as rows of 16-byte parts. Rows that are a multiple of 128 bytes are cut into panels of that width,
-and the parts of row r are exchanged by an exclusive or of their numbers with r % 8: eight rows of a column of parts
-are then in different banks, and ``wgmma`` reads the panels as they are. Other rows are padded by 16 bytes.
+and part p of row r is stored as part p ^ (r % 8). The parts p of eight consecutive rows are then in different banks,
+and ``wgmma`` reads this order directly. Other rows are padded by 16 bytes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .core import Held, Index, Lowering
 from .tensors import address, is_aligned, lengths_of, placed
 
 PART = 16
-"""The bytes that are copied, and exchanged, together."""
+"""The size of a part: the bytes that are copied together and stay together in a row."""
 PANEL = 128
 _MOST_UNROLLED = 16
 
@@ -31,8 +31,8 @@ _MOST_UNROLLED = 16
 @final
 @dataclass(eq=False, slots=True)
 class Operand:
-    """An operand of products in shared memory: ``rows`` of ``columns`` elements, as it was loaded. ``address`` is that
-    of its first element, in the present stage."""
+    """An operand of products in shared memory: ``rows`` of ``columns`` elements, in the order in which it was loaded.
+    ``address`` is the address of its first element in the present stage."""
 
     address: str
     scalar: ScalarType
@@ -61,7 +61,7 @@ class Operand:
         return -(-panels * self.rows * self.pitch // 1024) * 1024
 
     def part(self, low: Lowering, row: str, part: str, base: str = "") -> str:
-        """Returns the address of a part of 16 bytes of a row."""
+        """Returns the address of a row's 16-byte part."""
         code = low.code
         base = base or self.address
         if not self.in_panels:
@@ -94,7 +94,7 @@ def new_operand(low: Lowering, scalar: ScalarType, shape: tuple[int, ...], stage
 
 
 def stage(low: Lowering, node: Node) -> Operand:
-    """Returns an operand in shared memory. It is copied there if it is a load, and computed otherwise."""
+    """Returns an operand in shared memory. A load is copied there, any other value is computed there."""
     found: Operand | None = low.staged.get(node)
     if found is not None:
         return found
@@ -135,7 +135,7 @@ def _compute(low: Lowering, node: Node, operand: Operand) -> None:
 
 
 def fence(low: Lowering) -> None:
-    """Makes what this thread has written to shared memory visible to ``wgmma``."""
+    """Makes this thread's writes to shared memory visible to ``wgmma``."""
     if any(product.wgmma for product in low.plan.products.values()):
         low.code.call("void", "oxide.tensor.fence_stores", low.barrier_site)
 
@@ -205,7 +205,8 @@ def _copy_part(
 
 
 def mma(low: Lowering, node: Node, product: Product) -> None:
-    """Multiplies. The result is in registers, and is the loop's variable itself if nothing else reads that."""
+    """Multiplies, with the result in registers. The result overwrites the loop's variable if nothing else reads the
+    variable."""
     left, right, acc = node.inputs
     words = _left_in_registers(low, left, product) if product.left_in_registers else ""
     right_turned, right_source = source_of(right)
@@ -289,8 +290,8 @@ def _by_warpgroups(
     low: Lowering, node: Node, product: Product, held: Held, one: Operand | None, words: str, two: Operand,
     right_turned: bool, *, sets: bool,
 ) -> int:  # fmt: skip
-    """Multiplies by ``wgmma``. With ``sets`` the sums begin with the products. Returns the number of groups of products
-    that it begins."""
+    """Multiplies by ``wgmma``. With ``sets`` the products replace the accumulators instead of being added to them.
+    Returns the number of ``wgmma`` groups that it begins."""
     code, layout = low.code, product.layout
     columns, depth = node.shape[1], node.inputs[0].shape[1]
     per_panel = PANEL // two.size
@@ -328,8 +329,7 @@ def _by_warps(
     low: Lowering, node: Node, product: Product, held: Held, one: Operand | None, words: str, two: Operand,
     left_turned: bool, right_turned: bool,
 ) -> None:  # fmt: skip
-    """Multiplies by ``mma.sync``: for each step along the products, the warp's part of both operands, then all of their
-    products."""
+    """Multiplies by ``mma.sync``. Each step along k loads the warp's part of both operands, then multiplies."""
     code, layout, kind = low.code, product.layout, product.operand
     depth, step = node.inputs[0].shape[1], DEPTHS[kind]
     repeats, tiles = layout.row_slots // 2, layout.column_slots // 2

@@ -1,4 +1,4 @@
-"""Accesses of tensors in global memory. Places outside of a tensor are never accessed."""
+"""Lowers accesses of tensors in global memory. Places outside of a tensor are never accessed."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ def lengths_of(tensor: TensorParameter) -> list[str]:
 
 
 def place(low: Lowering, node: Node) -> None:
-    """Emits the first element's place of a load, and whether the tile is wholly inside the tensor."""
+    """Computes the place of a load's first element, and whether the load's tile is wholly inside the tensor."""
     tensor: TensorParameter = node.detail
     indices = [low.scalar(node.inputs[axis]) for axis in range(tensor.ndim)]
     low.tiles[node] = placed(low, tensor, indices, node.shape)
 
 
 def placed(low: Lowering, tensor: TensorParameter, indices: list[str], shape: tuple[int, ...]) -> tuple[list[str], str]:
-    """Returns the first element's place of a tile at indices that count in tiles, and whether it is wholly inside."""
+    """Returns the place of a tile's first element, and whether the tile is wholly inside the tensor. The indices count
+    in tiles."""
     code = low.code
     bases = [code.times(index, size) for index, size in zip(indices, shape, strict=True)]
     tests = []
@@ -108,8 +109,9 @@ def is_aligned(low: Lowering, tensor: TensorParameter) -> str:
 
 
 def is_copied_by_engine(low: Lowering, tensor: TensorParameter) -> str:
-    """Returns whether the copy engine can read a matrix: its rows begin at multiples of 16 bytes, it has elements, and
-    neither lengths nor the distance of rows are beyond the engine's. It is computed at the kernel's beginning."""
+    """Returns whether the copy engine can read a matrix. The matrix must have elements, its rows must begin at
+    multiples of 16 bytes, and its lengths and the distance of its rows must be within the engine's limits. The test is
+    computed at the kernel's beginning."""
     key = f"{tensor.name} by engine"
     found = low.aligned.get(key)
     if found is None:
@@ -132,8 +134,9 @@ def is_copied_by_engine(low: Lowering, tensor: TensorParameter) -> str:
 
 
 def _checked(low: Lowering, node: Node, index: Index) -> tuple[str, list[str]]:
-    """Returns whether an element that a gather or a scatter names is there, and its place. Fills a fault record if it
-    is not. Where the mask is false it is not there, and no fault."""
+    """Returns the place of an element that a gather or a scatter accesses, and whether to access it. A place outside of
+    the tensor is not accessed, and fills a fault record. Where the mask is false, the element is not accessed, without
+    a fault."""
     tensor, sites = node.detail
     code, axes = low.code, tensor.ndim
     places = [low.element(each, index) for each in node.inputs[:axes]]
@@ -154,7 +157,7 @@ def _checked(low: Lowering, node: Node, index: Index) -> tuple[str, list[str]]:
 
 
 def gathered(low: Lowering, node: Node, index: Index) -> str:
-    """Returns one element of a gather: the padding if it is not there."""
+    """Returns one element of a gather, or the padding if the element is not accessed."""
     tensor, _ = node.detail
     there, places = _checked(low, node, index)
     padding = low.element(node.inputs[-1], ())
@@ -164,7 +167,7 @@ def gathered(low: Lowering, node: Node, index: Index) -> str:
 
 
 def scatter(low: Lowering, node: Node) -> None:
-    """``scatter`` and the atomic operations: each element by one thread."""
+    """Lowers ``scatter`` and the atomic operations: one thread writes each element."""
     tensor, _ = node.detail
     value = node.inputs[-1]
 

@@ -1,7 +1,8 @@
 """``copy_async``, ``commit`` and ``wait``.
 
-A copy is a call of a primitive with the bytes that are inside the source; the rest becomes zeros. It needs an address
-at a multiple of the copied bytes, which a slice does not promise: other elements are moved one by one.
+A copy is a call of a primitive with the number of bytes that are inside the source. The remaining bytes become zeros.
+The primitive needs addresses that are multiples of the number of copied bytes. A slice does not guarantee this, so
+elements at other addresses are moved one by one.
 """
 
 from __future__ import annotations
@@ -156,7 +157,7 @@ def _move(
     length: Any,
     number: int,
 ) -> None:
-    """Moves one element, or a zero if it is outside of the source."""
+    """Moves one element, or a zero if the element is outside of the source."""
     step = constant(number)
     there = builder.and_(within, builder.icmp_unsigned("<", builder.add(column, step), length))
     zero = context.data_model_manager[array.dtype].as_data(builder, context.get_constant_null(array.dtype))

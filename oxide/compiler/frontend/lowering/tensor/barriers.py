@@ -31,7 +31,7 @@ _WORD = ir.IntType(64)
 _VOID = ir.VoidType()
 
 BARRIER_BYTES = 16
-"""The distance of two barriers: a GPU uses 8 bytes of it, the CPU device four 32-bit numbers."""
+"""The bytes of memory for each barrier. A GPU uses 8 of them. The CPU device uses all, as four 32-bit numbers."""
 _MOST_BARRIERS = 256
 _MOST_ARRIVALS = 2**20 - 1
 _METHODS = {"arrive": (), "expect": ("nbytes",), "wait": ("phase",)}

@@ -101,14 +101,16 @@ def _lower_remote(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 
 
 def checked_rank(builder: Any, rank_type: Any, rank: Any, what: str) -> tuple[Any, Any]:
-    """Returns whether a rank is in the cluster, and the rank as 32 bits. If it is not, that is a fault of ``what``."""
+    """Returns whether a rank is in the cluster, and the rank as 32 bits. Records a fault, named ``what``, for a rank
+    outside of the cluster."""
     number = element_index(builder, rank_type, rank)
     inside = in_bounds(builder, number, builder.zext(_read(builder, "size"), _WORD), site(builder, what))
     return inside, builder.trunc(number, _INT)
 
 
 def checked_mask(builder: Any, mask_type: Any, mask: Any, what: str) -> tuple[Any, Any]:
-    """Returns whether a mask names blocks of the cluster only, and the mask as 32 bits. If not, that is a fault."""
+    """Returns whether a mask names only blocks of the cluster, and the mask as 32 bits. Records a fault for any other
+    mask."""
     wide = element_index(builder, mask_type, mask)
     end = builder.shl(_WORD(1), builder.zext(_read(builder, "size"), _WORD))
     return in_bounds(builder, wide, end, site(builder, what)), builder.trunc(wide, _INT)

@@ -2,7 +2,8 @@
 
 ``load`` and ``store`` are plain loads and stores of this lane's elements. ``ldmatrix`` and ``stmatrix`` are calls of
 primitives, each of which moves up to four blocks of 8 rows of 16 bytes: lane l gives the address of row ``l % 8`` of
-block ``l // 8``. A bad place of a load is replaced by the array's first, so that all lanes make the call.
+block ``l // 8``. A place out of bounds is replaced by the array's first element, so that all lanes execute a load
+together.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ _ROW_BYTES = 16
 
 
 def _typed(function: Any, problem: Callable[..., bool]) -> None:
-    """Registers the type of a function whose parameters have the names ``fragment``, ``array``, ``index`` and, if it
-    has the last, ``transposed``. ``problem`` notes why the arguments are refused, and returns whether they are."""
+    """Registers the type of a function with the parameters ``fragment``, ``array``, ``index`` and, in some functions,
+    ``transposed``. ``problem`` returns whether the arguments are refused, and adds a note with the reason."""
     name = function.__name__
     names = function.__code__.co_varnames[: function.__code__.co_argcount]
 
@@ -160,7 +161,7 @@ def _lower_store(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 
 
 def _block_problem(name: str, fragment: FragmentType, array: Any, index: Any, transposed: bool) -> bool:
-    """Returns whether ``ldmatrix`` or ``stmatrix`` refuses its arguments, and notes why."""
+    """Returns whether ``ldmatrix`` or ``stmatrix`` refuses its arguments. If so, adds a note with the reason."""
     layout, shown = fragment.layout, fragment.shown
     other = "load" if name == "ldmatrix" else "store"
     if not is_shared(array) and not isinstance(array, TilesType):
@@ -202,7 +203,8 @@ _typed(stmatrix, _block_problem)
 
 
 def _is_turned(layout: Layout, transposed: bool) -> bool:
-    """Returns whether the instruction has to transpose the blocks. A right operand is laid out as its transpose."""
+    """Returns whether the instruction must transpose the blocks. A fragment of a right operand has the layout of the
+    operand's transpose."""
     return transposed != (layout.kind == "FragmentB")
 
 
@@ -252,8 +254,8 @@ def _move_blocks(context: Any, builder: Any, name: str, given: dict[str, Any], k
 
 
 def _share(builder: Any, digits: list[Any], numbers: list[int]) -> Any:
-    """Returns the number that the binary digits select among one, two or four. The lanes' address is a sum of products,
-    which LLVM shares between the calls for one fragment."""
+    """Returns the number that one or two binary digits select among one, two or four numbers. It is computed as a sum
+    of products, which LLVM shares between the calls for one fragment."""
     share = constant(numbers[0])
     if len(numbers) > 1:
         share = builder.add(share, builder.mul(digits[0], constant(numbers[1] - numbers[0])))

@@ -189,7 +189,7 @@ class FragmentMethods(AttributeTemplate):  # type: ignore[misc]
 
 
 class _Place(AbstractTemplate):  # type: ignore[misc]
-    """The base of ``row`` and ``column``."""
+    """The base class of the typings of ``row`` and ``column``."""
 
     def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
         if len(args) != 1 or kws:
@@ -276,8 +276,8 @@ def _lower_column(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 
 
 def _place(builder: Any, sig: Any, args: Any, axis: int) -> Any:
-    """Returns the row or the column of an element, as ``Layout.place`` does: the lane's share, and the shares of the
-    digits of the element's number."""
+    """Returns the row or the column of an element, as ``Layout.place`` does: the lane's share plus one share for each
+    binary digit of the element's number."""
     layout = sig.args[0].layout
     index = element_index(builder, sig.args[1], args[1])
     height, width = layout.tile

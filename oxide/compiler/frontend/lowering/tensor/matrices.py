@@ -25,7 +25,7 @@ def is_shared(kind: Any) -> bool:
 
 
 def name_of(kind: Any) -> str:
-    """Returns the name of an array in messages: a parameter's, or a shared array's type."""
+    """Returns the name of an array for messages: the parameter's name, or a shared array's type."""
     if isinstance(kind, TilesType):
         return str(kind.name)
     return str(kind.parameter if isinstance(kind, ShapedSliceType) else kind.shown)
@@ -37,7 +37,7 @@ def extent(layout: Layout, transposed: bool) -> tuple[int, int]:
 
 
 def is_matrix(function: str, array: Any, index: Any, fragment: FragmentType, transposed: bool) -> bool:
-    """Returns whether an array with axes and an index can be a matrix's place. Notes why if not."""
+    """Returns whether an index into an array can be the place of a matrix. If not, adds a note with the reason."""
     name, axes = name_of(array), len(array.shape) if isinstance(array, TilesType) else array.ndim
     if not 2 <= axes <= 3:
         note(f"tensor.{function}: {name} has {axes} axis; a matrix is in the last two axes of an array")
@@ -59,7 +59,7 @@ def is_matrix(function: str, array: Any, index: Any, fragment: FragmentType, tra
 
 
 def same_dtype(function: str, array: Any, fragment: FragmentType) -> bool:
-    """Returns whether an array and a fragment have elements of one type. Notes it if not."""
+    """Returns whether an array and a fragment have elements of one type. If not, adds a note."""
     if array.dtype == fragment.dtype:
         return True
     kinds = f"{name_of(array)} has elements of {display(array.dtype)}, and {fragment.shown} of {fragment.layout.dtype}"
@@ -68,7 +68,7 @@ def same_dtype(function: str, array: Any, fragment: FragmentType) -> bool:
 
 
 def is_constant_truth(function: str, given: Any) -> bool:
-    """Returns whether ``transposed`` is given as a constant. Notes it if not."""
+    """Returns whether the argument ``transposed`` is a constant. If not, adds a note."""
     if isinstance(given, types.BooleanLiteral):
         return True
     # numba tries a second time without the values of constants; the first note has the reason.
@@ -80,8 +80,8 @@ def is_constant_truth(function: str, given: Any) -> bool:
 @dataclass(frozen=True, slots=True)
 class Matrix:
     """A matrix in an array: the address of the array's first element, the offset of the matrix's first element, the
-    offset from row to row, the index of its first row and column, and whether all of it is inside, or None without a
-    check."""
+    offset from row to row, and the index of its first row and column. Also whether all of the matrix is inside the
+    array; None if this is not checked."""
 
     data: Any
     offset: Any
@@ -94,7 +94,7 @@ class Matrix:
 def locate_matrix(
     context: Any, builder: Any, kind: Any, value: Any, index_type: Any, index: Any, rows: int, columns: int
 ) -> Matrix:
-    """Emits the checks of a matrix's place, of its first and its last element on each axis, and returns it."""
+    """Emits the bounds checks of a matrix: of its first and its last element on each axis. Returns the matrix."""
     parts = [
         element_index(builder, part_type, part)
         for part_type, part in zip(index_type, cgutils.unpack_tuple(builder, index), strict=True)

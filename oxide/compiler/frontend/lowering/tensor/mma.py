@@ -1,7 +1,8 @@
 """``mma`` and ``tf32``.
 
-A product of fragments of several tiles is a call of a primitive for each tile of the accumulator and each of k. All
-calls of one tile of k come before those of the next: neighbouring instructions then add to different accumulators.
+A fragment may have several tiles. ``mma`` then calls a primitive for each tile of the accumulator and each step along
+k. All calls of one step come before the calls of the next step, so that consecutive instructions add to different
+accumulators.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def _problem(c: Layout, a: Layout, b: Layout) -> str | None:
 
 
 def whole_warp(name: str) -> str:
-    """Returns the fault's message if only some lanes of the warp call a function."""
+    """Returns the message of the fault for a function that only some lanes of the warp call."""
     return (
         f"tensor.{name}(…) needs all 32 lanes of the warp at this call, and some have returned, do not exist, or make "
         "another call"

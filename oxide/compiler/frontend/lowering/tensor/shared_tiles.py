@@ -1,6 +1,6 @@
 """``tensor.SharedTiles``: tiles of rows of 128 bytes in the 128-byte swizzle.
 
-``swizzled`` is the one definition of that order. ``tile_copies.py`` fills the tiles.
+``swizzled`` is the only definition of the swizzle. ``tile_copies.py`` fills the tiles.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ALIGNMENT = 1024
 """The period of the 128-byte swizzle: eight rows. The hardware derives a row's number from its address."""
 MOST_SIDE = 256
 PART_BYTES = 16
-"""The bytes that stay together in the swizzle, and of which a copied tile's first column is a multiple."""
+"""The bytes that stay together in the swizzle. The first column of a copied tile is at a multiple of them."""
 
 
 class TilesType(types.Type):  # type: ignore[misc]
@@ -47,12 +47,12 @@ class TilesType(types.Type):  # type: ignore[misc]
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """The number of tiles, their rows and their columns."""
+        """Returns the number of tiles, their rows and their columns."""
         return self.count, self.rows, self.columns
 
     @property
     def tile_bytes(self) -> int:
-        """The bytes of one tile."""
+        """Returns the bytes of one tile."""
         return self.rows * ROW_BYTES
 
 
@@ -143,7 +143,8 @@ def _lower_setitem(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 
 
 def _element(context: Any, builder: Any, sig: Any, args: Any) -> tuple[Any, Any, Any]:
-    """Returns whether an index is in bounds, the address of the tiles' elements, and the element's offset from it."""
+    """Returns whether an index is in bounds, the address of the tiles' first element, and the offset of the indexed
+    element from that address."""
     kind = sig.args[0]
     parts = [
         element_index(builder, part_type, part)
@@ -158,12 +159,12 @@ def _element(context: Any, builder: Any, sig: Any, args: Any) -> tuple[Any, Any,
 
 
 def swizzled(builder: Any, row: Any, column: Any, size: int) -> Any:
-    """Returns the place in its row of a column's element, which has ``size`` bytes."""
+    """Returns the swizzled column of the element at a row and a column. ``size`` is the element's bytes."""
     return builder.xor(column, builder.mul(builder.and_(row, _WORD(7)), _WORD(PART_BYTES // size)))
 
 
 def tile_at(builder: Any, kind: Any, memory: Any, index_type: Any, index: Any, count: int = 1) -> tuple[Any, Any]:
-    """Returns whether ``count`` tiles from a number on are inside, and the address of the first."""
+    """Returns whether the ``count`` tiles from ``index`` on exist, and the address of the first of these tiles."""
     number = element_index(builder, index_type, index)
     inside = in_bounds(builder, number, _WORD(kind.count - count + 1), site(builder, str(kind.name)))
     return inside, builder.gep(memory, [builder.mul(number, _WORD(kind.tile_bytes))])

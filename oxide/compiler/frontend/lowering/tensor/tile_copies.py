@@ -3,13 +3,13 @@
 ``void oxide.tensor.load_tile.<axes>.<type>.<sides>.<order>(ptr tile, ptr data, i64 lengths…, i64 places…, ptr barrier,
 i32 site)`` begins a copy of a tile with a side for each axis, such as ``1x64x32``, of the array at ``data``. The order
 is ``swizzled`` for ``SharedTiles`` and ``plain`` for a ``SharedArray``. The type ``tf32`` stands for f32 that the copy
-rounds. A copy to several blocks of a cluster ends its name with ``.multicast``, and has the mask of the blocks, an
-``i32``, before the barrier. ``void oxide.tensor.store_tile.<axes>.<type>.<sides>.<order>(ptr tile, ptr data, i64
-lengths…, i64 places…, i32 site)`` begins a copy the other way. The GPU's back end gives each call the tensor map of the
-parameter that ``data`` is.
+rounds to tf32. A copy to several blocks of a cluster ends its name with ``.multicast``, and has the mask of the blocks,
+an ``i32``, before the barrier. ``void oxide.tensor.store_tile.<axes>.<type>.<sides>.<order>(ptr tile, ptr data, i64
+lengths…, i64 places…, i32 site)`` begins a copy the other way. ``data`` is the address of a kernel parameter. The GPU's
+back end gives each call the tensor map of this parameter.
 
 ``oxide.tensor.fence_stores``, ``oxide.tensor.commit_stores`` and ``oxide.tensor.wait_stores.<groups>.<all|read>`` take
-the site alone.
+only the site.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from .shared_tiles import ELEMENTS, MOST_SIDE, PART_BYTES, TilesType, tile_at
 _BYTE_POINTER = ir.IntType(8).as_pointer()
 _VOID = ir.VoidType()
 _ALIGNMENT = 128
-"""The alignment of a tile in shared memory without a swizzle."""
+"""The alignment of an unswizzled tile in shared memory."""
 _MOST_GROUPS = 7
 
 
@@ -64,7 +64,7 @@ class _Tile:
 
 
 def _is_tile(function: str, kind: Any, number: Any, array: Any) -> bool:
-    """Returns whether a type can be the tile of an array in a copy. Notes why if not."""
+    """Returns whether a type can be the tile of a copy from or to an array. If not, adds a note with the reason."""
     name, axes = f"tensor.{function}", _axes(array)
     if not isinstance(kind, TilesType) and not is_shared(kind):
         note_first(f"{name} copies tensor.SharedTiles or a SharedArray, not {display(kind)}")
@@ -115,7 +115,7 @@ def _shown(array: Any) -> str:
 
 
 def _takes(function: str, array: Any, index: Any, *numbers: Any) -> bool:
-    """Returns whether an index fits an array's axes, and all numbers are integers. Notes why if not."""
+    """Returns whether an index has one integer for each axis of an array. If not, adds a note with the reason."""
     parts = list(index) if isinstance(index, types.BaseTuple) else [index]
     numbers = tuple(each for each in numbers if not isinstance(each, types.NoneType))
     if len(parts) == _axes(array) and all(
@@ -240,8 +240,8 @@ def _lower_store_tile(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 
 
 def _is_after_the_beginning(builder: Any, copied: tuple[Any, ...]) -> Any:
-    """Returns whether no number of a store's place is negative. If one is, that is a fault: the engine would end a
-    GPU's context."""
+    """Returns whether all numbers of a store's place are at least 0. Records a fault for a negative number, because the
+    copy engine would end the GPU's context."""
     places = copied[len(copied) // 2 + 1 :]
     signs = functools.reduce(builder.or_, places)
     problem = "the tile begins before the output: no number of the index of a store may be negative"
@@ -249,7 +249,7 @@ def _is_after_the_beginning(builder: Any, copied: tuple[Any, ...]) -> Any:
 
 
 def _address(builder: Any, kind: Any, tile: _Tile, memory: Any, number_type: Any, number: Any) -> tuple[Any, Any]:
-    """Returns whether a tile's number is inside, and the tile's address."""
+    """Returns whether a tile's number is in bounds, and the tile's address."""
     if tile.swizzled:
         return tile_at(builder, kind, memory, number_type, number)
     first = builder.bitcast(memory, _BYTE_POINTER)
@@ -264,7 +264,7 @@ def _array(
     context: Any, builder: Any, function: str, kind: Any, value: Any, index_type: Any, index: Any
 ) -> tuple[Any, ...]:
     """Returns the words of the array that a copy is from or to: its address, its lengths, and the tile's place in it.
-    The place's last number is a multiple of 16 bytes, or it is a fault."""
+    Records a fault unless the last number of the place is at a multiple of 16 bytes."""
     view = proxy(context, builder, kind, value)
     if isinstance(kind, ShapedSliceType):
         lengths = cgutils.unpack_tuple(builder, view.shape)

@@ -33,14 +33,14 @@ _WORD = ir.IntType(64)
 _VOID = ir.VoidType()
 
 _GROUP_ROWS = 64
-"""The rows of a warpgroup's product."""
+"""The rows of the result of one ``wgmma``."""
 _MOST_COLUMNS = 256
 _PANEL = 64
-"""The columns of a tile that holds an operand as rows of products."""
+"""The columns of a tile of a transposed operand. A row of such a tile is one position along k."""
 
 
 def _accumulator(name: str, kind: Any) -> Layout | None:
-    """Returns the layout of an accumulator that a warpgroup's products may be added to, or None with a note."""
+    """Returns the layout of an accumulator that ``wgmma`` can add to. Otherwise adds a note and returns None."""
     if isinstance(kind, FragmentType) and kind.layout.kind == "Accumulator":
         layout: Layout = kind.layout
         if layout.rows == 16 and layout.dtype in ("f32", "i32") and layout.columns <= _MOST_COLUMNS:
@@ -53,7 +53,7 @@ def _accumulator(name: str, kind: Any) -> Layout | None:
 
 
 def _is_product(total: Layout, a: Any, b: Any) -> bool:
-    """Returns whether there is an instruction for these types of elements. Notes why if not."""
+    """Returns whether there is an instruction for these types of elements. If not, adds a note with the reason."""
     a_type, b_type = display(a.dtype), display(b.dtype)
     sums = [each for each in PRODUCTS.get((a_type, b_type), ()) if each in ("f32", "i32")]
     if not sums:
@@ -129,8 +129,8 @@ class Wgmma(AbstractTemplate):  # type: ignore[misc]
 
 
 def _fits(a: Any, b: Any, a_transposed: bool, b_transposed: bool) -> bool:
-    """Returns whether tiles of ``a`` and ``b`` have as many products to add, and ``a`` enough rows. Notes why if
-    not."""
+    """Returns whether the tiles of ``a`` and ``b`` have the same length along k, and ``a`` enough rows. If not, adds a
+    note with the reason."""
     depth, found, step = a.rows if a_transposed else a.columns, _depth(b, b_transposed), _step(b)
     if found != depth or depth % step:
         note_first(
@@ -145,7 +145,8 @@ def _fits(a: Any, b: Any, a_transposed: bool, b_transposed: bool) -> bool:
 
 
 def _fits_registers(a: Layout, b: Any, a_transposed: bool, b_transposed: bool) -> bool:
-    """Returns whether a fragment has one warp's rows and as many products to add as the tiles. Notes why if not."""
+    """Returns whether a fragment in registers has one warp's rows and the same length along k as the tiles. If not,
+    adds a note with the reason."""
     name, found = f"FragmentA(({a.rows}, {a.columns}), {a.dtype})", _depth(b, b_transposed)
     if a_transposed:
         note_first(f"tensor.wgmma: {name} is in registers, which have one order; a_transposed is for SharedTiles")
@@ -160,17 +161,17 @@ def _fits_registers(a: Layout, b: Any, a_transposed: bool, b_transposed: bool) -
 
 
 def _depth(b: Any, transposed: bool) -> int:
-    """Returns the products that a tile of ``b`` has for an element."""
+    """Returns the length of a tile of ``b`` along k."""
     return int(b.rows if transposed else b.columns)
 
 
 def _step(b: Any) -> int:
-    """Returns the number of products that one instruction adds to an element of the accumulator."""
+    """Returns the number of terms along k that one instruction adds to an element of the accumulator."""
     return DEPTHS[display(b.dtype)]
 
 
 def _has_columns(b: Any, columns: int, transposed: bool) -> bool:
-    """Returns whether tiles of ``b`` have the accumulator's columns. Notes why if not."""
+    """Returns whether tiles of ``b`` have as many columns as the accumulator. If not, adds a note with the reason."""
     if transposed and columns > _PANEL and columns % _PANEL:
         note_first(
             f"tensor.wgmma: with b_transposed the accumulator's columns, {columns}, are up to {_PANEL} or a multiple"
@@ -213,7 +214,8 @@ def _lower_wgmma_of_registers(context: Any, builder: Any, sig: Any, args: Any) -
 def _multiply(
     context: Any, builder: Any, sig: Any, args: Any, a_order: str, a_address: Any, conditions: tuple[Any, ...]
 ) -> Any:
-    """Calls the product's primitive if all conditions hold and the tiles of ``b`` are there."""
+    """Emits the call of the ``wgmma`` primitive. It runs only if all conditions hold and the tiles of ``b`` are in
+    bounds."""
     accumulator, a, _, b, number_type, _, b_flag, add = sig.args
     b_transposed, columns = bool(b_flag.literal_value), accumulator.layout.columns
     panels = -(-columns // (_PANEL if b_transposed else b.rows))
