@@ -42,13 +42,13 @@ def attention(
     256. It is fastest if it is a multiple of 16. ``heads`` is a multiple of ``kv_heads``: ``heads / kv_heads`` heads of
          queries share a head of keys and values (grouped queries). Scores, exponentials and sums are f32.
 
-    ``scale`` is a positive number, by default ``1 / sqrt(head size)``. With ``causal`` query i sees the keys up to ``i
-    + keys - queries``, so that the last query sees all keys. ``lengths`` has an i32 for each batch: the number of keys
-    that the batch's queries see. The other keys are padding and are not read. ``mask`` has shape (queries, keys),
-    (batch, queries, keys) or (batch, heads, queries, keys), where batch and heads may be 1. Its elements are bools,
-    true where a query sees a key, or f32, which are added to the scaled scores. A query that sees no key gets zeros.
-    Values that are not finite may make results NaN for queries of the same sequence that do not see them, because 0 *
-    inf is NaN. They do not change results of another sequence, head or batch. Padding changes no result.
+    ``scale`` is a positive number, by default ``1 / sqrt(head size)``. With ``causal`` query number i sees the keys up
+    to ``i + keys - queries``, so that the last query sees all keys. ``lengths`` has an i32 for each batch: the number
+    of keys that the batch's queries see. The other keys are padding and are not read. ``mask`` has shape (queries,
+    keys), (batch, queries, keys) or (batch, heads, queries, keys), where batch and heads may be 1. Its elements are
+    bools, true where a query sees a key, or f32, which are added to the scaled scores. A query that sees no key gets
+    zeros. Values that are not finite may make results NaN for queries of the same sequence that do not see them,
+    because 0 * inf is NaN. They do not change results of another sequence, head or batch. Padding changes no result.
 
     With ``cu_seqlens`` sequences of different lengths are packed without padding: ``q`` and ``output`` have shape
     (tokens, heads, head size), ``k`` and ``v`` (tokens, kv_heads, head size), and sequence i has the tokens from

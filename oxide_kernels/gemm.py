@@ -1,8 +1,9 @@
 """``sgemm_tiled``: an optimised matrix product for matrices of every size.
 
 A block computes a tile of ``c``. It walks along ``k``, sixteen columns of ``a`` and sixteen rows of ``b`` at a time.
-While it multiplies one step's columns and rows from shared memory, it loads the next step's from global memory into
-registers. It then stores these registers to the other half of a double buffer, so there is one barrier a step.
+While it multiplies one step's columns and rows from shared memory, it loads the next step's columns and rows from
+global memory into registers. It then stores these registers to the other half of a double buffer, so there is one
+barrier a step.
 
 A thread keeps its 8×8 elements of the tile in registers. For each of the sixteen columns it reads 8 numbers of ``a``
 and 8 of ``b``, as four vectors, for 64 multiply-adds. The 8 rows, and the 8 columns, are two separate groups of four.

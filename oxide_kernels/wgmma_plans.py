@@ -83,11 +83,11 @@ def _nanoseconds(
 
     A launch takes 3.2 µs, with clusters 0.3 to 0.8 more. A step multiplies 128 bytes of each row of a tile's operands:
     64 rows and a column take 1.25 ns, or 1.4 at the clock that the power allows for long. The copy of a row takes 1.1
-    ns, or 0.85 in parts, twice that if it is in two lines of memory. A warpgroup waits 0.12 µs at least for a step, 0.1
-    in parts, and 1.5 ns for each block that reads the same rows. The L2 cache gives the operands at 6.3 TB/s, and all
-    tiles in parts at 9.2 TB/s, where rows are multiples of 8 KB apart, else at twice that. The end of a tile takes 4.6
-    ns a column and 64 rows, which counts only once if the warpgroups alternate between tiles. In parts, the next tile
-    begins 2.5 µs later.
+    ns, or 0.85 in parts, and twice as long if the row is in two lines of memory. A warpgroup waits at least 0.12 µs for
+    a step, or 0.1 in parts, and 1.5 ns for each block that reads equal rows. The L2 cache delivers the operands at 6.3
+    TB/s. It delivers all tiles in parts at 18.4 TB/s, or at 9.2 TB/s if rows are multiples of 8 KB apart. The end of a
+    tile takes 4.6 ns a column and 64 rows, which counts only once if the warpgroups alternate between tiles. In parts,
+    the next tile begins 2.5 µs later.
     """
     halves, splits, itemsize = 2 if plan.together else 1, form.exact and form.a is f32, form.a.dtype.itemsize
     a_aligned, b_aligned = reversed(aligned) if plan.swapped else aligned

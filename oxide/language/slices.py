@@ -65,8 +65,7 @@ class Slice(VectorReads[T, int], Alignment):
 
     @property
     def dtype(self) -> type[T]:
-        """Returns the elements' type, for a kernel that is generic in it: ``a.dtype(0)``, ``SharedArray(32,
-        a.dtype)``."""
+        """Returns the elements' type, for generic kernels: ``a.dtype(0)``, ``SharedArray(32, a.dtype)``."""
         _only_in_a_kernel("Slice")
 
     @property

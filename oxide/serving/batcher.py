@@ -298,7 +298,7 @@ class Batcher(Generic[Request, Result]):
 
     def _pump(self) -> None:
         """Starts the batches that may begin, and the timer if the next one lacks time. A batch that waits for memory
-        goes first: until it has run, none begins."""
+        goes first: no other batch begins until it has run."""
         while self._queue and len(self._batches) < self._max_in_flight:
             if any(batch.lacks_memory for batch in self._batches):
                 return

@@ -253,7 +253,7 @@ def _takes_place(function: Any) -> bool:
 
 
 def _overload(self: Any, signature: tuple[Any, ...]) -> Any:
-    """Returns the implementation for a signature, and remembers it for the same signature with any other literal
+    """Returns the implementation for a signature, and remembers it for all signatures that differ only in literal
     integers. numba compares all implementations with each new literal of a kernel."""
     found = self._cache.get(signature)
     if found is None:

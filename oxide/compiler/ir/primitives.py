@@ -80,8 +80,8 @@ class SharedMemory:
 
     @property
     def beyond_static(self) -> int:
-        """Returns the bytes that the arrays take of a GPU's dynamic shared memory: 0 if they fit in static shared
-        memory, else all of them, so that a ``DynamicSharedArray`` begins there."""
+        """Returns the bytes of dynamic shared memory that the arrays take on a GPU. This is 0 if the arrays fit in
+        static shared memory, else the size of all arrays. A ``DynamicSharedArray`` begins after these bytes."""
         return -(-self.total // LEAST_ALIGNMENT) * LEAST_ALIGNMENT if self.total > STATIC_LIMIT else 0
 
 

@@ -32,8 +32,8 @@ nothing for the last two kinds."""
 @dataclasses.dataclass(frozen=True, slots=True)
 class Region:
     """A piece of memory that a pointer comes from: a parameter's ``view``, or an ``array`` of ``bytes`` bytes.
-    ``bytes`` is None for dynamic shared memory. A shared array is given as the function that returns it, an array of
-    another block as the call that maps this block's array to it."""
+    ``bytes`` is None for dynamic shared memory. A shared array is given as the function that returns its address. An
+    array of another block is given as the call that maps this block's array to that block."""
 
     kind: str
     what: str

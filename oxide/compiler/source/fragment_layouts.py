@@ -1,9 +1,9 @@
-"""The layouts of fragments, those of the PTX ISA for ``mma`` and ``ldmatrix``: which lane holds which elements.
+"""The layouts of fragments, as the PTX ISA defines them for ``mma`` and ``ldmatrix``: which lane holds which elements.
 
-A fragment is made of blocks of 8 rows of 16 bytes, whose 32-bit words are spread over the lanes: lane l holds word
-``l % 4`` of row ``l // 4``. A right operand is laid out as its transpose. An instruction's tile is some blocks, and a
-fragment of several tiles holds them row after row. The blocks of f64, and of accumulators of 32 bits, have wider words:
-those of an operand have one element, those of an accumulator two.
+A fragment is made of blocks of 8 rows of 16 bytes, whose 32-bit words are spread over the lanes: lane l holds word ``l
+% 4`` of row ``l // 4``. A right operand has the layout of its transpose. An instruction's tile consists of several
+blocks. A fragment holds its tiles in row-major order. Blocks of f64, and of accumulators of 32 bits, have wider words:
+a word has one element of an operand, or two elements of an accumulator.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Layout:
 
     @property
     def word(self) -> int:
-        """Returns the number of neighbours in a word."""
+        """Returns the number of elements in a word."""
         return 2 if self.kind == "Accumulator" else max(1, 32 // BITS[self.dtype])
 
     @property
@@ -101,7 +101,7 @@ class Layout:
         return row + 8 * lower + group, column + 4 * self.word * upper + self.word * thread + within
 
     def block(self, number: int) -> tuple[int, int]:
-        """Returns the row and the column of the first element of a block of 8 rows of 16 bytes."""
+        """Returns the row and the column of a block's first element."""
         return self.place(0, number * self.word)
 
     @property

@@ -79,8 +79,8 @@ class TileSource:
         raise AssertionError("the last choice returns or raises")
 
     def lowered(self, capability: int, *, located: bool = False) -> LoweredKernel:
-        """Returns the kernel's IR for a GPU of a compute capability, or for the CPU, 0. With ``located`` accesses of
-        memory carry their lines. Raises ``CompileError``."""
+        """Returns the kernel's IR for a GPU of a compute capability, or for the CPU, 0. With ``located``, memory
+        accesses carry their lines. Raises ``CompileError``."""
         return self._planned(capability, located=located)[1]
 
     def _lowered(self, capability: int, plan: Plan, *, located: bool) -> LoweredKernel:

@@ -1,9 +1,9 @@
 """The CPU device: a real device behind the Driver protocol, with streams, events, memory and several devices.
 
 This file checks requests and turns them into items for a scheduler. Its modules: ``streams`` (streams, events, items),
-``workers`` (the threads that run them), ``steps`` (one item at a time, for tests), ``memory``, ``copies``, ``code``,
-``graph``, ``host_functions`` and ``checks``. A wrong request is refused when it is submitted, with CUDA's code and name
-for it.
+``workers`` (the threads that run them), ``steps`` (one item at a time, for tests), ``allocator``, ``copy_tasks``,
+``code``, ``graph``, ``host_functions`` and ``submission_checks``. A wrong request is refused when it is submitted, with
+CUDA's code and name for it.
 
 If the stream is idle, the submitting thread itself does a free, or a copy or fill of up to 32 KiB: that takes a
 microsecond, and handing it to another thread takes ten. For the same reason a thread that blocks for a stream or an

@@ -10,9 +10,9 @@ the GPU runs at the same time, next to one another. Each axis of a launch's grid
     total = mine[0] + other[0]
     tensor.cluster.sync()                              # no block ends while another reads its memory
 
-A block may touch another's shared memory only between two calls of ``sync``: before the first the other may not have
-begun, and after the last it may have ended. These are declarations: the compiler gives them their meaning inside a
-kernel. A GPU needs compute capability 9.0.
+A block may access another block's shared memory only between two calls of ``sync``. Before the first call the other
+block may not have begun, and after the last call it may have ended. These are declarations: the compiler gives them
+their meaning inside a kernel. A GPU needs compute capability 9.0.
 """
 
 from __future__ import annotations

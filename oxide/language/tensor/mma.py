@@ -10,10 +10,10 @@ from .fragments import Accumulator, FragmentA, FragmentB
 def mma(c: Accumulator[Any], a: FragmentA[Any], b: FragmentB[Any]) -> None:
     """Adds the matrix product of ``a`` and ``b`` to ``c``.
 
-    All 32 lanes of the warp make the call together; if some cannot, the CPU device reports a ``KernelAssertionError``
-    and the result is undefined on a GPU. The elements of ``a`` and ``b`` have one type, except that an operand of i8
-    may meet one of u8, and an f8e4m3 an f8e5m2. f32 operands are taken as tf32: their low 13 bits are ignored (round
-    them with ``tf32``).
+    All 32 lanes of the warp make the call together. If some lanes cannot, the CPU device reports a
+    ``KernelAssertionError``, and on a GPU the result is undefined. The elements of ``a`` and ``b`` have one type,
+    except that i8 may be combined with u8, and f8e4m3 with f8e5m2. f32 operands are taken as tf32: their low 13 bits
+    are ignored (round them with ``tf32``).
 
     Products of f16, bf16, tf32 and 8-bit floats are exact. For an element of an f32 accumulator, let S be the sum of
     the magnitudes of its k products and of its earlier value. The element's error is at most ``2 * k * 2**-24 * S``. An

@@ -1,9 +1,9 @@
 """``SharedTiles``, ``load_tile`` and ``store_tile``: tiles in shared memory, moved by the copy engine (TMA).
 
-``load_tile`` copies a tile of a slice to shared memory. One thread calls it, the copy runs on its own, and its end is
-counted in bytes by a ``Barrier``. Elements outside of the slice become zeros, so a tile may reach beyond any edge.
-``store_tile`` copies a tile to an output, and writes nothing outside of it; the thread waits for it by ``wait_stores``.
-The launch makes the tensor map that the engine needs from the argument.
+``load_tile`` copies a tile of a slice to shared memory. One thread calls it. The copy runs asynchronously, and a
+``Barrier`` counts its bytes when they arrive. Elements outside of the slice become zeros, so a tile may reach beyond
+any edge. ``store_tile`` copies a tile to an output, and writes nothing outside of the output. The thread waits for the
+copy by ``wait_stores``. The launch makes the tensor map that the engine needs from the argument.
 
 ``SharedTiles`` are stored as ``wgmma`` reads them: each row has eight parts of 16 bytes, and part p of row r is stored
 as part p ^ (r % 8) (the 128-byte swizzle). The parts p of eight consecutive rows are then in different banks.
@@ -55,14 +55,14 @@ def load_tile(
 ) -> None:
     """Begins to copy the tile of ``source`` that begins at ``index`` to tile ``number`` of ``tiles``.
 
-    ``source`` is a slice of one to five axes of the same type, a parameter of the kernel, which begins and whose rows
-    begin at multiples of 16 bytes: another argument is an ``ArgumentError`` at the launch. The last number of ``index``
-    is at a multiple of 16 bytes too, or it is a fault. The numbers may be negative. One thread makes the call. When the
-    copy ends, the bytes of a whole tile are subtracted from the count that the present phase of ``barrier``'s barrier
-    ``at`` waits for. ``Barrier.expect`` must announce these bytes. The parts of the tile outside of an axis of
-    ``source`` become zeros, even if memory at that address belongs to ``source``, such as the next matrix of a stack.
-    With ``tf32``, a constant for tiles of f32, the copy rounds the elements to tf32, to nearest with ties to even
-    (``tensor.tf32`` rounds ties away from zero). A GPU needs compute capability 9.0.
+    ``source`` is a parameter of the kernel: a slice of one to five axes, whose type is the tiles' type. The launch
+    raises ``ArgumentError`` unless each of its rows begins at a multiple of 16 bytes. The last number of ``index`` must
+    be at a multiple of 16 bytes too; otherwise it is a fault. The numbers of ``index`` may be negative. One thread
+    makes the call. When the copy ends, the bytes of a whole tile are subtracted from the count that the present phase
+    of ``barrier``'s barrier ``at`` waits for. ``Barrier.expect`` must announce these bytes. The parts of the tile
+    outside of an axis of ``source`` become zeros, even if memory at that address belongs to ``source``, such as the
+    next matrix of a stack. With ``tf32``, a constant for tiles of f32, the copy rounds the elements to tf32, to nearest
+    with ties to even (``tensor.tf32`` rounds ties away from zero). A GPU needs compute capability 9.0.
 
     A tile of ``SharedTiles`` spans the last two axes of ``source``. ``tiles`` may also be a ``SharedArray``: the tile
     is the whole array if ``number`` is None, else ``array[number]``. The tile's axes are then the last axes of

@@ -1,9 +1,9 @@
 """Products of warpgroups: ``wgmma`` multiplies by tiles in shared memory, and four warps hold the result in registers.
 
 A warpgroup is four consecutive warps, whose first has a number that is a multiple of 4. Together they hold 64 rows of
-the product: each of them 16, in an ``Accumulator((16, n), f32)``, or of i32. The products run on their own: the threads
-go on at once, and ``wait_wgmma`` waits for them. The terms are those of the PTX ISA. A GPU needs compute capability
-9.0, and not a later one: the instructions belong to Hopper alone.
+the product. Each warp holds 16 rows, in an ``Accumulator((16, n), f32)`` or an accumulator of i32. The products run
+asynchronously: the threads continue immediately, and ``wait_wgmma`` waits for the products. The terms are those of the
+PTX ISA. A GPU needs exactly compute capability 9.0: only Hopper has the instructions.
 
 These are declarations: the compiler gives them their meaning inside a kernel.
 """
@@ -42,8 +42,8 @@ def wgmma(
     bits.
 
     The left operand may be in registers instead: a ``FragmentA`` of each warp's 16 rows, with as many columns as a tile
-    of ``b`` has positions along k. ``a_index`` is then None. So the result of a product becomes the left operand of the
-    next, as the weights of attention do.
+    of ``b`` has positions along k. ``a_index`` is then None. So the result of one product can be the left operand of
+    the next, such as the weights in attention.
 
     With ``add=False`` the product replaces the accumulators' earlier values.
 

@@ -3,9 +3,10 @@ constants, ``warps`` and ``stages``; for a thread kernel, options such as ``bloc
 
 The candidates are compiled in parallel in a child process. They run there one after the other, on copies of the
 arguments. A candidate is excluded if it fails, takes too long, ends the process, or gives other results than the first
-candidate that ran. If the child process has ended, a new one continues. The result, with every measurement, is kept in
-the disk cache of compiled kernels. Its key is made of the kernel's source, the device, the driver, the shapes and the
-candidates. A second process then measures nothing. ``Tuned.save`` and ``load_tuned`` ship it with a program.
+candidate that ran. If the child process has ended, a new child runs the remaining candidates. The result, with every
+measurement, is kept in the disk cache of compiled kernels. Its key is made of the kernel's source, the device, the
+driver, the shapes and the candidates. A second process then measures nothing. ``Tuned.save`` and ``load_tuned`` ship it
+with a program.
 
 The module stays interpreted in the compiled form, as ``decorator`` does.
 """

@@ -62,7 +62,8 @@ _reads_at_submission: Final[ContextVar[bool]] = ContextVar("oxide_reads_at_submi
 class ReadingAtSubmission:
     """``with ReadingAtSubmission():`` makes uploads read their arrays before they return.
 
-    That takes the calling thread 0.1 to 0.2 ms for a MiB, the time of a memcpy by one core."""
+    Reading takes the calling thread 0.1 to 0.2 ms for a MiB, the time of a memcpy by one core.
+    """
 
     __slots__ = ("_before",)
 

@@ -114,8 +114,8 @@ def mixed_arguments(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def mixed_signature(function: Any, args: tuple[Any, ...]) -> Any:
     """Returns the signature of an operation that takes a ``u64`` and a signed integer by their mathematical values.
-    That is a comparison, or a quotient or remainder that ``mixed_arguments`` has not converted, whose result is an
-    ``i64``. None for any other operation."""
+    These operations are comparisons, and quotients and remainders that ``mixed_arguments`` has not converted. The
+    result of a quotient or remainder is an ``i64``. None for any other operation."""
     plain = [types.unliteral(argument) for argument in args]
     key = getattr(function, "typing_key", function)
     if len(plain) != 2 or not _is_mixed(plain):

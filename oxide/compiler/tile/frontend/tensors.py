@@ -13,7 +13,8 @@ from .nodes import Nodes, TensorParameter
 _INTEGERS = ("i32", "i64", "u32", "u64")
 _NUMBERS = (*_INTEGERS, "f32", "f64")
 _ATOMIC = {"atomic_add": (*_NUMBERS, "f16", "bf16"), "atomic_max": _NUMBERS, "atomic_min": _NUMBERS}
-"""The types of elements that an atomic operation changes. The others change integers."""
+"""Maps an atomic operation to the types of elements that it can change. Atomic operations that are not listed change
+integers."""
 
 
 @final

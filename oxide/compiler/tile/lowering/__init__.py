@@ -48,8 +48,8 @@ def lower(
     """Returns a program as LLVM IR. ``threads`` is the size of a GPU's block, or 1 for the CPU.
 
     ``most`` is the number of bytes that its buffers may take. ``scalars`` has the name, the type and the LLVM type of
-    each scalar parameter, and ``order`` the names of all parameters as they are passed. With ``located`` accesses of
-    memory carry their lines. Raises ``CompileError`` if its buffers do not fit a block's memory.
+    each scalar parameter, and ``order`` the names of all parameters as they are passed. With ``located``, memory
+    accesses carry their lines. Raises ``CompileError`` if its buffers do not fit a block's memory.
     """
     types = {each: (scalar, kind) for each, scalar, kind in scalars}
     low = Lowering(program, types, threads, FAST if fastmath else "", plan, located=located)

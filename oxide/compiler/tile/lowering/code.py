@@ -74,7 +74,7 @@ class Code:
         return name
 
     def places(self, file: str) -> list[str]:
-        """Returns the lines of the source as metadata."""
+        """Returns the metadata for the lines of the source."""
         numbers = sorted({int(line.rpartition("!dbg !")[2]) for line in self.lines if "!dbg !" in line})
         return [f'!{number} = !{{!"{_escaped(file.encode())}", i32 {number}}}' for number in numbers]
 

@@ -59,7 +59,7 @@ VIEWS = ("broadcast", "reshape", "transpose")
 """The operations that only move elements."""
 _ALIGNMENT = 128
 _MOST_STACK = 2**18
-"""The bytes of a program's buffers that are on the CPU's stack."""
+"""The most bytes of a program's buffers on the CPU's stack."""
 
 
 @final
@@ -108,7 +108,7 @@ class Lowering:
         self.registers: dict[Node, Held] = {}
         self.values: dict[Node, str] = {}
         self.tiles: dict[Node, tuple[list[str], str]] = {}
-        """The first element's place of each load, and whether its tile is wholly inside the tensor."""
+        """For each load, the place of its first element, and whether its tile is wholly inside the tensor."""
         self.cells: dict[Cell, Buffer | Held | str] = {}
         self.memo: dict[tuple[Node, Index], str] = {}
         self.orders: dict[Node, Buffer] = {}
@@ -119,7 +119,7 @@ class Lowering:
         self.running: set[Node] = set()
         """The products that may still run when the next iteration of their loop begins."""
         self.rings: dict[Node, Any] = {}
-        """The pipelines by the copy engine, for each loop and for each product that they feed."""
+        """The pipelines of the copy engine, by their loops and by the products that read them."""
         self.whole = False
         """True in code for tiles that are wholly inside their tensors."""
         self.pending: list[Node] = []
@@ -147,7 +147,7 @@ class Lowering:
         return self.site(len(self.program.sites))
 
     def barrier(self) -> None:
-        """Waits for all threads of the block."""
+        """Emits a barrier for all threads of the block."""
         if self.threads > 1:
             self.code.call("void", "oxide.block.barrier", self.barrier_site)
 

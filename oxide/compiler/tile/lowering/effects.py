@@ -1,4 +1,4 @@
-"""Lowers nodes with side effects, loops and branches: stores, prints, asserts.
+"""Lowers stores, prints, asserts, loops and branches.
 
 A variable that a loop or a branch assigns is in registers or in a buffer, as its layout says. It is written at the end
 of each iteration, after all reads.

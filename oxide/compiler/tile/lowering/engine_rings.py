@@ -134,7 +134,7 @@ class EngineRing:
             low.running.add(self.running)
 
     def end_turn(self) -> None:
-        """Goes on to the next buffers."""
+        """Advances to the next buffers."""
         self.present.advance(self.low, self.stages)
         self.low.code.emit(f"store i1 false, ptr {self.first_turn}")
 

@@ -4,7 +4,7 @@
 - ``void oxide.tensor.barrier.arrive(ptr barrier, i32 site)``
 - ``void oxide.tensor.barrier.expect(ptr barrier, i32 bytes, i32 site)``
 - ``void oxide.tensor.barrier.wait(ptr barrier, i32 phase, i32 site)``
-- ``void oxide.cluster.arrive(ptr barrier, i32 rank, i32 site)``, at the barrier in the same place of another block
+- ``void oxide.cluster.arrive(ptr barrier, i32 rank, i32 site)``, at the corresponding barrier of another block
 """
 
 from __future__ import annotations
