@@ -342,7 +342,8 @@ def kernel_of(form: Form) -> Kernel:
         first_row: i64,
         first_column: i64,
     ) -> None:
-        """Stores this lane's elements of a tile. The product has ``end`` rows, which begin at row ``first`` of c.
+        """Stores this lane's elements of a tile. ``end`` is the number of the result's rows, and ``first`` is the row
+        of c at which they begin.
 
         The elements are pairs of neighbours in a row.
         """

@@ -1,8 +1,8 @@
 """The tasks of a batcher, under trio and under asyncio: started one by one, cancelled one by one, waited for together.
 
-trio's nursery and asyncio's tasks differ in three ways that a batcher must not depend on. An exception of the body is
-not passed to the nursery, which would wrap it in a group. A task that is cancelled by the function that ``start``
-returned ends quietly. ``close`` returns when the last task has ended, tasks started meanwhile included.
+A group hides three differences between trio's nursery and asyncio's tasks. It does not pass an exception of the body to
+the nursery, which would wrap the exception in a group. ``start`` returns a function that cancels the task, and the task
+then ends without an exception. ``close`` returns when the last task has ended, tasks started meanwhile included.
 """
 
 from __future__ import annotations

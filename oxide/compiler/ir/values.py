@@ -643,7 +643,8 @@ class Call(Instruction):
 
 @final
 class Atomic(Instruction):
-    """``atomicrmw``, ``cmpxchg`` or ``fence``. ``before`` follows the opcode, and ``after`` the operands."""
+    """``atomicrmw``, ``cmpxchg`` or ``fence``. ``before`` is the text between the opcode and the
+    operands, and ``after`` is the text behind the operands."""
 
     __slots__ = ("after", "before")
     _copied = ("after", "before")

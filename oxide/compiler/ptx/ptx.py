@@ -206,9 +206,11 @@ def _entry(
 
 
 def _limits(kernel: PortableKernel, max_registers: int | None, block: Dim3 | None, only_block: bool) -> str:
-    """Returns the attributes of an entry that limit its registers and group its blocks. A kernel that moves registers
-    between its warps begins with as many as a block of its own size can have. The shape of a cluster is a part of the
-    code, so that every launch has it, a captured one too."""
+    """Returns the attributes of an entry that limit its registers and group its blocks.
+
+    In a kernel that moves registers between its warps, each thread begins with its share of a multiprocessor's
+    registers. The shape of a cluster is a part of the code, so that every launch has it, a captured one too.
+    """
     cluster = "" if kernel.cluster is None else f' "nvvm.cluster_dim"="{",".join(map(str, kernel.cluster))}"'
     if block is not None and tensor.moves_registers(kernel.module.functions):
         return f' "nvvm.maxntid"="{",".join(map(str, block))}" "nvvm.minctasm"="1"{cluster}'

@@ -261,8 +261,8 @@ class WorkerScheduler(Scheduler):
             following = self._take_next(stream, worker)
 
     def _run_blocks(self, stream: CpuStream, blocks: BlockRange, worker: _Worker | None) -> bool:
-        """Runs chunks of a kernel until none is left. If other workers still run chunks, or work of a higher priority
-        goes first, rests ``worker`` and returns ``False``."""
+        """Runs chunks of a kernel until none is left. Returns ``False``, and lets ``worker`` rest, if other workers
+        still run chunks or if work of a higher priority is to run first."""
         ran = elapsed = 0
         while True:
             with self._lock:

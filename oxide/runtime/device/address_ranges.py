@@ -22,8 +22,8 @@ _FEW = 64
 @final
 @mypyc_attr(native_class=False)  # the ranges refer to it weakly
 class Known:
-    """An allocation that other libraries know. Separate from ``Allocation``, which can then be a native class: a class
-    with weak references cannot, and three objects of such classes slow a batch of async_mlp by 5 %.
+    """An allocation that other libraries know. It is separate from ``Allocation``: classes whose objects can be
+    referred to weakly cannot be native classes, and other ``Allocation``s slow a batch of async_mlp by 5 %.
 
     Its holders are the boxes exported to or imported from other libraries, the views of those boxes, the graphs that
     use them, and runs in flight that use another library's memory.

@@ -234,9 +234,9 @@ class TileKernel:
 
     @without_frames
     def explain(self, cc: tuple[int, int] = (9, 0), **given: Any) -> str:
-        """Returns a description of the kernel on a GPU of a compute capability: the place of each value, the products
-        that run on tensor cores, the reasons why other products do not, and the loads that run ahead; ``given`` as for
-        ``ptx``."""
+        """Returns a description of the kernel on a GPU with the compute capability ``cc``: the place of each value, the
+        products that run on tensor cores, the reasons why other products do not, and the loads that run ahead.
+        ``given`` is as for ``ptx``."""
         from oxide.compiler.tile.explanation import explained
 
         special = self._example(given)

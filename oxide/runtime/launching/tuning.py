@@ -136,7 +136,8 @@ def _decoded(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def loaded(kernel: Any, path: str | os.PathLike[str]) -> dict[tuple[Any, ...], dict[str, Any]]:
-    """Returns the fastest candidate for each choice of shapes that a file has for a kernel and the current device."""
+    """Reads a kernel's results for the current device from a file. Returns, for each choice of shapes, the fastest
+    candidate."""
     own = [each for each in _records(Path(path)) if each["kernel"] == kernel.name]
     if not own:
         raise ArgumentError(f"kernel {kernel.name}: {os.fspath(path)} has no results for it")

@@ -87,8 +87,7 @@ def _computes(low: Lowering, node: Node) -> bool:
 
 
 def _users(node: Node) -> list[Node]:
-    """Returns the nodes that use a value. Instead of a transpose of the value, returns the nodes that use the
-    transpose."""
+    """Returns the nodes that use a value. A user that is a transpose of the value is replaced by its own users."""
     return [
         user for each in node.users for user in (each.users if source_of(each)[1] is node and each.users else [each])
     ]
