@@ -236,7 +236,7 @@ def test_a_sweep_takes_its_share_and_the_next_ones_go_on() -> None:
             turns.steps = 0
             reclaimer = current_runtime().reclaimer
             assert not reclaimer.sweep()
-            assert turns.steps <= AFFORDED
+            assert turns.steps <= AFFORDED + 1  # the clock is read before an item, and the item handled anyway
             while not reclaimer.sweep():
                 pass
             assert turns.steps == 100
