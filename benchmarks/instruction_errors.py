@@ -55,7 +55,7 @@ from oxide import (
 
 RESULTS = Path(__file__).parent / "results"
 DEPTHS = {f16: 16, bf16: 16, f32: 8, f64: 4, i8: 32, u8: 32, f8e4m3: 32, f8e5m2: 32}
-"""The products that one instruction adds to an element."""
+"""The extent of one instruction along k, by the type of the operands."""
 UNITS = {f32: 2.0**-24, f16: 2.0**-11, f64: 2.0**-53, i32: 1.0}
 """The unit roundoff of each accumulator."""
 

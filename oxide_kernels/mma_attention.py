@@ -51,7 +51,7 @@ MOST_WIDTH = 256
 _PER_COPY = 8
 """The elements of an asynchronous copy, 16 bytes."""
 _INNER = 16
-"""The terms along k that one instruction adds."""
+"""The extent of one instruction along k."""
 
 
 class Form(NamedTuple):

@@ -60,7 +60,7 @@ class Launcher(Protocol):
 class Tuning(Protocol):
     """Finds the fastest options of one kernel, and launches it with them; the runtime implements it."""
 
-    def launch(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> DeviceOperation[tuple[Any, ...]]:
+    def __call__(self, *args: Any, **kwargs: Any) -> DeviceOperation[tuple[Any, ...]]:
         """Returns the launch with the options for the arguments' shapes."""
 
     def tune(self, configs: Any, args: tuple[Any, ...], kwargs: dict[str, Any], budget: float, progress: bool) -> Tuned:
@@ -200,9 +200,12 @@ class Kernel:
         self._specializations: dict[tuple[Closed, ...], Specialization] = {}
         self.only: Specialization | None = None
         """The only specialization of a kernel that is not generic; None before ``specialize()`` has made it."""
-        self._unconfigured: Launcher | None = None
+        self._unconfigured: Callable[..., DeviceOperation[tuple[Any, ...]]] | None = None
+        """The launcher without a configuration: the tuner if there is one."""
         self._interpreted: Kernel | None = None
-        self._tuner: Tuning | None = None if launches is None or not configs else launches.tuner(self, configs)
+        self._tuner: Tuning | None = None
+        if launches is not None and configs:
+            self._unconfigured = self._tuner = launches.tuner(self, configs)
         self.redirected: Callable[[Kernel, object | None], Launcher] | None = None
         """A function that is used instead of ``launches.configured`` if all launches are interpreted, else None."""
 
@@ -240,8 +243,6 @@ class Kernel:
         Raises ``ArgumentError``, ``LaunchError`` or ``CompileError``, before anything is submitted.
         """
         try:
-            if self._tuner is not None:
-                return self._tuner.launch(args, kwargs)
             launcher = self._unconfigured
             if launcher is None:
                 launcher = self._unconfigured = self[None]
@@ -317,29 +318,30 @@ class Kernel:
         """Finds the fastest of some candidates for the arguments of a launch, and uses it for all launches without a
         configuration whose arguments have these shapes: ``k.tune([{"block": 128}, {"block": 256}], x, out)``.
 
-        A candidate has values of ``block``, ``items_per_thread`` and ``max_registers``; without ``configs`` they are
-        the kernel's own. The candidates are compiled side by side and run in another process on copies of the
-        arguments, for at most ``budget`` seconds, with a progress bar if stderr is a terminal. What is found is kept
-        on disk. Raises ``ArgumentError``.
+        A candidate is a dict of ``block``, ``items_per_thread`` and ``max_registers``. If ``configs`` is None, the
+        candidates are the kernel's own ``configs``. The candidates are compiled in parallel and run in another process
+        on copies of the arguments, for at most ``budget`` seconds, with a progress bar if stderr is a terminal. The
+        result is kept on disk. Raises ``ArgumentError``.
         """
         return self._tuning().tune(configs, args, kwargs, budget, progress)
 
     async def tune_async(
         self, configs: Any = None, /, *args: Any, budget: float = 60.0, progress: bool = False, **kwargs: Any
     ) -> Tuned:
-        """``tune`` in a thread, so that a service goes on meanwhile."""
+        """Does what ``tune`` does, in a thread, so that the event loop keeps running."""
         return await self._tuning().tune_async(configs, args, kwargs, budget, progress)
 
     def load_tuned(self, path: str | PathLike[str]) -> int:
-        """Uses what ``Tuned.save`` has written for this kernel and for devices like this one. Returns the number of
-        choices of shapes. Raises ``ArgumentError`` if the file has nothing of this kernel, or of another source."""
+        """Uses the results that ``Tuned.save`` has written for this kernel and devices like the current one. Returns
+        the number of shapes with a result. Raises ``ArgumentError`` if the file has no result for this kernel, or only
+        for another version of its source."""
         return self._tuning().load(path)
 
     def _tuning(self) -> Tuning:
         if self.launches is None:
             raise RuntimeError(f"kernel {self.name} cannot be tuned: import oxide, which brings the runtime")
         if self._tuner is None:
-            self._tuner = self.launches.tuner(self, ())
+            self._unconfigured = self._tuner = self.launches.tuner(self, ())
         return self._tuner
 
     if not TYPE_CHECKING:  # so that a type checker refuses unknown attributes

@@ -18,7 +18,7 @@ BITS = {"f16": 16, "bf16": 16, "f32": 32, "f64": 64, "i8": 8, "u8": 8, "i32": 32
 """The types of elements, with their sizes."""
 
 DEPTHS = {"f16": 16, "bf16": 16, "f32": 8, "f64": 4, "i8": 32, "u8": 32, **dict.fromkeys(F8, 32)}
-"""The number of terms along k that one instruction adds to an element, by the type of the operands."""
+"""The extent of one instruction along k, by the type of the operands."""
 
 ELEMENTS = {
     "FragmentA": tuple(DEPTHS),

@@ -119,7 +119,7 @@ class Product:
     layout: Layout
     operand: str
     depth: int
-    """The number of terms along k that one instruction adds."""
+    """The extent of one instruction along k."""
     wgmma: bool
     in_place: bool
     """True if the result overwrites the loop's variable, which nothing else reads in the iteration."""

@@ -425,7 +425,7 @@ class Tuner:
             self._kernel.with_options(each)  # raises for sizes that no block has
         return found
 
-    def launch(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> DeviceOperation[tuple[Any, ...]]:
+    def __call__(self, *args: Any, **kwargs: Any) -> DeviceOperation[tuple[Any, ...]]:
         """Returns the launch with the candidate that is fastest for the arguments' shapes, or else with the first."""
         arguments = self._kernel.positional(args, kwargs)
         shapes = shapes_of(arguments) if self._tuned else None

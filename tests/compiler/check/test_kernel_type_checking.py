@@ -24,7 +24,7 @@ def fill(n: u32, a: Slice[f32], c: DisjointSlice[f32]) -> None:
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What mypy found out of oxide itself, in seconds, for the next test."""
+    """mypy's cache, which all tests of the file share: it checks oxide itself once, and that takes seconds."""
     return tmp_path_factory.mktemp("mypy")
 
 

@@ -1,4 +1,4 @@
-"""What uses a tile, or an output, that ``store_tile`` still copies is found by the CPU device's sanitizer."""
+"""The CPU device's sanitizer finds each access to a tile or an output that ``store_tile`` still copies."""
 
 from __future__ import annotations
 

@@ -50,10 +50,9 @@ class _Place:
     def advance(self, low: Lowering, stages: int) -> None:
         code = low.code
         stage, turn = self.read(low)
-        more = code.new(f"add i64 {stage}, 1")
-        last = code.new(f"icmp eq i64 {more}, {stages}")
-        code.emit(f"store i64 {code.new(f'select i1 {last}, i64 0, i64 {more}')}, ptr {self.stage}")
-        over = code.new(f"zext i1 {last} to i32")
+        following, first = pipeline.next_stage(low, stage, stages)
+        code.emit(f"store i64 {following}, ptr {self.stage}")
+        over = code.new(f"zext i1 {first} to i32")
         code.emit(f"store i32 {code.new(f'add i32 {turn}, {over}')}, ptr {self.round}")
 
 

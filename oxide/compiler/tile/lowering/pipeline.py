@@ -16,7 +16,7 @@ from oxide.compiler.tile.ir import Node
 from oxide.compiler.tile.layouts import nodes_of, source_of
 
 from . import tensor_cores
-from .core import Lowering
+from .core import Held, Lowering
 from .tensor_cores import Operand
 
 GoesOn = Callable[[Lowering, str, str, str], str]
@@ -55,9 +55,7 @@ class Ring:
             at = stage_of(low, operand, present)
             low.staged[load] = Operand(at, operand.scalar, operand.rows, operand.columns)
         for variable, number in ((self.present, present), (self.filled, filled)):
-            more = code.new(f"add i64 {number}, 1")
-            last = code.new(f"icmp eq i64 {more}, {self.stages}")
-            code.emit(f"store i64 {code.new(f'select i1 {last}, i64 0, i64 {more}')}, ptr {variable}")
+            code.emit(f"store i64 {next_stage(low, number, self.stages)[0]}, ptr {variable}")
         if self.product is not None:
             low.running.add(self.product)
 
@@ -77,8 +75,8 @@ def wait_for_last(low: Lowering, product: Node) -> None:
     """Waits for the product of the last iteration."""
     low.running.discard(product)
     held = low.cells[product.inputs[2].detail]
-    name = f"oxide.tensor.wgmma_wait.{held.layout.slots}.f32.0"  # type: ignore[union-attr]
-    low.code.call("void", name, ("ptr", held.address), low.barrier_site)  # type: ignore[union-attr]
+    assert isinstance(held, Held)
+    tensor_cores.wait_for_sums(low, held, 0)
 
 
 def begin(low: Lowering, loop: Node, start: str, stop: str, step: str, goes_on: GoesOn) -> Ring | None:
@@ -119,6 +117,13 @@ def running(low: Lowering, loop: Node, stages: int) -> Node | None:
     body, loads = loop.detail[0], low.plan.pipelines[loop].loads
     ahead = all(each in loads or each.region is not body for each in operands)
     return products[0] if ahead and product.wgmma and product.in_place and not product.left_in_registers else None
+
+
+def next_stage(low: Lowering, stage: str, stages: int) -> tuple[str, str]:
+    """Returns the number of the stage behind a stage, and whether it is the first one again."""
+    more = low.code.new(f"add i64 {stage}, 1")
+    first = low.code.new(f"icmp eq i64 {more}, {stages}")
+    return low.code.new(f"select i1 {first}, i64 0, i64 {more}"), first
 
 
 def stage_of(low: Lowering, operand: Operand, number: str) -> str:

@@ -236,15 +236,19 @@ def mma(low: Lowering, node: Node, product: Product) -> None:
         calls = _by_warpgroups(low, node, product, held, one, words, two, right_turned, sets=sets)
         if ring is not None:
             ring.has_begun(node)
-        pending = calls if node in low.running else 0
-        low.code.call("void", f"oxide.tensor.wgmma_wait.{held.layout.slots}.f32.{pending}", ("ptr", held.address),
-                      low.barrier_site)  # fmt: skip
+        wait_for_sums(low, held, calls if node in low.running else 0)
     else:
         if ring is not None:
             ring.has_begun(node)
         _by_warps(low, node, product, held, one, words, two, left_turned, right_turned)
     if ring is not None:
         ring.has_ended(node)
+
+
+def wait_for_sums(low: Lowering, held: Held, pending: int) -> None:
+    """Waits until at most ``pending`` of a warpgroup's ``wgmma`` instructions still add to some sums."""
+    name = f"oxide.tensor.wgmma_wait.{held.layout.slots}.f32.{pending}"
+    low.code.call("void", name, ("ptr", held.address), low.barrier_site)
 
 
 def _is_zero(node: Node) -> bool:

@@ -166,7 +166,7 @@ def _depth(b: Any, transposed: bool) -> int:
 
 
 def _step(b: Any) -> int:
-    """Returns the number of terms along k that one instruction adds to an element of the accumulator."""
+    """Returns the extent of one instruction along k."""
     return DEPTHS[display(b.dtype)]
 
 
