@@ -32,5 +32,6 @@ def counted(out: DisjointSlice[f32]) -> None:
         width = thread.block_dim.x
         value = f32(1)
         while width == 32 and value > f32(0):
+            thread.nanosleep(1)  # a loop without an effect may be removed
             value = value + f32(1)
         element.value = f32(width) if width == 96 else f32(1)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -42,6 +44,26 @@ def test_the_fastest_candidate_is_used_and_remembered() -> None:
     again = scaled.tune(None, z, x)
     assert again.from_disk
     assert (again.config, again.measured) == (found.config, found.measured)
+
+
+ANOTHER_PROCESS = """
+import numpy as np
+from oxide import h2d, zeros
+from oxide.runtime.launching import tuning
+from tests.compiler.tile.slow_kernels import scaled
+def no_child(*given):
+    raise AssertionError("a candidate was about to be measured")
+tuning._Child = no_child
+found = scaled.tune(None, zeros(100).sync().partition(32), h2d(np.arange(100, dtype=np.float32)).sync())
+print(found.from_disk, found.config)
+"""
+
+
+def test_another_process_measures_nothing() -> None:
+    found = scaled.tune(None, *arguments())
+    there = subprocess.run([sys.executable, "-c", ANOTHER_PROCESS], capture_output=True, text=True, check=False)
+    assert there.returncode == 0, there.stderr
+    assert there.stdout == f"True {found.config}\n"
 
 
 def test_a_candidate_that_hangs_one_that_fails_and_one_that_is_wrong_are_excluded() -> None:
