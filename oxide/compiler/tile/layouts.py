@@ -405,7 +405,7 @@ def _not_by_engine(loads: tuple[Node, ...], hopper: bool) -> str:
 def _staged(plan: Plan, loop: Node) -> Iterator[Node]:
     """Iterates over the loads of a loop that run ahead of it."""
     body, cells, counter = loop.detail
-    if any(cell.ends_loop for cell in cells):  # copies for later turns would not be waited for
+    if any(cell.ends_loop for cell in cells):  # copies for later iterations would not be waited for
         return
     written = {node.detail.name for node in nodes_of(body) if node.op == "store"}
     written |= {node.detail[0].name for node in nodes_of(body) if node.op in SCATTERS}

@@ -241,14 +241,14 @@ CASES: list[tuple[str, str, int, int, str]] = [
         "t = 0.0\nfor k in range(n):\n    t = tile.zeros(8, i32)\n    t = t + 1",
         2,
         0,
-        "t is f64 before the loop and i32 after a turn of it; convert it with .astype(…)",
+        "t is f64 before the loop and i32 after an iteration of it; convert it with .astype(…)",
     ),
     (
         "changed_shape",
         "t = tile.zeros(8)\nfor k in range(n):\n    t = tile.zeros(4)",
         2,
         0,
-        "t has shape (8,) before the loop and (4,) after a turn of it",
+        "t has shape (8,) before the loop and (4,) after an iteration of it",
     ),
     (
         "branch_types",

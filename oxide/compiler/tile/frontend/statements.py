@@ -242,7 +242,7 @@ class Statements:
 
     def _unroll(self, statement: ast.For, values: Sequence[Any]) -> None:
         if len(values) > _MOST_TURNS:
-            self.nodes.refuse(f"a loop of {len(values)} turns is too long to unroll; use range")
+            self.nodes.refuse(f"a loop of {len(values)} iterations is too long to unroll; use range")
         flag = self._flags.get(statement, "")
         body: Sequence[ast.stmt] = statement.body
         for each in values:
@@ -250,12 +250,12 @@ class Statements:
             if left is True:
                 break
             self.assign(statement.target, each)
-            if isinstance(left, Node) and body is statement.body:  # the device decides: later turns are branches
+            if isinstance(left, Node) and body is statement.body:  # the device decides: later iterations are branches
                 test = ast.copy_location(ast.Name(flag, ast.Load()), statement)
                 no = ast.copy_location(ast.UnaryOp(ast.Not(), test), statement)
                 body = [ast.copy_location(ast.If(no, statement.body, []), statement)]
             self.run(body)
-        if body is not statement.body:  # which turn was the last is not known here
+        if body is not statement.body:  # which iteration was the last is not known here
             for name in _assigned([statement]):
                 if name not in _assigned(statement.body):
                     self.scope.pop(name, None)
@@ -290,7 +290,7 @@ class Statements:
             self.scope = dict(before)
             condition: list[Node] = []
 
-            def turn(cells: dict[str, Cell] = cells, condition: list[Node] = condition) -> dict[str, Any]:
+            def iteration(cells: dict[str, Cell] = cells, condition: list[Node] = condition) -> dict[str, Any]:
                 reads = {id(starts[name]): self._read(cell, kinds[name][2]) for name, cell in cells.items()}
                 for name in names:
                     self.scope[name] = _mapped(before[name], lambda each: reads.get(id(each), each))
@@ -302,13 +302,13 @@ class Statements:
                 self.run(statement.body)
                 return self.scope
 
-            after = nodes.within(body, turn)
+            after = nodes.within(body, iteration)
             self.scope = before
             nodes.at = statement
             ends: dict[str, Node] = {}
             for name in names:
                 if name not in after:
-                    nodes.refuse(f"{name} is set before the loop and not at the end of each turn")
+                    nodes.refuse(f"{name} is set before the loop and not at the end of each iteration")
                 self._collect_ends(name, before[name], after[name], starts, body, ends)
             if not self._widened(kinds, ends):
                 break
@@ -359,7 +359,9 @@ class Statements:
         elif name in starts and isinstance(after, Node | bool | int | float):
             ends[name] = nodes.inside(body, lambda: nodes.lifted(after))
         elif name in starts or not _equal(before, after):
-            nodes.refuse(f"{name} is {nodes.shown(before)} before the loop and {nodes.shown(after)} after a turn of it")
+            nodes.refuse(
+                f"{name} is {nodes.shown(before)} before the loop and {nodes.shown(after)} after an iteration of it"
+            )
 
     def _widened(self, kinds: dict[str, _Kind], ends: dict[str, Node]) -> bool:
         """Gives variables the types and shapes that they have after an iteration. Returns whether any variable has
@@ -373,11 +375,13 @@ class Statements:
                 if found != (kind, weak):
                     kinds[name], again = (found[0], shape, found[1]), True
             elif weak is None and end.weak is None and end.dtype is not kind:
-                self.nodes.refuse(f"{name} is {kind.name} before the loop and {end.dtype.name} after a turn of it; "
+                self.nodes.refuse(f"{name} is {kind.name} before the loop and {end.dtype.name} after an iteration of it; "
                                   "convert it with .astype(…)")  # fmt: skip
             if end.shape != shape:
                 if shape != () or tuple(np.broadcast_shapes(shape, end.shape)) != end.shape:
-                    self.nodes.refuse(f"{name} has shape {shape} before the loop and {end.shape} after a turn of it")
+                    self.nodes.refuse(
+                        f"{name} has shape {shape} before the loop and {end.shape} after an iteration of it"
+                    )
                 kinds[name], again = (kinds[name][0], end.shape, kinds[name][2]), True
         return again
 
