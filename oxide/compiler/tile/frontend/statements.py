@@ -375,8 +375,10 @@ class Statements:
                 if found != (kind, weak):
                     kinds[name], again = (found[0], shape, found[1]), True
             elif weak is None and end.weak is None and end.dtype is not kind:
-                self.nodes.refuse(f"{name} is {kind.name} before the loop and {end.dtype.name} after an iteration of it; "
-                                  "convert it with .astype(…)")  # fmt: skip
+                self.nodes.refuse(
+                    f"{name} is {kind.name} before the loop and {end.dtype.name} after an iteration of it; "
+                    "convert it with .astype(…)"
+                )
             if end.shape != shape:
                 if shape != () or tuple(np.broadcast_shapes(shape, end.shape)) != end.shape:
                     self.nodes.refuse(

@@ -243,7 +243,7 @@ class EngineRing:
                         self._copy(load, operand, target, bases, full)
             code.jump(after)
             code.label(slow)
-            # One thread waits although the block does: each phase of a barrier that arrivals complete must be waited for.
+            # The block waits below, but each phase that arrivals complete must also have a wait of its own.
             with code.when(code.new(f"icmp eq i64 {low.tid}, 0")):
                 self._call("wait", empty, ("i32", code.new(f"add i32 {turn}, -1")))
             low.barrier()
