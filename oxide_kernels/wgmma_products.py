@@ -6,11 +6,12 @@ the next 128 bytes along k of ``a`` and ``b``, for one tile after the other. A b
 when its copies have arrived, the other when it has been read. There are two ways to multiply:
 
 - In turns ("ping-pong"): each of the other two warpgroups computes every second tile, 64 rows high. While one warpgroup
-  multiplies, the other stores its tile, so the tensor cores do not wait for stores. A third pair of barriers holds each
-  warpgroup back until the other has begun its last products. This is necessary because a thread must not be more than
-  one phase behind a buffer's barrier.
+  multiplies, the other stores its tile, so the tensor cores do not wait for stores. Two more barriers, one for each of
+  these warpgroups, hold it back until the other has begun the last products of its tile. Otherwise a waiting warpgroup
+  could fall more than one phase behind a buffer's barrier, and a wait sees only whether the phase's number is even.
 - Together ("cooperative"): both warpgroups compute one tile of 128 rows, 64 rows each. A buffer then serves twice as
-  many multiplications. If sums are made in f32, one warpgroup multiplies while the other adds.
+  many multiplications. In an ``exact`` form, each buffer's products are added to the sums outside of the tensor cores:
+  one warpgroup multiplies while the other adds.
 
 Tiles that are computed at the same time share rows and columns: they are numbered in groups of ``_GROUP_ROWS`` rows, so
 that the L2 cache holds their operands. TMA fills parts of a tile outside of the matrices with zeros, and the epilogue

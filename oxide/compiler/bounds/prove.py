@@ -2,18 +2,19 @@
 
 An index is read as a polynomial with integer coefficients over *atoms*: parameters, slice lengths, the thread's
 position and loop counters. ``0 <= index`` and ``index < length`` are then proved by replacing atoms with their bounds.
-Bounds come from the loops (``i < k``), from tests that dominate the access (``row < m``, an index that is not None) and
+Bounds come from the loops (``i < k``), from tests that dominate the access (``row < m``, or ``index is not None``) and
 from contracts (``len(a) >= m * k``). In ``sgemm_naive``, ``len(a) - 1 - (row*k + i)`` is least where ``i`` is ``k - 1``
 and ``row`` is ``m - 1``; there it is ``len(a) - m*k``, which is not negative by the contract.
 
 The proofs are sound under wrap-around, for the reason given in ``affine``: sums and products modulo 2**64 are congruent
 to the polynomial over the integers, and if the polynomial's value is in [0, length), it is the one congruent number in
-that range. Comparisons and widenings are used only if their polynomials stay within the type by the ranges of their
-atoms.
+that range. A comparison or a widening is used only if the ranges of the atoms show that its operands fit into their
+type, so that nothing has wrapped.
 
 Blocks are visited in a walk of the dominator tree: a fact learnt in a block holds in all blocks that it dominates, and
-is undone after them. Of facts that differ only in their constants, the strongest is kept. Each access and each test has
-``BUDGET`` steps. An access that takes more stays checked, so that time grows only linearly with their number.
+is forgotten when the walk leaves them. Of facts that differ only in their constants, the strongest is kept. Each access
+and each test has ``BUDGET`` steps. An access that takes more stays checked, so that time grows only linearly with their
+number.
 """
 
 from __future__ import annotations

@@ -655,8 +655,8 @@ def _libraries(library: Any) -> dict[str, Any]:
     """Returns the libraries of a kernel and of all functions that it calls, by the text of their modules.
 
     Each module comes after a module that calls it: LLVM links a device function only if an earlier module calls the
-    function. The order is sorted, because numba keeps linked libraries in sets, whose order differs from run to run.
-    The same kernel must give the same code.
+    function. Libraries that one module links are visited in the order of their texts: numba keeps them in sets, whose
+    order differs from run to run, and the same kernel must always give the same code.
     """
     texts: dict[Any, str] = {}
 

@@ -1,9 +1,10 @@
 """Infers the types of a generic kernel's type variables from the arguments of a launch, or takes them by name.
 
 If a variable is the element type of a slice, it takes the buffer's dtype. All buffers must agree, and scalars of that
-type are converted as for a fixed type. If a variable is the type of scalars only, it takes the type of the arguments: a
-NumPy scalar's own, else ``i64`` for an int, ``f64`` for a float, ``c128`` for a complex and ``bool_`` for a bool. If
-the constraints exclude that type, the variable takes the only constraint of that kind.
+type are converted as for a fixed type. If a variable is the type of scalars only, the NumPy scalars among the arguments
+determine it, and must agree. If there are none, the widest Python number does: ``i64`` for an int, ``f64`` for a float,
+``c128`` for a complex and ``bool_`` for a bool. If the constraints exclude that type, the variable takes the constraint
+of the same kind, if there is exactly one.
 """
 
 from __future__ import annotations

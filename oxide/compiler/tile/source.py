@@ -61,7 +61,8 @@ class TileSource:
         return tuple(found)
 
     def plan(self, capability: int) -> Plan:
-        """Returns the layouts of the kernel's tiles on a GPU of a compute capability, such as 90, or on the CPU, 0."""
+        """Returns the layouts of the kernel's tiles. ``capability`` is that of a GPU, such as 90, or 0 for the CPU.
+        Below 80 the plan is empty."""
         return self._planned(capability, located=False)[0] if capability >= 80 else Plan()
 
     def _planned(self, capability: int, *, located: bool) -> tuple[Plan, LoweredKernel]:

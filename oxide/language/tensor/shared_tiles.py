@@ -58,16 +58,18 @@ def load_tile(
     ``source`` is a parameter of the kernel: a slice of one to five axes, whose type is the tiles' type. The launch
     raises ``ArgumentError`` unless each of its rows begins at a multiple of 16 bytes. The last number of ``index`` must
     be at a multiple of 16 bytes too; otherwise it is a fault. The numbers of ``index`` may be negative. One thread
-    makes the call. When the copy ends, the bytes of a whole tile are subtracted from the count that the present phase
-    of ``barrier``'s barrier ``at`` waits for. ``Barrier.expect`` must announce these bytes. The parts of the tile
-    outside of an axis of ``source`` become zeros, even if memory at that address belongs to ``source``, such as the
-    next matrix of a stack. With ``tf32``, a constant for tiles of f32, the copy rounds the elements to tf32, to nearest
-    with ties to even (``tensor.tf32`` rounds ties away from zero). A GPU needs compute capability 9.0.
+    makes the call. ``barrier`` is a group of barriers, and the copy counts towards number ``at``: when it ends, the
+    size of a whole tile in bytes is subtracted from the bytes that the present phase waits for. ``Barrier.expect`` must
+    announce these bytes. The parts of the tile outside of an axis of ``source`` become zeros, even if memory at that
+    address belongs to ``source``, such as the next matrix of a stack. With ``tf32``, a constant for tiles of f32, the
+    copy rounds the elements to tf32, to nearest with ties to even (``tensor.tf32`` rounds ties away from zero). A GPU
+    needs compute capability 9.0.
 
     A tile of ``SharedTiles`` spans the last two axes of ``source``. ``tiles`` may also be a ``SharedArray``: the tile
     is the whole array if ``number`` is None, else ``array[number]``. The tile's axes are then the last axes of
-    ``source``. Its sides have up to 256 elements, and its rows a multiple of 16 bytes. The array is aligned to 128
-    bytes, ``SharedArray((2, 64, 32), f32, 128)``, and so is each tile.
+    ``source``. A tile's sides have at most 256 elements, and each of its rows is a multiple of 16 bytes long. The array
+    must have an alignment of 128 bytes, as in ``SharedArray((2, 64, 32), f32, 128)``. If ``number`` selects a tile, the
+    size of a tile must be a multiple of 128 bytes too.
 
     ``multicast`` is a mask with a bit for each block of the cluster. The copy then fills the corresponding tile of each
     of these blocks, and is counted by the corresponding barrier of each block, which must have announced the bytes. So

@@ -73,7 +73,8 @@ note: Final[Callable[[Any], object]] = in_c(
 
 
 def complain(dropped: Unseen) -> None:
-    """Does ``note`` for compiled code; warns at once from the interpreter's end on."""
+    """Records a dropped object with ``note``, or warns at once when the interpreter is ending, as nothing is reported
+    later. Compiled finalisers call it."""
     if _ended:
         _warn(dropped, sys._getframe(), 0)
     else:

@@ -89,8 +89,9 @@ class LaunchConfig:
 
     @classmethod
     def for_shape(cls, shape: Given[tuple[int, ...]], block: Given[int | tuple[int, ...]] = (16, 16)) -> LaunchConfig:
-        """Returns a configuration of one thread for each element of a matrix. ``shape`` is (rows, columns): columns go
-        along x and rows along y. There is at least one block, of shape ``block``, (x, y)."""
+        """Returns a configuration of one thread for each element of a matrix. ``shape`` is (rows, columns), and
+        ``block`` is (x, y): columns go along x and rows along y. The grid has at least one block, even for an empty
+        matrix."""
         if not isinstance(shape, tuple) or len(shape) != 2 or not all(map(_is_count, shape)):
             raise LaunchError(f"for_shape({written(shape)}): the shape is (rows, columns), two integers of 0 or more")
         x, y, z = _dim3(block, "block", _MAX_BLOCK)

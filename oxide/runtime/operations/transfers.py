@@ -103,10 +103,10 @@ class HostToDevice(DeviceOperation[DeviceBox]):
 def h2d(array: ArrayLike) -> DeviceOperation[DeviceBox]:
     """Copies an array to the device. Yields a box of the array's shape and dtype, in C order whatever the strides.
 
-    Each run reads the array. It must not change until the run has completed: a large array is staged while the device
-    works, and the device itself reads an array of ``pinned_empty``. Raises ``TypeError`` unless the dtype is a number,
-    a date, a string of a fixed length or a structure of these. Raises ``ValueError`` for a masked array with masked
-    elements.
+    Each run reads the array. The array must not change until the run has completed: a large array is copied to staging
+    memory while the device works, and the device itself reads an array that ``pinned_empty`` made. Raises ``TypeError``
+    unless the dtype is a number, a date, a string of a fixed length or a structure of these. Raises ``ValueError`` for
+    a masked array with masked elements.
     """
     if isinstance(array, DeviceBox) or (isinstance(array, Arc) and isinstance(array.value, DeviceBox)):
         raise TypeError("h2d takes a host array, and this is in device memory already; dup copies a box")

@@ -1,16 +1,16 @@
 """Contraction: decides which products are fused into sums, once, on the front end's IR, before any optimisation.
 
-The rule is C's ``FP_CONTRACT ON``. A product of floats that is written as an operand of ``+`` or ``-`` becomes one
-fused multiply-add, which rounds once:
+The rule is C's ``FP_CONTRACT ON``. A product of floats and the sum or difference of which it is an operand become one
+fused multiply-add, which rounds once, if these conditions hold:
 
-- The product and the sum are written with operators, ``*`` and ``+``, ``-``, ``+=`` or ``-=``, in one expression, and
+- The product is written with ``*`` and the sum with ``+``, ``-``, ``+=`` or ``-=``, both in one expression, and they
   have the same type, f32 or f64.
 - The product is itself the operand of the sum. A product that is first assigned to a variable or an element, converted,
   negated or passed to a call is rounded.
 - No ``if … else``, ``and`` or ``or`` is evaluated between the product and the sum.
-- Of two products the left one is fused, and the right one is rounded.
 
-LLVM and ptxas must not contract on their own, so every version of a kernel, on every device, has the same roundings.
+Of two products the left one is fused, and the right one is rounded. LLVM and ptxas must not contract on their own, so
+every version of a kernel, on every device, has the same roundings.
 """
 
 from __future__ import annotations

@@ -235,8 +235,8 @@ def copy(low: Lowering, source: Held, target: Held) -> None:
 
 
 def spill(low: Lowering, held: Held, buffer: Buffer) -> None:
-    """Writes this thread's registers to a buffer. If the tile has one element for each row, one lane of the row writes
-    it."""
+    """Writes this thread's registers to a buffer. If the tile has one element for each row, all threads that share the
+    row hold that element, and the first of them writes it."""
     rows, columns = low.grid(held.layout)
     if held.rows:
         with low.code.when(is_first(low, held.layout)):

@@ -31,8 +31,8 @@ _MOST_UNROLLED = 16
 @final
 @dataclass(eq=False, slots=True)
 class Operand:
-    """An operand of products in shared memory: ``rows`` of ``columns`` elements, in the order in which it was loaded.
-    ``address`` is the address of its first element in the present stage."""
+    """An operand of a product, which is in shared memory. It has ``rows`` rows of ``columns`` elements each, as it was
+    loaded. ``address`` is the address of its first element in the present stage."""
 
     address: str
     scalar: ScalarType
