@@ -86,9 +86,11 @@ def gelu_for_f16(x: f32) -> f32:
     it is a straight line, and the result is ``x`` or about 0.
     """
     z = intrinsics.fmin(x * x, f32(5.6 * 5.6))
-    series = f32(-6.220673960214131e-05) + z * (f32(3.2963163968750412e-06) + z * f32(-5.592993590423331e-08))
-    series = f32(0.07319365312793749) + z * (f32(-0.0003085283720924052) + z * series)
-    return x * _logistic(x * (f32(1.5954277104230408) + z * series))
+    series = f32(-6.220673960214131e-05 * _BITS) + z * (
+        f32(3.2963163968750412e-06 * _BITS) + z * f32(-5.592993590423331e-08 * _BITS)
+    )
+    series = f32(0.07319365312793749 * _BITS) + z * (f32(-0.0003085283720924052 * _BITS) + z * series)
+    return x * _share(x * (f32(1.5954277104230408 * _BITS) + z * series))
 
 
 @device
@@ -96,24 +98,26 @@ def gelu_for_bf16(x: f32) -> f32:
     """Approximates ``gelu_of(x)`` for results that are rounded to bf16, as ``gelu_for_f16`` does. The error is at most
     ``1e-4 * abs(x)``. For ``x`` from -3 on, the relative error is at most 1.2e-3."""
     z = intrinsics.fmin(x * x, f32(5.6 * 5.6))
-    series = f32(1.595429062497729) + z * (f32(0.07424794818207758) + z * f32(-0.0007608913748196741))
-    return x * _logistic(x * series)
+    series = f32(0.07424794818207758 * _BITS) + z * f32(-0.0007608913748196741 * _BITS)
+    return x * _share(x * (f32(1.595429062497729 * _BITS) + z * series))
 
 
 @device
 def silu_for_16_bits(x: f32) -> f32:
     """Returns ``silu_of(x)`` within a few units in the last place, for results that are rounded to 16 bits."""
-    return x * _logistic(x)
+    return x * _share(x * f32(_BITS))
 
 
-_LOG2_E = math.log2(math.e)
-"""Computed here once: a kernel would compute it for each element, and a logarithm of doubles takes longer than
-everything else in it."""
+_BITS = -math.log2(math.e)
+"""The factor from a logit to the exponent of 2 for ``_share``. The coefficients of the polynomials contain it, so that
+no element is multiplied by it. Computed here once: a kernel would compute it for each element, and a logarithm of
+doubles takes longer than everything else in it."""
 
 
 @device
-def _logistic(x: f32) -> f32:
-    return fast.reciprocal(f32(1) + fast.exp2(x * f32(-_LOG2_E)))
+def _share(bits: f32) -> f32:
+    """Returns ``1 / (1 + 2**bits)``, the logistic function of ``bits / _BITS``."""
+    return fast.reciprocal(f32(1) + fast.exp2(bits))
 
 
 @device

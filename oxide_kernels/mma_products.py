@@ -136,8 +136,9 @@ def config_of(form: Form, products: int, m: int, n: int) -> LaunchConfig:
 @functools.cache
 def finisher(form: Form) -> Any:
     """Returns the device function of the epilogue for one element. Its arguments are the sum, alpha, the scales, the
-    bias, beta, the result and the element's row and column. It returns the number to be rounded. It reads the result if
-    the form ``adds``. Its ``alpha`` is the number that ``factor_of`` computes."""
+    column's element of the bias, beta, the result and the element's row and column. It returns the number to be
+    rounded. It reads the result if the form ``adds``. Its ``alpha`` is the number that ``factor_of`` computes, and its
+    ``bias`` the one that ``bias_reader`` reads."""
     wide: Any = form.wide
     accumulator: Any = form.accumulator
     activate = _ACTIVATIONS[form.activation]
@@ -149,21 +150,36 @@ def finisher(form: Form) -> Any:
 
     @device
     def finished(
-        total: accumulator, alpha: wide, scales: Any, bias: Any, beta: wide, c: Any, row: i64, column: i64
+        total: accumulator, alpha: wide, scales: Any, bias: wide, beta: wide, c: Any, row: i64, column: i64
     ) -> wide:
         """Returns an element of the result before it is rounded."""
         if adds_bias_alone:
-            return activate(intrinsics.fma(alpha, total, wide(bias[column])))
+            return activate(intrinsics.fma(alpha, total, bias))
         value = wide(alpha * wide(total))
         if has_scales:
             value = wide(value * (scales[0][row] * scales[1][column]))
         if adds:
             value = wide(value + beta * wide(c.unchecked_mut[row, column]))
         if has_bias:
-            value = wide(value + wide(bias[column]))
+            value = wide(value + bias)
         return activate(value)
 
     return finished
+
+
+@functools.cache
+def bias_reader(form: Form) -> Any:
+    """Returns the device function that reads the bias of a column, or returns 0 if there is none."""
+    wide: Any = form.wide
+    has_bias = form.bias is not None
+
+    @device
+    def read(bias: Any, column: i64) -> wide:
+        if has_bias:
+            return wide(bias[column])
+        return wide(0)
+
+    return read
 
 
 @functools.cache
@@ -217,7 +233,7 @@ def kernel_of(form: Form) -> Kernel:
     held, ahead = warp_m * warp_n // 32, stages - 2
     rounds = a_type is f32
     splits = form.exact and rounds
-    finished, factor = finisher(form), factor_of(form)
+    finished, factor, bias_at = finisher(form), factor_of(form), bias_reader(form)
     # With 128 registers a multiprocessor holds two blocks of 256 threads.
     registers = None if splits or a_type is f64 or (itemsize == 1 and form.large) else 128
 
@@ -356,9 +372,10 @@ def kernel_of(form: Form) -> Kernel:
         for i in unroll(range(0, held, 2)):
             row, column = corner_row + total.row(i), corner_column + total.column(i)
             if row < first + end and column < c.shape[1]:
-                one = c_type(finished(total[i], alpha, scales, bias, beta, c, row, column))
+                one = c_type(finished(total[i], alpha, scales, bias_at(bias, column), beta, c, row, column))
                 if column + 1 < c.shape[1]:
-                    second = c_type(finished(total[i + 1], alpha, scales, bias, beta, c, row, column + 1))
+                    added = bias_at(bias, column + 1)
+                    second = c_type(finished(total[i + 1], alpha, scales, added, beta, c, row, column + 1))
                     if pairs:
                         out.store2((row, column), one, second)
                     else:

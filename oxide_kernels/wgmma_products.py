@@ -15,7 +15,8 @@ when its copies have arrived, the other when it has been read. There are two way
 
 Tiles that are computed at the same time share rows and columns: they are numbered in groups of ``_GROUP_ROWS`` rows, so
 that the L2 cache holds their operands. TMA fills parts of a tile outside of the matrices with zeros, and the epilogue
-does not store them. Results of 16 bits go through shared memory, and TMA stores them.
+does not store them. Results of 16 bits go through shared memory, and TMA stores them. The bias of a whole tile is read
+while the last products are computed. Reads at the end would delay it: the last tile's end is the launch's end.
 
 The indices follow from constants and from the matrices' sizes, which the host compares; so the kernels are unchecked.
 The schemes are those of CUTLASS's persistent, warp-specialised kernels.
@@ -26,9 +27,24 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from oxide import DisjointSlice2, Kernel, Slice, bf16, device, i64, kernel, tensor, thread, u32, unroll, warp
+from oxide import (
+    DisjointSlice2,
+    Kernel,
+    LocalArray,
+    Slice,
+    bf16,
+    bool_,
+    device,
+    i64,
+    kernel,
+    tensor,
+    thread,
+    u32,
+    unroll,
+    warp,
+)
 
-from .mma_products import Form, factor_of, finisher
+from .mma_products import Form, bias_reader, factor_of, finisher
 from .wgmma_buffers import buffers_of
 from .wgmma_plans import Plan
 
@@ -46,7 +62,8 @@ def kernel_of(form: Form, plan: Plan, stacked: bool = False, even_rows: bool = F
 
     A launch has blocks of ``THREADS`` threads, in any number of clusters. ``a`` and ``b`` are matrices, or stacks of
     them with ``stacked``: tensor maps of two axes are faster. Their rows begin at multiples of 16 bytes, and their
-    elements are as ``buffers_of`` says. With ``even_rows`` the rows of ``c`` also begin at multiples of 16 bytes.
+    elements are as ``buffers_of`` says. With ``even_rows`` the rows of ``c`` also begin at multiples of 16 bytes. For a
+    k of 0 nothing is stored.
     """
     # mypy takes a name as a type if it is declared as Any.
     a_type: Any = form.a
@@ -56,7 +73,8 @@ def kernel_of(form: Form, plan: Plan, stacked: bool = False, even_rows: bool = F
     scale_type: Any = form.scale_type
     wide: Any = form.wide
     accumulator: Any = form.accumulator
-    finished, factor, promotes, a_turned = finisher(form), factor_of(form), form.exact, form.a_turned
+    finished, factor, bias_at = finisher(form), factor_of(form), bias_reader(form)
+    promotes, a_turned, has_bias = form.exact, form.a_turned, form.bias is not None
     tile_n, together, blocks = plan.width, plan.together, plan.cluster
     high_of_cluster, tile_m, group_of_rows = plan.high, plan.high // blocks, _GROUP_ROWS // plan.high
     # Each warp has two buffers for its rows of the result, so that it need not wait for the copy before. There is
@@ -87,23 +105,45 @@ def kernel_of(form: Form, plan: Plan, stacked: bool = False, even_rows: bool = F
         return i64(product), i64(u32(above + within - column * rows)) * high_of_cluster, i64(column) * tile_n
 
     @device
+    def read_biases(biases: Any, bias: Any, total: Any, col: i64, whole: bool_) -> None:
+        """Reads the bias of a thread's columns in a whole tile, two neighbours at a time. The last products hide the
+        time of these reads, and registers are free then that the loop along k needs."""
+        for i in unroll(range(pairs // 2)):
+            if has_bias and whole:
+                one, two = bias.load2(col + total.column(4 * i))
+                biases[i, 0], biases[i, 1] = wide(one), wide(two)
+            else:
+                biases[i, 0], biases[i, 1] = wide(0), wide(0)
+
+    @device
     def store_tiles(
-        total: Any, c_tiles: Any, tile: i64, alpha: wide, scales: Any, bias: Any, beta: wide, c: Any, top: i64, col: i64
+        total: Any,
+        c_tiles: Any,
+        tile: i64,
+        alpha: wide,
+        scales: Any,
+        biases: Any,
+        beta: wide,
+        c: Any,
+        top: i64,
+        col: i64,
     ) -> None:
         """Stores a warp's 16 rows of a whole tile, 64 columns at a time. The copy engine copies them from shared memory
         while the warp continues. Two buffers are used alternately, also from one tile to the next."""
         number = i64(thread.thread_idx.x // 32 % 8) * spare
         leads = thread.thread_idx.x % 32 == 0
         for part in unroll(range(tile_n // 64)):
-            piece = tensor.Accumulator((16, 64), out_dtype)
+            piece, rounded = tensor.Accumulator((16, 64), wide), tensor.Accumulator((16, 64), out_dtype)
             for i in unroll(range(32)):
                 row, column = top + total.row(32 * part + i), col + total.column(32 * part + i)
-                piece[i] = out_dtype(finished(total[32 * part + i], alpha, scales, bias, beta, c, row, column))
+                one, added = total[32 * part + i], biases[8 * part + i // 4, i % 2]
+                piece[i] = finished(one, alpha, scales, added, beta, c, row, column)
+            tensor.convert(rounded, piece)  # one instruction for two elements
             if leads:
                 tensor.wait_stores(spare - 1, True)
             warp.sync()
             buffer = number + (tile * (tile_n // 64) + part) % spare
-            tensor.stmatrix(c_tiles, (buffer, 0, 0), piece)
+            tensor.stmatrix(c_tiles, (buffer, 0, 0), rounded)
             tensor.fence_stores()
             warp.sync()
             if leads:
@@ -111,15 +151,15 @@ def kernel_of(form: Form, plan: Plan, stacked: bool = False, even_rows: bool = F
                 tensor.commit_stores()
 
     @device
-    def store_pairs(total: Any, alpha: wide, scales: Any, bias: Any, beta: wide, c: Any, top: i64, col: i64) -> None:
+    def store_pairs(total: Any, alpha: wide, scales: Any, biases: Any, beta: wide, c: Any, top: i64, col: i64) -> None:
         """Stores a warp's 16 rows of a whole tile, two elements of 32 bits at a time: four lanes write 32 bytes."""
         out = c.unchecked_mut
         for i in unroll(range(0, 2 * pairs, 2)):
             row, column = top + total.row(i), col + total.column(i)
             out.store2(
                 (row, column),
-                out_dtype(finished(total[i], alpha, scales, bias, beta, c, row, column)),
-                out_dtype(finished(total[i + 1], alpha, scales, bias, beta, c, row, column + 1)),
+                out_dtype(finished(total[i], alpha, scales, biases[i // 4, 0], beta, c, row, column)),
+                out_dtype(finished(total[i + 1], alpha, scales, biases[i // 4, 1], beta, c, row, column + 1)),
             )
 
     @device
@@ -131,7 +171,8 @@ def kernel_of(form: Form, plan: Plan, stacked: bool = False, even_rows: bool = F
         for i in unroll(range(2 * pairs)):
             row, column = top + total.row(i), col + total.column(i)
             if row < end and column < c.shape[1]:
-                out[row, column] = out_dtype(finished(total[i], alpha, scales, bias, beta, c, row, column))
+                added = bias_at(bias, column)
+                out[row, column] = out_dtype(finished(total[i], alpha, scales, added, beta, c, row, column))
 
     @kernel(block=THREADS, unchecked=True, cluster=blocks if blocks > 1 else None)
     def wgmma_product(
@@ -188,11 +229,13 @@ def kernel_of(form: Form, plan: Plan, stacked: bool = False, even_rows: bool = F
             half = i64(group) if together else 0
             before, tile, used = 0, 0, steps * i64(first)  # buffers that have been used before this tile
             number = cluster + first * clusters
-            while number < numbers:
+            while number < numbers and steps > 0:  # known in the body: else it would clear the sums for 0 steps also
                 product, row, col = place_of(u32(number), u32(tiles), u32(down), u32(across))
                 above, row = product * m, row + lower
                 stage, turn = used % stages, used // stages
                 total = tensor.Accumulator((16, tile_n), accumulator)
+                biases = LocalArray((pairs // 2, 2), wide)
+                whole = col + tile_n <= c.shape[1] and (not has_bias or bias.is_aligned(2))
                 if not together:
                     order.wait(group, tile + i64(group) - 1)
                 if promotes:
@@ -208,7 +251,8 @@ def kernel_of(form: Form, plan: Plan, stacked: bool = False, even_rows: bool = F
                         stage, turn = stage + 1 - over * stages, turn + over
                     if leads and not together:
                         order.arrive(1 - group)
-                elif steps > 0:  # or zeros would join the sums before the wait, and ptxas serialise wgmma
+                    read_biases(biases, bias, total, col, whole)
+                else:
                     for step in range(steps):
                         full.wait(stage, turn)
                         multiply(total, stage, half, a_tiles, b_tiles)
@@ -220,20 +264,21 @@ def kernel_of(form: Form, plan: Plan, stacked: bool = False, even_rows: bool = F
                         stage, turn = stage + 1 - over * stages, turn + over
                     if leads and not together:
                         order.arrive(1 - group)
+                    read_biases(biases, bias, total, col, whole)
                     tensor.wait_wgmma(total, 0)
                     release(before, empty)
                 number, tile, used = number + turns * clusters, tile + 1, used + turns * steps
                 top = above + row + half * 64 + i64(thread.thread_idx.x // 32 % 4) * 16
-                inside = row + tile_m <= m and col + tile_n <= c.shape[1]
+                inside = row + tile_m <= m and whole
                 scales = a_scale, b_scale
                 by = factor(alpha, scales)
                 if narrow:
                     if inside:
-                        store_tiles(total, c_tiles, tile, by, scales, bias, beta, c, top, col)
+                        store_tiles(total, c_tiles, tile, by, scales, biases, beta, c, top, col)
                     else:
                         store_elements(total, by, scales, bias, beta, c, top, above + m, col)
                 elif inside and c.is_aligned(2):
-                    store_pairs(total, by, scales, bias, beta, c, top, col)
+                    store_pairs(total, by, scales, biases, beta, c, top, col)
                 else:
                     store_elements(total, by, scales, bias, beta, c, top, above + m, col)
             if narrow:

@@ -16,7 +16,7 @@ from typing import Any
 
 from oxide import DisjointSlice2, Kernel, SharedArray, Slice, i64, kernel, tensor, thread, u32, unroll, warp
 
-from .mma_products import Form, factor_of, finisher
+from .mma_products import Form, bias_reader, factor_of, finisher
 from .wgmma_buffers import buffers_of
 from .wgmma_plans import Plan
 from .wgmma_products import THREADS
@@ -45,7 +45,8 @@ def _kernel_of(form: Form, tile_n: int, parts: int, swapped: bool, stacked: bool
     scale_type: Any = form.scale_type
     wide: Any = form.wide
     accumulator: Any = form.accumulator
-    finished, factor, promotes, a_turned = finisher(form), factor_of(form), form.exact, form.a_turned
+    finished, factor, bias_at = finisher(form), factor_of(form), bias_reader(form)
+    promotes, a_turned = form.exact, form.a_turned
     tile_m = 64
     # The sums are stored as c is, so that neighbours belong to neighbouring threads.
     sum_rows, pitch = (tile_n, tile_m + 8) if swapped else (tile_m, tile_n + 8)
@@ -150,7 +151,7 @@ def _kernel_of(form: Form, tile_n: int, parts: int, swapped: bool, stacked: bool
                 for part in unroll(range(parts)):
                     theirs = tensor.cluster.remote(sums, part) if parts > 1 else sums
                     found += theirs[0, r, s] + theirs[1, r, s]
-                out[above + i, j] = out_dtype(finished(found, by, scales, bias, beta, c, above + i, j))
+                out[above + i, j] = out_dtype(finished(found, by, scales, bias_at(bias, j), beta, c, above + i, j))
         if parts > 1:
             tensor.cluster.meet()  # no block ends before the others have read its sums
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -86,6 +87,24 @@ def test_the_end_of_the_computation(shape: tuple[int, int, int], beta: float) ->
     made = kernel_of(form, Plan(64), even_rows=True)
     c = made[1, THREADS](0.25, a, b, a, a, h2d(bias), beta, m, h2d(before)).last().and_then(d2h).sync()
     assert error(c, np.maximum(0.25 * exact + beta * before.astype(np.float64) + bias, 0)) < 6e-4
+
+
+@pytest.mark.parametrize(
+    ("kind", "output", "skipped"),
+    [(f16, f16, 0), (f16, f16, 1), (f32, f16, 0), (f32, f32, 1), (bf16, bf16, 0), (bf16, f32, 0), (bf16, bf16, 3)],
+    ids=str,
+)
+def test_a_bias_of_every_type_and_address_in_whole_tiles_and_at_the_edges(kind: Any, output: Any, skipped: int) -> None:
+    m, n, k = 136, 200, 64
+    layout, dtype = (False, True), bf16 if kind is bf16 else f16
+    a, b, exact = matrices(m, n, k, dtype, layout)
+    bias = (3 * RANDOM.standard_normal(n + skipped)).astype(kind.dtype)
+    made = kernel_of(form_of(dtype, output, layout, bias=kind, activation="gelu"), Plan(64), even_rows=True)
+    empty = h2d(np.full((m, n), np.nan, np.float32).astype(output.dtype))
+    c = made[2, THREADS](0.5, a, b, a, a, h2d(bias).sync()[skipped:], 0.0, m, empty).last().and_then(d2h).sync()
+    x = 0.5 * exact + bias[skipped:].astype(np.float64)
+    expected = x / 2 * np.vectorize(math.erfc)(-x / math.sqrt(2))
+    assert error(c, expected) < {f32: 1e-6, f16: 6e-4, bf16: 4e-3}[output]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -279,6 +298,20 @@ def test_a_gpus_kernels_keep_all_in_registers(kind: Any, output: Any, exact: boo
         told = assembled(made.ptx(cc=(9, 0)))
         assert "0 bytes spill stores, 0 bytes spill loads" in told
         assert "serialized" not in told
+
+
+@needs_ptxas
+@pytest.mark.parametrize(
+    ("kind", "output", "bias", "exact"),
+    [(bf16, bf16, bf16, False), (f16, f32, f32, False), (f8e4m3, bf16, f32, True), (i8, i32, i32, False)],
+    ids=str,
+)
+def test_a_gpus_kernels_keep_the_bias_in_registers(kind: Any, output: Any, bias: Any, exact: bool) -> None:
+    activation = "relu" if output is i32 else "gelu"
+    form = form_of(kind, output, (False, True), bias=bias, activation=activation)._replace(exact=exact)
+    told = assembled(kernel_of(form, Plan(max(widths_of(form)), exact), even_rows=True).ptx(cc=(9, 0)))
+    assert "0 bytes spill stores, 0 bytes spill loads" in told
+    assert "serialized" not in told
 
 
 @pytest.mark.parametrize("width", [64, 192])
