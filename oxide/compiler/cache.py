@@ -110,14 +110,15 @@ class Entry:
             if content is None:
                 return None
             head, _, image = content.partition(b"\n")
-            entry, array_bytes = head.decode().split()
-            found = self._codes[target] = Code(target, entry, image, int(array_bytes))
+            entry, array_bytes, persistent = head.decode().split()
+            found = self._codes[target] = Code(target, entry, image, int(array_bytes), persistent=int(persistent))
         return found
 
     def keep_code(self, code: Code) -> None:
         """Stores the machine code for its target."""
         self._codes[code.target] = code
-        disk.write(self._code_name(code.target), f"{code.entry} {code.array_bytes}\n".encode() + code.image)
+        head = f"{code.entry} {code.array_bytes} {code.persistent}\n"
+        disk.write(self._code_name(code.target), head.encode() + code.image)
 
     def _facts_on_disk(self) -> Facts | None:
         text = disk.read(f"{self.name}.facts")

@@ -66,7 +66,9 @@ class Code:
 
     ``array_bytes`` is the dynamic shared memory that PTX needs for its ``SharedArray``s, in front of the memory that a
     launch asks for. It is 0 if they fit in static shared memory. ``sanitized`` is the data that the CPU device needs to
-    run a sanitized kernel.
+    run a sanitized kernel. Unless ``persistent`` is 0, the kernel's blocks have that many threads, whatever a launch
+    says, and each does the work of several blocks of the launch's grid, which is along x: the driver launches at most
+    as many as the device holds at once.
     """
 
     target: Target
@@ -74,6 +76,7 @@ class Code:
     image: bytes
     array_bytes: int = 0
     sanitized: Sanitized | None = None
+    persistent: int = 0
 
     @property
     def cooperative(self) -> bool:

@@ -66,7 +66,7 @@ def compile_native(
         module, machine = _module(kernel, entry, signature, kernel_id, target, unchecked)
         module.link_in(llvm.parse_assembly(primitives.WIDE_DIVISIONS))
         image = machine.emit_object(module)
-    return Code(target, entry, image)
+    return Code(target, entry, image, persistent=kernel.persistent)
 
 
 def native_assembly(

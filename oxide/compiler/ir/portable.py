@@ -58,6 +58,8 @@ class LoweredKernel:
     """The types of the kernel's expressions, or None if the front end did not keep them."""
     most_shared: int = MAX_SHARED_BYTES
     """The most bytes that the shared arrays may take together."""
+    persistent: int = 0
+    """The threads of a block of a kernel with persistent blocks, or 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,8 @@ class PortableKernel:
     name: str
     cooperative: bool = False
     cluster: Dim3 | None = None
+    persistent: int = 0
+    """``Code.persistent``."""
 
     @property
     def text(self) -> str:
@@ -121,6 +125,7 @@ def translate(function: Callable[..., Any], lowered: LoweredKernel, cluster: Dim
         function.__name__,
         GRID_BARRIER in module.functions,
         cluster,
+        lowered.persistent,
     )
     _check_cluster(kernel)
     return kernel

@@ -75,6 +75,8 @@ def compile_ptx(
         check = in_bounds.UNCHECKED
     else:
         check, kernel = _check(kernel_id), replace(kernel, module=share_exits(kernel.module))
+    if kernel.persistent:
+        block = kernel.persistent, 1, 1
     limits = _limits(kernel, max_registers, block, only_block)
     module, machine, maps = _module(kernel, entry, signature, target, check, limits, linking=name)
     if any(shifts(kernel.module)):
@@ -82,7 +84,7 @@ def compile_ptx(
         hide_amounts(optimised)
         module = link([header(machine) + str(optimised)])
     ptx = as_specified(machine.emit_assembly(module)) + "".join(each.comment for each in maps)
-    return Code(target, entry, ptx.encode(), kernel.shared.beyond_static)
+    return Code(target, entry, ptx.encode(), kernel.shared.beyond_static, persistent=kernel.persistent)
 
 
 def sites_left(kernel: PortableKernel, name: str, signature: tuple[Closed, ...]) -> frozenset[int]:

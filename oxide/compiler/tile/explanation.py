@@ -22,6 +22,7 @@ def explained(source: TileSource, capability: int) -> str:
         f"{source.function.__name__}: {source.threads} threads a program, {shared} bytes of shared memory",
         *_products(plan, program),
         *_pipelines(plan),
+        *_producer(plan),
         *_values(plan, program),
     ]
     return "\n".join(lines)
@@ -48,6 +49,13 @@ def _pipelines(plan: Plan) -> Iterator[str]:
         loads = " and ".join(f"{load.detail.name}.load at line {load.line}" for load in pipeline.loads)
         how = "TMA copies" if pipeline.engine else f"cp.async copies, because {pipeline.reason}"
         yield f"line {loop.line}: a pipeline of {pipeline.stages} stages: {loads}: {how}"
+
+
+def _producer(plan: Plan) -> Iterator[str]:
+    if plan.producer:
+        yield "a warpgroup of its own makes the copies, and blocks compute one program after another"
+    elif plan.no_producer:
+        yield f"the warps that compute also make the copies, because {plan.no_producer}"
 
 
 def _values(plan: Plan, program: Program) -> Iterator[str]:

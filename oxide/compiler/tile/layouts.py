@@ -147,6 +147,10 @@ class Plan:
     products: dict[Node, Product] = field(default_factory=dict)
     pipelines: dict[Node, Pipeline] = field(default_factory=dict)
     reasons: dict[Node, str] = field(default_factory=dict)
+    producer: bool = False
+    """True if a warp of its own makes the copies of all pipelines (``producers.py``)."""
+    no_producer: str = ""
+    """Why there is none in a program whose pipelines the copy engine fills."""
     row_lengths: frozenset[int] = frozenset()
     """The lengths of the one-dimensional tiles that have one element for each row of a layout."""
 

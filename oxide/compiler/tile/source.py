@@ -14,6 +14,7 @@ from oxide.language.types import ScalarType
 
 from .frontend import Program, TensorParameter, parse
 from .layouts import Plan, TooLarge, plan_of
+from .producers import reason_against
 
 if TYPE_CHECKING:
     from oxide.compiler.ir.portable import LoweredKernel, PortableKernel
@@ -72,6 +73,9 @@ class TileSource:
         choices = (self.stages,) if self.stages is not None else range(MOST_STAGES, 0, -1)
         for stages in choices:
             plan = plan_of(self.program, self.threads // _WARP, stages, hopper=capability == 90)
+            if any(pipeline.engine for pipeline in plan.pipelines.values()):
+                plan.no_producer = reason_against(self.program, plan, self.threads // _WARP)
+                plan.producer = not plan.no_producer
             try:
                 return plan, self._lowered(capability, plan, located=located)
             except TooLarge:

@@ -32,7 +32,17 @@ _llvm_lock = threading.Lock()
 class CpuFunction:
     """A loaded kernel. It keeps its machine code in memory."""
 
-    __slots__ = ("_call_holding", "_memory", "call", "cooperative", "device", "entry", "pace", "sanitized")
+    __slots__ = (
+        "_call_holding",
+        "_memory",
+        "call",
+        "cooperative",
+        "device",
+        "entry",
+        "pace",
+        "persistent",
+        "sanitized",
+    )
 
     reports = True  # machine code does not show which parameters it uses
 
@@ -47,6 +57,7 @@ class CpuFunction:
         self.device = device
         self.entry = code.entry
         self.sanitized = code.sanitized
+        self.persistent = code.persistent
         self.cooperative = code.cooperative
         self.pace = ThreadPace() if code.loop_free else None
         self.call = _Entry(address)

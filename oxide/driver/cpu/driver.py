@@ -347,6 +347,9 @@ class CpuDriver:
         limits."""
         check_handle(stream, CpuStream)
         blocks = check_launch(function, grid, block, shared_bytes, stream)
+        if function.persistent:
+            blocks = min(blocks, self._threads)
+            grid, block = (blocks, 1, 1), (function.persistent, 1, 1)
         seed = 0 if self._seeds is None else self._seeds.getrandbits(32) | 1  # draws the order of the launch's threads
         if function.sanitized is not None:
             from oxide.driver.cpu.sanitizer import sanitized_launch

@@ -52,10 +52,13 @@ class CooperativeLimit:
         at once."""
         fitting = self._fitting.get((threads, shared_bytes))
         if fitting is None:
-            error, per_multiprocessor = driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(
-                self._handle, threads, shared_bytes
-            )
-            check(error, "cuOccupancyMaxActiveBlocksPerMultiprocessor")
-            multiprocessors = core.Device(self._device).properties.multiprocessor_count
-            fitting = self._fitting[threads, shared_bytes] = per_multiprocessor * multiprocessors
+            fitting = resident_blocks(self._device, self._handle, threads, shared_bytes)
+            self._fitting[threads, shared_bytes] = fitting
         return fitting
+
+
+def resident_blocks(device: int, handle: Any, threads: int, shared_bytes: int) -> int:
+    """Returns how many blocks of a kernel a device holds at once."""
+    error, per_multiprocessor = driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(handle, threads, shared_bytes)
+    check(error, "cuOccupancyMaxActiveBlocksPerMultiprocessor")
+    return int(per_multiprocessor * core.Device(device).properties.multiprocessor_count)

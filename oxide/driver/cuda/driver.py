@@ -348,7 +348,7 @@ class CudaDriver:
         whole = shared_bytes
         if shared_bytes > function.shared_limit:
             whole = whole_shared(function, shared_bytes)
-        return resources_of(function, code, threads, shared_bytes, whole)
+        return resources_of(function, code, code.persistent or threads, shared_bytes, whole)
 
     def launch(
         self,
@@ -361,6 +361,8 @@ class CudaDriver:
     ) -> None:
         if shared_bytes > function.shared_limit:
             shared_bytes = whole_shared(function, shared_bytes)
+        if function.persistent is not None:
+            grid, block = function.persistent.sizes(grid, shared_bytes)
         if function.maps is not None:
             params = function.maps.appended(params)
         if len(params) < function.parameter_bytes:

@@ -22,6 +22,7 @@ from oxide.driver.base import Code
 from oxide.driver.cuda.cooperative_launch import CooperativeLimit
 from oxide.driver.cuda.dependent import DependentLaunch
 from oxide.driver.cuda.errors import check, failure
+from oxide.driver.cuda.persistent import PersistentBlocks
 from oxide.driver.cuda.tensor_maps import MAP_BYTES, TensorMaps, tensor_maps
 from oxide.dropping import calls_drop, nothing
 from oxide.errors import DriverError
@@ -41,7 +42,8 @@ class CudaFunction:
     ``SharedArray``s, is always added. ``shared_granted`` is the size that the driver was asked to allow.
     ``parameter_bytes`` is the least size of the parameters. ``cooperative`` limits the blocks of a kernel whose blocks
     must all be resident at once, and ``dependent`` launches a kernel that may begin early; at most one of them is not
-    None. ``reports`` says whether the kernel can report a fault.
+    None. ``persistent`` decides how many blocks of a kernel with persistent blocks there are. ``reports`` says whether
+    the kernel can report a fault.
     """
 
     __slots__ = (
@@ -56,6 +58,7 @@ class CudaFunction:
         "maps",
         "module",
         "parameter_bytes",
+        "persistent",
         "reports",
         "shared_granted",
         "shared_limit",
@@ -73,6 +76,7 @@ class CudaFunction:
         reports: bool,
         array_bytes: int,
         maps: TensorMaps | None,
+        persistent: PersistentBlocks | None,
     ) -> None:
         self.device = device
         self.entry = entry
@@ -84,6 +88,7 @@ class CudaFunction:
         self.dependent = dependent
         self.reports = reports
         self.maps = maps
+        self.persistent = persistent
         self.array_bytes = array_bytes
         attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         error, self.shared_granted = driver.cuFuncGetAttribute(attribute, handle)
@@ -146,7 +151,10 @@ def load_functions(device: int, code: Code, entries: Sequence[str], retired: deq
             limit = CooperativeLimit(device, handle, places) if code.cooperative else None
             early = DependentLaunch(handle, places) if code.dependent and limit is None else None
             reports, arrays = uses_last_parameter(ptx, entry), code.array_bytes
-            functions.append(CudaFunction(device, entry, handle, size, loaded, limit, early, reports, arrays, maps))
+            blocks = PersistentBlocks(device, handle, code.persistent) if code.persistent else None
+            functions.append(
+                CudaFunction(device, entry, handle, size, loaded, limit, early, reports, arrays, maps, blocks)
+            )
     except BaseException:
         loaded.retire()
         raise

@@ -86,6 +86,6 @@ def test_a_barrier_that_is_missing_in_the_code_of_a_gpu_is_found(monkeypatch: py
     monkeypatch.setenv("OXIDE_CACHE", "0")  # other tests must not find this code
     monkeypatch.setattr(source, "simulated", 90)
     monkeypatch.setattr(Lowering, "barrier", lambda self: None)
-    kernel = product(f16, f32, warps=4, stages=3, turned=(False, False))
+    kernel = product(f16, f32, warps=4, stages=2, turned=(False, False))
     with pytest.raises(oxide.SanitizerError, match="is in a race: no barrier"):
         check(kernel, f16, f32, (66, 72, 300), (64, 64), 64)

@@ -17,9 +17,10 @@ from oxide.compiler.source.faults import FaultSite
 from oxide.compiler.tile.frontend import Program
 from oxide.compiler.tile.ir import Region
 from oxide.compiler.tile.layouts import Plan, TooLarge
+from oxide.compiler.tile.producers import PRODUCER_THREADS
 from oxide.language.types import ScalarType
 
-from . import effects, engine_rings
+from . import effects, engine_rings, producer
 from .code import ROLLED
 from .core import Lowering
 from .registers import prelude
@@ -60,11 +61,15 @@ def lower(
         else:
             axes = range(program.tensor(each).ndim)
             parameters += [f"ptr %{each}.0", *(f"i64 %{each}.{axis + 1}" for axis in axes)]
-    _begin(low)
     _find_uses(low, program.body)
-    engine_rings.make_barriers(low)
-    effects.run(low, program.body)
     code = low.code
+    linear, thread = _begin(low)
+    if plan.producer:
+        producer.run(low, linear, _total(low), lambda number: _place(low, number))
+    else:
+        _leave_out(low, linear, thread)
+        engine_rings.make_barriers(low)
+        effects.run(low, program.body)
     code.jump("done")
     code.label("done")
     code.emit("ret void")
@@ -85,7 +90,8 @@ def lower(
             sites.append(FaultSite(site.tensor, file, site.line, None, site.axis if ndim > 1 else None, ndim))
     sites.append(FaultSite("", file, 0))  # the barriers', last, so that both devices number the others alike
     places = dict.fromkeys(range(low.arrays), (file, 1, None))
-    return LoweredKernel((text,), symbol, tuple(sites), places, most_shared=most)
+    persistent = threads + PRODUCER_THREADS if plan.producer else 0
+    return LoweredKernel((text,), symbol, tuple(sites), places, most_shared=most, persistent=persistent)
 
 
 def keep_rolled(module: Module, function: Function) -> None:
@@ -102,9 +108,8 @@ def keep_rolled(module: Module, function: Function) -> None:
             block.terminator.metadata["!llvm.loop"] = loop
 
 
-def _begin(low: Lowering) -> None:
-    """Emits the program's place in the grid. Threads without work return: all but the first on the CPU, and the threads
-    of blocks past the last tile."""
+def _begin(low: Lowering) -> tuple[str, str]:
+    """Emits the lengths of the grid. Returns the numbers of the block and of the thread."""
     code = low.code
     code.declare("i32", "llvm.nvvm.read.ptx.sreg.tid.x", ())
     code.declare("i32", "llvm.nvvm.read.ptx.sreg.ctaid.x", ())
@@ -116,22 +121,39 @@ def _begin(low: Lowering) -> None:
     for axis, size in enumerate(grid.tile):
         more = code.new(f"add i64 %{grid.name}.{axis + 1}, {size - 1}")
         low.counts.append(code.new(f"udiv i64 {more}, {size}"))
+    if low.threads > 1:
+        low.tid = prelude(low, f"zext i32 {thread} to i64")
+    return linear, thread
+
+
+def _place(low: Lowering, linear: str) -> None:
+    """Emits the place in the grid of the program with a number."""
     if low.threads > 1 and low.plan.products and len(low.counts) == 2:
         low.programs = _grouped(low, linear)
-    else:
-        left = linear
-        for count in reversed(low.counts):
-            low.programs.insert(0, _divided(low, "urem", left, count))
-            left = _divided(low, "udiv", left, count)
+        return
+    low.programs, left = [], linear
+    for count in reversed(low.counts):
+        low.programs.insert(0, _divided(low, "urem", left, count))
+        left = _divided(low, "udiv", left, count)
+
+
+def _total(low: Lowering) -> str:
+    """Emits the number of programs."""
     total = "1"
     for count in low.counts:
-        total = code.times(count, total)
-    inside = code.new(f"icmp ult i64 {linear}, {total}")
+        total = low.code.times(count, total)
+    return total
+
+
+def _leave_out(low: Lowering, linear: str, thread: str) -> None:
+    """Emits the block's program. Threads without work return: all but the first on the CPU, and the threads of blocks
+    past the last tile."""
+    code = low.code
+    _place(low, linear)
+    inside = code.new(f"icmp ult i64 {linear}, {_total(low)}")
     if low.threads == 1:
         first = code.new(f"icmp eq i32 {thread}, 0")
         inside = code.new(f"and i1 {inside}, {first}")
-    else:
-        low.tid = prelude(low, f"zext i32 {thread} to i64")
     code.branch(inside, "start", "done")
     code.label("start")
 

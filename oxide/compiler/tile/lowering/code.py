@@ -23,6 +23,9 @@ class Code:
         self.lines: list[str] = []
         self.entry: list[str] = []
         """The instructions at the function's beginning, before all others."""
+        self.prelude = self.entry
+        """The instructions before all that compute the program: at the function's beginning, unless a producer's code
+        is there."""
         self.declared: dict[str, str] = {}
         self.texts: list[str] = []
         """Constant strings."""

@@ -120,6 +120,10 @@ class Lowering:
         """The products that may still run when the next iteration of their loop begins."""
         self.rings: dict[Node, Any] = {}
         """The pipelines of the copy engine, by their loops and by the products that read them."""
+        self.meeting: tuple[str, str] | None = None
+        """In the warps beside a producer, their barrier, and the variable that counts its phases."""
+        self.has_met = False
+        """True if values of a program pass between those warps through shared memory."""
         self.whole = False
         """True in code for tiles that are wholly inside their tensors."""
         self.pending: list[Node] = []
@@ -147,9 +151,29 @@ class Lowering:
         return self.site(len(self.program.sites))
 
     def barrier(self) -> None:
-        """Emits a barrier for all threads of the block."""
-        if self.threads > 1:
+        """Emits a barrier for all threads that compute the program."""
+        if self.meeting is not None:
+            self.has_met = True
+            self.meet()
+        elif self.threads > 1:
             self.code.call("void", "oxide.block.barrier", self.barrier_site)
+
+    def meet(self) -> None:
+        """Emits a barrier for the warps that compute the program beside a producer."""
+        code, site = self.code, self.barrier_site
+        assert self.meeting is not None
+        barrier, count = self.meeting
+        self.sync_warp()
+        lane = code.new(f"and i64 {self.tid}, 31")
+        with code.when(code.new(f"icmp eq i64 {lane}, 0")):
+            code.call("void", "oxide.tensor.barrier.arrive", ("ptr", barrier), site)
+        phase = code.new(f"load i32, ptr {count}")
+        code.call("void", "oxide.tensor.barrier.wait", ("ptr", barrier), ("i32", phase), site)
+        code.emit(f"store i32 {code.new(f'add i32 {phase}, 1')}, ptr {count}")
+
+    def sync_warp(self) -> None:
+        """Emits a barrier for the threads of a warp."""
+        self.code.call("void", "oxide.warp.sync", ("i32", "-1"), self.barrier_site)
 
     # Elements
 
@@ -266,7 +290,8 @@ class Lowering:
         """Returns the address of ``size`` bytes of shared memory that an ended pipeline no longer uses, or else of new
         memory. Returns None if neither fits. All threads must pass a barrier before they write to it."""
         found = next((address for address, free in self.free if free >= size), None)
-        if found is None and self.bytes + size <= MAX_SHARED_BYTES // 2:
+        most = MAX_SHARED_BYTES // 2 if self.meeting is None else MAX_SHARED_BYTES
+        if found is None and self.bytes + size <= most:
             found = self.room(size)
         return found
 

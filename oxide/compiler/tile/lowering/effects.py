@@ -105,7 +105,8 @@ def store(low: Lowering, node: Node) -> None:
             tensors.masked(low, tensor, bases, index, put, None)
 
         low.over(tensor.tile, [value], write, whole)
-    low.barrier()
+    if low.meeting is None or node is not low.program.body.nodes[-1]:
+        low.barrier()
 
 
 def _moves(low: Lowering, node: Node, stored: TensorParameter) -> bool:
@@ -260,7 +261,7 @@ def _moves_variables(low: Lowering, node: Node, own: Cell, cells: Sequence[Cell]
 # Control flow
 
 
-def _goes_on(low: Lowering, value: str, stop: str, step: str) -> str:
+def goes_on(low: Lowering, value: str, stop: str, step: str) -> str:
     """Emits the test of whether a counter is before the end of its range."""
     code = low.code
     up = code.new(f"icmp sgt i64 {step}, 0")
@@ -279,10 +280,10 @@ def loop(low: Lowering, node: Node) -> None:
     _write(low, cells, [cell.starts for cell in cells])
     at = code.variable("i64", "counter")
     code.emit(f"store i64 {start}, ptr {at}")
-    staged: Any = pipeline.begin(low, node, start, stop, step, _goes_on)
-    staged = staged or engine_rings.begin(low, node, start, stop, step, _goes_on)
+    staged: Any = pipeline.begin(low, node, start, stop, step, goes_on)
+    staged = staged or engine_rings.begin(low, node, start, stop, step, goes_on)
     turn, after = code.labels("turn", "after")
-    code.branch(_goes_on(low, start, stop, step), turn, after)
+    code.branch(goes_on(low, start, stop, step), turn, after)
     code.label(turn)
     with inside(low):
         value = code.new(f"load i64, ptr {at}")
@@ -296,11 +297,11 @@ def loop(low: Lowering, node: Node) -> None:
     following = code.new(f"add i64 {value}, {step}")
     code.emit(f"store i64 {following}, ptr {at}")
     ended = code.labels("ended")[0]
-    goes_on = _goes_on(low, following, stop, step)
+    again = goes_on(low, following, stop, step)
     left = _left(low, cells)
     if left:
-        goes_on = code.new(f"and i1 {goes_on}, {code.new(f'xor i1 {left}, true')}")
-    code.branch(goes_on, turn, ended)
+        again = code.new(f"and i1 {again}, {code.new(f'xor i1 {left}, true')}")
+    code.branch(again, turn, ended)
     code.label(ended)
     if staged is not None:
         staged.end()

@@ -11,11 +11,12 @@ multiples of 16 bytes. All threads copy such a matrix, between two barriers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import final
 
+from oxide.compiler.tile import producers
 from oxide.compiler.tile.ir import Node
 from oxide.compiler.tile.layouts import Pipeline, source_of
 
@@ -24,21 +25,21 @@ from .core import Lowering
 from .pipeline import GoesOn
 from .tensor_cores import PANEL, Operand
 
-_BARRIER_BYTES = 16
-_LANES = 32
+BARRIER_BYTES = 16
+LANES = 32
 
 
 @final
 @dataclass(eq=False, slots=True)
-class _Place:
-    """Two variables: the number of a stage, and the number of times that all stages have been passed. If the loop runs
-    again, they continue from their last values."""
+class Place:
+    """The place of a buffer in a ring, as two variables: the number of a stage, and the number of times that all stages
+    have been passed. If the loop runs again, they continue from their last values."""
 
     stage: str
     round: str
 
     @classmethod
-    def new(cls, low: Lowering) -> _Place:
+    def new(cls, low: Lowering) -> Place:
         code = low.code
         found = cls(code.variable("i64", "stage"), code.variable("i32", "round"))
         code.entry += [f"  store i64 0, ptr {found.stage}", f"  store i32 0, ptr {found.round}"]
@@ -46,6 +47,13 @@ class _Place:
 
     def read(self, low: Lowering) -> tuple[str, str]:
         return low.code.new(f"load i64, ptr {self.stage}"), low.code.new(f"load i32, ptr {self.round}")
+
+    def before(self, low: Lowering, stages: int) -> str:
+        """Returns the stage before this one."""
+        code = low.code
+        stage, _ = self.read(low)
+        none = code.new(f"icmp eq i64 {stage}, 0")
+        return code.new(f"select i1 {none}, i64 {stages - 1}, i64 {code.new(f'add i64 {stage}, -1')}")
 
     def advance(self, low: Lowering, stages: int) -> None:
         code = low.code
@@ -65,7 +73,7 @@ class _Copied:
     operands: dict[Node, Operand]
     full: str
     empty: str
-    filled: _Place
+    filled: Place
     counter: str
     first: Node
     last: Node
@@ -79,7 +87,7 @@ class EngineRing:
         self.low = low
         self.loop = loop
         self.stages = plan.stages
-        self.present = _Place.new(low)
+        self.present = Place.new(low)
         self.first_turn = low.code.variable("i1", "first")
         self.bounds = ("", "")
         body = loop.detail[0]
@@ -94,10 +102,10 @@ class EngineRing:
         self.copied: list[_Copied] = []
         for (first, last), loads in together.items():
             operands = {load: Operand("", load.dtype, load.shape[0], load.shape[1]) for load in loads}
-            full, empty = (low.room(_BARRIER_BYTES * plan.stages) for _ in range(2))
+            full, empty = (low.room(BARRIER_BYTES * plan.stages) for _ in range(2))
             counter = low.code.variable("i64", "ahead")
-            self.copied.append(_Copied(operands, full, empty, _Place.new(low), counter, first, last))
-        self.running = pipeline.running(low, loop, plan.stages)
+            self.copied.append(_Copied(operands, full, empty, Place.new(low), counter, first, last))
+        self.running = producers.running(low.plan, loop)
         self._goes_on: GoesOn | None = None
 
     # The loop
@@ -143,7 +151,7 @@ class EngineRing:
         if self.running is not None:
             pipeline.wait_for_last(low, self.running)
             for copied in self.copied:
-                self._release(copied, self._before())
+                self._release(copied, self.present.before(low, self.stages))
         for copied in self.copied:
             low.free += [(operand.address, operand.bytes * self.stages) for operand in copied.operands.values()]
 
@@ -155,7 +163,7 @@ class EngineRing:
         for copied in self.copied:
             if copied.first is product:
                 stage, turn = self.present.read(low)
-                self._call("wait", self._barrier(copied.full, stage), ("i32", turn))
+                call(low, "wait", barrier_of(low, copied.full, stage), ("i32", turn))
 
     def has_begun(self, product: Node) -> None:
         """Begins copies while ``product`` runs. They fill the buffers that the product before it has read."""
@@ -179,7 +187,7 @@ class EngineRing:
                 continue
             if product is self.running:
                 with self._after_the_first():
-                    self._release(copied, self._before())
+                    self._release(copied, self.present.before(low, self.stages))
                     self._fill(copied)
             else:
                 self._release(copied, self.present.read(low)[0])
@@ -192,25 +200,12 @@ class EngineRing:
         with code.when(later), self.low.forgetting():
             yield
 
-    def _before(self) -> str:
-        """Returns the stage before the present one."""
-        code = self.low.code
-        stage, _ = self.present.read(self.low)
-        none = code.new(f"icmp eq i64 {stage}, 0")
-        return code.new(f"select i1 {none}, i64 {self.stages - 1}, i64 {code.new(f'add i64 {stage}, -1')}")
-
-    def _barrier(self, base: str, stage: str) -> str:
-        return self.low.code.new(f"getelementptr i8, ptr {base}, i64 {self.low.code.times(stage, _BARRIER_BYTES)}")
-
-    def _call(self, what: str, barrier: str, *more: tuple[str, str]) -> None:
-        self.low.code.call("void", f"oxide.tensor.barrier.{what}", ("ptr", barrier), *more, self.low.barrier_site)
-
     def _release(self, copied: _Copied, stage: str) -> None:
         """Arrives, for this warp, at the ``empty`` barrier of a buffer."""
-        code = self.low.code
-        lane = code.new(f"and i64 {self.low.tid}, {_LANES - 1}")
+        low, code = self.low, self.low.code
+        lane = code.new(f"and i64 {low.tid}, {LANES - 1}")
         with code.when(code.new(f"icmp eq i64 {lane}, 0")):
-            self._call("arrive", self._barrier(copied.empty, stage))
+            call(low, "arrive", barrier_of(low, copied.empty, stage))
 
     # Copies
 
@@ -223,7 +218,7 @@ class EngineRing:
         with code.when(self._goes_on(low, counter, stop, step)):
             known: dict[Node, str] = {self.loop.detail[2]: counter}
             stage, turn = copied.filled.read(low)
-            full, empty = self._barrier(copied.full, stage), self._barrier(copied.empty, stage)
+            full, empty = barrier_of(low, copied.full, stage), barrier_of(low, copied.empty, stage)
             places = {}
             for load, operand in copied.operands.items():
                 indices = [pipeline.scalar_for(low, self.loop, each, known) for each in load.inputs[:-1]]
@@ -233,44 +228,64 @@ class EngineRing:
             test = code.all_of([tensors.is_copied_by_engine(low, load.detail) for load in places])
             code.branch(test, fast, slow)
             code.label(fast)
-            with code.when(code.new(f"icmp ult i64 {low.tid}, {_LANES}")):
+            with code.when(code.new(f"icmp ult i64 {low.tid}, {LANES}")):
                 elected = code.call("i1", "oxide.warp.elect", ("i32", "-1"), low.barrier_site)
                 with code.when(elected):
-                    self._call("wait", empty, ("i32", code.new(f"add i32 {turn}, -1")))
-                    total = sum(operand.rows * operand.columns * operand.size for operand in copied.operands.values())
-                    self._call("expect", full, ("i32", str(total)))
+                    call(low, "wait", empty, ("i32", code.new(f"add i32 {turn}, -1")))
+                    call(low, "expect", full, ("i32", str(bytes_of(copied.operands.values()))))
                     for load, (operand, target, bases) in places.items():
-                        self._copy(load, operand, target, bases, full)
+                        copy(low, load, operand, target, bases, full)
             code.jump(after)
             code.label(slow)
             # The block waits below, but each phase that arrivals complete must also have a wait of its own.
             with code.when(code.new(f"icmp eq i64 {low.tid}, 0")):
-                self._call("wait", empty, ("i32", code.new(f"add i32 {turn}, -1")))
+                call(low, "wait", empty, ("i32", code.new(f"add i32 {turn}, -1")))
             low.barrier()
             for load, (operand, target, bases) in places.items():
                 tensor_cores.move(low, load.detail, operand, target, bases)
             code.call("void", "oxide.tensor.fence_stores", low.barrier_site)
             low.barrier()
             with code.when(code.new(f"icmp eq i64 {low.tid}, 0")):
-                self._call("arrive", full)
+                call(low, "arrive", full)
             code.jump(after)
             code.label(after)
             copied.filled.advance(low, self.stages)
             code.emit(f"store i64 {code.new(f'add i64 {counter}, {step}')}, ptr {copied.counter}")
 
-    def _copy(self, load: Node, operand: Operand, target: str, bases: list[str], full: str) -> None:
-        """Lets the engine copy a tile, a panel of 128 bytes of each row at a time."""
-        low, code, tensor = self.low, self.low.code, load.detail
-        width = PANEL // operand.size
-        lengths = [("i64", each) for each in tensors.lengths_of(tensor)]
-        name = f"oxide.tensor.load_tile.{tensor.ndim}.{tensor.scalar.name}.{operand.rows}x{width}.swizzled.optional"
-        for panel in range(operand.columns // width):
-            at = code.new(f"getelementptr i8, ptr {target}, i64 {panel * operand.rows * PANEL}")
-            place = (("i64", bases[0]), ("i64", code.add(bases[1], panel * width)))
-            code.call(
-                "void", name, ("ptr", at), ("ptr", f"%{tensor.name}.0"), *lengths, *place, ("ptr", full),
-                low.barrier_site,
-            )  # fmt: skip
+
+def copy(low: Lowering, load: Node, operand: Operand, target: str, bases: list[str], full: str) -> None:
+    """Lets the engine copy a tile, a panel of 128 bytes of each row at a time."""
+    code, tensor = low.code, load.detail
+    width = PANEL // operand.size
+    lengths = [("i64", each) for each in tensors.lengths_of(tensor)]
+    name = f"oxide.tensor.load_tile.{tensor.ndim}.{tensor.scalar.name}.{operand.rows}x{width}.swizzled.optional"
+    for panel in range(operand.columns // width):
+        at = code.new(f"getelementptr i8, ptr {target}, i64 {panel * operand.rows * PANEL}")
+        place = (("i64", bases[0]), ("i64", code.add(bases[1], panel * width)))
+        code.call(
+            "void", name, ("ptr", at), ("ptr", f"%{tensor.name}.0"), *lengths, *place, ("ptr", full), low.barrier_site
+        )
+
+
+def bytes_of(operands: Iterable[Operand]) -> int:
+    """Returns the bytes that arrive in a buffer."""
+    return sum(operand.rows * operand.columns * operand.size for operand in operands)
+
+
+def barrier_of(low: Lowering, barriers: str, stage: str) -> str:
+    """Returns the address of a stage's barrier."""
+    return low.code.new(f"getelementptr i8, ptr {barriers}, i64 {low.code.times(stage, BARRIER_BYTES)}")
+
+
+def call(low: Lowering, what: str, barrier: str, *more: tuple[str, str]) -> None:
+    """Calls an operation of a barrier: "wait", "arrive" or "expect"."""
+    low.code.call("void", f"oxide.tensor.barrier.{what}", ("ptr", barrier), *more, low.barrier_site)
+
+
+def make_barrier(low: Lowering, barriers: str, count: int, arrivals: int) -> None:
+    """Makes ``count`` barriers whose phases take a number of arrivals."""
+    counts = (("i32", str(count)), ("i32", str(arrivals)))
+    low.code.call("void", "oxide.tensor.barrier.init", ("ptr", barriers), *counts, low.barrier_site)
 
 
 def _sources(product: Node) -> tuple[Node, ...]:
@@ -287,9 +302,8 @@ def make_barriers(low: Lowering) -> None:
             continue
         ring = low.rings[loop] = EngineRing(low, loop, plan)
         for copied in ring.copied:
-            for barriers, arrivals in ((copied.full, 1), (copied.empty, low.threads // _LANES)):
-                counts = (("i32", str(plan.stages)), ("i32", str(arrivals)))
-                low.code.call("void", "oxide.tensor.barrier.init", ("ptr", barriers), *counts, low.barrier_site)
+            for barriers, arrivals in ((copied.full, 1), (copied.empty, low.threads // LANES)):
+                make_barrier(low, barriers, plan.stages, arrivals)
     if low.rings:
         low.barrier()
 

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import final
 
+from oxide.compiler.tile import producers
 from oxide.compiler.tile.ir import Node
-from oxide.compiler.tile.layouts import nodes_of, source_of
 
 from . import tensor_cores
 from .core import Held, Lowering
@@ -89,7 +89,7 @@ def begin(low: Lowering, loop: Node, start: str, stop: str, step: str, goes_on: 
         load: tensor_cores.new_operand(low, load.dtype, (load.shape[0], load.shape[1]), plan.stages)
         for load in plan.loads
     }
-    product = running(low, loop, plan.stages)
+    product = producers.running(low.plan, loop)
     ahead = plan.stages - (2 if product is not None else 1)
     ring = Ring(
         low, loop, operands, plan.stages, ahead, code.variable("i64", "present"), code.variable("i64", "filled"), stop,
@@ -104,19 +104,6 @@ def begin(low: Lowering, loop: Node, start: str, stop: str, step: str, goes_on: 
     code.emit(f"store i64 0, ptr {ring.present}")
     code.emit(f"store i64 {ring.ahead}, ptr {ring.filled}")
     return ring
-
-
-def running(low: Lowering, loop: Node, stages: int) -> Node | None:
-    """Returns the only product of a loop if it may still run when the next iteration begins. The next iteration must
-    not write the product's inputs before it waits."""
-    products = [node for node in nodes_of(loop.detail[0]) if node in low.plan.products]
-    if len(products) != 1 or stages < 3:
-        return None
-    product = low.plan.products[products[0]]
-    operands = [source_of(each)[1] for each in products[0].inputs[:2]]
-    body, loads = loop.detail[0], low.plan.pipelines[loop].loads
-    ahead = all(each in loads or each.region is not body for each in operands)
-    return products[0] if ahead and product.wgmma and product.in_place and not product.left_in_registers else None
 
 
 def next_stage(low: Lowering, stage: str, stages: int) -> tuple[str, str]:
