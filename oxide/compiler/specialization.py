@@ -313,7 +313,7 @@ def _rare_collections() -> Iterator[None]:
             gc.set_threshold(*outer)
 
 
-_OBJECTS_BETWEEN_COLLECTIONS = 20_000
+_OBJECTS_BETWEEN_COLLECTIONS = 100_000
 
 
 def _note_compiled(kernel: Kernel, begun: float) -> None:

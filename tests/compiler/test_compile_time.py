@@ -27,6 +27,7 @@ from numba.cuda.core.errors import NumbaNotImplementedError
 from numba.cuda.core.ir import Assign, Block, Branch, Const, Expr, Global, Inst, Jump, Loc, Return, Scope, Var
 from numba.cuda.core.postproc import PostProcessor
 from numba.cuda.core.transforms import canonicalize_cfg
+from numba.cuda.core.typeinfer import IntrinsicCallConstraint
 
 from oxide import AtomicSlice, CompileError, DisjointSlice, Slice, f32, i64, kernel, thread, u32
 from oxide.compiler.bounds import hoist
@@ -286,6 +287,23 @@ def test_a_literal_integer_finds_the_overload_that_numba_finds() -> None:
             selector.find((types.literal(5), types.int32))
     assert found == [selector._find(signature) for signature in signatures]
     assert found == ["literal", "literal", "literal", "integer", "float", "literal"]
+
+
+def test_an_operator_is_resolved_once_for_the_types_of_its_operands(monkeypatch: pytest.MonkeyPatch) -> None:
+    """numba resolves all operators again in each round of inference."""
+    resolved: list[tuple[Any, ...]] = []
+    resolve = IntrinsicCallConstraint.resolve
+
+    def counted(self: Any, typeinfer: Any, *others: Any, **named: Any) -> None:
+        operands = [typeinfer.typevars[each.name].type for each in self.args]
+        if None not in operands:
+            resolved.append((id(self), *operands))
+        resolve(self, typeinfer, *others, **named)
+
+    monkeypatch.setattr(IntrinsicCallConstraint, "resolve", counted)
+    lowered(made(["k = 1", "for i in range(n):", "    total = total * x[i] + f32(k)", "    k = k + i * 2"]))
+    assert len(resolved) > 6
+    assert len(resolved) == len(set(resolved))
 
 
 def test_the_variables_of_an_instruction_are_numbas() -> None:

@@ -73,11 +73,10 @@ class Function:
 
     def replace(self, replaced: Mapping[Value, Value]) -> None:
         """Replaces operands in all instructions."""
+        old = replaced.keys()
         for instruction in self.instructions:
-            for operand in instruction.operands:
-                if operand in replaced:
-                    instruction.replace_operands(replaced)
-                    break
+            if not old.isdisjoint(instruction.operands):
+                instruction.replace_operands(replaced)
 
     def substitute(self, old: Instruction, *new: Instruction) -> None:
         """Replaces an instruction by new ones, and its uses by uses of the last new one. The new instructions may use

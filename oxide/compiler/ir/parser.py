@@ -602,6 +602,7 @@ def bracketed(text: str, start: int) -> str:
         at += 1
 
 
+@functools.lru_cache(maxsize=1024)
 def member_type(whole: str, path: tuple[int, ...]) -> str:
     """Returns the type of a member of a structure or array type."""
     for place in path:

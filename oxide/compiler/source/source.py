@@ -58,13 +58,13 @@ def parse_definition(function: Callable[..., Any]) -> tuple[ast.FunctionDef, int
     except OSError:
         raise located(function, f"the source of {function.__name__} cannot be read; define it in a file") from None
     flat = textwrap.dedent(source)
+    above = "\n" * (function.__code__.co_firstlineno - 1)
     try:
-        (definition,) = ast.parse(flat).body
+        (definition,) = ast.parse(above + flat).body
     except (SyntaxError, ValueError):
         definition = ast.Pass()
     if not isinstance(definition, ast.FunctionDef):
         raise located(function, f"{function.__name__} must be written with def, on lines of its own")
-    ast.increment_lineno(definition, function.__code__.co_firstlineno - 1)
     first = source.split("\n", 1)[0]
     return definition, len(first) - len(flat.split("\n", 1)[0])
 

@@ -22,7 +22,7 @@ from numba.cuda import utils as numba_utils
 from numba.cuda.core import bytecode, errors, typed_passes
 from numba.cuda.core import ir as numba_ir
 from numba.cuda.core.compiler_machinery import AnalysisPass, FunctionPass
-from numba.cuda.core.typeinfer import ConstraintNetwork
+from numba.cuda.core.typeinfer import ConstraintNetwork, IntrinsicCallConstraint
 from numba.cuda.typing.context import CallStack
 
 from oxide.compiler.check import advice
@@ -218,7 +218,15 @@ def _is_phi(value: Any) -> bool:
 
 
 class Constraints(ConstraintNetwork):  # type: ignore[misc]
-    """numba's constraints for one function. A failed constraint reports its place and its cause."""
+    """numba's constraints for one function. A failed constraint reports its place and its cause.
+
+    numba repeats all constraints until no type changes. An operator's constraint is resolved again only if the type of
+    an operand has changed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._resolved: dict[int, list[Any]] = {}
+        """The operands' types with which each operator was resolved, by the constraint's ``id``."""
 
     def propagate(self, typeinfer: Any) -> list[Any]:
         found: list[Any] = []
@@ -229,7 +237,10 @@ class Constraints(ConstraintNetwork):  # type: ignore[misc]
             session.notes = []
             follow(place)
             try:
-                constraint(typeinfer)
+                if type(constraint) is IntrinsicCallConstraint:
+                    self._resolve(constraint, typeinfer)
+                else:
+                    constraint(typeinfer)
             except errors.ForceLiteralArg as error:
                 found.append(error)
             except errors.TypingError as error:
@@ -242,6 +253,22 @@ class Constraints(ConstraintNetwork):  # type: ignore[misc]
             finally:
                 session.file, session.line, session.span, session.notes = outer
         return found
+
+    def _resolve(self, constraint: Any, typeinfer: Any) -> None:
+        """Resolves an operator's type, or reuses its signature if its operands have the types that they had."""
+        operands = [typeinfer.typevars[operand.name].type for operand in constraint.args]
+        if self._resolved.get(id(constraint)) == operands:
+            typeinfer.add_type(constraint.target, constraint.signature.return_type, loc=constraint.loc)
+            return
+        constraint(typeinfer)
+        signature = constraint.signature
+        if (
+            signature is not None
+            and signature.return_type.is_precise()
+            and not constraint.kws
+            and not constraint.vararg
+        ):
+            self._resolved[id(constraint)] = operands
 
 
 class PlacedCallStack(CallStack):  # type: ignore[misc]
