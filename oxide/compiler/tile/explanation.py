@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from .frontend import Program
 from .ir import EFFECTS, Cell, Node
 from .layouts import Plan, nodes_of
+from .producers import PRODUCER_THREADS
 from .source import TileSource
 
 __all__ = ["explained"]
@@ -53,7 +54,7 @@ def _pipelines(plan: Plan) -> Iterator[str]:
 
 def _producer(plan: Plan) -> Iterator[str]:
     if plan.producer:
-        yield "a warpgroup of its own makes the copies, and blocks compute one program after another"
+        yield f"{PRODUCER_THREADS} more threads make the copies, and blocks compute one program after another"
     elif plan.no_producer:
         yield f"the warps that compute also make the copies, because {plan.no_producer}"
 

@@ -23,7 +23,8 @@ rules.
 7. **Pipelines.** A load in a loop is copied to shared memory asynchronously, up to ``stages`` iterations ahead, if only
    products read it and its index is computed from the loop's counter. On Hopper the copy engine (TMA) makes the copies
    if the tiles' rows are multiples of 128 bytes. Each load then has barriers of its own, so the loop needs no
-   block-wide barrier.
+   block-wide barrier. Then a warpgroup of its own may make all copies, for one program after another
+   (``producers.py``).
 
 On the CPU there are no layouts: each value that needs memory has a buffer, and loops over it are vectorised by LLVM.
 """
