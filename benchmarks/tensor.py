@@ -1,9 +1,11 @@
 """Matrix products and attention on tensor cores beside torch's, which are cuBLAS's, cuDNN's and FlashAttention 2's, and
 beside Triton's.
 
-``python -m benchmarks.tensor [--only matmul|types|attention] [--rounds 9] [--write]`` prints TFLOPS, the median of
-rounds that all run in turn, and the ratio to each peer with its quartiles. All run as CUDA graphs of many calls, so no
-host time counts. Inputs are random. Each result is compared with float64 before anything is timed: ‖C − C64‖ / ‖C64‖.
+``python -m benchmarks.tensor [--only matmul|epilogues|types|attention] [--rounds 9] [--write]`` prints TFLOPS, the
+median of rounds that all run in turn, and the ratio to each peer with its quartiles. All run as CUDA graphs of many
+calls, so no host time counts. Inputs are random. Each result is compared with float64 before anything is timed:
+‖C − C64‖ / ‖C64‖. ``--write`` keeps the figures after each group. Rows of earlier runs that this run does not measure
+stay in the file, each with its date.
 """
 
 from __future__ import annotations
@@ -13,13 +15,14 @@ import builtins
 import json
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from datetime import date
 from typing import Any
 
 from benchmarks import record
 from benchmarks.harness import peer
 from oxide import devices, f8e4m3, from_dlpack, h2d, zip
-from oxide_kernels import attention, matmul
+from oxide_kernels import attention, matmul, sgemm_tiled
 
 _SECONDS = 0.02
 """The time of one round of each, about."""
@@ -35,27 +38,68 @@ _LAYOUTS = {"nn": (False, False), "nt": (False, True), "tn": (True, False), "tt"
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", choices=("matmul", "types", "attention"))
+    parser.add_argument("--only", choices=tuple(_GROUPS))
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--write", action="store_true", help="keep the figures in benchmarks/results")
     given = parser.parse_args()
     torch = peer("torch")
-    rows = []
-    for shape in _SHAPES + _ODD_SHAPES if given.only in (None, "matmul") else ():
-        layouts = tuple(_LAYOUTS) if shape == _SHAPES[2] else ("nt",)
-        rows += [product(torch, "bf16", shape, layout, given.rounds) for layout in layouts]
-    if given.only in (None, "matmul"):
-        rows += [product(torch, "f16", shape, "nt", given.rounds) for shape in _SHAPES[1:]]
-        rows += [fused(torch, shape, given.rounds) for shape in _SHAPES[2:]]
-    if given.only in (None, "types"):
-        rows += [single(torch, precision, given.rounds) for precision in ("tf32", "high")]
-        rows += [narrow(torch, each, fast, given.rounds) for each in (False, True) for fast in (False, True)]
-    for sizes in _ATTENTIONS if given.only in (None, "attention") else ():
+    rows: list[dict[str, Any]] = []
+    for name, group in _GROUPS.items():
+        if given.only not in (None, name):
+            continue
+        begun = time.perf_counter()
+        rows += group(torch, given.rounds)
+        print(f"{name}: {time.perf_counter() - begun:.0f} s", flush=True)
+        if given.write:
+            _write(torch, rows)
+
+
+def _write(torch: Any, rows: list[dict[str, Any]]) -> None:
+    """Writes the rows, after those of earlier runs of this GPU that measured something else."""
+    name = devices()[0].name
+    path = record.path_of("tensor", name, devices()[0].kind)
+    before = json.loads(path.read_text(encoding="utf-8"))["rows"] if path.exists() else []
+    measured = {_measured(row) for row in rows}
+    kept = [row for row in before if _measured(row) not in measured]
+    figures = {"device": name, "torch": torch.__version__, "rows": kept + rows}
+    record.write("tensor", figures, "numba", "numba-cuda", "llvmlite", "numpy")
+
+
+def _measured(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Returns what tells a row from others: what was measured, and its sizes."""
+    return row["what"], *(tuple(row[key]) for key in ("m, n, k", "B, H, S, D") if key in row)
+
+
+def _products(torch: Any, rounds: int) -> Iterator[dict[str, Any]]:
+    for dtype in ("bf16", "f16"):
+        for shape in _SHAPES + _ODD_SHAPES:
+            for layout in _LAYOUTS if shape in _SHAPES[2:] else ("nt",):
+                yield product(torch, dtype, shape, layout, rounds)
+
+
+def _epilogues(torch: Any, rounds: int) -> Iterator[dict[str, Any]]:
+    for shape in _SHAPES[2:]:
+        for biased, activation in ((True, None), (False, "gelu"), (True, "gelu")):
+            yield fused(torch, shape, biased, activation, rounds)
+
+
+def _types(torch: Any, rounds: int) -> Iterator[dict[str, Any]]:
+    for precision in ("tf32", "high"):
+        yield single(torch, precision, rounds)
+    for n in (4096, 1000):
+        yield tiled(torch, n, rounds)
+    for each in (False, True):
+        for fast in (False, True):
+            yield narrow(torch, each, fast, rounds)
+
+
+def _attentions(torch: Any, rounds: int) -> Iterator[dict[str, Any]]:
+    for sizes in _ATTENTIONS:
         for causal in (False, True):
-            rows.append(attended(torch, sizes, causal, given.rounds))
-    if given.write:
-        figures = {"device": devices()[0].name, "torch": torch.__version__, "rows": rows}
-        record.write("tensor", figures, "numba", "numba-cuda", "llvmlite", "numpy")
+            yield attended(torch, sizes, causal, rounds)
+
+
+_GROUPS = {"matmul": _products, "epilogues": _epilogues, "types": _types, "attention": _attentions}
 
 
 def product(torch: Any, dtype: str, shape: tuple[int, int, int], layout: str, rounds: int) -> dict[str, Any]:
@@ -93,26 +137,34 @@ def product(torch: Any, dtype: str, shape: tuple[int, int, int], layout: str, ro
     return _printed({"what": f"{dtype} {layout}", "m, n, k": list(shape), "error": error, **found})
 
 
-def fused(torch: Any, shape: tuple[int, int, int], rounds: int) -> dict[str, Any]:
-    """Measures ``gelu(a @ b + bias)`` in bf16 beside torch's three kernels."""
+def fused(torch: Any, shape: tuple[int, int, int], biased: bool, activation: str | None, rounds: int) -> dict[str, Any]:
+    """Measures ``activation(a @ b + bias)`` in bf16 beside the plain product and torch's two or three kernels."""
     m, n, k = shape
     a, b = (torch.randn(*sides, device="cuda").to(torch.bfloat16) for sides in ((m, k), (n, k)))
     bias = torch.randn(n, device="cuda").to(torch.bfloat16)
-    c = torch.empty(m, n, device="cuda", dtype=torch.bfloat16)
+    c, c_plain = (torch.empty(m, n, device="cuda", dtype=torch.bfloat16) for _ in range(2))
     torch.cuda.synchronize()
-    operation = matmul(from_dlpack(a), from_dlpack(b).T, from_dlpack(c), bias=from_dlpack(bias), activation="gelu")
+    left, right = from_dlpack(a), from_dlpack(b).T
+    operation = matmul(left, right, from_dlpack(c), bias=from_dlpack(bias) if biased else None, activation=activation)
     operation.sync()
     gelu = torch.nn.functional.gelu
-    expected = gelu(a[:256].double() @ b.T.double() + bias.double())
+
+    def ended(sums: Any, bias: Any) -> Any:
+        sums = sums + bias if biased else sums
+        return gelu(sums) if activation else sums
+
+    what = " and ".join([*["bias"] * biased, *([activation] if activation else [])])
+    expected = ended(a[:256].double() @ b.T.double(), bias.double())
     error = float((c[:256].double() - expected).norm() / expected.norm())
     if not error < _LEAST_ERROR["bf16"]:
-        raise SystemExit(f"{shape}, fused: the result is off by {error:.1e} of its norm")
-
-    def theirs() -> Any:
-        return gelu(torch.matmul(a, b.T) + bias)
-
-    found = compare(torch, operation, {"torch": theirs}, 2 * m * n * k, rounds)
-    return _printed({"what": "bf16 nt, bias and gelu", "m, n, k": list(shape), "error": error, **found})
+        raise SystemExit(f"{shape}, {what}: the result is off by {error:.1e} of its norm")
+    plain = matmul(left, right, from_dlpack(c_plain))
+    plain.sync()
+    if not _error(torch, c_plain, a, b.T) < _LEAST_ERROR["bf16"]:
+        raise SystemExit(f"{shape}: the plain product is wrong")
+    peers = {"torch": lambda: ended(torch.matmul(a, b.T), bias)}
+    found = compare(torch, operation, peers, 2 * m * n * k, rounds, {"plain": plain})
+    return _printed({"what": f"bf16 nt, {what}", "m, n, k": list(shape), "error": error, **found})
 
 
 def single(torch: Any, precision: str, rounds: int) -> dict[str, Any]:
@@ -131,6 +183,24 @@ def single(torch: Any, precision: str, rounds: int) -> dict[str, Any]:
     peers = {"torch": lambda: torch.matmul(a, b.T, out=c_torch)}
     found = compare(torch, operation, peers, 2 * n**3, rounds)
     shown = {"what": f"f32 nt, {precision}", "m, n, k": [n] * 3, "error": errors[0], "torch's error": errors[1]}
+    return _printed({**shown, **found})
+
+
+def tiled(torch: Any, n: int, rounds: int) -> dict[str, Any]:
+    """Measures ``sgemm_tiled``, f32 without tensor cores, beside cuBLAS's f32."""
+    a, b = (torch.randn(n, n, device="cuda") for _ in range(2))
+    c, c_torch = torch.empty_like(a), torch.empty_like(a)
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.cuda.synchronize()
+    first, second, result = (from_dlpack(x.reshape(-1)) for x in (a, b, c))
+    operation = sgemm_tiled(n, n, n, 1.0, first, second, 0.0, result)
+    operation.sync()
+    torch.matmul(a, b, out=c_torch)
+    errors = [_error(torch, each, a, b) for each in (c, c_torch)]
+    if not errors[0] < 5e-6:
+        raise SystemExit(f"sgemm_tiled, {n}: the product is off by {errors[0]:.1e} of its norm")
+    found = compare(torch, operation, {"torch": lambda: torch.matmul(a, b, out=c_torch)}, 2 * n**3, rounds)
+    shown = {"what": "f32 nn, sgemm_tiled", "m, n, k": [n] * 3, "error": errors[0], "torch's error": errors[1]}
     return _printed({**shown, **found})
 
 
@@ -228,39 +298,52 @@ def _error(torch: Any, found: Any, left: Any, right: Any) -> float:
     return float((found[rows].double() - expected).norm() / expected.norm())
 
 
-def compare(torch: Any, operation: Any, peers: dict[str, Callable[[], Any]], flops: int, rounds: int) -> dict[str, Any]:
-    """Returns the TFLOPS of an operation and of each peer's call, and their ratios with quartiles."""
+def compare(
+    torch: Any,
+    operation: Any,
+    peers: Mapping[str, Callable[[], Any]],
+    flops: int,
+    rounds: int,
+    others: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Returns the TFLOPS of an operation, of each peer's call and of other operations, and their ratios with quartiles.
+    A ratio is the other's time divided by the operation's."""
     stream = devices()[0].new_stream()
     begun = time.perf_counter()
     operation.sync_on(stream)
     taken = time.perf_counter() - begun
     # Calls of a round. The time of a short call is mostly the host's: then the operations tell.
     count = max(2, round(_SECONDS / max(flops / 5e14 + 5e-6, taken - 2e-4)))
-    replay = zip(*[operation] * count).graph_on(stream).launch()
-    recorded = {name: _recorded(torch, call, count) for name, call in peers.items()}
 
-    def ours() -> float:
-        begun = time.perf_counter()
-        replay.sync_on(stream)
-        return (time.perf_counter() - begun) / count
+    def ours(operation: Any) -> Callable[[], None]:
+        replay = zip(*[operation] * count).graph_on(stream).launch()
+        return lambda: replay.sync_on(stream)
 
-    def theirs(graph: Any) -> float:
-        begun = time.perf_counter()
-        graph.replay()
-        torch.cuda.synchronize()
-        return (time.perf_counter() - begun) / count
+    def theirs(call: Callable[[], Any]) -> Callable[[], None]:
+        graph = _recorded(torch, call, count)
 
-    ours(), *map(theirs, recorded.values())
-    taken_by: dict[str, list[float]] = {name: [] for name in ("oxide", *recorded)}
+        def replay() -> None:
+            graph.replay()
+            torch.cuda.synchronize()
+
+        return replay
+
+    turns = {name: ours(each) for name, each in {"oxide": operation, **(others or {})}.items()}
+    turns |= {name: theirs(call) for name, call in peers.items()}
+    for turn in turns.values():
+        turn()
+    taken_by: dict[str, list[float]] = {name: [] for name in turns}
     for _ in range(rounds):
-        taken_by["oxide"].append(ours())
-        for name, graph in recorded.items():
-            taken_by[name].append(theirs(graph))
+        for name, turn in turns.items():
+            begun = time.perf_counter()
+            turn()
+            taken_by[name].append((time.perf_counter() - begun) / count)
     figures: dict[str, Any] = {
         f"{name}, TFLOPS": round(flops / statistics.median(times) / 1e12, 1) for name, times in taken_by.items()
     }
-    for name in recorded:
-        ratios = [other / own for own, other in builtins.zip(taken_by["oxide"], taken_by[name], strict=True)]
+    own = taken_by.pop("oxide")
+    for name, times in taken_by.items():
+        ratios = [other / mine for mine, other in builtins.zip(own, times, strict=True)]
         low, middle, high = statistics.quantiles(ratios, n=4)
         figures[f"ratio to {name}"] = round(middle, 3)
         figures[f"quartiles, {name}"] = [round(low, 3), round(high, 3)]
@@ -281,6 +364,7 @@ def _recorded(torch: Any, call: Callable[[], Any], count: int) -> Any:
 
 
 def _printed(row: dict[str, Any]) -> dict[str, Any]:
+    row["run"] = date.today().isoformat()
     print(json.dumps(row), flush=True)
     return row
 

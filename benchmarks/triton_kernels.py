@@ -13,6 +13,13 @@ def add(a, b, c, size: tl.constexpr):  # type: ignore[no-untyped-def]
     tl.store(c + offsets, tl.load(a + offsets) + tl.load(b + offsets))
 
 
+def _suited(configs, arguments, **_):  # type: ignore[no-untyped-def]
+    """Returns the configurations to try: large tiles for large results. Each takes a second to compile."""
+    if min(arguments["m"], arguments["n"]) < 2048:
+        return configs
+    return [each for each in configs if each.kwargs["M"] * each.kwargs["N"] >= 128 * 128]
+
+
 @triton.autotune(
     configs=[
         triton.Config({"M": m, "N": n, "K": k}, num_warps=warps, num_stages=stages)
@@ -30,7 +37,8 @@ def add(a, b, c, size: tl.constexpr):  # type: ignore[no-untyped-def]
             (32, 32, 128, 4, 5),
         )
     ],
-    key=["m", "n", "k"],
+    key=["m", "n", "k", "a_row", "b_row"],  # the strides tell the layouts
+    prune_configs_by={"early_config_prune": _suited},
 )
 @triton.jit
 def matmul(a, b, c, m, n, k, a_row, a_column, b_row, b_column, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr):  # type: ignore[no-untyped-def]
