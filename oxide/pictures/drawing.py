@@ -69,7 +69,7 @@ def _draw(picture: Picture) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" role="img" width="{width:.0f}" height="{height:.0f}" '
         f'viewBox="0 0 {width:.0f} {height:.0f}" font-family="{_FONT}" font-size="12" fill="{_INK}">',
         f"<title>{_text(picture.title)}</title>",
-        f'<text x="{_MARGIN}" y="{_MARGIN + 10}" font-size="13" font-weight="bold" fill="{_GREY}">',
+        f'<text x="{_MARGIN}" y="{_MARGIN + 10}" font-size="13" font-weight="bold" fill="{_GREY}">'
         f"{_text(title)}</text>",
         f'<g transform="translate({left:.1f} {top:.1f})">',
     ]

@@ -36,8 +36,8 @@ def table(rows: Iterable[tuple[str, str]], caption: str = "") -> str:
         f'<tr><th style="text-align:left">{escape(name)}</th><td style="text-align:left">{escape(value)}</td></tr>'
         for name, value in rows
     )
-    head = f'<caption style="text-align:left">{escape(caption)}</caption>' if caption else ""
-    return f"<table>{head}{body}</table>"
+    head = f'<caption style="text-align:left;white-space:nowrap">{escape(caption)}</caption>' if caption else ""
+    return f'<table style="color:inherit">{head}{body}</table>'
 
 
 def listing(lines: Sequence[str], first: int, marks: Mapping[int, Sequence[tuple[str, str]]], caption: str = "") -> str:

@@ -153,8 +153,8 @@ class CudaGraph(Generic[T]):
         reads, writes = len(captured._reads), len(captured._writes) - bool(captured._record)
         notes = (
             f"Captured on {self.stream._timeline.label}. Dotted: the order of the stream, where no box flows.",
-            f"Each launch waits for earlier uses, on any stream, of the {reads} boxes that it only reads and of the "
-            f"{writes} that it writes.",
+            "Each launch waits for earlier uses of its boxes, on any stream. "
+            f"Boxes: {reads} only read, {writes} written.",
         )
         return captured.work.picture(f"CudaGraph on {self.device.label}: {captured.work.summary()}", notes)
 

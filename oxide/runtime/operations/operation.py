@@ -351,10 +351,12 @@ class DeviceOperation(Generic[T_co]):
     def picture(self) -> Picture:
         """Returns the picture of the operation before it runs: ``oxide.pictures.svg(op)`` draws it.
 
-        Runs nothing and calls no function: a stage that a function of ``and_then`` makes is shown as that function.
+        Runs nothing and calls no function: a stage that a function of ``and_then`` makes is shown as that function. An
+        operation that was drawn does not warn that it was never run.
         """
         from oxide.runtime.operations.depicting import picture_of
 
+        self.consume()
         return picture_of(self)
 
     def _repr_html_(self) -> str:
