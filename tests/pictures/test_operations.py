@@ -99,7 +99,7 @@ def test_a_stage_that_a_function_makes_is_shown_as_the_function() -> None:
     line = further.__code__.co_firstlineno
     assert stage.details == (f"{further.__qualname__} at {__file__}:{line}", "known when it runs")
     assert node_of(picture, "map").kind == "host"
-    assert any("Dashed" in note for note in picture.notes)
+    assert any("Dashed box" in note for note in picture.notes)
 
 
 def test_an_operation_that_is_used_twice_is_one_node() -> None:
@@ -168,7 +168,11 @@ def test_a_shared_operation_that_has_run_is_drawn_without_its_source() -> None:
 
 def test_placed_operations_name_their_device() -> None:
     operation = zip(zeros(3).on(0), zeros(3))
-    assert [node.stream for node in operation.picture().nodes] == ["device 0", "", ""]
+    picture = operation.picture()
+    assert [node.stream for node in picture.nodes] == ["device 0", "", ""]
+    assert [edge.kind for edge in picture.edges] == ["wait", "data"]
+    assert any("Dashed edge" in note for note in picture.notes)
+    assert not any("Dashed edge" in note for note in zip(zeros(3), zeros(3)).picture().notes)
 
 
 def test_of_a_long_chain_the_end_is_drawn() -> None:

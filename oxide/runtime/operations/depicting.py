@@ -56,6 +56,8 @@ class _Recipe:
         self._kept: list[Any] = []  # so that no other object gets the id of one that was drawn
         self._chosen = self._nearest()
         self._further: int | None = None  # the node for all operations that are left out
+        self._devices: dict[int, str] = {}  # of each operation's node
+        self._crossed = False  # whether a result flows from an operation to one that is placed elsewhere
 
     def picture(self) -> Picture:
         """Draws the operation after its inputs, without recursion: a chain may have thousands of stages."""
@@ -75,7 +77,11 @@ class _Recipe:
                     pending.append((given, device, False))
         notes = ["On one stream, which the policy picks when it runs, but for what is placed on a device."]
         if any(node.kind == "unknown" for node in self._sketch.picture("").nodes):
-            notes.append("Dashed: functions that make the next operation when this one runs; a captured graph has it.")
+            notes.append("Dashed box: a function that makes the next operation at the run; a captured graph has it.")
+        if self._crossed:
+            notes.append(
+                "Dashed edge: the stream of one device waits for that of another, unless the two are the same."
+            )
         return self._sketch.picture(repr(self._operation), tuple(notes))
 
     def _nearest(self) -> set[int]:
@@ -102,10 +108,14 @@ class _Recipe:
         named: Any = kind
         key = self._sketch.node(named, title, lines, device)
         self._drawn[id(operation)] = key, ""
+        self._devices[key] = device
         for name, given in inputs:
             source, passed = self._key(given)
             what = ", ".join(filter(None, (passed, _flowing(given))))
-            self._sketch.edge(source, key, f"{name}: {what}" if name and what else name or what)
+            crosses = self._devices.get(source, device) != device
+            self._crossed = self._crossed or crosses
+            label = f"{name}: {what}" if name and what else name or what
+            self._sketch.edge(source, key, label, "wait" if crosses else "data")
 
     def _key(self, given: Any) -> tuple[int, str]:
         """Returns the node of an input, and what is passed on of its result."""
