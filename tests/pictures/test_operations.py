@@ -151,6 +151,12 @@ def test_every_kind_of_operation_is_drawn() -> None:
     assert node_of(tiles.picture(), "add").details == ("tile kernel", "grid 4, block 128")
 
 
+def test_a_picture_says_what_the_operation_yields() -> None:
+    assert launch(1.0, h2d(X), zeros(1000)).first().picture().notes[0] == "Yields element 0."
+    assert launch(1.0, h2d(X), zeros(1000)).last().picture().notes[0] == "Yields the last, 1000 float32, 3.906 KiB."
+    assert zip(zeros(3), zeros(4)).picture().notes[0] == "Yields a tuple of 2."
+
+
 def test_an_operation_of_the_users_own_has_its_name() -> None:
     class Mine(DeviceOperation[int]):
         def execute(self, context: ExecutionContext) -> int:

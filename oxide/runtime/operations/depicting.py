@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from oxide.messages import byte_count
-from oxide.pictures import Sketch
 from oxide.runtime.device.arc import Arc
 from oxide.runtime.device.memory import Allocation, DeviceBox, number_of_elements
 from oxide.runtime.device.partition import Partition
@@ -21,7 +20,7 @@ from oxide.runtime.operations.operation import BoxSpec, DeviceOperation, Spec
 from oxide.runtime.operations.transfers import describe
 
 if TYPE_CHECKING:
-    from oxide.pictures import Picture
+    from oxide.pictures import Picture, Sketch
     from oxide.runtime.submission.capture import Recording
 
 _MOST = 250  # the most nodes of a picture: more are unreadable, and take seconds to place
@@ -50,6 +49,8 @@ class _Recipe:
     """A picture of an operation that is being made. An operation that is used twice is one node."""
 
     def __init__(self, operation: DeviceOperation[Any]) -> None:
+        from oxide.pictures import Sketch  # here, as few programs draw and all that capture import this module
+
         self._operation = operation
         self._sketch = Sketch()
         self._drawn: dict[int, tuple[int, str]] = {}  # by id: the node, and what is passed on of its result
@@ -75,7 +76,10 @@ class _Recipe:
             for _, given in reversed(operation.depict()[3]):
                 if isinstance(given, DeviceOperation) and id(given) in self._chosen:
                     pending.append((given, device, False))
-        notes = ["On one stream, which the policy picks when it runs, but for what is placed on a device."]
+        passed = self._drawn[id(self._operation)][1]
+        result = ", ".join(filter(None, (passed, _flowing(self._operation))))
+        notes = [f"Yields {result}."] if result else []
+        notes.append("On one stream, which the policy picks when it runs, but for what is placed on a device.")
         if any(node.kind == "unknown" for node in self._sketch.picture("").nodes):
             notes.append("Dashed box: a function that makes the next operation at the run; a captured graph has it.")
         if self._crossed:
@@ -153,7 +157,7 @@ def _spec_text(spec: Spec) -> str:
     if isinstance(spec, BoxSpec):
         nbytes = number_of_elements(spec.shape) * spec.dtype.itemsize
         return f"{describe(spec.shape, spec.dtype)}, {byte_count(nbytes)}"
-    return f"tuple of {len(spec)}" if isinstance(spec, tuple) else ""
+    return f"a tuple of {len(spec)}" if isinstance(spec, tuple) else ""
 
 
 @final
@@ -175,6 +179,8 @@ class RecordedWork:
 
     def picture(self, title: str, notes: tuple[str, ...]) -> Picture:
         """Returns the picture of the work."""
+        from oxide.pictures import Sketch
+
         sketch = Sketch()
         written: dict[int, int] = {}  # by id of an allocation: the node that wrote it last, or stands for it
         for allocation in self._uploads:
