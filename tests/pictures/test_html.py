@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 
 import numpy as np
 
-from oxide import DisjointSlice, Slice, f32, h2d, i64, kernel, thread, tile, zeros
+from oxide import DisjointSlice, Slice, f16, f32, h2d, i64, kernel, thread, tile, zeros
 
 VOID = {"br", "hr"}
 
@@ -131,3 +131,20 @@ def test_an_explanation_stands_behind_the_lines_that_it_is_about() -> None:
         number, remark = re.fullmatch(r"line (\d+): (.*)", line).groups()  # type: ignore[union-attr]
         assert re.search(rf"^ *{number}  .*{re.escape(remark)}", shown, re.MULTILINE)
     assert isinstance(explained, str)
+
+
+def test_remarks_on_a_whole_kernel_stand_above_its_source() -> None:
+    @tile.kernel
+    def multiplied(c: tile.Partition[f16, 2], a: tile.Tensor[f16, 2], b: tile.Tensor[f16, 2]):
+        row, column = c.index
+        acc = tile.zeros((64, 64), f32)
+        for k in range(tile.cdiv(a.shape[1], 64)):
+            acc = tile.mma(a.load((row, k), (64, 64)), b.load((k, column), (64, 64)), acc)
+        c.store(acc.astype(f16))
+
+    explained = multiplied.explain(c=(64, 64))
+    shown = Balanced(explained._repr_html_()).text  # type: ignore[attr-defined]
+    general = [line for line in explained.splitlines() if not line.startswith("line ")]
+    assert len(general) == 2  # the second is about the threads that copy
+    assert "; ".join(general) in shown
+    assert "a pipeline of" in shown

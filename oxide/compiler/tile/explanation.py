@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import final
 
@@ -31,6 +32,9 @@ def explained(source: TileSource, capability: int) -> str:
     return Explanation("\n".join(lines), source.function.__code__.co_filename)
 
 
+_OF_A_LINE = re.compile(r"line (?P<line>\d+): (?P<remark>.*)")
+
+
 @final
 class Explanation(str):
     """The text that ``explain()`` returns. A notebook shows it as the kernel's source with the remarks."""
@@ -45,13 +49,17 @@ class Explanation(str):
     def _repr_html_(self) -> str:
         """Returns the kernel's source with a remark behind each line that the explanation is about. Products that do
         not run on tensor cores are orange."""
-        heading, *lines = self.splitlines()
+        general: list[str] = []
         remarks: list[Remark] = []
-        for line in lines:
-            number, _, remark = line.removeprefix("line ").partition(": ")
+        for text in self.splitlines():
+            found = _OF_A_LINE.fullmatch(text)
+            if found is None:
+                general.append(text)
+                continue
+            remark = found["remark"]
             mark = "bad" if ": by threads, because" in remark else "good" if "mma" in remark else "note"
-            remarks.append((self.file, int(number), mark, remark))
-        return listing(remarks, heading)
+            remarks.append((self.file, int(found["line"]), mark, remark))
+        return listing(remarks, "; ".join(general))
 
 
 def _products(plan: Plan, program: Program) -> Iterator[str]:
