@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any, final
 
 
@@ -113,7 +114,7 @@ class BoundsError(KernelFault, IndexError):
             found = f"index {index} of axis {axis} is outside {parameter}, whose axis {axis} has {length} elements"
         if indices is not None:
             found += f" ({list(indices)} of shape {shape})"
-        super().__init__(f"kernel {kernel}: {found}; block {block}, thread {thread}, at {file}:{line}")
+        super().__init__(f"kernel {kernel}: {found}; block {block}, thread {thread}, at {place_name(file, line)}")
         self.kernel = kernel
         self.parameter = parameter
         self.index = index
@@ -161,7 +162,7 @@ class KernelAssertionError(KernelFault, AssertionError):
         file: str,
         line: int,
     ) -> None:
-        super().__init__(f"kernel {kernel}: {text}; block {block}, thread {thread}, at {file}:{line}")
+        super().__init__(f"kernel {kernel}: {text}; block {block}, thread {thread}, at {place_name(file, line)}")
         self.kernel = kernel
         self.text = text
         self.block = block
@@ -232,10 +233,28 @@ class SanitizedAccess:
             "atomic": "an atomic operation on ",
             "warp operation": "",
         }[self.access]
-        return f"{done}{self.what} by block {self.block}, thread {self.thread}, at {self.file}:{self.line}"
+        return f"{done}{self.what} by block {self.block}, thread {self.thread}, at {place_name(self.file, self.line)}"
 
 
 def _same(kind: type[OxideError], args: tuple[Any, ...], fields: dict[str, Any]) -> OxideError:
     error = kind.__new__(kind, *args)
     error.__dict__.update(fields)
     return error
+
+
+def place_name(file: str, line: int) -> str:
+    """Returns the name of a line for messages: ``file:line``, or ``In [3], line 2`` for a line of a notebook's cell."""
+    cell = cell_of(file)
+    return f"{file}:{line}" if cell is None else f"{cell}, line {line}"
+
+
+def cell_of(file: str) -> str | None:
+    """Returns the name of the notebook's or IPython's cell whose code has this file name, such as ``In [3]``; None for
+    any other file."""
+    shell = sys.modules.get("IPython.core.getipython")
+    found = None if shell is None else shell.get_ipython()
+    if found is None:
+        return None
+    name_of = getattr(found.compile, "format_code_name", None)  # from IPython 8 on
+    name = None if name_of is None else name_of(file)
+    return None if name is None else str(name[1]).replace("In[", "In [")

@@ -19,11 +19,13 @@ HEAVY = {"numba", "numba_cuda", "llvmlite", "trio", "cuda"}
 MAY_IMPORT = {
     "oxide.language": set[str](),
     "oxide.driver": set[str](),
+    "oxide.pictures": set[str](),
     "oxide.compiler": {
         "oxide.language",
+        "oxide.pictures",
         *(f"oxide.driver.{name}" for name in ("base", "object", "record_layout", "records", "sanitizing")),
     },
-    "oxide.runtime": {"oxide.compiler", "oxide.language", "oxide.driver"},
+    "oxide.runtime": {"oxide.compiler", "oxide.language", "oxide.driver", "oxide.pictures"},
     "oxide.serving": {"oxide.runtime"},
 }
 FOR_EVERYBODY = {f"oxide.{name}" for name in ("disk", "dropping", "errors", "host_arrays", "messages", "native")}

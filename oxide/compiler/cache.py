@@ -16,7 +16,7 @@ import importlib
 import json
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, final
 
 from oxide import disk
@@ -27,7 +27,7 @@ from oxide.driver.base import Code, Target
 from oxide.dropping import WeakTable
 
 from .description import LaunchNeeds
-from .fingerprint import Unknown, fingerprint
+from .fingerprint import Fingerprint, Unknown, cell_label, fingerprint
 
 if TYPE_CHECKING:
     from oxide.compiler.bounds.hoist import Placement
@@ -77,8 +77,10 @@ class Entry:
     """A specialization's entry in the cache. A read returns None if the file is missing or damaged. A write that fails
     on disk is ignored."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, found: Fingerprint) -> None:
+        self.name = found.text
+        self._labels = {file: cell_label(number) for number, file in enumerate(found.cells)}
+        self._files = {label: file for file, label in self._labels.items()}
         self._facts: Facts | None = None
         self._codes: dict[Target, Code] = {}
 
@@ -95,10 +97,10 @@ class Entry:
             return
         content = {
             "needs": dataclasses.asdict(facts.needs),
-            "sites": _encode(facts.sites),
-            "widenings": _encode(facts.widenings),
-            "portable": _encode(facts.portable),
-            "placements": _encode(facts.placements),
+            "sites": _encode(facts.sites, self._labels),
+            "widenings": _encode(facts.widenings, self._labels),
+            "portable": _encode(facts.portable, self._labels),
+            "placements": _encode(facts.placements, self._labels),
         }
         disk.write(f"{self.name}.facts", json.dumps(content).encode())
 
@@ -127,10 +129,10 @@ class Entry:
         found = json.loads(text)
         return Facts(
             needs=LaunchNeeds(**(found["needs"] | {"tiled": tuple(found["needs"]["tiled"])})),
-            sites=_decode(found["sites"]),
-            widenings=_decode(found["widenings"]),
-            portable=lambda: _decode(found["portable"]),
-            placements=lambda: _decode(found["placements"]),
+            sites=_decode(found["sites"], self._files),
+            widenings=_decode(found["widenings"], self._files),
+            portable=lambda: _decode(found["portable"], self._files),
+            placements=lambda: _decode(found["placements"], self._files),
         )
 
     def _code_name(self, target: Target) -> str:
@@ -152,13 +154,13 @@ def entry_of(kernel: KernelDescription, parameters: tuple[Closed, ...]) -> Entry
     Raises ``Unknown`` if the kernel reaches a value that has no fingerprint.
     """
     try:
-        name = fingerprint(kernel, parameters)
+        key = fingerprint(kernel, parameters)
     except OSError:
         return None
     with _lock:
         entries = _entries.setdefault(kernel.function, {})
-        found = entries.pop(name, None)
-        entry = entries[name] = found or Entry(name)
+        found = entries.pop(key.text, None)
+        entry = entries[key.text] = found or Entry(key)
         if len(entries) > _REMEMBERED:
             del entries[next(iter(entries))]
     return entry
@@ -189,23 +191,28 @@ _CLASSES = {
 """The dataclasses that the cache can encode, with the module of each."""
 
 
-def _encode(value: Any) -> Any:
-    """Returns a value as JSON can hold it: a tuple as a list, a dataclass as ``{class name: {field name: value}}``."""
-    if value is None or isinstance(value, bool | int | float | str):
+def _encode(value: Any, labels: Mapping[str, str]) -> Any:
+    """Returns a value as JSON can hold it: a tuple as a list, a dataclass as ``{class name: {field name: value}}``. A
+    string that is a key of ``labels``, the name of a cell's file, becomes its label."""
+    if isinstance(value, str):
+        return labels.get(value, value)
+    if value is None or isinstance(value, bool | int | float):
         return value
     if isinstance(value, tuple):
-        return [_encode(item) for item in value]
+        return [_encode(item, labels) for item in value]
     name = type(value).__name__
     if name == "Module":
         return {name: str(value)}
     if name not in _CLASSES:
         raise TypeError(f"a {name} cannot be kept in the cache: list it in compiler.cache")
-    return {name: {field.name: _encode(getattr(value, field.name)) for field in dataclasses.fields(value)}}
+    return {name: {field.name: _encode(getattr(value, field.name), labels) for field in dataclasses.fields(value)}}
 
 
-def _decode(value: Any) -> Any:
+def _decode(value: Any, files: Mapping[str, str]) -> Any:
+    if isinstance(value, str):
+        return files.get(value, value)
     if isinstance(value, list):
-        return tuple(_decode(item) for item in value)
+        return tuple(_decode(item, files) for item in value)
     if not isinstance(value, dict):
         return value
     ((name, fields),) = value.items()
@@ -214,4 +221,4 @@ def _decode(value: Any) -> Any:
 
         return parse(fields)
     found = getattr(importlib.import_module(_CLASSES[name], __package__), name)
-    return found(**{field: _decode(item) for field, item in fields.items()})
+    return found(**{field: _decode(item, files) for field, item in fields.items()})

@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING, Literal, final
 
 from oxide.compiler.bounds.hoist import Placement
 from oxide.compiler.source.faults import FaultSite
+from oxide.compiler.source.listing import Remark, listing
 from oxide.compiler.source.source import located_in
+from oxide.compiler.source.widening import Widening
 from oxide.errors import CompileError
+from oxide.pictures.html import preformatted
 
 if TYPE_CHECKING:
     from .specialization import Specialization
@@ -42,6 +45,29 @@ class Check:
         what = {"proved": "proved", "hoisted": "hoisted", "access": "at the access"}[self.place]
         slice_ = self.parameter if self.axis is None else f"{self.parameter}, axis {self.axis}"
         return f"line {self.line}: {slice_}: {what}, {self.detail}"
+
+
+@final
+class Checks(tuple["Check | Widening", ...]):
+    """The result of ``Kernel.checks()``: a tuple that notebooks show as the kernel's source with the checks marked."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        """Returns the source of the kernel and of its device functions. A line's colour is that of its costliest
+        check: green if it is proved, blue before a loop, orange at the access. Widened arithmetic is a remark."""
+        remarks = [_remark(item) for item in self]
+        if not remarks:
+            return preformatted("no bounds checks")
+        at_access = sum(mark == "bad" for _, _, mark, _ in remarks)
+        checks = sum(isinstance(item, Check) for item in self)
+        return listing(remarks, f"{checks} bounds checks, {at_access} of them at every access")
+
+
+def _remark(item: Check | Widening) -> Remark:
+    text = str(item).removeprefix(f"line {item.line}: ")
+    mark = {"proved": "good", "hoisted": "fair", "access": "bad"}[item.place] if isinstance(item, Check) else "note"
+    return item.file, item.line, mark, text
 
 
 def checks_of(special: Specialization) -> tuple[Check, ...]:

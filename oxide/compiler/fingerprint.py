@@ -3,7 +3,9 @@
 A fingerprint is computed without numba and LLVM, since a program whose kernels are all in the cache imports neither. So
 it may cover more than the code depends on, but never less:
 
-- the kernel's bytecode and source, with file and line (a fault names them), its options and its parameters' types;
+- the kernel's bytecode and source, with file and line (a fault names them), its options and its parameters' types. The
+  file of a notebook's cell has another name in each session: cells are numbered, and ``Fingerprint.cells`` has their
+  names;
 - the values of the globals and of the closure that its code names, and all that those reach in turn: constants, device
   functions, their constants … Of a module, the attributes that the code may name;
 - the compiler: the source of this package, of ``oxide.language`` and of the records that code shares with the driver,
@@ -26,7 +28,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from types import CodeType, FunctionType, ModuleType, SimpleNamespace
-from typing import Any, TypeVar, final, get_args, get_origin
+from typing import Any, NamedTuple, TypeVar, final, get_args, get_origin
 
 import numpy as np
 
@@ -36,6 +38,7 @@ from oxide.compiler.signature.generic_parameters import Lifted
 from oxide.compiler.signature.signature import Closed
 from oxide.compiler.source.source import EMPTY, as_written, closure_values
 from oxide.driver import record_layout, records
+from oxide.errors import cell_of
 from oxide.language.tile import Function as TileFunction
 from oxide.language.tile import Word as TileWord
 from oxide.language.types import ScalarType
@@ -43,14 +46,22 @@ from oxide.language.types import ScalarType
 from .description import KernelDescription
 from .ptx import libdevice
 
-__all__ = ["Unknown", "environment", "fingerprint"]
+__all__ = ["Fingerprint", "Unknown", "cell_label", "environment", "fingerprint", "source_text"]
 
 
 class Unknown(Exception):
     """Raised for a value that the kernel reaches and that cannot be hashed. The message names the value."""
 
 
-def fingerprint(kernel: KernelDescription, parameters: tuple[Closed, ...]) -> str:
+class Fingerprint(NamedTuple):
+    """A kernel's fingerprint, and the file names of the cells that its functions are in, in the order of their
+    numbers."""
+
+    text: str
+    cells: tuple[str, ...]
+
+
+def fingerprint(kernel: KernelDescription, parameters: tuple[Closed, ...]) -> Fingerprint:
     """Returns the fingerprint of a kernel for some parameter types. Raises ``Unknown``."""
     text = _Text()
     text.add("environment", *environment())
@@ -70,7 +81,7 @@ def fingerprint(kernel: KernelDescription, parameters: tuple[Closed, ...]) -> st
     for contract in kernel.contracts:
         text.add("contract", contract.text)
     text.function(kernel.function)
-    return text.digest()
+    return Fingerprint(text.digest(), tuple(text.cells))
 
 
 @functools.cache
@@ -117,6 +128,7 @@ class _Text:
         self._hash = disk.blake2b(digest_size=20)
         self._seen: dict[tuple[int, tuple[str, ...]], int] = {}
         self._kept: list[Any] = []  # keeps values alive, so that no other object gets their id
+        self.cells: dict[str, int] = {}  # the number of each cell's file
         self._path: list[str] = []  # how the function reaches the value, for ``Unknown``
 
     def digest(self) -> str:
@@ -136,7 +148,7 @@ class _Text:
         outer, self._path = self._path, []
         function = as_written(function)
         code: CodeType = function.__code__
-        self.add("function", str(function.__module__), function.__qualname__, _source(code))
+        self.add("function", str(function.__module__), function.__qualname__, source_text(code))
         self._code(code)
         for name, kind in sorted(getattr(function, "__annotations__", {}).items()):
             self._annotation(name, kind)
@@ -283,7 +295,9 @@ class _Text:
             self.add("annotation", name, _name_of(type(kind)))
 
     def _code(self, code: CodeType) -> None:
-        self.add("code", code.co_filename, code.co_name, code.co_code, code.co_linetable, code.co_exceptiontable)
+        self.add(
+            "code", self._file(code.co_filename), code.co_name, code.co_code, code.co_linetable, code.co_exceptiontable
+        )
         counts = (code.co_flags, code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_firstlineno)
         self.add(*map(str, counts))
         for names in (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars):
@@ -296,6 +310,11 @@ class _Text:
             else:
                 self.value(constant, ())
 
+    def _file(self, name: str) -> str:
+        if name not in self.cells and cell_of(name) is None:
+            return name
+        return cell_label(self.cells.setdefault(name, len(self.cells)))
+
     def _again(self, value: Any, attributes: tuple[str, ...] = ()) -> bool:
         """Returns whether a value was added before. If it was, adds only the number that it got then."""
         key = (id(value), attributes)
@@ -305,6 +324,11 @@ class _Text:
         self._seen[key] = len(self._seen)
         self._kept.append(value)
         return False
+
+
+def cell_label(number: int) -> str:
+    """Returns the name that stands for the file of a cell in the cache."""
+    return f"<cell {number}>"
 
 
 _ABSENT = object()
@@ -401,7 +425,7 @@ def _globals(code: CodeType) -> Iterable[str]:
             yield code.co_names[argument >> 1]  # the lowest bit says that a call follows
 
 
-def _source(code: CodeType) -> str:
+def source_text(code: CodeType) -> str:
     """Returns the text of a function, to the last line that is indented deeper than its first."""
     lines = linecache.getlines(code.co_filename)
     first = code.co_firstlineno - 1

@@ -365,6 +365,12 @@ class Kernel:
     def __repr__(self) -> str:
         return f"<kernel {self.name}({', '.join(f'{p.name}: {p.annotation}' for p in self.parameters)})>"
 
+    def _repr_html_(self) -> str:
+        """Returns the kernel's name, parameters, options and docstring, which notebooks show."""
+        from .report import described
+
+        return described(self)
+
     @without_frames
     def specialize(self, **types: Any) -> Specialization:
         """Returns the kernel for certain types. It is typed and lowered once for each choice of types. Any thread may

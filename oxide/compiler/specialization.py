@@ -22,7 +22,7 @@ from oxide.compiler.source.faults import FaultSite
 from oxide.compiler.source.widening import Widening
 from oxide.driver import sanitizing
 from oxide.driver.base import Code, KernelResources, Target
-from oxide.errors import CompileError, LaunchError
+from oxide.errors import CompileError, LaunchError, cell_of
 from oxide.messages import written
 
 if TYPE_CHECKING:
@@ -157,9 +157,9 @@ class Specialization:
     def checks(self) -> tuple[Check | Widening, ...]:
         """Returns the bounds check of each access, none if the kernel is unchecked. After these, returns the arithmetic
         on floats that is wider than an operand."""
-        from .checks_report import checks_of
+        from .checks_report import Checks, checks_of
 
-        return checks_of(self) + self._facts.widenings
+        return Checks(checks_of(self) + self._facts.widenings)
 
     @property
     def sites(self) -> tuple[FaultSite, ...]:
@@ -461,4 +461,8 @@ def _stable_hash(kernel: KernelDescription, parameters: tuple[Closed, ...]) -> i
     types = ", ".join(f"{parameter.name}: {parameter.identity}" for parameter in parameters)
     place = f"{function.__module__}:{function.__qualname__}:{function.__code__.co_firstlineno}"
     identity = f"{place}:{kernel.name}({types})"
+    if cell_of(function.__code__.co_filename) is not None:  # another cell may have a kernel of this name at this line
+        from .fingerprint import source_text
+
+        identity += source_text(function.__code__)
     return int.from_bytes(disk.blake2b(identity.encode(), digest_size=8).digest(), "little")

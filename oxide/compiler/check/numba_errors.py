@@ -152,7 +152,7 @@ def _construct(text: str, node: Node, numba_style: bool) -> str | None:
     return None
 
 
-_PLACED = re.compile(r".+:\d+: ")
+_PLACED = re.compile(r"(.+:\d+|In \[\d+\], line \d+): ")
 NO_TEXT = "kernels make no text:"
 NO_UFUNC = "kernels have no"
 _UFUNC = re.compile(rf"{NO_UFUNC} np\.(?P<name>\w+)")

@@ -31,7 +31,7 @@ import numpy as np
 
 from oxide import disk
 from oxide.compiler.source.source import EMPTY, closure_values, located, trees
-from oxide.errors import ArgumentError
+from oxide.errors import ArgumentError, place_name
 from oxide.language import atomic, thread
 from oxide.language.types import ScalarType, of_dtype
 
@@ -211,7 +211,7 @@ def _refused(parameter: OpenFunction, function: FunctionType, problem: str) -> A
     code = function.__code__
     return ArgumentError(
         f"kernel {parameter.kernel}: parameter {parameter.name} is {parameter.annotation}, and the function "
-        f"{function.__name__} at {code.co_filename}:{code.co_firstlineno} {problem}"
+        f"{function.__name__} at {place_name(code.co_filename, code.co_firstlineno)} {problem}"
     )
 
 

@@ -35,20 +35,20 @@ def divergence(entry: Any, kernel: str, sites: Sequence[FaultSite]) -> BarrierEr
     second = sites[int(entry["index"])]
     if entry["length"] == 0:
         problem = (
-            f"some threads wait in {first.parameter} at {first.file}:{first.line} and others in {second.parameter} at "
-            f"{second.file}:{second.line}; all threads that have not returned must come to the same barrier: move it "
+            f"some threads wait in {first.parameter} at {first.place} and others in {second.parameter} at "
+            f"{second.place}; all threads that have not returned must come to the same barrier: move it "
             "out of the branch"
         )
     elif entry["length"] == 2:
         problem = (
-            f"its threads wait in {first.parameter} at {first.file}:{first.line}, and others of the grid have "
+            f"its threads wait in {first.parameter} at {first.place}, and others of the grid have "
             "returned; every thread of the grid must come to it: let those that have nothing to do go round the work, "
             "not return"
         )
     else:
         problem = (
-            f"a thread waits in {first.parameter} at {first.file}:{first.line} for lanes of its warp that do not come: "
-            f"others wait in {second.parameter} at {second.file}:{second.line}; every lane that the mask names must "
+            f"a thread waits in {first.parameter} at {first.place} for lanes of its warp that do not come: "
+            f"others wait in {second.parameter} at {second.place}; every lane that the mask names must "
             "make the same call with the same mask"
         )
     return BarrierError(kernel, (x, y, z), ((first.file, first.line), (second.file, second.line)), problem)
@@ -63,7 +63,7 @@ def _polling(entry: Any, place: FaultSite) -> str:
     x, y, z = (int(number) for number in entry["thread"])
     if place.parameter == "tensor.wgmma()":
         return (
-            f"thread ({x}, {y}, {z}) waits in tensor.wgmma() at {place.file}:{place.line} for {arrivals} threads of "
+            f"thread ({x}, {y}, {z}) waits in tensor.wgmma() at {place.place} for {arrivals} threads of "
             "its warpgroup that do not come; all 128 threads of a warpgroup must make the call together"
         )
     copies = f"and {nbytes} bytes of copies"
@@ -76,7 +76,7 @@ def _polling(entry: Any, place: FaultSite) -> str:
             "number of arrivals that Barrier(count, arrivals) was made with"
         )
     return (
-        f"thread ({x}, {y}, {z}) waits in {place.parameter} at {place.file}:{place.line} for phase {wanted} of a "
+        f"thread ({x}, {y}, {z}) waits in {place.parameter} at {place.place} for phase {wanted} of a "
         f"Barrier, which cannot end: the Barrier is in phase {phase}, which still waits for {arrivals} arrivals "
         f"{copies}, and no thread of the block can go on{passed}"
     )

@@ -19,7 +19,7 @@ import numpy as np
 
 from oxide.driver.records import FAULT
 from oxide.driver.sanitizing import SANITIZED, published
-from oxide.errors import BoundsError, KernelAssertionError, KernelFault
+from oxide.errors import BoundsError, KernelAssertionError, KernelFault, place_name
 
 from .divergence import DIVERGENT, divergence
 
@@ -40,6 +40,11 @@ class FaultSite:
     assertion: str | None = None
     axis: int | None = None
     axes: int = 1
+
+    @property
+    def place(self) -> str:
+        """Returns the file and line, or a notebook's cell and line, for messages."""
+        return place_name(self.file, self.line)
 
 
 def read_fault(record: np.ndarray[Any, Any], kernel_name: str, sites: Sequence[FaultSite]) -> KernelFault | None:

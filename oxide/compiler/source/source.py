@@ -12,7 +12,7 @@ from types import CodeType, FunctionType
 from typing import Any, TypeAlias
 
 from oxide.dropping import WeakTable
-from oxide.errors import CompileError
+from oxide.errors import CompileError, place_name
 
 Span: TypeAlias = tuple[int, int, int, int]
 """The start and end of an expression: line, column, line, column. As in Python, lines count from 1 and columns are
@@ -37,7 +37,7 @@ def located(
 
 def located_in(file: str, line: int, problem: str, column: int | None = None) -> CompileError:
     """Returns a ``CompileError`` at a line of a file. ``column`` counts characters from 0."""
-    message = f"{file}:{line}: {problem}"
+    message = f"{place_name(file, line)}: {problem}"
     text = linecache.getline(file, line).rstrip("\n")
     if text.strip():
         indent = len(text) - len(text.lstrip())
@@ -56,7 +56,9 @@ def parse_definition(function: Callable[..., Any]) -> tuple[ast.FunctionDef, int
     try:
         source = inspect.getsource(function)
     except OSError:
-        raise located(function, f"the source of {function.__name__} cannot be read; define it in a file") from None
+        raise located(
+            function, f"the source of {function.__name__} cannot be read; define it in a file or in a notebook's cell"
+        ) from None
     flat = textwrap.dedent(source)
     above = "\n" * (function.__code__.co_firstlineno - 1)
     try:
@@ -130,7 +132,7 @@ def _codes(source: str, file: str) -> tuple[CodeType, ...]:
 
 def node_at(file: str, span: Span | None) -> ast.expr | ast.stmt | None:
     """Returns the expression or statement with this span, or None if there is none or the source cannot be read."""
-    tree = None if span is None else _tree_of(file)
+    tree = None if span is None else tree_of(file)
     if tree is None:
         return None
     text: ast.JoinedStr | None = None
@@ -145,13 +147,14 @@ def node_at(file: str, span: Span | None) -> ast.expr | ast.stmt | None:
 def statement_at(file: str, line: int) -> ast.stmt | None:
     """Returns the innermost statement that covers a line, or None if there is none or the source cannot be read."""
     found: ast.stmt | None = None
-    for node in ast.walk(_tree_of(file) or ast.Module([], [])):  # outer statements come before inner ones
+    for node in ast.walk(tree_of(file) or ast.Module([], [])):  # outer statements come before inner ones
         if isinstance(node, ast.stmt) and node.lineno <= line <= (node.end_lineno or node.lineno):
             found = node
     return found
 
 
-def _tree_of(file: str) -> ast.Module | None:
+def tree_of(file: str) -> ast.Module | None:
+    """Returns the syntax tree of a file, or None if its source cannot be read."""
     try:
         return ast.parse("".join(linecache.getlines(file)))
     except (SyntaxError, ValueError):

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from typing import final
+
+from oxide.compiler.source.listing import Remark, listing
 
 from .frontend import Program
 from .ir import EFFECTS, Cell, Node
@@ -26,7 +30,37 @@ def explained(source: TileSource, capability: int) -> str:
         *_producer(plan),
         *_values(plan, program),
     ]
-    return "\n".join(lines)
+    return Explanation("\n".join(lines), source.function.__code__.co_filename)
+
+
+_OF_A_LINE = re.compile(r"line (?P<line>\d+): (?P<remark>.*)")
+
+
+@final
+class Explanation(str):
+    """The text that ``explain()`` returns. A notebook shows it as the kernel's source with the remarks."""
+
+    file: str
+
+    def __new__(cls, text: str, file: str) -> Explanation:
+        found = super().__new__(cls, text)
+        found.file = file
+        return found
+
+    def _repr_html_(self) -> str:
+        """Returns the kernel's source with a remark behind each line that the explanation is about. Products that do
+        not run on tensor cores are orange."""
+        general: list[str] = []
+        remarks: list[Remark] = []
+        for text in self.splitlines():
+            found = _OF_A_LINE.fullmatch(text)
+            if found is None:
+                general.append(text)
+                continue
+            remark = found["remark"]
+            mark = "bad" if ": by threads, because" in remark else "good" if "mma" in remark else "note"
+            remarks.append((self.file, int(found["line"]), mark, remark))
+        return listing(remarks, "; ".join(general))
 
 
 def _products(plan: Plan, program: Program) -> Iterator[str]:

@@ -20,6 +20,7 @@ from oxide.compiler.ir.files import ir_file
 from oxide.compiler.specialization import Specialization
 from oxide.driver.records import CRASH_KERNEL, CRASH_TABLE
 from oxide.environment import word
+from oxide.errors import place_name
 
 _COUNTERS: Final = {"x86_64": 168, "aarch64": 440}
 """The offset of the program counter in a ``ucontext_t``, in bytes, by machine."""
@@ -53,9 +54,10 @@ def watch(specialization: Specialization, function: Any) -> None:
     if word("OXIDE_CRASH_REPORT", ("0", "1")) == "0":
         return
     described = specialization.description
-    place = described.function.__code__
+    source = described.function.__code__
+    place = place_name(source.co_filename, source.co_firstlineno)
     text = (
-        f"oxide: kernel {described.name} ({place.co_filename}:{place.co_firstlineno}) accessed memory that is not the "
+        f"oxide: kernel {described.name} ({place}) accessed memory that is not the "
         "process's, where nothing checks its accesses. OXIDE_SANITIZE=memory finds the access.\n"
     )
     with _lock:

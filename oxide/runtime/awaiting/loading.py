@@ -24,7 +24,7 @@ from oxide.compiler.specialization import Specialization
 from oxide.native import warn_caller
 from oxide.runtime.awaiting.completion import reactor_of
 from oxide.runtime.awaiting.crash_reports import watch
-from oxide.runtime.loop.event_loops import running_loop_name
+from oxide.runtime.loop.event_loops import blocked_loop_name
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -118,7 +118,7 @@ def note_compiled(kernel: str, seconds: float) -> None:
     global _warned
     if _warned or seconds < _MOST_SECONDS:
         return
-    loop = running_loop_name()
+    loop = blocked_loop_name()
     if loop is not None:
         _warned = True
         warn_caller(

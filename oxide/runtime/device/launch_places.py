@@ -15,6 +15,8 @@ from contextlib import suppress
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType
 from typing import Any, Final
 
+from oxide.errors import place_name
+
 _FUNCTION: Final = FunctionType  # in compiled code a constant costs no look-up
 _BUILTIN: Final = BuiltinFunctionType
 _METHOD: Final = MethodType
@@ -50,7 +52,9 @@ def described(function: object) -> str:
         with suppress(Exception):  # attributes of a user's object may raise anything
             name = getattr(function, "__qualname__", name)
             code = getattr(function, "__code__", None)
-    return f"{name} at {code.co_filename}:{code.co_firstlineno}" if isinstance(code, CodeType) else str(name)
+    if not isinstance(code, CodeType):
+        return str(name)
+    return f"{name} at {place_name(code.co_filename, code.co_firstlineno)}"
 
 
 def part_note(what: str, detail: object, number: int) -> str:

@@ -18,7 +18,7 @@ from oxide.compiler.signature.untyped_arguments import of_box
 from oxide.dropping import joins_when_dropped
 from oxide.errors import DeviceError, OrderingError, OutOfMemoryError
 from oxide.language.types import of_dtype
-from oxide.messages import dtype_name, written
+from oxide.messages import byte_count, dtype_name, written
 from oxide.native import Given, caused
 from oxide.runtime.device.out_of_memory import allocate_when_free
 from oxide.runtime.device.reclaim import dropped
@@ -544,6 +544,19 @@ class DeviceBox:
     def __repr__(self) -> str:
         shape = "x".join(map(str, self.shape)) or "scalar"
         return f"<oxide.DeviceBox {shape} {dtype_name(self.dtype)} on {self.device.label}>"
+
+    def _repr_html_(self) -> str:
+        """Returns the box's shape, dtype, size and device, which notebooks show. Waits for nothing and copies
+        nothing."""
+        from oxide.pictures.html import table
+
+        rows = [
+            ("shape", str(self.shape)),
+            ("dtype", dtype_name(self.dtype)),
+            ("size", byte_count(self.nbytes)),
+            ("device", self.device.label),
+        ]
+        return table(rows + ([] if self.is_contiguous else [("strides", str(self.strides))]), "oxide.DeviceBox")
 
 
 _LARGEST = 2**63 - 1

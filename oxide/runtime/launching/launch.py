@@ -34,7 +34,7 @@ from oxide.runtime.launching.launch_config import LaunchConfig
 from oxide.runtime.launching.reach import reach, shape_of, width_of
 from oxide.runtime.launching.tiled import refuse_uneven_rows
 from oxide.runtime.launching.untyped import check_argument, take_strides
-from oxide.runtime.operations.operation import BoxSpec, DeviceOperation, Spec
+from oxide.runtime.operations.operation import BoxSpec, Depiction, DeviceOperation, Spec
 from oxide.runtime.submission.submission import ExecutionContext
 
 if TYPE_CHECKING:
@@ -347,6 +347,25 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
 
     def title(self) -> object:
         return self
+
+    def depict(self) -> Depiction:
+        from oxide.runtime.operations.depicting import launch_lines
+
+        config = self._config
+        numbers: list[str] = []
+        inputs: list[tuple[str, Any]] = []
+        for parameter, argument in zip(self._specialization.parameters, self._arguments, strict=True):
+            plain = argument.value if isinstance(argument, Arc) else argument
+            if isinstance(plain, (DeviceOperation, DeviceBox)):
+                inputs.append((parameter.name, argument))
+            else:
+                numbers.append(f"{parameter.name} = {getattr(plain, '__name__', None) or written(plain)}")
+        size = (
+            ("grid and block follow from the output",)
+            if config is None
+            else launch_lines(config._grid, config._block, config._shared_mem_bytes)
+        )
+        return "launch", self._kernel.name, (*size, *numbers), tuple(inputs)
 
     def __repr__(self) -> str:
         return f"<oxide launch of {self._kernel.name}>"

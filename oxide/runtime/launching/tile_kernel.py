@@ -39,7 +39,7 @@ from oxide.runtime.launching.launch_config import LaunchConfig
 from oxide.runtime.launching.tuning import Tuned, checked_configs, in_thread, loaded, shapes_of
 from oxide.runtime.launching.tuning import tune as search
 from oxide.runtime.operations.combinators import zip as both
-from oxide.runtime.operations.operation import BoxSpec, DeviceOperation, Spec, value
+from oxide.runtime.operations.operation import BoxSpec, Depiction, DeviceOperation, Spec, value
 from oxide.runtime.operations.tiles import Partitioned
 from oxide.runtime.submission.submission import ExecutionContext
 
@@ -91,6 +91,17 @@ class TileKernel:
 
     def __repr__(self) -> str:
         return f"<tile kernel {self.name}({', '.join(f'{name}: {kind!r}' for name, kind in self.parameters.items())})>"
+
+    def _repr_html_(self) -> str:
+        """Returns the kernel's name, parameters, options and docstring, which notebooks show."""
+        from oxide.compiler.report import report
+
+        rows = [
+            (name, f"{kind!r} = {self.defaults[name]!r}" if name in self.defaults else repr(kind))
+            for name, kind in self.parameters.items()
+        ]
+        rows += [("warps", str(self._warps)), *([("stages", str(self._stages))] if self._stages else [])]
+        return report("tile kernel", self.name, self.function, rows)
 
     def __reduce__(self) -> str:
         from oxide.compiler.signature.pickling import global_name
@@ -431,6 +442,15 @@ class TileLaunch(DeviceOperation[tuple[Any, ...]]):
             one: Spec = None if _is(kind, "constant") else next(specs, None)
             found.append(None if _is(kind, "partition") else one)
         return tuple(found)
+
+    def depict(self) -> Depiction:
+        kind, _, lines, inputs = self._launch.depict()
+        constants = [
+            f"{name} = {written(given)}"
+            for name, given in self._given.items()
+            if _is(self._tile_kernel.parameters[name], "constant")
+        ]
+        return kind, self._tile_kernel.name, ("tile kernel", *lines, *constants), inputs
 
     def __repr__(self) -> str:
         return f"<oxide operation launch of tile kernel {self._tile_kernel.name}>"

@@ -30,7 +30,7 @@ import numpy as np
 from oxide import disk
 from oxide.compiler.kernel import Kernel
 from oxide.compiler.tile.numbers import DTYPES
-from oxide.errors import ArgumentError, OxideError
+from oxide.errors import ArgumentError, OxideError, cell_of
 from oxide.language.types import ScalarType
 from oxide.messages import written
 from oxide.runtime.awaiting.loading import loaded_function
@@ -200,6 +200,12 @@ def tune(kernel: Any, configs: tuple[dict[str, Any], ...], arguments: _Passed, b
     if shapes is None:
         raise ArgumentError(
             f"kernel {kernel.name}: tune takes boxes, partitions and numbers; run operations first, as with .sync()"
+        )
+    cell = cell_of(kernel.function.__code__.co_filename)
+    if cell is not None:
+        raise ArgumentError(
+            f"kernel {kernel.name} is defined in the cell {cell}, and tune runs it in another process, which has no "
+            "cells: write it to a file, as %%writefile does, and import it"
         )
     try:
         kernel.__reduce__()

@@ -19,6 +19,7 @@ from oxide.errors import NoEventLoopError
 
 if TYPE_CHECKING:
     import asyncio
+    from types import FrameType
 
 
 _modules: Final = sys.modules  # compiled code reads a constant without a look-up
@@ -93,6 +94,32 @@ def running_loop_name() -> str | None:
     if _in_trio():
         return "trio"
     return "asyncio" if _running_asyncio_loop() is not None else None
+
+
+def blocked_loop_name() -> str | None:
+    """Returns the name of the loop that a blocking call would stall; None if there is none.
+
+    The loop that runs a cell of a notebook is not meant: it waits for the cell, whatever the cell does. A task that a
+    cell has started does stall the loop.
+    """
+    name = running_loop_name()
+    return None if name is None or _in_cell() else name
+
+
+def _in_cell() -> bool:
+    """Returns whether the innermost of loop and IPython's cell is the cell: searches the stack from its innermost
+    frame."""
+    if "IPython.core.interactiveshell" not in _modules:
+        return False
+    frame: FrameType | None = sys._getframe(0)
+    while frame is not None:
+        module = frame.f_globals.get("__name__", "")
+        if module == "IPython.core.interactiveshell":
+            return True
+        if module in ("asyncio.events", "trio._core._run"):
+            return False
+        frame = frame.f_back
+    return False
 
 
 def _sniffed_name() -> str | None:

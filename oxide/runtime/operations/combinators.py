@@ -12,9 +12,10 @@ import numpy as np
 
 from oxide.messages import written
 from oxide.native import Given
-from oxide.runtime.device.launch_places import add_note_once, origin, part_note
+from oxide.runtime.device.launch_places import add_note_once, described, origin, part_note
 from oxide.runtime.device.timeline import Mark
 from oxide.runtime.operations.operation import (
+    Depiction,
     DeviceOperation,
     Spec,
     Value,
@@ -89,6 +90,9 @@ class Stage(DeviceOperation[U]):
     def whereabouts(self) -> None:
         return None
 
+    def depict(self) -> Depiction:
+        return "host", self._name, (described(self._function),), (("", self.source),)
+
 
 @final
 class AndThen(Stage[U]):
@@ -108,6 +112,13 @@ class AndThen(Stage[U]):
             made if isinstance(made, DeviceOperation) else require_operation(made, self._name)
         )
         return following.run(context)
+
+    def depict(self) -> Depiction:
+        from oxide.runtime.operations.transfers import d2h, depicted_download
+
+        if self._function is d2h:  # the most frequent function, of which everything is known
+            return depicted_download(self.source)
+        return "unknown", self._name, (described(self._function), "known when it runs"), (("", self.source),)
 
 
 @final
@@ -174,6 +185,9 @@ class Element(DeviceOperation[Any]):
             return element
         return None
 
+    def depict(self) -> Depiction:
+        return "", "the last" if self._index == -1 else f"element {self._index}", (), (("", self._source),)
+
 
 @final
 class Zip(DeviceOperation[tuple[Any, ...]]):
@@ -203,6 +217,9 @@ class Zip(DeviceOperation[tuple[Any, ...]]):
 
     def spec(self) -> Spec:
         return tuple([part.spec() for part in self._parts])
+
+    def depict(self) -> Depiction:
+        return "join", "zip", (), tuple([(str(number), part) for number, part in enumerate(self._parts)])
 
 
 @overload
@@ -348,6 +365,12 @@ class Shared(DeviceOperation[T]):
 
     def spec(self) -> Spec:
         return self._known
+
+    def depict(self) -> Depiction:
+        source = self._source
+        if source is None:
+            return "join", "shared", ("has run",), ()
+        return "join", "unzip" if self._captured else "shared", ("runs once",), (("", source),)
 
 
 def shared(x: DeviceOperation[T] | T) -> DeviceOperation[T]:

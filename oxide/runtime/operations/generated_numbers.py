@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from oxide.language.types import as_dtype, converted, f32, is_float
-from oxide.messages import written
+from oxide.messages import byte_count, written
 from oxide.native import Given, mypyc_attr
 from oxide.runtime.awaiting.loading import announce_numbers
 from oxide.runtime.device.memory import DeviceBox, parse_shape
-from oxide.runtime.operations.operation import BoxSpec, DeviceOperation, Spec
+from oxide.runtime.operations.operation import BoxSpec, Depiction, DeviceOperation, Spec
 from oxide.runtime.operations.transfers import describe, new_box
 from oxide.runtime.submission import staging
 
@@ -138,11 +138,17 @@ class Generated(DeviceOperation[DeviceBox]):
         box = new_box(context, self._known.shape, self._known.dtype)
         if box.nbytes:
             array = self._numbers.array()
-            context.at_launch(lambda now: staging.upload(now, box, array))
+            context.at_launch(box, lambda now: staging.upload(now, box, array))
         return box
 
     def spec(self) -> Spec:
         return self._known
+
+    def depict(self) -> Depiction:
+        return "copy", self._name, ("host to device", byte_count(self._nbytes())), ()
+
+    def _nbytes(self) -> int:
+        return math.prod(self._known.shape) * self._known.dtype.itemsize
 
     def __repr__(self) -> str:
         return f"<oxide operation {self._name} of {describe(self._known.shape, self._known.dtype)}>"

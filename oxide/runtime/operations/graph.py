@@ -23,13 +23,15 @@ from oxide.runtime.device.runtime import Device
 from oxide.runtime.device.scheduling import require_stream
 from oxide.runtime.device.stream import Stream
 from oxide.runtime.locks import new_lock
-from oxide.runtime.operations.operation import DeviceOperation
+from oxide.runtime.operations.depicting import RecordedWork
+from oxide.runtime.operations.operation import Depiction, DeviceOperation
 from oxide.runtime.submission.capture import Recording
 from oxide.runtime.submission.nesting import raise_if_nested
 from oxide.runtime.submission.staging import ReadingAtSubmission
 from oxide.runtime.submission.submission import ExecutionContext, Submission, submit
 
 if TYPE_CHECKING:
+    from oxide.pictures import Picture
     from oxide.runtime.device.fault_records import Report
     from oxide.runtime.device.timeline import Timeline
 
@@ -144,6 +146,28 @@ class CudaGraph(Generic[T]):
     def __repr__(self) -> str:
         return f"<oxide.CudaGraph {'closed' if self.closed else 'on ' + self.device.label}>"
 
+    def picture(self) -> Picture:
+        """Returns the picture of the graph's launches, copies and boxes: ``oxide.pictures.svg(graph)`` draws it. Raises
+        ``GraphError`` if the graph was closed."""
+        captured = self._require_open()
+        reads, writes = len(captured._reads), len(captured._writes) - bool(captured._record)
+        notes = (
+            f"Captured on {self.stream._timeline.label}. Dotted: the order of the stream, where no box flows.",
+            "Each launch waits for earlier uses of its boxes, on any stream. "
+            f"Boxes: {reads} only read, {writes} written.",
+        )
+        return captured.work.picture(f"CudaGraph on {self.device.label}: {captured.work.summary()}", notes)
+
+    def summary(self) -> str:
+        """Returns a line on the graph's work, such as ``2 launches, 1 copy``."""
+        return "closed" if self._captured is None else self._captured.work.summary()
+
+    def _repr_html_(self) -> str | None:
+        """Returns the picture, which notebooks show; None for a closed graph."""
+        from oxide.pictures.html import drawn
+
+        return None if self.closed else drawn(self)
+
     def _follow_updates(self, context: ExecutionContext) -> None:
         """Orders a launch after the earlier updates and makes it report their faults. If the launch's submission fails,
         the next launch reports them."""
@@ -257,6 +281,9 @@ class GraphLaunch(DeviceOperation[None]):
     def title(self) -> object:
         return self
 
+    def depict(self) -> Depiction:
+        return "graph", "launch of a graph", (self._graph.summary(),), ()
+
     def __repr__(self) -> str:
         return f"<oxide launch of {self._graph!r}>"
 
@@ -273,6 +300,7 @@ class _Captured:
         self._reads = [allocation for allocation in recording.reads if allocation not in recording.writes]
         self._writes = list(recording.writes)
         self._known = recording.known  # kept alive
+        self.work = RecordedWork(recording)
         self._at_launch = recording.at_launch
         self._kernels = {
             number: (special, tuple(places.values())) for number, (special, places) in recording.kernels.items()

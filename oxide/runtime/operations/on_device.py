@@ -14,7 +14,7 @@ from oxide.messages import written
 from oxide.native import Given
 from oxide.runtime.device.runtime import Device
 from oxide.runtime.device.scheduling import picked_stream, placed_number, require_placement
-from oxide.runtime.operations.operation import DeviceOperation, Spec
+from oxide.runtime.operations.operation import Depiction, DeviceOperation, Spec
 from oxide.runtime.submission.submission import ExecutionContext
 
 T = TypeVar("T")
@@ -36,6 +36,9 @@ class OnDevice(DeviceOperation[T]):
 
     def spec(self) -> Spec:
         return self._innermost()._source.spec()
+
+    def depict(self) -> Depiction:
+        return "", "", (), (("", self._source),)
 
     def _innermost(self) -> OnDevice[T]:
         """Returns the innermost of nested placements, which decides where the work runs. Works without recursion, so

@@ -22,16 +22,17 @@ from oxide.dropping import calls_drop, finalise_subclass, nothing
 from oxide.native import Given, is_compiled, mypyc_attr, warn_caller
 from oxide.runtime.awaiting.future import DeviceFuture
 from oxide.runtime.awaiting.unrun import complain, warns_when_called
-from oxide.runtime.device.launch_places import add_note_once, origin, part_note
+from oxide.runtime.device.launch_places import add_note_once, described, origin, part_note
 from oxide.runtime.device.runtime import current_runtime
 from oxide.runtime.device.scheduling import find_device, picked_stream, require_stream
 from oxide.runtime.device.stream import Stream
-from oxide.runtime.loop.event_loops import current_loop, running_loop_name
+from oxide.runtime.loop.event_loops import blocked_loop_name, current_loop
 from oxide.runtime.submission.submission import ExecutionContext, run_blocking, submit
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from oxide.pictures import Picture
     from oxide.runtime.device.arc import Arc
     from oxide.runtime.device.memory import DeviceBox
     from oxide.runtime.device.partition import Partition
@@ -55,6 +56,11 @@ class BoxSpec:
 
 Spec = BoxSpec | tuple[Any, ...] | None
 """The knowledge of a result before the run: a box's spec, a tuple of specs, or None."""
+
+Depiction = tuple[str, str, tuple[str, ...], tuple[tuple[str, Any], ...]]
+"""A picture's node for an operation: its kind (``pictures.NodeKind``), its title, further lines, and its inputs. An
+input is a name, or "", and an operation, a box or an array. If the kind is "", there is no node: the operation only
+passes on a part of its one input, and the title says which."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -238,7 +244,7 @@ class DeviceOperation(Generic[T_co]):
         return self._run_blocking(require_stream(stream), "sync_on(stream)")
 
     def _run_blocking(self, stream: Stream, called: str) -> T_co:
-        loop = running_loop_name()
+        loop = blocked_loop_name()
         if loop is not None:
             warn_caller(f"{called} blocks the {loop} event loop until the device is done; use await")
         return run_blocking(self, stream)
@@ -337,6 +343,28 @@ class DeviceOperation(Generic[T_co]):
         """Returns the spec of the result, as far as it is known before the run."""
         return None
 
+    def depict(self) -> Depiction:
+        """Returns the node that a picture shows for the operation. An operation of a user's own is a node of its
+        class's name."""
+        return "unknown", type(self).__name__, ("known when it runs",), ()
+
+    def picture(self) -> Picture:
+        """Returns the picture of the operation before it runs: ``oxide.pictures.svg(op)`` draws it.
+
+        Runs nothing and calls no function: a stage that a function of ``and_then`` makes is shown as that function. An
+        operation that was drawn does not warn that it was never run.
+        """
+        from oxide.runtime.operations.depicting import picture_of
+
+        self.consume()
+        return picture_of(self)
+
+    def _repr_html_(self) -> str:
+        """Returns the picture, which notebooks show."""
+        from oxide.pictures.html import drawn
+
+        return drawn(self)
+
     def _home(self, runtime: Runtime) -> Device:
         """Returns the device that the operation runs on if no stream is given."""
         if not self._placed:
@@ -392,6 +420,11 @@ class Value(DeviceOperation[T]):
         result = self._result.value if isinstance(self._result, Arc) else self._result
         return BoxSpec(result.shape, result.dtype) if isinstance(result, DeviceBox) else None
 
+    def depict(self) -> Depiction:
+        if isinstance(self.spec(), BoxSpec):
+            return "", "", (), (("", self._result),)
+        return "host", "value", (type(self._result).__name__,), ()
+
 
 def value(x: T) -> DeviceOperation[T]:
     """Returns an operation that yields the host value ``x``."""
@@ -417,6 +450,9 @@ class WithContext(DeviceOperation[T]):
 
     def whereabouts(self) -> str:
         return part_note("with_context", self._function, 1)
+
+    def depict(self) -> Depiction:
+        return "unknown", "with_context", (described(self._function), "known when it runs"), ()
 
 
 def with_context(function: Callable[[ExecutionContext], DeviceOperation[T]]) -> DeviceOperation[T]:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from typing import Any, final
 
+from oxide.messages import written
 from oxide.native import Given
 from oxide.runtime.device.arc import Arc
 from oxide.runtime.device.memory import DeviceBox, require_runtime
 from oxide.runtime.device.runtime import Device
-from oxide.runtime.device.scheduling import find_device, require_placement
+from oxide.runtime.device.scheduling import find_device, placed_number, require_placement
 from oxide.runtime.operations.on_device import run_placed
-from oxide.runtime.operations.operation import DeviceOperation, Spec
+from oxide.runtime.operations.operation import Depiction, DeviceOperation, Spec
 from oxide.runtime.operations.transfers import copy_box, new_box, require_box
 from oxide.runtime.submission.submission import ExecutionContext
 
@@ -43,6 +44,9 @@ class ToDevice(DeviceOperation[DeviceBox]):
 
     def spec(self) -> Spec:
         return self._box.spec() if isinstance(self._box, DeviceOperation) else None
+
+    def depict(self) -> Depiction:
+        return "copy", "to_device", (f"to device {written(placed_number(self._target))}",), (("", self._box),)
 
 
 @final

@@ -8,7 +8,7 @@ from typing import Any, final
 from oxide.runtime.device.arc import Arc
 from oxide.runtime.device.memory import DeviceBox
 from oxide.runtime.device.partition import Partition, parse_tile_shape
-from oxide.runtime.operations.operation import BoxSpec, DeviceOperation, Spec
+from oxide.runtime.operations.operation import BoxSpec, Depiction, DeviceOperation, Spec
 from oxide.runtime.operations.transfers import require_box
 from oxide.runtime.submission.submission import ExecutionContext
 
@@ -37,6 +37,9 @@ class Partitioned(DeviceOperation[Partition]):
     def execute(self, context: ExecutionContext) -> Partition:
         return Partition(require_box(self._source.run(context), "partition"), self._tile_shape)
 
+    def depict(self) -> Depiction:
+        return "", f"in tiles of {'x'.join(map(str, self._tile_shape))}", (), (("", self._source),)
+
 
 @final
 class Unpartitioned(DeviceOperation[DeviceBox]):
@@ -54,6 +57,9 @@ class Unpartitioned(DeviceOperation[DeviceBox]):
         if not isinstance(found, Partition):
             raise TypeError(f"unpartition takes an operation that yields a Partition, and this yields {found!r}")
         return found.box
+
+    def depict(self) -> Depiction:
+        return "", "unpartition", (), (("", self._source),)
 
 
 @final
@@ -80,3 +86,6 @@ class Reshaped(DeviceOperation[DeviceBox]):
             if type(size) is not int or size < 0:
                 return None
         return BoxSpec(tuple(sizes), known.dtype) if math.prod(sizes) == math.prod(known.shape) else None
+
+    def depict(self) -> Depiction:
+        return "", "reshape", (), (("", self._source),)

@@ -12,7 +12,7 @@ import numpy as np
 
 from oxide.errors import GraphError
 from oxide.language.types import as_dtype, f32, is_float, of_dtype, of_narrow_scalar
-from oxide.messages import dtype_name, written
+from oxide.messages import byte_count, dtype_name, written
 from oxide.native import Given
 from oxide.runtime.awaiting.loading import announce_large_copy, large_copy_was_run
 from oxide.runtime.device.arc import Arc
@@ -28,7 +28,7 @@ from oxide.runtime.device.memory import (
 )
 from oxide.runtime.device.runtime import current_runtime
 from oxide.runtime.host_memory.pinned import AT_ONCE_BYTES, is_pinned
-from oxide.runtime.operations.operation import BoxSpec, DeviceOperation, Spec
+from oxide.runtime.operations.operation import BoxSpec, Depiction, DeviceOperation, Spec
 from oxide.runtime.submission import staging
 from oxide.runtime.submission.staging import download, upload
 from oxide.runtime.submission.submission import ExecutionContext
@@ -70,7 +70,7 @@ def _note_run(nbytes: int) -> None:
 
 
 def _upload_at_launch(context: ExecutionContext, box: DeviceBox, array: NDArray[Any]) -> None:
-    context.at_launch(lambda now: upload(now, box, array))  # a lambda in execute would cost every upload
+    context.at_launch(box, lambda now: upload(now, box, array))  # a lambda in execute would cost every upload
 
 
 @final
@@ -95,6 +95,9 @@ class HostToDevice(DeviceOperation[DeviceBox]):
 
     def spec(self) -> Spec:
         return BoxSpec(self._array.shape, self._array.dtype)
+
+    def depict(self) -> Depiction:
+        return "copy", "h2d", ("host to device", byte_count(self._array.nbytes)), ()
 
     def __repr__(self) -> str:
         return f"<oxide operation h2d of {describe(self._array.shape, self._array.dtype)}>"
@@ -138,6 +141,18 @@ class DeviceToHost(DeviceOperation["NDArray[Any]"]):
             large_copy_was_run()
         return download(context, contiguous(context, box))
 
+    def depict(self) -> Depiction:
+        return depicted_download(self._box)
+
+
+def depicted_download(box: object) -> Depiction:
+    """Returns a picture's node for ``d2h`` of a box or of an operation."""
+    known = box.spec() if isinstance(box, DeviceOperation) else box.value if isinstance(box, Arc) else box
+    if not isinstance(known, (BoxSpec, DeviceBox)):
+        return "copy", "d2h", ("device to host",), (("", box),)
+    nbytes = number_of_elements(known.shape) * known.dtype.itemsize
+    return "copy", "d2h", ("device to host", byte_count(nbytes)), (("", box),)
+
 
 def d2h(box: Given[DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]]) -> DeviceOperation[NDArray[Any]]:
     """Copies a box to the host. Yields a new NumPy array of its shape and dtype, filled once the run has completed.
@@ -172,6 +187,10 @@ class Full(DeviceOperation[DeviceBox]):
     def spec(self) -> Spec:
         return BoxSpec(self._shape, self._dtype)
 
+    def depict(self) -> Depiction:
+        filled = byte_count(number_of_elements(self._shape) * self._dtype.itemsize)
+        return "memory", "full" if any(self._pattern) else "zeros", (filled,), ()
+
     def __repr__(self) -> str:
         return f"<oxide operation full of {describe(self._shape, self._dtype)}>"
 
@@ -190,6 +209,9 @@ class Empty(DeviceOperation[DeviceBox]):
 
     def spec(self) -> Spec:
         return BoxSpec(self._shape, self._dtype)
+
+    def depict(self) -> Depiction:
+        return "memory", "empty", (byte_count(number_of_elements(self._shape) * self._dtype.itemsize),), ()
 
     def __repr__(self) -> str:
         return f"<oxide operation empty of {describe(self._shape, self._dtype)}>"
@@ -295,6 +317,9 @@ class Duplicate(DeviceOperation[DeviceBox]):
         copy_box(context, copy, source)
         return copy
 
+    def depict(self) -> Depiction:
+        return "copy", "dup", ("on the device",), (("", self._box),)
+
 
 def dup(box: Given[DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]]) -> DeviceOperation[DeviceBox]:
     """Copies a box on its device. The copy is in C order, also if the box is a strided view. Takes a box, an ``Arc`` of
@@ -336,6 +361,11 @@ class Memcpy(DeviceOperation[DeviceBox]):
                 _note_run(source.nbytes)
                 copy_box(context, destination, whole)
         return destination
+
+    def depict(self) -> Depiction:
+        source = self._source
+        where = "on the device" if isinstance(source, DeviceBox) else "host to device"
+        return "copy", "memcpy", (where, byte_count(source.nbytes)), (("from", source), ("to", self._destination))
 
 
 def memcpy(

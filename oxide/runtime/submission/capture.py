@@ -32,6 +32,18 @@ if TYPE_CHECKING:
 
 
 @final
+class RecordedUse:
+    """What a recorded call reads and writes, and the name of the kernel that it launches, or ""."""
+
+    __slots__ = ("kernel", "reads", "writes")
+
+    def __init__(self, kernel: str, reads: list[Allocation], writes: list[Allocation]) -> None:
+        self.kernel = kernel
+        self.reads = reads
+        self.writes = writes
+
+
+@final
 class Recording:
     """Records the work that operations submit, instead of running it. With ``allocates``, operations may make boxes,
     which the graph then owns.
@@ -44,7 +56,9 @@ class Recording:
         self.allocates = allocates
         self.is_open = True  # closed by its creator whatever is raised, as an interrupt may prevent __exit__
         self.calls: list[tuple[str, tuple[Any, ...]]] = []
+        self.uses: list[RecordedUse] = []  # one for each call, for pictures
         self.at_launch: list[Callable[[ExecutionContext], None]] = []
+        self.uploads: list[Allocation] = []  # what each function of ``at_launch`` writes
         self.reads: dict[Allocation, None] = {}
         self.writes: dict[Allocation, None] = {}
         self.known: list[Known | None] = []  # entries of ``address_ranges``, kept as long as the graph
@@ -52,6 +66,8 @@ class Recording:
         self.fault_record: Allocation | None = None
         self.results: dict[object, Any] = {}
         self._before: Capture | None = None
+        self._using: tuple[list[Allocation], list[Allocation]] = ([], [])
+        self.kernel = ""  # the name of the kernel of the next launch
 
     def __enter__(self) -> Recording:
         refuse_in_capture("capturing a graph")
@@ -70,7 +86,8 @@ class Recording:
 
     def note_uses(self, reads: list[Allocation], writes: list[Allocation]) -> None:
         """Records that the graph reads and writes these allocations. Each launch of the graph is ordered by these
-        uses."""
+        uses. The next call is the work that uses them."""
+        self._using = (reads, writes)
         self.reads.update(dict.fromkeys(reads))
         self.writes.update(dict.fromkeys(writes))
         self.known += [allocation.known_to_others() for allocation in (*reads, *writes)]
@@ -107,7 +124,9 @@ class Recording:
     def rewind(self, calls: int, at_launch: int, results: int) -> None:
         """Removes everything that a failed operation had recorded."""
         del self.calls[calls:]
+        del self.uses[calls:]
         del self.at_launch[at_launch:]
+        del self.uploads[at_launch:]
         while len(self.results) > results:
             self.results.popitem()
 
@@ -116,19 +135,24 @@ class Recording:
     def launch(
         self, function: FunctionHandle, grid: Dim3, block: Dim3, shared_bytes: int, params: bytes, stream: StreamHandle
     ) -> None:
-        self.calls.append(("launch", (function, grid, block, shared_bytes, params)))
+        self._note("launch", (function, grid, block, shared_bytes, params))
 
     def copy_to_device(self, destination: int, source: int, nbytes: int, stream: StreamHandle) -> None:
-        self.calls.append(("copy_to_device", (destination, source, nbytes)))
+        self._note("copy_to_device", (destination, source, nbytes))
 
     def copy_to_host(self, destination: int, source: int, nbytes: int, stream: StreamHandle) -> None:
-        self.calls.append(("copy_to_host", (destination, source, nbytes)))
+        self._note("copy_to_host", (destination, source, nbytes))
 
     def copy_on_device(self, destination: int, source: int, nbytes: int, stream: StreamHandle) -> None:
-        self.calls.append(("copy_on_device", (destination, source, nbytes)))
+        self._note("copy_on_device", (destination, source, nbytes))
 
     def fill(self, address: int, pattern: bytes, count: int, stream: StreamHandle) -> None:
-        self.calls.append(("fill", (address, pattern, count)))
+        self._note("fill", (address, pattern, count))
+
+    def _note(self, method: str, arguments: tuple[Any, ...]) -> None:
+        self.calls.append((method, arguments))
+        self.uses.append(RecordedUse(self.kernel if method == "launch" else "", *self._using))
+        self._using = ([], [])
 
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("_"):

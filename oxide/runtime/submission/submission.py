@@ -203,6 +203,8 @@ class ExecutionContext:
         """
         self._kept.append(function)
         submitted = False
+        if self.recording is not None:
+            self.recording.kernel = kernel
         with self.submission_lock:
             self.begin(reads, writes)
             try:
@@ -221,13 +223,14 @@ class ExecutionContext:
             with self.submission_lock:
                 self.end(*using, submitted=True)
 
-    def at_launch(self, function: Callable[[ExecutionContext], None]) -> None:
-        """Calls ``function(self)``. In a capture, each launch of the graph calls ``function(context)`` instead, before
-        its other work. For uploads, which read host memory when they are submitted."""
+    def at_launch(self, box: DeviceBox, function: Callable[[ExecutionContext], None]) -> None:
+        """Calls ``function(self)``, which uploads to ``box``. In a capture, each launch of the graph calls
+        ``function(context)`` instead, before its other work: an upload reads host memory when it is submitted."""
         if self.recording is None:
             function(self)
         else:
             self.recording.at_launch.append(function)
+            self.recording.uploads.append(box._allocation)
 
     def join(self, other: ExecutionContext) -> None:
         """Makes this run end after the work of ``other``, a context on another stream, and takes over the objects that

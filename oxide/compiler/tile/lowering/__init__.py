@@ -18,6 +18,7 @@ from oxide.compiler.tile.frontend import Program
 from oxide.compiler.tile.ir import Region
 from oxide.compiler.tile.layouts import Plan, TooLarge
 from oxide.compiler.tile.producers import PRODUCER_THREADS
+from oxide.errors import cell_of
 from oxide.language.types import ScalarType
 
 from . import effects, engine_rings, producer
@@ -75,8 +76,8 @@ def lower(
     code.emit("ret void")
     if low.bytes > most:
         raise TooLarge(
-            f"{file}: kernel {name}: its tiles take {low.bytes} bytes of a block's memory at once, and there are "
-            f"{most}; use smaller tiles"
+            f"{cell_of(file) or file}: kernel {name}: its tiles take {low.bytes} bytes of a block's memory at once, "
+            f"and there are {most}; use smaller tiles"
         )
     symbol = f"oxide.tile.{name}"
     head = f"define void @{symbol}({', '.join(parameters)}) {{\nentry:"

@@ -1,0 +1,231 @@
+"""Pictures of operations before they run, and of captured graphs: makes what ``oxide.pictures`` draws.
+
+A recipe is what is known before the run. Its operations describe themselves (``DeviceOperation.depict``), and a stage
+that a function will make is shown as that function. Of a captured graph everything is known: its calls, and the memory
+that each of them reads and writes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+
+from oxide.messages import byte_count
+from oxide.runtime.device.arc import Arc
+from oxide.runtime.device.memory import Allocation, DeviceBox, number_of_elements
+from oxide.runtime.device.partition import Partition
+from oxide.runtime.device.scheduling import placed_number
+from oxide.runtime.operations.operation import BoxSpec, DeviceOperation, Spec
+from oxide.runtime.operations.transfers import describe
+
+if TYPE_CHECKING:
+    from oxide.pictures import Picture, Sketch
+    from oxide.runtime.submission.capture import Recording
+
+_MOST = 250  # the most nodes of a picture: more are unreadable, and take seconds to place
+
+
+def launch_lines(grid: tuple[int, ...], block: tuple[int, ...], shared_bytes: int) -> tuple[str, ...]:
+    """Returns the lines of a launch's node for its configuration."""
+    lines = f"grid {_by_axes(grid)}, block {_by_axes(block)}"
+    return (lines, f"{byte_count(shared_bytes)} of shared memory") if shared_bytes else (lines,)
+
+
+def _by_axes(sizes: tuple[int, ...]) -> str:
+    axes = list(sizes)
+    while len(axes) > 1 and axes[-1] == 1:
+        axes.pop()
+    return "x".join(map(str, axes))
+
+
+def picture_of(operation: DeviceOperation[Any]) -> Picture:
+    """Returns the picture of an operation before it runs: the implementation of ``op.picture()``."""
+    return _Recipe(operation).picture()
+
+
+@final
+class _Recipe:
+    """A picture of an operation that is being made. An operation that is used twice is one node."""
+
+    def __init__(self, operation: DeviceOperation[Any]) -> None:
+        from oxide.pictures import Sketch  # here, as few programs draw and all that capture import this module
+
+        self._operation = operation
+        self._sketch = Sketch()
+        self._drawn: dict[int, tuple[int, str]] = {}  # by id: the node, and what is passed on of its result
+        self._kept: list[Any] = []  # so that no other object gets the id of one that was drawn
+        self._chosen = self._nearest()
+        self._further: int | None = None  # the node for all operations that are left out
+        self._devices: dict[int, str] = {}  # of each operation's node
+        self._crossed = False  # whether a result flows from an operation to one that is placed elsewhere
+
+    def picture(self) -> Picture:
+        """Draws the operation after its inputs, without recursion: a chain may have thousands of stages."""
+        pending: list[tuple[DeviceOperation[Any], str, bool]] = [(self._operation, "", False)]
+        while pending:
+            operation, device, expanded = pending.pop()
+            if id(operation) in self._drawn:
+                continue
+            if operation._placed:
+                device = f"device {placed_number(operation._placement)}"
+            if expanded:
+                self._draw(operation, device)
+                continue
+            pending.append((operation, device, True))
+            for _, given in reversed(operation.depict()[3]):
+                if isinstance(given, DeviceOperation) and id(given) in self._chosen:
+                    pending.append((given, device, False))
+        passed = self._drawn[id(self._operation)][1]
+        result = ", ".join(filter(None, (passed, _flowing(self._operation))))
+        notes = [f"Yields {result}."] if result else []
+        notes.append("On one stream, which the policy picks when it runs, but for what is placed on a device.")
+        if any(node.kind == "unknown" for node in self._sketch.picture("").nodes):
+            notes.append("Dashed box: a function that makes the next operation at the run; a captured graph has it.")
+        if self._crossed:
+            notes.append(
+                "Dashed edge: the stream of one device waits for that of another, unless the two are the same."
+            )
+        return self._sketch.picture(repr(self._operation), tuple(notes))
+
+    def _nearest(self) -> set[int]:
+        """Returns the ids of the operations to draw, the nearest to the result if there are too many."""
+        chosen = {id(self._operation): None}
+        level = [self._operation]
+        while level and len(chosen) < _MOST:
+            following = []
+            for operation in level:
+                for _, given in operation.depict()[3]:
+                    if isinstance(given, DeviceOperation) and id(given) not in chosen and len(chosen) < _MOST:
+                        chosen[id(given)] = None
+                        following.append(given)
+            level = following
+        return set(chosen)
+
+    def _draw(self, operation: DeviceOperation[Any], device: str) -> None:
+        kind, title, lines, inputs = operation.depict()
+        if not kind:  # passes on a part of its input
+            ((_, source),) = inputs
+            key, passed = self._key(source)
+            self._drawn[id(operation)] = key, ", ".join(filter(None, (passed, title)))
+            return
+        named: Any = kind
+        key = self._sketch.node(named, title, lines, device)
+        self._drawn[id(operation)] = key, ""
+        self._devices[key] = device
+        for name, given in inputs:
+            source, passed = self._key(given)
+            what = ", ".join(filter(None, (passed, _flowing(given))))
+            crosses = self._devices.get(source, device) != device
+            self._crossed = self._crossed or crosses
+            label = f"{name}: {what}" if name and what else name or what
+            self._sketch.edge(source, key, label, "wait" if crosses else "data")
+
+    def _key(self, given: Any) -> tuple[int, str]:
+        """Returns the node of an input, and what is passed on of its result."""
+        plain = given.value if isinstance(given, Arc) else given
+        found = self._drawn.get(id(plain))
+        if found is not None:
+            return found
+        if isinstance(plain, DeviceOperation):  # it is not among the nearest
+            if self._further is None:
+                self._further = self._sketch.node("unknown", "earlier operations", (f"only {_MOST} are drawn",))
+            return self._further, ""
+        self._kept.append(plain)
+        if isinstance(plain, Partition):
+            key, passed = self._key(plain.box)[0], f"in tiles of {'x'.join(map(str, plain.tile_shape))}"
+        elif isinstance(plain, DeviceBox):
+            where = f"{byte_count(plain.nbytes)} on {plain.device.label}"
+            key, passed = self._sketch.node("memory", "box", (describe(plain.shape, plain.dtype), where)), ""
+        elif isinstance(plain, np.ndarray):
+            lines = (describe(plain.shape, plain.dtype), byte_count(plain.nbytes))
+            key, passed = self._sketch.node("host", "array", lines), ""
+        else:
+            key, passed = self._sketch.node("host", type(plain).__name__), ""
+        self._drawn[id(plain)] = key, passed
+        return key, passed
+
+
+def _flowing(given: Any) -> str:
+    """Returns the text for what flows from an input, as far as it is known."""
+    if not isinstance(given, DeviceOperation):
+        return ""
+    return _spec_text(given.spec())
+
+
+def _spec_text(spec: Spec) -> str:
+    if isinstance(spec, BoxSpec):
+        nbytes = number_of_elements(spec.shape) * spec.dtype.itemsize
+        return f"{describe(spec.shape, spec.dtype)}, {byte_count(nbytes)}"
+    return f"a tuple of {len(spec)}" if isinstance(spec, tuple) else ""
+
+
+@final
+class RecordedWork:
+    """The work of a captured graph: the calls in order, the allocations that each reads and writes, and the allocations
+    that uploads fill before each launch."""
+
+    def __init__(self, recording: Recording) -> None:
+        self._calls = recording.calls
+        self._uses = recording.uses
+        self._uploads = recording.uploads
+
+    def summary(self) -> str:
+        """Returns the numbers of launches and copies as text."""
+        methods = [method for method, _ in self._calls]
+        launches = methods.count("launch")
+        copies = sum(method.startswith("copy") for method in methods) + len(self._uploads)
+        return f"{_counted(launches, 'launch', 'launches')}, {_counted(copies, 'copy', 'copies')}"
+
+    def picture(self, title: str, notes: tuple[str, ...]) -> Picture:
+        """Returns the picture of the work."""
+        from oxide.pictures import Sketch
+
+        sketch = Sketch()
+        written: dict[int, int] = {}  # by id of an allocation: the node that wrote it last, or stands for it
+        for allocation in self._uploads:
+            written[id(allocation)] = sketch.node(
+                "copy", "h2d", ("host to device, at each launch", byte_count(allocation.nbytes))
+            )
+        previous: int | None = None
+        for (method, arguments), use in zip(self._calls, self._uses, strict=True):
+            reads, writes = use.reads, use.writes
+            for allocation in (*reads, *writes):
+                if id(allocation) not in written and (method == "launch" or allocation in reads):
+                    written[id(allocation)] = sketch.node("memory", "box", (_memory_text(allocation),))
+            key = _call_node(sketch, method, arguments, use.kernel)
+            used = dict.fromkeys((*reads, *writes))
+            sources = {written[id(allocation)]: allocation for allocation in used if id(allocation) in written}
+            for source, allocation in sources.items():
+                sketch.edge(source, key, _memory_text(allocation))
+            if previous is not None and previous not in sources:
+                sketch.edge(previous, key, kind="order")
+            for allocation in writes:
+                written[id(allocation)] = key
+            previous = key
+        return sketch.picture(title, notes)
+
+
+def _counted(count: int, one: str, several: str) -> str:
+    return f"{count} {one if count == 1 else several}"
+
+
+def _call_node(sketch: Sketch, method: str, arguments: tuple[Any, ...], kernel: str) -> int:
+    if method == "launch":
+        _, grid, block, shared_bytes, _ = arguments
+        return sketch.node("launch", kernel, launch_lines(grid, block, shared_bytes))
+    if method == "fill":
+        _, pattern, count = arguments
+        return sketch.node("memory", "full" if any(pattern) else "zeros", (byte_count(len(pattern) * count),))
+    title, where = {
+        "copy_to_device": ("h2d", "host to device"),
+        "copy_to_host": ("d2h", "device to host"),
+        "copy_on_device": ("copy", "on the device"),
+    }[method]
+    return sketch.node("copy", title, (where, byte_count(arguments[2])))
+
+
+def _memory_text(allocation: Allocation) -> str:
+    if allocation.dtype is None:
+        return byte_count(allocation.nbytes)
+    return f"{describe(allocation.shape, allocation.dtype)}, {byte_count(allocation.nbytes)}"
