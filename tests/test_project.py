@@ -21,7 +21,7 @@ MAY_IMPORT = {
     "oxide.driver": set[str](),
     "oxide.compiler": {
         "oxide.language",
-        *(f"oxide.driver.{name}" for name in ("base", "object", "record_layout", "records", "sanitizing")),
+        *(f"oxide.driver.{name}" for name in ("base", "object", "record_layout", "records", "sanitizing", "tools")),
     },
     "oxide.runtime": {"oxide.compiler", "oxide.language", "oxide.driver"},
     "oxide.serving": {"oxide.runtime"},

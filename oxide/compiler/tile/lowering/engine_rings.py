@@ -240,12 +240,14 @@ class EngineRing:
                     total = sum(operand.rows * operand.columns * operand.size for operand in copied.operands.values())
                     self._call("expect", full, ("i32", str(total)))
                     for load, (operand, target, bases) in places.items():
-                        self._copy(load, operand, target, bases, full)
+                        with code.at_line(load.line):
+                            self._copy(load, operand, target, bases, full)
             code.jump(after)
             code.label(slow)
             low.barrier()
             for load, (operand, target, bases) in places.items():
-                tensor_cores.move(low, load.detail, operand, target, bases)
+                with code.at_line(load.line):
+                    tensor_cores.move(low, load.detail, operand, target, bases)
             code.call("void", "oxide.tensor.fence_stores", low.barrier_site)
             low.barrier()
             with code.when(code.new(f"icmp eq i64 {low.tid}, 0")):
