@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from oxide.environment import word
+from oxide.errors import DeviceError
 
 __all__ = ["gdb_is_served", "lines_are_wanted", "nvidias_tool_runs", "perf_format", "ranges_are_wanted"]
 
@@ -42,8 +43,12 @@ def perf_format() -> Literal["map", "jitdump"] | None:
 
 
 def gdb_is_served() -> bool:
-    """Returns whether gdb is told about the CPU device's code. Raises ``DeviceError`` for unknown values."""
-    return word("OXIDE_GDB", ("0", "1")) == "1"
+    """Returns whether gdb is told about the CPU device's code. Raises ``DeviceError`` for unknown values, and together
+    with ``OXIDE_PERF``: LLVM then loads the code, and does not say where."""
+    served = word("OXIDE_GDB", ("0", "1")) == "1"
+    if served and perf_format() is not None:
+        raise DeviceError("OXIDE_GDB=1 and OXIDE_PERF exclude each other: unset one of them")
+    return served
 
 
 def ranges_are_wanted() -> bool:

@@ -60,8 +60,8 @@ class _Tables:
         return self.known[text]
 
     def file(self, path: str) -> str:
-        folder, slash, name = path.rpartition("/")
-        return self.node(f'!DIFile(filename: "{_escaped(name)}", directory: "{_escaped(folder or slash)}")')
+        # The whole path in the name: a line table then has it without a compilation's folder.
+        return self.node(f'!DIFile(filename: "{_escaped(path)}", directory: "")')
 
     def describe(self, function: Function, first: Place) -> None:
         """Attaches a subprogram to a function, and a location to each of its instructions."""

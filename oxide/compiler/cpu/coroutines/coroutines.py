@@ -130,7 +130,7 @@ def inline_all(module: Any, machine: Any) -> Any:
     run_passes(module, machine, ("always_inliner",))
     inlined = parse(str(module))
     split_points(inlined)
-    return link([header(machine) + str(inlined)])
+    return link([f'source_filename = "{module.source_file}"\n{header(machine)}{inlined}'])
 
 
 def definitions(kernel: PortableKernel, signature: tuple[Closed, ...], kernel_id: int, entry: str) -> str:
