@@ -4,7 +4,8 @@
   NVIDIA's tools have started the program, or where one of the next two is set.
 - ``OXIDE_PERF``: ``map`` or ``jitdump`` names the CPU device's code for Linux's perf.
 - ``OXIDE_GDB``: ``1`` registers the CPU device's code with gdb.
-- ``OXIDE_NVTX``: ``1`` names operations for NVIDIA's profilers, ``0`` does not. By default it is done under them.
+- ``OXIDE_NVTX``: ``1`` names the operations on a CUDA device for NVIDIA's profilers, ``0`` does not. By default they
+  are named under these profilers.
 """
 
 from __future__ import annotations
@@ -16,7 +17,14 @@ from typing import Literal
 from oxide.environment import word
 from oxide.errors import DeviceError
 
-__all__ = ["gdb_is_served", "lines_are_wanted", "nvidias_tool_runs", "perf_format", "ranges_are_wanted"]
+__all__ = [
+    "gdb_is_served",
+    "lines_are_wanted",
+    "nvidias_tool_runs",
+    "perf_format",
+    "ranges_are_asked_for",
+    "ranges_are_wanted",
+]
 
 _NAMES = ("CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH", "NSYS_PROFILING_SESSION_ID")
 _PREFIXES = ("NV_NSIGHT_INJECTION_", "NV_COMPUTE_PROFILER_", "NV_SANITIZER_", "NV_TPS_LAUNCH_")
@@ -56,3 +64,8 @@ def ranges_are_wanted() -> bool:
     unknown values."""
     asked = word("OXIDE_NVTX", ("0", "1"))
     return nvidias_tool_runs() if asked is None else asked == "1"
+
+
+def ranges_are_asked_for() -> bool:
+    """Returns whether ``OXIDE_NVTX`` is 1. Raises ``DeviceError`` for unknown values."""
+    return word("OXIDE_NVTX", ("0", "1")) == "1"
