@@ -23,7 +23,7 @@ MAY_IMPORT = {
     "oxide.compiler": {
         "oxide.language",
         "oxide.pictures",
-        *(f"oxide.driver.{name}" for name in ("base", "object", "record_layout", "records", "sanitizing")),
+        *(f"oxide.driver.{name}" for name in ("base", "object", "record_layout", "records", "sanitizing", "tools")),
     },
     "oxide.runtime": {"oxide.compiler", "oxide.language", "oxide.driver", "oxide.pictures"},
     "oxide.serving": {"oxide.runtime"},

@@ -69,6 +69,8 @@ class KernelDescription:
     max_registers: int | None
     cluster: Dim3 | None
     """The blocks of a cluster along each axis, or None for a kernel without clusters."""
+    lineinfo: bool
+    """True if the code has line tables for profilers and debuggers."""
     partial: bool = field(metadata=APART)  # about launches, and no part of the code
     """True if a launch may leave a part of an output unwritten."""
     sanitize: frozenset[str] = field(metadata=APART)  # no sanitized code is in the cache

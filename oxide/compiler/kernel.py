@@ -30,7 +30,14 @@ from oxide.environment import drop_frames, without_frames
 from oxide.errors import ArgumentError, CompileError, LaunchError
 
 from .description import KernelDescription
-from .options import check_max_registers, check_unchecked, checked_block, checked_cluster, checked_items
+from .options import (
+    check_max_registers,
+    check_unchecked,
+    checked_block,
+    checked_cluster,
+    checked_items,
+    wants_lines,
+)
 from .specialization import Specialization, not_typed
 
 if TYPE_CHECKING:
@@ -122,6 +129,7 @@ class Kernel:
         requires: Iterable[str] = (),
         max_registers: int | None = None,
         cluster: int | tuple[int, ...] | None = None,
+        lineinfo: bool | None = None,
         partial: bool = False,
         sanitize: str | Iterable[str] = (),
         sanitizable: bool = True,
@@ -182,6 +190,7 @@ class Kernel:
             contracts=contracts,
             max_registers=max_registers,
             cluster=checked_cluster(function, name, cluster),
+            lineinfo=wants_lines(lineinfo, function, name),
             partial=partial,
             sanitize=sanitizing.kinds_of(sanitize, name),
             sanitizable=sanitizable,

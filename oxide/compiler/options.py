@@ -11,6 +11,7 @@ from numbers import Integral
 from typing import Any
 
 from oxide.compiler.source.source import located
+from oxide.driver import tools
 from oxide.driver.base import MAX_BLOCK, MAX_BLOCKS_PER_CLUSTER, MAX_THREADS_PER_BLOCK, Dim3
 from oxide.messages import written
 
@@ -73,6 +74,14 @@ def check_max_registers(function: Callable[..., Any], name: str, max_registers: 
     """Refuses a register limit outside 1 to 255, the registers that a GPU's thread can have. None means no limit."""
     if max_registers is not None and not (_is_whole(max_registers) and 1 <= max_registers <= 255):
         raise located(function, f"kernel {name}: max_registers is {written(max_registers)}; a thread has 1 to 255")
+
+
+def wants_lines(lineinfo: bool | None, function: Callable[..., Any], name: str) -> bool:
+    """Returns whether a kernel gets line tables: as ``lineinfo`` says, or if it is None, as the environment says.
+    Refuses anything else."""
+    if lineinfo is not None and not isinstance(lineinfo, bool):
+        raise located(function, f"kernel {name}: lineinfo is {written(lineinfo)}; give True, False or None")
+    return tools.lines_are_wanted() if lineinfo is None else lineinfo
 
 
 def _sizes(given: object) -> tuple[int, ...]:

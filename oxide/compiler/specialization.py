@@ -13,6 +13,7 @@ import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, final
 
@@ -249,7 +250,9 @@ class Specialization:
         from oxide.compiler.ptx.ptx import compile_ptx
 
         return compile_ptx(
-            self.portable if kernel.tile is None else kernel.tile.portable(_capability(target.arch)),
+            self.portable
+            if kernel.tile is None
+            else kernel.tile.portable(_capability(target.arch), lines=kernel.lineinfo),
             kernel.name,
             self.parameters,
             self.kernel_id,
@@ -352,10 +355,12 @@ def _lowered(
         kernel.fastmath,
         style,
         fma=kernel.fma,
-        located=located,
+        located=located or kernel.lineinfo,
         constants=uses.constants,
         keeps_types=keeps_types,
     )
+    # The sanitizer compiles its checks without line tables: its reports have lines of their own.
+    lowered = replace(lowered, lines=kernel.lineinfo and not located and not keeps_types)
     portable = translate(kernel.function, lowered, kernel.cluster)
     check_dependencies(portable)
     return lowered, portable
@@ -364,7 +369,7 @@ def _lowered(
 def _front_end(kernel: KernelDescription, parameters: tuple[Closed, ...]) -> Facts:
     """Types and lowers a kernel. Raises ``CompileError``."""
     if kernel.tile is not None:
-        return _tile_facts(kernel.tile)
+        return _tile_facts(kernel.tile, lines=kernel.lineinfo)
     from oxide.compiler.bounds.contiguous import version_contiguous_loops
     from oxide.compiler.bounds.hoist import hoist_checks, leave_checks_out
 
@@ -379,14 +384,14 @@ def _front_end(kernel: KernelDescription, parameters: tuple[Closed, ...]) -> Fac
     return _facts_of(kernel, uses, style, portable, placements, lowered.widenings, parameters)
 
 
-def _tile_facts(source: TileSource) -> Facts:
+def _tile_facts(source: TileSource, *, lines: bool) -> Facts:
     """Lowers a tile kernel for the CPU. Raises ``CompileError``."""
     from oxide.compiler.tile.source import simulated
 
     from .cache import Facts
     from .description import LaunchNeeds
 
-    portable = source.portable(simulated)
+    portable = source.portable(simulated, lines=lines)
     return Facts(
         needs=LaunchNeeds(
             index_1d=False,

@@ -19,10 +19,11 @@ import mmap
 import platform
 import struct
 import sys
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, final
 
-__all__ = ["EXTERNAL_FUNCTIONS", "MissingFunction", "Unloadable", "load_object"]
+__all__ = ["EXTERNAL_FUNCTIONS", "MappedFunction", "MappedObject", "MissingFunction", "Unloadable", "load_object"]
 
 EXTERNAL_FUNCTIONS: dict[str, int] = {}
 """Addresses of functions that kernels call and that no library of the process has. They take precedence over the C
@@ -41,8 +42,30 @@ class MissingFunction(Unloadable):
         self.name = name
 
 
-def load_object(image: bytes, entry: str) -> tuple[Any, int]:
-    """Maps an object file. Returns the object that keeps it mapped, and the address of ``entry``, 0 if not found.
+@final
+@dataclass(frozen=True, slots=True)
+class MappedFunction:
+    """A function of a mapped object file: its symbol, its address and its size in bytes."""
+
+    symbol: str
+    address: int
+    size: int
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class MappedObject:
+    """The content of a mapped object file, for profilers. ``file`` is the symbol that names its source, "" if there is
+    none. ``line_table`` is the section ``.debug_line`` with the addresses of the mapped code, or empty."""
+
+    file: str
+    functions: tuple[MappedFunction, ...]
+    line_table: bytes
+
+
+def load_object(image: bytes, entry: str, mapped: Callable[[MappedObject], None] | None = None) -> tuple[Any, int]:
+    """Maps an object file. Returns the object that keeps it mapped, and the address of ``entry``, 0 if not found. If
+    the object is mapped, ``mapped`` is called with its content.
 
     Raises ``Unloadable`` for an image that this loader cannot load.
     """
@@ -50,9 +73,14 @@ def load_object(image: bytes, entry: str) -> tuple[Any, int]:
     if machine is None:
         raise Unloadable(f"there is no loader for {sys.platform} on {platform.machine()}")
     try:
-        return _Loader(image, machine).load(entry)
+        loader = _Loader(image, machine)
+        memory, address = loader.load(entry)
+        content = loader.content() if mapped is not None and address else None
     except (struct.error, IndexError, ValueError, OverflowError, OSError) as error:
         raise Unloadable(f"a damaged object file: {error}") from error
+    if mapped is not None and content is not None:
+        mapped(content)
+    return memory, address
 
 
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
@@ -69,7 +97,7 @@ _REL = 9
 _INITIALISERS = (b".init", b".ctors", b".fini", b".dtors")
 _WRITE, _ALLOC, _TLS = 0x1, 0x2, 0x400
 _UNDEFINED, _FIRST_RESERVED, _ABSOLUTE = 0, 0xFF00, 0xFFF1
-_TLS_SYMBOL, _INDIRECT_SYMBOL = 6, 10
+_FUNCTION_SYMBOL, _FILE_SYMBOL, _TLS_SYMBOL, _INDIRECT_SYMBOL = 2, 4, 6, 10
 
 # Relocations by their numbers in the ABI, without the prefix R_X86_64_. "Table" is the global offset table. "Jump" is
 # an entry of the procedure linkage table, through which code reaches addresses that may be more than 2 GiB away.
@@ -81,12 +109,15 @@ _THROUGH_JUMP = {_PLT32, _PLTOFF64}
 _FROM_TABLE = {_GOT64, _GOTOFF64, _PLTOFF64}
 _KNOWN = _32_BITS | _THROUGH_TABLE | _THROUGH_JUMP | _FROM_TABLE | {_64, _PC64, _GOTPC64}
 
+_AARCH64_ABS64 = 257
+
 _JUMP = b"\xff\x25"  # jmp *[rip + offset]
 _JUMP_BYTES = 8
 
 
 @dataclass(slots=True)
 class _Section:
+    name: str
     kind: int
     flags: int
     offset: int
@@ -104,6 +135,7 @@ class _Symbol:
     section: int
     value: int
     kind: int
+    size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +168,8 @@ class _Loader:
                 raise Unloadable("a section beyond the end of the image")
             if image.startswith(_INITIALISERS, names + name):
                 raise Unloadable("functions to be called before all others")
-            self.sections.append(_Section(kind, flags, offset, length, link, info, max(alignment, 1)))
+            label = image[names + name : image.index(b"\0", names + name)].decode()
+            self.sections.append(_Section(label, kind, flags, offset, length, link, info, max(alignment, 1)))
         self.loaded = [section for section in self.sections if self._is_loaded(section)]
         self.symbols = self._read_symbols()
         self.relocations = self._read_relocations()
@@ -188,6 +221,28 @@ class _Loader:
             raise Unloadable("the system allows no executable memory")
         return memory, address
 
+    def content(self) -> MappedObject:
+        """Returns the content of the object file. Call it once the object is mapped."""
+        functions = tuple(
+            MappedFunction(symbol.name, self._address(number), symbol.size)
+            for number, symbol in enumerate(self.symbols)
+            if symbol.kind == _FUNCTION_SYMBOL and symbol.section and symbol.size
+        )
+        file = next((symbol.name for symbol in self.symbols if symbol.kind == _FILE_SYMBOL), "")
+        return MappedObject(file, functions, self._line_table())
+
+    def _line_table(self) -> bytes:
+        for number, section in enumerate(self.sections):
+            if section.name == ".debug_line":
+                table = bytearray(self.image[section.offset : section.offset + section.size])
+                for each in self.sections:
+                    if each.kind == _RELA and each.info == number:
+                        for offset, kind, symbol, addend in self._entries(each):
+                            if kind in (_64, _AARCH64_ABS64):
+                                struct.pack_into("<Q", table, offset, self._address(symbol) + addend)
+                return bytes(table)
+        return b""
+
     def _relocate(self, memory: mmap.mmap) -> None:
         for relocation in self.relocations:
             kind, symbol = relocation.kind, relocation.symbol
@@ -230,8 +285,10 @@ class _Loader:
         text = self.image[names.offset : names.offset + names.size]
         symbols = []
         for number in range(tables[0].size // _SYMBOL.size):
-            name, info, _, section, value, _ = _SYMBOL.unpack_from(self.image, tables[0].offset + number * _SYMBOL.size)
-            symbols.append(_Symbol(text[name : text.index(b"\0", name)].decode(), section, value, info & 0xF))
+            name, info, _, section, value, size = _SYMBOL.unpack_from(
+                self.image, tables[0].offset + number * _SYMBOL.size
+            )
+            symbols.append(_Symbol(text[name : text.index(b"\0", name)].decode(), section, value, info & 0xF, size))
         return symbols
 
     def _read_relocations(self) -> list[_Relocation]:
@@ -242,9 +299,7 @@ class _Loader:
             if section.kind == _REL:
                 raise Unloadable("relocations without addends")
             target = self.sections[section.info]
-            for number in range(section.size // _RELOCATION.size):
-                offset, info, addend = _RELOCATION.unpack_from(self.image, section.offset + number * _RELOCATION.size)
-                kind, symbol = info & 0xFFFFFFFF, info >> 32
+            for offset, kind, symbol, addend in self._entries(section):
                 if kind not in self.known:
                     raise Unloadable(f"a relocation of type {kind}")
                 if offset >= target.size or target.kind == _NOBITS:
@@ -253,6 +308,12 @@ class _Loader:
                     raise Unloadable(f"{self.symbols[symbol].name} is thread-local or indirect")
                 found.append(_Relocation(target, offset, kind, symbol, addend))
         return found
+
+    def _entries(self, section: _Section) -> Iterator[tuple[int, int, int, int]]:
+        """Yields the relocations of a section: offset, type, symbol and addend."""
+        for number in range(section.size // _RELOCATION.size):
+            offset, info, addend = _RELOCATION.unpack_from(self.image, section.offset + number * _RELOCATION.size)
+            yield offset, info & 0xFFFFFFFF, info >> 32, addend
 
     def _address(self, number: int) -> int:
         symbol = self.symbols[number]

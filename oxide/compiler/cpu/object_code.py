@@ -15,6 +15,7 @@ from oxide.compiler.bounds import in_bounds
 from oxide.compiler.bounds.shared_exits import share_exits
 from oxide.compiler.cpu.positions.whole_blocks import CHECKED_BLOCKS
 from oxide.compiler.ir import debugging, half, parameters
+from oxide.compiler.ir.lines import for_object_file, has_lines, with_lines_of
 from oxide.compiler.ir.llvm import header, host_machine, optimise, simplify
 from oxide.compiler.ir.module import Module
 from oxide.compiler.ir.parser import parse
@@ -58,7 +59,8 @@ def compile_native(
     *,
     unchecked: bool,
 ) -> Code:
-    """Returns a host object file that exports the kernel's entry."""
+    """Returns a host object file that exports the kernel's entry. Its symbol for a source file has the kernel's
+    name."""
     entry = entry_of(kernel)
     module, machine = _module(kernel, entry, signature, kernel_id, target, unchecked)
     image = machine.emit_object(module)
@@ -81,7 +83,7 @@ def _module(
     kernel: PortableKernel, entry: str, signature: tuple[Closed, ...], kernel_id: int, target: Target, unchecked: bool
 ) -> tuple[Any, Any]:
     machine = host_machine(target)
-    layout = header(machine)
+    layout = f'source_filename = "{kernel.name}"\n{header(machine)}'
     if any(call.is_assembly for call in kernel.module.calls):
         raise CompileError(
             f"kernel {kernel.name}: it has inline PTX, which only a GPU runs; launch it on a CUDA device, or write the "
@@ -105,8 +107,11 @@ def _module(
     else:
         name = entry if by_position is None else CHECKED_BLOCKS
         support.append(_run_blocks(kernel, signature, name))
-    text = str(hidden_masks(kernel.module if unchecked else share_exits(kernel.module)))
+    text = for_object_file(str(hidden_masks(kernel.module if unchecked else share_exits(kernel.module))))
     module = link(layout + part for part in (text, check, declared_once("\n".join(support))))
+    if has_lines(kernel.module):
+        around = coroutines.COROUTINE if suspends else entry if by_position is None else CHECKED_BLOCKS
+        module = link([with_lines_of(str(module), kernel.symbol, around)])
     if suspends:
         module = coroutines.inline_all(module, machine)
     packing = not _has_far_addresses(kernel.module) and not _is_large(kernel.module)
@@ -114,7 +119,8 @@ def _module(
         optimise(module, machine, exported=entry, packing=packing)
     else:
         simplify(module, machine, exported=CHECKED_BLOCKS)
-        fast = link(layout + part for part in (str(hidden_masks(by_position)), "\n".join(called)))
+        text = for_object_file(str(hidden_masks(by_position)))
+        fast = link(layout + part for part in (text, "\n".join(called)))
         optimise(fast, machine, exported=entry, packing=packing)
         fast.link_in(module)
         checked = fast.get_function(CHECKED_BLOCKS)

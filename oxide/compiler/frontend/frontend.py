@@ -132,8 +132,8 @@ def lower(
 ) -> LoweredKernel:
     """Types and lowers a kernel. Raises ``CompileError`` in the user's terms.
 
-    With ``fma``, products are fused into sums by the rules of ``contraction``. With ``located``, loads, stores and
-    calls carry their places in the source. ``constants`` maps the ``id`` of each array outside the kernel to the
+    With ``fma``, products are fused into sums by the rules of ``contraction``. With ``located``, instructions
+    carry their places in the source. ``constants`` maps the ``id`` of each array outside the kernel to the
     kernel's name for it. With ``keeps_types``, the result has the types of all expressions, for the interpreter, and
     its fault sites have the numbers of expressions as lines.
     """
@@ -498,15 +498,18 @@ class _TotalLower(UncountedLower):
         self.call_helper = self.call_conv.init_call_helper(self.builder)
 
 
+_I32 = ir.IntType(32)
+
+
 class _Lower(_TotalLower):
     builder_class = numba_vocabulary.PrimitiveBuilder
 
     def notify_loc(self, loc: Any) -> None:
         inference.follow(loc)
         if session.located:
-            # llvmlite attaches this metadata to all following instructions; ``compiler/ir/portable.py`` keeps it on
-            # loads, stores, atomics and calls.
-            place = [loc.filename, ir.Constant(ir.IntType(32), loc.line)]
+            # llvmlite attaches this metadata to all following instructions; ``compiler/ir/portable.py`` keeps it.
+            name, first = self.func_ir.func_id.func_name, self.func_ir.loc.line
+            place = [loc.filename, _I32(loc.line), name, _I32(first)]
             self.builder.debug_metadata = self.module.add_metadata(place)
 
     def lower_static_raise(self, inst: Any) -> None:

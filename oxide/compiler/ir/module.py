@@ -21,6 +21,8 @@ class Function:
         self.after = after
         self.variadic = variadic
         self.blocks: dict[str, Block] = {}
+        self.metadata: dict[str, str] = {}
+        """The function's metadata nodes, by kind."""
         self._fresh: dict[str, int] = {}
 
     @property
@@ -31,6 +33,7 @@ class Function:
         """Returns a deep copy, with arguments, blocks and instructions of the same names."""
         arguments = [Argument(each.name, each.type, each.attributes) for each in self.arguments]
         result = Function(self.symbol, self.head, arguments, self.after, variadic=self.variadic)
+        result.metadata = dict(self.metadata)
         copies: dict[Value, Value] = dict(zip(self.arguments, arguments, strict=True))
         for block in self.blocks.values():
             copies[block] = result.add(Block(block.name))
@@ -115,6 +118,7 @@ class Function:
         head = f"{word} {self.head} @{quoted(self.symbol)}({', '.join(listed)}){' ' * bool(self.after)}{self.after}"
         if self.is_declaration:
             return head
+        head += "".join(f" {kind} {node}" for kind, node in self.metadata.items())
         lines = [head + " {"]
         for block in self.blocks.values():
             lines.append(f"{block.name[1:]}:")

@@ -102,6 +102,7 @@ _GLOBAL = re.compile(r'(?P<name>@(?:"[^"]*"|[-\w$.]+)) = ')
 _CONSTANT_VARIABLE = re.compile(rf"{_GLOBAL.pattern}(?:\w+ )*?(?:(?P<space>addrspace\(\d+\)) )?constant ")
 _METADATA = re.compile(r"!(\d+) = (.*)")
 _ATTACHED = re.compile(r", (![\w.]+) (!\d+)(?=, !|$)")
+_OF_FUNCTION = re.compile(r" ?(![\w.]+) (!\d+)(?= !|$)")
 _RESULT = re.compile(r'\s*(?:(%(?:"[^"]*"|[-\w$.]+)) = )?')
 _STAR = re.compile(r"((?: addrspace\(\d+\))?)\*")
 _SPACE = re.compile(r"\s*")
@@ -226,8 +227,11 @@ class _FunctionParser:
         after = self._text[self._at :].strip()
         if match["word"] == "define":
             after = after.removesuffix("{").rstrip()
-        head = match["head"].strip()
-        return Function(unquoted(match["name"]), head, arguments, after, variadic=variadic)
+        attached = _OF_FUNCTION.findall(after)
+        after = _OF_FUNCTION.sub("", after)
+        function = Function(unquoted(match["name"]), match["head"].strip(), arguments, after, variadic=variadic)
+        function.metadata = dict(attached)
+        return function
 
     def _body(self, lines: list[str]) -> None:
         block: Block | None = None

@@ -30,12 +30,13 @@ from oxide.compiler.source.typings import TypedFunction
 from oxide.compiler.source.widening import Widening
 from oxide.driver.base import MAX_SHARED_BYTES, Dim3
 
-from . import atomics, clearing, decimal_rounding, half, instructions, numba_runtime, total, verifier
+from . import atomics, clearing, decimal_rounding, half, instructions, lines, numba_runtime, total, verifier
 from .local_memory import place_local_memory
 from .marked_loops import unroll_marked_loops
 from .module import Function, Module
 from .parser import parse
 from .primitives import GRID_BARRIER, PREFIXES, WAITING, SharedMemory, place_shared_memory, reaches_cluster
+from .recognise import PLACE
 from .text import quoted
 from .values import Argument, Atomic, Call, Constant, Load, Store, Value, number
 
@@ -56,6 +57,8 @@ class LoweredKernel:
     widenings: tuple[Widening, ...] = ()
     typed: TypedFunction | None = None
     """The types of the kernel's expressions, or None if the front end did not keep them."""
+    lines: bool = False
+    """True if the instructions' places become line tables."""
     most_shared: int = MAX_SHARED_BYTES
     """The most bytes that the shared arrays may take together."""
     persistent: int = 0
@@ -95,7 +98,7 @@ def translate(function: Callable[..., Any], lowered: LoweredKernel, cluster: Dim
     and for one that the kernel's ``cluster`` does not allow."""
     module = Module()
     for text in lowered.modules:
-        _adopt_front_end(module, parse(text))
+        _adopt_front_end(module, parse(text), lowered.lines)
     for defined in module.defined:
         unroll_marked_loops(module, defined)
     module.keep_reachable(lowered.symbol)
@@ -114,6 +117,8 @@ def translate(function: Callable[..., Any], lowered: LoweredKernel, cluster: Dim
             # Libdevice's functions return, and access only memory that an argument points to.
             memory = "argmem: readwrite" if any(each.type == "ptr" for each in each.arguments) else "none"
             each.add_attributes("nounwind", "willreturn", f"memory({memory})")
+    if lowered.lines:
+        lines.attach_lines(module)
     if verifier.is_enabled():
         verifier.verify(module)
     kernel = PortableKernel(
@@ -163,9 +168,10 @@ def link(texts: Iterable[str]) -> Any:
 _ENVIRONMENT = "_ZN08NumbaEnv"
 
 
-def _adopt_front_end(module: Module, part: Module) -> None:
+def _adopt_front_end(module: Module, part: Module, everywhere: bool) -> None:
     """Adds a module of the front end. Variables of equal names have equal contents, because the front end derives the
-    names from the contents."""
+    names from the contents. Accesses and calls keep their places in the source; with ``everywhere``, all instructions
+    do."""
     part.globals = {
         name: line for name, line in part.globals.items() if name != "llvm.used" and not name.startswith(_ENVIRONMENT)
     }
@@ -173,8 +179,8 @@ def _adopt_front_end(module: Module, part: Module) -> None:
         for instruction in function.instructions:
             # An instruction's source place gets a metadata name that LLVM does not interpret.
             place = instruction.metadata.pop("!dbg", None)
-            if place is not None and isinstance(instruction, Load | Store | Call | Atomic):
-                instruction.metadata["!oxide.place"] = place
+            if place is not None and (everywhere or isinstance(instruction, Load | Store | Call | Atomic)):
+                instruction.metadata[PLACE] = place
             if isinstance(instruction, Call) and instruction.is_assembly and " sideeffect " in instruction.callee.name:
                 # The assembly may be a barrier, and LLVM would otherwise duplicate it into two paths.
                 instruction.after += " convergent"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from typing import NamedTuple
+
 from .module import Module
 from .text import unescaped
 from .values import Binary, Call, Instruction, Select, Value
@@ -77,13 +80,29 @@ def register_of(value: Value) -> str:
     return symbol.removeprefix("oxide.register.") if symbol.startswith("oxide.register.") else ""
 
 
-def source_place(module: Module, instruction: Instruction) -> tuple[str, int] | None:
-    """Returns the file and the line in the source that the front end attached to an instruction, or None."""
-    node = instruction.metadata.get("!oxide.place")
-    if node is None:
+PLACE = "!oxide.place"
+"""The metadata that holds an instruction's place in the source."""
+
+
+class Place(NamedTuple):
+    """A place in the source: its file and line, and the Python function with its first line."""
+
+    file: str
+    line: int
+    function: str
+    first_line: int
+
+
+_PLACE = re.compile(r'!\{ ?!"(?P<file>[^"]*)", i32 (?P<line>\d+), !"(?P<function>[^"]*)", i32 (?P<first>\d+) ?\}')
+
+
+def place_of(module: Module, instruction: Instruction) -> Place | None:
+    """Returns the place in the source that the front end attached to an instruction, or None."""
+    node = instruction.metadata.get(PLACE)
+    found = None if node is None else _PLACE.fullmatch(module.metadata[int(node[1:])])
+    if found is None:
         return None
-    file, _, line = module.metadata[int(node[1:])].removeprefix('!{!"').removesuffix("}").rpartition('", i32 ')
-    return unescaped(file), int(line)
+    return Place(unescaped(found["file"]), int(found["line"]), unescaped(found["function"]), int(found["first"]))
 
 
 _EXTREMES = ("smin", "smax", "umin", "umax", "ssub.sat", "usub.sat")

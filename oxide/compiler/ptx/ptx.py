@@ -11,6 +11,7 @@ from oxide.compiler.bounds import in_bounds
 from oxide.compiler.bounds.shared_exits import share_exits
 from oxide.compiler.ir import debugging, half, parameters
 from oxide.compiler.ir.instructions import QUOTIENTS, quotient
+from oxide.compiler.ir.lines import has_lines
 from oxide.compiler.ir.llvm import gpu_machine, header, optimise
 from oxide.compiler.ir.module import Module
 from oxide.compiler.ir.parser import parse
@@ -21,7 +22,7 @@ from oxide.compiler.signature.signature import Closed
 from oxide.driver.base import Code, Dim3, Target
 from oxide.errors import CompileError
 
-from . import primitives, streaming, tensor
+from . import lines, primitives, streaming, tensor
 from .as_specified import as_specified, hide_amounts, shifts
 from .libdevice import link_libdevice
 from .remainder import make_exact
@@ -79,11 +80,17 @@ def compile_ptx(
         block = kernel.persistent, 1, 1
     limits = _limits(kernel, max_registers, block, only_block)
     module, machine, maps = _module(kernel, entry, signature, target, check, limits, linking=name)
+    calls: lines.Calls = []
     if any(shifts(kernel.module)):
         optimised = parse(str(module))
         hide_amounts(optimised)
         module = link([header(machine) + str(optimised)])
-    ptx = as_specified(machine.emit_assembly(module)) + "".join(each.comment for each in maps)
+    if has_lines(kernel.module):
+        module, calls = lines.numbered(module)
+    ptx = as_specified(machine.emit_assembly(module))
+    if has_lines(kernel.module):
+        ptx = lines.with_calls(ptx, calls)
+    ptx += "".join(each.comment for each in maps)
     return Code(target, entry, ptx.encode(), kernel.shared.beyond_static, persistent=kernel.persistent)
 
 
@@ -126,6 +133,8 @@ def _module(
         _entry(kernel, edited, entry, signature, limits, maps),
     ]
     module = link(header(machine) + part for part in (str(edited), check, declared_once("\n".join(support))))
+    if has_lines(kernel.module):
+        module = lines.entry_with_lines(module, kernel.symbol, entry)
     if linking is not None:
         link_libdevice(linking, module)
     optimise(module, machine, exported=entry, packing=False)  # a GPU thread has no such vectors

@@ -24,7 +24,7 @@ from oxide.compiler.ir.llvm import host_machine, portable_module, run_passes
 from oxide.compiler.ir.module import Module
 from oxide.compiler.ir.parser import parse
 from oxide.compiler.ir.portable import PortableKernel, link
-from oxide.compiler.ir.recognise import called, source_place
+from oxide.compiler.ir.recognise import called, place_of
 from oxide.compiler.ir.tiled_parameters import MOST_AXES, TileCopy
 from oxide.compiler.ir.values import (
     FALSE,
@@ -315,7 +315,9 @@ class _Instrumenter:
         )
 
     def _rewrite(self, instruction: Instruction) -> None:
-        self._place = source_place(self._module, instruction) or self._place
+        place = place_of(self._module, instruction)
+        if place is not None:
+            self._place = place.file, place.line
         touches = _touches_of(instruction)
         match called(instruction).split("."):
             case _ if touches and not self._is_initial_zero(instruction):

@@ -4,7 +4,7 @@ thread kernel's function."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, final
 
@@ -84,8 +84,8 @@ class TileSource:
         raise AssertionError("the last choice returns or raises")
 
     def lowered(self, capability: int, *, located: bool = False) -> LoweredKernel:
-        """Returns the kernel's IR for a GPU of a compute capability, or for the CPU, 0. With ``located``, memory
-        accesses carry their lines. Raises ``CompileError``."""
+        """Returns the kernel's IR for a GPU of a compute capability, or for the CPU, 0. With ``located``,
+        instructions carry their lines. Raises ``CompileError``."""
         return self._planned(capability, located=located)[1]
 
     def _lowered(self, capability: int, plan: Plan, *, located: bool) -> LoweredKernel:
@@ -104,6 +104,7 @@ class TileSource:
             self.program,
             self.function.__name__,
             self.function.__code__.co_filename,
+            self.function.__code__.co_firstlineno,
             scalars,
             [parameter.name for parameter in self.parameters],
             self.threads if capability else 1,
@@ -113,13 +114,15 @@ class TileSource:
             located=located,
         )
 
-    def portable(self, capability: int, *, located: bool = False) -> PortableKernel:
-        """Returns the kernel's IR as the back ends take it; the arguments are ``lowered``'s."""
+    def portable(self, capability: int, *, located: bool = False, lines: bool = False) -> PortableKernel:
+        """Returns the kernel's IR as the back ends take it, with ``lines`` with line tables; the other arguments are
+        ``lowered``'s."""
         from oxide.compiler.ir.portable import translate
 
         from .lowering import keep_rolled
 
-        found = translate(self.function, self.lowered(capability, located=located))
+        lowered = self.lowered(capability, located=located or lines)
+        found = translate(self.function, replace(lowered, lines=lines))
         keep_rolled(found.module, found.function)
         return found
 

@@ -21,9 +21,11 @@ from oxide import disk
 from oxide.driver.base import Code, Dim3, Target
 from oxide.driver.cpu.cooperative_launch import CooperativeRun
 from oxide.driver.cpu.errors import driver_error
+from oxide.driver.cpu.perf_files import announce
 from oxide.driver.cpu.streams import BlockRange, LoopFree, ThreadPace
-from oxide.driver.object import MissingFunction, Unloadable, load_object
+from oxide.driver.object import MappedObject, MissingFunction, Unloadable, load_object
 from oxide.driver.records import LAUNCH
+from oxide.driver.tools import gdb_is_served, perf_format
 
 _llvm_lock = threading.Lock()
 
@@ -167,10 +169,16 @@ _PROCESSOR_KEYS = {"vendor_id", "cpu family", "model", "model name", "stepping",
 
 def _load(code: Code) -> tuple[Any, int]:
     """Loads an object file. Returns the object that holds its code, and the address of its entry."""
-    try:
-        memory, address = load_object(code.image, code.entry)
-    except Unloadable as problem:
-        memory, address = _load_with_llvm(code, problem)
+    if gdb_is_served():  # LLVM's loader tells gdb what it loads
+        memory, address = _load_with_llvm(code, None)
+    else:
+        found: list[MappedObject] = []
+        try:
+            memory, address = load_object(code.image, code.entry, found.append if perf_format() else None)
+        except Unloadable as problem:
+            memory, address = _load_with_llvm(code, problem)
+        for each in found:
+            announce(each, memory)
     if not address:
         raise driver_error(
             "CUDA_ERROR_NOT_FOUND",
@@ -180,7 +188,7 @@ def _load(code: Code) -> tuple[Any, int]:
     return memory, address
 
 
-def _load_with_llvm(code: Code, problem: Unloadable) -> tuple[Any, int]:
+def _load_with_llvm(code: Code, problem: Unloadable | None) -> tuple[Any, int]:
     import llvmlite.binding as llvm
     from llvmlite.binding import ffi
 

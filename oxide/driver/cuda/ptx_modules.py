@@ -192,12 +192,12 @@ def unload(retired: deque[Any]) -> None:
 def _load_module(code: Code) -> Any:
     log = bytearray(_JIT_LOG_BYTES)
     options = driver.CUjit_option
-    error, module = driver.cuModuleLoadDataEx(
-        code.image.rstrip(b"\0") + b"\0",
-        2,
-        [options.CU_JIT_ERROR_LOG_BUFFER, options.CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES],
-        [log, _JIT_LOG_BYTES],
-    )
+    names = [options.CU_JIT_ERROR_LOG_BUFFER, options.CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES]
+    values: list[Any] = [log, _JIT_LOG_BYTES]
+    if has_lines(code.image):
+        names.append(options.CU_JIT_GENERATE_LINE_INFO)
+        values.append(1)
+    error, module = driver.cuModuleLoadDataEx(code.image.rstrip(b"\0") + b"\0", len(names), names, values)
     if error:
         message = log.split(b"\0", 1)[0].decode(errors="replace").strip()
         if error == driver.CUresult.CUDA_ERROR_UNSUPPORTED_PTX_VERSION:
@@ -206,6 +206,11 @@ def _load_module(code: Code) -> Any:
             )
         raise failure(error, f"cuModuleLoadDataEx({code.entry}, {code.target.arch} {code.target.features})", message)
     return module
+
+
+def has_lines(image: bytes) -> bool:
+    """Returns whether PTX has line tables. The driver's assembler drops them unless it is asked to keep them."""
+    return b"\n\t.loc\t" in image
 
 
 def parameter_layout(ptx: str, entry: str) -> tuple[tuple[int, ...], int]:

@@ -404,8 +404,9 @@ def _choose_driver(device: int) -> Driver:
         reason = unavailable_reason()
         if reason is None:
             from oxide.driver.cuda import CudaDriver
+            from oxide.driver.ranges import with_ranges
 
-            return CudaDriver()
+            return with_ranges(CudaDriver())
         if asked == "cuda":
             raise DeviceError(f"OXIDE_DEVICE=cuda, but there is no CUDA device: {reason}")
         print(

@@ -37,6 +37,7 @@ def kernel(
     requires: Iterable[str] = (),
     max_registers: int | None = None,
     cluster: int | tuple[int, ...] | None = None,
+    lineinfo: bool | None = None,
     partial: bool = False,
     sanitize: str | Iterable[str] = (),
     configs: Any = (),
@@ -54,6 +55,7 @@ def kernel(
     requires: Iterable[str] = (),
     max_registers: int | None = None,
     cluster: int | tuple[int, ...] | None = None,
+    lineinfo: bool | None = None,
     partial: bool = False,
     sanitize: str | Iterable[str] = (),
     configs: Any = (),
@@ -73,11 +75,12 @@ def kernel(
     inside a loop. ``requires`` are contracts, comparisons such as ``"len(a) >= m * k"``: each launch is checked against
     them on the host, and accesses that follow from them are not checked in the kernel. ``max_registers`` limits a
     thread's registers on a GPU. ``cluster`` is a number of blocks, or one along each axis, that run together and reach
-    one another through ``tensor.cluster``: at most 8, and each axis of a grid is a multiple. ``partial=True`` says that
-    a launch may have fewer threads than an output has elements or tiles. Otherwise the first such launch causes a
-    ``RuntimeWarning``. ``sanitize`` names what the CPU device checks at every access, ``"memory"``, ``"race"`` or both:
-    see docs/sanitizer.md. ``configs`` are candidates for ``k.tune``, the first of which is used until then: dicts of
-    ``block``, ``items_per_thread`` and ``max_registers``.
+    one another through ``tensor.cluster``: at most 8, and each axis of a grid is a multiple. ``lineinfo=True`` adds
+    line tables for profilers and debuggers, which then show lines of the source: see docs/profilers.md. None asks the
+    environment. ``partial=True`` says that a launch may have fewer threads than an output has elements or tiles.
+    Otherwise the first such launch causes a ``RuntimeWarning``. ``sanitize`` names what the CPU device checks at every
+    access, ``"memory"``, ``"race"`` or both: see docs/sanitizer.md. ``configs`` are candidates for ``k.tune``, the
+    first of which is used until then: dicts of ``block``, ``items_per_thread`` and ``max_registers``.
     """
     options: dict[str, Any] = {
         "block": block,
@@ -89,6 +92,7 @@ def kernel(
         "requires": requires,
         "max_registers": max_registers,
         "cluster": cluster,
+        "lineinfo": lineinfo,
         "partial": partial,
         "sanitize": sanitize,
         "configs": configs,

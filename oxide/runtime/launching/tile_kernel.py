@@ -16,6 +16,7 @@ from os import PathLike
 from typing import Any, final, overload
 
 from oxide.compiler.kernel import Kernel
+from oxide.compiler.options import wants_lines
 from oxide.compiler.signature.signature import Names, default_values
 from oxide.compiler.source.source import located, parameter_line
 from oxide.compiler.specialization import Specialization
@@ -61,6 +62,7 @@ class TileKernel:
         warps: int = 4,
         stages: int | None = None,
         fastmath: bool = False,
+        lineinfo: bool | None = None,
         configs: Any = (),
         names: Mapping[str, Any],
     ) -> None:
@@ -74,6 +76,7 @@ class TileKernel:
         self._warps = warps
         self._stages = stages
         self._fastmath = fastmath
+        self._lineinfo = wants_lines(lineinfo, function, self.name)
         self.parameters = _parameters(function, names)
         self.defaults = default_values(function)
         self._signature = inspect.signature(function)
@@ -397,6 +400,7 @@ class TileKernel:
                 launches=KernelLaunches(),
                 compiled=note_compiled,
                 fastmath=self._fastmath,
+                lineinfo=self._lineinfo,
                 block=threads,
                 partial=True,
                 tile=TileSource(self.function, given, threads, stages, self._fastmath),
@@ -503,7 +507,14 @@ def _parameters(function: Callable[..., Any], local_names: Mapping[str, Any]) ->
 def kernel(function: Callable[..., Any], /) -> TileKernel: ...
 @overload
 def kernel(
-    function: None = None, /, *, warps: int = 4, stages: int | None = None, fastmath: bool = False, configs: Any = ()
+    function: None = None,
+    /,
+    *,
+    warps: int = 4,
+    stages: int | None = None,
+    fastmath: bool = False,
+    lineinfo: bool | None = None,
+    configs: Any = (),
 ) -> Callable[[Callable[..., Any]], TileKernel]: ...
 def kernel(
     function: Callable[..., Any] | None = None,
@@ -512,6 +523,7 @@ def kernel(
     warps: int = 4,
     stages: int | None = None,
     fastmath: bool = False,
+    lineinfo: bool | None = None,
     configs: Any = (),
 ) -> TileKernel | Callable[[Callable[..., Any]], TileKernel]:
     """Makes a tile kernel of a Python function. Raises ``CompileError`` for annotations that it cannot have.
@@ -520,14 +532,22 @@ def kernel(
     32 threads that compute a tile on a GPU. ``fastmath`` allows reassociation, contraction, approximate division, and
     an ``exp2`` of f32 that gives 0 for results below the normal floats. ``stages`` is the number of buffers, on a GPU,
     of each load whose tile a matrix product in a loop reads: the copies run up to ``stages - 1`` iterations ahead. By
-    default there are as many buffers as fit, up to three. ``configs`` are candidates for ``k.tune``, the first of which
-    is used until then.
+    default there are as many buffers as fit, up to three. ``lineinfo`` is ``kernel``'s. ``configs`` are candidates for
+    ``k.tune``, the first of which is used until then.
     """
     names = dict(sys._getframe(1).f_locals)
 
     def made(function: Callable[..., Any]) -> TileKernel:
         try:
-            return TileKernel(function, warps=warps, stages=stages, fastmath=fastmath, configs=configs, names=names)
+            return TileKernel(
+                function,
+                warps=warps,
+                stages=stages,
+                fastmath=fastmath,
+                lineinfo=lineinfo,
+                configs=configs,
+                names=names,
+            )
         except (CompileError, LaunchError) as error:
             drop_frames(error)
             raise

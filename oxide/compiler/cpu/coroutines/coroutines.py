@@ -105,11 +105,13 @@ _BLOCK = "{ " + ", ".join(_FIELDS.values()) + " }"
 _NUMBER = {name: number for number, name in enumerate(_FIELDS)}
 
 SUSPENSION = "oxide.suspension"
+COROUTINE = "oxide.thread"
+"""The function that runs a thread. All of the kernel is inlined into it."""
 
 
 def split_points(module: Module) -> None:
     """Turns each suspension in the coroutine into a suspend point. All calls must be inlined."""
-    coroutine = module.functions["oxide.thread"]
+    coroutine = module.functions[COROUTINE]
     end = coroutine.blocks["%suspended"]
     for block in coroutine.blocks.values():
         match block.instructions[-2:]:
@@ -128,7 +130,7 @@ def inline_all(module: Any, machine: Any) -> Any:
     run_passes(module, machine, ("always_inliner",))
     inlined = parse(str(module))
     split_points(inlined)
-    return link([header(machine) + str(inlined)])
+    return link([f'source_filename = "{module.source_file}"\n{header(machine)}{inlined}'])
 
 
 def definitions(kernel: PortableKernel, signature: tuple[Closed, ...], kernel_id: int, entry: str) -> str:

@@ -78,6 +78,7 @@ def positions(kernel: PortableKernel, entry: str, signature: tuple[Closed, ...])
     body, looped = module.functions.pop(kernel.symbol), around.functions.pop("oxide.analysed")
     around.rename("oxide.entry", entry)
     module.adopt(around)
+    module.functions[entry].metadata = body.metadata  # its line tables
     try:
         _Positions(body, looped).put_into(module.functions[entry], module, signature)
     except Undecidable:

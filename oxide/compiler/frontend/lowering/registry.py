@@ -26,7 +26,8 @@ lowering_registry = LoweringRegistry("oxide")
 @dataclass(slots=True)
 class Session:
     """The state of one run of the front end: its options, the place being lowered, and the notes and failures of the
-    typing. With ``located``, each memory access carries its place in the source, for the sanitizer."""
+    typing. With ``located``, each instruction carries its place in the source, for the sanitizer and for line
+    tables."""
 
     file: str = ""
     line: int = 0

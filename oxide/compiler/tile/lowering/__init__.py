@@ -38,6 +38,7 @@ def lower(
     program: Program,
     name: str,
     file: str,
+    first_line: int,
     scalars: Sequence[tuple[str, ScalarType, str]],
     order: Sequence[str],
     threads: int,
@@ -50,8 +51,8 @@ def lower(
     """Returns a program as LLVM IR. ``threads`` is the size of a GPU's block, or 1 for the CPU.
 
     ``most`` is the number of bytes that its buffers may take. ``scalars`` has the name, the type and the LLVM type of
-    each scalar parameter, and ``order`` the names of all parameters as they are passed. With ``located``, memory
-    accesses carry their lines. Raises ``CompileError`` if its buffers do not fit a block's memory.
+    each scalar parameter, and ``order`` the names of all parameters as they are passed. With ``located``,
+    instructions carry their lines. Raises ``CompileError`` if its buffers do not fit a block's memory.
     """
     types = {each: (scalar, kind) for each, scalar, kind in scalars}
     low = Lowering(program, types, threads, FAST if fastmath else "", plan, located=located)
@@ -81,7 +82,8 @@ def lower(
         )
     symbol = f"oxide.tile.{name}"
     head = f"define void @{symbol}({', '.join(parameters)}) {{\nentry:"
-    text = "\n".join([*code.texts, *code.declared.values(), head, *code.entry, *code.lines, "}", *code.places(file)])
+    lines = code.places(file, name, first_line)
+    text = "\n".join([*code.texts, *code.declared.values(), head, *code.entry, *code.lines, "}", *lines])
     sites = []
     for site in program.sites:
         if site.tensor is None:

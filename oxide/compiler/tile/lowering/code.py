@@ -15,7 +15,7 @@ ROLLED = "rolled"
 @final
 class Code:
     """The body of one function. ``block`` is the name of the block to which instructions are added. ``line`` is their
-    line in the source. With ``located``, memory accesses carry the line."""
+    line in the source. With ``located``, instructions carry the line."""
 
     def __init__(self, *, located: bool = False) -> None:
         self.line = 0
@@ -35,9 +35,16 @@ class Code:
     def emit(self, text: str) -> None:
         """Adds a line of IR: an instruction without a result, or ``name = instruction``."""
         place = ""
-        if self.located and text.partition(" = ")[2 if " = " in text else 0].startswith(("load ", "store ", "call ")):
+        if self.located and not text.partition(" = ")[2 if " = " in text else 0].startswith("phi "):
             place = f", !dbg !{self.line}"
         self.lines.append(f"  {text}{place}")
+
+    @contextmanager
+    def at_line(self, line: int) -> Iterator[None]:
+        """Gives the instructions that are added meanwhile another line."""
+        outer, self.line = self.line, line
+        yield
+        self.line = outer
 
     def name_of(self, hint: str = "t") -> str:
         """Returns a new name for a value."""
@@ -76,10 +83,11 @@ class Code:
         self.texts.append(f'{name} = internal constant [{len(data)} x i8] c"{_escaped(data)}"')
         return name
 
-    def places(self, file: str) -> list[str]:
-        """Returns the metadata for the lines of the source."""
+    def places(self, file: str, function: str, first_line: int) -> list[str]:
+        """Returns the metadata for the lines of the source: places in one Python function."""
         numbers = sorted({int(line.rpartition("!dbg !")[2]) for line in self.lines if "!dbg !" in line})
-        return [f'!{number} = !{{!"{_escaped(file.encode())}", i32 {number}}}' for number in numbers]
+        path, name = _escaped(file.encode()), _escaped(function.encode())
+        return [f'!{number} = !{{!"{path}", i32 {number}, !"{name}", i32 {first_line}}}' for number in numbers]
 
     # Control flow
 

@@ -204,7 +204,11 @@ class Lowering:
         return self.compute(node, index) if buffer is None else self.load(buffer, index)
 
     def compute(self, node: Node, index: Index) -> str:
-        """Computes one element of a lazy value."""
+        """Computes one element of a lazy value. Its instructions have the value's line."""
+        with self.code.at_line(node.line):
+            return self._compute(node, index)
+
+    def _compute(self, node: Node, index: Index) -> str:
         op, inputs, code = node.op, node.inputs, self.code
         if op == "constant":
             return arithmetic.constant(node.detail, node.dtype)

@@ -234,7 +234,8 @@ class EngineRing:
                     call(low, "wait", empty, ("i32", code.new(f"add i32 {turn}, -1")))
                     call(low, "expect", full, ("i32", str(bytes_of(copied.operands.values()))))
                     for load, (operand, target, bases) in places.items():
-                        copy(low, load, operand, target, bases, full)
+                        with code.at_line(load.line):
+                            copy(low, load, operand, target, bases, full)
             code.jump(after)
             code.label(slow)
             # The block waits below, but each phase that arrivals complete must also have a wait of its own.
@@ -242,7 +243,8 @@ class EngineRing:
                 call(low, "wait", empty, ("i32", code.new(f"add i32 {turn}, -1")))
             low.barrier()
             for load, (operand, target, bases) in places.items():
-                tensor_cores.move(low, load.detail, operand, target, bases)
+                with code.at_line(load.line):
+                    tensor_cores.move(low, load.detail, operand, target, bases)
             code.call("void", "oxide.tensor.fence_stores", low.barrier_site)
             low.barrier()
             with code.when(code.new(f"icmp eq i64 {low.tid}, 0")):

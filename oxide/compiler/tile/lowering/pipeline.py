@@ -123,8 +123,9 @@ def _fill(low: Lowering, ring: Ring, counter: str, number: str) -> None:
     with code.when(ring.goes_on(low, counter, ring.stop, ring.step)):
         known: dict[Node, str] = {ring.loop.detail[2]: counter}
         for load, operand in ring.operands.items():
-            indices = [scalar_for(low, ring.loop, each, known) for each in load.inputs[:-1]]
-            tensor_cores.copy(low, load.detail, operand, stage_of(low, operand, number), indices)
+            with code.at_line(load.line):
+                indices = [scalar_for(low, ring.loop, each, known) for each in load.inputs[:-1]]
+                tensor_cores.copy(low, load.detail, operand, stage_of(low, operand, number), indices)
     code.call("void", "oxide.tensor.commit", low.barrier_site)
 
 

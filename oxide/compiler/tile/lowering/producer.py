@@ -86,7 +86,8 @@ class FedRing:
         call(low, "wait", barrier_of(low, self.empty, stage), ("i32", code.new(f"add i32 {turn}, -1")))
         call(low, "expect", full, ("i32", str(bytes_of(self.operands.values()))))
         for load, (operand, target, bases) in places.items():
-            copy(low, load, operand, target, bases, full)
+            with code.at_line(load.line):
+                copy(low, load, operand, target, bases, full)
         self.filled.advance(low, self.stages)
 
     # The loop, in the computing warps

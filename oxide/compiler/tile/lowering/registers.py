@@ -161,8 +161,9 @@ def sweep(
                     if together:
                         for node, index in vectors:
                             names = {"R": row, "0": "0"}
-                            _load_vector(low, node, tuple(names[each] for each in index[:-1]),
-                                         columns[j : j + layout.vector])  # fmt: skip
+                            with low.code.at_line(node.line):
+                                _load_vector(low, node, tuple(names[each] for each in index[:-1]),
+                                             columns[j : j + layout.vector])  # fmt: skip
                     for v in range(layout.vector):
                         column = columns[j + v]
                         body((column,) if len(shape) == 1 else (row, column), i, j + v)

@@ -1,0 +1,185 @@
+"""Line tables: LLVM's debug information for profilers and debuggers, and nothing but files, functions and lines.
+
+The front ends attach a place to each instruction: file, line, function and the function's first line. ``attach_lines``
+turns the places into LLVM's metadata, ``!DILocation`` and ``!DISubprogram``. LLVM's passes maintain these: an inlined
+instruction also has the place of the call.
+
+A back end puts its own entry around the kernel's function. The entry takes over the kernel's ``DISubprogram``: the
+instructions that are inlined into it are then the kernel's own, and not those of a function inlined into the kernel.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from .module import Function, Module
+from .recognise import PLACE, Place, place_of
+from .values import Call, Phi
+
+_UNITS = "!llvm.dbg.cu"
+_FLAGS = (
+    # 2: LLVM warns if the modules that it links have different values.
+    '!{i32 2, !"Debug Info Version", i32 3}',
+    '!{i32 2, !"Dwarf Version", i32 4}',
+)
+_EMITTED, _NATIVE = "emissionKind: DebugDirectivesOnly", "emissionKind: LineTablesOnly"
+
+
+def has_lines(module: Module) -> bool:
+    """Returns whether a module has line tables."""
+    return any(line.startswith(_UNITS) for line in module.named_metadata)
+
+
+def attach_lines(module: Module) -> None:
+    """Replaces the instructions' places by LLVM's metadata. A function without places gets none: where it is inlined,
+    its instructions get the place of the call."""
+    tables = _Tables(module)
+    for function in module.defined:
+        places = [place_of(module, each) for each in function.instructions]
+        first = next((place for place in places if place is not None), None)
+        if first is not None:
+            tables.describe(function, first)
+    for instruction in module.instructions:
+        instruction.metadata.pop(PLACE, None)
+    tables.finish()
+
+
+class _Tables:
+    """The metadata of one module, each node once."""
+
+    def __init__(self, module: Module) -> None:
+        self.module = module
+        self.known: dict[str, str] = {}
+        self.unit = ""
+
+    def node(self, text: str) -> str:
+        """Returns the reference to a node, given as its text."""
+        if text not in self.known:
+            self.known[text] = self.module.add_metadata(text)
+        return self.known[text]
+
+    def file(self, path: str) -> str:
+        # The whole path in the name: a line table then has it without a compilation's folder.
+        return self.node(f'!DIFile(filename: "{_escaped(path)}", directory: "")')
+
+    def describe(self, function: Function, first: Place) -> None:
+        """Attaches a subprogram to a function, and a location to each of its instructions."""
+        file = self.file(first.file)
+        if not self.unit:
+            self.unit = self.module.add_metadata(
+                f'distinct !DICompileUnit(language: DW_LANG_Python, file: {file}, producer: "oxide", '
+                f"isOptimized: true, runtimeVersion: 0, {_EMITTED})"
+            )
+        kind = self.node(f"!DISubroutineType(types: {self.node('!{}')})")
+        subprogram = self.module.add_metadata(
+            f'distinct !DISubprogram(name: "{_escaped(first.function)}", scope: {file}, file: {file}, '
+            f"line: {first.first_line}, type: {kind}, scopeLine: {first.first_line}, "
+            f"spFlags: DISPFlagDefinition | DISPFlagOptimized, unit: {self.unit})"
+        )
+        function.metadata["!dbg"] = subprogram
+        start = self.node(f"!DILocation(line: {first.first_line}, scope: {subprogram})")
+        for block in function.blocks.values():
+            previous = ""
+            for instruction in block.instructions:
+                place = place_of(self.module, instruction)
+                if place is not None:
+                    scope = subprogram
+                    if place.file != first.file:  # numba inlines functions before it lowers
+                        scope = self.node(
+                            f"!DILexicalBlockFile(scope: {subprogram}, file: {self.file(place.file)}, discriminator: 0)"
+                        )
+                    # A tile kernel has no line for the instructions that precede its first statement.
+                    previous = self.node(f"!DILocation(line: {place.line or place.first_line}, scope: {scope})")
+                # A pass has put an instruction without a place beside the one that it replaced. LLVM requires one of
+                # each call of a function that has a subprogram.
+                location = previous or (start if isinstance(instruction, Call) else "")
+                if location and not isinstance(instruction, Phi):
+                    instruction.metadata["!dbg"] = location
+
+    def finish(self) -> None:
+        if self.unit:
+            self.module.named_metadata.append(f"{_UNITS} = !{{{self.unit}}}")
+            flags = ", ".join(map(self.node, _FLAGS))
+            self.module.named_metadata.append(f"!llvm.module.flags = !{{{flags}}}")
+
+
+def _escaped(text: str) -> str:
+    data = text.encode("utf-8", "surrogateescape")
+    return "".join(chr(byte) if 32 <= byte < 127 and byte not in (34, 92) else f"\\{byte:02x}" for byte in data)
+
+
+# A back end's entry
+
+_DEFINED = r"^define [^@\n]*@(?:{name}|\"{name}\")\([^\n]*?(?P<dbg> !dbg !\d+)? \{{$"
+
+
+def with_lines_of(text: str, kernel: str, entry: str) -> str:
+    """Returns a printed module in which the function ``entry`` has the subprogram of the function ``kernel``, and
+    ``kernel`` has none."""
+    old = re.search(_DEFINED.format(name=re.escape(kernel)), text, re.MULTILINE)
+    if old is None or old["dbg"] is None:
+        return text
+    text = text[: old.start("dbg")] + text[old.end("dbg") :]
+    new = re.search(_DEFINED.format(name=re.escape(entry)), text, re.MULTILINE)
+    if new is None or new["dbg"] is not None:
+        raise ValueError(f"@{entry} is not defined, or has lines of its own")
+    return f"{text[: new.end() - 2]}{old['dbg']}{text[new.end() - 2 :]}"
+
+
+def for_object_file(text: str) -> str:
+    """Returns a printed module whose line tables are emitted as DWARF sections, and not as directives of PTX."""
+    return text.replace(_EMITTED, _NATIVE) if _EMITTED in text else text
+
+
+# Places of optimised code
+
+_LOCATION = re.compile(r"^!(\d+) = (?:distinct )?!DILocation\(([^()]*)\)$", re.MULTILINE)
+_SCOPE = re.compile(
+    r"^!(\d+) = (?:distinct )?!(DISubprogram|DILexicalBlockFile|DILexicalBlock|DIFile)\((.*)\)$", re.MULTILINE
+)
+_FIELD = re.compile(r'(\w+): ("(?:[^"\\]|\\.)*"|!?\w+)')
+_LAST_COLUMN = 0xFFFF
+
+
+def numbered_calls(text: str) -> tuple[str, list[list[tuple[str, str, int]]]]:
+    """Returns a printed module in which the column of an inlined instruction's location is a number from 1, and for
+    each number the calls that the instruction came through, the innermost first. A call is the name of the called
+    function, and the file and the line of the call.
+
+    LLVM's PTX printer prints no calls, but it prints columns. Locations past the last possible column have none.
+    """
+    fields = {number: dict(_FIELD.findall(found)) for number, found in _LOCATION.findall(text)}
+    scopes = {number: (kind, dict(_FIELD.findall(found))) for number, kind, found in _SCOPE.findall(text)}
+
+    def function_of(scope: str) -> str:
+        kind, found = scopes[scope.removeprefix("!")]
+        return found["name"][1:-1] if kind == "DISubprogram" else function_of(found["scope"])
+
+    def file_of(scope: str) -> str:
+        file = scopes[scopes[scope.removeprefix("!")][1]["file"][1:]][1]
+        folder, name = file.get("directory", '""')[1:-1], file["filename"][1:-1]
+        return f"{folder.removesuffix('/')}/{name}" if folder else name
+
+    def calls(location: dict[str, str]) -> Iterator[tuple[str, str, int]]:
+        while "inlinedAt" in location:
+            outer = fields[location["inlinedAt"][1:]]
+            yield function_of(location["scope"]), file_of(outer["scope"]), int(outer.get("line", 0))
+            location = outer
+
+    chains: list[list[tuple[str, str, int]]] = []
+    columns: dict[tuple[tuple[str, str, int], ...], int] = {}
+
+    def numbered(match: re.Match[str]) -> str:
+        found = tuple(calls(fields[match[1]]))
+        if not found:
+            return match[0]
+        if found not in columns and len(chains) < _LAST_COLUMN:
+            chains.append(list(found))
+            columns[found] = len(chains)
+        column = columns.get(found, 0)
+        start, end = match.span(2)
+        inside = re.sub(r"(?<=, )column: \d+, ", "", match[2]).replace(", ", f", column: {column}, ", 1)
+        return match[0][: start - match.start()] + inside + match[0][end - match.start() :]
+
+    return _LOCATION.sub(numbered, text), chains

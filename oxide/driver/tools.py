@@ -1,0 +1,71 @@
+"""The environment's settings for profilers and debuggers of other makers: which tools to serve, and which run now.
+
+- ``OXIDE_LINEINFO``: ``1`` gives kernels line tables, ``0`` gives them none. By default, kernels get them where
+  NVIDIA's tools have started the program, or where one of the next two is set.
+- ``OXIDE_PERF``: ``map`` or ``jitdump`` names the CPU device's code for Linux's perf.
+- ``OXIDE_GDB``: ``1`` registers the CPU device's code with gdb.
+- ``OXIDE_NVTX``: ``1`` names the operations on a CUDA device for NVIDIA's profilers, ``0`` does not. By default they
+  are named under these profilers.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Literal
+
+from oxide.environment import word
+from oxide.errors import DeviceError
+
+__all__ = [
+    "gdb_is_served",
+    "lines_are_wanted",
+    "nvidias_tool_runs",
+    "perf_format",
+    "ranges_are_asked_for",
+    "ranges_are_wanted",
+]
+
+_NAMES = ("CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH", "NSYS_PROFILING_SESSION_ID")
+_PREFIXES = ("NV_NSIGHT_INJECTION_", "NV_COMPUTE_PROFILER_", "NV_SANITIZER_", "NV_TPS_LAUNCH_")
+
+
+def nvidias_tool_runs(environment: Mapping[str, str] = os.environ) -> bool:
+    """Returns whether ncu, nsys or compute-sanitizer has started this program: each sets some of these variables for
+    the libraries that it injects. cuda-gdb sets none."""
+    return any(name in _NAMES or name.startswith(_PREFIXES) for name, value in environment.items() if value)
+
+
+def lines_are_wanted() -> bool:
+    """Returns whether kernels that do not say it themselves get line tables. Raises ``DeviceError`` for unknown
+    values."""
+    asked = word("OXIDE_LINEINFO", ("0", "1"))
+    if asked is not None:
+        return asked == "1"
+    return nvidias_tool_runs() or perf_format() == "jitdump" or gdb_is_served()
+
+
+def perf_format() -> Literal["map", "jitdump"] | None:
+    """Returns the kind of file that perf is served with, or None. Raises ``DeviceError`` for unknown values."""
+    return word("OXIDE_PERF", ("map", "jitdump"))  # type: ignore[return-value]
+
+
+def gdb_is_served() -> bool:
+    """Returns whether gdb is told about the CPU device's code. Raises ``DeviceError`` for unknown values, and together
+    with ``OXIDE_PERF``: LLVM then loads the code, and does not say where."""
+    served = word("OXIDE_GDB", ("0", "1")) == "1"
+    if served and perf_format() is not None:
+        raise DeviceError("OXIDE_GDB=1 and OXIDE_PERF exclude each other: unset one of them")
+    return served
+
+
+def ranges_are_wanted() -> bool:
+    """Returns whether operations are NVTX ranges, if the package ``nvtx`` is installed. Raises ``DeviceError`` for
+    unknown values."""
+    asked = word("OXIDE_NVTX", ("0", "1"))
+    return nvidias_tool_runs() if asked is None else asked == "1"
+
+
+def ranges_are_asked_for() -> bool:
+    """Returns whether ``OXIDE_NVTX`` is 1. Raises ``DeviceError`` for unknown values."""
+    return word("OXIDE_NVTX", ("0", "1")) == "1"
