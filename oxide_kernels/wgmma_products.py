@@ -15,8 +15,8 @@ when its copies have arrived, the other when it has been read. There are two way
 
 Tiles that are computed at the same time share rows and columns: they are numbered in groups of ``_GROUP_ROWS`` rows, so
 that the L2 cache holds their operands. TMA fills parts of a tile outside of the matrices with zeros, and the epilogue
-does not store them. Results of 16 bits go through shared memory, and TMA stores them. The bias of a whole tile is read
-while the last products are computed. Reads at the end would delay it: the last tile's end is the launch's end.
+does not store them. Results of 16 bits go through shared memory, and TMA stores them. Their bias is read while the last
+products of a tile are computed. Reads at the end would delay it: the last tile's end is the launch's end.
 
 The indices follow from constants and from the matrices' sizes, which the host compares; so the kernels are unchecked.
 The schemes are those of CUTLASS's persistent, warp-specialised kernels.
@@ -74,7 +74,7 @@ def kernel_of(form: Form, plan: Plan, stacked: bool = False, even_rows: bool = F
     wide: Any = form.wide
     accumulator: Any = form.accumulator
     finished, factor, bias_at = finisher(form), factor_of(form), bias_reader(form)
-    promotes, a_turned, has_bias = form.exact, form.a_turned, form.bias is not None
+    promotes, a_turned = form.exact, form.a_turned
     tile_n, together, blocks = plan.width, plan.together, plan.cluster
     high_of_cluster, tile_m, group_of_rows = plan.high, plan.high // blocks, _GROUP_ROWS // plan.high
     # Each warp has two buffers for its rows of the result, so that it need not wait for the copy before. There is
@@ -88,6 +88,8 @@ def kernel_of(form: Form, plan: Plan, stacked: bool = False, even_rows: bool = F
     depth, halves, stages = buffers.depth, buffers.halves, buffers.stages
     a_count, b_count, a_rows, b_rows = buffers.a_count, buffers.b_count, buffers.a_rows, buffers.b_rows
     fetch, multiply, release = buffers.fetch, buffers.multiply, buffers.release
+    # The exact gelu of results in f32, and scales of rows and columns, leave no registers for the bias.
+    early = form.bias is not None and narrow and form.scales != "each"
     # Each warpgroup has every second tile, or half of each.
     turns, readers = (1, 2) if together else (2, 1)
     pairs = tile_n // 4
@@ -109,7 +111,7 @@ def kernel_of(form: Form, plan: Plan, stacked: bool = False, even_rows: bool = F
         """Reads the bias of a thread's columns in a whole tile, two neighbours at a time. The last products hide the
         time of these reads, and registers are free then that the loop along k needs."""
         for i in unroll(range(pairs // 2)):
-            if has_bias and whole:
+            if early and whole:
                 one, two = bias.load2(col + total.column(4 * i))
                 biases[i, 0], biases[i, 1] = wide(one), wide(two)
             else:
@@ -122,6 +124,7 @@ def kernel_of(form: Form, plan: Plan, stacked: bool = False, even_rows: bool = F
         tile: i64,
         alpha: wide,
         scales: Any,
+        bias: Any,
         biases: Any,
         beta: wide,
         c: Any,
@@ -136,7 +139,8 @@ def kernel_of(form: Form, plan: Plan, stacked: bool = False, even_rows: bool = F
             piece, rounded = tensor.Accumulator((16, 64), wide), tensor.Accumulator((16, 64), out_dtype)
             for i in unroll(range(32)):
                 row, column = top + total.row(32 * part + i), col + total.column(32 * part + i)
-                one, added = total[32 * part + i], biases[8 * part + i // 4, i % 2]
+                added = biases[8 * part + i // 4, i % 2] if early else bias_at(bias, column)
+                one = total[32 * part + i]
                 piece[i] = finished(one, alpha, scales, added, beta, c, row, column)
             tensor.convert(rounded, piece)  # one instruction for two elements
             if leads:
@@ -151,15 +155,15 @@ def kernel_of(form: Form, plan: Plan, stacked: bool = False, even_rows: bool = F
                 tensor.commit_stores()
 
     @device
-    def store_pairs(total: Any, alpha: wide, scales: Any, biases: Any, beta: wide, c: Any, top: i64, col: i64) -> None:
+    def store_pairs(total: Any, alpha: wide, scales: Any, bias: Any, beta: wide, c: Any, top: i64, col: i64) -> None:
         """Stores a warp's 16 rows of a whole tile, two elements of 32 bits at a time: four lanes write 32 bytes."""
         out = c.unchecked_mut
         for i in unroll(range(0, 2 * pairs, 2)):
             row, column = top + total.row(i), col + total.column(i)
             out.store2(
                 (row, column),
-                out_dtype(finished(total[i], alpha, scales, biases[i // 4, 0], beta, c, row, column)),
-                out_dtype(finished(total[i + 1], alpha, scales, biases[i // 4, 1], beta, c, row, column + 1)),
+                out_dtype(finished(total[i], alpha, scales, bias_at(bias, column), beta, c, row, column)),
+                out_dtype(finished(total[i + 1], alpha, scales, bias_at(bias, column + 1), beta, c, row, column + 1)),
             )
 
     @device
@@ -235,7 +239,7 @@ def kernel_of(form: Form, plan: Plan, stacked: bool = False, even_rows: bool = F
                 stage, turn = used % stages, used // stages
                 total = tensor.Accumulator((16, tile_n), accumulator)
                 biases = LocalArray((pairs // 2, 2), wide)
-                whole = col + tile_n <= c.shape[1] and (not has_bias or bias.is_aligned(2))
+                whole = col + tile_n <= c.shape[1] and (not early or bias.is_aligned(2))
                 if not together:
                     order.wait(group, tile + i64(group) - 1)
                 if promotes:
@@ -274,11 +278,11 @@ def kernel_of(form: Form, plan: Plan, stacked: bool = False, even_rows: bool = F
                 by = factor(alpha, scales)
                 if narrow:
                     if inside:
-                        store_tiles(total, c_tiles, tile, by, scales, biases, beta, c, top, col)
+                        store_tiles(total, c_tiles, tile, by, scales, bias, biases, beta, c, top, col)
                     else:
                         store_elements(total, by, scales, bias, beta, c, top, above + m, col)
                 elif inside and c.is_aligned(2):
-                    store_pairs(total, by, scales, biases, beta, c, top, col)
+                    store_pairs(total, by, scales, bias, beta, c, top, col)
                 else:
                     store_elements(total, by, scales, bias, beta, c, top, above + m, col)
             if narrow:

@@ -303,7 +303,7 @@ def test_a_gpus_kernels_keep_all_in_registers(kind: Any, output: Any, exact: boo
 @needs_ptxas
 @pytest.mark.parametrize(
     ("kind", "output", "bias", "exact"),
-    [(bf16, bf16, bf16, False), (f16, f32, f32, False), (f8e4m3, bf16, f32, True), (i8, i32, i32, False)],
+    [(bf16, bf16, bf16, False), (f16, f32, f16, False), (f8e4m3, bf16, f32, True), (i8, i32, i32, False)],
     ids=str,
 )
 def test_a_gpus_kernels_keep_the_bias_in_registers(kind: Any, output: Any, bias: Any, exact: bool) -> None:
