@@ -28,6 +28,7 @@ from oxide.runtime.device.scheduling import find_device, picked_stream, require_
 from oxide.runtime.device.stream import Stream
 from oxide.runtime.loop.event_loops import current_loop, running_loop_name
 from oxide.runtime.submission.submission import ExecutionContext, run_blocking, submit
+from oxide.runtime.tracepoints import points
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -82,6 +83,9 @@ class DeviceOperation(Generic[T_co]):
         for part in parts:
             part.consume()
         self._unused = True
+        tracer = points.tracer
+        if tracer is not None:
+            tracer.built(self)
 
     @abstractmethod
     def execute(self, context: ExecutionContext) -> T_co:
@@ -304,7 +308,7 @@ class DeviceOperation(Generic[T_co]):
                     result = run_placed(context, device, self)
                     context.levels = levels
                     return result
-            result = self.execute(context)
+            result = self.execute(context) if points.tracer is None else self._execute_traced(context)
             context.levels = levels
             return result
         except Exception as error:
@@ -313,6 +317,20 @@ class DeviceOperation(Generic[T_co]):
             if where is not None:
                 add_note_once(error, where)
             raise
+
+    def _execute_traced(self, context: ExecutionContext) -> T_co:
+        tracer = points.tracer
+        if tracer is None:  # another thread has just ended the trace
+            return self.execute(context)
+        entered = tracer.enter(self.traced_name(), self, context.recording is not None)
+        try:
+            return self.execute(context)
+        finally:
+            tracer.leave(entered)
+
+    def traced_name(self) -> str:
+        """Returns the operation's name in traces."""
+        return type(self).__name__
 
     def whereabouts(self) -> str | None:
         """Returns the note that an error gets here; None for an operation that only combines others."""

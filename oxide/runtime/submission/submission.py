@@ -26,6 +26,7 @@ from oxide.runtime.device.memory import Allocation, DeviceBox, require_device
 from oxide.runtime.device.stream import Stream
 from oxide.runtime.submission.capture import Recording
 from oxide.runtime.submission.nesting import raise_if_nested
+from oxide.runtime.tracepoints import points
 
 if TYPE_CHECKING:
     from oxide.compiler.specialization import Specialization
@@ -51,6 +52,9 @@ class Submittable(Protocol[Result]):
 
     def consume(self) -> None:
         """Marks the operation as used, so that dropping it does not warn."""
+
+    def traced_name(self) -> str:
+        """Returns the operation's name in traces."""
 
     def title(self) -> object:
         """Returns the operation's title for messages after it was dropped: its class, or the operation."""
@@ -203,6 +207,9 @@ class ExecutionContext:
         """
         self._kept.append(function)
         submitted = False
+        tracer = points.tracer
+        if tracer is not None:
+            tracer.uses(reads, writes)
         with self.submission_lock:
             self.begin(reads, writes)
             try:
@@ -246,7 +253,7 @@ class ExecutionContext:
     def wait_for_joined(self) -> None:
         """Orders this stream after the joined work."""
         for mark in self._joined:
-            self.timeline.wait_for(mark.timeline, mark.position)
+            self.timeline.wait_for(mark.timeline, mark.position, "a part of the operation was placed on another stream")
         self._joined = ()
 
     def fault_address(self, specialization: Specialization) -> int:

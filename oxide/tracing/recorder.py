@@ -1,0 +1,381 @@
+"""The recorder: takes notes while a program runs, and turns them into events later.
+
+While the program runs, a note is a tuple that is appended to a list; nothing is looked up or formatted. A thread turns
+notes into events (``timeline.py``) whenever ``_MANY`` have come together, and what the device has not finished stays
+for the next time. If the thread cannot keep up, the thread that submits does it. So memory is bounded by ``_TOO_MANY``
+notes and the work in flight, however long a trace is.
+
+There is one recorder while anything is traced, and traces and profiles are its sinks. It is the runtime's tracer
+(``runtime/tracepoints.py``), and for each runtime it has a driver that stands in for the runtime's own
+(``tracing_driver.py``) and a clock that says when devices run things.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from time import perf_counter_ns
+from types import CodeType
+from typing import TYPE_CHECKING, Any, Final, final
+
+from oxide.driver.base import Clock
+from oxide.errors import OxideError
+from oxide.runtime.device.runtime import Runtime, runtimes
+from oxide.runtime.tracepoints import points
+from oxide.tracing.events import Event, Sink
+from oxide.tracing.notes import Built, Note, Part
+from oxide.tracing.timeline import Builder
+from oxide.tracing.tracing_driver import TracingDriver
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+_MANY: Final = 1 << 15
+_TOO_MANY: Final = 1 << 17
+_PACKAGES: Final = tuple(
+    os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), name) + os.sep
+    for name in ("oxide", "oxide_kernels")
+)
+_get_ident: Final = threading.get_ident
+_Entered = tuple[Part | None, Part, int, bool]
+
+
+@final
+class Recorder:
+    """The tracer, while there are sinks."""
+
+    def __init__(self) -> None:
+        self.notes: list[Note] = []
+        self.parts: dict[int, Part] = {}  # the part that each thread submits, by the thread's number
+        self.used: dict[int, int] = {}  # the bytes of the next launch of each thread
+        self.open = True
+        self._built: dict[int, Built] = {}
+        self._inside: dict[CodeType, bool] = {}  # whether code belongs to this package
+        self._runs = itertools.count(1).__next__
+        self._tracks = _Tracks(self.notes.append)
+        self._clocks: dict[Runtime, tuple[Clock, TracingDriver]] = {}
+        self._sources: set[str] = set()
+        self._sinks: tuple[tuple[Sink, int], ...] = ()
+        self._builder = Builder(self._give)
+        self._draining = threading.RLock()
+        self._wake = threading.Event()
+        self._thread = threading.Thread(target=self._serve, name="oxide-trace", daemon=True)
+
+    # Sinks
+
+    def add(self, sink: Sink) -> None:
+        """Gives ``sink`` the events of everything submitted from now on. The first sink begins the recording."""
+        with self._draining:
+            if not self._sinks:
+                for runtime in runtimes():
+                    self.attach(runtime)
+                points.tracer = self
+                self._thread.start()
+            else:
+                self.drain()
+                self._builder.repeat_tracks(sink)
+            self._sinks += ((sink, perf_counter_ns()),)
+
+    def remove(self, sink: Sink) -> None:
+        """Waits for the work submitted so far and gives ``sink`` the rest of its events. The last sink ends the
+        recording."""
+        try:
+            self._finish()
+        finally:
+            with self._draining:
+                self._sinks = tuple(entry for entry in self._sinks if entry[0] is not sink)
+                if not self._sinks:
+                    self._end()
+
+    def join(self) -> None:
+        """Waits for the thread's end, if the recording has ended."""
+        if not self.open and self._thread.is_alive():
+            self._thread.join()
+
+    def sinks(self) -> list[Sink]:
+        """Returns the sinks."""
+        return [sink for sink, _ in self._sinks]
+
+    def sources(self) -> str:
+        """Returns how the clocks have measured."""
+        return ", ".join(sorted(self._sources))
+
+    def _give(self, event: Event, time_ns: int) -> None:
+        for sink, since in self._sinks:
+            if time_ns >= since:
+                sink.accept(event)
+
+    def _end(self) -> None:
+        self.open = False
+        if points.tracer is self:
+            points.tracer = None
+        for runtime in list(self._clocks):
+            self._let_go(runtime)
+        self._wake.set()
+
+    # Notes into events
+
+    def drain(self, *, final: bool = False) -> None:
+        """Turns notes into events. With ``final``, also those of work that has no times."""
+        with self._draining:
+            for clock, _ in list(self._clocks.values()):
+                with suppress(OxideError):
+                    clock.collect(final=final)
+            count = len(self.notes)
+            taken = self.notes[:count]
+            del self.notes[:count]
+            self._builder.take(taken)
+            self._builder.give(final=final)
+
+    def _serve(self) -> None:
+        while self.open:
+            self._wake.wait()
+            self._wake.clear()
+            if self.open:
+                self.drain()
+
+    def _finish(self) -> None:
+        """Waits for the work that was submitted, and turns all notes into events."""
+        try:
+            for _, driver in list(self._clocks.values()):
+                driver.settle()
+        finally:
+            self.drain(final=True)
+
+    # Runtimes
+
+    def attach(self, runtime: Runtime) -> None:
+        """Begins to record what ``runtime`` submits."""
+        clock = runtime.driver.clock()
+        driver = TracingDriver(runtime.driver, clock, self)
+        for device in runtime._found:
+            sizes = {address: entry[0] for address, entry in device.live.copy().items()}
+            self.notes.append(("held", device.label, sizes))
+            for timeline in device.timelines:
+                driver.know_stream(timeline.handle, device.id)
+                if timeline._watcher is not None:
+                    driver.know_stream(timeline._watcher, device.id)
+        driver.know_kernels(runtime._found)
+        self._clocks[runtime] = clock, driver
+        self._sources.add(clock.source)
+        runtime.stand_in(driver)
+        for hook in _attached:
+            hook()
+
+    def detach(self, runtime: Runtime) -> None:
+        """Ends the recording of ``runtime``."""
+        if runtime in self._clocks:
+            try:
+                self._clocks[runtime][1].settle()
+            finally:
+                self.drain(final=True)
+                self._let_go(runtime)
+
+    def _let_go(self, runtime: Runtime) -> None:
+        clock, driver = self._clocks.pop(runtime)
+        driver.end()
+        if not runtime.forked and runtime.driver is driver:
+            runtime.stand_in(driver.inner)
+        with suppress(OxideError):
+            clock.close()
+
+    def forked(self) -> None:
+        """Ends the recording in a forked child, which owns neither the devices nor the sinks."""
+        self.open = False
+        for sink, _ in self._sinks:
+            sink.forked()
+        self._sinks = ()
+        self._clocks.clear()
+
+    # What trace points call
+
+    def built(self, operation: object) -> None:
+        """Notes when and where an operation was built."""
+        frame: FrameType | None = sys._getframe(1)
+        inside = self._inside
+        while frame is not None:
+            code = frame.f_code
+            skip = inside.get(code)
+            if skip is None:
+                skip = inside[code] = code.co_filename.startswith(_PACKAGES)
+            if not skip:
+                self._built[id(operation)] = (perf_counter_ns(), code, frame.f_lineno)
+                return
+            frame = frame.f_back
+
+    def enter(self, name: str, operation: object, captured: bool) -> _Entered:
+        """Notes that the calling thread submits a part of an operation, or a whole one."""
+        ident = _get_ident()
+        outer = self.parts.get(ident)
+        built = self._built.get(id(operation))
+        if outer is None:
+            part = (self._runs(), name, built, self._tracks.current())
+        else:
+            part = (outer[0], name, built, outer[3])
+        self.parts[ident] = part
+        return outer, part, perf_counter_ns() if outer is None else 0, captured
+
+    def leave(self, entered: _Entered) -> None:
+        """Notes the end of what ``enter`` began."""
+        outer, part, begun, captured = entered
+        if outer is not None:
+            self.parts[_get_ident()] = outer
+            return
+        self.parts.pop(_get_ident(), None)
+        notes = self.notes
+        notes.append(("run", begun, perf_counter_ns(), part, captured))
+        if len(notes) > _MANY:
+            self._wake.set()
+            if len(notes) > _TOO_MANY:
+                self.drain()
+
+    def uses(self, reads: list[Any], writes: list[Any]) -> None:
+        """Notes how many bytes the next launch uses."""
+        total = 0
+        for allocation in reads:
+            total += allocation.nbytes
+        for allocation in writes:
+            total += allocation.nbytes
+        self.used[_get_ident()] = total
+
+    def caused(self, cause: str) -> None:
+        """Notes why the last wait was submitted."""
+        self.notes.append(("cause", _get_ident(), cause))
+
+    def awaits(self, name: str) -> tuple[int, int, str]:
+        """Notes the begin of an await."""
+        return perf_counter_ns(), self._tracks.current(), name
+
+    def resumed(self, awaited: tuple[int, int, str], outcome: str) -> None:
+        """Notes the end of an await."""
+        begun, track, name = awaited
+        self.notes.append(("await", begun, perf_counter_ns(), track, name, outcome))
+
+    def blocked(self, begun: int, stream: Any) -> None:
+        """Notes that the calling thread waited for a stream or an event from ``begun`` until now."""
+        self.notes.append(("sync", begun, perf_counter_ns(), self._tracks.current(), stream))
+
+
+@final
+class _Tracks:
+    """The numbers of tasks and threads. Each new one is noted with its name."""
+
+    def __init__(self, note: Callable[[Note], None]) -> None:
+        self._note = note
+        self._next = itertools.count(1).__next__
+        self._of_tasks: dict[int, tuple[weakref.ref[Any], int]] = {}
+        self._of_threads: dict[int, tuple[weakref.ref[Any], int]] = {}
+
+    def current(self) -> int:
+        """Returns the number of the task that runs, or of the thread if no task does."""
+        trio: Any = sys.modules.get("trio")
+        try:
+            if trio is not None and trio.lowlevel.in_trio_task():
+                return self._number(self._of_tasks, trio.lowlevel.current_task(), _trio_task)
+        except AttributeError:  # another thread is still importing it
+            pass
+        asyncio: Any = sys.modules.get("asyncio")
+        if asyncio is not None and (loop := getattr(asyncio, "_get_running_loop", _no_loop)()) is not None:
+            task = asyncio.current_task(loop)
+            if task is not None:
+                return self._number(self._of_tasks, task, _asyncio_task)
+        return self._number(self._of_threads, threading.current_thread(), _thread)
+
+    def _number(
+        self,
+        known: dict[int, tuple[weakref.ref[Any], int]],
+        thing: Any,
+        describe: Callable[[Any], tuple[str, dict[str, str]]],
+    ) -> int:
+        entry = known.get(id(thing))
+        if entry is not None and entry[0]() is thing:  # another object may have been there before
+            return entry[1]
+        number = self._next()
+        known[id(thing)] = (weakref.ref(thing), number)
+        name, arguments = describe(thing)
+        self._note(("track", number, name, arguments))
+        return number
+
+
+def _no_loop() -> None:
+    return None
+
+
+def _trio_task(task: Any) -> tuple[str, dict[str, str]]:
+    nursery = task.parent_nursery
+    if nursery is None:
+        return f"task {task.name}", {"loop": "trio"}
+    parent = nursery.parent_task
+    place = parent.child_nurseries.index(nursery) + 1 if nursery in parent.child_nurseries else 1
+    return f"task {task.name}", {"loop": "trio", "nursery": f"nursery {place} of {parent.name}"}
+
+
+def _asyncio_task(task: Any) -> tuple[str, dict[str, str]]:
+    code = getattr(task.get_coro(), "__qualname__", "")
+    return f"task {task.get_name()}" + (f" ({code})" if code else ""), {"loop": "asyncio"}
+
+
+def _thread(thread: threading.Thread) -> tuple[str, dict[str, str]]:
+    return f"thread {thread.name}", {}
+
+
+_lock = threading.Lock()
+_recorder: Recorder | None = None
+_attached: list[Callable[[], None]] = []
+_watches_forks = False
+
+
+def when_attached(hook: Callable[[], None]) -> None:
+    """Calls ``hook`` after each runtime that is attached, now and later."""
+    _attached.append(hook)
+
+
+def begin(sink: Sink) -> None:
+    """Gives ``sink`` the events of everything submitted from now on."""
+    global _recorder, _watches_forks
+    with _lock:
+        if not _watches_forks:
+            _watches_forks = True
+            os.register_at_fork(after_in_child=_forget)
+        if _recorder is None or not _recorder.open:
+            _recorder = Recorder()
+        try:
+            _recorder.add(sink)
+        except BaseException:
+            if not _recorder.sinks():
+                _recorder._end()
+            raise
+
+
+def end(sink: Sink) -> str:
+    """Gives ``sink`` its last events, after the work submitted so far has ended. Returns how times were measured."""
+    with _lock:
+        recorder = _recorder
+        if recorder is None or sink not in recorder.sinks():
+            return ""
+        sources = recorder.sources()
+        recorder.remove(sink)
+    recorder.join()
+    return sources
+
+
+def catch_up() -> None:
+    """Gives the sinks the events of what devices have finished."""
+    recorder = _recorder
+    if recorder is not None and recorder.open:
+        recorder.drain()
+
+
+def _forget() -> None:
+    """Ends the recording in a forked child, where other threads and their locks are gone."""
+    global _recorder, _lock
+    _lock = threading.Lock()
+    recorder, _recorder = _recorder, None
+    points.tracer = None
+    if recorder is not None:
+        recorder.forked()
