@@ -211,7 +211,7 @@ def _drawn(each: _Slice, y: int, first: float, scale: float) -> str:
         f'<g class="slice" data-b="{each.begun:.3f}" data-d="{each.lasts:.3f}" data-run="{run}" '
         f'data-n="{html.escape(each.name)}"><title>{html.escape(chr(10).join(lines))}</title>'
         f'<rect x="{x:.2f}" y="{top}" width="{width:.2f}" height="{_ROW - 2}" fill="{colour}"/>'
-        f'<text x="{x + 3:.2f}" y="{top + 12}" fill="{ink}">{label}</text></g>'
+        f'<text x="{x + 3:.2f}" y="{top + 12}" style="fill:{ink}">{label}</text></g>'
     )
 
 
@@ -248,7 +248,7 @@ def _bytes(count: float) -> str:
 
 
 _STYLE = (
-    "text{font:10.5px sans-serif;fill:#222}.slice text{pointer-events:none;fill:inherit}"
+    "text{font:10.5px sans-serif;fill:#222}.slice text{pointer-events:none}"
     ".rule{stroke:#e6e6e6;stroke-width:1}.curve{fill:none;stroke:#888;stroke-width:1.2}"
     ".lit rect{stroke:#d0021b;stroke-width:1.6}"
 )

@@ -7,13 +7,15 @@ goes on when the next work begins.
 
 from __future__ import annotations
 
+import functools
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Literal, final
+from types import CodeType
+from typing import Any, Final, final
 
 from oxide.driver.base import Clock, Span
 from oxide.tracing.events import Event, Host, Memory, Origin, Sink, Track, Wait, Work
-from oxide.tracing.notes import Built, Note, Part
+from oxide.tracing.recording.notes import Built, Note, Part
 
 _ALWAYS: Final = 1 << 63
 _AHEAD: Final = 8  # how many works behind one without times are looked at: one that has ended shows that it is over too
@@ -154,11 +156,11 @@ class Builder:
     # One kind of event each
 
     def _give_run(self, note: Note) -> None:
-        _, begun, ended, part, captured = note
-        kind: Literal["capture", "submit"] = "capture" if captured else "submit"
+        _, begun, ended, part = note
+        kind: str = "capture" if part.captured else "submit"
         origin = origin_of(part)
         arguments: dict[str, Any] = {"run": origin.run}
-        built: Built | None = part[2]
+        built: Built | None = part.built
         if built is not None:
             arguments |= {"place": origin.place, "built_us_before": round((begun - built[0]) / 1e3, 3)}
         self._give(Host(kind, f"{kind} {origin.name}", origin.track, begun, ended, arguments), begun)
@@ -174,7 +176,7 @@ class Builder:
         self._give(Memory(device, time_ns, self._held[device]), time_ns)
 
     def _give_work(self, stream: _Stream, entry: _Work) -> None:
-        _, submitted, _, clock, token, part, kind, name, nbytes, details = entry.note
+        _, submitted, _, clock, token, part, kind, name, nbytes, *details = entry.note
         spans, state = entry.spans, ""
         if spans is None:
             clock.forget(token)
@@ -193,11 +195,12 @@ class Builder:
             if shared_bytes:
                 arguments["shared_bytes"] = shared_bytes
         elif kind == "graph":
-            parts = _named(spans or [], details)
+            parts = _named(spans or [], details[0])
         origin = None if part is None else origin_of(part)
         self._give(
             Work(
-                kind, name, stream.device, stream.number, submitted, begun, ended, nbytes, arguments, origin, state,
+                kind, name, stream.device, stream.number, submitted, begun, ended,
+                None if nbytes < 0 else nbytes, arguments, origin, state,
                 parts,
             ),
             submitted,
@@ -232,8 +235,17 @@ class Builder:
 
 def origin_of(part: Part) -> Origin:
     """Returns the names and the place of a part, as events have them."""
-    run, name, built, track = part
-    return Origin(run, plain_name(name), "" if built is None else f"{built[1].co_filename}:{built[2]}", track)
+    built = part.built
+    return Origin(part.run, plain_name(part.name), "" if built is None else _place(built[1], built[2]), part.track)
+
+
+@functools.lru_cache(4096)
+def _place(code: CodeType, instruction: int) -> str:
+    """Returns the file and line of an instruction."""
+    for first, end, line in code.co_lines():
+        if first <= instruction < end and line is not None:
+            return f"{code.co_filename}:{line}"
+    return f"{code.co_filename}:{code.co_firstlineno}"
 
 
 def plain_name(name: str) -> str:

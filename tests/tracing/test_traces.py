@@ -6,11 +6,11 @@ import asyncio
 import os
 import subprocess
 import sys
+import textwrap
 import threading
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -22,22 +22,11 @@ from oxide.driver.cpu import CpuDriver
 from oxide.runtime.device.runtime import current_runtime
 from oxide.runtime.tracepoints import points
 from oxide.testing import FailingDriver, RecordingDriver, step_driver, use_driver
+from tests.tracing.counting import seen, written
 from tests.tracing.programs import CONFIG, ONES, SIZE, add, concurrent_sums, reads_outside, sum_of
-from tests.tracing.schema import TraceContents, read
+from tests.tracing.schema import read
 
 ROOT = Path(__file__).parents[2]
-COPIES = {
-    "copy_to_device": "copy to device",
-    "copy_to_host": "copy to host",
-    "copy_on_device": "copy on device",
-    "copy_peer": "copy between devices",
-    "fill": "fill",
-    "launch": "kernel",
-    "launch_graph": "graph",
-    "report": "report",
-    "launch_host_function": "host function",
-    "wait_event": "wait",
-}
 
 
 @pytest.fixture
@@ -58,36 +47,6 @@ def driver() -> Iterator[RecordingDriver]:
 
 def add_once() -> None:
     assert (sum_of(ONES, ONES).sync() == 2).all()
-
-
-def seen(driver: RecordingDriver) -> Counter[tuple[str, str, Any]]:
-    """Returns what was submitted: kind, stream's address, and bytes where they are known."""
-    counted: Counter[tuple[str, str, Any]] = Counter()
-    capturing: set[Any] = set()
-    for call in driver.calls:
-        stream = call.arguments[0] if call.method == "wait_event" else call.arguments[-1] if call.arguments else None
-        if call.method == "begin_capture":
-            capturing.add(stream)
-        elif call.method == "end_capture":
-            capturing.discard(stream)
-        elif call.method in COPIES and call.exception is None and stream not in capturing:
-            nbytes = None
-            if call.method.startswith("copy"):
-                nbytes = call.arguments[-2]
-            elif call.method == "fill":
-                nbytes = len(call.arguments[1]) * call.arguments[2]
-            counted[COPIES[call.method], f"{driver.stream_address(stream):#x}", nbytes] += 1
-    return counted
-
-
-def written(contents: TraceContents) -> Counter[tuple[str, str, Any]]:
-    """Returns what the file says was submitted, in the same terms."""
-    counted: Counter[tuple[str, str, Any]] = Counter()
-    for each in contents.slices(*COPIES.values()):
-        kind = each["cat"]
-        nbytes = each["args"].get("bytes") if kind.startswith(("copy", "fill")) else None
-        counted[kind, contents.tracks[each["pid"], each["tid"]]["handle"], nbytes] += 1
-    return counted
 
 
 def test_every_launch_copy_and_wait_is_in_the_file(driver: RecordingDriver, file: Path) -> None:
@@ -336,16 +295,13 @@ def test_a_runtime_that_is_set_up_inside_a_trace_is_in_it(file: Path) -> None:
     assert contents.clocks == "workers"
 
 
-def test_a_long_trace_is_written_while_it_goes_on(
-    driver: RecordingDriver, file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("oxide.tracing.recorder._MANY", 20)
-    monkeypatch.setattr("oxide.tracing.recorder._TOO_MANY", 60)
+def test_a_long_trace_is_written_while_it_goes_on(driver: RecordingDriver, file: Path) -> None:
     most = 0
     with oxide.trace(file):
+        assert points.tracer is not None
+        points.tracer.many, points.tracer.too_many = 20, 60
         for _ in range(100):
             add_once()
-            assert points.tracer is not None
             most = max(most, len(points.tracer.notes))
         partly = os.path.getsize(file)
     assert most < 120
@@ -381,7 +337,8 @@ def test_a_trace_is_begun_once(driver: RecordingDriver, file: Path) -> None:
 def test_a_forked_child_leaves_the_file_to_its_parent(file: Path) -> None:
     program = f"""
         import os, oxide
-        from tests.tracing.programs import ONES, sum_of
+        from tests.tracing.counting import seen, written
+from tests.tracing.programs import ONES, sum_of
         with oxide.trace({str(file)!r}):
             sum_of(ONES, ONES).sync()
             child = os.fork()
@@ -402,7 +359,8 @@ def test_a_forked_child_leaves_the_file_to_its_parent(file: Path) -> None:
 def test_the_environment_variable_traces_a_program(file: Path, ending: str) -> None:
     program = f"""
         import os
-        from tests.tracing.programs import ONES, sum_of
+        from tests.tracing.counting import seen, written
+from tests.tracing.programs import ONES, sum_of
         sum_of(ONES, ONES).sync()
         assert "OXIDE_TRACE" not in os.environ
         {ending}
@@ -415,14 +373,11 @@ def test_the_environment_variable_traces_a_program(file: Path, ending: str) -> N
 
 def test_the_process_number_in_the_path_traces_child_processes_too(tmp_path: Path) -> None:
     program = """
-        import os, subprocess, sys
-        if "CHILD" not in os.environ:
-            subprocess.run([sys.executable, __file__ if "__file__" in dir() else "-c", "import oxide"], check=True)
+        import subprocess, sys
         import oxide
+        subprocess.run([sys.executable, "-c", "import oxide"], check=True)
     """
-    python(
-        program.replace('__file__ if "__file__" in dir() else "-c"', '"-c"'), OXIDE_TRACE=str(tmp_path / "t-%p.json")
-    )
+    python(program, OXIDE_TRACE=str(tmp_path / "t-%p.json"))
     files = list(tmp_path.glob("t-*.json"))
     assert len(files) == 2
     for each in files:
@@ -457,8 +412,6 @@ def test_the_example_refuses_a_trace_that_cannot_be_written(tmp_path: Path) -> N
 
 
 def python(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    import textwrap
-
     return subprocess.run(
         [sys.executable, "-c", textwrap.dedent(program)],
         cwd=ROOT,

@@ -21,13 +21,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, final
 
-from oxide.driver.base import Clock, Span
+from oxide.driver.base import Clock, Span, StreamHandle
 from oxide.driver.event_clock import EventClock
 from oxide.errors import DeviceError
 
 if TYPE_CHECKING:
     from oxide.driver.base import Driver
-    from oxide.driver.cuda.handles import CudaStream
 
 VARIABLE = "OXIDE_TRACE_CLOCK"
 """The environment variable that picks the clock: ``events`` or ``cupti``. Without it, CUPTI if it is there."""
@@ -69,8 +68,9 @@ def new_clock(driver: Driver, ended: Callable[[], None]) -> Clock:
     return EventClock(driver, _device_of, ended)
 
 
-def _device_of(stream: CudaStream) -> int:
-    return stream.device
+def _device_of(stream: StreamHandle) -> int:
+    device: int = stream.device
+    return device
 
 
 _Record = tuple[int, int, int, int, str]
@@ -112,13 +112,13 @@ class CuptiClock:
             raise
         _receivers.append(self._receive)
 
-    def begin(self, stream: CudaStream) -> int:
+    def begin(self, stream: StreamHandle) -> int:
         """Pushes a number for the next driver call of this thread."""
         token = next(self._numbers)
         self._cupti.activity_push_external_correlation_id(self._external_kind, token)
         return token
 
-    def end(self, token: int, stream: CudaStream) -> None:
+    def end(self, token: int, stream: StreamHandle) -> None:
         """Takes the number back."""
         self._cupti.activity_pop_external_correlation_id(self._external_kind)
 

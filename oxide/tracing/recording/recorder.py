@@ -5,6 +5,8 @@ notes into events (``timeline.py``) whenever ``_MANY`` have come together, and w
 for the next time. If the thread cannot keep up, the thread that submits does it. So memory is bounded by ``_TOO_MANY``
 notes and the work in flight, however long a trace is.
 
+This module and the driver are compiled with the host path: their cost is what a trace adds to each operation.
+
 There is one recorder while anything is traced, and traces and profiles are its sinks. It is the runtime's tracer
 (``runtime/tracepoints.py``), and for each runtime it has a driver that stands in for the runtime's own
 (``tracing_driver.py``) and a clock that says when devices run things.
@@ -20,42 +22,43 @@ import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from time import perf_counter_ns
-from types import CodeType
 from typing import TYPE_CHECKING, Any, Final, final
 
+import oxide.errors
 from oxide.driver.base import Clock
 from oxide.errors import OxideError
 from oxide.runtime.device.runtime import Runtime, runtimes
 from oxide.runtime.tracepoints import points
 from oxide.tracing.events import Event, Sink
-from oxide.tracing.notes import Built, Note, Part
+from oxide.tracing.recording.notes import Built, Note, Part
+from oxide.tracing.recording.tracing_driver import TracingDriver
 from oxide.tracing.timeline import Builder
-from oxide.tracing.tracing_driver import TracingDriver
 
 if TYPE_CHECKING:
     from types import FrameType
 
 _MANY: Final = 1 << 15
 _TOO_MANY: Final = 1 << 17
-_PACKAGES: Final = tuple(
-    os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), name) + os.sep
-    for name in ("oxide", "oxide_kernels")
-)
-_get_ident: Final = threading.get_ident
-_Entered = tuple[Part | None, Part, int, bool]
+_ROOT: Final = os.path.dirname(os.path.dirname(os.path.abspath(oxide.errors.__file__)))
+_PACKAGES: Final = (os.path.join(_ROOT, "oxide") + os.sep, os.path.join(_ROOT, "oxide_kernels") + os.sep)
+_get_ident: Final = threading.get_ident  # in compiled code a constant costs no look-up
+_getframe: Final = sys._getframe
+_clock: Final = perf_counter_ns
 
 
 @final
 class Recorder:
     """The tracer, while there are sinks."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock_of: Callable[[Runtime], Clock]) -> None:
+        self._clock_of = clock_of
         self.notes: list[Note] = []
         self.parts: dict[int, Part] = {}  # the part that each thread submits, by the thread's number
-        self.used: dict[int, int] = {}  # the bytes of the next launch of each thread
+        self.many = _MANY
+        self.too_many = _TOO_MANY
         self.open = True
         self._built: dict[int, Built] = {}
-        self._inside: dict[CodeType, bool] = {}  # whether code belongs to this package
+        self._inside: dict[str, bool] = {}  # whether a file belongs to this package
         self._runs = itertools.count(1).__next__
         self._tracks = _Tracks(self.notes.append)
         self._clocks: dict[Runtime, tuple[Clock, TracingDriver]] = {}
@@ -64,7 +67,7 @@ class Recorder:
         self._builder = Builder(self._give)
         self._draining = threading.RLock()
         self._wake = threading.Event()
-        self._thread = threading.Thread(target=self._serve, name="oxide-trace", daemon=True)
+        self._drainer = threading.Thread(target=self._serve, name="oxide-trace", daemon=True)
 
     # Sinks
 
@@ -75,11 +78,11 @@ class Recorder:
                 for runtime in runtimes():
                     self.attach(runtime)
                 points.tracer = self
-                self._thread.start()
+                self._drainer.start()
             else:
                 self.drain()
                 self._builder.repeat_tracks(sink)
-            self._sinks += ((sink, perf_counter_ns()),)
+            self._sinks += ((sink, _clock()),)
 
     def remove(self, sink: Sink) -> None:
         """Waits for the work submitted so far and gives ``sink`` the rest of its events. The last sink ends the
@@ -94,8 +97,8 @@ class Recorder:
 
     def join(self) -> None:
         """Waits for the thread's end, if the recording has ended."""
-        if not self.open and self._thread.is_alive():
-            self._thread.join()
+        if not self.open and self._drainer.is_alive():
+            self._drainer.join()
 
     def sinks(self) -> list[Sink]:
         """Returns the sinks."""
@@ -151,7 +154,7 @@ class Recorder:
 
     def attach(self, runtime: Runtime) -> None:
         """Begins to record what ``runtime`` submits."""
-        clock = runtime.driver.clock()
+        clock = self._clock_of(runtime)
         driver = TracingDriver(runtime.driver, clock, self)
         for device in runtime._found:
             sizes = {address: entry[0] for address, entry in device.live.copy().items()}
@@ -196,52 +199,56 @@ class Recorder:
 
     def built(self, operation: object) -> None:
         """Notes when and where an operation was built."""
-        frame: FrameType | None = sys._getframe(1)
+        frame: FrameType | None = _getframe()
         inside = self._inside
         while frame is not None:
             code = frame.f_code
-            skip = inside.get(code)
+            file = code.co_filename
+            skip = inside.get(file)
             if skip is None:
-                skip = inside[code] = code.co_filename.startswith(_PACKAGES)
+                skip = inside[file] = file.startswith(_PACKAGES)
             if not skip:
-                self._built[id(operation)] = (perf_counter_ns(), code, frame.f_lineno)
+                self._built[id(operation)] = (_clock(), code, frame.f_lasti)
                 return
             frame = frame.f_back
 
-    def enter(self, name: str, operation: object, captured: bool) -> _Entered:
+    def enter(self, name: str, operation: object, captured: bool) -> Part:
         """Notes that the calling thread submits a part of an operation, or a whole one."""
-        ident = _get_ident()
-        outer = self.parts.get(ident)
+        ident: int = _get_ident()
+        parts = self.parts
+        outer = parts.get(ident)
         built = self._built.get(id(operation))
-        if outer is None:
-            part = (self._runs(), name, built, self._tracks.current())
-        else:
-            part = (outer[0], name, built, outer[3])
-        self.parts[ident] = part
-        return outer, part, perf_counter_ns() if outer is None else 0, captured
-
-    def leave(self, entered: _Entered) -> None:
-        """Notes the end of what ``enter`` began."""
-        outer, part, begun, captured = entered
         if outer is not None:
-            self.parts[_get_ident()] = outer
+            part = Part(outer.run, name, built, outer.track, ident, outer, captured)
+        else:
+            part = Part(self._runs(), name, built, self._tracks.current(), ident, None, captured)
+            part.begun = _clock()
+        parts[ident] = part
+        return part
+
+    def leave(self, part: Part) -> None:
+        """Notes the end of what ``enter`` began."""
+        if part.outer is not None:
+            self.parts[part.ident] = part.outer
             return
-        self.parts.pop(_get_ident(), None)
+        del self.parts[part.ident]
         notes = self.notes
-        notes.append(("run", begun, perf_counter_ns(), part, captured))
-        if len(notes) > _MANY:
+        notes.append(("run", part.begun, _clock(), part))
+        if len(notes) > self.many:
             self._wake.set()
-            if len(notes) > _TOO_MANY:
+            if len(notes) > self.too_many:
                 self.drain()
 
     def uses(self, reads: list[Any], writes: list[Any]) -> None:
         """Notes how many bytes the next launch uses."""
-        total = 0
-        for allocation in reads:
-            total += allocation.nbytes
-        for allocation in writes:
-            total += allocation.nbytes
-        self.used[_get_ident()] = total
+        part = self.parts.get(_get_ident())
+        if part is not None:
+            total = 0
+            for allocation in reads:
+                total += allocation.nbytes
+            for allocation in writes:
+                total += allocation.nbytes
+            part.nbytes = total
 
     def caused(self, cause: str) -> None:
         """Notes why the last wait was submitted."""
@@ -249,16 +256,16 @@ class Recorder:
 
     def awaits(self, name: str) -> tuple[int, int, str]:
         """Notes the begin of an await."""
-        return perf_counter_ns(), self._tracks.current(), name
+        return _clock(), self._tracks.current(), name
 
     def resumed(self, awaited: tuple[int, int, str], outcome: str) -> None:
         """Notes the end of an await."""
         begun, track, name = awaited
-        self.notes.append(("await", begun, perf_counter_ns(), track, name, outcome))
+        self.notes.append(("await", begun, _clock(), track, name, outcome))
 
     def blocked(self, begun: int, stream: Any) -> None:
         """Notes that the calling thread waited for a stream or an event from ``begun`` until now."""
-        self.notes.append(("sync", begun, perf_counter_ns(), self._tracks.current(), stream))
+        self.notes.append(("sync", begun, _clock(), self._tracks.current(), stream))
 
 
 @final
@@ -307,12 +314,13 @@ def _no_loop() -> None:
 
 
 def _trio_task(task: Any) -> tuple[str, dict[str, str]]:
+    name = task.name.replace("oxide.spawn <oxide operation ", "spawn <")
     nursery = task.parent_nursery
     if nursery is None:
-        return f"task {task.name}", {"loop": "trio"}
+        return f"task {name}", {"loop": "trio"}
     parent = nursery.parent_task
     place = parent.child_nurseries.index(nursery) + 1 if nursery in parent.child_nurseries else 1
-    return f"task {task.name}", {"loop": "trio", "nursery": f"nursery {place} of {parent.name}"}
+    return f"task {name}", {"loop": "trio", "nursery": f"nursery {place} of {parent.name}"}
 
 
 def _asyncio_task(task: Any) -> tuple[str, dict[str, str]]:
@@ -330,20 +338,25 @@ _attached: list[Callable[[], None]] = []
 _watches_forks = False
 
 
+def clock_of(runtime: Runtime) -> Clock:
+    """Returns the clock of a runtime's driver."""
+    return runtime.driver.clock()
+
+
 def when_attached(hook: Callable[[], None]) -> None:
     """Calls ``hook`` after each runtime that is attached, now and later."""
     _attached.append(hook)
 
 
-def begin(sink: Sink) -> None:
-    """Gives ``sink`` the events of everything submitted from now on."""
+def begin(sink: Sink, clock_of: Callable[[Runtime], Clock] = clock_of) -> None:
+    """Gives ``sink`` the events of everything submitted from now on. The first sink chooses the clocks."""
     global _recorder, _watches_forks
     with _lock:
         if not _watches_forks:
             _watches_forks = True
             os.register_at_fork(after_in_child=_forget)
         if _recorder is None or not _recorder.open:
-            _recorder = Recorder()
+            _recorder = Recorder(clock_of)
         try:
             _recorder.add(sink)
         except BaseException:

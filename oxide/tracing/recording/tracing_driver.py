@@ -18,9 +18,10 @@ from oxide.errors import OxideError
 if TYPE_CHECKING:
     from oxide.driver.base import FunctionHandle, GraphHandle
     from oxide.runtime.device.runtime import Device
-    from oxide.tracing.recorder import Recorder
+    from oxide.tracing.recording.recorder import Recorder
 
-_clock: Final = perf_counter_ns
+_clock: Final = perf_counter_ns  # in compiled code a constant costs no look-up
+_ident: Final = get_ident
 
 
 @final
@@ -35,7 +36,6 @@ class _Known:
         self.graphs: dict[int, tuple[GraphHandle, list[str]]] = {}  # by identity
         self.capturing: dict[StreamHandle, list[str]] = {}
         self.events: dict[EventHandle, StreamHandle] = {}
-        self.used: dict[StreamHandle, None] = {}  # the streams with work since the last ``settle``
         self.ended = False
 
 
@@ -82,9 +82,7 @@ class TracingDriver:
 
     def settle(self) -> None:
         """Waits for the work that was submitted. Errors of the work are its own business."""
-        known = self._known
-        used, known.used = known.used, {}
-        for stream in used:
+        for stream in list(self._known.streams):
             with suppress(OxideError):
                 self.inner.synchronize_stream(stream)
 
@@ -103,7 +101,6 @@ class TracingDriver:
 
     def destroy_stream(self, stream: StreamHandle) -> None:
         """Forgets the stream."""
-        self._known.used.pop(stream, None)
         self._known.streams.pop(stream, None)
         self.inner.destroy_stream(stream)
 
@@ -130,7 +127,7 @@ class TracingDriver:
         self.inner.wait_event(stream, event)
         known, recorder = self._known, self._recorder
         if not known.ended:
-            ident = get_ident()
+            ident = _ident()
             other = known.events.get(event)
             recorder.notes.append(("wait", begun, stream, other, recorder.parts.get(ident), ident))
 
@@ -171,18 +168,18 @@ class TracingDriver:
         self, function: FunctionHandle, grid: Dim3, block: Dim3, shared_bytes: int, params: bytes, stream: StreamHandle
     ) -> None:
         """Notes a launch and has it measured."""
-        known, recorder = self._known, self._recorder
+        known = self._known
         name = known.kernels.get(function)
         if name is None:
             name = known.kernels[function] = known.find(function)
-        if known.ended or stream in known.capturing:
+        if known.ended or (known.capturing and stream in known.capturing):
             self.inner.launch(function, grid, block, shared_bytes, params, stream)
             if stream in known.capturing:
                 known.capturing[stream].append(name)
             return
-        ident = get_ident()
-        nbytes = recorder.used.pop(ident, None)
-        begun, clock = _clock(), self._clock
+        recorder, clock = self._recorder, self._clock
+        part = recorder.parts.get(_ident())
+        begun = _clock()
         token = clock.begin(stream)
         try:
             self.inner.launch(function, grid, block, shared_bytes, params, stream)
@@ -191,10 +188,9 @@ class TracingDriver:
             clock.forget(token)
             raise
         clock.end(token, stream)
-        known.used[stream] = None
-        part = recorder.parts.get(ident)
+        nbytes = -1 if part is None else part.nbytes
         recorder.notes.append(
-            ("work", begun, stream, clock, token, part, "kernel", name, nbytes, (grid, block, shared_bytes))
+            ("work", begun, stream, clock, token, part, "kernel", name, nbytes, grid, block, shared_bytes)
         )
 
     def copy_to_device(self, destination: int, source: int, nbytes: int, stream: StreamHandle) -> None:
@@ -229,22 +225,20 @@ class TracingDriver:
 
     def report(self, record: int, cursor: int, nbytes: int, stream: StreamHandle) -> None:
         """Notes the report of a graph's fault record."""
-        self._submit("report", None, stream, self.inner.report, record, cursor, nbytes, stream)
+        self._submit("report", -1, stream, self.inner.report, record, cursor, nbytes, stream)
 
     def launch_host_function(self, function: Callable[[], None], stream: StreamHandle) -> None:
         """Notes a host function. Its time is not measured by events or CUPTI."""
-        self._submit("host function", None, stream, self.inner.launch_host_function, function, stream)
+        self._submit("host function", -1, stream, self.inner.launch_host_function, function, stream)
 
     def launch_native_host_function(self, function: int, argument: int, stream: StreamHandle) -> None:
         """Notes a function of the runtime: a copy of host memory, or a wake-up."""
         launch = self.inner.launch_native_host_function
-        self._submit("host copy or wake-up", None, stream, launch, function, argument, stream)
+        self._submit("host copy or wake-up", -1, stream, launch, function, argument, stream)
 
-    def _submit(
-        self, kind: str, nbytes: int | None, stream: StreamHandle, call: Callable[..., None], *arguments: Any
-    ) -> None:
+    def _submit(self, kind: str, nbytes: int, stream: StreamHandle, call: Callable[..., None], *arguments: Any) -> None:
         known, recorder = self._known, self._recorder
-        if known.ended or stream in known.capturing:
+        if known.ended or (known.capturing and stream in known.capturing):
             call(*arguments)
             if stream in known.capturing:
                 known.capturing[stream].append(kind)
@@ -258,9 +252,8 @@ class TracingDriver:
             clock.forget(token)
             raise
         clock.end(token, stream)
-        known.used[stream] = None
-        part = recorder.parts.get(get_ident())
-        recorder.notes.append(("work", begun, stream, clock, token, part, kind, kind, nbytes, None))
+        part = recorder.parts.get(_ident())
+        recorder.notes.append(("work", begun, stream, clock, token, part, kind, kind, nbytes))
 
     # Graphs
 
@@ -293,11 +286,10 @@ class TracingDriver:
             clock.forget(token)
             raise
         clock.end(token, stream)
-        known.used[stream] = None
-        part = recorder.parts.get(get_ident())
+        part = recorder.parts.get(_ident())
         entry = known.graphs.get(id(graph))
         names = None if entry is None or entry[0] is not graph else entry[1]
-        recorder.notes.append(("work", begun, stream, clock, token, part, "graph", "graph", None, names))
+        recorder.notes.append(("work", begun, stream, clock, token, part, "graph", "graph", -1, names))
 
     def destroy_graph(self, graph: GraphHandle) -> None:
         """Forgets the graph."""
