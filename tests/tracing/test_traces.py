@@ -337,8 +337,7 @@ def test_a_trace_is_begun_once(driver: RecordingDriver, file: Path) -> None:
 def test_a_forked_child_leaves_the_file_to_its_parent(file: Path) -> None:
     program = f"""
         import os, oxide
-        from tests.tracing.counting import seen, written
-from tests.tracing.programs import ONES, sum_of
+        from tests.tracing.programs import ONES, sum_of
         with oxide.trace({str(file)!r}):
             sum_of(ONES, ONES).sync()
             child = os.fork()
@@ -359,8 +358,7 @@ from tests.tracing.programs import ONES, sum_of
 def test_the_environment_variable_traces_a_program(file: Path, ending: str) -> None:
     program = f"""
         import os
-        from tests.tracing.counting import seen, written
-from tests.tracing.programs import ONES, sum_of
+        from tests.tracing.programs import ONES, sum_of
         sum_of(ONES, ONES).sync()
         assert "OXIDE_TRACE" not in os.environ
         {ending}
