@@ -10,22 +10,48 @@ from __future__ import annotations
 
 from typing import Any, Final, Protocol, final
 
+Built = tuple[int, Any, int]
+"""When an operation was built, by which code, and the index of the instruction, from which its line follows."""
+
+
+@final
+class TracedRun:
+    """A run of an operation, while a thread submits it: its number, its own name and origin, the track of its task, and
+    the thread. ``name`` and ``built`` are those of the part that is being submitted, ``nbytes`` what its next launch
+    uses, -1 if that is unknown. ``outer`` is the thread's run that this run is part of, if any."""
+
+    __slots__ = (
+        "begun", "built", "captured", "ident", "name", "nbytes", "number", "outer", "track", "whole_built",
+        "whole_name",
+    )  # fmt: skip
+
+    def __init__(
+        self, number: int, name: str, built: Built | None, track: int, ident: object, captured: bool, begun: int
+    ) -> None:
+        self.number = number
+        self.whole_name = self.name = name
+        # Any: with the tuple's type, compiled code would make new tuples
+        self.whole_built: Any = built
+        self.built: Any = built
+        self.track = track
+        self.ident = ident
+        self.captured = captured
+        self.begun = begun
+        self.nbytes = -1
+        self.outer: TracedRun | None = None
+
 
 class Tracer(Protocol):
     """The object that trace points report to. Every method may be called from any thread, and raises nothing."""
 
-    def built(self, operation: object) -> None:
-        """Records that an operation was built by the calling frame of the program."""
+    def built(self) -> Built:
+        """Returns the time, and where the program builds an operation now."""
 
-    def enter(self, name: str, operation: object, captured: bool) -> object:
-        """Records that the calling thread begins to submit an operation, or to capture it. Returns what ``leave``
-        takes."""
+    def enter(self, name: str, built: Built | None, captured: bool) -> TracedRun:
+        """Records that the calling thread begins to submit a whole operation, or to capture it."""
 
-    def leave(self, entered: object) -> None:
+    def leave(self, run: TracedRun) -> None:
         """Records that the calling thread has submitted the operation."""
-
-    def uses(self, reads: list[Any], writes: list[Any]) -> None:
-        """Records the allocations that the next launch of the calling thread reads and writes."""
 
     def caused(self, cause: str) -> None:
         """Records why the calling thread has just made a stream wait."""

@@ -14,8 +14,9 @@ from types import CodeType
 from typing import Any, Final, final
 
 from oxide.driver.base import Clock, Span
+from oxide.runtime.tracepoints import Built, TracedRun
 from oxide.tracing.events import Event, Host, Memory, Origin, Sink, Track, Wait, Work
-from oxide.tracing.recording.notes import Built, Note, Part
+from oxide.tracing.recording.notes import Note
 
 _ALWAYS: Final = 1 << 63
 _AHEAD: Final = 8  # how many works behind one without times are looked at: one that has ended shows that it is over too
@@ -107,7 +108,7 @@ class Builder:
                 case "work":
                     self._stream(note[2]).queue.append(_Work(note))
                 case "wait":
-                    wait = self._last_waits[note[5]] = _Wait(note)
+                    wait = self._last_waits[note[7]] = _Wait(note)
                     self._stream(note[2]).queue.append(wait)
                 case "cause":
                     if note[1] in self._last_waits:
@@ -156,13 +157,14 @@ class Builder:
     # One kind of event each
 
     def _give_run(self, note: Note) -> None:
-        _, begun, ended, part = note
-        kind: str = "capture" if part.captured else "submit"
-        origin = origin_of(part)
+        run: TracedRun = note[1]
+        begun, ended = run.begun, note[2]
+        kind = "capture" if run.captured else "submit"
+        origin = origin_of(run, run.whole_name, run.whole_built)
+        assert origin is not None
         arguments: dict[str, Any] = {"run": origin.run}
-        built: Built | None = part.built
-        if built is not None:
-            arguments |= {"place": origin.place, "built_us_before": round((begun - built[0]) / 1e3, 3)}
+        if run.whole_built is not None:
+            arguments |= {"place": origin.place, "built_us_before": round((begun - run.whole_built[0]) / 1e3, 3)}
         self._give(Host(kind, f"{kind} {origin.name}", origin.track, begun, ended, arguments), begun)
 
     def _give_memory(self, note: Note) -> None:
@@ -176,7 +178,7 @@ class Builder:
         self._give(Memory(device, time_ns, self._held[device]), time_ns)
 
     def _give_work(self, stream: _Stream, entry: _Work) -> None:
-        _, submitted, _, clock, token, part, kind, name, nbytes, *details = entry.note
+        _, submitted, _, clock, token, run, part, built, kind, name, nbytes, *details = entry.note
         spans, state = entry.spans, ""
         if spans is None:
             clock.forget(token)
@@ -196,7 +198,7 @@ class Builder:
                 arguments["shared_bytes"] = shared_bytes
         elif kind == "graph":
             parts = _named(spans or [], details[0])
-        origin = None if part is None else origin_of(part)
+        origin = origin_of(run, part, built)
         self._give(
             Work(
                 kind, name, stream.device, stream.number, submitted, begun, ended,
@@ -208,9 +210,9 @@ class Builder:
 
     def _give_waits(self, stream: _Stream, until: int) -> None:
         for wait in stream.reached:
-            _, submitted, _, handle, part, _ = wait.note
+            _, submitted, _, handle, run, part, built, _ = wait.note
             behind = "" if handle is None else self._stream(handle).name
-            origin = None if part is None else origin_of(part)
+            origin = origin_of(run, part, built)
             ended = max(wait.begun, until)
             event = Wait(stream.device, stream.number, submitted, wait.begun, ended, behind, wait.cause, origin)
             self._give(event, submitted)
@@ -233,10 +235,11 @@ class Builder:
         self._give(track, _ALWAYS)
 
 
-def origin_of(part: Part) -> Origin:
-    """Returns the names and the place of a part, as events have them."""
-    built = part.built
-    return Origin(part.run, plain_name(part.name), "" if built is None else _place(built[1], built[2]), part.track)
+def origin_of(run: TracedRun | None, name: str, built: Built | None) -> Origin | None:
+    """Returns the names and the place of a part of a run, as events have them; None without a run."""
+    if run is None:
+        return None
+    return Origin(run.number, plain_name(name), "" if built is None else _place(built[1], built[2]), run.track)
 
 
 @functools.lru_cache(4096)

@@ -85,7 +85,7 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
                 self._unused = True
                 tracer = points.tracer
                 if tracer is not None:
-                    tracer.built(self)
+                    self._built = tracer.built()
                 return
         parts = _consume(arguments)
         parameters = special.parameters

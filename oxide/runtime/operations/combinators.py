@@ -64,7 +64,7 @@ class Stage(DeviceOperation[U]):
             self.place_as(source)
         tracer = points.tracer
         if tracer is not None:
-            tracer.built(self)
+            self._built = tracer.built()
 
     @abstractmethod
     def follow(self, context: ExecutionContext, result: Any) -> U:

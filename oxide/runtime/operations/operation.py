@@ -28,7 +28,7 @@ from oxide.runtime.device.scheduling import find_device, picked_stream, require_
 from oxide.runtime.device.stream import Stream
 from oxide.runtime.loop.event_loops import current_loop, running_loop_name
 from oxide.runtime.submission.submission import ExecutionContext, run_blocking, submit
-from oxide.runtime.tracepoints import points
+from oxide.runtime.tracepoints import TracedRun, points
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -77,6 +77,7 @@ class DeviceOperation(Generic[T_co]):
     _placement: int | Device  # the device it was placed on
 
     _unused = False  # set at the end of __init__, so that an operation with refused arguments does not warn
+    _built: Any = None  # when and where it was built, if that was traced
     _drop: Any = None  # ``nothing`` after the first use: dropping the operation then does not warn
 
     def __init__(self, *parts: DeviceOperation[Any]) -> None:
@@ -85,7 +86,7 @@ class DeviceOperation(Generic[T_co]):
         self._unused = True
         tracer = points.tracer
         if tracer is not None:
-            tracer.built(self)
+            self._built = tracer.built()
 
     @abstractmethod
     def execute(self, context: ExecutionContext) -> T_co:
@@ -319,13 +320,23 @@ class DeviceOperation(Generic[T_co]):
             raise
 
     def _execute_traced(self, context: ExecutionContext) -> T_co:
+        run = context.traced
+        if run is not None:
+            name, built = run.name, run.built
+            run.name, run.built = self.traced_name(), self._built
+            try:
+                return self.execute(context)
+            finally:
+                run.name, run.built = name, built
         tracer = points.tracer
         if tracer is None:  # another thread has just ended the trace
             return self.execute(context)
-        entered = tracer.enter(self.traced_name(), self, context.recording is not None)
+        entered: TracedRun = tracer.enter(self.traced_name(), self._built, context.recording is not None)
+        context.traced = entered
         try:
             return self.execute(context)
         finally:
+            context.traced = None
             tracer.leave(entered)
 
     def traced_name(self) -> str:

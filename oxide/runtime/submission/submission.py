@@ -26,7 +26,7 @@ from oxide.runtime.device.memory import Allocation, DeviceBox, require_device
 from oxide.runtime.device.stream import Stream
 from oxide.runtime.submission.capture import Recording
 from oxide.runtime.submission.nesting import raise_if_nested
-from oxide.runtime.tracepoints import points
+from oxide.runtime.tracepoints import TracedRun
 
 if TYPE_CHECKING:
     from oxide.compiler.specialization import Specialization
@@ -83,6 +83,7 @@ class ExecutionContext:
         "stream",
         "submission_lock",
         "timeline",
+        "traced",
         "visible",
     )
 
@@ -93,6 +94,7 @@ class ExecutionContext:
         self.device: Device = stream.device
         self.recording = recording
         self.place: LaunchPlace | None = None
+        self.traced: TracedRun | None = None  # only while a trace runs
         self.levels = _recursion_limit()  # how many more levels operations may nest
         self.runtime: Runtime = stream.device.runtime
         self.driver: Driver = stream.device.driver if recording is None else cast("Driver", recording)
@@ -207,9 +209,10 @@ class ExecutionContext:
         """
         self._kept.append(function)
         submitted = False
-        tracer = points.tracer
-        if tracer is not None:
-            tracer.uses(reads, writes)
+        run = self.traced
+        if run is not None:
+            run.nbytes = sum([allocation.nbytes for allocation in reads])
+            run.nbytes += sum([allocation.nbytes for allocation in writes])
         with self.submission_lock:
             self.begin(reads, writes)
             try:

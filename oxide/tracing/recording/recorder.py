@@ -22,20 +22,17 @@ import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import Any, Final, final
 
 import oxide.errors
 from oxide.driver.base import Clock
 from oxide.errors import OxideError
 from oxide.runtime.device.runtime import Runtime, runtimes
-from oxide.runtime.tracepoints import points
+from oxide.runtime.tracepoints import Built, TracedRun, points
 from oxide.tracing.events import Event, Sink
-from oxide.tracing.recording.notes import Built, Note, Part
+from oxide.tracing.recording.notes import Note
 from oxide.tracing.recording.tracing_driver import TracingDriver
 from oxide.tracing.timeline import Builder
-
-if TYPE_CHECKING:
-    from types import FrameType
 
 _MANY: Final = 1 << 15
 _TOO_MANY: Final = 1 << 17
@@ -53,13 +50,12 @@ class Recorder:
     def __init__(self, clock_of: Callable[[Runtime], Clock]) -> None:
         self._clock_of = clock_of
         self.notes: list[Note] = []
-        self.parts: dict[int, Part] = {}  # the part that each thread submits, by the thread's number
+        self.runs: dict[Any, TracedRun] = {}  # the run that each thread submits, by the thread's number
         self.many = _MANY
         self.too_many = _TOO_MANY
         self.open = True
-        self._built: dict[int, Built] = {}
         self._inside: dict[str, bool] = {}  # whether a file belongs to this package
-        self._runs = itertools.count(1).__next__
+        self._next_run = itertools.count(1).__next__
         self._tracks = _Tracks(self.notes.append)
         self._clocks: dict[Runtime, tuple[Clock, TracingDriver]] = {}
         self._sources: set[str] = set()
@@ -197,9 +193,9 @@ class Recorder:
 
     # What trace points call
 
-    def built(self, operation: object) -> None:
-        """Notes when and where an operation was built."""
-        frame: FrameType | None = _getframe()
+    def built(self) -> Built | None:
+        """Returns the time, and the innermost frame outside of this package."""
+        frame: Any = _getframe()
         inside = self._inside
         while frame is not None:
             code = frame.f_code
@@ -208,47 +204,35 @@ class Recorder:
             if skip is None:
                 skip = inside[file] = file.startswith(_PACKAGES)
             if not skip:
-                self._built[id(operation)] = (_clock(), code, frame.f_lasti)
-                return
+                return _clock(), code, frame.f_lasti
             frame = frame.f_back
+        return None
 
-    def enter(self, name: str, operation: object, captured: bool) -> Part:
-        """Notes that the calling thread submits a part of an operation, or a whole one."""
-        ident: int = _get_ident()
-        parts = self.parts
-        outer = parts.get(ident)
-        built = self._built.get(id(operation))
-        if outer is not None:
-            part = Part(outer.run, name, built, outer.track, ident, outer, captured)
+    def enter(self, name: str, built: Any, captured: bool) -> TracedRun:
+        """Notes that the calling thread begins to submit an operation."""
+        ident: Any = _get_ident()
+        runs = self.runs
+        outer = runs.get(ident)
+        if outer is None:
+            run = TracedRun(self._next_run(), name, built, self._tracks.current(), ident, captured, _clock())
         else:
-            part = Part(self._runs(), name, built, self._tracks.current(), ident, None, captured)
-            part.begun = _clock()
-        parts[ident] = part
-        return part
+            run = TracedRun(outer.number, name, built, outer.track, ident, captured, 0)
+            run.outer = outer
+        runs[ident] = run
+        return run
 
-    def leave(self, part: Part) -> None:
+    def leave(self, run: TracedRun) -> None:
         """Notes the end of what ``enter`` began."""
-        if part.outer is not None:
-            self.parts[part.ident] = part.outer
+        if run.outer is not None:
+            self.runs[run.ident] = run.outer
             return
-        del self.parts[part.ident]
+        del self.runs[run.ident]
         notes = self.notes
-        notes.append(("run", part.begun, _clock(), part))
+        notes.append(("run", run, _clock()))
         if len(notes) > self.many:
             self._wake.set()
             if len(notes) > self.too_many:
                 self.drain()
-
-    def uses(self, reads: list[Any], writes: list[Any]) -> None:
-        """Notes how many bytes the next launch uses."""
-        part = self.parts.get(_get_ident())
-        if part is not None:
-            total = 0
-            for allocation in reads:
-                total += allocation.nbytes
-            for allocation in writes:
-                total += allocation.nbytes
-            part.nbytes = total
 
     def caused(self, cause: str) -> None:
         """Notes why the last wait was submitted."""
@@ -268,6 +252,12 @@ class Recorder:
         self.notes.append(("sync", begun, _clock(), self._tracks.current(), stream))
 
 
+class _Thread(threading.local):
+    """The number of the calling thread's track; 0 before it has one."""
+
+    track: int = 0
+
+
 @final
 class _Tracks:
     """The numbers of tasks and threads. Each new one is noted with its name."""
@@ -276,41 +266,45 @@ class _Tracks:
         self._note = note
         self._next = itertools.count(1).__next__
         self._of_tasks: dict[int, tuple[weakref.ref[Any], int]] = {}
-        self._of_threads: dict[int, tuple[weakref.ref[Any], int]] = {}
+        self._of_thread: Any = _Thread()
+        self._in_trio: Any = None  # trio's functions, once the program has imported it
+        self._trio_task: Any = None
+        self._asyncio_loop: Any = None
 
     def current(self) -> int:
         """Returns the number of the task that runs, or of the thread if no task does."""
-        trio: Any = sys.modules.get("trio")
-        try:
-            if trio is not None and trio.lowlevel.in_trio_task():
-                return self._number(self._of_tasks, trio.lowlevel.current_task(), _trio_task)
-        except AttributeError:  # another thread is still importing it
-            pass
-        asyncio: Any = sys.modules.get("asyncio")
-        if asyncio is not None and (loop := getattr(asyncio, "_get_running_loop", _no_loop)()) is not None:
-            task = asyncio.current_task(loop)
+        if self._in_trio is None:
+            self._find_trio()
+        if self._in_trio is not None and self._in_trio():
+            return self._number(self._trio_task(), _trio_task)
+        if self._asyncio_loop is None:
+            self._asyncio_loop = getattr(sys.modules.get("asyncio"), "_get_running_loop", None)
+        if self._asyncio_loop is not None and (loop := self._asyncio_loop()) is not None:
+            task = sys.modules["asyncio"].current_task(loop)
             if task is not None:
-                return self._number(self._of_tasks, task, _asyncio_task)
-        return self._number(self._of_threads, threading.current_thread(), _thread)
+                return self._number(task, _asyncio_task)
+        track: int = self._of_thread.track
+        if not track:
+            track = self._of_thread.track = self._next()
+            self._note(("track", track, f"thread {threading.current_thread().name}", {}))
+        return track
 
-    def _number(
-        self,
-        known: dict[int, tuple[weakref.ref[Any], int]],
-        thing: Any,
-        describe: Callable[[Any], tuple[str, dict[str, str]]],
-    ) -> int:
-        entry = known.get(id(thing))
-        if entry is not None and entry[0]() is thing:  # another object may have been there before
+    def _find_trio(self) -> None:
+        lowlevel = getattr(sys.modules.get("trio"), "lowlevel", None)
+        current = getattr(lowlevel, "current_task", None)  # None while another thread is importing trio
+        if current is not None:
+            self._trio_task = current
+            self._in_trio = getattr(lowlevel, "in_trio_task", None)
+
+    def _number(self, task: Any, describe: Callable[[Any], tuple[str, dict[str, str]]]) -> int:
+        entry = self._of_tasks.get(id(task))
+        if entry is not None and entry[0]() is task:  # another task may have been there before
             return entry[1]
-        number = self._next()
-        known[id(thing)] = (weakref.ref(thing), number)
-        name, arguments = describe(thing)
+        number: int = self._next()
+        self._of_tasks[id(task)] = (weakref.ref(task), number)
+        name, arguments = describe(task)
         self._note(("track", number, name, arguments))
         return number
-
-
-def _no_loop() -> None:
-    return None
 
 
 def _trio_task(task: Any) -> tuple[str, dict[str, str]]:
@@ -326,10 +320,6 @@ def _trio_task(task: Any) -> tuple[str, dict[str, str]]:
 def _asyncio_task(task: Any) -> tuple[str, dict[str, str]]:
     code = getattr(task.get_coro(), "__qualname__", "")
     return f"task {task.get_name()}" + (f" ({code})" if code else ""), {"loop": "asyncio"}
-
-
-def _thread(thread: threading.Thread) -> tuple[str, dict[str, str]]:
-    return f"thread {thread.name}", {}
 
 
 _lock = threading.Lock()

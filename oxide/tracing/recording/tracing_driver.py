@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from oxide.driver.base import Clock, Dim3, Driver, Droppable, EventHandle, StreamHandle, StreamPriority
 from oxide.errors import OxideError
+from oxide.tracing.recording.notes import Note
 
 if TYPE_CHECKING:
     from oxide.driver.base import FunctionHandle, GraphHandle
@@ -129,7 +130,9 @@ class TracingDriver:
         if not known.ended:
             ident = _ident()
             other = known.events.get(event)
-            recorder.notes.append(("wait", begun, stream, other, recorder.parts.get(ident), ident))
+            run = recorder.runs.get(ident)
+            name, built = ("", None) if run is None else (run.name, run.built)
+            recorder.notes.append(("wait", begun, stream, other, run, name, built, ident))
 
     def synchronize_stream(self, stream: StreamHandle) -> None:
         """Notes that a thread was blocked."""
@@ -169,16 +172,15 @@ class TracingDriver:
     ) -> None:
         """Notes a launch and has it measured."""
         known = self._known
-        name = known.kernels.get(function)
-        if name is None:
-            name = known.kernels[function] = known.find(function)
+        what = known.kernels.get(function)
+        if what is None:
+            what = known.kernels[function] = known.find(function)
         if known.ended or (known.capturing and stream in known.capturing):
             self.inner.launch(function, grid, block, shared_bytes, params, stream)
             if stream in known.capturing:
-                known.capturing[stream].append(name)
+                known.capturing[stream].append(what)
             return
-        recorder, clock = self._recorder, self._clock
-        part = recorder.parts.get(_ident())
+        clock, recorder = self._clock, self._recorder
         begun = _clock()
         token = clock.begin(stream)
         try:
@@ -188,10 +190,16 @@ class TracingDriver:
             clock.forget(token)
             raise
         clock.end(token, stream)
-        nbytes = -1 if part is None else part.nbytes
-        recorder.notes.append(
-            ("work", begun, stream, clock, token, part, "kernel", name, nbytes, grid, block, shared_bytes)
-        )
+        run = recorder.runs.get(_ident())
+        note: Note
+        if run is None:
+            note = ("work", begun, stream, clock, token, None, "", None, "kernel", what, -1, grid, block, shared_bytes)
+        else:
+            note = (
+                "work", begun, stream, clock, token, run, run.name, run.built, "kernel", what, run.nbytes, grid, block,
+                shared_bytes,
+            )  # fmt: skip
+        recorder.notes.append(note)
 
     def copy_to_device(self, destination: int, source: int, nbytes: int, stream: StreamHandle) -> None:
         """Notes a copy and has it measured."""
@@ -252,8 +260,9 @@ class TracingDriver:
             clock.forget(token)
             raise
         clock.end(token, stream)
-        part = recorder.parts.get(_ident())
-        recorder.notes.append(("work", begun, stream, clock, token, part, kind, kind, nbytes))
+        run = recorder.runs.get(_ident())
+        name, built = ("", None) if run is None else (run.name, run.built)
+        recorder.notes.append(("work", begun, stream, clock, token, run, name, built, kind, kind, nbytes))
 
     # Graphs
 
@@ -286,10 +295,11 @@ class TracingDriver:
             clock.forget(token)
             raise
         clock.end(token, stream)
-        part = recorder.parts.get(_ident())
+        run = recorder.runs.get(_ident())
+        name, built = ("", None) if run is None else (run.name, run.built)
         entry = known.graphs.get(id(graph))
         names = None if entry is None or entry[0] is not graph else entry[1]
-        recorder.notes.append(("work", begun, stream, clock, token, part, "graph", "graph", -1, names))
+        recorder.notes.append(("work", begun, stream, clock, token, run, name, built, "graph", "graph", -1, names))
 
     def destroy_graph(self, graph: GraphHandle) -> None:
         """Forgets the graph."""
