@@ -252,12 +252,6 @@ class Recorder:
         self.notes.append(("sync", begun, _clock(), self._tracks.current(), stream))
 
 
-class _Thread(threading.local):
-    """The number of the calling thread's track; 0 before it has one."""
-
-    track: int = 0
-
-
 @final
 class _Tracks:
     """The numbers of tasks and threads. Each new one is noted with its name."""
@@ -266,7 +260,7 @@ class _Tracks:
         self._note = note
         self._next = itertools.count(1).__next__
         self._of_tasks: dict[int, tuple[weakref.ref[Any], int]] = {}
-        self._of_thread: Any = _Thread()
+        self._of_thread: Any = threading.local()  # not of a class of its own: a compiled one breaks its memory
         self._in_trio: Any = None  # trio's functions, once the program has imported it
         self._trio_task: Any = None
         self._asyncio_loop: Any = None
@@ -283,7 +277,7 @@ class _Tracks:
             task = sys.modules["asyncio"].current_task(loop)
             if task is not None:
                 return self._number(task, _asyncio_task)
-        track: int = self._of_thread.track
+        track: int = getattr(self._of_thread, "track", 0)
         if not track:
             track = self._of_thread.track = self._next()
             self._note(("track", track, f"thread {threading.current_thread().name}", {}))
