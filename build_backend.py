@@ -46,7 +46,7 @@ __all__ = [
     "prepare_metadata_for_build_wheel",
 ]
 
-COMPILED = ("oxide/runtime", "oxide/driver/cuda")
+COMPILED = ("oxide/runtime", "oxide/driver/cuda", "oxide/tracing/recording")
 """The folders whose modules are compiled. An ``__init__.py`` is not: it has a docstring and re-exports."""
 
 INTERPRETED = {

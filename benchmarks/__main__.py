@@ -24,6 +24,7 @@ from pathlib import Path
 GROUPS = {
     "launch": "what submitting a kernel costs",
     "completion": "from submission to result, and what waiting costs",
+    "trace": "what a trace costs while it runs",
     "pipeline": "async_mlp, batches a second",
     "kernels": "oxide_kernels by themselves",
     "library": "oxide_kernels beside torch, cuBLAS and CuPy",

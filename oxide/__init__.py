@@ -3,6 +3,7 @@
 ``from oxide import kernel, h2d, …``: this module exports every public name. See docs/ for the book.
 """
 
+from os import environ as _environ
 from typing import TYPE_CHECKING, Any
 
 from oxide.compiler.kernel import Kernel
@@ -26,6 +27,7 @@ from oxide.errors import (
     Overloaded,
     OxideError,
     SanitizerError,
+    TraceError,
 )
 from oxide.language import atomic, thread, warp
 from oxide.language.arrays import Array
@@ -95,6 +97,8 @@ if TYPE_CHECKING:
     from oxide.runtime.operations.graph import CudaGraph, GraphScope
     from oxide.runtime.operations.peer_copies import to_device
     from oxide.runtime.operations.preparing import prepare
+    from oxide.tracing.profiles import Profile
+    from oxide.tracing.sessions import Trace, profile, trace
 
 __version__ = "0.1.0"
 
@@ -106,10 +110,12 @@ _LATER = {
     "debug": "language.debug",
     "MatrixTileRef": "language.tiles",
     "MatrixView": "language.views",
+    "Profile": "tracing.profiles",
     "RowMajorTiles": "language.tiles",
     "TileRef": "language.tiles",
     "TileView": "language.views",
     "Tiles": "language.tiles",
+    "Trace": "tracing.sessions",
     "VectorView": "language.views",
     "arange": "runtime.operations.generated_numbers",
     "fast": "language.fast",
@@ -118,9 +124,11 @@ _LATER = {
     "intrinsics": "language.intrinsics",
     "numba_cuda": "numba_cuda",
     "prepare": "runtime.operations.preparing",
+    "profile": "tracing.sessions",
     "randn": "runtime.operations.generated_numbers",
     "tensor": "language.tensor",
     "to_device": "runtime.operations.peer_copies",
+    "trace": "tracing.sessions",
     "zip_exact": "language.views",
 }
 """Rarely used names, and the modules that they are loaded from at first use. Saves a tenth of the import's own time."""
@@ -181,6 +189,7 @@ __all__ = [
     "OutOfMemoryError",
     "Overloaded",
     "OxideError",
+    "Profile",
     "Ref",
     "RowMajorTiles",
     "SanitizerError",
@@ -200,6 +209,8 @@ __all__ = [
     "TileRef",
     "TileView",
     "Tiles",
+    "Trace",
+    "TraceError",
     "VectorView",
     "arange",
     "as_completed",
@@ -238,6 +249,7 @@ __all__ = [
     "pinned_empty",
     "policy_of",
     "prepare",
+    "profile",
     "randn",
     "reclaim",
     "shared",
@@ -247,6 +259,7 @@ __all__ = [
     "thread",
     "tile",
     "to_device",
+    "trace",
     "u8",
     "u16",
     "u32",
@@ -259,3 +272,8 @@ __all__ = [
     "zeros",
     "zip_exact",
 ]
+
+if _environ.get("OXIDE_TRACE"):
+    from oxide.tracing.sessions import trace_program
+
+    trace_program(_environ["OXIDE_TRACE"])

@@ -47,6 +47,10 @@ class BatcherClosedError(OxideError, RuntimeError):
     """Raised by a ``Batcher`` that is called before or after its ``async with`` block."""
 
 
+class TraceError(OxideError):
+    """Raised if a trace cannot be written, or a file is no trace and cannot be drawn."""
+
+
 class OrderingError(OxideError):
     """Raised if nothing orders two uses of one box. Under strict ordering: the runtime would have had to insert a wait.
     In any mode: work on another stream, declared by ``ctx.reads`` or ``ctx.writes``, is still being submitted, or a

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, cast, final
 
 from oxide.driver.base import (
+    Clock,
     Code,
     DeviceInfo,
     Dim3,
@@ -297,6 +298,9 @@ class DelegatingDriver:
 
     def disown(self, address: int, nbytes: int) -> None:
         self.invoke("disown", address, nbytes)
+
+    def clock(self) -> Clock:
+        return self.invoke("clock")  # type: ignore[no-any-return]
 
     def close(self) -> None:
         self.invoke("close")

@@ -27,6 +27,7 @@ MAY_IMPORT = {
     },
     "oxide.runtime": {"oxide.compiler", "oxide.language", "oxide.driver", "oxide.pictures"},
     "oxide.serving": {"oxide.runtime"},
+    "oxide.tracing": {"oxide.runtime", "oxide.driver"},
 }
 FOR_EVERYBODY = {f"oxide.{name}" for name in ("disk", "dropping", "errors", "host_arrays", "messages", "native")}
 # The parts of two packages, each of which may import those before it, types included; what is in none may import all.
@@ -43,7 +44,7 @@ COMPILER = (
     "interpreter",
     "tile",
 )
-RUNTIME = ("locks", "loop", "host_memory", "device", "submission", "awaiting", "operations", "launching")
+RUNTIME = ("locks", "tracepoints", "loop", "host_memory", "device", "submission", "awaiting", "operations", "launching")
 ORDERS = {"compiler": COMPILER, "runtime": RUNTIME}
 NUMBA_IS_ALLOWED_IN = ("oxide.compiler.frontend",)
 

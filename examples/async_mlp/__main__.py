@@ -9,6 +9,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import NoReturn
 
 import trio
@@ -46,14 +47,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if kernels.library:
         print(f"Kernels: library, {kernels.dtype}")
 
-    if options.data == "digits":
-        try:
-            return 0 if trio.run(digits.run, kernels) else 1
-        except ModuleNotFoundError as error:
-            if (error.name or "").partition(".")[0] != "sklearn":
-                raise
-            parser.error(digits.INSTALL_HINT)
-    return 0 if trio.run(synthetic.run, options.dim or 64, options.batches or 4, kernels) else 1
+    try:
+        with nullcontext() if options.trace is None else oxide.trace(options.trace):
+            if options.data == "digits":
+                return 0 if trio.run(digits.run, kernels) else 1
+            return 0 if trio.run(synthetic.run, options.dim or 64, options.batches or 4, kernels) else 1
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "sklearn":
+            raise
+        parser.error(digits.INSTALL_HINT)
+    except oxide.TraceError as error:
+        parser.error(str(error))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -83,6 +87,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--dtype", choices=tuple(DTYPES), default="f32", help="the numbers on the device, with --kernels library (f32)"
     )
+    parser.add_argument("--trace", metavar="FILE", help="write a timeline of the run, for ui.perfetto.dev, to FILE")
     return parser
 
 

@@ -146,6 +146,49 @@ class Droppable(Protocol):
     dropped: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A piece of work that a device has run: when it began and ended, in nanoseconds of ``time.perf_counter_ns``.
+
+    ``name`` is what the device calls the work, such as a kernel of a graph; "" if the device does not say.
+    """
+
+    begun: int
+    ended: int
+    name: str = ""
+
+
+class Clock(Protocol):
+    """Measures when a device runs submissions, for traces. ``Driver.clock`` makes one.
+
+    ``source`` says how: ``"workers"`` (the CPU device's threads note the time), ``"events"`` or ``"CUPTI"``.
+    """
+
+    source: str
+
+    def begin(self, stream: StreamHandle) -> Any:
+        """Begins to measure what the calling thread submits next to a stream: one launch, copy, fill, report, or graph.
+        Returns a token for the other methods."""
+
+    def end(self, token: Any, stream: StreamHandle) -> None:
+        """Ends what ``begin`` began. Call it also if the submission failed."""
+
+    def collect(self, *, final: bool) -> None:
+        """Takes over what the devices have reported so far. Call it before ``spans``. ``final`` is True if all work has
+        ended."""
+
+    def spans(self, token: Any) -> list[Span] | None:
+        """Returns what the device ran for a submission, in order: several pieces for a graph. None if the device is not
+        known to have run it, because it has not yet or because the work was dropped. Once it has returned a list, the
+        token is used up."""
+
+    def forget(self, token: Any) -> None:
+        """Gives up a token whose submission failed or was dropped."""
+
+    def close(self) -> None:
+        """Ends all measuring. All tokens have been used up or given up."""
+
+
 class Driver(Protocol):
     """The interface to one kind of device.
 
@@ -325,6 +368,12 @@ class Driver(Protocol):
 
     def disown(self, address: int, nbytes: int) -> None:
         """Undoes one ``adopt``."""
+
+    # Traces
+
+    def clock(self) -> Clock:
+        """Returns a clock that measures when the devices run what is submitted, until it is closed. Raises
+        ``DeviceError`` if the driver has a clock already."""
 
     def close(self) -> None:
         """Closes the driver at interpreter exit: waits for its work, then frees everything."""

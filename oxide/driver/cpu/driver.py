@@ -33,6 +33,7 @@ from oxide.driver.base import (
     StreamPriority,
 )
 from oxide.driver.cpu.allocator import Heap, LiveAllocations, keep_for_ever, note_launch, physical_memory
+from oxide.driver.cpu.clock import CpuClock
 from oxide.driver.cpu.code import CpuFunction, host_name, host_target
 from oxide.driver.cpu.copy_tasks import Copies
 from oxide.driver.cpu.errors import driver_error
@@ -106,6 +107,7 @@ class CpuDriver:
         self._drop: Callable[[], object] = partial(_abandon, self._scheduler)
         self._failures = self._scheduler.failures
         self._looks = 0
+        self._clock: CpuClock | None = None
         self._closed = False
         Tracking.wanted = Tracking.wanted or bool(requested())
 
@@ -389,8 +391,9 @@ class CpuDriver:
                 "CUDA_ERROR_INVALID_HANDLE",
                 f"{graph!r} cannot run on {stream!r}, of another device; launch it on cpu:{graph.device}",
             )
+        clock = self._clock
         for item in graph.items:
-            self._scheduler.submit(stream, recorded(item))
+            self._scheduler.submit(stream, recorded(item) if clock is None else clock.note(item.renewed()))
 
     def destroy_graph(self, graph: CpuGraph) -> None:
         """Destroys the graph; launches already submitted still run."""
@@ -435,6 +438,16 @@ class CpuDriver:
         for heap in self._heaps:
             if heap.disown(address, nbytes):
                 return
+
+    def clock(self) -> CpuClock:
+        """Returns a clock of times that the threads note as they run the work."""
+        if self._clock is not None:
+            raise DeviceError("the CPU driver has a clock already; close it first")
+        self._clock = CpuClock(self._end_clock)
+        return self._clock
+
+    def _end_clock(self) -> None:
+        self._clock = None
 
     def close(self) -> None:
         """Waits for submitted work and ends the threads. May be called again.
@@ -495,6 +508,8 @@ class CpuDriver:
     def _submit(self, stream: CpuStream, item: Task | BlockRange) -> None:
         """Hands an item to the scheduler, or to the capture that the stream is in."""
         if stream.captured is None:
+            if self._clock is not None:
+                self._clock.note(item)
             self._scheduler.submit(stream, item)
         else:
             stream.captured.append(item)

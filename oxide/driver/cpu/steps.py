@@ -17,6 +17,7 @@ import random
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
+from time import perf_counter_ns
 from typing import final
 
 from oxide.driver.cpu.errors import driver_error
@@ -185,11 +186,15 @@ class StepScheduler(Scheduler):
             elif isinstance(item, Wait) or is_dropped(item):
                 pass
             elif isinstance(item, BlockRange):
+                begun = perf_counter_ns()
                 run_interruptibly(self._passes(item))
+                if item.times is not None:
+                    item.times.note(begun, perf_counter_ns())
+                    item.times.over = True
             elif item.kernel:
-                run_interruptibly([item.run])
+                run_interruptibly([item.run_timed])
             else:
-                item.run()
+                item.run_timed()
         except Abandoned:
             raise
         except Exception as error:

@@ -39,6 +39,25 @@ class Point:
 
 
 @final
+class Times:
+    """When the work of an item began and ended, by ``perf_counter_ns``, for a clock (``clock.py``). Both are 0 before
+    the work has begun; it has ended once ``over`` is True."""
+
+    __slots__ = ("begun", "ended", "over")
+
+    def __init__(self) -> None:
+        self.begun = 0
+        self.ended = 0
+        self.over = False
+
+    def note(self, begun: int, ended: int) -> None:
+        """Records the time of a part of the work: of some of a kernel's blocks."""
+        if not self.begun or begun < self.begun:
+            self.begun = begun
+        self.ended = max(self.ended, ended)
+
+
+@final
 class Record:
     """The item that passes a point."""
 
@@ -73,7 +92,7 @@ class Task:
     ``droppable`` is the run that the work belongs to, if that can be dropped.
     """
 
-    __slots__ = ("brief", "description", "droppable", "kernel", "run")
+    __slots__ = ("brief", "description", "droppable", "kernel", "run", "times")
 
     def __init__(
         self, description: str, run: Callable[[], object], *, brief: bool = False, kernel: bool = False
@@ -83,6 +102,24 @@ class Task:
         self.brief = brief
         self.kernel = kernel
         self.droppable: Droppable | None = None
+        self.times: Times | None = None  # set by a clock
+
+    def renewed(self) -> Task:
+        """Returns a task of the same work, with times of its own."""
+        return Task(self.description, self.run, brief=self.brief, kernel=self.kernel)
+
+    def run_timed(self) -> None:
+        """Runs the work, and notes its times if a clock asks for them."""
+        times = self.times
+        if times is None:
+            self.run()
+            return
+        begun = perf_counter_ns()
+        try:
+            self.run()
+        finally:
+            times.note(begun, perf_counter_ns())
+            times.over = True
 
     def __repr__(self) -> str:
         return self.description
@@ -132,8 +169,8 @@ class BlockRange:
     """
 
     __slots__ = (
-        "cooperative", "description", "droppable", "loop_free", "nanoseconds_per_block", "next", "run", "total",
-        "workers",
+        "cooperative", "description", "droppable", "loop_free", "nanoseconds_per_block", "next", "run", "times",
+        "total", "workers",
     )  # fmt: skip
 
     def __init__(
@@ -148,6 +185,7 @@ class BlockRange:
         self.workers = 0
         self.nanoseconds_per_block = 0.0
         self.droppable: Droppable | None = None
+        self.times: Times | None = None
 
     def expected(self) -> float:
         """Returns the nanoseconds that the remaining blocks take on one thread, 0 if that is unknown."""

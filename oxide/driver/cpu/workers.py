@@ -136,7 +136,7 @@ class WorkerScheduler(Scheduler):
                 finally:
                     self._in_section = False
             if mine and isinstance(item, Task):
-                item.run()
+                item.run_timed()
                 stream.items.popleft()
                 with self._lock:
                     self._in_section = True
@@ -253,7 +253,7 @@ class WorkerScheduler(Scheduler):
         while following is not None:
             if isinstance(following, Task):
                 try:
-                    following.run()
+                    following.run_timed()
                 except BaseException as error:
                     self.record_failure(stream.device, error)
             elif not self._run_blocks(stream, following, worker):
@@ -263,13 +263,15 @@ class WorkerScheduler(Scheduler):
     def _run_blocks(self, stream: CpuStream, blocks: BlockRange, worker: _Worker | None) -> bool:
         """Runs chunks of a kernel until none is left. Returns ``False``, and lets ``worker`` rest, if other workers
         still run chunks or if work of a higher priority is to run first."""
-        ran = elapsed = 0
+        ran = elapsed = started = 0
         while True:
             with self._lock:
                 self._in_section = True
                 try:
                     if ran:
                         blocks.learn(elapsed / ran, exact=False)
+                        if blocks.times is not None:
+                            blocks.times.note(started, started + elapsed)
                     if worker is not None and blocks.next < blocks.total and self._makes_way(stream):
                         self._held.append((stream, blocks))
                         self._leave_kernel(stream, worker)
@@ -283,6 +285,8 @@ class WorkerScheduler(Scheduler):
                     if done and not passed:
                         blocks.workers -= 1
                         last = blocks.workers == 0
+                        if last and blocks.times is not None:
+                            blocks.times.over = True
                         self._leave_kernel(stream, None if last else worker)
                     self._settle()
                 finally:
@@ -589,7 +593,7 @@ def _run_some(item: Task | BlockRange) -> bool:
     A signal handler's exception is raised after a call of a function in C. So if ``run`` raises, the blocks have run.
     """
     if isinstance(item, Task):
-        item.run()
+        item.run_timed()
         return True
     first, end, run, small = item.next, item.total, item.run, item.loop_free
     if first == end:  # an interrupt came after the last block had run
@@ -604,7 +608,11 @@ def _run_some(item: Task | BlockRange) -> bool:
         run(first, end)
     finally:
         item.next = end
-    item.learn((perf_counter_ns() - started) / (end - first), exact=holding)
+    ended = perf_counter_ns()
+    item.learn((ended - started) / (end - first), exact=holding)
+    if item.times is not None:
+        item.times.note(started, ended)
+        item.times.over = end == item.total
     return end == item.total
 
 

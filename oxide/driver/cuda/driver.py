@@ -36,8 +36,9 @@ from typing import Final, final
 import cuda.core as core
 from cuda.bindings import driver
 
-from oxide.driver.base import Code, DeviceInfo, Dim3, Droppable, KernelResources, StreamPriority
+from oxide.driver.base import Clock, Code, DeviceInfo, Dim3, Droppable, KernelResources, StreamPriority
 from oxide.driver.cuda.blocks import LARGEST, SpareBlocks
+from oxide.driver.cuda.clock import new_clock
 from oxide.driver.cuda.errors import check, failure, raise_core_failure
 from oxide.driver.cuda.graph import CudaGraphExec, abandon_capture, instantiate
 from oxide.driver.cuda.handles import CudaContext, CudaEvent, CudaStream, open_context, stream_options
@@ -91,6 +92,7 @@ class CudaDriver:
         self._event_synchronize = _entry("cuEventSynchronize")
         self._launch_host_function = libcuda().cuLaunchHostFunc
         self._launch_host_function.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
+        self._has_clock = False
         self._closed = False
         # One of our host functions would crash the process if it ran after the interpreter has ended.
         atexit.register(self.close)
@@ -458,6 +460,19 @@ class CudaDriver:
 
     def disown(self, address: int, nbytes: int) -> None:
         """Does nothing: CUDA handles other libraries' memory like its own."""
+
+    def clock(self) -> Clock:
+        if self._has_clock:
+            raise DeviceError("the CUDA driver has a clock already; close it first")
+        self._has_clock = True
+        try:
+            return new_clock(self, self._end_clock)
+        except BaseException:
+            self._has_clock = False
+            raise
+
+    def _end_clock(self) -> None:
+        self._has_clock = False
 
     def close(self) -> None:
         with self._contexts_lock:

@@ -19,6 +19,7 @@ from oxide.runtime.loop.event_loops import EventLoop, current_loop
 from oxide.runtime.loop.turns import Turn, current_turn
 from oxide.runtime.submission.once import Once, StillRunning
 from oxide.runtime.submission.submission import Submission, Submittable, submit
+from oxide.runtime.tracepoints import points
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -120,6 +121,8 @@ class DeviceFuture(Generic[T]):
         waits.
         """
         self.consume()
+        tracer = points.tracer
+        awaited = None if tracer is None else tracer.awaits(self._traced_name())
         await loop.checkpoint_if_cancelled()
         turn = current_turn()
         if self._state is _IDLE and would_keep(turn, self._stream):
@@ -130,6 +133,8 @@ class DeviceFuture(Generic[T]):
         submission = self._submission
         if submission is None:
             await loop.checkpoint()
+            if tracer is not None:
+                tracer.resumed(awaited, "")
             return self.outcome()
         self._waiting += 1
         mark = submission.mark
@@ -145,6 +150,8 @@ class DeviceFuture(Generic[T]):
             submission.explain(error)
             self._complete(error)
         except BaseException:  # cancelled
+            if tracer is not None:
+                tracer.resumed(awaited, "cancelled")
             if self._waiting == 1 and self._state is _EXECUTING:
                 self.abandon()
                 reactor_of(loop).notice(mark)
@@ -155,6 +162,8 @@ class DeviceFuture(Generic[T]):
             raise
         finally:
             self._waiting -= 1
+        if tracer is not None:
+            tracer.resumed(awaited, "")
         return self.outcome()
 
     # Used by the runtime
@@ -231,6 +240,10 @@ class DeviceFuture(Generic[T]):
         submission = self._submission
         if submission is not None:
             submission.abandon()
+
+    def _traced_name(self) -> str:
+        operation = self._operation
+        return "an operation" if operation is None else operation.traced_name()
 
     def _complete(self, error: BaseException) -> None:
         submission = self._submission

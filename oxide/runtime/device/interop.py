@@ -89,7 +89,7 @@ def from_cuda_array_interface(x: Any) -> DeviceBox:
     def ordered(timeline: Timeline) -> None:
         if stream is not None:
             theirs = timeline.device.foreign_timeline(stream)
-            timeline.wait_for(theirs, theirs.mark().position)
+            timeline.wait_for(theirs, theirs.mark().position, "the stream of another library")
             theirs.forget_marks()
 
     return _box_on(runtime, layout, None, lambda: x, what, written=True, order=ordered)
@@ -309,7 +309,7 @@ def cuda_array_interface(box: DeviceBox) -> dict[str, Any]:
     if pending:
         timeline = pending[0][0]
         for other, position in pending[1:]:
-            timeline.wait_for(other, position)
+            timeline.wait_for(other, position, "memory is given to another library")
         stream = timeline.name()
     box._become_known().exported = True
     return {**_description(box), "stream": stream, "version": 3}
@@ -346,7 +346,7 @@ def _uses(box: DeviceBox) -> tuple[tuple[Timeline, int], ...]:
 
 def _order_after_uses(box: DeviceBox, timeline: Timeline) -> None:
     for other, position in _uses(box):
-        timeline.wait_for(other, position)
+        timeline.wait_for(other, position, "memory is given to another library")
 
 
 def _wait_for_uses(box: DeviceBox) -> None:

@@ -23,6 +23,7 @@ from oxide.native import Given, caused
 from oxide.runtime.device.out_of_memory import allocate_when_free
 from oxide.runtime.device.reclaim import dropped
 from oxide.runtime.device.strides import Geometry, contiguous_strides, indexed, is_contiguous, span
+from oxide.runtime.tracepoints import points
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -208,7 +209,10 @@ class Allocation:
                 f"two: run both on one stream, await or synchronise the earlier one, or join the streams; "
                 f"OXIDE_ORDERING=wait makes the later one wait by itself"
             )
-        timeline.wait_for(other, position)
+        if timeline.wait_for(other, position):
+            tracer = points.tracer
+            if tracer is not None:
+                tracer.caused(f"memory is {use} that was {earlier} on the other stream")
 
     def _refuse_claimed(self, timeline: Timeline, *, writes: bool) -> None:
         for claimant, claims_write in self.claims:

@@ -456,7 +456,7 @@ class Reclaimer:
                     timeline.device.spare_timelines.append(timeline)
             beside = self._beside[behind] = device.take_timeline()
         for timeline, position in uses:
-            beside.wait_for(timeline, position)
+            beside.wait_for(timeline, position, "memory is freed after its last use")
         if default:
             theirs = device.foreign_timeline(LEGACY_DEFAULT_STREAM)
             beside.wait_for(theirs, theirs.mark().position)

@@ -29,6 +29,7 @@ from oxide.runtime.device.statistics import Counters
 from oxide.runtime.device.timeline import Timeline
 from oxide.runtime.host_memory.pinned import PinnedPool
 from oxide.runtime.locks import new_lock
+from oxide.runtime.tracepoints import points
 
 if TYPE_CHECKING:
     from oxide.runtime.device.policy import SchedulingPolicy
@@ -247,6 +248,18 @@ class Runtime:
             )
         return self.devices[number]
 
+    def stand_in(self, driver: Driver) -> None:
+        """Makes ``driver`` the driver of everything submitted from now on: a wrapper of the present one, with the same
+        handles, or the one that it wraps. Submissions that another thread has begun go to the driver they began
+        with."""
+        self.driver = driver
+        self.reclaimer._driver = driver
+        for device in self._found:
+            device.driver = driver
+        for device in self._found:  # afterwards: a timeline takes its driver from the device
+            for timeline in device.timelines:
+                timeline.driver = driver
+
     def settle(self) -> None:
         """Waits for pending work and frees the cached memory. Does nothing in a forked child, which owns neither the
         work nor the memory."""
@@ -269,6 +282,9 @@ class Runtime:
         try:
             self.settle()
         finally:
+            tracer = points.tracer
+            if tracer is not None:
+                tracer.detach(self)
             for device in self._found:
                 device.close()
 
@@ -315,6 +331,8 @@ def _set_up(
             raise forked_error()
         runtime = _current if _current is not None else Runtime(_choose_driver(default_device))
         runtime.configure(default_device, num_devices, policy, completion, ordering)
+        if runtime is not _current:
+            _trace(runtime)
         _current = runtime
 
 
@@ -355,6 +373,7 @@ def install(
     global _current
     runtime = Runtime(driver)
     runtime.configure(default_device, num_devices, policy, completion, ordering)
+    _trace(runtime)
     with _lock:
         _previous.append(_current)
         _current = runtime
@@ -370,6 +389,18 @@ def uninstall() -> None:
         runtime, _current = _current, _previous.pop()
     if runtime is not None:
         runtime.close()
+
+
+def runtimes() -> list[Runtime]:
+    """Returns the runtimes that are set up: the current one, and those that it was installed over."""
+    with _lock:
+        return [runtime for runtime in (*_previous, _current) if runtime is not None and not runtime.forked]
+
+
+def _trace(runtime: Runtime) -> None:
+    tracer = points.tracer
+    if tracer is not None:
+        tracer.attach(runtime)
 
 
 _previous: list[Runtime | None] = []

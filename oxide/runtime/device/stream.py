@@ -15,6 +15,7 @@ from oxide.native import Given
 from oxide.runtime.device.capturing import refuse_in_capture
 from oxide.runtime.device.timeline import Timeline
 from oxide.runtime.locks import new_rlock
+from oxide.runtime.tracepoints import points
 
 if TYPE_CHECKING:
     from oxide.driver.base import StreamPriority
@@ -104,6 +105,9 @@ class Stream:
             raise TypeError(f"a stream waits for an Event, not {type(event).__name__}; join(stream) waits for a stream")
         self._timeline.close()
         self.device.driver.wait_event(self._timeline.handle, event._handle)
+        tracer = points.tracer
+        if tracer is not None:
+            tracer.caused("stream.wait(event)")
         self._timeline.note_waited(event._timeline, event._position)
         self._note_behind(event._behind)
 
@@ -121,7 +125,7 @@ class Stream:
             raise TypeError(f"a stream joins a Stream, not {type(other).__name__}; wait(event) waits for an event")
         behind = other._timeline.waited()
         mark = other._timeline.mark()
-        self._timeline.wait_for(other._timeline, mark.position)
+        self._timeline.wait_for(other._timeline, mark.position, "stream.join(stream)")
         self._note_behind(behind)
 
     def launch_host_function(self, function: Callable[[], None]) -> None:

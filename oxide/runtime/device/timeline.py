@@ -33,6 +33,7 @@ from oxide.dropping import calls_drop, nothing
 from oxide.errors import DeviceError, DeviceLostError
 from oxide.runtime.locks import new_lock
 from oxide.runtime.loop.pace import Pace
+from oxide.runtime.tracepoints import points
 
 if TYPE_CHECKING:
     from oxide.runtime.device.runtime import Device
@@ -179,14 +180,18 @@ class Timeline:
         mark = self.covering(position)
         return mark is not None and mark.passed()
 
-    def wait_for(self, other: Timeline, position: int) -> bool:
-        """Orders this stream after ``other``'s work up to ``position``. Returns True if that took an event wait."""
+    def wait_for(self, other: Timeline, position: int, cause: str = "") -> bool:
+        """Orders this stream after ``other``'s work up to ``position``. Returns True if that took an event wait.
+        ``cause`` is the reason for the wait that traces show."""
         if self.is_after(other, position):
             if other is not self:
                 self.device.runtime.counters.waits_avoided.add()
             return False
         self._wait(other, position)
         self.device.runtime.counters.waits_inserted.add()
+        tracer = points.tracer
+        if tracer is not None and cause:
+            tracer.caused(cause)
         return True
 
     def follow(self, other: Timeline, position: int) -> None:
@@ -195,6 +200,9 @@ class Timeline:
         such waits."""
         if other is not self and self._waited.get(other, 0) < position > other.seen:
             self._wait(other, position)
+            tracer = points.tracer
+            if tracer is not None:
+                tracer.caused("the streams of one copy")
 
     def _wait(self, other: Timeline, position: int) -> None:
         mark = other.covering(position) or other.mark()
@@ -265,6 +273,9 @@ class Timeline:
             if self._watcher is None:
                 self._watcher = self.driver.create_stream(self.device.id)
             self.driver.wait_event(self._watcher, event)
+            tracer = points.tracer
+            if tracer is not None:
+                tracer.caused("the call that wakes a task")
             self.driver.launch_native_host_function(function, argument, self._watcher)
 
     def ask(self, mark: Mark) -> bool:

@@ -36,6 +36,7 @@ from oxide.runtime.launching.tiled import refuse_uneven_rows
 from oxide.runtime.launching.untyped import check_argument, take_strides
 from oxide.runtime.operations.operation import BoxSpec, Depiction, DeviceOperation, Spec
 from oxide.runtime.submission.submission import ExecutionContext
+from oxide.runtime.tracepoints import points
 
 if TYPE_CHECKING:
     from oxide.compiler.signature.contracts import Contract
@@ -82,6 +83,9 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
                 if plan.short:
                     self._check_reach(arguments)
                 self._unused = True
+                tracer = points.tracer
+                if tracer is not None:
+                    self._built = tracer.built()
                 return
         parts = _consume(arguments)
         parameters = special.parameters
@@ -123,6 +127,9 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         """Returns the specialization that is launched."""
         found: Specialization = self._specialization
         return found
+
+    def traced_name(self) -> str:
+        return self._kernel.name
 
     def execute(self, context: ExecutionContext) -> tuple[Any, ...]:
         binding, config, specialization, device = self._binding, self._config, self._specialization, context.device

@@ -27,6 +27,7 @@ from oxide.runtime.operations.operation import (
 )
 from oxide.runtime.submission.once import Once
 from oxide.runtime.submission.submission import ExecutionContext
+from oxide.runtime.tracepoints import points
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -62,6 +63,9 @@ class Stage(DeviceOperation[U]):
         self._unused = True  # what DeviceOperation.__init__ does, for one part
         if source._placed:
             self.place_as(source)
+        tracer = points.tracer
+        if tracer is not None:
+            self._built = tracer.built()
 
     @abstractmethod
     def follow(self, context: ExecutionContext, result: Any) -> U:
@@ -92,6 +96,9 @@ class Stage(DeviceOperation[U]):
 
     def depict(self) -> Depiction:
         return "host", self._name, (described(self._function),), (("", self.source),)
+
+    def traced_name(self) -> str:
+        return f"chain of {self.stage}"
 
 
 @final
@@ -321,7 +328,7 @@ class Shared(DeviceOperation[T]):
         if self._error is not None:
             raise self._error.with_traceback(self._trace)
         if self._mark is not None:
-            context.timeline.wait_for(self._mark.timeline, self._mark.position)
+            context.timeline.wait_for(self._mark.timeline, self._mark.position, "a shared operation")
         context.watch_faults(self._faults)
         return self._result
 

@@ -172,7 +172,7 @@ class CudaGraph(Generic[T]):
         """Orders a launch after the earlier updates and makes it report their faults. If the launch's submission fails,
         the next launch reports them."""
         if self._updated is not None:
-            context.timeline.wait_for(*self._updated)
+            context.timeline.wait_for(*self._updated, "an update of the graph")
         while self._updates:
             try:
                 taken = self._updates.popleft()
@@ -324,7 +324,7 @@ class _Captured:
         context.keep(self)
         with self._lock:  # another thread's uploads and record must not come between these and the graph
             if self._last is not None:
-                timeline.wait_for(*self._last)
+                timeline.wait_for(*self._last, "the previous launch of the graph")
             if self._at_launch:
                 with ReadingAtSubmission():
                     for submit_upload in self._at_launch:

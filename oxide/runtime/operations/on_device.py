@@ -61,7 +61,7 @@ def run_placed(context: ExecutionContext, device: Device, operation: DeviceOpera
             f"graph runs on one device. Capture a graph for each, with op.on(device).graph()"
         )
     inner = ExecutionContext(picked_stream(context.runtime.policy, device), None, context.visible)
-    inner.place, inner.levels = context.place, context.levels
+    inner.place, inner.levels, inner.traced = context.place, context.levels, context.traced
     try:
         return operation.execute(inner)
     except BaseException as error:

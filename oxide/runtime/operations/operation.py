@@ -28,6 +28,7 @@ from oxide.runtime.device.scheduling import find_device, picked_stream, require_
 from oxide.runtime.device.stream import Stream
 from oxide.runtime.loop.event_loops import blocked_loop_name, current_loop
 from oxide.runtime.submission.submission import ExecutionContext, run_blocking, submit
+from oxide.runtime.tracepoints import TracedRun, points
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -82,12 +83,16 @@ class DeviceOperation(Generic[T_co]):
     _placement: int | Device  # the device it was placed on
 
     _unused = False  # set at the end of __init__, so that an operation with refused arguments does not warn
+    _built: Any = None  # when and where it was built, if that was traced
     _drop: Any = None  # ``nothing`` after the first use: dropping the operation then does not warn
 
     def __init__(self, *parts: DeviceOperation[Any]) -> None:
         for part in parts:
             part.consume()
         self._unused = True
+        tracer = points.tracer
+        if tracer is not None:
+            self._built = tracer.built()
 
     @abstractmethod
     def execute(self, context: ExecutionContext) -> T_co:
@@ -310,7 +315,7 @@ class DeviceOperation(Generic[T_co]):
                     result = run_placed(context, device, self)
                     context.levels = levels
                     return result
-            result = self.execute(context)
+            result = self.execute(context) if points.tracer is None else self._execute_traced(context)
             context.levels = levels
             return result
         except Exception as error:
@@ -319,6 +324,30 @@ class DeviceOperation(Generic[T_co]):
             if where is not None:
                 add_note_once(error, where)
             raise
+
+    def _execute_traced(self, context: ExecutionContext) -> T_co:
+        run = context.traced
+        if run is not None:
+            name, built = run.name, run.built
+            run.name, run.built = self.traced_name(), self._built
+            try:
+                return self.execute(context)
+            finally:
+                run.name, run.built = name, built
+        tracer = points.tracer
+        if tracer is None:  # another thread has just ended the trace
+            return self.execute(context)
+        entered: TracedRun = tracer.enter(self.traced_name(), self._built, context.recording is not None)
+        context.traced = entered
+        try:
+            return self.execute(context)
+        finally:
+            context.traced = None
+            tracer.leave(entered)
+
+    def traced_name(self) -> str:
+        """Returns the operation's name in traces."""
+        return type(self).__name__
 
     def whereabouts(self) -> str | None:
         """Returns the note that an error gets here; None for an operation that only combines others."""

@@ -26,6 +26,7 @@ from oxide.runtime.device.memory import Allocation, DeviceBox, require_device
 from oxide.runtime.device.stream import Stream
 from oxide.runtime.submission.capture import Recording
 from oxide.runtime.submission.nesting import raise_if_nested
+from oxide.runtime.tracepoints import TracedRun
 
 if TYPE_CHECKING:
     from oxide.compiler.specialization import Specialization
@@ -51,6 +52,9 @@ class Submittable(Protocol[Result]):
 
     def consume(self) -> None:
         """Marks the operation as used, so that dropping it does not warn."""
+
+    def traced_name(self) -> str:
+        """Returns the operation's name in traces."""
 
     def title(self) -> object:
         """Returns the operation's title for messages after it was dropped: its class, or the operation."""
@@ -79,6 +83,7 @@ class ExecutionContext:
         "stream",
         "submission_lock",
         "timeline",
+        "traced",
         "visible",
     )
 
@@ -89,6 +94,7 @@ class ExecutionContext:
         self.device: Device = stream.device
         self.recording = recording
         self.place: LaunchPlace | None = None
+        self.traced: TracedRun | None = None  # only while a trace runs
         self.levels = _recursion_limit()  # how many more levels operations may nest
         self.runtime: Runtime = stream.device.runtime
         self.driver: Driver = stream.device.driver if recording is None else cast("Driver", recording)
@@ -205,6 +211,10 @@ class ExecutionContext:
         submitted = False
         if self.recording is not None:
             self.recording.kernel = kernel
+        run = self.traced
+        if run is not None:
+            run.nbytes = sum([allocation.nbytes for allocation in reads])
+            run.nbytes += sum([allocation.nbytes for allocation in writes])
         with self.submission_lock:
             self.begin(reads, writes)
             try:
@@ -249,7 +259,7 @@ class ExecutionContext:
     def wait_for_joined(self) -> None:
         """Orders this stream after the joined work."""
         for mark in self._joined:
-            self.timeline.wait_for(mark.timeline, mark.position)
+            self.timeline.wait_for(mark.timeline, mark.position, "a part of the operation was placed on another stream")
         self._joined = ()
 
     def fault_address(self, specialization: Specialization) -> int:

@@ -1,0 +1,67 @@
+"""The CPU device's clock: the threads that run work note when they begin and end it.
+
+The items that a thread submits between ``begin`` and ``end`` get a ``Times``. Whoever runs an item fills it in, so the
+times are exact, and what is not traced pays for one test of an attribute.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import final
+
+from oxide.driver.base import Span
+from oxide.driver.cpu.streams import BlockRange, CpuStream, Task, Times
+
+
+@final
+class _Measured(threading.local):
+    """The times of what the calling thread submits; None outside ``begin`` and ``end``."""
+
+    times: list[Times] | None = None
+
+
+@final
+class CpuClock:
+    """The ``Clock`` of a ``CpuDriver``. ``ended`` is called when it is closed."""
+
+    source = "workers"
+
+    def __init__(self, ended: Callable[[], None]) -> None:
+        self._ended = ended
+        self._measured = _Measured()
+
+    def note(self, item: Task | BlockRange) -> Task | BlockRange:
+        """Makes ``item`` note its times, if the calling thread measures what it submits. Returns the item."""
+        times = self._measured.times
+        if times is not None:
+            noted = item.times = Times()
+            times.append(noted)
+        return item
+
+    def begin(self, stream: CpuStream) -> list[Times]:
+        """Begins to measure the items that the calling thread submits."""
+        times: list[Times] = []
+        self._measured.times = times
+        return times
+
+    def end(self, token: list[Times], stream: CpuStream) -> None:
+        """Ends what ``begin`` began."""
+        self._measured.times = None
+
+    def collect(self, *, final: bool) -> None:
+        """Does nothing: the threads fill in the times themselves."""
+
+    def spans(self, token: list[Times]) -> list[Span] | None:
+        """Returns the times of the items, None while one of them has not ended. A dropped item never ends."""
+        for times in token:
+            if not times.over or not times.begun:
+                return None
+        return [Span(times.begun, times.ended) for times in token]
+
+    def forget(self, token: list[Times]) -> None:
+        """Does nothing: times take no more than their memory."""
+
+    def close(self) -> None:
+        """Ends the measuring."""
+        self._ended()

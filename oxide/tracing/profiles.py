@@ -1,0 +1,199 @@
+"""Profiles: how often each kernel and each kind of copy ran, how long, and how fast."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, final
+
+from oxide.tracing.events import Event, Work
+
+_SAMPLES = 100_000
+"""The durations kept for the 99th percentile of a row. With more, every other one is dropped, again and again."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ProfileRow:
+    """The runs of one kernel, or of one kind of copy, on one device. Times are microseconds.
+
+    ``bytes`` is the total that the runs moved: exact for copies and fills. For kernels it is the size of the buffers
+    that they read and write, each counted once a launch, as if each were read or written whole and once; None if not
+    every launch's size is known. ``gb_per_s`` is ``bytes`` by the total time. ``gflop_per_s`` follows from the
+    ``flops`` that ``profile`` was given, None without. ``share`` is the fraction of the device time of all rows.
+    """
+
+    name: str
+    kind: str
+    device: str
+    count: int
+    total_us: float
+    mean_us: float
+    p99_us: float
+    bytes: int | None
+    gb_per_s: float | None
+    gflop_per_s: float | None
+    share: float
+
+
+@final
+class _Sum:
+    """The sums of a row."""
+
+    __slots__ = ("count", "durations", "every", "nbytes", "total_ns")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.total_ns = 0
+        self.nbytes: int | None = 0
+        self.durations: list[int] = []
+        self.every = 1
+
+    def add(self, duration: int, nbytes: int | None) -> None:
+        if self.count % self.every == 0:
+            self.durations.append(duration)
+            if len(self.durations) > _SAMPLES:
+                del self.durations[1::2]
+                self.every *= 2
+        self.count += 1
+        self.total_ns += duration
+        self.nbytes = None if nbytes is None or self.nbytes is None else self.nbytes + nbytes
+
+
+@final
+class Profile:
+    """What ran while a profile was taken: ``print(p)`` shows a table, ``p.table()`` returns its rows.
+
+    Rows that are read while the profile is still being taken cover what devices have finished.
+    """
+
+    def __init__(self, flops: Mapping[str, float]) -> None:
+        self._flops = dict(flops)
+        self._sums: dict[tuple[str, str, str], _Sum] = {}
+        self._unmeasured = 0
+        self.device_times = ""
+        """How times were measured, after the profile has ended: "workers" on the CPU device, "events" or "CUPTI"."""
+
+    def accept(self, event: Event) -> None:
+        """Counts an event."""
+        if not isinstance(event, Work):
+            return
+        if event.state:
+            self._unmeasured += 1
+            return
+        if event.parts:
+            for part in event.parts:
+                self._add(part.name, "node of a graph", event.device, part.ended - part.begun, None)
+            return
+        self._add(event.name, event.kind, event.device, event.ended - event.begun, event.nbytes)
+
+    def forked(self) -> None:
+        """Does nothing: a forked child has the sums so far."""
+
+    def _add(self, name: str, kind: str, device: str, duration: int, nbytes: int | None) -> None:
+        key = name, kind, device
+        found = self._sums.get(key)
+        if found is None:
+            found = self._sums[key] = _Sum()
+        found.add(duration, nbytes)
+
+    def table(self) -> list[ProfileRow]:
+        """Returns a row for each kernel, kind of copy and graph's node, the one with most time first."""
+        sums = dict(self._sums)
+        whole = sum(each.total_ns for each in sums.values()) or 1
+        rows = []
+        for (name, kind, device), each in sums.items():
+            durations = sorted(each.durations)
+            per_launch = self._flops.get(name) if kind in ("kernel", "node of a graph") else None
+            timed = each.total_ns > 0
+            rows.append(
+                ProfileRow(
+                    name=name,
+                    kind=kind,
+                    device=device,
+                    count=each.count,
+                    total_us=each.total_ns / 1e3,
+                    mean_us=each.total_ns / each.count / 1e3,
+                    p99_us=durations[min(len(durations) - 1, int(0.99 * len(durations)))] / 1e3,
+                    bytes=each.nbytes,
+                    gb_per_s=each.nbytes / each.total_ns if each.nbytes is not None and timed else None,
+                    gflop_per_s=per_launch * each.count / each.total_ns if per_launch is not None and timed else None,
+                    share=each.total_ns / whole,
+                )
+            )
+        return sorted(rows, key=lambda row: -row.total_us)
+
+    def to_json(self) -> str:
+        """Returns the rows as JSON: ``{"device times": …, "rows": [{"name": …, …}, …]}``."""
+        rows = [asdict(row) for row in self.table()]
+        return json.dumps({"device times": self.device_times, "not measured": self._unmeasured, "rows": rows}, indent=1)
+
+    def _cells(self) -> list[list[str]]:
+        return [
+            [
+                row.name,
+                row.kind,
+                row.device,
+                str(row.count),
+                f"{row.total_us / 1e3:.3f}",
+                f"{row.mean_us:.2f}",
+                f"{row.p99_us:.2f}",
+                "" if row.bytes is None else f"{row.bytes / 1e6:.3f}",
+                "" if row.gb_per_s is None else f"{row.gb_per_s:.2f}",
+                "" if row.gflop_per_s is None else f"{row.gflop_per_s:.1f}",
+                f"{100 * row.share:.1f} %",
+            ]
+            for row in self.table()
+        ]
+
+    def _note(self) -> str:
+        notes = [f"device times by {self.device_times}"] if self.device_times else []
+        if self._unmeasured:
+            notes.append(f"{self._unmeasured} submissions were not run or not measured")
+        return "; ".join(notes)
+
+    def __str__(self) -> str:
+        cells = self._cells()
+        widths = [max(map(len, column)) for column in zip(_HEADS, *cells, strict=True)]
+        lines = []
+        for row in [list(_HEADS), *cells]:
+            padded = [
+                text.ljust(width) if place < _WORDS else text.rjust(width)
+                for place, (text, width) in enumerate(zip(row, widths, strict=True))
+            ]
+            lines.append("  ".join(padded).rstrip())
+        return "\n".join([*lines, *filter(None, [self._note()])])
+
+    def __repr__(self) -> str:
+        return f"<oxide.Profile of {sum(each.count for each in self._sums.values())} submissions>"
+
+    def _repr_html_(self) -> str:
+        def cell(tag: str, place: int, text: str) -> str:
+            align = "left" if place < _WORDS else "right"
+            return f'<{tag} style="text-align:{align}">{html.escape(text)}</{tag}>'
+
+        head = "".join(cell("th", place, text) for place, text in enumerate(_HEADS))
+        body = "".join(
+            "<tr>" + "".join(cell("td", place, text) for place, text in enumerate(row)) + "</tr>"
+            for row in self._cells()
+        )
+        note = f"<caption>{html.escape(self._note())}</caption>" if self._note() else ""
+        return f"<table>{note}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+_HEADS = ("name", "kind", "device", "count", "total ms", "mean µs", "p99 µs", "MB", "GB/s", "GFLOP/s", "share")
+_WORDS = 3  # the first columns, which are words
+
+
+def checked_flops(flops: Any) -> Mapping[str, float]:
+    """Returns what ``profile`` was given as ``flops``. Raises ``TypeError`` for anything but numbers by name."""
+    if flops is None:
+        return {}
+    if not isinstance(flops, Mapping):
+        raise TypeError(f"flops must be a dict of FLOPs a launch by kernel name, not {type(flops).__name__}")
+    for name, count in flops.items():
+        if not isinstance(name, str) or isinstance(count, bool) or not isinstance(count, (int, float)):
+            raise TypeError(f"flops[{name!r}] is {count!r}; it must be the number of FLOPs of a launch, by kernel name")
+    return flops

@@ -1,0 +1,320 @@
+"""The driver that stands in for the runtime's while a trace runs: it notes every submission, and has it measured.
+
+Everything that the runtime submits passes the ``Driver`` protocol. So nothing here knows operations, and without a
+trace nothing of this exists. Methods that submit nothing go to the wrapped driver as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from threading import get_ident
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any, Final, final
+
+from oxide.driver.base import Clock, Dim3, Driver, Droppable, EventHandle, StreamHandle, StreamPriority
+from oxide.errors import OxideError
+from oxide.tracing.recording.notes import Note
+
+if TYPE_CHECKING:
+    from oxide.driver.base import FunctionHandle, GraphHandle
+    from oxide.runtime.device.runtime import Device
+    from oxide.tracing.recording.recorder import Recorder
+
+_clock: Final = perf_counter_ns  # in compiled code a constant costs no look-up
+_ident: Final = get_ident
+
+
+@final
+class _Known:
+    """What the drivers of one runtime share: the streams, the kernels' names, the graphs, and where events are."""
+
+    def __init__(self) -> None:
+        self.streams: dict[StreamHandle, int] = {}  # the devices
+        self.named: dict[int, int] = {}  # the streams of each device, counted
+        self.kernels: dict[FunctionHandle, str] = {}
+        self.find: Callable[[FunctionHandle], str] = _nameless
+        self.graphs: dict[int, tuple[GraphHandle, list[str]]] = {}  # by identity
+        self.capturing: dict[StreamHandle, list[str]] = {}
+        self.events: dict[EventHandle, StreamHandle] = {}
+        self.ended = False
+
+
+def _nameless(function: FunctionHandle) -> str:
+    return str(getattr(function, "entry", "a kernel"))
+
+
+@final
+class TracingDriver:
+    """A driver around ``inner``. ``know_stream`` and ``know_kernels`` tell it what was made before the trace."""
+
+    def __init__(self, inner: Driver, clock: Clock, recorder: Recorder, known: _Known | None = None) -> None:
+        self.inner = inner
+        self.name = inner.name
+        self.drops_work = inner.drops_work
+        self._clock = clock
+        self._recorder = recorder
+        self._known = _Known() if known is None else known
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "inner":
+            raise AttributeError(name)
+        return getattr(self.inner, name)
+
+    def for_run(self, run: Droppable) -> TracingDriver:
+        """Returns a driver that notes the submissions of one run."""
+        inner = self.inner.for_run(run)
+        return self if inner is self.inner else TracingDriver(inner, self._clock, self._recorder, self._known)
+
+    # Used by the recorder
+
+    def know_stream(self, stream: StreamHandle, device: int, kind: str = "stream") -> None:
+        """Notes a stream and its name."""
+        known = self._known
+        if stream not in known.streams:
+            known.streams[stream] = device
+            number = known.named[device] = known.named.get(device, 0) + 1
+            arguments = {"handle": f"{self.inner.stream_address(stream):#x}"}
+            self._recorder.notes.append(("stream", stream, f"{self.name}:{device}", f"{kind} {number}", arguments))
+
+    def know_kernels(self, devices: Iterable[Device]) -> None:
+        """Remembers where the names of kernels are."""
+        self._known.find = _finder(list(devices))
+
+    def settle(self) -> None:
+        """Waits for the work that was submitted. Errors of the work are its own business."""
+        for stream in list(self._known.streams):
+            with suppress(OxideError):
+                self.inner.synchronize_stream(stream)
+
+    def end(self) -> None:
+        """Ends the notes: what is submitted from now on goes to ``inner`` alone."""
+        self._known.ended = True
+
+    # Streams and events
+
+    def create_stream(self, device: int, priority: StreamPriority = "normal") -> StreamHandle:
+        """Notes the stream."""
+        stream = self.inner.create_stream(device, priority)
+        if not self._known.ended:
+            self.know_stream(stream, device)
+        return stream
+
+    def destroy_stream(self, stream: StreamHandle) -> None:
+        """Forgets the stream."""
+        self._known.streams.pop(stream, None)
+        self.inner.destroy_stream(stream)
+
+    def foreign_stream(self, device: int, address: int) -> StreamHandle:
+        """Notes another library's stream."""
+        stream = self.inner.foreign_stream(device, address)
+        if not self._known.ended:
+            self.know_stream(stream, device, "another library's stream")
+        return stream
+
+    def record_event(self, event: EventHandle, stream: StreamHandle) -> None:
+        """Remembers the event's stream, for waits."""
+        self.inner.record_event(event, stream)
+        self._known.events[event] = stream
+
+    def destroy_event(self, event: EventHandle) -> None:
+        """Forgets the event."""
+        self._known.events.pop(event, None)
+        self.inner.destroy_event(event)
+
+    def wait_event(self, stream: StreamHandle, event: EventHandle) -> None:
+        """Notes the wait."""
+        begun = _clock()
+        self.inner.wait_event(stream, event)
+        known, recorder = self._known, self._recorder
+        if not known.ended:
+            ident = _ident()
+            other = known.events.get(event)
+            run = recorder.runs.get(ident)
+            name, built = ("", None) if run is None else (run.name, run.built)
+            recorder.notes.append(("wait", begun, stream, other, run, name, built, ident))
+
+    def synchronize_stream(self, stream: StreamHandle) -> None:
+        """Notes that a thread was blocked."""
+        self._block(self.inner.synchronize_stream, stream, stream)
+
+    def synchronize_event(self, event: EventHandle) -> None:
+        """Notes that a thread was blocked."""
+        self._block(self.inner.synchronize_event, event, self._known.events.get(event))
+
+    def _block(self, wait: Callable[[Any], None], thing: Any, stream: StreamHandle | None) -> None:
+        begun = _clock()
+        try:
+            wait(thing)
+        finally:
+            if not self._known.ended:
+                self._recorder.blocked(begun, stream)
+
+    # Memory
+
+    def allocate(self, nbytes: int, stream: StreamHandle) -> int:
+        """Notes the allocation."""
+        address = self.inner.allocate(nbytes, stream)
+        if not self._known.ended:
+            self._recorder.notes.append(("memory", _clock(), stream, address, nbytes))
+        return address
+
+    def free(self, address: int, stream: StreamHandle) -> None:
+        """Notes the free."""
+        self.inner.free(address, stream)
+        if not self._known.ended:
+            self._recorder.notes.append(("memory", _clock(), stream, address, 0))
+
+    # Work
+
+    def launch(
+        self, function: FunctionHandle, grid: Dim3, block: Dim3, shared_bytes: int, params: bytes, stream: StreamHandle
+    ) -> None:
+        """Notes a launch and has it measured."""
+        known = self._known
+        what = known.kernels.get(function)
+        if what is None:
+            what = known.kernels[function] = known.find(function)
+        if known.ended or (known.capturing and stream in known.capturing):
+            self.inner.launch(function, grid, block, shared_bytes, params, stream)
+            if stream in known.capturing:
+                known.capturing[stream].append(what)
+            return
+        clock, recorder = self._clock, self._recorder
+        begun = _clock()
+        token = clock.begin(stream)
+        try:
+            self.inner.launch(function, grid, block, shared_bytes, params, stream)
+        except BaseException:
+            clock.end(token, stream)
+            clock.forget(token)
+            raise
+        clock.end(token, stream)
+        run = recorder.runs.get(_ident())
+        note: Note
+        if run is None:
+            note = ("work", begun, stream, clock, token, None, "", None, "kernel", what, -1, grid, block, shared_bytes)
+        else:
+            note = (
+                "work", begun, stream, clock, token, run, run.name, run.built, "kernel", what, run.nbytes, grid, block,
+                shared_bytes,
+            )  # fmt: skip
+        recorder.notes.append(note)
+
+    def copy_to_device(self, destination: int, source: int, nbytes: int, stream: StreamHandle) -> None:
+        """Notes a copy and has it measured."""
+        self._submit("copy to device", nbytes, stream, self.inner.copy_to_device, destination, source, nbytes, stream)
+
+    def copy_to_host(self, destination: int, source: int, nbytes: int, stream: StreamHandle) -> None:
+        """Notes a copy and has it measured."""
+        self._submit("copy to host", nbytes, stream, self.inner.copy_to_host, destination, source, nbytes, stream)
+
+    def copy_on_device(self, destination: int, source: int, nbytes: int, stream: StreamHandle) -> None:
+        """Notes a copy and has it measured."""
+        self._submit("copy on device", nbytes, stream, self.inner.copy_on_device, destination, source, nbytes, stream)
+
+    def copy_peer(
+        self,
+        destination: int,
+        destination_device: int,
+        source: int,
+        source_device: int,
+        nbytes: int,
+        stream: StreamHandle,
+    ) -> None:
+        """Notes a copy and has it measured."""
+        copy = self.inner.copy_peer
+        kind = "copy between devices"
+        self._submit(kind, nbytes, stream, copy, destination, destination_device, source, source_device, nbytes, stream)
+
+    def fill(self, address: int, pattern: bytes, count: int, stream: StreamHandle) -> None:
+        """Notes a fill and has it measured."""
+        self._submit("fill", len(pattern) * count, stream, self.inner.fill, address, pattern, count, stream)
+
+    def report(self, record: int, cursor: int, nbytes: int, stream: StreamHandle) -> None:
+        """Notes the report of a graph's fault record."""
+        self._submit("report", -1, stream, self.inner.report, record, cursor, nbytes, stream)
+
+    def launch_host_function(self, function: Callable[[], None], stream: StreamHandle) -> None:
+        """Notes a host function. Its time is not measured by events or CUPTI."""
+        self._submit("host function", -1, stream, self.inner.launch_host_function, function, stream)
+
+    def launch_native_host_function(self, function: int, argument: int, stream: StreamHandle) -> None:
+        """Notes a function of the runtime: a copy of host memory, or a wake-up."""
+        launch = self.inner.launch_native_host_function
+        self._submit("host copy or wake-up", -1, stream, launch, function, argument, stream)
+
+    def _submit(self, kind: str, nbytes: int, stream: StreamHandle, call: Callable[..., None], *arguments: Any) -> None:
+        known, recorder = self._known, self._recorder
+        if known.ended or (known.capturing and stream in known.capturing):
+            call(*arguments)
+            if stream in known.capturing:
+                known.capturing[stream].append(kind)
+            return
+        begun, clock = _clock(), self._clock
+        token = clock.begin(stream)
+        try:
+            call(*arguments)
+        except BaseException:
+            clock.end(token, stream)
+            clock.forget(token)
+            raise
+        clock.end(token, stream)
+        run = recorder.runs.get(_ident())
+        name, built = ("", None) if run is None else (run.name, run.built)
+        recorder.notes.append(("work", begun, stream, clock, token, run, name, built, kind, kind, nbytes))
+
+    # Graphs
+
+    def begin_capture(self, stream: StreamHandle) -> None:
+        """Begins to note the names of a graph's nodes."""
+        self.inner.begin_capture(stream)
+        if not self._known.ended:
+            self._known.capturing[stream] = []
+
+    def end_capture(self, stream: StreamHandle) -> GraphHandle:
+        """Keeps the names of the graph's nodes."""
+        names = self._known.capturing.pop(stream, None)
+        graph = self.inner.end_capture(stream)
+        if names is not None:
+            self._known.graphs[id(graph)] = graph, names
+        return graph
+
+    def launch_graph(self, graph: GraphHandle, stream: StreamHandle) -> None:
+        """Notes a launch of a graph and has it measured."""
+        known, recorder = self._known, self._recorder
+        if known.ended:
+            self.inner.launch_graph(graph, stream)
+            return
+        begun, clock = _clock(), self._clock
+        token = clock.begin(stream)
+        try:
+            self.inner.launch_graph(graph, stream)
+        except BaseException:
+            clock.end(token, stream)
+            clock.forget(token)
+            raise
+        clock.end(token, stream)
+        run = recorder.runs.get(_ident())
+        name, built = ("", None) if run is None else (run.name, run.built)
+        entry = known.graphs.get(id(graph))
+        names = None if entry is None or entry[0] is not graph else entry[1]
+        recorder.notes.append(("work", begun, stream, clock, token, run, name, built, "graph", "graph", -1, names))
+
+    def destroy_graph(self, graph: GraphHandle) -> None:
+        """Forgets the graph."""
+        self._known.graphs.pop(id(graph), None)
+        self.inner.destroy_graph(graph)
+
+
+def _finder(devices: list[Device]) -> Callable[[FunctionHandle], str]:
+    """Returns a function that finds the name of a loaded kernel."""
+
+    def find(function: FunctionHandle) -> str:
+        for device in devices:
+            for reference, loaded in list(device.loaded.items()):
+                if loaded is function and (specialization := reference()) is not None:
+                    return str(specialization.description.name)
+        return _nameless(function)
+
+    return find

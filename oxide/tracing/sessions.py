@@ -1,0 +1,122 @@
+"""``oxide.trace`` and ``oxide.profile``, and ``OXIDE_TRACE``."""
+
+from __future__ import annotations
+
+import atexit
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from time import perf_counter_ns
+from types import TracebackType
+from typing import final
+
+from oxide.tracing.profiles import Profile, checked_flops
+from oxide.tracing.recording import recorder
+from oxide.tracing.trace_file import TraceFile
+
+VARIABLE = "OXIDE_TRACE"
+
+
+@final
+class Trace:
+    """A trace of the ``with`` block, in the file ``path``. ``oxide.trace`` makes one."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = os.fspath(path)
+        self._file: TraceFile | None = None
+        self._process = 0
+
+    def __enter__(self) -> Trace:
+        """Begins the trace. Raises ``TraceError`` if the file cannot be written."""
+        if self._file is not None:
+            raise RuntimeError(f"the trace of {self.path} was begun before; call oxide.trace again for another one")
+        file = TraceFile(self.path)
+        file.begin(perf_counter_ns())
+        try:
+            recorder.begin(file)
+        except BaseException:
+            file.finish("")
+            raise
+        self._file = file
+        self._process = os.getpid()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Waits for the work submitted so far, and completes the file. Raises ``TraceError`` if a write failed."""
+        if self._file is None or os.getpid() != self._process:
+            return
+        sources = ""
+        try:
+            sources = recorder.end(self._file)
+        finally:
+            self._file.finish(sources)
+
+    def __repr__(self) -> str:
+        return f"<oxide.Trace {self.path}>"
+
+    def _repr_html_(self) -> str:
+        from oxide.tracing.pages import picture
+
+        return picture(self.path)
+
+
+def trace(path: str | os.PathLike[str]) -> Trace:
+    """Returns a context manager that records a timeline of what is inside it, as a file for ui.perfetto.dev and Chrome.
+
+    The file shows, for each operation that tasks and threads run: where it was built, when it was submitted, when the
+    device ran its launches, copies, fills and graphs, on which stream, and when the task awaited it and ran again;
+    further the waits between streams with their causes, and the memory allocated. All threads, devices and event loops
+    are recorded, also runtimes and streams that existed before.
+
+    The end of the ``with`` blocks the thread until the work submitted so far has ended, also inside an event loop. The
+    file is complete whatever ends the ``with``. Traces and profiles may be nested and may overlap: each records what is
+    submitted inside it. A forked child is not traced. Memory stays bounded: what devices have finished is written while
+    the trace goes on.
+
+    Raises ``TraceError`` at the ``with`` if the file cannot be written, and at its end if a write failed.
+
+    ``OXIDE_TRACE=path`` traces a whole program, without child processes. ``%p`` in the path is the process's number,
+    and child processes are then traced too.
+    """
+    return Trace(path)
+
+
+@contextmanager
+def profile(*, flops: Mapping[str, float] | None = None) -> Iterator[Profile]:
+    """Counts and times kernels, copies and fills inside the ``with``: ``with oxide.profile() as p: …``, then
+    ``print(p)``.
+
+    ``flops`` gives the floating-point operations of a launch, by kernel name, as the runtime does not know them:
+    ``flops={"sgemm": 2 * n**3}``. The end of the ``with`` blocks the thread until the work submitted so far has ended.
+    Raises ``TypeError`` if ``flops`` is not a dict of numbers by name.
+    """
+    taken = Profile(checked_flops(flops))
+    recorder.begin(taken)
+    process = os.getpid()
+    try:
+        yield taken
+    finally:
+        if os.getpid() == process:
+            taken.device_times = recorder.end(taken)
+
+
+def trace_program(path: str) -> None:
+    """Traces the rest of the program: what ``OXIDE_TRACE`` does."""
+    if "%p" in path:
+        path = path.replace("%p", str(os.getpid()))
+    else:
+        os.environ.pop(VARIABLE, None)  # a child process would write over the file
+    whole = Trace(path)
+    whole.__enter__()
+
+    def finish() -> None:
+        whole.__exit__(None, None, None)
+
+    def finish_before_the_driver() -> None:
+        atexit.unregister(finish)
+        atexit.register(finish)  # the last to be registered runs first, before the driver is closed
+
+    atexit.register(finish)
+    recorder.when_attached(finish_before_the_driver)

@@ -1,0 +1,272 @@
+"""Turns notes into events: names, places and sizes, and the times that the clocks have measured.
+
+A stream runs its work in order, so the works and waits of each stream form a queue, and the first ones leave it when
+their times are known. A wait has the times of its neighbours: the stream reaches it when the work before has ended, and
+goes on when the next work begins.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import deque
+from collections.abc import Callable, Mapping
+from types import CodeType
+from typing import Any, Final, final
+
+from oxide.driver.base import Clock, Span
+from oxide.runtime.tracepoints import Built, TracedRun
+from oxide.tracing.events import Event, Host, Memory, Origin, Sink, Track, Wait, Work
+from oxide.tracing.recording.notes import Note
+
+_ALWAYS: Final = 1 << 63
+_AHEAD: Final = 8  # how many works behind one without times are looked at: one that has ended shows that it is over too
+
+_FUNCTIONS: Final = {
+    "DeviceToHost": "d2h",
+    "Duplicate": "dup",
+    "Empty": "empty",
+    "Full": "full",
+    "GraphLaunch": "graph launch",
+    "HostToDevice": "h2d",
+    "Memcpy": "memcpy",
+    "OnDevice": "on",
+    "Shared": "shared",
+    "ToDevice": "to_device",
+    "Value": "value",
+    "WithContext": "with_context",
+    "Zip": "zip",
+}
+"""The functions that make the operations of these classes."""
+
+
+@final
+class _Work:
+    """A note of work, in its stream's queue."""
+
+    __slots__ = ("note", "spans")
+
+    def __init__(self, note: Note) -> None:
+        self.note = note
+        self.spans: list[Span] | None = None
+
+    def known(self) -> bool:
+        if self.spans is None:
+            clock: Clock = self.note[3]
+            self.spans = clock.spans(self.note[4])
+        return self.spans is not None
+
+
+@final
+class _Wait:
+    """A note of a wait, in its stream's queue. ``begun`` is set when the stream has reached it."""
+
+    __slots__ = ("begun", "cause", "note")
+
+    def __init__(self, note: Note) -> None:
+        self.note = note
+        self.cause = ""
+        self.begun = 0
+
+
+@final
+class _Stream:
+    """A stream: its name, its queue, the waits that it has reached, and when its last work ended."""
+
+    __slots__ = ("device", "ended", "name", "number", "queue", "reached")
+
+    def __init__(self, device: str, number: int, name: str) -> None:
+        self.device = device
+        self.number = number
+        self.name = name
+        self.queue: deque[_Work | _Wait] = deque()
+        self.reached: list[_Wait] = []
+        self.ended = 0
+
+
+@final
+class Builder:
+    """Makes events of notes, and gives them to ``give`` with the time by which a sink judges whether it wants them."""
+
+    def __init__(self, give: Callable[[Event, int], None]) -> None:
+        self._give = give
+        self._streams: dict[Any, _Stream] = {}
+        self._counts: dict[str, int] = {}
+        self._tracks: list[Track] = []
+        self._last_waits: dict[int, _Wait] = {}  # by thread
+        self._sizes: dict[tuple[str, int], int] = {}
+        self._held: dict[str, int] = {}
+
+    def repeat_tracks(self, sink: Sink) -> None:
+        """Gives a new sink the names of all tracks."""
+        for track in self._tracks:
+            sink.accept(track)
+
+    def take(self, notes: list[Note]) -> None:
+        """Takes over notes, in the order in which they were made."""
+        for note in notes:
+            match note[0]:
+                case "work":
+                    self._stream(note[2]).queue.append(_Work(note))
+                case "wait":
+                    wait = self._last_waits[note[7]] = _Wait(note)
+                    self._stream(note[2]).queue.append(wait)
+                case "cause":
+                    if note[1] in self._last_waits:
+                        self._last_waits.pop(note[1]).cause = note[2]
+                case "run":
+                    self._give_run(note)
+                case "await":
+                    _, begun, ended, track, name, outcome = note
+                    arguments = {"outcome": outcome} if outcome else {}
+                    self._give(Host("await", f"await {plain_name(name)}", track, begun, ended, arguments), begun)
+                case "sync":
+                    _, begun, ended, track, handle = note
+                    arguments = {} if handle is None else {"stream": self._stream(handle).name}
+                    self._give(Host("sync", "blocked until the device is done", track, begun, ended, arguments), begun)
+                case "memory":
+                    self._give_memory(note)
+                case "track":
+                    _, number, name, arguments = note
+                    self._name(Track("", number, name, arguments))
+                case "stream":
+                    _, handle, device, name, arguments = note
+                    self._add_stream(handle, device, name, arguments)
+                case "held":
+                    _, device, sizes = note
+                    for address, nbytes in sizes.items():
+                        self._sizes[device, address] = nbytes
+                    self._held[device] = self._held.get(device, 0) + sum(sizes.values())
+
+    def give(self, *, final: bool) -> None:
+        """Gives the events whose times are known; all of them, with ``final``."""
+        for stream in self._streams.values():
+            queue = stream.queue
+            while queue:
+                entry = queue[0]
+                if isinstance(entry, _Wait):
+                    entry.begun = max(stream.ended, entry.note[1])
+                    stream.reached.append(entry)
+                elif entry.known() or final or _is_over(queue):
+                    self._give_work(stream, entry)
+                else:
+                    break
+                queue.popleft()
+            if final:
+                self._give_waits(stream, 0)
+
+    # One kind of event each
+
+    def _give_run(self, note: Note) -> None:
+        run: TracedRun = note[1]
+        begun, ended = run.begun, note[2]
+        kind = "capture" if run.captured else "submit"
+        origin = origin_of(run, run.whole_name, run.whole_built)
+        assert origin is not None
+        arguments: dict[str, Any] = {"run": origin.run}
+        if run.whole_built is not None:
+            arguments |= {"place": origin.place, "built_us_before": round((begun - run.whole_built[0]) / 1e3, 3)}
+        self._give(Host(kind, f"{kind} {origin.name}", origin.track, begun, ended, arguments), begun)
+
+    def _give_memory(self, note: Note) -> None:
+        _, time_ns, handle, address, nbytes = note
+        device = self._stream(handle).device
+        if nbytes:
+            self._sizes[device, address] = nbytes
+        else:
+            nbytes = -self._sizes.pop((device, address), 0)
+        self._held[device] = self._held.get(device, 0) + nbytes
+        self._give(Memory(device, time_ns, self._held[device]), time_ns)
+
+    def _give_work(self, stream: _Stream, entry: _Work) -> None:
+        _, submitted, _, clock, token, run, part, built, kind, name, nbytes, *details = entry.note
+        spans, state = entry.spans, ""
+        if spans is None:
+            clock.forget(token)
+            state = "not run" if clock.source == "workers" else "not measured"
+        if spans:
+            begun, ended = min(span.begun for span in spans), max(span.ended for span in spans)
+        else:
+            begun = ended = max(stream.ended, submitted)
+        self._give_waits(stream, begun)
+        stream.ended = max(ended, stream.ended)
+        arguments: dict[str, Any] = {}
+        parts: tuple[Span, ...] = ()
+        if kind == "kernel":
+            grid, block, shared_bytes = details
+            arguments = {"grid": list(grid), "block": list(block)}
+            if shared_bytes:
+                arguments["shared_bytes"] = shared_bytes
+        elif kind == "graph":
+            parts = _named(spans or [], details[0])
+        origin = origin_of(run, part, built)
+        self._give(
+            Work(
+                kind, name, stream.device, stream.number, submitted, begun, ended,
+                None if nbytes < 0 else nbytes, arguments, origin, state,
+                parts,
+            ),
+            submitted,
+        )  # fmt: skip
+
+    def _give_waits(self, stream: _Stream, until: int) -> None:
+        for wait in stream.reached:
+            _, submitted, _, handle, run, part, built, _ = wait.note
+            behind = "" if handle is None else self._stream(handle).name
+            origin = origin_of(run, part, built)
+            ended = max(wait.begun, until)
+            event = Wait(stream.device, stream.number, submitted, wait.begun, ended, behind, wait.cause, origin)
+            self._give(event, submitted)
+        stream.reached.clear()
+
+    # Names
+
+    def _stream(self, handle: Any) -> _Stream:
+        found = self._streams.get(handle)
+        return self._add_stream(handle, "a device", "a stream", {}) if found is None else found
+
+    def _add_stream(self, handle: Any, device: str, name: str, arguments: Mapping[str, Any]) -> _Stream:
+        number = self._counts[device] = self._counts.get(device, 0) + 1
+        stream = self._streams[handle] = _Stream(device, number, name)
+        self._name(Track(device, number, name, arguments))
+        return stream
+
+    def _name(self, track: Track) -> None:
+        self._tracks.append(track)
+        self._give(track, _ALWAYS)
+
+
+def origin_of(run: TracedRun | None, name: str, built: Built | None) -> Origin | None:
+    """Returns the names and the place of a part of a run, as events have them; None without a run."""
+    if run is None:
+        return None
+    return Origin(run.number, plain_name(name), "" if built is None else _place(built[1], built[2]), run.track)
+
+
+@functools.lru_cache(4096)
+def _place(code: CodeType, instruction: int) -> str:
+    """Returns the file and line of an instruction."""
+    for first, end, line in code.co_lines():
+        if first <= instruction < end and line is not None:
+            return f"{code.co_filename}:{line}"
+    return f"{code.co_filename}:{code.co_firstlineno}"
+
+
+def plain_name(name: str) -> str:
+    """Returns the name of the function that made an operation, for the name of its class."""
+    return _FUNCTIONS.get(name, name)
+
+
+def _is_over(queue: deque[_Work | _Wait]) -> bool:
+    """Returns whether the first work of a queue is over, though its times are not known: a later one is."""
+    for place in range(1, min(len(queue), _AHEAD)):
+        entry = queue[place]
+        if isinstance(entry, _Work) and entry.known():
+            return True
+    return False
+
+
+def _named(spans: list[Span], names: list[str] | None) -> tuple[Span, ...]:
+    """Names a graph's nodes: as the clock does, or by the capture if it was traced."""
+    if names is not None and len(names) == len(spans):
+        return tuple([Span(span.begun, span.ended, span.name or name) for span, name in zip(spans, names, strict=True)])
+    return tuple([Span(span.begun, span.ended, span.name or "a node") for span in spans])

@@ -1,0 +1,162 @@
+"""Writes events as Chrome's and Perfetto's trace-event JSON.
+
+The format: https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU. Process 1 is the program,
+and its threads are the tasks; each device is a process too, and its threads are the streams. A slice is an ``X``
+event. An ``s`` and an ``f`` event with one ``id`` make an arrow from where work was submitted to where it ran. ``C``
+events are the device's memory.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any, final
+
+from oxide.errors import TraceError
+from oxide.tracing.events import Event, Host, Memory, Track, Wait, Work
+
+HOST = 1
+"""The process number of the program."""
+
+_CHUNK = 1 << 16
+
+
+@final
+class TraceFile:
+    """A file at ``path`` that events are written to. Raises ``TraceError`` if it cannot be written."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        try:
+            self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_CLOEXEC", 0), 0o666)
+        except OSError as error:
+            raise TraceError(f"the trace cannot be written to {path}: {error.strerror}") from error
+        self._text: list[str] = []
+        self._size = 0
+        self._first = True
+        self._base: int | None = None
+        self._devices: dict[str, int] = {}
+        self._flows = 0
+        self._error: OSError | None = None
+        self._open = True
+        self._put('{"displayTimeUnit":"ns","traceEvents":[\n')
+        self._process(HOST, f"program (process {os.getpid()})")
+
+    def begin(self, time_ns: int) -> None:
+        """Sets the time that is 0 in the file."""
+        self._base = time_ns
+
+    def accept(self, event: Event) -> None:
+        """Writes an event. A failure of the file is raised by ``finish``."""
+        if not self._open:
+            return
+        match event:
+            case Work():
+                self._work(event)
+            case Wait():
+                name = f"wait for {event.behind}" if event.behind else "wait"
+                arguments = {"cause": event.cause or "not known", "behind": event.behind, **self._by(event)}
+                self._slice(self._pid(event.device), event.stream, "wait", name, event.begun, event.ended, arguments)
+            case Host():
+                self._slice(HOST, event.track, event.kind, event.name, event.begun, event.ended, event.arguments)
+            case Memory():
+                counter = {"ph": "C", "name": "device memory", "pid": self._pid(event.device), "tid": 0}
+                self._event({**counter, "ts": self._us(event.time), "args": {"bytes": event.nbytes}})
+            case Track():
+                pid = self._pid(event.device) if event.device else HOST
+                named = {"ph": "M", "pid": pid, "tid": event.number}
+                self._event({**named, "name": "thread_name", "args": {"name": event.name, **event.arguments}})
+                self._event({**named, "name": "thread_sort_index", "args": {"sort_index": event.number}})
+
+    def finish(self, sources: str) -> None:
+        """Writes the end of the file and closes it. Raises ``TraceError`` if any write has failed."""
+        if not self._open:
+            return
+        self._put('\n],"otherData":' + json.dumps({"made by": "oxide", "device times": sources or "none"}) + "}\n")
+        self._flush()
+        self._open = False
+        try:
+            os.close(self._descriptor)
+        except OSError as error:
+            self._error = self._error or error
+        if self._error is not None:
+            raise TraceError(
+                f"the trace in {self.path} is not complete, as a write failed: {self._error.strerror}"
+            ) from self._error
+
+    def forked(self) -> None:
+        """Leaves the file to the parent."""
+        if self._open:
+            self._open = False
+            self._text.clear()
+            os.close(self._descriptor)
+
+    # Parts of the file
+
+    def _work(self, work: Work) -> None:
+        arguments: dict[str, Any] = {**work.arguments, **self._by(work)}
+        if work.nbytes is not None:
+            arguments["bytes"] = work.nbytes
+            if work.kind != "kernel" and work.ended > work.begun:
+                arguments["GB_per_s"] = round(work.nbytes / (work.ended - work.begun), 3)
+        if work.state:
+            arguments["state"] = work.state
+        arguments["queued_us"] = round((work.begun - work.submitted) / 1e3, 3)
+        pid = self._pid(work.device)
+        self._slice(pid, work.stream, work.kind, work.name, work.begun, work.ended, arguments)
+        for part in work.parts:
+            self._slice(pid, work.stream, "node", part.name, part.begun, part.ended, {})
+        if work.origin is not None:
+            self._flows += 1
+            arrow = {"cat": "submission", "name": "submission", "id": self._flows}
+            self._event({"ph": "s", **arrow, "pid": HOST, "tid": work.origin.track, "ts": self._us(work.submitted)})
+            self._event({"ph": "f", "bp": "e", **arrow, "pid": pid, "tid": work.stream, "ts": self._us(work.begun)})
+
+    def _by(self, event: Work | Wait) -> dict[str, Any]:
+        origin = event.origin
+        if origin is None:
+            return {}
+        placed = {"place": origin.place} if origin.place else {}
+        return {"operation": origin.name, "run": origin.run, **placed}
+
+    def _slice(self, pid: int, tid: int, kind: str, name: str, begun: int, ended: int, arguments: Any) -> None:
+        where = {"ph": "X", "cat": kind, "name": name, "pid": pid, "tid": tid}
+        duration = max(0, ended - begun) / 1000
+        self._event({**where, "ts": self._us(begun), "dur": round(duration, 3), "args": arguments})
+
+    def _pid(self, device: str) -> int:
+        pid = self._devices.get(device)
+        if pid is None:
+            pid = self._devices[device] = HOST + 1 + len(self._devices)
+            self._process(pid, f"device {device}")
+        return pid
+
+    def _process(self, pid: int, name: str) -> None:
+        self._event({"ph": "M", "pid": pid, "tid": 0, "name": "process_name", "args": {"name": name}})
+        self._event({"ph": "M", "pid": pid, "tid": 0, "name": "process_sort_index", "args": {"sort_index": pid}})
+
+    def _us(self, time_ns: int) -> float:
+        """Returns a time of the file. An event from before its begin, such as a device's that runs ahead of the host's
+        clock, is at 0."""
+        return max(0, time_ns - (self._base or 0)) / 1000
+
+    def _event(self, event: dict[str, Any]) -> None:
+        text = json.dumps(event, separators=(",", ":"))
+        self._put(text if self._first else ",\n" + text)
+        self._first = False
+
+    def _put(self, text: str) -> None:
+        self._text.append(text)
+        self._size += len(text)
+        if self._size > _CHUNK:
+            self._flush()
+
+    def _flush(self) -> None:
+        data = "".join(self._text).encode()
+        self._text.clear()
+        self._size = 0
+        try:
+            while data and self._error is None:
+                data = data[os.write(self._descriptor, data) :]
+        except OSError as error:
+            self._error = error
