@@ -52,7 +52,7 @@ test: lint bench-quick
 lint: $(VENV)/.test
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy --strict oxide oxide_kernels examples
+	$(BIN)/mypy --strict oxide oxide_kernels examples oxide_command.py
 
 gpu-test: $(VENV)/.test
 	$(PYTEST) -m gpu --device cuda
