@@ -262,7 +262,8 @@ def cache() -> Finding:
 VARIABLES = {
     *("CACHE", "CACHE_DIR", "CACHE_LIMIT", "COMPLETION", "CPU_DEVICES", "CPU_MEMORY", "CRASH_REPORT", "DEVICE"),
     *("GDB", "LINEINFO", "NVTX", "PERF"),
-    *("INTERPRET", "INTERPRET_LIMIT", "NATIVE", "ORDERING", "PINNED_LIMIT", "SANITIZE", "SEED", "TRACE", "TRACEBACK"),
+    *("INTERPRET", "INTERPRET_LIMIT", "NATIVE", "ORDERING", "PINNED_LIMIT", "SANITIZE", "SEED", "TRACE", "TRACE_CLOCK"),
+    "TRACEBACK",
     "VERIFY",
 }
 """The environment variables of oxide, without their prefix."""

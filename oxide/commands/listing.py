@@ -62,7 +62,7 @@ def notes_of(special: Specialization, form: str, cc: tuple[int, int]) -> dict[Pl
 
 def by_place(code: str) -> dict[Place, list[str]]:
     """Returns the instructions of PTX, assembly or nvdisasm's listing by the innermost place that they come from."""
-    files: dict[str, str] = {}
+    files = {file[1]: _path(file) for file in map(_FILE.match, code.splitlines()) if file}  # PTX has them at its end
     found: dict[Place, list[str]] = {}
     at: Place | None = None
     inner = False
@@ -73,13 +73,15 @@ def by_place(code: str) -> dict[Place, list[str]]:
             inner = True
             continue
         inner = False
-        if file := _FILE.match(line):
-            files[file[1]] = f"{file[2]}/{file[3]}" if file[2] and not file[3].startswith("/") else file[3]
-        elif loc := _LOC.match(line):
+        if loc := _LOC.match(line):
             at = (files.get(loc[1], ""), int(loc[2])) if loc[2] != "0" else None
         elif at is not None and not _NO_CODE.match(line):
             found.setdefault(at, []).append(" ".join(line.split()))
     return {place: lines for place, lines in found.items() if place[0]}
+
+
+def _path(file: re.Match[str]) -> str:
+    return f"{file[2]}/{file[3]}" if file[2] and not file[3].startswith("/") else file[3]
 
 
 def source_lines(special: Specialization, notes: Mapping[Place, object]) -> dict[str, list[tuple[int, str]]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from pathlib import Path
 
@@ -15,6 +16,10 @@ from tests.commands.command_line import ROOT, oxide
 needs_tools = pytest.mark.skipif(
     not machine.find_tool("ptxas") or not (machine.find_tool("nvdisasm") or machine.find_tool("cuobjdump")),
     reason="no ptxas, nvdisasm or cuobjdump",
+)
+
+needs_line_tables = pytest.mark.skipif(
+    importlib.util.find_spec("oxide.compiler.ptx.lines") is None, reason="kernels have no line tables"
 )
 
 KERNELS = '''"""Kernels of a file, which need not be on the path."""
@@ -32,6 +37,12 @@ def doubled(x: Slice[f32], y: DisjointSlice[f32]):
         out.value = twice(x[i.get()])
 '''
 HELPERS = "from oxide import device\n\n\n@device\ndef twice(value):\n    return value + value\n"
+
+
+@pytest.fixture(autouse=True)
+def no_line_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``--source`` turns line tables on for the process, here the tests'."""
+    monkeypatch.setenv("OXIDE_LINEINFO", "0")
 
 
 @pytest.fixture
@@ -104,8 +115,6 @@ def test_tools_are_found_in_the_toolkit_and_in_packages(tmp_path: Path, monkeypa
 
 
 PTX = """\
-\t.file\t1 "/work/kernels.py"
-\t.file\t2 "/work/helpers.py"
 .visible .entry doubled(
 )
 {
@@ -119,6 +128,8 @@ $L__BB0_1:
 \t.loc\t1 0 0
 \tret;
 }
+\t.file\t1 "/work/kernels.py"
+\t.file\t2 "/work/helpers.py"
 """
 
 SASS = """\
@@ -160,18 +171,24 @@ def test_code_is_read_by_the_line_that_it_comes_from() -> None:
     assert by_place("\tret;\n") == {}
 
 
-def test_code_without_line_tables_is_refused(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("OXIDE_LINEINFO", "0")
-    assert main(["inspect", "oxide_kernels:matvec_naive", "--source", "--ptx"]) == 2
-    assert "the code of kernel matvec_naive has no line tables" in capsys.readouterr().err
+@needs_line_tables
+def test_the_ptx_of_each_line_stands_below_it_also_of_what_is_inlined(kernels: Path) -> None:
+    ran = oxide("inspect", "kernels.py:doubled", "--source", "--ptx", cwd=kernels, OXIDE_LINEINFO="")
+    assert ran.status == 0, ran.err
+    own, _, inlined = ran.out.partition(str(kernels / "helpers.py"))
+    assert re.search(r"13 +out\.value = twice.*\n( +\| .*\n)* +\| st\.global\.b32 ", own)
+    assert re.search(r"6 +return value \+ value\n +\| add(\.rn)?\.f32 ", inlined)
+
+
+def test_code_without_line_tables_is_refused(tmp_path: Path) -> None:
+    ran = oxide("inspect", "oxide_kernels:matvec_naive", "--source", "--ptx", cwd=tmp_path, OXIDE_LINEINFO="0")
+    assert (ran.status, ran.out) == (2, "")
+    assert "the code of kernel matvec_naive has no line tables" in ran.err
 
 
 def test_a_page_has_the_source_and_every_form(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("OXIDE_LINEINFO", "0")
     monkeypatch.setattr(sass, "find_tool", lambda name: None)
     out = tmp_path / "page.html"
     assert main(["inspect", "oxide_kernels:sgemm_naive", "--html", "-o", str(out)]) == 0

@@ -248,7 +248,7 @@ def test_a_program_that_raises_has_a_table_and_its_own_traceback(tmp_path: Path)
     ran = oxide("profile", "raises.py", cwd=tmp_path, OXIDE_DEVICE="cpu")
     assert ran.status == 1
     assert ran.err.startswith("Traceback (most recent call last):\n")
-    assert re.findall(r'File ".*?([^/]+)", line (\d+)', ran.err) == [("raises.py", "5"), ("raises.py", "2")]
+    assert re.findall(r'File ".*?([^/"\n]+)", line (\d+)', ran.err) == [("raises.py", "5"), ("raises.py", "2")]
     assert ran.err.endswith("ValueError: no\n")
 
 
