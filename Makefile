@@ -52,7 +52,7 @@ test: lint bench-quick
 lint: $(VENV)/.test
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy --strict oxide oxide_kernels examples
+	$(BIN)/mypy --strict oxide oxide_kernels examples oxide_command.py
 
 gpu-test: $(VENV)/.test
 	$(PYTEST) -m gpu --device cuda
@@ -84,7 +84,7 @@ test-wheel: wheel
 	"$$folder/.venv/bin/python" -m pip install --quiet "$$(ls $(CURDIR)/dist/oxide_gpu-*.whl)[test]"; \
 	cp -r tests examples benchmarks pyproject.toml build_backend.py "$$folder"; \
 	cd "$$folder"; \
-	.venv/bin/python -m oxide info; \
+	.venv/bin/oxide info; \
 	OXIDE_NATIVE=1 .venv/bin/python -m pytest tests/runtime tests/driver tests/examples tests/test_native.py
 
 test-extras: $(VENV)/.extras

@@ -23,13 +23,28 @@ import stat
 import time
 import warnings
 from collections.abc import Iterable
+from typing import NamedTuple
 
 try:
     from _blake2 import blake2b  # hashlib's own: hashlib also loads OpenSSL, which is a tenth of a cached launch
 except ImportError:
     from hashlib import blake2b
 
-__all__ = ["blake2b", "digest", "directory", "enabled", "read", "version_text", "write"]
+__all__ = [
+    "Stored",
+    "blake2b",
+    "digest",
+    "directory",
+    "enabled",
+    "limit",
+    "peek",
+    "place_and_problem",
+    "read",
+    "remove",
+    "stored",
+    "version_text",
+    "write",
+]
 
 _MAGIC = b"oxide cache 1\n"
 _CHECKSUM_BYTES = 16
@@ -43,8 +58,25 @@ _TEMPORARY = ".oxide-writing-"
 _warned = False
 
 
+class Stored(NamedTuple):
+    """A file of the cache: its name, its size in bytes, and the time of its last use, which is recorded hourly."""
+
+    name: str
+    nbytes: int
+    used: float
+
+
 def read(name: str) -> bytes | None:
     """Returns the bytes stored under a name; None if there are none or they cannot be trusted. Never raises."""
+    return _read(name, records_use=True)
+
+
+def peek(name: str) -> bytes | None:
+    """Returns the same as ``read``, and does not count as a use of the file."""
+    return _read(name, records_use=False)
+
+
+def _read(name: str, *, records_use: bool) -> bytes | None:
     place = directory()
     if place is None:
         return None
@@ -56,11 +88,11 @@ def read(name: str) -> bytes | None:
         return None
     try:
         found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode) or _open_to_others(found) or found.st_size > _limit():
+        if not stat.S_ISREG(found.st_mode) or _open_to_others(found) or found.st_size > limit():
             return None
         with open(descriptor, "rb", closefd=False) as file:
             content = file.read(found.st_size)
-        if time.time() - found.st_mtime > _TOUCH_AFTER:
+        if records_use and time.time() - found.st_mtime > _TOUCH_AFTER:
             with contextlib.suppress(OSError):  # a cache may be readable but not writable
                 os.utime(descriptor)
     except OSError:
@@ -76,7 +108,7 @@ def read(name: str) -> bytes | None:
 def write(name: str, content: bytes) -> None:
     """Stores bytes under a name if there is room. Never raises: a lost entry is compiled again."""
     place = directory(create=True)
-    if place is None or len(_MAGIC) + _CHECKSUM_BYTES + len(content) > _limit():
+    if place is None or len(_MAGIC) + _CHECKSUM_BYTES + len(content) > limit():
         return
     temporary = os.path.join(place, f"{_TEMPORARY}{os.getpid()}-{os.urandom(8).hex()}")
     try:
@@ -107,6 +139,16 @@ def directory(*, create: bool = False) -> str | None:
     makes a missing directory."""
     if not enabled():
         return None
+    place, problem = place_and_problem(create=create)
+    if problem is None:
+        return place if create or os.path.isdir(place) else None
+    _warn(problem)
+    return None
+
+
+def place_and_problem(*, create: bool = False) -> tuple[str, str | None]:
+    """Returns the cache's place, and why no directory there can be used. A directory that is only missing is no
+    problem, and is made if ``create`` is True."""
     place = os.environ.get("OXIDE_CACHE_DIR") or os.path.join(
         os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "oxide"
     )
@@ -118,16 +160,40 @@ def directory(*, create: bool = False) -> str | None:
         found = os.stat(place)
     except OSError as error:
         if create or not isinstance(error, FileNotFoundError):
-            _warn(f"the cache in {place} cannot be used ({error.strerror or error})")
-        return None
+            return place, f"the cache in {place} cannot be used ({error.strerror or error})"
+        return place, None
     if not stat.S_ISDIR(found.st_mode):
-        _warn(f"the cache was to be in {place}, which is no directory")
-        return None
+        return place, f"the cache was to be in {place}, which is no directory"
     if _open_to_others(found):
         whose = "others may write to it" if found.st_uid == os.geteuid() else f"it belongs to user {found.st_uid}"
-        _warn(f"the cache in {place} is not used, because {whose}: it must be yours, with mode 0700")
-        return None
-    return place
+        return place, f"the cache in {place} is not used, because {whose}: it must be yours, with mode 0700"
+    return place, None
+
+
+def stored() -> list[Stored]:
+    """Returns the cache's files, intact or not, the last used first. Returns none if there is no cache."""
+    place = directory()
+    if place is None:
+        return []
+    found = []
+    with os.scandir(place) as entries:
+        for entry in entries:
+            with contextlib.suppress(OSError):  # another process removed it
+                state = entry.stat(follow_symlinks=False)
+                if entry.name.endswith(_SUFFIX) and stat.S_ISREG(state.st_mode):
+                    found.append(Stored(entry.name.removesuffix(_SUFFIX), state.st_size, state.st_mtime))
+    return sorted(found, key=lambda each: each.used, reverse=True)
+
+
+def remove(names: Iterable[str]) -> int:
+    """Removes files of the cache. Returns how many were there. Raises ``OSError`` if one cannot be removed."""
+    place = directory()
+    removed = 0
+    for name in names if place is not None else ():
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(os.path.join(str(place), name + _SUFFIX))
+            removed += 1
+    return removed
 
 
 def digest(parts: Iterable[bytes | str]) -> str:
@@ -169,7 +235,7 @@ def _checksum(name: str, content: bytes) -> bytes:
 
 def _make_room(place: str) -> None:
     """Removes the least recently used files above the limit, and temporary files that killed writers left."""
-    limit = _limit()
+    most = limit()
     files: list[tuple[float, int, str]] = []
     total = 0
     now = time.time()
@@ -186,17 +252,18 @@ def _make_room(place: str) -> None:
                 if entry.name.endswith(_SUFFIX):
                     files.append((found.st_mtime, found.st_size, entry.path))
                     total += found.st_size
-    if total <= limit:
+    if total <= most:
         return
     for _, size, path in sorted(files):
-        if total <= limit * _KEPT_FRACTION:
+        if total <= most * _KEPT_FRACTION:
             break
         with contextlib.suppress(OSError):
             os.unlink(path)
         total -= size
 
 
-def _limit() -> int:
+def limit() -> int:
+    """Returns the most bytes that the cache may hold."""
     asked = os.environ.get("OXIDE_CACHE_LIMIT", "")
     if asked.isascii() and asked.isdecimal() and len(asked) <= 4300:  # Python parses no more digits
         return int(asked)

@@ -76,7 +76,13 @@ def small_package(tmp_path: Path) -> Path:
     folder = tmp_path / "checkout"
     for file in (
         *("build_backend.py", "setup.py", "native.ini", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE"),
-        *("oxide/__main__.py", "oxide/native.py", "oxide/runtime/__init__.py", "oxide/runtime/locks.py"),
+        *(
+            "oxide_command.py",
+            "oxide/__main__.py",
+            "oxide/native.py",
+            "oxide/runtime/__init__.py",
+            "oxide/runtime/locks.py",
+        ),
         *("oxide/driver/cuda/__init__.py", "oxide/driver/cuda/call.c"),
     ):
         (folder / file).parent.mkdir(parents=True, exist_ok=True)

@@ -12,7 +12,7 @@ import os
 import threading
 import warnings
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from oxide.driver.records import SANITIZED_STATE
@@ -160,10 +160,19 @@ _KEPT = 256
 _numbers = itertools.count(1)
 _lock = threading.Lock()
 _waiting: OrderedDict[int, tuple[SanitizerError, ...]] = OrderedDict()
+_observers: list[Callable[[tuple[SanitizerError, ...]], None]] = []
+
+
+def observe(observer: Callable[[tuple[SanitizerError, ...]], None]) -> None:
+    """Calls ``observer`` with the errors of each launch that has any, on the worker that ran it. ``oxide sanitize``
+    reports them also if the program drops or handles them."""
+    _observers.append(observer)
 
 
 def publish(errors: tuple[SanitizerError, ...]) -> int:
     """Stores a launch's errors and returns the number under which ``published`` finds them."""
+    for observer in _observers:
+        observer(errors)
     with _lock:
         number = next(_numbers)
         _waiting[number] = errors

@@ -1,0 +1,62 @@
+"""Finds what a command names: ``module:kernel``, or an object of a file."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from oxide.compiler.kernel import Kernel
+    from oxide.runtime.launching.tile_kernel import TileKernel
+
+
+def module_of(path: str) -> tuple[Any, str]:
+    """Returns the module of ``module:name`` or ``file.py:name``, and the name. Raises ``LookupError``, and whatever the
+    module's code raises."""
+    module_name, _, name = path.rpartition(":") if ":" in path else (path, "", "")
+    if module_name.endswith(".py"):
+        return _file_module(path, Path(module_name)), name
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        return importlib.import_module(module_name), name
+    except ModuleNotFoundError as error:
+        raise LookupError(f"{path}: {error}; name a module that can be imported from here") from None
+
+
+def find_kernel(path: str) -> Kernel | TileKernel:
+    """Returns the kernel ``module:kernel``. Raises ``LookupError``."""
+    from oxide.compiler.kernel import Kernel
+    from oxide.runtime.launching.tile_kernel import TileKernel
+
+    module, name = module_of(path)
+    kernels = [key for key, value in vars(module).items() if isinstance(value, Kernel | TileKernel)]
+    kernel = vars(module).get(name)
+    if not isinstance(kernel, Kernel | TileKernel):
+        found = f"its kernels are {', '.join(kernels)}" if kernels else "it has no kernels"
+        if callable(kernel):
+            found = f"{name} is a function, which chooses among kernels when it is called; {found}"
+        raise LookupError(f"{path}: {module.__name__} has no kernel {name or '(none was named)'}; {found}")
+    return kernel
+
+
+def _file_module(path: str, file: Path) -> Any:
+    """Imports a file as a module of its own name, from its own folder, as a program there would find it."""
+    if not file.is_file():
+        raise LookupError(f"{path}: there is no file {file}")
+    known = sys.modules.get(file.stem)
+    if known is not None and getattr(known, "__file__", None) == str(file.resolve()):
+        return known
+    folder = str(file.resolve().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    spec = importlib.util.spec_from_file_location(file.stem, file.resolve())
+    assert spec is not None, "a file that ends with .py has a loader"
+    assert spec.loader is not None, "a file that ends with .py has a loader"
+    module = sys.modules[file.stem] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

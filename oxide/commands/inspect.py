@@ -1,0 +1,175 @@
+"""``oxide inspect``: what a kernel becomes, without a GPU.
+
+The types of a generic kernel are given as for ``specialize``: ``inspect module:scale T=f64 --ptx``. Other type
+variables are as in ``Kernel.example``. A tile kernel takes the shapes of tiles and constants: ``inspect
+module:softmax 'y=(4, 1024)'``; without an option its plan is shown.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from oxide.commands.finding import find_kernel, module_of
+from oxide.commands.output import refuse, say
+
+if TYPE_CHECKING:
+    from oxide.compiler.kernel import Kernel
+    from oxide.compiler.specialization import Specialization
+    from oxide.runtime.launching.tile_kernel import TileKernel
+
+
+def inspect(
+    kernel: Annotated[
+        str, typer.Argument(metavar="MODULE:KERNEL", help="for example oxide_kernels:sgemm_naive, or file.py:name")
+    ],
+    types: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[NAME=TYPE]...",
+            help="for a generic kernel what specialize() takes: T=f32, x=Array[f32, 1], or f=module:function",
+        ),
+    ] = None,
+    checks: Annotated[
+        bool, typer.Option("--checks", help="where each bounds check is, or a tile kernel's plan (the default)")
+    ] = False,
+    ptx: Annotated[bool, typer.Option("--ptx", help="the PTX")] = False,
+    sass: Annotated[bool, typer.Option("--sass", help="the GPU's own instructions, where a disassembler is")] = False,
+    llvm: Annotated[bool, typer.Option("--llvm", help="the IR that both back ends start from")] = False,
+    asm: Annotated[bool, typer.Option("--asm", help="the assembly for this machine's CPU")] = False,
+    resources: Annotated[
+        bool, typer.Option("--resources", help="registers, memory and occupancy, where there is a GPU")
+    ] = False,
+    source: Annotated[bool, typer.Option("--source", help="the source, with what each line becomes below it")] = False,
+    html: Annotated[bool, typer.Option("--html", help="a page with the source and every form side by side")] = False,
+    block: Annotated[
+        int | None, typer.Option(help="threads of a block, for --resources; the kernel's own by default")
+    ] = None,
+    cc: Annotated[str, typer.Option(metavar="X.Y", help="the compute capability, for --ptx and --sass")] = "9.0",
+    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="OUT", help="the file for --html")] = None,
+) -> None:
+    """Shows a kernel's bounds checks, PTX, SASS, LLVM IR, native assembly or resources.
+
+    Exit status 2 if there is no such kernel, or if it does not compile.
+
+    \b
+    Examples:
+      oxide inspect oxide_kernels:sgemm_naive
+      oxide inspect oxide_kernels:relu T=f64 --ptx
+      oxide inspect kernels.py:smooth --source
+      oxide inspect oxide_kernels:matvec_naive --sass --cc 8.0
+      oxide inspect examples.tiles.softmax:softmax 'y=(4, 1024)'
+      oxide inspect oxide_kernels:sgemm_naive --html -o sgemm.html
+    """
+    from oxide.errors import OxideError
+
+    forms = {"checks": checks, "ptx": ptx, "sass": sass, "llvm": llvm, "asm": asm, "resources": resources, "html": html}
+    chosen = [name for name, given in forms.items() if given]
+    if len(chosen) > 1:
+        refuse("inspect", f"choose one of --{' and --'.join(chosen)}")
+    if output is not None and not html:
+        refuse("inspect", "-o is for --html; the other forms are printed, and can be redirected")
+    capability = _capability(cc)
+    if source or html:
+        os.environ.setdefault("OXIDE_LINEINFO", "1")  # before the module of the kernel is imported
+    try:
+        special = specialized(find_kernel(kernel), kernel, types or [])
+        form = chosen[0] if chosen else "checks"
+        if html:
+            from oxide.commands.pages import page
+
+            _write(page(special, capability), output)
+        elif source:
+            from oxide.commands.listing import listing
+
+            _print(listing(special, form, capability))
+        elif resources:
+            for name, value in dataclasses.asdict(special.resources(block)).items():
+                say(f"{name}: {value}")
+        else:
+            _print(text_of(special, form, capability))
+    except (OxideError, LookupError) as error:
+        refuse("inspect", str(error.args[0]))
+
+
+def text_of(special: Specialization, form: str, cc: tuple[int, int]) -> str:
+    """Returns a form of a kernel as text. Raises ``LookupError`` if a tool for it is missing."""
+    if form == "ptx":
+        return special.ptx(cc)
+    if form == "sass":
+        from oxide.commands.sass import disassembly
+
+        return disassembly(special.ptx(cc))
+    if form == "llvm":
+        return special.llvm_ir()
+    if form == "asm":
+        return special.native_asm()
+    kernel = special.description
+    if kernel.tile is not None:
+        from oxide.compiler.tile.explanation import explained
+
+        return explained(kernel.tile, 10 * cc[0] + cc[1])
+    lines = [f"{kernel.name}, {kernel.function.__code__.co_filename}"]
+    if kernel.unchecked:
+        lines.append("  unchecked: no access is checked")
+    return "\n".join([*lines, *(f"  {check}" for check in special.checks())])
+
+
+def specialized(kernel: Kernel | TileKernel, path: str, types: Sequence[str]) -> Specialization:
+    """Specializes the kernel by the ``name=type`` arguments. Raises ``ArgumentError``, or ``LookupError`` for bad
+    types."""
+    import oxide
+    from oxide.errors import ArgumentError
+    from oxide.runtime.launching.tile_kernel import TileKernel
+
+    module, _ = module_of(path)
+    given: dict[str, Any] = {}
+    for each in types:
+        name, equals, text = (part.strip() for part in each.partition("="))
+        try:
+            if not equals:
+                raise ValueError("write name=type, as in T=f32")
+            if ":" in text:
+                owner, attribute = module_of(text)
+                given[name] = getattr(owner, attribute)
+            else:
+                given[name] = eval(text, {**vars(oxide), **vars(module)})
+        except (SyntaxError, NameError, AttributeError, TypeError, ValueError) as error:
+            raise LookupError(f"{path}: {each!r} says no type: {error}") from None
+    try:
+        return kernel.specialize(**given) if isinstance(kernel, TileKernel) else kernel.example(**given)
+    except ArgumentError as error:
+        if given:
+            raise
+        raise LookupError(
+            f"{error.args[0]}; here the types follow the kernel, as in {path} T=f32 f=module:function"
+        ) from None
+
+
+def _capability(text: str) -> tuple[int, int]:
+    major, dot, minor = text.partition(".")
+    if not (dot and major.isascii() and major.isdecimal() and minor.isascii() and minor.isdecimal()):
+        refuse("inspect", f"--cc {text}: give a compute capability, as 9.0")
+    return int(major), int(minor)
+
+
+def _print(text: str) -> None:
+    """Prints text as it is: it may be long, and is read by other programs."""
+    sys.stdout.write(text if text.endswith("\n") else f"{text}\n")
+
+
+def _write(text: str, output: Path | None) -> None:
+    if output is None:
+        _print(text)
+        return
+    try:
+        output.write_text(text, encoding="utf-8")
+    except OSError as error:
+        refuse("inspect", f"{output} cannot be written: {error.strerror}")
+    say(str(output))

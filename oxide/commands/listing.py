@@ -1,0 +1,116 @@
+"""Source with code: what each line of a kernel becomes.
+
+The places come from the line tables of PTX (``.file`` and ``.loc``), of assembly, and of nvdisasm's listing. A kernel
+has them with ``@kernel(lineinfo=True)`` or ``OXIDE_LINEINFO=1``.
+"""
+
+from __future__ import annotations
+
+import inspect
+import linecache
+import re
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from oxide.compiler.specialization import Specialization
+
+Place = tuple[str, int]
+"""A file and a line."""
+
+_FILE = re.compile(r'^\s*\.file\s+(\d+)\s+(?:"((?:[^"\\]|\\.)*)"\s+)?"((?:[^"\\]|\\.)*)"')
+_LOC = re.compile(r"^\s*\.loc\s+(\d+)\s+(\d+)")
+_SASS_PLACE = re.compile(r'^\s*//## File "([^"]+)", line (\d+)')
+_NO_CODE = re.compile(r"^\s*(?://|#|\.|$)|^\s*[$.\w]+:|^\s*[{}()]\s*$")
+"""Directives, comments, labels and braces, which no line of the source becomes."""
+
+
+def listing(special: Specialization, form: str, cc: tuple[int, int]) -> str:
+    """Returns the source of a kernel, and of what is inlined into it, with a form below each line. Raises
+    ``LookupError`` if the code has no line tables or a tool is missing."""
+    notes = notes_of(special, form, cc)
+    shown: list[str] = []
+    for file, lines in source_lines(special, notes).items():
+        shown.append(file)
+        for number, text in lines:
+            shown.append(f"{number:5}  {text}".rstrip())
+            shown += [f"{'':7}  | {note}" for note in notes.get((file, number), ())]
+    return "\n".join(shown)
+
+
+def notes_of(special: Specialization, form: str, cc: tuple[int, int]) -> dict[Place, list[str]]:
+    """Returns the lines of a form by the places that they come from. Raises ``LookupError``."""
+    from oxide.commands.inspect import text_of
+
+    if form == "checks" and special.description.tile is None:
+        found: dict[Place, list[str]] = {}
+        for check in special.checks():
+            found.setdefault((check.file, check.line), []).append(re.sub(r"^line \d+: ", "", str(check)))
+        return found
+    if form == "checks":
+        return _plan(special, text_of(special, form, cc))
+    if form not in ("ptx", "sass", "asm"):
+        raise LookupError(f"--source goes with --checks, --ptx, --sass and --asm, not with --{form}")
+    notes = by_place(text_of(special, form, cc))
+    if not notes:
+        raise LookupError(
+            f"--source --{form}: the code of kernel {special.description.name} has no line tables; compile it with "
+            "@kernel(lineinfo=True), or set OXIDE_LINEINFO=1"
+        )
+    return notes
+
+
+def by_place(code: str) -> dict[Place, list[str]]:
+    """Returns the instructions of PTX, assembly or nvdisasm's listing by the innermost place that they come from."""
+    files = {file[1]: _path(file) for file in map(_FILE.match, code.splitlines()) if file}  # PTX has them at its end
+    found: dict[Place, list[str]] = {}
+    at: Place | None = None
+    inner = False
+    for line in code.splitlines():
+        if place := _SASS_PLACE.match(line):
+            if not inner:  # the calls that it came through follow
+                at = place[1], int(place[2])
+            inner = True
+            continue
+        inner = False
+        if loc := _LOC.match(line):
+            at = (files.get(loc[1], ""), int(loc[2])) if loc[2] != "0" else None
+        elif at is not None and not _NO_CODE.match(line):
+            found.setdefault(at, []).append(" ".join(line.split()))
+    return {place: lines for place, lines in found.items() if place[0]}
+
+
+def _path(file: re.Match[str]) -> str:
+    return f"{file[2]}/{file[3]}" if file[2] and not file[3].startswith("/") else file[3]
+
+
+def source_lines(special: Specialization, notes: Mapping[Place, object]) -> dict[str, list[tuple[int, str]]]:
+    """Returns the numbered lines of the kernel's function, and of other functions those with notes, by file."""
+    function = special.description.function
+    own = function.__code__.co_filename
+    found: dict[str, list[tuple[int, str]]] = {own: list(_function_lines(function))}
+    numbers = {number for number, _ in found[own]}
+    for file, number in sorted(notes):
+        if file != own or number not in numbers:
+            found.setdefault(file, []).append((number, linecache.getline(file, number).rstrip("\n")))
+    found[own].sort()
+    return found
+
+
+def _function_lines(function: object) -> Iterator[tuple[int, str]]:
+    try:
+        lines, first = inspect.getsourcelines(function)  # type: ignore[arg-type]
+    except OSError:
+        return
+    for number, text in enumerate(lines, first):
+        yield number, text.rstrip("\n")
+
+
+def _plan(special: Specialization, plan: str) -> dict[Place, list[str]]:
+    """Returns the lines of a tile kernel's plan, which begin with ``line N:``, by place."""
+    file = special.description.function.__code__.co_filename
+    found: dict[Place, list[str]] = {}
+    for line in plan.splitlines():
+        if placed := re.match(r"line (\d+): (.*)", line):
+            found.setdefault((file, int(placed[1])), []).append(placed[2])
+    return found

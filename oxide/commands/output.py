@@ -1,0 +1,87 @@
+"""What the commands print: results on standard output, errors on standard error.
+
+Colours and line wrapping are for terminals. Into a pipe or a file go plain lines of any length, which can be searched,
+compared and pasted. rich reads ``NO_COLOR``.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, NoReturn, TextIO
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+WRONG_USAGE = 2
+FINDINGS = 1
+
+
+def console(stream: TextIO | None = None) -> Console:
+    """Returns the console of a stream, by default of standard output as it is now."""
+    from rich.console import Console  # 40 ms, which a program that is run need not wait for
+
+    stream = stream or sys.stdout
+    plain = not stream.isatty()
+    return Console(
+        file=stream,
+        width=10_000 if plain else None,
+        force_terminal=False if plain else None,
+        color_system=None if plain else "auto",
+        soft_wrap=True,
+        highlight=False,
+        markup=False,
+        emoji=False,
+    )
+
+
+def say(text: str, style: str | None = None) -> None:
+    """Prints a line."""
+    console().print(text, style=style)
+
+
+def complain(command: str, message: str) -> None:
+    """Prints an error of a command on standard error."""
+    from rich.text import Text
+
+    console(sys.stderr).print(Text(f"oxide {command}: ", style="bold red").append(message, style="not bold default"))
+
+
+def refuse(command: str, message: str) -> NoReturn:
+    """Prints an error and ends the command with status 2: wrong usage."""
+    complain(command, message)
+    raise typer.Exit(WRONG_USAGE)
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, right: Iterable[int] = ()) -> None:
+    """Prints rows in columns. The columns ``right`` are aligned to the right."""
+    from rich.table import Table
+
+    printed = console()
+    numbers = set(right)
+    shown = Table(box=None, pad_edge=False, show_edge=False, header_style="bold" if printed.is_terminal else "")
+    for number, heading in enumerate(headings):
+        shown.add_column(
+            heading, justify="right" if number in numbers else "left", no_wrap=not printed.is_terminal, overflow="fold"
+        )
+    for row in rows:
+        shown.add_row(*row)
+    if printed.is_terminal:
+        printed.print(shown, soft_wrap=False)
+        return
+    with printed.capture() as captured:
+        printed.print(shown, soft_wrap=False)
+    for line in captured.get().splitlines():
+        sys.stdout.write(f"{line.rstrip()}\n")
+
+
+def size_text(nbytes: int) -> str:
+    """Returns a number of bytes for people: 1.5 MiB."""
+    amount = float(nbytes)
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if amount < 1024 or unit == "GiB":
+            break
+        amount /= 1024
+    return f"{nbytes} bytes" if unit == "bytes" else f"{amount:.1f} {unit}"

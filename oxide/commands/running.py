@@ -1,0 +1,111 @@
+"""Programs that the commands run: the file, its arguments, and the environment that the options stand for."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from oxide.commands.output import refuse
+
+File = Annotated[str, typer.Argument(metavar="FILE", help="the program: a file, or with -m a module")]
+Arguments = Annotated[
+    list[str] | None, typer.Argument(metavar="[ARGS]...", help="what the program gets as sys.argv[1:]")
+]
+AsModule = Annotated[bool, typer.Option("-m", help="FILE names a module, as for python -m")]
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A program: a file or a module, and its arguments."""
+
+    name: str
+    arguments: tuple[str, ...]
+    is_module: bool
+
+    @property
+    def words(self) -> list[str]:
+        """The arguments for Python that run it."""
+        return [*(["-m"] if self.is_module else []), self.name, *self.arguments]
+
+    @property
+    def command(self) -> list[str]:
+        """The command that runs it with this Python."""
+        return [sys.executable, *self.words]
+
+    @property
+    def stem(self) -> str:
+        """A name for files about it."""
+        return self.name.rpartition(".")[2] if self.is_module else Path(self.name).stem
+
+
+def checked_program(command: str, file: str, arguments: list[str] | None, as_module: bool) -> Program:
+    """Returns the program that a command names. Ends the command if there is no such file."""
+    if not as_module and not os.path.isfile(file):
+        refuse(command, f"{file}: there is no such file; name a Python program, or a module with -m")
+    return Program(file, tuple(arguments or ()), as_module)
+
+
+def run_as_main(program: Program) -> None:
+    """Runs a program in this process as ``__main__``, with its arguments. Raises what it raises."""
+    sys.argv = [program.name, *program.arguments]
+    if program.is_module:
+        if os.getcwd() not in sys.path:
+            sys.path.insert(0, os.getcwd())
+        runpy.run_module(program.name, run_name="__main__", alter_sys=True)
+        return
+    sys.path.insert(0, os.path.dirname(os.path.abspath(program.name)))
+    runpy.run_path(program.name, run_name="__main__")
+
+
+def with_device(command: str, device: str | None, environment: dict[str, str]) -> None:
+    """Sets the variables for ``cpu``, ``cuda`` or ``cuda:N``. Ends the command for any other word, or a GPU that is not
+    there.
+
+    A GPU with a number is made the only one that the program sees, so that its device 0 is that GPU for every library.
+    """
+    if device is None:
+        return
+    kind, colon, number = device.partition(":")
+    if kind not in ("cpu", "cuda") or (colon and (kind == "cpu" or not (number.isascii() and number.isdecimal()))):
+        refuse(command, f"--device {device}: name cpu, cuda or one GPU, as cuda:1")
+    environment["OXIDE_DEVICE"] = kind
+    if not colon:
+        return
+    from oxide.commands.machine import cuda_driver
+
+    found = cuda_driver()
+    if int(number) >= len(found.gpus):
+        there = found.problem or (f"there {'is' if len(found.gpus) == 1 else 'are'} {len(found.gpus)}, numbered from 0")
+        refuse(command, f"--device {device}: there is no such GPU; {there}")
+    visible = [each for each in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if each.strip()]
+    environment["CUDA_VISIBLE_DEVICES"] = visible[int(number)].strip() if visible else str(int(number))
+
+
+def with_sanitizer(command: str, kinds: str | None, environment: dict[str, str]) -> None:
+    """Sets the variable for the sanitizer's kinds. Ends the command for an unknown kind."""
+    if kinds is None:
+        return
+    from oxide.driver.sanitizing import VARIABLE, parse_kinds
+
+    try:
+        asked = parse_kinds(kinds, f"--sanitize={kinds}")
+    except ValueError as error:
+        refuse(command, str(error))
+    if not asked:
+        refuse(command, f"--sanitize={kinds}: name memory, race or memory,race")
+    environment[VARIABLE] = ",".join(sorted(asked))
+
+
+def with_number(command: str, option: str, value: int | None, variable: str, environment: dict[str, str]) -> None:
+    """Sets a variable to a whole number that must not be negative."""
+    if value is None:
+        return
+    if value < 0:
+        refuse(command, f"{option} {value}: give a whole number of 0 or more")
+    environment[variable] = str(value)

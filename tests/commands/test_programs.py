@@ -1,0 +1,271 @@
+"""``oxide run``, ``sanitize`` and ``profile``: programs as a user runs them."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+
+from oxide.commands.program import main
+from oxide.commands.sanitize import tool_findings
+from tests.commands.command_line import ROOT, oxide
+from tests.commands.fake_driver import fake_driver
+
+RACE = """
+import sys
+
+import numpy as np
+
+from oxide import DisjointSlice, SanitizerError, SharedArray, Slice, f32, h2d, kernel, thread, zeros
+
+
+@kernel
+def reverse(x: Slice[f32], y: DisjointSlice[f32]):
+    tile = SharedArray(64, f32)
+    i = thread.index_1d()
+    tile[i.get()] = x[i.get()]
+    out = y.get_mut(i)  # thread.sync_threads() is missing before this line
+    if out is not None:
+        out.value = tile[63 - i.get()]
+
+
+if __name__ == "__main__":
+    for _ in range(2):
+        try:
+            reverse[1, 64](h2d(np.zeros(64, np.float32)), zeros(64)).sync()
+        except SanitizerError:
+            print("handled")
+    sys.exit(int(sys.argv[1]))
+"""
+
+LOOK = """
+import os
+import sys
+
+path = os.path.abspath(sys.argv[0])
+print(__name__, sys.argv, __file__ == path, sys.path[0] == os.path.dirname(path))
+print({name: value for name, value in os.environ.items() if name in LOOKED})
+print(sys.stdin.read(), file=sys.stderr)
+sys.exit("a message")
+"""
+
+LOOKED = ("OXIDE_DEVICE", "OXIDE_SANITIZE", "OXIDE_SEED", "OXIDE_INTERPRET", "OXIDE_TRACE", "CUDA_VISIBLE_DEVICES")
+UNSET = dict.fromkeys(LOOKED, "")
+
+
+@pytest.fixture
+def race(tmp_path: Path) -> Path:
+    (tmp_path / "race.py").write_text(RACE)
+    return tmp_path
+
+
+@pytest.fixture
+def look(tmp_path: Path) -> Path:
+    (tmp_path / "look.py").write_text(LOOK.replace("LOOKED", repr(LOOKED)))
+    return tmp_path
+
+
+def seen(out: str) -> dict[str, str]:
+    """The variables that the program printed."""
+    found: dict[str, str] = eval(out.splitlines()[1])
+    return found
+
+
+def test_a_program_runs_as_python_runs_it(look: Path) -> None:
+    ran = oxide("run", "look.py", "--seed", "a b", cwd=look, stdin="typed", **UNSET)
+    assert ran.status == 1  # of sys.exit with a message
+    assert ran.err == "typed\na message\n"
+    assert ran.out.splitlines()[0] == "__main__ ['look.py', '--seed', 'a b'] True True"
+    assert seen(ran.out) == {}
+
+
+def test_options_become_the_programs_environment(look: Path) -> None:
+    ran = oxide(
+        "run", "--sanitize=race,memory", "--seed", "7", "--interpret", "--trace", "t.json", "look.py", cwd=look, **UNSET
+    )
+    assert seen(ran.out) == {
+        "OXIDE_DEVICE": "cpu",  # as the others are of the CPU device
+        "OXIDE_SANITIZE": "memory,race",
+        "OXIDE_SEED": "7",
+        "OXIDE_INTERPRET": "1",
+        "OXIDE_TRACE": "t.json",
+    }
+    ran = oxide("run", "--device", "cuda", "look.py", cwd=look, **UNSET)
+    assert seen(ran.out) == {"OXIDE_DEVICE": "cuda"}
+
+
+def test_one_gpu_is_the_only_one_that_the_program_sees(look: Path) -> None:
+    driver = fake_driver(look / "driver")
+    one = oxide("run", "--device", "cuda:0", "look.py", cwd=look, **(UNSET | driver))
+    assert seen(one.out) == {"OXIDE_DEVICE": "cuda", "CUDA_VISIBLE_DEVICES": "0"}
+    of_some = oxide(
+        "run", "--device", "cuda:0", "look.py", cwd=look, **(UNSET | driver | {"CUDA_VISIBLE_DEVICES": "3,1"})
+    )
+    assert seen(of_some.out)["CUDA_VISIBLE_DEVICES"] == "3"
+    none = oxide("run", "--device", "cuda:1", "look.py", cwd=look, **(UNSET | driver))
+    assert (none.status, none.out) == (2, "")
+    assert "--device cuda:1: there is no such GPU; there is 1, numbered from 0" in none.err
+
+
+def test_a_module_runs_and_the_sanitizer_is_on(race: Path) -> None:
+    ran = oxide("run", "--sanitize", "race", "-m", "race", "5", cwd=race, **UNSET)
+    assert (ran.status, ran.out, ran.err) == (5, "handled\nhandled\n", "")
+    ran = oxide("run", "-m", "no_such_module", cwd=race)
+    assert ran.status == 1
+    assert "No module named no_such_module" in ran.err
+
+
+def test_findings_that_the_program_handles_are_in_the_report(race: Path) -> None:
+    ran = oxide("sanitize", "--device", "cpu", "race.py", "0", cwd=race)
+    assert ran.status == 1, ran.err
+    lines = ran.out.splitlines()
+    assert lines[:3] == ["handled", "handled", "CPU device, memory and race: 3 findings"]
+    assert len(lines) == 6
+    assert re.match(
+        r"  kernel reverse: race: a write to a SharedArray by .* at .*race\.py:13 .* at .*race\.py:16 \(2 launches\)$",
+        lines[3],
+    )
+
+
+def test_a_program_without_findings_and_one_that_fails(tmp_path: Path) -> None:
+    (tmp_path / "fine.py").write_text(RACE.replace("    out = y", "    thread.sync_threads()\n    out = y"))
+    fine = oxide("sanitize", "--device", "cpu", "fine.py", "0", cwd=tmp_path)
+    assert (fine.status, fine.out) == (0, "CPU device, memory and race: no findings\n")
+    failed = oxide("sanitize", "--device", "cpu", "--kinds", "race", "-m", "fine", "4", cwd=tmp_path)
+    assert failed.status == 1
+    assert failed.out == "CPU device, race: no findings, but the program failed with exit status 4\n"
+
+
+LOG = """\
+========= COMPUTE-SANITIZER
+========= Invalid __global__ write of size 4 bytes
+=========     at scatter+0x1a0 in /work/program.py:12
+=========     by thread (3,0,0) in block (0,0,0)
+=========
+========= Invalid __global__ read of size 4 bytes
+=========     at scatter+0x1b0 in /work/program.py:13
+=========
+========= ERROR SUMMARY: 2 errors
+"""
+
+TOOL = f"""#!{sys.executable}
+import os, subprocess, sys
+arguments = sys.argv[1:]
+log = arguments[arguments.index("--log-file") + 1]
+tool = arguments[arguments.index("--tool") + 1]
+assert os.environ["OXIDE_DEVICE"] == "cuda"
+status = subprocess.call(arguments[arguments.index("--error-exitcode") + 2 :])
+if tool == "memcheck":
+    open(log, "w").write({LOG!r})
+    status = int(arguments[arguments.index("--error-exitcode") + 1])
+else:
+    open(log, "w").write("========= COMPUTE-SANITIZER\\n========= RACECHECK SUMMARY: 0 hazards displayed\\n")
+sys.exit(status)
+"""
+
+
+def test_the_gpus_tool_is_part_of_the_report(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text("print('ran')\n")
+    tool = tmp_path / "tools" / "compute-sanitizer"
+    tool.parent.mkdir()
+    tool.write_text(TOOL)
+    tool.chmod(tool.stat().st_mode | stat.S_IXUSR)
+    variables = fake_driver(tmp_path / "driver") | {"CUDA_HOME": "", "PATH": f"{tool.parent}:/usr/bin:/bin"}
+    ran = oxide("sanitize", "program.py", cwd=tmp_path, **variables)
+    assert ran.status == 1, ran.err
+    assert ran.out == (
+        "ran\nran\nran\n"
+        "CPU device, memory and race: no findings\n"
+        "GPU, memcheck: 2 findings\n"
+        "  Invalid __global__ write of size 4 bytes\n"
+        "    at scatter+0x1a0 in /work/program.py:12\n"
+        "    by thread (3,0,0) in block (0,0,0)\n"
+        "  Invalid __global__ read of size 4 bytes\n"
+        "    at scatter+0x1b0 in /work/program.py:13\n"
+        "GPU, racecheck: no findings\n"
+    )
+
+
+def test_what_is_missing_for_the_gpu_is_said(race: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if shutil.which("compute-sanitizer"):
+        pytest.skip("compute-sanitizer is here")
+    ran = oxide("sanitize", "--device", "cuda", "race.py", "0", cwd=race, **fake_driver(race / "driver"))
+    assert ran.status == 2
+    assert "compute-sanitizer: not run: compute-sanitizer is not on PATH, nor in CUDA_HOME" in ran.out
+    assert "nothing ran: compute-sanitizer is not on PATH" in ran.err
+
+
+def test_a_log_without_findings_has_none() -> None:
+    assert tool_findings("========= COMPUTE-SANITIZER\n========= ERROR SUMMARY: 0 errors\n") == []
+    assert tool_findings("") == []
+
+
+def test_recipes_are_commands_that_can_be_pasted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a program.py").touch()
+    assert main(["profile", "--ncu", "--nsys", str(tmp_path / "a program.py"), "--size", "3"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    run = f"{sys.executable} '{tmp_path}/a program.py' --size 3"
+    assert [line for line in lines if line.endswith(run)] == [lines[1], lines[5]]
+    assert "ncu --set full --import-source yes" in lines[1]
+    assert lines[3] == "ncu --import 'a program'.ncu-rep --page source --csv"
+    assert "nsys profile --trace=cuda,nvtx,osrt --cuda-graph-trace=node" in lines[5]
+    assert lines[6].startswith("nsys stats ")
+
+
+def test_the_table_of_a_program(race: Path) -> None:
+    pytest.importorskip("oxide.tracing")
+    ran = oxide("profile", "--device", "cpu", "--trace", "t.json", "--json", "p.json", "race.py", "6", cwd=race)
+    assert ran.status == 6, ran.err
+    assert "reverse" in ran.out
+    assert "reverse" in (race / "p.json").read_text()
+    assert json.loads((race / "t.json").read_text())
+    ran = oxide("trace", "t.json", "--svg", "-o", "t.svg", cwd=race)
+    assert (ran.status, ran.out) == (0, "t.svg\n"), ran.err
+    assert "<svg" in (race / "t.svg").read_text()
+    ran = oxide("trace", "t.json", cwd=race)
+    assert (ran.status, ran.out) == (0, "t.html\n"), ran.err
+    assert "reverse" in (race / "t.html").read_text()
+
+
+def test_a_file_that_is_no_timeline_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("oxide.tracing")
+    for name, content in (("none.json", None), ("other.json", "[1, 2"), ("numbers.json", "[1, 2]")):
+        if content is not None:
+            (tmp_path / name).write_text(content)
+        assert main(["trace", str(tmp_path / name)]) == 2
+        assert name in capsys.readouterr().err
+        assert not (tmp_path / name).with_suffix(".html").exists()
+
+
+def test_a_program_that_raises_has_a_table_and_its_own_traceback(tmp_path: Path) -> None:
+    pytest.importorskip("oxide.tracing")
+    (tmp_path / "raises.py").write_text("def f():\n    raise ValueError('no')\n\n\nf()\n")
+    ran = oxide("profile", "raises.py", cwd=tmp_path, OXIDE_DEVICE="cpu")
+    assert ran.status == 1
+    assert ran.err.startswith("Traceback (most recent call last):\n")
+    assert re.findall(r'File ".*?([^/"\n]+)", line (\d+)', ran.err) == [("raises.py", "5"), ("raises.py", "2")]
+    assert ran.err.endswith("ValueError: no\n")
+
+
+def test_the_benchmarks_of_a_checkout_run(tmp_path: Path) -> None:
+    ran = oxide("bench", "no_such_group", cwd=ROOT)
+    assert ran.status == 2
+    assert "python -m benchmarks" in ran.err
+    assert "no_such_group" in ran.err
+    ran = oxide("bench", "--help-of-none", cwd=tmp_path)
+    assert ran.status == 2
+    assert "unrecognized arguments: --help-of-none" in ran.err
+
+
+def test_without_a_checkout_it_is_said_where_the_benchmarks_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("oxide.commands.bench.__file__", str(tmp_path / "site" / "oxide" / "commands" / "bench.py"))
+    assert main(["bench"]) == 2
+    assert "run this in a checkout of oxide" in capsys.readouterr().err
