@@ -12,7 +12,7 @@ from threading import get_ident
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final, final
 
-from oxide.driver.base import Clock, Dim3, Driver, Droppable, EventHandle, StreamHandle, StreamPriority
+from oxide.driver.base import Clock, Driver, Droppable, EventHandle, StreamHandle, StreamPriority
 from oxide.errors import OxideError
 from oxide.tracing.recording.notes import Note
 
@@ -91,7 +91,15 @@ class TracingDriver:
         """Ends the notes: what is submitted from now on goes to ``inner`` alone."""
         self._known.ended = True
 
-    # Streams and events
+    # Streams and events. Those that are called most pass on without ``__getattr__``, which is slow.
+
+    def query_stream(self, stream: StreamHandle) -> bool:
+        """Returns whether all submitted work has run."""
+        return self.inner.query_stream(stream)
+
+    def query_event(self, event: EventHandle) -> bool:
+        """Returns whether the stream has passed the event."""
+        return self.inner.query_event(event)
 
     def create_stream(self, device: int, priority: StreamPriority = "normal") -> StreamHandle:
         """Notes the stream."""
@@ -168,9 +176,10 @@ class TracingDriver:
     # Work
 
     def launch(
-        self, function: FunctionHandle, grid: Dim3, block: Dim3, shared_bytes: int, params: bytes, stream: StreamHandle
+        self, function: FunctionHandle, grid: Any, block: Any, shared_bytes: int, params: bytes, stream: StreamHandle
     ) -> None:
-        """Notes a launch and has it measured."""
+        """Notes a launch and has it measured. If ``grid`` and ``block`` were annotated as tuples, compiled code would
+        make new tuples at each launch, and likewise numbers of ``begun``."""
         known = self._known
         what = known.kernels.get(function)
         if what is None:
@@ -181,7 +190,7 @@ class TracingDriver:
                 known.capturing[stream].append(what)
             return
         clock, recorder = self._clock, self._recorder
-        begun = _clock()
+        begun: Any = _clock()
         token = clock.begin(stream)
         try:
             self.inner.launch(function, grid, block, shared_bytes, params, stream)
