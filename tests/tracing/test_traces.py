@@ -19,6 +19,7 @@ import trio
 import oxide
 from oxide import BoundsError, StreamPoolRoundRobin, TraceError, d2h, h2d
 from oxide.driver.cpu import CpuDriver
+from oxide.driver.sanitizing import Tracking
 from oxide.runtime.device.runtime import current_runtime
 from oxide.runtime.tracepoints import points
 from oxide.testing import FailingDriver, RecordingDriver, step_driver, use_driver
@@ -268,6 +269,17 @@ def test_a_graph_is_a_slice_with_its_nodes(driver: RecordingDriver, file: Path) 
             if node["tid"] == launch["tid"] and launch["ts"] <= node["ts"] <= launch["ts"] + launch["dur"]
         ]
         assert [node["name"] for node in nodes] == ["add", "add", "report"]
+
+
+def test_the_nodes_of_a_graph_have_their_names_while_the_sanitizer_tracks_memory(
+    driver: RecordingDriver, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Tracking, "wanted", True)  # a launch is then two tasks of the driver
+    with oxide.trace(file):
+        boxes = oxide.zip(h2d(ONES), h2d(ONES), oxide.zeros(SIZE)).sync()
+        with add[CONFIG](*boxes).graph() as graph:
+            graph.launch().sync()
+    assert [node["name"] for node in read(file).slices("node")] == ["add", "report"]
 
 
 def test_two_devices_are_two_processes(file: Path) -> None:
