@@ -37,15 +37,22 @@ def run(session: Session) -> None:
     """Measures the group."""
     bench = _Traces()
     clocks = ["events", "cupti"] if session.device == "cuda" else [""]
-    for title, measure in (("launches in a chain", bench.chain), ("await of a launch, trio", bench.awaited)):
+    measured = (
+        ("launches of a recipe run again", bench.recipe),
+        ("launches in a chain that is built", bench.chain),
+        ("await of a launch, trio", bench.awaited),
+    )
+    for title, measure in measured:
         contenders: dict[str, Callable[[], Contender]] = {OFF: partial(measure, None), NOTES: partial(measure, "none")}
         for clock in clocks:
             contenders[f"{TIMES}, {clock}" if clock else TIMES] = partial(measure, clock)
         compared = session.compare(title, contenders, turns=session.choose(60, 5))
+        if measure != bench.recipe:
+            continue
         for name, limit in ((NOTES, 1.5), (f"{TIMES}, cupti", 3.0), (f"{TIMES}, events", 6.0)):
             if name in compared.figures and OFF in compared.figures:
                 cost = compared.figures[name].median - compared.figures[OFF].median
-                session.claim(f"{title}: {name}, more than without, µs", cost, "at most", limit)
+                session.claim(f"a launch, {name}: more than without, µs", cost, "at most", limit)
 
 
 @final
@@ -132,8 +139,13 @@ class _Traces:
             self.stream.synchronize()
         expect(d2h(self.boxes[2]).sync_on(self.stream), self.expected)
 
+    def recipe(self, clock: str | None) -> Contender:
+        """An operation of many launches, submitted again and again."""
+        operation = oxide.zip(*[add[CONFIG](*self.boxes) for _ in range(BATCH)])
+        return self.submitted(clock, lambda: operation.async_on(self.stream))
+
     def chain(self, clock: str | None) -> Contender:
-        """Chains of 20 launches, built and submitted."""
+        """Chains of 20 launches, built and submitted: two operations a launch, the launch and the stage."""
         configured = add[CONFIG]
 
         def submit() -> None:
@@ -143,6 +155,10 @@ class _Traces:
                     operation = operation.and_then(lambda boxes: configured(*boxes))
                 operation.async_on(self.stream)
 
+        return self.submitted(clock, submit)
+
+    def submitted(self, clock: str | None, submit: Callable[[], object]) -> Contender:
+        """For what submits ``BATCH`` launches."""
         timed = timed_batch(submit, BATCH, self.stream.synchronize)
 
         def sample() -> list[float]:

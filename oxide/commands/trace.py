@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
 from typing import Annotated
 
@@ -28,6 +27,8 @@ def trace(
       oxide trace out.json --html
       oxide trace out.json --svg -o timeline.svg
     """
+    from oxide.tracing import page  # here, as the other commands do not need it
+
     if svg and html:
         refuse("trace", "choose one of --svg and --html")
     form = "svg" if svg or (output is not None and output.suffix == ".svg" and not html) else "html"
@@ -35,7 +36,7 @@ def trace(
     if written == file:
         refuse("trace", f"{written} is the timeline itself; name another file with -o")
     try:
-        importlib.import_module("oxide.tracing").page(file, written, form)
+        page(file, written, form)
     except OxideError as error:
         refuse("trace", str(error))
     say(str(written))

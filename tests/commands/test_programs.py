@@ -218,7 +218,6 @@ def test_recipes_are_commands_that_can_be_pasted(tmp_path: Path, capsys: pytest.
 
 
 def test_the_table_of_a_program(race: Path) -> None:
-    pytest.importorskip("oxide.tracing")
     ran = oxide("profile", "--device", "cpu", "--trace", "t.json", "--json", "p.json", "race.py", "6", cwd=race)
     assert ran.status == 6, ran.err
     assert "reverse" in ran.out
@@ -233,7 +232,6 @@ def test_the_table_of_a_program(race: Path) -> None:
 
 
 def test_a_file_that_is_no_timeline_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("oxide.tracing")
     for name, content in (("none.json", None), ("other.json", "[1, 2"), ("numbers.json", "[1, 2]")):
         if content is not None:
             (tmp_path / name).write_text(content)
@@ -243,7 +241,6 @@ def test_a_file_that_is_no_timeline_is_refused(tmp_path: Path, capsys: pytest.Ca
 
 
 def test_a_program_that_raises_has_a_table_and_its_own_traceback(tmp_path: Path) -> None:
-    pytest.importorskip("oxide.tracing")
     (tmp_path / "raises.py").write_text("def f():\n    raise ValueError('no')\n\n\nf()\n")
     ran = oxide("profile", "raises.py", cwd=tmp_path, OXIDE_DEVICE="cpu")
     assert ran.status == 1

@@ -19,9 +19,10 @@ import trio
 import oxide
 from oxide import BoundsError, StreamPoolRoundRobin, TraceError, d2h, h2d
 from oxide.driver.cpu import CpuDriver
+from oxide.driver.sanitizing import Tracking
 from oxide.runtime.device.runtime import current_runtime
 from oxide.runtime.tracepoints import points
-from oxide.testing import FailingDriver, RecordingDriver, step_driver, use_driver
+from oxide.testing import DelegatingDriver, FailingDriver, RecordingDriver, step_driver, use_driver
 from tests.tracing.counting import seen, written
 from tests.tracing.programs import CONFIG, ONES, SIZE, add, concurrent_sums, reads_outside, sum_of
 from tests.tracing.schema import read
@@ -268,6 +269,52 @@ def test_a_graph_is_a_slice_with_its_nodes(driver: RecordingDriver, file: Path) 
             if node["tid"] == launch["tid"] and launch["ts"] <= node["ts"] <= launch["ts"] + launch["dur"]
         ]
         assert [node["name"] for node in nodes] == ["add", "add", "report"]
+
+
+def test_the_nodes_of_a_graph_have_their_names_while_the_sanitizer_tracks_memory(
+    driver: RecordingDriver, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Tracking, "wanted", True)  # a launch is then two tasks of the driver
+    with oxide.trace(file):
+        boxes = oxide.zip(h2d(ONES), h2d(ONES), oxide.zeros(SIZE)).sync()
+        with add[CONFIG](*boxes).graph() as graph:
+            graph.launch().sync()
+    assert [node["name"] for node in read(file).slices("node")] == ["add", "report"]
+
+
+class WithForeignStreams(DelegatingDriver):
+    """Another library's stream has a new handle each time, as on CUDA."""
+
+    def __init__(self, inner: CpuDriver) -> None:
+        super().__init__(inner)
+        self.foreign: list[object] = []
+
+    def foreign_stream(self, device: int, address: int) -> object:
+        self.foreign.append(self.inner.create_stream(device))
+        return self.foreign[-1]
+
+    def stream_address(self, stream: object) -> int:
+        return 77 if stream in self.foreign else self.inner.stream_address(stream)
+
+
+def test_another_librarys_stream_is_one_track_however_often_it_is_met(file: Path) -> None:
+    with use_driver(WithForeignStreams(step_driver())), oxide.trace(file):
+        (device,) = oxide.devices()
+        ours = device.new_stream()
+        for _ in range(3):
+            theirs = device.foreign_timeline(77)
+            h2d(ONES).async_on(ours)
+            theirs.wait_for(ours._timeline, ours._timeline.mark().position, "ours is read")
+            ours._timeline.wait_for(theirs, theirs.mark().position, "theirs is read")
+            theirs.forget_marks()
+        ours.synchronize()
+    contents = read(file)
+    foreign = [key for key, track in contents.tracks.items() if track["name"].startswith("another library's")]
+    assert len(foreign) == 1
+    waits = [each for each in contents.slices("wait") if each["args"]["cause"].endswith(" is read")]
+    assert sum((each["pid"], each["tid"]) in foreign for each in waits) == 3
+    assert sum("another library's" in each["name"] for each in waits) == 3
+    assert len(contents.tracks) == len({track["name"] for track in contents.tracks.values()})
 
 
 def test_two_devices_are_two_processes(file: Path) -> None:

@@ -34,7 +34,7 @@ class CpuClock:
     def note(self, item: Task | BlockRange) -> Task | BlockRange:
         """Makes ``item`` note its times, if the calling thread measures what it submits. Returns the item."""
         times = self._measured.times
-        if times is not None:
+        if times is not None and (isinstance(item, BlockRange) or item.measured):
             noted = item.times = Times()
             times.append(noted)
         return item

@@ -362,7 +362,8 @@ class CpuDriver:
             return
         launched = function.launch(grid, block, shared_bytes, params, seed, blocks)
         if Tracking.wanted:
-            self._submit(stream, Task("note what a kernel may write", lambda: note_launch(self._heaps, params)))
+            noted = Task("note what a kernel may write", lambda: note_launch(self._heaps, params), measured=False)
+            self._submit(stream, noted)
         self._submit(stream, launched)
 
     # Graphs

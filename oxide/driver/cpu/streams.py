@@ -89,24 +89,32 @@ class Task:
 
     A ``brief`` task takes less time than waking a thread, never calls user code, and may be run again from its
     beginning after an interrupt. A ``kernel`` task, which the sanitizer runs as a whole, may take forever.
-    ``droppable`` is the run that the work belongs to, if that can be dropped.
+    ``droppable`` is the run that the work belongs to, if that can be dropped. Clocks do not measure a task that is not
+    ``measured``, work of the driver's own beside a launch.
     """
 
-    __slots__ = ("brief", "description", "droppable", "kernel", "run", "times")
+    __slots__ = ("brief", "description", "droppable", "kernel", "measured", "run", "times")
 
     def __init__(
-        self, description: str, run: Callable[[], object], *, brief: bool = False, kernel: bool = False
+        self,
+        description: str,
+        run: Callable[[], object],
+        *,
+        brief: bool = False,
+        kernel: bool = False,
+        measured: bool = True,
     ) -> None:
         self.description = description
         self.run = run
         self.brief = brief
         self.kernel = kernel
+        self.measured = measured
         self.droppable: Droppable | None = None
         self.times: Times | None = None  # set by a clock
 
     def renewed(self) -> Task:
         """Returns a task of the same work, with times of its own."""
-        return Task(self.description, self.run, brief=self.brief, kernel=self.kernel)
+        return Task(self.description, self.run, brief=self.brief, kernel=self.kernel, measured=self.measured)
 
     def run_timed(self) -> None:
         """Runs the work, and notes its times if a clock asks for them."""

@@ -34,20 +34,21 @@ VARIABLE = "OXIDE_TRACE_CLOCK"
 _BUFFER_BYTES = 8 << 20
 _WORK = ("CONCURRENT_KERNEL", "MEMCPY", "MEMCPY2", "MEMSET")
 _ACTIVITIES = (*_WORK, "EXTERNAL_CORRELATION")
-_CALLS = (
-    "cuLaunchKernel",
-    "cuLaunchKernelEx",
-    "cuLaunchCooperativeKernel",
-    "cuMemcpyHtoDAsync_v2",
-    "cuMemcpyDtoHAsync_v2",
-    "cuMemcpyAsync",
-    "cuMemcpyPeerAsync",
-    "cuMemsetD8Async",
-    "cuMemsetD16Async",
-    "cuMemsetD32Async",
-    "cuGraphLaunch",
-)
-"""The driver calls with which ``CudaDriver`` submits work that takes time."""
+_CALLS = {
+    "cuLaunchKernel": 307,
+    "cuLaunchKernelEx": 652,
+    "cuLaunchCooperativeKernel": 477,
+    "cuMemcpyHtoDAsync_v2": 277,
+    "cuMemcpyDtoHAsync_v2": 279,
+    "cuMemcpyAsync": 306,
+    "cuMemcpyPeerAsync": 319,
+    "cuMemsetD8Async": 216,
+    "cuMemsetD16Async": 218,
+    "cuMemsetD32Async": 220,
+    "cuGraphLaunch": 514,
+}
+"""The driver calls with which ``CudaDriver`` submits work that takes time, and their numbers in ``cupti_driver_cbid.h``,
+which never change. Not every release of ``cupti-python`` has names for them."""
 
 
 def new_clock(driver: Driver, ended: Callable[[], None]) -> Clock:
@@ -105,8 +106,8 @@ class CuptiClock:
             _register(cupti)
             for name in _ACTIVITIES:
                 cupti.activity_enable(int(getattr(cupti.ActivityKind, name)))
-            for call in _CALLS:
-                cupti.activity_enable_driver_api(int(getattr(cupti.DriverApiTraceCbid, call)), 1)
+            for call in _CALLS.values():
+                cupti.activity_enable_driver_api(call, 1)
         except BaseException:
             self._disable()
             raise
@@ -157,9 +158,9 @@ class CuptiClock:
 
     def _disable(self) -> None:
         cupti = self._cupti
-        for call in _CALLS:
+        for call in _CALLS.values():
             with suppress(Exception):
-                cupti.activity_enable_driver_api(int(getattr(cupti.DriverApiTraceCbid, call)), 0)
+                cupti.activity_enable_driver_api(call, 0)
         for name in _ACTIVITIES:
             with suppress(Exception):
                 cupti.activity_disable(int(getattr(cupti.ActivityKind, name)))

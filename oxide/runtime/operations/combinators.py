@@ -27,7 +27,6 @@ from oxide.runtime.operations.operation import (
 )
 from oxide.runtime.submission.once import Once
 from oxide.runtime.submission.submission import ExecutionContext
-from oxide.runtime.tracepoints import points
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -63,9 +62,8 @@ class Stage(DeviceOperation[U]):
         self._unused = True  # what DeviceOperation.__init__ does, for one part
         if source._placed:
             self.place_as(source)
-        tracer = points.tracer
-        if tracer is not None:
-            self._built = tracer.built()
+        if source._built is not None:
+            self._built = source._built  # a chain was built where it begins
 
     @abstractmethod
     def follow(self, context: ExecutionContext, result: Any) -> U:

@@ -12,7 +12,7 @@ from threading import get_ident
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final, final
 
-from oxide.driver.base import Clock, Dim3, Driver, Droppable, EventHandle, StreamHandle, StreamPriority
+from oxide.driver.base import Clock, Driver, Droppable, EventHandle, StreamHandle, StreamPriority
 from oxide.errors import OxideError
 from oxide.tracing.recording.notes import Note
 
@@ -30,7 +30,8 @@ class _Known:
     """What the drivers of one runtime share: the streams, the kernels' names, the graphs, and where events are."""
 
     def __init__(self) -> None:
-        self.streams: dict[StreamHandle, int] = {}  # the devices
+        self.streams: dict[StreamHandle, int] = {}  # the devices of the runtime's streams
+        self.foreign: dict[int, StreamHandle] = {}  # other libraries' streams: the first handle of each, by address
         self.named: dict[int, int] = {}  # the streams of each device, counted
         self.kernels: dict[FunctionHandle, str] = {}
         self.find: Callable[[FunctionHandle], str] = _nameless
@@ -68,14 +69,18 @@ class TracingDriver:
 
     # Used by the recorder
 
-    def know_stream(self, stream: StreamHandle, device: int, kind: str = "stream") -> None:
+    def know_stream(self, stream: StreamHandle, device: int) -> None:
         """Notes a stream and its name."""
         known = self._known
         if stream not in known.streams:
             known.streams[stream] = device
-            number = known.named[device] = known.named.get(device, 0) + 1
-            arguments = {"handle": f"{self.inner.stream_address(stream):#x}"}
-            self._recorder.notes.append(("stream", stream, f"{self.name}:{device}", f"{kind} {number}", arguments))
+            self._name_stream(stream, device, "stream")
+
+    def _name_stream(self, stream: StreamHandle, device: int, kind: str) -> None:
+        known = self._known
+        number = known.named[device] = known.named.get(device, 0) + 1
+        arguments = {"handle": f"{self.inner.stream_address(stream):#x}"}
+        self._recorder.notes.append(("stream", stream, f"{self.name}:{device}", f"{kind} {number}", arguments))
 
     def know_kernels(self, devices: Iterable[Device]) -> None:
         """Remembers where the names of kernels are."""
@@ -91,7 +96,15 @@ class TracingDriver:
         """Ends the notes: what is submitted from now on goes to ``inner`` alone."""
         self._known.ended = True
 
-    # Streams and events
+    # Streams and events. Those that are called most pass on without ``__getattr__``, which is slow.
+
+    def query_stream(self, stream: StreamHandle) -> bool:
+        """Returns whether all submitted work has run."""
+        return self.inner.query_stream(stream)
+
+    def query_event(self, event: EventHandle) -> bool:
+        """Returns whether the stream has passed the event."""
+        return self.inner.query_event(event)
 
     def create_stream(self, device: int, priority: StreamPriority = "normal") -> StreamHandle:
         """Notes the stream."""
@@ -108,14 +121,24 @@ class TracingDriver:
     def foreign_stream(self, device: int, address: int) -> StreamHandle:
         """Notes another library's stream."""
         stream = self.inner.foreign_stream(device, address)
-        if not self._known.ended:
-            self.know_stream(stream, device, "another library's stream")
+        foreign = self._known.foreign
+        if address not in foreign and not self._known.ended:
+            foreign[address] = stream
+            self._name_stream(stream, device, "another library's stream")
         return stream
+
+    def _noted(self, stream: StreamHandle) -> StreamHandle:
+        """Returns the handle by which notes name a stream. Another library's stream has a new handle each time it is
+        met."""
+        known = self._known
+        if stream in known.streams or not known.foreign:
+            return stream
+        return known.foreign.get(self.inner.stream_address(stream), stream)
 
     def record_event(self, event: EventHandle, stream: StreamHandle) -> None:
         """Remembers the event's stream, for waits."""
         self.inner.record_event(event, stream)
-        self._known.events[event] = stream
+        self._known.events[event] = self._noted(stream)
 
     def destroy_event(self, event: EventHandle) -> None:
         """Forgets the event."""
@@ -132,7 +155,7 @@ class TracingDriver:
             other = known.events.get(event)
             run = recorder.runs.get(ident)
             name, built = ("", None) if run is None else (run.name, run.built)
-            recorder.notes.append(("wait", begun, stream, other, run, name, built, ident))
+            recorder.notes.append(("wait", begun, self._noted(stream), other, run, name, built, ident))
 
     def synchronize_stream(self, stream: StreamHandle) -> None:
         """Notes that a thread was blocked."""
@@ -168,9 +191,10 @@ class TracingDriver:
     # Work
 
     def launch(
-        self, function: FunctionHandle, grid: Dim3, block: Dim3, shared_bytes: int, params: bytes, stream: StreamHandle
+        self, function: FunctionHandle, grid: Any, block: Any, shared_bytes: int, params: bytes, stream: StreamHandle
     ) -> None:
-        """Notes a launch and has it measured."""
+        """Notes a launch and has it measured. If ``grid`` and ``block`` were annotated as tuples, compiled code would
+        make new tuples at each launch, and likewise numbers of ``begun``."""
         known = self._known
         what = known.kernels.get(function)
         if what is None:
@@ -181,7 +205,7 @@ class TracingDriver:
                 known.capturing[stream].append(what)
             return
         clock, recorder = self._clock, self._recorder
-        begun = _clock()
+        begun: Any = _clock()
         token = clock.begin(stream)
         try:
             self.inner.launch(function, grid, block, shared_bytes, params, stream)

@@ -29,9 +29,6 @@ class FakeCupti:
     ExternalCorrelationKind = SimpleNamespace(CUSTOM0=OURS)
 
     def __init__(self) -> None:
-        self.DriverApiTraceCbid = SimpleNamespace(
-            **{name: number for number, name in enumerate(cuda_clock._CALLS, 100)}
-        )
         self.enabled: set[int] = set()
         self.calls: set[int] = set()
         self.pushed: list[int] = []
