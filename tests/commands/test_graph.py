@@ -9,7 +9,6 @@ import pytest
 from oxide.commands.program import main
 from tests.commands.command_line import oxide
 
-
 PIPELINE = '''"""A pipeline, which is run only as a program."""
 
 import numpy as np
