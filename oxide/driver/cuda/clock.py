@@ -47,8 +47,8 @@ _CALLS = {
     "cuMemsetD32Async": 220,
     "cuGraphLaunch": 514,
 }
-"""The driver calls with which ``CudaDriver`` submits work that takes time, and their numbers in ``cupti_driver_cbid.h``,
-which never change. Not every release of ``cupti-python`` has names for them."""
+"""The driver calls with which ``CudaDriver`` submits work that takes time, with their numbers of CUPTI's header
+``cupti_driver_cbid.h``. The numbers never change, and not every release of ``cupti-python`` has names for them."""
 
 
 def new_clock(driver: Driver, ended: Callable[[], None]) -> Clock:
