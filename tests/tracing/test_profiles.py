@@ -46,7 +46,7 @@ def test_kernels_and_copies_are_counted_with_their_bytes() -> None:
         assert row.bytes is None or row.gb_per_s == pytest.approx(row.bytes / row.total_us / 1e3)
     assert rows["add"].gflop_per_s == pytest.approx(5 * SIZE / rows["add"].total_us / 1e3)
     assert rows["fill"].gflop_per_s is None
-    assert profile.device_times == "workers"
+    assert "workers" in profile.device_times
 
 
 def test_the_sums_are_those_of_the_trace(tmp_path: Path) -> None:

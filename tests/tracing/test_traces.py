@@ -69,7 +69,7 @@ def test_every_launch_copy_and_wait_is_in_the_file(driver: RecordingDriver, file
     assert sum(count for (kind, _, _), count in submitted.items() if kind == "wait") >= 2
     assert len({each["tid"] for each in contents.slices("kernel")}) == 4
     assert all("state" not in each["args"] for each in contents.slices())
-    assert contents.clocks == "workers"
+    assert "workers" in contents.clocks
 
 
 def test_a_launch_says_what_and_where_it_is(driver: RecordingDriver, file: Path) -> None:
@@ -339,7 +339,7 @@ def test_a_runtime_that_is_set_up_inside_a_trace_is_in_it(file: Path) -> None:
         assert points.tracer is not None
     contents = read(file)
     assert len(contents.slices("kernel")) == 1
-    assert contents.clocks == "workers"
+    assert "workers" in contents.clocks
 
 
 def test_a_long_trace_is_written_while_it_goes_on(driver: RecordingDriver, file: Path) -> None:

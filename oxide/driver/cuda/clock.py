@@ -2,8 +2,8 @@
 
 CUPTI notes the times of every kernel, copy and fill on the device itself, kernels of graphs included. A record names
 the driver call that submitted its work, and CUPTI connects that call with a number that the caller pushed before it (an
-*external correlation id*). So each token is such a number. Only the calls that submit work are recorded: with all of
-them, each query of an event would leave a record.
+*external correlation id*). So each token is such a number. Calls that submit no work are left out: otherwise each query
+of an event would leave a record.
 
 CUPTI is one for the process, and so are its callbacks, which are registered once. It calls them from a thread of its
 own, when a buffer is full or flushed.
@@ -33,7 +33,7 @@ VARIABLE = "OXIDE_TRACE_CLOCK"
 
 _BUFFER_BYTES = 8 << 20
 _WORK = ("CONCURRENT_KERNEL", "MEMCPY", "MEMCPY2", "MEMSET")
-_ACTIVITIES = (*_WORK, "EXTERNAL_CORRELATION")
+_ACTIVITIES = (*_WORK, "DRIVER", "EXTERNAL_CORRELATION")
 _CALLS = {
     "cuLaunchKernel": 307,
     "cuLaunchKernelEx": 652,
@@ -49,6 +49,8 @@ _CALLS = {
 }
 """The driver calls with which ``CudaDriver`` submits work that takes time, with their numbers of CUPTI's header
 ``cupti_driver_cbid.h``. The numbers never change, and not every release of ``cupti-python`` has names for them."""
+_NUMBERS_OF_CALLS = 1024
+"""More numbers than the driver has calls."""
 
 
 def new_clock(driver: Driver, ended: Callable[[], None]) -> Clock:
@@ -106,8 +108,10 @@ class CuptiClock:
             _register(cupti)
             for name in _ACTIVITIES:
                 cupti.activity_enable(int(getattr(cupti.ActivityKind, name)))
-            for call in _CALLS.values():
-                cupti.activity_enable_driver_api(call, 1)
+            for call in range(1, _NUMBERS_OF_CALLS):
+                if call not in _CALLS.values():
+                    with suppress(Exception):  # not each number is a call's in this version of CUPTI
+                        cupti.activity_enable_driver_api(call, 0)
         except BaseException:
             self._disable()
             raise
@@ -158,9 +162,6 @@ class CuptiClock:
 
     def _disable(self) -> None:
         cupti = self._cupti
-        for call in _CALLS.values():
-            with suppress(Exception):
-                cupti.activity_enable_driver_api(call, 0)
         for name in _ACTIVITIES:
             with suppress(Exception):
                 cupti.activity_disable(int(getattr(cupti.ActivityKind, name)))
