@@ -31,7 +31,9 @@ def trace(
 
     if svg and html:
         refuse("trace", "choose one of --svg and --html")
-    form: Literal["svg", "html"] = "svg" if svg or (output is not None and output.suffix == ".svg" and not html) else "html"
+    form: Literal["svg", "html"] = (
+        "svg" if svg or (output is not None and output.suffix == ".svg" and not html) else "html"
+    )
     written = output or file.with_suffix(f".{form}")
     if written == file:
         refuse("trace", f"{written} is the timeline itself; name another file with -o")
