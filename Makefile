@@ -85,7 +85,7 @@ test-wheel: wheel
 	cp -r tests examples benchmarks pyproject.toml build_backend.py "$$folder"; \
 	cd "$$folder"; \
 	.venv/bin/oxide info; \
-	OXIDE_NATIVE=1 .venv/bin/python -m pytest tests/runtime tests/driver tests/tracing tests/pictures tests/examples tests/test_native.py
+	OXIDE_NATIVE=1 .venv/bin/python -m pytest tests/runtime tests/driver tests/tracing tests/examples tests/test_native.py
 
 test-extras: $(VENV)/.extras
 	$(PYTEST) tests/examples/test_embeddings.py tests/examples/test_service.py
