@@ -27,7 +27,7 @@ _ident: Final = get_ident
 
 @final
 class _Known:
-    """What the drivers of one runtime share: the streams, the kernels' names, the graphs, and where events are."""
+    """The state that the drivers of one runtime share: streams, names of kernels, graphs, and the streams of events."""
 
     def __init__(self) -> None:
         self.streams: dict[StreamHandle, int] = {}  # the devices of the runtime's streams
@@ -149,13 +149,10 @@ class TracingDriver:
         """Notes the wait."""
         begun = _clock()
         self.inner.wait_event(stream, event)
-        known, recorder = self._known, self._recorder
+        known = self._known
         if not known.ended:
-            ident = _ident()
             other = known.events.get(event)
-            run = recorder.runs.get(ident)
-            name, built = ("", None) if run is None else (run.name, run.built)
-            recorder.notes.append(("wait", begun, self._noted(stream), other, run, name, built, ident))
+            self._recorder.notes.append(("wait", begun, self._noted(stream), other, *self._part()))
 
     def synchronize_stream(self, stream: StreamHandle) -> None:
         """Notes that a thread was blocked."""
@@ -269,13 +266,26 @@ class TracingDriver:
         self._submit("host copy or wake-up", -1, stream, launch, function, argument, stream)
 
     def _submit(self, kind: str, nbytes: int, stream: StreamHandle, call: Callable[..., None], *arguments: Any) -> None:
-        known, recorder = self._known, self._recorder
+        known = self._known
         if known.ended or (known.capturing and stream in known.capturing):
             call(*arguments)
             if stream in known.capturing:
                 known.capturing[stream].append(kind)
             return
-        begun, clock = _clock(), self._clock
+        self._measure(kind, kind, nbytes, (), stream, call, arguments)
+
+    def _measure(
+        self,
+        kind: str,
+        what: str,
+        nbytes: int,
+        details: tuple[Any, ...],
+        stream: StreamHandle,
+        call: Callable[..., None],
+        arguments: tuple[Any, ...],
+    ) -> None:
+        """Submits work, has it measured and notes it. ``launch`` does the same without the calls in between."""
+        begun, clock, recorder = _clock(), self._clock, self._recorder
         token = clock.begin(stream)
         try:
             call(*arguments)
@@ -284,9 +294,15 @@ class TracingDriver:
             clock.forget(token)
             raise
         clock.end(token, stream)
-        run = recorder.runs.get(_ident())
-        name, built = ("", None) if run is None else (run.name, run.built)
-        recorder.notes.append(("work", begun, stream, clock, token, run, name, built, kind, kind, nbytes))
+        run, name, built, _ = self._part()
+        recorder.notes.append(("work", begun, stream, clock, token, run, name, built, kind, what, nbytes, *details))
+
+    def _part(self) -> tuple[Any, str, Any, int]:
+        """Returns the run that the calling thread submits, if any, the name and origin of its present part, and the
+        thread."""
+        ident = _ident()
+        run = self._recorder.runs.get(ident)
+        return (None, "", None, ident) if run is None else (run, run.name, run.built, ident)
 
     # Graphs
 
@@ -306,24 +322,13 @@ class TracingDriver:
 
     def launch_graph(self, graph: GraphHandle, stream: StreamHandle) -> None:
         """Notes a launch of a graph and has it measured."""
-        known, recorder = self._known, self._recorder
+        known = self._known
         if known.ended:
             self.inner.launch_graph(graph, stream)
             return
-        begun, clock = _clock(), self._clock
-        token = clock.begin(stream)
-        try:
-            self.inner.launch_graph(graph, stream)
-        except BaseException:
-            clock.end(token, stream)
-            clock.forget(token)
-            raise
-        clock.end(token, stream)
-        run = recorder.runs.get(_ident())
-        name, built = ("", None) if run is None else (run.name, run.built)
         entry = known.graphs.get(id(graph))
         names = None if entry is None or entry[0] is not graph else entry[1]
-        recorder.notes.append(("work", begun, stream, clock, token, run, name, built, "graph", "graph", -1, names))
+        self._measure("graph", "graph", -1, (names,), stream, self.inner.launch_graph, (graph, stream))
 
     def destroy_graph(self, graph: GraphHandle) -> None:
         """Forgets the graph."""
