@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from oxide.commands.finding import module_of
-from oxide.commands.output import refuse, say
+from oxide.commands.output import refuse, write
 
 
 def graph(
@@ -30,20 +28,14 @@ def graph(
       oxide graph pipeline.py:recipe --svg -o recipe.svg
       oxide graph examples.async_mlp.pipeline:build > recipe.svg
     """
+    from oxide.pictures import svg as drawn
+
     found = _named(what)
-    pictures = importlib.import_module("oxide.pictures")
     try:
-        picture = pictures.svg(found)
+        picture = drawn(found)
     except TypeError as error:
         refuse("graph", f"{what}: {error}")
-    if output is None:
-        sys.stdout.write(f"{picture.rstrip()}\n")
-        return
-    try:
-        output.write_text(picture, encoding="utf-8")
-    except OSError as error:
-        refuse("graph", f"{output} cannot be written: {error.strerror}")
-    say(str(output))
+    write("graph", picture, output)
 
 
 def _named(what: str) -> Any:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from oxide.commands.finding import find_kernel, module_of
-from oxide.commands.output import refuse, say
+from oxide.commands.output import refuse, say, write
 
 if TYPE_CHECKING:
     from oxide.compiler.kernel import Kernel
@@ -84,16 +83,16 @@ def inspect(
         if html:
             from oxide.commands.pages import page
 
-            _write(page(special, capability), output)
+            write("inspect", page(special, capability), output)
         elif source:
             from oxide.commands.listing import listing
 
-            _print(listing(special, form, capability))
+            write("inspect", listing(special, form, capability), None)
         elif resources:
             for name, value in dataclasses.asdict(special.resources(block)).items():
                 say(f"{name}: {value}")
         else:
-            _print(text_of(special, form, capability))
+            write("inspect", text_of(special, form, capability), None)
     except (OxideError, LookupError) as error:
         refuse("inspect", str(error.args[0]))
 
@@ -157,19 +156,3 @@ def _capability(text: str) -> tuple[int, int]:
     if not (dot and major.isascii() and major.isdecimal() and minor.isascii() and minor.isdecimal()):
         refuse("inspect", f"--cc {text}: give a compute capability, as 9.0")
     return int(major), int(minor)
-
-
-def _print(text: str) -> None:
-    """Prints text as it is: it may be long, and is read by other programs."""
-    sys.stdout.write(text if text.endswith("\n") else f"{text}\n")
-
-
-def _write(text: str, output: Path | None) -> None:
-    if output is None:
-        _print(text)
-        return
-    try:
-        output.write_text(text, encoding="utf-8")
-    except OSError as error:
-        refuse("inspect", f"{output} cannot be written: {error.strerror}")
-    say(str(output))

@@ -1,4 +1,4 @@
-"""What the commands print: results on standard output, errors on standard error.
+"""Prints for the commands: results on standard output, errors on standard error.
 
 Colours and line wrapping are for terminals. Into a pipe or a file go plain lines of any length, which can be searched,
 compared and pasted. rich reads ``NO_COLOR``.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TextIO
 
 import typer
@@ -53,6 +54,19 @@ def refuse(command: str, message: str) -> NoReturn:
     """Prints an error and ends the command with status 2: wrong usage."""
     complain(command, message)
     raise typer.Exit(WRONG_USAGE)
+
+
+def write(command: str, text: str, output: Path | None) -> None:
+    """Writes text to a file, whose name is then printed, or to standard output as it is. Ends the command if the file
+    cannot be written."""
+    if output is None:
+        sys.stdout.write(text if text.endswith("\n") else f"{text}\n")
+        return
+    try:
+        output.write_text(text, encoding="utf-8")
+    except OSError as error:
+        refuse(command, f"{output} cannot be written: {error.strerror}")
+    say(str(output))
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, right: Iterable[int] = ()) -> None:
