@@ -3,6 +3,8 @@
 The pointers have no annotations: Triton compiles those too, and knows its own types only. ``matmul`` and ``attention``
 have the schemes of Triton's tutorials, tuned over the configurations here."""
 
+from typing import Any
+
 import triton
 import triton.language as tl
 
@@ -13,7 +15,7 @@ def add(a, b, c, size: tl.constexpr):  # type: ignore[no-untyped-def]
     tl.store(c + offsets, tl.load(a + offsets) + tl.load(b + offsets))
 
 
-def _suited(configs, arguments, **_):  # type: ignore[no-untyped-def]
+def _suited(configs: list[Any], arguments: dict[str, Any], **_: Any) -> list[Any]:
     """Returns the configurations to try: large tiles for large results. Each takes a second to compile."""
     if min(arguments["m"], arguments["n"]) < 2048:
         return configs

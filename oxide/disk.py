@@ -185,15 +185,14 @@ def stored() -> list[Stored]:
     return sorted(found, key=lambda each: each.used, reverse=True)
 
 
-def remove(names: Iterable[str]) -> int:
-    """Removes files of the cache. Returns how many were there. Raises ``OSError`` if one cannot be removed."""
+def remove(names: Iterable[str]) -> None:
+    """Removes files of the cache. Raises ``OSError`` if one cannot be removed."""
     place = directory()
-    removed = 0
-    for name in names if place is not None else ():
+    if place is None:
+        return
+    for name in names:
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(os.path.join(str(place), name + _SUFFIX))
-            removed += 1
-    return removed
+            os.unlink(os.path.join(place, name + _SUFFIX))
 
 
 def digest(parts: Iterable[bytes | str]) -> str:

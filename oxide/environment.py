@@ -15,6 +15,7 @@ from oxide.errors import CompileError, DeviceError, LaunchError
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Word = TypeVar("Word", bound=str)
 
 
 def whole_number(variable: str, *, least: int) -> int | None:
@@ -32,15 +33,18 @@ def whole_number(variable: str, *, least: int) -> int | None:
     return int(text)
 
 
-def word(variable: str, known: tuple[str, ...]) -> str | None:
+def word(variable: str, known: tuple[Word, ...]) -> Word | None:
     """Returns the environment variable's word, one of ``known``; None if it is not set.
 
     Raises ``DeviceError`` for anything else."""
     text = os.environ.get(variable, "").strip()
-    if text and text not in known:
+    for each in known:
+        if text == each:
+            return each
+    if text:
         needed = f"one of {', '.join(known)}" if len(known) > 1 else known[0]
         raise DeviceError(f"{variable}={text!r}: {needed} is needed; set it so, or unset it")
-    return text or None
+    return None
 
 
 def full_traceback() -> bool:

@@ -47,7 +47,7 @@ def lines_are_wanted() -> bool:
 
 def perf_format() -> Literal["map", "jitdump"] | None:
     """Returns the kind of file that perf is served with, or None. Raises ``DeviceError`` for unknown values."""
-    return word("OXIDE_PERF", ("map", "jitdump"))  # type: ignore[return-value]
+    return word("OXIDE_PERF", ("map", "jitdump"))
 
 
 def gdb_is_served() -> bool:

@@ -121,19 +121,18 @@ class _Program:
         return text
 
     def _unsigned(self) -> int:
-        value = shift = 0
-        while True:
-            byte = self._byte()
-            value |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                return value
+        return self._number()[0]
 
     def _signed(self) -> int:
+        value, bits = self._number()
+        return value - (1 << bits) if value >> (bits - 1) else value
+
+    def _number(self) -> tuple[int, int]:
+        """Reads a number of seven bits a byte, the lowest first (LEB128). Returns it, and its bits."""
         value = shift = 0
         while True:
             byte = self._byte()
             value |= (byte & 0x7F) << shift
             shift += 7
             if byte < 0x80:
-                return value - (1 << shift) if byte & 0x40 else value
+                return value, shift
