@@ -16,7 +16,7 @@ def main() -> int:
     """Runs the command line. Returns the exit status."""
     try:
         import oxide  # noqa: F401
-    except Exception as error:
+    except Exception as error:  # a broken package may raise anything
         broken = f"{type(error).__name__}: {error}"
         if sys.argv[1:2] not in (["doctor"], ["cache"]):
             print(f"oxide: `import oxide` fails: {broken}\nrun `oxide doctor`, which says why", file=sys.stderr)

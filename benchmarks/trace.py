@@ -1,4 +1,4 @@
-"""What a trace costs: the same work with no trace, with bookkeeping alone, and with device times.
+"""Measures the cost of a trace: the same work with no trace, with bookkeeping alone, and with device times.
 
 Bookkeeping is what the host notes of each operation and each submission; a clock that measures nothing stands in for
 the device's. The notes are turned into events by another thread, and a sink drops the events. An await has a task's

@@ -38,7 +38,7 @@ from oxide import (
 
 Array = NDArray[Any]
 Use = Callable[[int, Array], None]
-"""What is done with the number of a batch and its result."""
+"""A function that takes the number of a batch, and its result."""
 TASKS = 4
 
 

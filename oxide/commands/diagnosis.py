@@ -39,7 +39,7 @@ PTX = (12, 7)
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What was examined, the result, and what to do about it."""
+    """The result of one examination, and the fix if something is wrong."""
 
     name: str
     status: Literal["ok", "warning", "failed"]
@@ -52,7 +52,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """How a kernel's trial in a process of its own ended. ``error`` is "" if its result was right."""
+    """The end of a kernel's trial in a process of its own. ``error`` is "" if the result was right."""
 
     error: str = ""
     phase: str = ""

@@ -25,7 +25,7 @@ def main(arguments: Sequence[str]) -> int:
     report = {"phase": "", "error": ""}
     try:
         _try_kernel(number, phases)
-    except Exception as error:
+    except Exception as error:  # any error is a finding of the doctor's
         report = {"phase": phases[-1], "error": f"{type(error).__name__}: {error}".splitlines()[0]}
     sys.stdout.write(f"\n{json.dumps(report)}\n")
     return int(bool(report["error"]))

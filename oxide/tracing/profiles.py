@@ -64,7 +64,7 @@ class _Sum:
 
 @final
 class Profile:
-    """What ran while a profile was taken: ``print(p)`` shows a table, ``p.table()`` returns its rows.
+    """Counts and times of the work submitted in a ``with``: ``print(p)`` shows a table, ``p.table()`` returns its rows.
 
     Rows that are read while the profile is still being taken cover what devices have finished.
     """
@@ -74,7 +74,7 @@ class Profile:
         self._sums: dict[tuple[str, str, str], _Sum] = {}
         self._unmeasured = 0
         self.device_times = ""
-        """How times were measured, after the profile has ended: "workers" on the CPU device, "events" or "CUPTI"."""
+        """The source of device times, once the profile has ended: "workers" on the CPU device, "events" or "CUPTI"."""
 
     def accept(self, event: Event) -> None:
         """Counts an event."""

@@ -27,7 +27,7 @@ def executed() -> Any:
 
 
 def shown(notebook: Any, begins: str) -> dict[str, str]:
-    """What the cell that contains a line shows: its result by MIME type."""
+    """Returns the result of the cell that contains a line, by MIME type."""
     (cell,) = (cell for cell in code_cells(notebook) if begins in cell.source)
     (output,) = cell.outputs
     assert output.output_type == "execute_result", output

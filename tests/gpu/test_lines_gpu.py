@@ -19,7 +19,7 @@ from tests.source_lines import line_of
 
 
 def run(tool: str, *command: str, **variables: str) -> str:
-    """What a tool says of ``planted``. Skips without the tool."""
+    """Returns the output of a tool that runs ``planted``. Skips without the tool."""
     found = shutil.which(tool) or shutil.which(tool, path="/usr/local/cuda/bin")
     if found is None:
         pytest.skip(f"{tool} is not installed")

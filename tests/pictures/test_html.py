@@ -1,4 +1,4 @@
-"""What notebooks show: operations, graphs, kernels, boxes, checks and explanations as HTML."""
+"""The HTML that notebooks show: operations, graphs, kernels, boxes, checks and explanations as HTML."""
 
 from __future__ import annotations
 

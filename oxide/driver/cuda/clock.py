@@ -77,8 +77,8 @@ def _device_of(stream: StreamHandle) -> int:
 
 
 _Record = tuple[int, int, int, int, str]
-"""What is kept of CUPTI's records: the kind and the correlation id, then the external kind and id and "", or the begin,
-the end and the name of work."""
+"""The kind and the correlation id of a record of CUPTI's. Then, for an external correlation, its kind, its id and "";
+for work, its begin, end and name."""
 
 
 @final

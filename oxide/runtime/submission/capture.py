@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @final
 class RecordedUse:
-    """What a recorded call reads and writes, and the name of the kernel that it launches, or ""."""
+    """The memory that a recorded call reads and writes, and the name of the kernel that it launches, or ""."""
 
     __slots__ = ("kernel", "reads", "writes")
 
