@@ -1,5 +1,7 @@
 ; The pool's fields, and the protocol that they follow, are in driver/records.py and copy_pool.py. The generation comes
-; first: a futex waits on it by the pool's address.
+; first: a futex waits on it by the pool's address. <pause> is the processor's hint in a loop that polls.
+
+<declared>
 
 define internal void @share(ptr %pool) alwaysinline nounwind {
   %next = getelementptr i8, ptr %pool, i64 <copy_pool.next>
@@ -47,6 +49,7 @@ define void @oxide_copy_together(ptr %row) nounwind {
   %yield_field = getelementptr i8, ptr %pool, i64 <copy_pool.sched_yield>
   %futex_field = getelementptr i8, ptr %pool, i64 <copy_pool.futex>
   %helpers_field = getelementptr i8, ptr %pool, i64 <copy_pool.helpers>
+  %looks_field = getelementptr i8, ptr %pool, i64 <copy_pool.looks>
   %job = getelementptr i8, ptr %pool, i64 <copy_pool.destination>
   %source_field = getelementptr i8, ptr %pool, i64 <copy_pool.source>
   %size_field = getelementptr i8, ptr %pool, i64 <copy_pool.length>
@@ -67,17 +70,26 @@ together:
   %syscall = load ptr, ptr %syscall_field
   %futex = load i64, ptr %futex_field
   %helpers = load i64, ptr %helpers_field
+  %yield = load ptr, ptr %yield_field
+  %looks = load i64, ptr %looks_field
   %woken = call i64 (i64, ...) %syscall(i64 %futex, ptr %pool, i64 129, i64 %helpers)  ; FUTEX_WAKE_PRIVATE
   call void @share(ptr %pool)
   store atomic i32 0, ptr %open seq_cst, align 4
   br label %check
 check:
+  %waited = phi i64 [ 0, %together ], [ %waits, %wait ], [ %waited, %give_way ]
   %left = load atomic i64, ptr %inside seq_cst, align 8
   %all_out = icmp eq i64 %left, 0
-  br i1 %all_out, label %done, label %wait
+  br i1 %all_out, label %done, label %not_yet
+not_yet:
+  %long = icmp eq i64 %waited, %looks
+  br i1 %long, label %give_way, label %wait
 wait:
-  %yield = load ptr, ptr %yield_field
-  %yielded = call i32 %yield()
+  <pause>
+  %waits = add i64 %waited, 1
+  br label %check
+give_way:
+  %yielded = call i32 %yield()  ; a helper is not running: this may be its core
   br label %check
 done:
   store atomic i32 0, ptr %busy seq_cst, align 4
@@ -89,11 +101,9 @@ entry:
   %open = getelementptr i8, ptr %pool, i64 <copy_pool.open>
   %inside = getelementptr i8, ptr %pool, i64 <copy_pool.inside>
   %syscall_field = getelementptr i8, ptr %pool, i64 <copy_pool.syscall>
-  %yield_field = getelementptr i8, ptr %pool, i64 <copy_pool.sched_yield>
   %futex_field = getelementptr i8, ptr %pool, i64 <copy_pool.futex>
   %looks_field = getelementptr i8, ptr %pool, i64 <copy_pool.looks>
   %syscall = load ptr, ptr %syscall_field
-  %yield = load ptr, ptr %yield_field
   %futex = load i64, ptr %futex_field
   %looks = load i64, ptr %looks_field
   br label %again
@@ -119,7 +129,7 @@ tired:
   br i1 %enough, label %sleep, label %pause
 pause:
   %counted = add i64 %count, 1
-  %yielded = call i32 %yield()
+  <pause>
   br label %look
 sleep:
   %woken = call i64 (i64, ...) %syscall(i64 %futex, ptr %pool, i64 128, i32 %generation, ptr null)  ; FUTEX_WAIT_PRIVATE

@@ -13,7 +13,6 @@ import pytest
 
 from oxide import h2d
 from oxide.compiler.cpu.native_functions import compile_host_function
-from oxide.compiler.ir.files import ir_file
 from oxide.driver.cpu import CpuDriver
 from oxide.driver.records import COPY_ROW
 from oxide.runtime.host_memory import copy_pool as pools
@@ -39,7 +38,7 @@ def copy_with(function: int, pool: pools.CopyPool, destination: Any, source: Any
 
 @pytest.mark.parametrize("made", ["loaded", "compiled"])
 def test_every_byte_is_copied_and_none_beside_it(pool: pools.CopyPool, made: str) -> None:
-    ir = ir_file(pools.__file__, "copy_pool.ll")
+    ir = pools._code()
     compiled = compile_host_function(ir, "oxide_copy_together") if made == "compiled" else None
     function = pools.copy_function() if compiled is None else compiled[0]
     rng = np.random.default_rng(0)
