@@ -260,7 +260,7 @@ def test_stacks_in_parts_of_k(parts: int, swapped: bool) -> None:
 
 def test_the_plan_follows_from_the_sizes() -> None:
     form, lines = form_of(f16, f16, (False, True)), (True, True)
-    assert [plan_of(form, 1, n, n, n, lines, 132) for n in (4096, 8192)] == [Plan(256)] * 2
+    assert [plan_of(form, 1, n, n, n, lines, 132) for n in (4096, 8192)] == [Plan(256), Plan(192, True)]
     assert plan_of(form, 1, 32, 4096, 4096, lines, 132) == Plan(32, parts=2, swapped=True)
     assert plan_of(form, 1, 4096, 32, 4096, lines, 132) == Plan(32, parts=2)
     assert plan_of(form, 1, 4096, 4096, 1000, (False, False), 132) == Plan(256, True, 2)
