@@ -6,6 +6,7 @@ compared and pasted. rich reads ``NO_COLOR``.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -67,6 +68,19 @@ def write(command: str, text: str, output: Path | None) -> None:
     except OSError as error:
         refuse(command, f"{output} cannot be written: {error.strerror}")
     say(str(output))
+
+
+def check_output(command: str, option: str, output: Path | None) -> None:
+    """Ends the command if the file that an option names cannot be one: before a program runs whose results it takes."""
+    if output is None:
+        return
+    folder = output.absolute().parent
+    if not folder.is_dir():
+        refuse(command, f"{option} {output}: there is no folder {folder}")
+    if output.is_dir():
+        refuse(command, f"{option} {output} is a folder; name a file")
+    if not os.access(output if output.exists() else folder, os.W_OK):
+        refuse(command, f"{option} {output}: it may not be written")
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, right: Iterable[int] = ()) -> None:

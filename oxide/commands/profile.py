@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import runpy
 import shlex
 import sys
 import traceback
@@ -13,9 +12,17 @@ from typing import Annotated, Any
 
 import typer
 
-from oxide.commands import running
-from oxide.commands.output import FINDINGS, complain, console, refuse, say
-from oxide.commands.running import Arguments, AsModule, File, Program, checked_program, run_as_main, with_device
+from oxide.commands.output import FINDINGS, check_output, complain, console, say
+from oxide.commands.running import (
+    Arguments,
+    AsModule,
+    File,
+    Program,
+    checked_program,
+    program_frames,
+    run_as_main,
+    with_device,
+)
 
 
 def profile(
@@ -50,8 +57,7 @@ def profile(
     with_device("profile", device, chosen)
     os.environ.update(chosen)
     for option, out in (("--trace", trace), ("--json", as_json)):
-        if out is not None and not out.absolute().parent.is_dir():
-            refuse("profile", f"{option} {out}: there is no folder {out.absolute().parent}")
+        check_output("profile", option, out)
     raise typer.Exit(_profiled(program, trace, as_json))
 
 
@@ -82,18 +88,9 @@ def _status_of(program: Program) -> int:
         complain("profile", "interrupted; the table is of what ran until then")
         return 130
     except BaseException as error:
-        traceback.print_exception(error.with_traceback(_below(error)))
+        traceback.print_exception(error.with_traceback(program_frames(error, __file__)))
         return FINDINGS
     return 0
-
-
-def _below(error: BaseException) -> Any:
-    """Returns the error's traceback from the program's first frame on: below this file, ``running`` and runpy."""
-    at = error.__traceback__
-    ours = {__file__, running.__file__, runpy.__file__, "<frozen runpy>"}
-    while at is not None and at.tb_frame.f_code.co_filename in ours:
-        at = at.tb_next
-    return at or error.__traceback__
 
 
 def ncu_recipe(program: Program) -> list[str]:

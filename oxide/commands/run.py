@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from oxide.commands.output import refuse
+from oxide.commands.output import check_output, refuse
 from oxide.commands.running import (
     Arguments,
     AsModule,
@@ -62,8 +62,7 @@ def run(
         environment["OXIDE_DEVICE"] = "cpu"
     with_device("run", device, environment)
     if trace is not None:
-        if not trace.absolute().parent.is_dir():
-            refuse("run", f"--trace {trace}: there is no folder {trace.absolute().parent}")
+        check_output("run", "--trace", trace)
         environment["OXIDE_TRACE"] = str(trace)
     sys.stdout.flush()
     # In place of this process, so that signals, streams, tracebacks and the status are the program's own.

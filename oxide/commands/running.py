@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import runpy
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 from typing import Annotated
 
 import typer
@@ -31,7 +33,9 @@ class Program:
     @property
     def words(self) -> list[str]:
         """The arguments for Python that run it."""
-        return [*(["-m"] if self.is_module else []), self.name, *self.arguments]
+        if self.is_module:
+            return ["-m", self.name, *self.arguments]
+        return [f"./{self.name}" if self.name.startswith("-") else self.name, *self.arguments]
 
     @property
     def command(self) -> list[str]:
@@ -46,8 +50,10 @@ class Program:
 
 def checked_program(command: str, file: str, arguments: list[str] | None, as_module: bool) -> Program:
     """Returns the program that a command names. Ends the command if there is no such file."""
-    if not as_module and not os.path.isfile(file):
+    if not as_module and not os.path.exists(file):
         refuse(command, f"{file}: there is no such file; name a Python program, or a module with -m")
+    if not as_module and os.path.isdir(file) and not os.path.isfile(os.path.join(file, "__main__.py")):
+        refuse(command, f"{file} is a folder without __main__.py; name a Python program, or a module with -m")
     return Program(file, tuple(arguments or ()), as_module)
 
 
@@ -61,6 +67,18 @@ def run_as_main(program: Program) -> None:
         return
     sys.path.insert(0, os.path.dirname(os.path.abspath(program.name)))
     runpy.run_path(program.name, run_name="__main__")
+
+
+def program_frames(error: BaseException, *ours: str) -> TracebackType | None:
+    """Returns the error's traceback from the program's first frame on: below this file, the files ``ours`` and Python's
+    importers. Returns None if no frame is the program's, as for a file that is no Python."""
+    at = error.__traceback__
+    passed = {__file__, runpy.__file__, importlib.__file__, *ours}
+    while at is not None and (
+        at.tb_frame.f_code.co_filename in passed or at.tb_frame.f_code.co_filename.startswith("<frozen ")
+    ):
+        at = at.tb_next
+    return at
 
 
 def with_device(command: str, device: str | None, environment: dict[str, str]) -> None:

@@ -99,11 +99,19 @@ def picture(path: str | os.PathLike[str]) -> str:
 def _read(path: str) -> tuple[list[_Row], dict[str, list[tuple[float, float]]], int]:
     try:
         with open(path, encoding="utf-8") as file:
-            events = json.load(file)["traceEvents"]
+            return _rows(json.load(file)["traceEvents"])
     except OSError as error:
         raise TraceError(f"the trace {path} cannot be read: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise TraceError(f"{path} is no trace of oxide's: {error}") from error
+    except json.JSONDecodeError as error:
+        raise TraceError(
+            f"{path} is no trace of oxide's, or only the beginning of one, as a program leaves it that a signal ends: "
+            f"{error}"
+        ) from error
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise TraceError(f"{path} is no trace of oxide's: it has not the events that oxide.trace writes") from error
+
+
+def _rows(events: Any) -> tuple[list[_Row], dict[str, list[tuple[float, float]]], int]:
     processes: dict[int, str] = {}
     names: dict[tuple[int, int], str] = {}
     slices: dict[tuple[int, int], list[_Slice]] = defaultdict(list)

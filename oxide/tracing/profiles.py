@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, final
@@ -188,7 +189,8 @@ _WORDS = 3  # the first columns, which are words
 
 
 def checked_flops(flops: Any) -> Mapping[str, float]:
-    """Returns what ``profile`` was given as ``flops``. Raises ``TypeError`` for anything but numbers by name."""
+    """Returns what ``profile`` was given as ``flops``. Raises ``TypeError`` for anything but numbers by
+    name, and ``ValueError`` for a number that is negative or not finite."""
     if flops is None:
         return {}
     if not isinstance(flops, Mapping):
@@ -196,4 +198,6 @@ def checked_flops(flops: Any) -> Mapping[str, float]:
     for name, count in flops.items():
         if not isinstance(name, str) or isinstance(count, bool) or not isinstance(count, (int, float)):
             raise TypeError(f"flops[{name!r}] is {count!r}; it must be the number of FLOPs of a launch, by kernel name")
+        if not 0 <= count < math.inf:
+            raise ValueError(f"flops[{name!r}] is {count!r}; a launch has a finite number of FLOPs, 0 or more")
     return flops

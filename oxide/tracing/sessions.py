@@ -10,6 +10,7 @@ from time import perf_counter_ns
 from types import TracebackType
 from typing import final
 
+from oxide.errors import TraceError
 from oxide.tracing.profiles import Profile, checked_flops
 from oxide.tracing.recording import recorder
 from oxide.tracing.trace_file import TraceFile
@@ -109,7 +110,10 @@ def trace_program(path: str) -> None:
     else:
         os.environ.pop(VARIABLE, None)  # a child process would write over the file
     whole = Trace(path)
-    whole.__enter__()
+    try:
+        whole.__enter__()
+    except TraceError as error:
+        raise TraceError(f"{VARIABLE}={path}: {error}") from None
 
     def finish() -> None:
         whole.__exit__(None, None, None)

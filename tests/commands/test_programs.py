@@ -266,3 +266,87 @@ def test_without_a_checkout_it_is_said_where_the_benchmarks_are(
     monkeypatch.setattr("oxide.commands.bench.__file__", str(tmp_path / "site" / "oxide" / "commands" / "bench.py"))
     assert main(["bench"]) == 2
     assert "run this in a checkout of oxide" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("def f(:\n", "SyntaxError"),
+        ("raise KeyError('of the program')", "KeyError: 'of the program'"),
+        ("import sys\nsys.exit(3)", "it called sys.exit(3)"),
+        ("import missing_package", "No module named 'missing_package'"),
+    ],
+)
+@pytest.mark.parametrize("command", ["inspect", "graph"])
+def test_a_module_that_cannot_be_imported_shows_its_own_error(
+    tmp_path: Path, command: str, text: str, shown: str
+) -> None:
+    (tmp_path / "kernels.py").write_text(text)
+    ran = oxide(command, "kernels.py:f", cwd=tmp_path)
+    assert ran.status == 2
+    assert shown in ran.err
+    assert "finding.py" not in ran.err
+    assert "typer" not in ran.err
+
+
+def test_a_name_without_a_module_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", ":saxpy"]) == 2
+    assert "name the module or the file before the colon" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [("run", "--trace"), ("profile", "--trace"), ("profile", "--json")])
+def test_a_folder_is_no_file_for_results(
+    tmp_path: Path, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = tmp_path / "program.py"
+    program.write_text("print('ran')")
+    assert main([*words, str(tmp_path), str(program)]) == 2
+    written = capsys.readouterr()
+    assert f"{words[1]} {tmp_path} is a folder; name a file" in written.err
+    assert "ran" not in written.out
+
+
+def test_an_unwritable_trace_of_the_program_names_its_variable(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text("import oxide")
+    ran = oxide("run", "program.py", cwd=tmp_path, OXIDE_TRACE=str(tmp_path))
+    assert ran.status == 1
+    assert f"TraceError: OXIDE_TRACE={tmp_path}: " in ran.err
+    assert "During handling" not in ran.err
+
+
+def test_a_folder_with_a_main_program_and_a_name_that_looks_like_an_option_run(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "__main__.py").write_text("print('of the folder')")
+    (tmp_path / "-k.py").write_text("print('of -k')")
+    assert oxide("run", "folder", cwd=tmp_path).out == "of the folder\n"
+    assert "of the folder\n" in oxide("profile", "--device", "cpu", "folder", cwd=tmp_path).out
+    assert oxide("run", "--", "-k.py", cwd=tmp_path).out == "of -k\n"
+    refused = oxide("run", ".", cwd=tmp_path)
+    assert refused.status == 2
+    assert "is a folder without __main__.py" in refused.err
+
+
+def test_the_traceback_of_a_sanitized_or_profiled_program_begins_in_the_program(tmp_path: Path) -> None:
+    (tmp_path / "raises.py").write_text("import oxide\nraise ValueError('of the program')")
+    (tmp_path / "syntax.py").write_text("def f(:\n")
+    for words in (("sanitize", "--device", "cpu"), ("profile", "--device", "cpu")):
+        for name, error in (("raises.py", "ValueError: of the program"), ("syntax.py", "SyntaxError")):
+            ran = oxide(*words, name, cwd=tmp_path)
+            assert ran.status == 1
+            assert error in ran.err
+            assert "runpy" not in ran.err
+            assert "commands" not in ran.err
+
+
+@pytest.mark.parametrize("text", ['{"traceEvents":[{"a":1}]}', '{"traceEvents":5}', "[1]", '{"other":1}', "nothing"])
+def test_what_is_no_timeline_is_refused_by_name(tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "other.json"
+    file.write_text(text)
+    assert main(["trace", str(file)]) == 2
+    assert re.search(rf"{re.escape(str(file))} is no trace of oxide", capsys.readouterr().err)
+
+
+def test_a_folder_is_no_timeline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["trace", str(tmp_path)]) == 2
+    assert "there is no such file" in capsys.readouterr().err

@@ -132,6 +132,12 @@ def test_json_and_html_have_the_rows() -> None:
     assert "a&lt;b" in profile._repr_html_()
 
 
+@pytest.mark.parametrize("count", [-1, float("nan"), float("inf")])
+def test_flops_must_be_finite(count: float) -> None:
+    with pytest.raises(ValueError, match=r"flops\['add'\] is"), oxide.profile(flops={"add": count}):
+        pass
+
+
 @pytest.mark.parametrize("flops", [{"add": "many"}, {1: 2}, {"add": True}, 5])
 def test_flops_must_be_numbers_by_name(flops: object) -> None:
     with pytest.raises(TypeError, match="flops"), oxide.profile(flops=flops):  # type: ignore[arg-type]
