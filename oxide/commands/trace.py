@@ -34,8 +34,8 @@ def trace(
     form: Literal["svg", "html"] = (
         "svg" if svg or (output is not None and output.suffix == ".svg" and not html) else "html"
     )
-    if not file.is_file():
-        refuse("trace", f"{file}: there is no such file; name a timeline that oxide.trace wrote")
+    if file.is_dir():
+        refuse("trace", f"{file} is a folder; name a timeline that oxide.trace wrote")
     written = output or file.with_suffix(f".{form}")
     if written == file:
         refuse("trace", f"{written} is the timeline itself; name another file with -o")

@@ -348,5 +348,6 @@ def test_what_is_no_timeline_is_refused_by_name(tmp_path: Path, text: str, capsy
 
 
 def test_a_folder_is_no_timeline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["trace", str(tmp_path)]) == 2
-    assert "there is no such file" in capsys.readouterr().err
+    for folder in (str(tmp_path), "."):
+        assert main(["trace", folder]) == 2
+        assert f"{folder} is a folder" in capsys.readouterr().err
