@@ -53,6 +53,36 @@ def check(kernel: Any, output: NDArray[Any], tiles: tuple[int, ...], *inputs: An
     return result
 
 
+@tile.kernel(warps=1)
+def beside(z: tile.Partition[f32, 2], x: tile.Tensor[f32, 2], weight: tile.Tensor[f32, 1]):
+    rows, columns = z.tile_shape
+    i, j = z.index
+    left, above = x.load((i, j - 1), (rows, columns)), x.load((i - 1, j), (rows, columns))
+    v = tile.load_like(x, z)
+    z.store(left + 2 * above + 4 * v + 8 * weight.load(j, columns) + 16 * weight.load(j + 1, columns))
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (3, 511), (4, 512), (5, 513), (9, 1023), (8, 1536), (2, 130)])
+def test_many_elements_a_thread_at_every_edge(shape: tuple[int, int], code: int) -> None:
+    x, weight = numbers(shape), numbers(shape[1])
+    rows, columns = (-(-length // size) * size for length, size in zip(shape, (4, 512), strict=True))
+    around = np.zeros((rows + 4, columns + 1024), np.float32)
+    around[4 : 4 + shape[0], 512 : 512 + shape[1]] = x
+    behind = np.zeros(columns + 512, np.float32)
+    behind[: shape[1]] = weight
+    m, n = shape
+    expected = (
+        around[4 : 4 + m, :n] + 2 * around[:m, 512 : 512 + n] + 4 * x + 8 * behind[:n] + 16 * behind[512 : 512 + n]
+    )
+    padded = np.full(x.size + 64, 77, np.float32)
+    whole = h2d(padded).sync()
+    beside(whole[32 : 32 + x.size].reshape(shape).partition((4, 512)), h2d(x), h2d(weight)).sync()
+    found = oxide.d2h(whole).sync()
+    assert (found[:32] == 77).all()
+    assert (found[32 + x.size :] == 77).all()
+    np.testing.assert_allclose(found[32 : 32 + x.size].reshape(shape), expected, rtol=1e-5, atol=1e-5)
+
+
 @tile.kernel
 def add(z: tile.Partition[f32, 2], x: tile.Tensor[f32, 2], y: tile.Tensor[f32, 2]) -> None:
     z.store(tile.load_like(x, z) + tile.load_like(y, z))

@@ -138,6 +138,8 @@ class Lowering:
         self.arrays = 0
         self.grids: dict[Layout, tuple[list[str], list[str]]] = {}
         """The rows and the columns of each layout's elements in this thread."""
+        self.steps: dict[str, tuple[str, int]] = {}
+        """For rows and columns that a thread does not keep, its first one and the constant distance from it."""
         self.aligned: dict[str, str] = {}
         """For each tensor, whether all of its rows begin at multiples of 16 bytes."""
 

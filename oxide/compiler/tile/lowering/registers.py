@@ -16,11 +16,19 @@ from oxide.compiler.tile.ir import Node
 from oxide.compiler.tile.layouts import Layout
 
 from .core import VIEWS, Buffer, Held, Index, Lowering, viewed_place
-from .tensors import address, is_aligned, masked, write
+from .tensors import address, address_of, is_aligned, masked, write
 
 _LANES = 32
 _ROWS_OF_LANES = 8
 """The rows of a product that the lanes of a warp have at once."""
+_KEPT_PLACES = 32
+"""The most places, counted for each tensor, that a thread keeps in registers. If it has more elements, their places are
+computed from its first one where they are used.
+
+On an H100, beside Triton: ``layer_norm`` of rows of 8192 by 16 warps has 51 registers for 89, and 1.003 of the speed
+for 0.76. Where there are few places, registers to spare let more blocks read at the same time, which the memory does
+not like: ``softmax`` of rows of 1024 and 8192 would have 0.998 and 0.999 of the speed for 1.004 and 1.005.
+"""
 _CHAINS = 4
 """The number of partial totals that a thread keeps for a long row."""
 
@@ -33,29 +41,32 @@ def places(low: Lowering, layout: Layout) -> tuple[list[str], list[str]]:
     down, across = (prelude(low, f"{op} i64 {warp}, {layout.warps_across}") for op in ("udiv", "urem"))
     lane_down, lane_across = (prelude(low, f"{op} i64 {lane}, {layout.lanes_across}") for op in ("udiv", "urem"))
 
-    def summed(*terms: tuple[str, int], more: int) -> str:
-        total = str(more)
+    def summed(*terms: tuple[str, int], more: Sequence[int]) -> list[str]:
+        first = "0"
         for name, factor in terms:
-            total = prelude(low, f"add i64 {total}, {prelude(low, f'mul i64 {name}, {factor}')}")
-        return total
+            first = prelude(low, f"add i64 {first}, {prelude(low, f'mul i64 {name}, {factor}')}")
+        found = [prelude(low, f"add i64 {first}, {step}") for step in more]
+        if not layout.is_mma and layout.slots * len(low.program.tensors) > _KEPT_PLACES:
+            low.steps.update({name: (first, step) for name, step in zip(found, more, strict=True)})
+        return found
 
     if layout.rows == 1:
         rows = ["0"]
     elif layout.is_mma:
         offsets = [16 * layout.warps_down * (i // 2) + 8 * (i % 2) for i in range(layout.row_slots)]
-        rows = [summed((down, 16), (lane_down, 1), more=offset) for offset in offsets]
+        rows = summed((down, 16), (lane_down, 1), more=offsets)
     else:
         step = layout.warps_down * lanes_down
-        rows = [summed((down, lanes_down), (lane_down, 1), more=i * step) for i in range(layout.row_slots)]
+        rows = summed((down, lanes_down), (lane_down, 1), more=[i * step for i in range(layout.row_slots)])
     if layout.is_mma:
         terms = (across, layout.columns // layout.warps_across), (lane_across, 2)
-        columns = [summed(*terms, more=8 * (j // 2) + j % 2) for j in range(layout.column_slots)]
+        columns = summed(*terms, more=[8 * (j // 2) + j % 2 for j in range(layout.column_slots)])
     else:
         vector = layout.vector
         wide = layout.lanes_across * vector
         terms = (across, wide), (lane_across, vector)
         steps = [j // vector * wide * layout.warps_across + j % vector for j in range(layout.column_slots)]
-        columns = [summed(*terms, more=step) for step in steps]
+        columns = summed(*terms, more=steps)
     for other, (known_rows, known_columns) in low.grids.items():
         same = other.is_mma == layout.is_mma and other.lanes_across == layout.lanes_across
         same = same and other.warps_across == layout.warps_across
@@ -196,7 +207,7 @@ def _load_vector(low: Lowering, node: Node, outer: Index, columns: list[str]) ->
     tensor: TensorParameter = node.detail
     bases, _ = low.tiles[node]
     code = low.code
-    at = address(low, tensor, [code.add(base, i) for base, i in zip(bases, (*outer, columns[0]), strict=True)])
+    at = address_of(low, tensor, bases, (*outer, columns[0]))
     kind, size = memory_type(tensor.scalar), tensor.scalar.dtype.itemsize
     most = max(1, min(count, 16 // size))
     for first in range(0, count, most):
@@ -376,7 +387,7 @@ def store(low: Lowering, tensor: TensorParameter, value: Node, layout: Layout, b
             if lines is not None:
                 at = lines.place(first.pop())
             else:
-                at = address(low, tensor, [code.add(base, i) for base, i in zip(bases, first.pop(), strict=True)])
+                at = address_of(low, tensor, bases, first.pop())
             code.emit(f"store <{count} x {kind}> {vector}, ptr {at}, align {count * size}")
             pending.clear()
 

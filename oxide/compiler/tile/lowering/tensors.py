@@ -57,18 +57,33 @@ def masked(
 ) -> str:  # fmt: skip
     """Emits an access of a tensor, with a check of each axis unless the tile is whole."""
     code = low.code
-    places = [code.add(base, i) for base, i in zip(bases, index, strict=True)]
-    lengths = lengths_of(tensor)
     if low.whole:
-        return inside(address(low, tensor, places))
-    tests = [code.new(f"icmp ult i64 {each}, {length}") for each, length in zip(places, lengths, strict=True)]
+        return inside(address_of(low, tensor, bases, index))
+    tests = []
+    for base, i, length in zip(bases, index, lengths_of(tensor), strict=True):
+        first, step = low.steps.get(i, (i, 0))
+        # The bases are multiples of the tile's lengths: a place is negative only if its base is. And the lengths less a
+        # step are equal for all threads, so that no thread keeps a place for each of its elements.
+        tests.append(code.new(f"icmp sge i64 {base}, 0"))
+        room = code.new(f"sub i64 {length}, {step}") if step else length
+        tests.append(code.new(f"icmp slt i64 {code.add(base, first)}, {room}"))
     test = code.all_of(tests)
     if outside is None:
         with code.when(test):
-            inside(address(low, tensor, places))
+            inside(address_of(low, tensor, bases, index))
         return ""
     other = outside()
-    return code.either(llvm_type(tensor.scalar), test, lambda: inside(address(low, tensor, places)), other)
+    return code.either(llvm_type(tensor.scalar), test, lambda: inside(address_of(low, tensor, bases, index)), other)
+
+
+def address_of(low: Lowering, tensor: TensorParameter, bases: list[str], index: Index) -> str:
+    """Returns the address of an element of a tile: a constant distance from this thread's first column, if the column
+    is one of its own."""
+    code = low.code
+    first, step = low.steps.get(index[-1], (index[-1], 0))
+    places = [code.add(base, i) for base, i in zip(bases, (*index[:-1], first), strict=True)]
+    at = address(low, tensor, places)
+    return code.at(memory_type(tensor.scalar), at, str(step)) if step else at
 
 
 def address(low: Lowering, tensor: TensorParameter, places: list[str]) -> str:
