@@ -56,7 +56,7 @@ _LOOKS = 1000
 A poll is the processor's own pause. With ``sched_yield`` in its place, a helper that shares its core with another
 thread, such as one of NumPy's, gives up its time slice at each poll: Linux 6.18 then runs it a tick of 4 ms later, and
 the copy waits for it. A step of ``examples.why_slow`` with an upload of 16 MiB took 4.3 ms on an H100's machine in all
-of nine runs, and takes 2.0 to 2.5.
+of nine runs, and takes 1.8 to 4.0, 2.4 in the median of six.
 """
 
 _SYS_FUTEX = {"x86_64": 202, "aarch64": 98}
