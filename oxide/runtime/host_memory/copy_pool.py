@@ -80,7 +80,7 @@ class CopyPool:
         shared.syscall = ctypes.cast(libc.syscall, ctypes.c_void_p).value
         shared.sched_yield = ctypes.cast(libc.sched_yield, ctypes.c_void_p).value
         shared.futex, shared.helpers, shared.looks = futex, helpers, _LOOKS
-        help_address, code = host_function(_code(), "oxide_copy_help")
+        help_address, code = host_function(code_for(platform.machine()), "oxide_copy_help")
         for kept in (page, code):
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))  # leaked: the threads outlive the interpreter
         create = libc.pthread_create
@@ -111,7 +111,7 @@ def copy_function() -> int:
     """Returns the address of ``void copy(void *row)``. A row is a ``COPY_ROW`` with a pool's address."""
     global _copy
     if _copy is None:
-        _copy = host_function(_code(), "oxide_copy_together")
+        _copy = host_function(code_for(platform.machine()), "oxide_copy_together")
     return _copy[0]
 
 
@@ -120,8 +120,9 @@ _pool: tuple[CopyPool | None] | None = None
 _copy: tuple[int, Any] | None = None
 
 
-def _code() -> str:
-    declared, pause = _PAUSE[platform.machine()]
+def code_for(machine: str) -> str:
+    """Returns the IR of the helpers and of their owner for a kind of machine."""
+    declared, pause = _PAUSE[machine]
     return ir_file(__file__, "copy_pool.ll").replace("<declared>", declared).replace("<pause>", pause)
 
 

@@ -38,7 +38,7 @@ def copy_with(function: int, pool: pools.CopyPool, destination: Any, source: Any
 
 @pytest.mark.parametrize("made", ["loaded", "compiled"])
 def test_every_byte_is_copied_and_none_beside_it(pool: pools.CopyPool, made: str) -> None:
-    ir = pools._code()
+    ir = pools.code_for(platform.machine())
     compiled = compile_host_function(ir, "oxide_copy_together") if made == "compiled" else None
     function = pools.copy_function() if compiled is None else compiled[0]
     rng = np.random.default_rng(0)
