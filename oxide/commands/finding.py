@@ -6,11 +6,10 @@ import importlib
 import importlib.util
 import os
 import sys
-import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from oxide.commands.running import program_frames
+from oxide.commands.running import print_traceback
 
 if TYPE_CHECKING:
     from oxide.compiler.kernel import Kernel
@@ -18,32 +17,26 @@ if TYPE_CHECKING:
 
 
 def module_of(path: str) -> tuple[Any, str]:
-    """Returns the module of ``module:name`` or ``file.py:name``, and the name. Raises ``LookupError``, also
-    if the module's code raises: its traceback is then printed."""
+    """Returns the module of ``module:name`` or ``file.py:name``, and the name. Raises ``LookupError``, also if the
+    module's code raises or ends the program: its traceback is then printed."""
     module_name, _, name = path.rpartition(":") if ":" in path else (path, "", "")
     if not module_name:
         raise LookupError(f"{path}: name the module or the file before the colon, as in kernels.py:saxpy")
+    file = Path(module_name) if module_name.endswith(".py") else None
+    if file is not None and not file.is_file():
+        raise LookupError(f"{path}: there is no file {file}")
     try:
-        if module_name.endswith(".py"):
-            return _file_module(path, Path(module_name)), name
+        if file is not None:
+            return _file_module(file), name
         if os.getcwd() not in sys.path:
             sys.path.insert(0, os.getcwd())
         return importlib.import_module(module_name), name
     except ModuleNotFoundError as error:
         raise LookupError(f"{path}: {error}; name a module that can be imported from here") from None
-    except LookupError as error:
-        if program_frames(error, __file__) is None:
-            raise
-        raise _failed(path, module_name, error) from None
-    except (Exception, SystemExit) as error:
-        raise _failed(path, module_name, error) from None
-
-
-def _failed(path: str, module_name: str, error: BaseException) -> LookupError:
-    """Prints the traceback of a module that cannot be imported. Returns the error that says so."""
-    traceback.print_exception(error.with_traceback(program_frames(error, __file__)))
-    how = f"it called sys.exit({error.code!r})" if isinstance(error, SystemExit) else type(error).__name__
-    return LookupError(f"{path}: {module_name} cannot be imported: {how}")
+    except (Exception, SystemExit) as error:  # the module is the user's: its code may raise anything
+        print_traceback(error, __file__)
+        how = f"it called sys.exit({error.code!r})" if isinstance(error, SystemExit) else type(error).__name__
+        raise LookupError(f"{path}: {module_name} cannot be imported: {how}") from None
 
 
 def find_kernel(path: str) -> Kernel | TileKernel:
@@ -62,10 +55,8 @@ def find_kernel(path: str) -> Kernel | TileKernel:
     return kernel
 
 
-def _file_module(path: str, file: Path) -> Any:
+def _file_module(file: Path) -> Any:
     """Imports a file as a module of its own name, from its own folder, as a program there would find it."""
-    if not file.is_file():
-        raise LookupError(f"{path}: there is no file {file}")
     known = sys.modules.get(file.stem)
     if known is not None and getattr(known, "__file__", None) == str(file.resolve()):
         return known

@@ -9,10 +9,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-import traceback
 
-from oxide.commands.output import FINDINGS
-from oxide.commands.running import Program, program_frames, run_as_main
+from oxide.commands.running import Program, print_traceback, run_as_main
 from oxide.driver import sanitizing
 from oxide.errors import SanitizerError
 
@@ -34,8 +32,5 @@ def main(findings: str, program: Program) -> None:
 if __name__ == "__main__":
     words = sys.argv[2:]
     named = words[words[0] == "-m" :]
-    try:
-        main(sys.argv[1], Program(named[0], tuple(named[1:]), words[0] == "-m"))
-    except Exception as error:
-        traceback.print_exception(error.with_traceback(program_frames(error, __file__)))
-        sys.exit(FINDINGS)
+    sys.excepthook = lambda _kind, error, _frames: print_traceback(error, __file__)
+    main(sys.argv[1], Program(named[0], tuple(named[1:]), words[0] == "-m"))

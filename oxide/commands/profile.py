@@ -6,7 +6,6 @@ import contextlib
 import os
 import shlex
 import sys
-import traceback
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,7 +18,7 @@ from oxide.commands.running import (
     File,
     Program,
     checked_program,
-    program_frames,
+    print_traceback,
     run_as_main,
     with_device,
 )
@@ -88,7 +87,7 @@ def _status_of(program: Program) -> int:
         complain("profile", "interrupted; the table is of what ran until then")
         return 130
     except BaseException as error:
-        traceback.print_exception(error.with_traceback(program_frames(error, __file__)))
+        print_traceback(error, __file__)
         return FINDINGS
     return 0
 

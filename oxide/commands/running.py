@@ -6,9 +6,9 @@ import importlib
 import os
 import runpy
 import sys
+import traceback
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Annotated
 
 import typer
@@ -69,16 +69,16 @@ def run_as_main(program: Program) -> None:
     runpy.run_path(program.name, run_name="__main__")
 
 
-def program_frames(error: BaseException, *ours: str) -> TracebackType | None:
-    """Returns the error's traceback from the program's first frame on: below this file, the files ``ours`` and Python's
-    importers. Returns None if no frame is the program's, as for a file that is no Python."""
+def print_traceback(error: BaseException, *ours: str) -> None:
+    """Prints the error's traceback from the program's first frame on: below this file, the files ``ours`` and Python's
+    importers. No frame is the program's if its file is no Python."""
     at = error.__traceback__
     passed = {__file__, runpy.__file__, importlib.__file__, *ours}
     while at is not None and (
         at.tb_frame.f_code.co_filename in passed or at.tb_frame.f_code.co_filename.startswith("<frozen ")
     ):
         at = at.tb_next
-    return at
+    traceback.print_exception(error.with_traceback(at))
 
 
 def with_device(command: str, device: str | None, environment: dict[str, str]) -> None:

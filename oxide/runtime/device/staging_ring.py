@@ -108,8 +108,8 @@ class StagingRing:
                 raise
             finally:
                 device.spare_timelines.extend(timelines)
-        copy_pool()
-        copy_function()
+        if copy_pool() is not None:
+            copy_function()
 
     @property
     def lock(self) -> threading.Lock:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from oxide.driver.cpu import CpuDriver
 from oxide.errors import OutOfMemoryError
 from oxide.runtime.device import staging_ring
 from oxide.runtime.device.staging_ring import CHUNK_BYTES
+from oxide.runtime.host_memory import copy_pool
 from oxide.runtime.submission import staging
 from oxide.testing import DelegatingDriver, use_driver
 from tests.runtime.waiting import until
@@ -153,3 +155,15 @@ def test_chunks_cover_a_copy_once(nbytes: int, chunk: int) -> None:
     assert [offset for offset, _ in layout] == [sum(size for _, size in layout[:n]) for n in range(len(layout))]
     assert sum(size for _, size in layout) == nbytes
     assert max(size for _, size in layout) <= chunk
+
+
+def test_large_copies_are_prepared_and_made_where_there_are_no_helpers(
+    driver: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copy_pool, "platform", SimpleNamespace(machine=lambda: "riscv64"))
+    monkeypatch.setattr(copy_pool, "_pool", None)
+    monkeypatch.setattr(copy_pool, "_copy", None)
+    oxide.devices()[0].staging.prepare()
+    assert ring_is_prepared()
+    assert copy_pool.copy_pool() is None
+    assert np.array_equal(h2d(DATA).and_then(d2h).sync(), DATA)
