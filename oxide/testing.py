@@ -17,7 +17,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, cast, final
@@ -274,6 +274,9 @@ class DelegatingDriver:
 
     def begin_capture(self, stream: StreamHandle) -> None:
         self.invoke("begin_capture", stream)
+
+    def capture_after(self, stream: StreamHandle, parts: Sequence[int]) -> None:
+        self.invoke("capture_after", stream, parts)
 
     def end_capture(self, stream: StreamHandle) -> GraphHandle:
         return self.invoke("end_capture", stream)

@@ -44,7 +44,18 @@ COMPILER = (
     "interpreter",
     "tile",
 )
-RUNTIME = ("locks", "tracepoints", "loop", "host_memory", "device", "submission", "awaiting", "operations", "launching")
+RUNTIME = (
+    "locks",
+    "tracepoints",
+    "loop",
+    "host_memory",
+    "device",
+    "plan",
+    "submission",
+    "awaiting",
+    "operations",
+    "launching",
+)
 ORDERS = {"compiler": COMPILER, "runtime": RUNTIME}
 NUMBA_IS_ALLOWED_IN = ("oxide.compiler.frontend",)
 

@@ -11,7 +11,7 @@ wrapper can record its calls or inject failures, and the runtime has one code pa
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, final
 
@@ -338,12 +338,20 @@ class Driver(Protocol):
         Other streams and threads are not affected.
         """
 
+    def capture_after(self, stream: StreamHandle, parts: Sequence[int]) -> None:
+        """Begins another part of the capture on the stream: work that is submitted from now on runs after the given
+        parts, in order, and may run at the same time as all others.
+
+        Parts have the numbers 0, 1, … in the order in which they begin. A capture without such a call is one part; one
+        with several begins each of them by a call.
+        """
+
     def end_capture(self, stream: StreamHandle) -> GraphHandle:
         """Ends a capture, also a failed one: the stream is usable again even if this raises."""
 
     def launch_graph(self, graph: GraphHandle, stream: StreamHandle) -> None:
-        """Submits the recorded work, in order, to a stream of the same device. Memory that it uses must stay
-        allocated."""
+        """Submits the recorded work to a stream of the same device, its parts side by side where ``capture_after``
+        allows it. Memory that it uses must stay allocated."""
 
     def destroy_graph(self, graph: GraphHandle) -> None:
         """Destroys a graph. No launch of the graph may be in flight."""

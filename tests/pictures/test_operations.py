@@ -220,15 +220,18 @@ def test_a_captured_graph_has_all_its_work() -> None:
     assert np.array_equal(output, 2 * X)
 
 
-def test_the_order_of_the_stream_is_drawn_where_no_box_flows() -> None:
+def test_an_order_is_drawn_where_a_box_is_written_that_an_earlier_node_read() -> None:
     x, y, z = h2d(X).sync(), zeros(1000).sync(), zeros(1000).sync()
     with CudaGraph.scope(devices()[0].new_stream()) as scope:
         scope.record(launch(1.0, x, y))
         scope.record(launch(1.0, x, z))
+        scope.record(memcpy(x, y))
     picture = scope.graph.picture()
     kinds = {(edge.source, edge.target): edge.kind for edge in picture.edges}
-    launches = [node.key for node in picture.nodes if node.title == "axpy"]
-    assert kinds[launches[0], launches[1]] == "order"
+    one, other = [node.key for node in picture.nodes if node.title == "axpy"]
+    (copy,) = [node.key for node in picture.nodes if node.title == "copy"]
+    assert (one, other) not in kinds
+    assert (kinds[one, copy], kinds[other, copy]) == ("data", "order")
     assert titles(picture).count("box") == 3
 
 

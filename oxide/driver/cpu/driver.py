@@ -16,7 +16,7 @@ import dataclasses
 import os
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from time import sleep
 from typing import final
@@ -40,7 +40,18 @@ from oxide.driver.cpu.errors import driver_error
 from oxide.driver.cpu.graph import CpuGraph, recorded
 from oxide.driver.cpu.host_functions import native_call, python_call
 from oxide.driver.cpu.steps import StepScheduler
-from oxide.driver.cpu.streams import BlockRange, CpuEvent, CpuStream, Point, Record, Scheduler, Task, Wait, closed_error
+from oxide.driver.cpu.streams import (
+    BlockRange,
+    CapturedPart,
+    CpuEvent,
+    CpuStream,
+    Point,
+    Record,
+    Scheduler,
+    Task,
+    Wait,
+    closed_error,
+)
 from oxide.driver.cpu.submission_checks import check_count, check_handle, check_idle, check_launch, checked_seed
 from oxide.driver.cpu.workers import WorkerScheduler
 from oxide.driver.sanitizing import Tracking, requested
@@ -371,20 +382,36 @@ class CpuDriver:
     def begin_capture(self, stream: CpuStream) -> None:
         """Starts to record work submitted to the stream, instead of running it."""
         self._check_open()
-        check_idle(stream).captured = []
+        check_idle(stream).captured = [CapturedPart(())]
+
+    def capture_after(self, stream: CpuStream, parts: Sequence[int]) -> None:
+        """Begins another part of the capture. Raises ``DriverError`` outside a capture, and for parts that have not
+        begun."""
+        captured = check_handle(stream, CpuStream).captured
+        if captured is None:
+            raise driver_error("CUDA_ERROR_ILLEGAL_STATE", f"a part of a capture on {stream!r}, where none was begun")
+        if len(captured) == 1 and not captured[0].items and not captured[0].begun:
+            captured.clear()
+        if any(not 0 <= part < len(captured) for part in parts):
+            raise driver_error(
+                "CUDA_ERROR_INVALID_VALUE",
+                f"a part of a capture on {stream!r} after the parts {tuple(parts)}, and {len(captured)} have begun",
+            )
+        captured.append(CapturedPart(tuple(parts), begun=True))
 
     def end_capture(self, stream: CpuStream) -> CpuGraph:
         """Ends the capture. Raises ``DriverError`` if the stream is not in a capture."""
-        items = check_handle(stream, CpuStream).captured
-        if items is None:
+        parts = check_handle(stream, CpuStream).captured
+        if parts is None:
             raise driver_error(
                 "CUDA_ERROR_ILLEGAL_STATE", f"the end of a capture on {stream!r}, where none was begun; begin one first"
             )
         stream.captured = None
-        return CpuGraph(stream.device, tuple(items))
+        return CpuGraph(stream.device, parts)
 
     def launch_graph(self, graph: CpuGraph, stream: CpuStream) -> None:
-        """Submits the recorded items, in order."""
+        """Submits the recorded items: those of a part in order, the parts on streams of their own where they may run
+        side by side."""
         check_handle(graph, CpuGraph)
         check_idle(stream)
         if graph.device != stream.device:
@@ -393,8 +420,8 @@ class CpuDriver:
                 f"{graph!r} cannot run on {stream!r}, of another device; launch it on cpu:{graph.device}",
             )
         clock = self._clock
-        for item in graph.items:
-            self._scheduler.submit(stream, recorded(item) if clock is None else clock.note(item.renewed()))
+        renewed = recorded if clock is None else lambda item: clock.note(item.renewed())
+        graph.launch(stream, self._scheduler.submit, renewed)
 
     def destroy_graph(self, graph: CpuGraph) -> None:
         """Destroys the graph; launches already submitted still run."""
@@ -513,7 +540,7 @@ class CpuDriver:
                 self._clock.note(item)
             self._scheduler.submit(stream, item)
         else:
-            stream.captured.append(item)
+            stream.captured[-1].items.append(item)
 
     def _note_look(self) -> None:
         """Counts a query that found work unfinished, and sleeps at every ``_LOOKS``-th.

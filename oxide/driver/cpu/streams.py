@@ -227,6 +227,19 @@ def is_dropped(work: Task | BlockRange) -> bool:
 
 
 @final
+class CapturedPart:
+    """Items that a capture recorded, in order. A launch runs them after the parts ``after``, by number. ``begun`` is
+    False for the part that each capture has before any part was begun."""
+
+    __slots__ = ("after", "begun", "items")
+
+    def __init__(self, after: tuple[int, ...], *, begun: bool = False) -> None:
+        self.after = after
+        self.begun = begun
+        self.items: list[Task | BlockRange] = []
+
+
+@final
 class CpuStream:
     """An in-order queue of items. ``running`` is True while a thread runs its items, or will soon. With worker threads,
     a stream that has items and is not running waits for an event. The items of a ``high`` stream run first."""
@@ -238,7 +251,7 @@ class CpuStream:
         self.high = high
         self.number = next(_numbers)
         self.items: deque[Item] = deque()
-        self.captured: list[Task | BlockRange] | None = None  # items recorded by a capture; None outside a capture
+        self.captured: list[CapturedPart] | None = None  # the parts of a capture; None outside a capture
         self.running = False
         self.destroyed = False
 

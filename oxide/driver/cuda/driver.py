@@ -30,7 +30,7 @@ import contextlib
 import ctypes
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, final
 
 import cuda.core as core
@@ -40,7 +40,7 @@ from oxide.driver.base import Clock, Code, DeviceInfo, Dim3, Droppable, KernelRe
 from oxide.driver.cuda.blocks import LARGEST, SpareBlocks
 from oxide.driver.cuda.clock import new_clock
 from oxide.driver.cuda.errors import check, failure, raise_core_failure
-from oxide.driver.cuda.graph import CudaGraphExec, abandon_capture, instantiate
+from oxide.driver.cuda.graph import CaptureParts, CudaGraphExec, abandon_capture, instantiate
 from oxide.driver.cuda.handles import CudaContext, CudaEvent, CudaStream, open_context, stream_options
 from oxide.driver.cuda.host_memory import LARGE_BYTES, RegisteredMemory
 from oxide.driver.cuda.kernels import BLOCK, ONE, fill_grid, fill_params, report_params
@@ -82,6 +82,7 @@ class CudaDriver:
         self._contexts_lock = threading.Lock()
         self._peers: set[tuple[int, int]] = set()  # pairs whose peer access was granted or refused
         self._packets: deque[ParameterPacket] = deque()
+        self._captures: dict[int, CaptureParts] = {}  # captures with several parts, by the address of their stream
         self._small_blocks: dict[int, int] = {}  # sizes of live small blocks, by address
         self._host_functions = HostFunctions()
         self._registered = RegisteredMemory()
@@ -409,7 +410,14 @@ class CudaDriver:
         _enter(stream.context)  # the context of captured copies and fills
         check(driver.cuStreamBeginCapture(stream.handle, mode)[0], "cuStreamBeginCapture")
 
+    def capture_after(self, stream: CudaStream, parts: Sequence[int]) -> None:
+        capture = self._captures.get(stream.address)
+        if capture is None:
+            capture = self._captures[stream.address] = CaptureParts(stream)
+        capture.begin(parts)
+
     def end_capture(self, stream: CudaStream) -> CudaGraphExec:
+        self._captures.pop(stream.address, None)
         error, graph = driver.cuStreamEndCapture(stream.handle)
         if error:
             abandon_capture(graph)

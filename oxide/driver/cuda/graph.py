@@ -6,6 +6,7 @@ A graph is instantiated and uploaded when its capture ends, so that its first la
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from typing import Any, final
 
 from cuda.bindings import driver
@@ -24,6 +25,34 @@ class CudaGraphExec:
     def __init__(self, device: int, handle: Any) -> None:
         self.device = device
         self.handle = handle
+
+
+@final
+class CaptureParts:
+    """The parts of a capture with branches: for each part that ended, its last nodes."""
+
+    __slots__ = ("_ends", "_stream", "_unfinished")
+
+    def __init__(self, stream: CudaStream) -> None:
+        self._stream = stream
+        self._ends: list[tuple[Any, ...]] = []
+        self._unfinished = False
+
+    def begin(self, parts: Sequence[int]) -> None:
+        """Ends the part in progress, and makes what is captured from now on depend on the given parts alone."""
+        if self._unfinished:
+            self._ends.append(self._dependencies())
+        self._unfinished = True
+        nodes = [node for number in parts for node in self._ends[number]]
+        flags = driver.CUstreamUpdateCaptureDependencies_flags.CU_STREAM_SET_CAPTURE_DEPENDENCIES
+        (error,) = driver.cuStreamUpdateCaptureDependencies(self._stream.handle, nodes, None, len(nodes), flags)
+        check(error, "cuStreamUpdateCaptureDependencies")
+
+    def _dependencies(self) -> tuple[Any, ...]:
+        """Returns the nodes that the next captured node would depend on."""
+        error, _, _, _, nodes, _, count = driver.cuStreamGetCaptureInfo(self._stream.handle)
+        check(error, "cuStreamGetCaptureInfo")
+        return tuple(nodes[:count])
 
 
 def instantiate(graph: Any, stream: CudaStream) -> CudaGraphExec:

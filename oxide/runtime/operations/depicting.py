@@ -18,9 +18,11 @@ from oxide.runtime.device.partition import Partition
 from oxide.runtime.device.scheduling import placed_number
 from oxide.runtime.operations.operation import BoxSpec, DeviceOperation, Spec
 from oxide.runtime.operations.transfers import describe
+from oxide.runtime.plan.nodes import dependencies
 
 if TYPE_CHECKING:
     from oxide.pictures import Picture, Sketch
+    from oxide.runtime.plan.nodes import Node
     from oxide.runtime.submission.capture import Recording
 
 _MOST = 250  # the most nodes of a picture: more are unreadable, and take seconds to place
@@ -162,17 +164,15 @@ def _spec_text(spec: Spec) -> str:
 
 @final
 class RecordedWork:
-    """The work of a captured graph: the calls in order, the allocations that each reads and writes, and the allocations
-    that uploads fill before each launch."""
+    """The work of a captured graph: its nodes, and the allocations that uploads fill before each launch."""
 
     def __init__(self, recording: Recording) -> None:
-        self._calls = recording.calls
-        self._uses = recording.uses
+        self._nodes = recording.nodes
         self._uploads = recording.uploads
 
     def summary(self) -> str:
         """Returns the numbers of launches and copies as text."""
-        methods = [method for method, _ in self._calls]
+        methods = [node.method for node in self._nodes]
         launches = methods.count("launch")
         copies = sum(method.startswith("copy") for method in methods) + len(self._uploads)
         return f"{_counted(launches, 'launch', 'launches')}, {_counted(copies, 'copy', 'copies')}"
@@ -187,22 +187,23 @@ class RecordedWork:
             written[id(allocation)] = sketch.node(
                 "copy", "h2d", ("host to device, at each launch", byte_count(allocation.nbytes))
             )
-        previous: int | None = None
-        for (method, arguments), use in zip(self._calls, self._uses, strict=True):
-            reads, writes = use.reads, use.writes
+        keys: list[int] = []
+        for node, after in zip(self._nodes, dependencies(self._nodes), strict=True):
+            reads, writes = node.reads, node.writes
             for allocation in (*reads, *writes):
-                if id(allocation) not in written and (method == "launch" or allocation in reads):
+                if id(allocation) not in written and (node.method == "launch" or allocation in reads):
                     written[id(allocation)] = sketch.node("memory", "box", (_memory_text(allocation),))
-            key = _call_node(sketch, method, arguments, use.kernel)
+            key = _call_node(sketch, node)
             used = dict.fromkeys((*reads, *writes))
             sources = {written[id(allocation)]: allocation for allocation in used if id(allocation) in written}
             for source, allocation in sources.items():
                 sketch.edge(source, key, _memory_text(allocation))
-            if previous is not None and previous not in sources:
-                sketch.edge(previous, key, kind="order")
+            for earlier in after:
+                if keys[earlier] not in sources:
+                    sketch.edge(keys[earlier], key, kind="order")
             for allocation in writes:
                 written[id(allocation)] = key
-            previous = key
+            keys.append(key)
         return sketch.picture(title, notes)
 
 
@@ -210,10 +211,11 @@ def _counted(count: int, one: str, several: str) -> str:
     return f"{count} {one if count == 1 else several}"
 
 
-def _call_node(sketch: Sketch, method: str, arguments: tuple[Any, ...], kernel: str) -> int:
+def _call_node(sketch: Sketch, node: Node) -> int:
+    method, arguments = node.method, node.arguments
     if method == "launch":
         _, grid, block, shared_bytes, _ = arguments
-        return sketch.node("launch", kernel, launch_lines(grid, block, shared_bytes))
+        return sketch.node("launch", node.kernel, launch_lines(grid, block, shared_bytes))
     if method == "fill":
         _, pattern, count = arguments
         return sketch.node("memory", "full" if any(pattern) else "zeros", (byte_count(len(pattern) * count),))

@@ -152,7 +152,8 @@ class CudaGraph(Generic[T]):
         captured = self._require_open()
         reads, writes = len(captured._reads), len(captured._writes) - bool(captured._record)
         notes = (
-            f"Captured on {self.stream._timeline.label}. Dotted: the order of the stream, where no box flows.",
+            f"Captured on {self.stream._timeline.label}. What no edge orders may run side by side. "
+            "Dotted: an order without data, as a box is written that an earlier node used.",
             "Each launch waits for earlier uses of its boxes, on any stream. "
             f"Boxes: {reads} only read, {writes} written.",
         )

@@ -21,6 +21,7 @@ from oxide.runtime.device.capturing import Capture, current_capture, refuse_in_c
 from oxide.runtime.device.fault_records import CURSOR_BYTES, RECORD_BYTES
 from oxide.runtime.device.launch_places import identity
 from oxide.runtime.device.memory import Allocation
+from oxide.runtime.plan.nodes import Node, dependencies, ends_of, parts
 
 if TYPE_CHECKING:
     from oxide.compiler.specialization import Specialization
@@ -29,18 +30,6 @@ if TYPE_CHECKING:
     from oxide.runtime.device.launch_places import LaunchPlace
     from oxide.runtime.device.stream import Stream
     from oxide.runtime.submission.submission import ExecutionContext
-
-
-@final
-class RecordedUse:
-    """The memory that a recorded call reads and writes, and the name of the kernel that it launches, or ""."""
-
-    __slots__ = ("kernel", "reads", "writes")
-
-    def __init__(self, kernel: str, reads: list[Allocation], writes: list[Allocation]) -> None:
-        self.kernel = kernel
-        self.reads = reads
-        self.writes = writes
 
 
 @final
@@ -55,8 +44,7 @@ class Recording:
         self.stream = stream
         self.allocates = allocates
         self.is_open = True  # closed by its creator whatever is raised, as an interrupt may prevent __exit__
-        self.calls: list[tuple[str, tuple[Any, ...]]] = []
-        self.uses: list[RecordedUse] = []  # one for each call, for pictures
+        self.nodes: list[Node] = []
         self.at_launch: list[Callable[[ExecutionContext], None]] = []
         self.uploads: list[Allocation] = []  # what each function of ``at_launch`` writes
         self.reads: dict[Allocation, None] = {}
@@ -86,11 +74,15 @@ class Recording:
 
     def note_uses(self, reads: list[Allocation], writes: list[Allocation]) -> None:
         """Records that the graph reads and writes these allocations. Each launch of the graph is ordered by these
-        uses. The next call is the work that uses them."""
+        uses. The calls up to ``uses_noted`` are the work that uses them."""
         self._using = (reads, writes)
         self.reads.update(dict.fromkeys(reads))
         self.writes.update(dict.fromkeys(writes))
         self.known += [allocation.known_to_others() for allocation in (*reads, *writes)]
+
+    def uses_noted(self) -> None:
+        """Ends the work that ``note_uses`` began."""
+        self._using = ([], [])
 
     def fault_address(self, specialization: Specialization, place: LaunchPlace | None) -> int:
         """Returns the address in device memory where the graph's kernels report a fault. The cursor lies behind the
@@ -119,12 +111,11 @@ class Recording:
 
     def so_far(self) -> tuple[int, int, int]:
         """Returns the current lengths of the recording, for ``rewind``."""
-        return len(self.calls), len(self.at_launch), len(self.results)
+        return len(self.nodes), len(self.at_launch), len(self.results)
 
-    def rewind(self, calls: int, at_launch: int, results: int) -> None:
+    def rewind(self, nodes: int, at_launch: int, results: int) -> None:
         """Removes everything that a failed operation had recorded."""
-        del self.calls[calls:]
-        del self.uses[calls:]
+        del self.nodes[nodes:]
         del self.at_launch[at_launch:]
         del self.uploads[at_launch:]
         while len(self.results) > results:
@@ -150,9 +141,8 @@ class Recording:
         self._note("fill", (address, pattern, count))
 
     def _note(self, method: str, arguments: tuple[Any, ...]) -> None:
-        self.calls.append((method, arguments))
-        self.uses.append(RecordedUse(self.kernel if method == "launch" else "", *self._using))
-        self._using = ([], [])
+        kernel = self.kernel if method == "launch" else ""
+        self.nodes.append(Node(method, arguments, kernel, *self._using))
 
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("_"):
@@ -165,9 +155,19 @@ class Recording:
     # The driver's own capture
 
     def replay_into(self, driver: Driver, stream: StreamHandle) -> None:
-        """Submits the recorded calls, and last the report of a fault to the host."""
-        for method, arguments in self.calls:
-            getattr(driver, method)(*arguments, stream)
+        """Submits the recorded calls, each after those that its data asks for, and last the report of a fault to the
+        host."""
+        nodes = self.nodes
+        pieces = parts(dependencies(nodes))
+        several = len(pieces) > 1
+        for piece in pieces:
+            if several:
+                driver.capture_after(stream, piece.after)
+            for number in piece.nodes:
+                node = nodes[number]
+                getattr(driver, node.method)(*node.arguments, stream)
         if self.fault_record is not None:
+            if several:
+                driver.capture_after(stream, ends_of(pieces))
             record = self.fault_record.address
             driver.report(record, record + RECORD_BYTES, RECORD_BYTES, stream)

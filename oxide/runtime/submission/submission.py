@@ -170,7 +170,10 @@ class ExecutionContext:
         """Orders later uses of the buffers after the work since ``begin``, if it was ``submitted``. Another library's
         memory may be imported again after its boxes are gone, so its entry in ``address_ranges`` is kept until this run
         ends."""
-        if submitted and self.recording is None:
+        if self.recording is not None:
+            self.recording.uses_noted()
+            return
+        if submitted:
             timeline = self.timeline
             position = timeline.advance()
             for allocation in reads:

@@ -1,0 +1,128 @@
+"""The nodes of a plan: recorded driver calls, each with the memory that it reads and writes.
+
+A recording lists its calls in the order of the program. Their data asks for less: a call runs after the last write of
+the memory that it reads, and after all earlier uses of the memory that it writes. The rest may run side by side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, final
+
+from oxide.runtime.device.memory import Allocation
+
+
+@final
+class Node:
+    """A recorded driver call: ``method(*arguments, stream)``. ``kernel`` is the name of the kernel that it launches, or
+    "". A node without declared memory is ordered with all others."""
+
+    __slots__ = ("arguments", "kernel", "method", "reads", "writes")
+
+    def __init__(
+        self,
+        method: str,
+        arguments: tuple[Any, ...],
+        kernel: str,
+        reads: Sequence[Allocation],
+        writes: Sequence[Allocation],
+    ) -> None:
+        self.method = method
+        self.arguments = arguments
+        self.kernel = kernel
+        self.reads = tuple(reads)
+        self.writes = tuple(writes)
+
+
+@final
+class _Uses:
+    """The uses of one allocation so far: its last write, and the reads since."""
+
+    __slots__ = ("reads", "write")
+
+    def __init__(self) -> None:
+        self.write: int | None = None
+        self.reads: list[int] = []
+
+
+def dependencies(nodes: Sequence[Node]) -> list[tuple[int, ...]]:
+    """Returns for each node the earlier nodes that it must run after, by number. A node that another of them runs after
+    is left out."""
+    uses: dict[Allocation, _Uses] = {}
+    found: list[tuple[int, ...]] = []
+    before: list[int] = []  # for each node, the nodes that it runs after, directly or not: a set as the bits of an int
+    ends: set[int] = set()  # nodes that no node runs after yet
+    barrier: int | None = None  # the last node without declared memory
+    for number, node in enumerate(nodes):
+        after: set[int] = set()
+        if not node.reads and not node.writes:
+            after |= ends
+            barrier = number
+        elif barrier is not None:
+            after.add(barrier)
+        for allocation in node.reads:
+            known = uses.get(allocation)
+            if known is None:
+                known = uses[allocation] = _Uses()
+            if known.write is not None:
+                after.add(known.write)
+        for allocation in node.writes:
+            known = uses.get(allocation)
+            if known is None:
+                known = uses[allocation] = _Uses()
+            if known.reads:
+                after.update(known.reads)
+            elif known.write is not None:
+                after.add(known.write)
+        for allocation in node.reads:
+            uses[allocation].reads.append(number)
+        for allocation in node.writes:
+            known = uses[allocation]
+            known.write = number
+            known.reads = []
+        reached = 0
+        for earlier in after:
+            reached |= before[earlier]
+        kept = tuple(sorted([earlier for earlier in after if not reached >> earlier & 1]))
+        found.append(kept)
+        for earlier in kept:
+            reached |= 1 << earlier
+        before.append(reached)
+        ends.difference_update(kept)
+        ends.add(number)
+    return found
+
+
+@final
+class Part:
+    """Nodes that run one after another, as one piece of a plan: ``nodes`` by number, after the parts ``after``."""
+
+    __slots__ = ("after", "nodes")
+
+    def __init__(self, after: tuple[int, ...], first: int) -> None:
+        self.after = after
+        self.nodes = [first]
+
+
+def parts(after: Sequence[tuple[int, ...]]) -> list[Part]:
+    """Returns the parts of a plan, given the ``dependencies`` of its nodes. A node joins the part of the node before it
+    if it runs after that node alone, and no other node runs directly after that node."""
+    followers = [0] * len(after)
+    for earlier in after:
+        for number in earlier:
+            followers[number] += 1
+    found: list[Part] = []
+    of: list[int] = []  # the part of each node
+    for number, earlier in enumerate(after):
+        if earlier == (number - 1,) and followers[number - 1] == 1:
+            found[-1].nodes.append(number)
+        else:
+            found.append(Part(tuple(dict.fromkeys([of[node] for node in earlier])), number))
+        of.append(len(found) - 1)
+    return found
+
+
+def ends_of(pieces: Sequence[Part]) -> tuple[int, ...]:
+    """Returns the parts that no part runs after, by number."""
+    followed = {number for part in pieces for number in part.after}
+    return tuple([number for number in range(len(pieces)) if number not in followed])

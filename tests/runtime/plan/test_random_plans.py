@@ -1,0 +1,151 @@
+"""Random recipes with branches, captured and run under random schedules, mean what they mean in NumPy run one after the
+other.
+
+A recipe is a tree of tuples. ``built`` makes an operation of it, ``modelled`` runs it on NumPy arrays.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import oxide
+from oxide import DeviceBox, DeviceOperation, DisjointSlice, Slice, d2h, dup, f64, full, h2d, kernel, memcpy, thread
+from oxide.native import is_compiled
+from oxide.runtime.plan import nodes
+from oxide.runtime.submission import capture
+from oxide.testing import step_driver, use_driver
+
+SIZE = 6
+BOXES = 4
+
+Recipe = Any
+
+
+@kernel(block=32)
+def add_into(x: Slice[f64], y: DisjointSlice[f64]) -> None:
+    index = thread.index_1d()
+    element = y.get_mut(index)
+    if element is not None:
+        element.value = element.value + x[index.get()]
+
+
+@kernel(block=32)
+def halve(y: DisjointSlice[f64]) -> None:
+    element = y.get_mut(thread.index_1d())
+    if element is not None:
+        element.value = element.value * 0.5
+
+
+def built(recipe: Recipe, boxes: list[DeviceBox]) -> DeviceOperation[Any]:
+    name, *parts = recipe
+    if name == "zip":
+        return oxide.zip(*[built(part, boxes) for part in parts])
+    if name == "chain":
+        operation = built(parts[0], boxes)
+        for part in parts[1:]:
+            operation = operation.and_then(lambda _, part=part: built(part, boxes))
+        return operation
+    if name in ("dup", "full"):  # a box of the plan's own, which the rest uses as one more
+        made = dup(boxes[parts[0] % len(boxes)]) if name == "dup" else full(SIZE, float(parts[0]), f64)
+        return made.and_then(lambda box: built(parts[1], [*boxes, box]))
+    if name == "halve":
+        return halve(boxes[parts[0] % len(boxes)])
+    source, target = (boxes[number % len(boxes)] for number in parts)
+    if name == "copy":
+        return memcpy(target, source)
+    return halve(target) if source is target else add_into(source, target)
+
+
+def modelled(recipe: Recipe, arrays: list[Any]) -> None:
+    name, *parts = recipe
+    if name in ("zip", "chain"):
+        for part in parts:
+            modelled(part, arrays)
+    elif name in ("dup", "full"):
+        made = arrays[parts[0] % len(arrays)].copy() if name == "dup" else np.full(SIZE, float(parts[0]))
+        modelled(parts[1], [*arrays, made])
+    elif name == "halve":
+        arrays[parts[0] % len(arrays)][:] *= 0.5
+    else:
+        source, target = (arrays[number % len(arrays)] for number in parts)
+        if name == "copy":
+            target[:] = source
+        elif source is target:
+            target[:] *= 0.5
+        else:
+            target[:] += source
+
+
+NUMBERS = st.integers(0, 5)
+LEAVES = st.one_of(st.tuples(st.sampled_from(["add", "copy"]), NUMBERS, NUMBERS), st.tuples(st.just("halve"), NUMBERS))
+RECIPES: st.SearchStrategy[Recipe] = st.recursive(
+    LEAVES,
+    lambda inner: st.one_of(
+        st.lists(inner, min_size=1, max_size=4).map(lambda parts: ("zip", *parts)),
+        st.lists(inner, min_size=1, max_size=4).map(lambda parts: ("chain", *parts)),
+        st.tuples(st.sampled_from(["dup", "full"]), NUMBERS, inner),
+    ),
+    max_leaves=14,
+)
+
+
+def captured(recipe: Recipe, boxes: list[DeviceBox]) -> Callable[[], DeviceOperation[Any]]:
+    return built(recipe, boxes).graph().launch
+
+
+def agrees(recipe: Recipe, seed: int, prepare: Any = captured) -> bool:
+    """Whether three runs, with other work before, between and after them, do what NumPy does. Checks that nothing is
+    left."""
+    with use_driver(step_driver(seed=seed)) as driver:
+        arrays = [np.arange(SIZE) + 10.0 * number for number in range(BOXES)]
+        boxes = [h2d(array).sync() for array in arrays]
+        run = prepare(recipe, boxes)
+        streams = [oxide.devices()[0].new_stream() for _ in range(3)]
+        model = [array.copy() for array in arrays]
+        for number, stream in enumerate(streams):
+            run().async_on(stream)
+            modelled(recipe, model)
+            add_into(boxes[0], boxes[1]).async_on(streams[(number + 1) % 3])
+            model[1] += model[0]
+        results = [d2h(box).async_on(streams[number % 3]) for number, box in enumerate(boxes)]
+        for stream in streams:
+            stream.synchronize()
+        same = all(np.array_equal(result, expected) for result, expected in zip(results, model, strict=True))
+        del run, boxes, results, streams
+        gc.collect(0)
+        oxide.reclaim.drain()
+        live = driver.live_allocations
+        assert (live.device_count, live.host_count) == (0, 0)
+        return same
+
+
+@settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(recipe=RECIPES, seed=st.integers(0, 2**32))
+def test_a_captured_recipe_under_a_random_schedule_equals_its_sequential_meaning(recipe: Recipe, seed: int) -> None:
+    assert agrees(recipe, seed)
+
+
+FORKED = ("zip", ("chain", ("add", 0, 1), ("copy", 1, 2)), ("chain", ("add", 2, 3), ("halve", 2), ("add", 3, 0)))
+
+
+@pytest.mark.skipif(is_compiled(), reason="compiled callers do not see that a function is replaced")
+@pytest.mark.parametrize("broken", ["no edges", "no order of a write after reads"])
+def test_without_the_edges_captured_recipes_go_wrong(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test above can fail: it needs each kind of edge."""
+    assert all(agrees(FORKED, seed) for seed in range(20))
+    dependencies = nodes.dependencies
+
+    def without(recorded: Any) -> Any:
+        if broken == "no edges":
+            return [() for _ in recorded]
+        return dependencies([nodes.Node(n.method, n.arguments, n.kernel, (), n.writes) for n in recorded])
+
+    monkeypatch.setattr(capture, "dependencies", without)
+    assert not all(agrees(FORKED, seed) for seed in range(20))
