@@ -189,23 +189,17 @@ def _eager(workload: Workload) -> Contender:
 @contender(GRAPHS)
 def _graphs(workload: Workload) -> Contender:
     w0, w1 = h2d(workload.w0).arc().sync(), h2d(workload.w1).arc().sync()
-    lanes = []
-    for _ in range(STREAMS):
-        stream = oxide.devices()[0].new_stream()
-        inputs = oxide.zeros((workload.dim, workload.dim)).sync_on(stream)
-        graph = pipeline.forward(oxide.value(inputs), workload.dim, w0, w1).graph_on(stream)
-        output = graph.take_output()
-        assert output is not None
-        lanes.append((graph, inputs, output))
+    batch = oxide.input((workload.dim, workload.dim))
+    instances = pipeline.forward(batch, workload.dim, w0, w1).graph().instances(STREAMS)
+    streams = [graph.stream for graph in instances]
 
     def run() -> list[Any]:
         results = []
         for number in range(workload.batches):
-            graph, inputs, output = lanes[number % STREAMS]
-            batch = oxide.memcpy(inputs, workload.batch(number))
-            results.append(graph.update(oxide.zip(batch, graph.launch(), oxide.d2h(output)))[2])
-        for graph, _, _ in lanes:
-            graph.stream.synchronize()
+            launched = instances.launch(workload.batch(number)).and_then(oxide.d2h)
+            results.append(launched.async_on(streams[number % STREAMS]))
+        for stream in streams:
+            stream.synchronize()
         return results
 
     return workload.contender(run)

@@ -94,7 +94,8 @@ if TYPE_CHECKING:
     from oxide.runtime.device.interop import from_cuda_array_interface, from_dlpack
     from oxide.runtime.launching.resources import KernelResources
     from oxide.runtime.operations.generated_numbers import arange, randn
-    from oxide.runtime.operations.graph import CudaGraph, GraphScope
+    from oxide.runtime.operations.graph import CudaGraph, GraphInstances, GraphScope
+    from oxide.runtime.operations.inputs import input as input  # not in __all__, as zip
     from oxide.runtime.operations.peer_copies import to_device
     from oxide.runtime.operations.preparing import prepare
     from oxide.tracing.profiles import Profile
@@ -105,6 +106,7 @@ __version__ = "0.1.0"
 _LATER = {
     "tile": "tile",
     "CudaGraph": "runtime.operations.graph",
+    "GraphInstances": "runtime.operations.graph",
     "GraphScope": "runtime.operations.graph",
     "KernelResources": "runtime.launching.resources",
     "debug": "language.debug",
@@ -121,6 +123,7 @@ _LATER = {
     "fast": "language.fast",
     "from_cuda_array_interface": "runtime.device.interop",
     "from_dlpack": "runtime.device.interop",
+    "input": "runtime.operations.inputs",
     "intrinsics": "language.intrinsics",
     "numba_cuda": "numba_cuda",
     "prepare": "runtime.operations.preparing",
@@ -171,6 +174,7 @@ __all__ = [
     "Event",
     "ExecutionContext",
     "GraphError",
+    "GraphInstances",
     "GraphScope",
     "JoinHandle",
     "Kernel",
