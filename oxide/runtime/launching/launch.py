@@ -138,6 +138,8 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         # Nearly every launch finds its function here, which saves a call.
         function = device.loaded.get(self._plan.reference) or loaded_function(specialization, device)
         params = binding.params + (context.fault_word(specialization) if function.reports else _NO_RECORD)
+        if context.recording is not None:
+            context.recording.launched = self._plan.launched(self._arguments)
         context.launch(
             self._kernel.name,
             function,
@@ -212,6 +214,8 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         function = loaded_function(specialization, device)
         params = specialization.pack(values, context.fault_address(specialization) if function.reports else 0)
         grid, block, shared_bytes = config._given_grid, config._given_block, config._shared_mem_bytes
+        if context.recording is not None:
+            context.recording.launched = _launches_of(kernel).plan_of(specialization).launched(results)
         context.launch(kernel.name, function, grid, block, shared_bytes, params, reads, writes)
         return tuple(results)
 

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from operator import itemgetter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, final
 
@@ -29,8 +30,9 @@ from oxide.runtime.device.scheduling import require_stream
 from oxide.runtime.device.stream import Stream
 from oxide.runtime.locks import new_lock
 from oxide.runtime.operations.depicting import RecordedWork
-from oxide.runtime.operations.inputs import Input, Source, accepted, arrived, fill_inputs
+from oxide.runtime.operations.inputs import Source, accepted, arrived, fill_inputs
 from oxide.runtime.operations.operation import Depiction, DeviceOperation
+from oxide.runtime.plan.reuse import GraphMemory, share_memory
 from oxide.runtime.submission.capture import Recording
 from oxide.runtime.submission.nesting import raise_if_nested
 from oxide.runtime.submission.staging import ReadingAtSubmission
@@ -194,6 +196,11 @@ class CudaGraph(Generic[T]):
             f"Boxes: {reads} only read, {writes} written.",
         )
         return captured.work.picture(f"CudaGraph on {self.device.label}: {captured.work.summary()}", notes)
+
+    def memory(self) -> GraphMemory:
+        """Returns the device memory that the graph's own boxes take. Boxes that the program cannot reach any more share
+        memory where one is used only before another. Raises ``GraphError`` if the graph was closed."""
+        return self._require_open().memory
 
     def summary(self) -> str:
         """Returns a line on the graph's work, such as ``2 launches, 1 copy``."""
@@ -410,17 +417,21 @@ class _Captured:
     """A graph's handle, and everything that the device needs while it runs. The graph and every launch in flight hold
     it. When the last of them drops it, the handle is released, and then the buffers."""
 
-    def __init__(self, device: Device, handle: GraphHandle, recording: Recording, kept: list[Any]) -> None:
+    def __init__(
+        self, device: Device, handle: GraphHandle, recording: Recording, kept: list[Any], memory: GraphMemory
+    ) -> None:
         self._drop: Any = partial(device.runtime.reclaimer.retire_graph, handle)
         self._handle = handle
         self._kept = kept
-        self._reads = [allocation for allocation in recording.reads if allocation not in recording.writes]
-        self._writes = list(recording.writes)
+        writes = {allocation: None for node in recording.nodes for allocation in node.writes}
+        if recording.fault_record is not None:
+            writes[recording.fault_record] = None
+        reads = {allocation: None for node in recording.nodes for allocation in node.reads if allocation not in writes}
+        self._reads = list(reads)
+        self._writes = list(writes)
         self._known = recording.known  # kept alive
-        declared = [(made, box) for made, box in recording.results.items() if isinstance(made, Input)]
-        self.inputs: tuple[DeviceBox, ...] = tuple(
-            [box for _, box in sorted(declared, key=lambda pair: pair[0].number)]
-        )
+        self.inputs: tuple[DeviceBox, ...] = tuple([box for _, box in sorted(recording.inputs, key=itemgetter(0))])
+        self.memory = memory
         self.work = RecordedWork(recording)
         self._at_launch = recording.at_launch
         self._kernels = {
@@ -525,7 +536,9 @@ def _finish(
     operations."""
     context.runtime.reclaimer.sweep()  # frees earlier graphs, even if nothing was run in between
     try:
-        captured = _instantiate(context.device, recording, [*context.kept, output])
+        recording.results.clear()
+        memory = share_memory(recording.nodes, recording.made, context.timeline)
+        captured = _instantiate(context.device, recording, [*context.kept, output], memory)
         mark = context.timeline.mark()
         mark.synchronize()
     except BaseException:
@@ -536,7 +549,7 @@ def _finish(
     return CudaGraph(context.stream, captured, output, operation)
 
 
-def _instantiate(device: Device, recording: Recording, kept: list[Any]) -> _Captured:
+def _instantiate(device: Device, recording: Recording, kept: list[Any], memory: GraphMemory) -> _Captured:
     driver = device.driver
     stream = driver.create_stream(device.id)
     try:
@@ -547,7 +560,7 @@ def _instantiate(device: Device, recording: Recording, kept: list[Any]) -> _Capt
             with suppress(DeviceError):
                 driver.destroy_graph(driver.end_capture(stream))
             raise
-        return _Captured(device, driver.end_capture(stream), recording, kept)
+        return _Captured(device, driver.end_capture(stream), recording, kept, memory)
     finally:
         driver.destroy_stream(stream)
 

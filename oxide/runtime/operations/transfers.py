@@ -54,6 +54,8 @@ def new_box(context: ExecutionContext, shape: tuple[int, ...], dtype: np.dtype[A
     allocation = Allocation(context.timeline, nbytes, shape, dtype)
     allocation.visible = context.visible
     allocation.obtain()
+    if context.recording is not None and nbytes:
+        context.recording.made.append(allocation)
     return DeviceBox(allocation, shape, dtype)
 
 

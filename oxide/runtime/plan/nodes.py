@@ -7,17 +7,49 @@ the memory that it reads, and after all earlier uses of the memory that it write
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
 
 from oxide.runtime.device.memory import Allocation
+
+if TYPE_CHECKING:
+    from oxide.compiler.specialization import Specialization
+
+
+@final
+class BoxPlace:
+    """A box among a launch's arguments: the part of ``allocation`` that it covers."""
+
+    __slots__ = ("allocation", "dtype", "offset", "shape")
+
+    def __init__(self, allocation: Allocation, offset: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+        self.allocation = allocation
+        self.offset = offset
+        self.shape = shape
+        self.dtype = dtype
+
+
+@final
+class Launched:
+    """The kernel of a recorded launch. ``arguments`` are in the order of its parameters: a ``BoxPlace`` for each box.
+    ``pointers`` are the offsets of the boxes' addresses in the parameter bytes."""
+
+    __slots__ = ("arguments", "pointers", "special")
+
+    def __init__(self, special: Specialization, arguments: tuple[Any, ...], pointers: tuple[int, ...]) -> None:
+        self.special = special
+        self.arguments = arguments
+        self.pointers = pointers
 
 
 @final
 class Node:
     """A recorded driver call: ``method(*arguments, stream)``. ``kernel`` is the name of the kernel that it launches, or
-    "". A node without declared memory is ordered with all others."""
+    "". ``launched`` is None for other calls, and for launches of the runtime's own. A node without declared memory is
+    ordered with all others."""
 
-    __slots__ = ("arguments", "kernel", "method", "reads", "writes")
+    __slots__ = ("arguments", "kernel", "launched", "method", "reads", "writes")
 
     def __init__(
         self,
@@ -26,12 +58,14 @@ class Node:
         kernel: str,
         reads: Sequence[Allocation],
         writes: Sequence[Allocation],
+        launched: Launched | None = None,
     ) -> None:
         self.method = method
         self.arguments = arguments
         self.kernel = kernel
         self.reads = tuple(reads)
         self.writes = tuple(writes)
+        self.launched = launched
 
 
 @final
@@ -48,49 +82,68 @@ class _Uses:
 def dependencies(nodes: Sequence[Node]) -> list[tuple[int, ...]]:
     """Returns for each node the earlier nodes that it must run after, by number. A node that another of them runs after
     is left out."""
-    uses: dict[Allocation, _Uses] = {}
-    found: list[tuple[int, ...]] = []
-    before: list[int] = []  # for each node, the nodes that it runs after, directly or not: a set as the bits of an int
-    ends: set[int] = set()  # nodes that no node runs after yet
-    barrier: int | None = None  # the last node without declared memory
-    for number, node in enumerate(nodes):
-        after: set[int] = set()
-        if not node.reads and not node.writes:
-            after |= ends
-            barrier = number
-        elif barrier is not None:
-            after.add(barrier)
-        for allocation in node.reads:
-            known = uses.get(allocation)
-            if known is None:
-                known = uses[allocation] = _Uses()
-            if known.write is not None:
-                after.add(known.write)
-        for allocation in node.writes:
-            known = uses.get(allocation)
-            if known is None:
-                known = uses[allocation] = _Uses()
-            if known.reads:
-                after.update(known.reads)
-            elif known.write is not None:
-                after.add(known.write)
-        for allocation in node.reads:
-            uses[allocation].reads.append(number)
-        for allocation in node.writes:
-            known = uses[allocation]
-            known.write = number
-            known.reads = []
-        reached = 0
-        for earlier in after:
-            reached |= before[earlier]
-        kept = tuple(sorted([earlier for earlier in after if not reached >> earlier & 1]))
-        found.append(kept)
-        for earlier in kept:
-            reached |= 1 << earlier
-        before.append(reached)
-        ends.difference_update(kept)
-        ends.add(number)
-    return found
+    return _Order(nodes).after
+
+
+def predecessors(nodes: Sequence[Node]) -> list[int]:
+    """Returns for each node all nodes that run before it: a set as the bits of an int."""
+    return _Order(nodes).before
+
+
+@final
+class _Order:
+    """The order of nodes: ``after`` and ``before`` are the results of ``dependencies`` and ``predecessors``."""
+
+    __slots__ = ("after", "before")
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self.after: list[tuple[int, ...]] = []
+        self.before: list[int] = []
+        uses: dict[Allocation, _Uses] = {}
+        ends: set[int] = set()  # nodes that no node runs after yet
+        barrier: int | None = None  # the last node without declared memory
+        for number, node in enumerate(nodes):
+            after: set[int] = set()
+            if not node.reads and not node.writes:
+                after |= ends
+                barrier = number
+            elif barrier is not None:
+                after.add(barrier)
+            _add_uses(after, uses, number, node)
+            reached = 0
+            for earlier in after:
+                reached |= self.before[earlier]
+            kept = tuple(sorted([earlier for earlier in after if not reached >> earlier & 1]))
+            for earlier in kept:
+                reached |= 1 << earlier
+            self.after.append(kept)
+            self.before.append(reached)
+            ends.difference_update(kept)
+            ends.add(number)
+
+
+def _add_uses(after: set[int], uses: dict[Allocation, _Uses], number: int, node: Node) -> None:
+    """Adds the nodes whose uses of memory come before a node's, and records the node's own uses."""
+    for allocation in node.reads:
+        known = uses.get(allocation)
+        if known is None:
+            known = uses[allocation] = _Uses()
+        if known.write is not None:
+            after.add(known.write)
+    for allocation in node.writes:
+        known = uses.get(allocation)
+        if known is None:
+            known = uses[allocation] = _Uses()
+        if known.reads:
+            after.update(known.reads)
+        elif known.write is not None:
+            after.add(known.write)
+    for allocation in node.reads:
+        uses[allocation].reads.append(number)
+    for allocation in node.writes:
+        known = uses[allocation]
+        known.write = number
+        known.reads = []
 
 
 @final

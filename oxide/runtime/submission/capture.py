@@ -21,13 +21,14 @@ from oxide.runtime.device.capturing import Capture, current_capture, refuse_in_c
 from oxide.runtime.device.fault_records import CURSOR_BYTES, RECORD_BYTES
 from oxide.runtime.device.launch_places import identity
 from oxide.runtime.device.memory import Allocation
-from oxide.runtime.plan.nodes import Node, dependencies, ends_of, parts
+from oxide.runtime.plan.nodes import Launched, Node, dependencies, ends_of, parts
 
 if TYPE_CHECKING:
     from oxide.compiler.specialization import Specialization
     from oxide.driver.base import Dim3, Driver, FunctionHandle, StreamHandle
     from oxide.runtime.device.address_ranges import Known
     from oxide.runtime.device.launch_places import LaunchPlace
+    from oxide.runtime.device.memory import DeviceBox
     from oxide.runtime.device.stream import Stream
     from oxide.runtime.submission.submission import ExecutionContext
 
@@ -47,8 +48,8 @@ class Recording:
         self.nodes: list[Node] = []
         self.at_launch: list[Callable[[ExecutionContext], None]] = []
         self.uploads: list[Allocation] = []  # what each function of ``at_launch`` writes
-        self.reads: dict[Allocation, None] = {}
-        self.writes: dict[Allocation, None] = {}
+        self.made: list[Allocation] = []  # the memory that operations allocated
+        self.inputs: list[tuple[int, DeviceBox]] = []  # each declared input with its number
         self.known: list[Known | None] = []  # entries of ``address_ranges``, kept as long as the graph
         self.kernels: dict[int, tuple[Specialization, dict[object, LaunchPlace | None]]] = {}
         self.fault_record: Allocation | None = None
@@ -56,6 +57,7 @@ class Recording:
         self._before: Capture | None = None
         self._using: tuple[list[Allocation], list[Allocation]] = ([], [])
         self.kernel = ""  # the name of the kernel of the next launch
+        self.launched: Launched | None = None  # and the kernel itself, if a program launches it
 
     def __enter__(self) -> Recording:
         refuse_in_capture("capturing a graph")
@@ -76,8 +78,6 @@ class Recording:
         """Records that the graph reads and writes these allocations. Each launch of the graph is ordered by these
         uses. The calls up to ``uses_noted`` are the work that uses them."""
         self._using = (reads, writes)
-        self.reads.update(dict.fromkeys(reads))
-        self.writes.update(dict.fromkeys(writes))
         self.known += [allocation.known_to_others() for allocation in (*reads, *writes)]
 
     def uses_noted(self) -> None:
@@ -90,7 +90,6 @@ class Recording:
         if self.fault_record is None:
             self.fault_record = Allocation(self.stream._timeline, RECORD_BYTES + CURSOR_BYTES)
             self.fault_record.obtain()
-            self.writes[self.fault_record] = None
         self.kernels.setdefault(specialization.kernel_id, (specialization, {}))[1][identity(place)] = place
         return self.fault_record.address
 
@@ -141,8 +140,9 @@ class Recording:
         self._note("fill", (address, pattern, count))
 
     def _note(self, method: str, arguments: tuple[Any, ...]) -> None:
-        kernel = self.kernel if method == "launch" else ""
-        self.nodes.append(Node(method, arguments, kernel, *self._using))
+        kernel, launched = (self.kernel, self.launched) if method == "launch" else ("", None)
+        self.launched = None
+        self.nodes.append(Node(method, arguments, kernel, *self._using, launched))
 
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("_"):
