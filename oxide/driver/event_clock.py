@@ -134,11 +134,8 @@ class EventClock:
         """Records the second event. If the driver refuses, the submission stays without times."""
         pair = token.pair
         assert pair is not None, "a token is ended once, before it is used up"
-        try:
+        with suppress(DeviceError):
             self._driver.record_event(pair.after, stream)
-        except DeviceError:
-            self.forget(token)
-        else:
             token.lane.pending.append(token)
 
     def collect(self, *, final: bool) -> None:
