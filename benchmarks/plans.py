@@ -81,13 +81,12 @@ def torch_graph(host: list[Any], *, forked: bool) -> Callable[[], Any] | None:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         main = torch.cuda.current_stream()
-        for box, stream in zip(boxes, streams, strict=True):
-            if not forked:
-                run(box)
-                continue
+        for stream in streams:
             stream.wait_stream(main)
-            with torch.cuda.stream(stream):
+        for box, stream in zip(boxes, streams, strict=True):
+            with torch.cuda.stream(stream if forked else main):
                 run(box)
+        for stream in streams:
             main.wait_stream(stream)
 
     def replay() -> None:
