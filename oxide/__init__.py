@@ -97,6 +97,7 @@ if TYPE_CHECKING:
     from oxide.runtime.operations.graph import CudaGraph, GraphInstances, GraphScope
     from oxide.runtime.operations.inputs import input as input  # not in __all__, as zip
     from oxide.runtime.operations.peer_copies import to_device
+    from oxide.runtime.operations.planning import planned
     from oxide.runtime.operations.preparing import prepare
     from oxide.tracing.profiles import Profile
     from oxide.tracing.sessions import Trace, profile, trace
@@ -126,6 +127,7 @@ _LATER = {
     "input": "runtime.operations.inputs",
     "intrinsics": "language.intrinsics",
     "numba_cuda": "numba_cuda",
+    "planned": "runtime.operations.planning",
     "prepare": "runtime.operations.preparing",
     "profile": "tracing.sessions",
     "randn": "runtime.operations.generated_numbers",
@@ -252,6 +254,7 @@ __all__ = [
     "ones",
     "pinned_empty",
     "policy_of",
+    "planned",
     "prepare",
     "profile",
     "randn",

@@ -36,14 +36,15 @@ if TYPE_CHECKING:
 @final
 class Recording:
     """Records the work that operations submit, instead of running it. With ``allocates``, operations may make boxes,
-    which the graph then owns.
+    which the graph then owns. ``outer`` is the context of a run that will submit the work itself; None for a graph.
 
     Operations use the recording as their driver. It has only those methods of a driver whose work a graph can hold.
     """
 
-    def __init__(self, stream: Stream, *, allocates: bool) -> None:
+    def __init__(self, stream: Stream, *, allocates: bool, outer: ExecutionContext | None = None) -> None:
         self.stream = stream
         self.allocates = allocates
+        self.outer = outer
         self.is_open = True  # closed by its creator whatever is raised, as an interrupt may prevent __exit__
         self.nodes: list[Node] = []
         self.at_launch: list[Callable[[ExecutionContext], None]] = []

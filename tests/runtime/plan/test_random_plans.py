@@ -126,10 +126,18 @@ def agrees(recipe: Recipe, seed: int, prepare: Any = captured) -> bool:
         return same
 
 
+def planned(recipe: Recipe, boxes: list[DeviceBox]) -> Callable[[], DeviceOperation[Any]]:
+    operation = oxide.planned(built(recipe, boxes))
+    return lambda: operation
+
+
+@pytest.mark.parametrize("prepare", [captured, planned])
 @settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(recipe=RECIPES, seed=st.integers(0, 2**32))
-def test_a_captured_recipe_under_a_random_schedule_equals_its_sequential_meaning(recipe: Recipe, seed: int) -> None:
-    assert agrees(recipe, seed)
+def test_a_planned_recipe_under_a_random_schedule_equals_its_sequential_meaning(
+    prepare: Any, recipe: Recipe, seed: int
+) -> None:
+    assert agrees(recipe, seed, prepare)
 
 
 FORKED = ("zip", ("chain", ("add", 0, 1), ("copy", 1, 2)), ("chain", ("add", 2, 3), ("halve", 2), ("add", 3, 0)))
