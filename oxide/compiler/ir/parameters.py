@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oxide.compiler.signature.signature import Closed, NumbaParameter
+from oxide.compiler.signature.signature import Closed, NumbaParameter, Parameter
 
 from .module import Function
 
@@ -39,6 +39,11 @@ def word_types(parameters: tuple[Closed, ...]) -> list[str]:
                 [_TYPES[parameter.scalar.name]] if parameter.kind == "scalar" else ["ptr", *["i64"] * parameter.ndim]
             )
     return types
+
+
+def element_type(parameter: Parameter) -> str | None:
+    """Returns the type in memory of a slice's elements, None for complex numbers."""
+    return _TYPES.get(parameter.scalar.name)
 
 
 def call(function: Function, context: str, words: list[str], types: list[str]) -> tuple[str, str]:
