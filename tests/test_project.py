@@ -38,6 +38,7 @@ COMPILER = (
     "check",
     "frontend",
     "bounds",
+    "fusion",
     "ptx",
     "cpu",
     "sanitizer",

@@ -46,6 +46,12 @@ def element_type(parameter: Parameter) -> str | None:
     return _TYPES.get(parameter.scalar.name)
 
 
+def argument_types(parameters: tuple[Closed, ...], function: Function) -> list[tuple[str, ...]]:
+    """Returns, for each parameter, the types of the arguments of a kernel's function that carry it."""
+    types = iter([argument.type for argument in function.arguments[1:]])
+    return [tuple(next(types) for _ in word_types((parameter,))) for parameter in parameters]
+
+
 def call(function: Function, context: str, words: list[str], types: list[str]) -> tuple[str, str]:
     """Returns the declaration of a kernel's function, and the lines that call it with ``words`` of types ``types``. A
     word is truncated if the function takes a narrower type, as a bool is a byte in memory."""
