@@ -60,6 +60,8 @@ class Specialization:
         """The typed kernel that the interpreter runs; None unless the kernel is an interpreted form."""
         self.interpreted: Any = None
         """The ``InterpretedKernel``; None before the first interpreted launch."""
+        self.fusions: dict[Any, Any] = {}
+        """The fused kernels that begin with this one, by their stages; see ``fusion.fused``."""
         self.cooperative = False
         """True for an interpreted form whose threads synchronise across the grid."""
         try:

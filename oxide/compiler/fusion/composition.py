@@ -5,16 +5,19 @@ loads and stores them as vectors. Otherwise a loop computes those that exist. Fo
 own functions, one after the other. Each finds the elements of its slices in variables on the stack. LLVM promotes the
 variables to registers once it has inlined the stages.
 
-The stages' IR is not changed otherwise: the front end has chosen the roundings of each stage (``contraction.py``), and
-no back end contracts on its own. So the results are those of the stages' own launches, bit for bit. A failed check ends
-its stage for this element, as it ends a thread of the stage's own launch. The variables are initialised, so that a
-later stage then reads some number and never an undefined value.
+The results are those of the stages' own launches, bit for bit. The front end has chosen the roundings of each stage
+(``contraction.py``), and no back end contracts on its own. Under ``fastmath`` LLVM may: there each written element is
+frozen, so that no operation of another stage is combined with it. Freezing also ends undefined values, which ``fastmath`` makes
+of NaNs, at the stage that computes them.
+
+A failed check ends its stage for this element, as it ends a thread of the stage's own launch. The variables are
+initialised, so that a later stage then reads some number.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias, final
 
@@ -24,7 +27,18 @@ from oxide.compiler.ir.module import Function, Module
 from oxide.compiler.ir.parser import parse
 from oxide.compiler.ir.portable import PortableKernel
 from oxide.compiler.ir.recognise import fails_an_assert, is_alignment_check, is_bounds_check
-from oxide.compiler.ir.values import FALSE, TRUE, Binary, Call, GetElementPtr, Instruction, Value, number
+from oxide.compiler.ir.values import (
+    FALSE,
+    TRUE,
+    Binary,
+    Call,
+    GetElementPtr,
+    Instruction,
+    Operation,
+    Store,
+    Value,
+    number,
+)
 from oxide.compiler.signature.signature import Closed
 from oxide.compiler.source.faults import FaultSite
 
@@ -77,27 +91,26 @@ def compose(name: str, symbol: str, parts: Sequence[Part], values: Sequence[Word
 def _adopt(module: Module, part: Part, symbol: str, first_site: int) -> Function:
     """Adds a stage's function to the module, in a form for one element, under the name ``symbol``. Its fault sites are
     numbered from ``first_site``."""
-    own, function, element = element_form(part.portable)
-    _inline_attributes(own)
+    form, function, element = element_form(part.portable)
+    _inline_attributes(form)
     replaced: dict[Value, Value] = {}
-    lengths = []
-    for parameter, words in words_of(part.parameters, function):
-        if parameter.name in part.own:
-            lengths.append(words[1])
-            addresses = (each for each in function.instructions if isinstance(each, GetElementPtr))
-            replaced |= {each: words[0] for each in addresses if each.pointer is words[0]}
-    replaced |= {
-        each: TRUE if known else FALSE for each, known in guards_of(function, element, lengths).items()
-    }
-    for each in replaced:
-        assert isinstance(each, Instruction)
-        each.block.replace(each, ())
+    own_words = [words for parameter, words in words_of(part.parameters, function) if parameter.name in part.own]
+    addresses = {address for address, _ in own_words}
+    for each in function.instructions:
+        if isinstance(each, GetElementPtr) and each.pointer in addresses:
+            replaced[each] = each.pointer
+    for test, holds in guards_of(function, element, {length for _, length in own_words}).items():
+        replaced[test] = TRUE if holds else FALSE
+    for block in function.blocks.values():
+        block.instructions = [each for each in block.instructions if each not in replaced]
     function.replace(replaced)
-    for call in function.calls:
-        _shift_site(call, first_site)
-    own.rename(function.symbol, symbol)
-    function.head = " ".join(["internal", *function.head.split()])
-    module.adopt(own)
+    for place, call in enumerate(function.calls):
+        _shift_site(call, first_site, f"%oxide.site.{place}")
+    if any(map(_is_fast, function.instructions)):
+        _freeze_writes(function, addresses)
+    form.rename(function.symbol, symbol)
+    function.head = f"internal {function.head}"
+    module.adopt(form)
     return function
 
 
@@ -118,8 +131,8 @@ def _inline_attributes(module: Module) -> None:
     module.attributes = []
 
 
-def _shift_site(call: Call, first: int) -> None:
-    """Adds ``first`` to the number of the fault site that a call reports."""
+def _shift_site(call: Call, first: int, name: str) -> None:
+    """Adds ``first`` to the number of the fault site that a call reports. ``name`` is new in the function."""
     place = 4 if is_bounds_check(call) else 3 if is_alignment_check(call) else 2 if fails_an_assert(call) else 0
     if not place or not first:
         return
@@ -127,9 +140,28 @@ def _shift_site(call: Call, first: int) -> None:
     if site.integer is not None:
         call.operands[place] = number(site.integer + first, "i32")
         return
-    shifted = Binary(f"%oxide.site.{call.block.instructions.index(call)}.{call.block.name[1:]}", "add", site, number(first, "i32"))
+    shifted = Binary(name, "add", site, number(first, "i32"))
     call.block.replace(call, (shifted, call))
     call.operands[place] = shifted
+
+
+def _is_fast(instruction: Instruction) -> bool:
+    """Returns whether an instruction has flags of ``fastmath``."""
+    words = instruction.before if isinstance(instruction, Call) else getattr(instruction, "flags", "")
+    return not _FAST.isdisjoint(words.split())
+
+
+_FAST = frozenset(("fast", "reassoc", "contract", "nnan", "ninf"))
+
+
+def _freeze_writes(function: Function, addresses: Collection[Value]) -> None:
+    """Freezes the elements that a stage writes."""
+    for each in function.instructions:
+        if isinstance(each, Store) and each.pointer in addresses:
+            at = each.block.instructions.index(each)
+            frozen = Operation(f"%oxide.frozen.{at}.{each.block.name[1:]}", each.value.type, "freeze", [each.value])
+            each.block.insert(at, [frozen])
+            each.operands[0] = frozen
 
 
 def _call(part: Part, function: Function, values: Sequence[Words]) -> str:
@@ -269,8 +301,7 @@ def _whole(own: Sequence[_Own], passed: str, length: str) -> str:
             for k in range(ITEMS):
                 lines += [
                     f"  %out.{place}.{k} = load {value.element}, ptr %v{place}.{k}",
-                    f"  %built.{place}.{k} = insertelement {vector} {built}, "
-                    f"{value.element} %out.{place}.{k}, i64 {k}",
+                    f"  %built.{place}.{k} = insertelement {vector} {built}, {value.element} %out.{place}.{k}, i64 {k}",
                 ]
                 built = f"%built.{place}.{k}"
             lines.append(f"  store {vector} {built}, ptr %at.{place}, align {_alignment(value)}")

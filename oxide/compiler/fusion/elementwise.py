@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, final
 
+from oxide.compiler.bounds.prove import words_of
 from oxide.compiler.ir import half
 from oxide.compiler.ir.control_flow import postorder
 from oxide.compiler.ir.module import Function, Module
@@ -44,7 +45,6 @@ from oxide.compiler.ir.values import (
     Store,
     Value,
 )
-from oxide.compiler.bounds.prove import words_of
 from oxide.compiler.signature.signature import Closed, NumbaParameter, Parameter
 
 from .accesses import Elementwise, OwnAccess

@@ -94,10 +94,18 @@ def fused(stages: Sequence[Stage], dead: Collection[int] = ()) -> FusedKernel:
     Raises ``NotFused``, before anything is compiled, for a stage that is not elementwise, and for one that reads
     elements of other threads that another stage writes.
     """
+    specials, bound = zip(*((stage.special, stage.values) for stage in stages), strict=True)
+    key = specials, bound, frozenset(dead)
+    known: FusedKernel | None = specials[0].fusions.get(key)
+    if known is None:
+        known = specials[0].fusions.setdefault(key, _fused(Fusion(tuple(stages), frozenset(dead))))
+    return known
+
+
+def _fused(fusion: Fusion) -> FusedKernel:
     from oxide.compiler.kernel import Kernel
 
-    fusion = Fusion(tuple(stages), frozenset(dead))
-    first = stages[0].special.kernel
+    first = fusion.stages[0].special.kernel
     code = first.function
     assert isinstance(code, FunctionType)
     name = fusion.name
@@ -145,7 +153,7 @@ class _Value:
     @property
     def as_passed(self) -> Closed:
         """Returns the parameter of the fused kernel."""
-        if not self.own:
+        if not self.own or not isinstance(self.parameter, Parameter):
             return self.parameter
         return replace(self.parameter, kind="disjoint" if self.stored else "slice")
 
@@ -269,11 +277,8 @@ class Fusion:
             own = frozenset(own_accesses(stage.special))
             sites = tuple(replace(site, kernel=stage.special.kernel.name) for site in special.sites)
             portable = replace(special.portable, sites=sites)
-            parts.append(
-                Part(portable, special.parameters, tuple(places[number] for number in stage.values), own)
-            )
-            for number, found in zip(stage.values, argument_types(special.parameters, portable.function), strict=True):
-                types[number] = found
+            parts.append(Part(portable, special.parameters, tuple(places[number] for number in stage.values), own))
+            types |= zip(stage.values, argument_types(special.parameters, portable.function), strict=True)
         words = [
             Words(
                 types[value.number] if value.is_passed else (),
