@@ -6,9 +6,9 @@ own functions, one after the other. Each finds the elements of its slices in var
 variables to registers once it has inlined the stages.
 
 The results are those of the stages' own launches, bit for bit. The front end has chosen the roundings of each stage
-(``contraction.py``), and no back end contracts on its own. Under ``fastmath`` LLVM may: there each written element is
-frozen, so that no operation of another stage is combined with it. Freezing also ends undefined values, which ``fastmath`` makes
-of NaNs, at the stage that computes them.
+(``contraction.py``), and no back end contracts on its own, except under ``fastmath``: then LLVM may also contract a
+product of one stage with a sum of another, if both stages have it. What such a stage writes is frozen. Otherwise a NaN,
+which is an undefined value under ``fastmath``, would be one for a later stage too.
 
 A failed check ends its stage for this element, as it ends a thread of the stage's own launch. The variables are
 initialised, so that a later stage then reads some number.

@@ -45,7 +45,11 @@ BLOCK = 256
 
 
 class NotFused(LaunchError):
-    """Raised for stages that cannot be one kernel. The message says which stage, and why."""
+    """Raised for stages that cannot be one kernel. ``reason`` says why, in words."""
+
+    def __init__(self, stages: str, reason: str) -> None:
+        super().__init__(f"{stages} cannot be one kernel: {reason}")
+        self.reason = reason
 
 
 NotFused.__name__ = NotFused.__qualname__ = LaunchError.__name__
@@ -180,12 +184,10 @@ class Fusion:
         for value in found.values():
             value.stored = value.written and value.number not in self.dead
             if value.written and value.table:
-                raise NotFused(
-                    f"kernel {self.stages[0].special.kernel.name} and those after it are not fused: one writes "
-                    f"{value.parameter.name}, which another reads at other indices than thread.index_1d()"
-                )
+                reason = f"one writes {value.parameter.name}, and another reads it at other indices than its thread's"
+                raise NotFused(self.name, reason)
         if not any(value.stored for value in found.values()):
-            raise NotFused("a fused kernel needs an output that is not dead")
+            raise NotFused(self.name, "nothing needs any of its outputs")
         return tuple(found.values())
 
     def _add(self, stage: Stage, found: dict[int, _Value]) -> None:
@@ -193,17 +195,15 @@ class Fusion:
         name = stage.special.kernel.name
         why = reason_against(stage.special)
         if why is not None:
-            raise NotFused(f"kernel {name} is not fused: {why}")
+            raise NotFused(self.name, f"kernel {name}: {why}")
         own = own_accesses(stage.special)
         for parameter, number in zip(stage.special.parameters, stage.values, strict=True):
             value = found.get(number)
             if value is None:
                 value = found[number] = _Value(number, self._renamed(parameter, _unique(name, parameter, found)))
             elif _content(value.parameter) != _content(parameter):
-                raise NotFused(
-                    f"kernel {name} is not fused: its parameter {parameter.name} is {parameter.annotation}, and "
-                    f"another stage takes the same value as {value.parameter.annotation}"
-                )
+                reason = f"{name} takes a value as {parameter.annotation}, another as {value.parameter.annotation}"
+                raise NotFused(self.name, reason)
             access = own.get(parameter.name)
             if access is None:
                 value.table |= parameter.kind == "slice"
@@ -259,7 +259,7 @@ class Fusion:
         """Returns texts that are equal for fusions that bind the stages' parameters in the same way."""
         places = {value.number: place for place, value in enumerate(self.values)}
         bound = (str([places[number] for number in stage.values]) for stage in self.stages)
-        return *bound, str(sorted(places[number] for number in self.dead))
+        return *bound, str([place for place, value in enumerate(self.values) if value.written and not value.stored])
 
     def portable(self) -> tuple[PortableKernel, tuple[Placement, ...]]:
         """Returns the IR of the fused kernel, and where each check is done."""
