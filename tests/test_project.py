@@ -38,7 +38,7 @@ COMPILER = (
     "check",
     "frontend",
     "bounds",
-    "fusion",
+    "elementwise",
     "ptx",
     "cpu",
     "sanitizer",

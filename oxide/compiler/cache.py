@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from oxide.compiler.ir.portable import PortableKernel
 
     from .description import KernelDescription
-    from .fusion.accesses import Elementwise
+    from .elementwise.accesses import Elementwise
 
 __all__ = ["Entry", "Facts", "Unknown", "entry_of", "warn_of_unknown"]
 
@@ -187,9 +187,9 @@ def warn_of_unknown(kernel: KernelDescription, unknown: Unknown) -> None:
 # Dataclasses as JSON
 
 _CLASSES = {
-    "Elementwise": ".fusion.accesses",
+    "Elementwise": ".elementwise.accesses",
     "FaultSite": ".source.faults",
-    "OwnAccess": ".fusion.accesses",
+    "OwnAccess": ".elementwise.accesses",
     "Placement": ".bounds.hoist",
     "PortableKernel": ".ir.portable",
     "SharedMemory": ".ir.primitives",

@@ -15,7 +15,7 @@ from oxide.compiler.signature.untyped_arguments import ArgumentType
 from oxide.driver.base import Dim3
 
 if TYPE_CHECKING:
-    from oxide.compiler.fusion.fusion import Fusion
+    from oxide.compiler.fusion import Fusion
     from oxide.compiler.signature.contracts import Contract
     from oxide.compiler.tile.source import TileSource
 

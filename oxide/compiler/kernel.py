@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     )
 
     from .checks_report import Check
-    from .fusion.fusion import Fusion
+    from .fusion import Fusion
     from .tile.source import TileSource
 
 __all__ = ["Kernel", "Launches"]

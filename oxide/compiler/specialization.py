@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from .cache import Facts
     from .checks_report import Check
     from .description import KernelDescription, LaunchNeeds
-    from .fusion.accesses import Elementwise
-    from .fusion.fusion import Fusion
+    from .elementwise.accesses import Elementwise
+    from .fusion import Fusion
     from .kernel import Kernel
     from .tile.source import TileSource
 
@@ -473,7 +473,7 @@ def _facts_of(
 ) -> Facts:
     from .cache import Facts
     from .description import LaunchNeeds
-    from .fusion.elementwise import elementwise
+    from .fusion import elementwise
     from .ir.tiled_parameters import tiled_parameters
 
     needs = LaunchNeeds(
@@ -489,7 +489,7 @@ def _facts_of(
         needs=needs,
         sites=portable.sites,
         widenings=widenings,
-        elementwise="it is interpreted" if kernel.interpreted else elementwise(kernel, needs, portable, parameters),
+        elementwise=elementwise(kernel, needs, portable, parameters),
         portable=lambda: portable,
         placements=lambda: placements,
     )

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, final
 
-from oxide.compiler.fusion.fusion import (
+from oxide.compiler.elementwise.accesses import ITEMS
+from oxide.compiler.fusion import (
     BLOCK,
-    ITEMS,
     Fusion,
     NotFused,
     Stage,

@@ -22,8 +22,8 @@ from oxide import (
     kernel,
     thread,
 )
-from oxide.compiler.fusion.accesses import Elementwise, OwnAccess
-from oxide.compiler.fusion.fusion import Stage, fused, reason_against
+from oxide.compiler.elementwise.accesses import Elementwise, OwnAccess
+from oxide.compiler.fusion import Stage, fused, reason_against
 from oxide_kernels import axpy, gelu, map_, relu
 
 

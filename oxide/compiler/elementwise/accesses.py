@@ -1,9 +1,12 @@
-"""How an elementwise kernel accesses its slices, as plain data that the cache keeps."""
+"""How an elementwise kernel accesses its slices, as plain data that the cache keeps, and the shape of fused kernels."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import final
+from typing import Final, final
+
+ITEMS: Final = 4
+"""The number of elements that a thread of a fused kernel computes."""
 
 
 @final

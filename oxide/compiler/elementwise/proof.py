@@ -16,7 +16,7 @@ in words.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, final
+from typing import final
 
 from oxide.compiler.bounds.prove import words_of
 from oxide.compiler.ir import half
@@ -49,9 +49,6 @@ from oxide.compiler.signature.signature import Closed, NumbaParameter, Parameter
 
 from .accesses import Elementwise, OwnAccess
 
-if TYPE_CHECKING:
-    from oxide.compiler.description import KernelDescription, LaunchNeeds
-
 ELEMENT = "%oxide.element"
 """The name of the parameter for the thread's position that ``element_form`` adds."""
 
@@ -71,12 +68,10 @@ class _Refused(Exception):
     """Raised if a kernel is not elementwise. The message is the reason, which continues ``kernel f is not fused:``."""
 
 
-def elementwise(
-    kernel: KernelDescription, needs: LaunchNeeds, portable: PortableKernel, parameters: Sequence[Closed]
-) -> Elementwise | str:
-    """Returns the accesses of an elementwise kernel, or the reason why the kernel is not proved to be elementwise."""
+def elementwise(portable: PortableKernel, parameters: Sequence[Closed]) -> Elementwise | str:
+    """Returns the accesses of an elementwise kernel, or the reason why the kernel is not proved to be elementwise. The
+    kernel's launches must have one axis."""
     try:
-        _check_options(kernel, needs, portable, parameters)
         return _Proof(portable, parameters).found()
     except _Refused as refused:
         return str(refused)
@@ -92,27 +87,6 @@ def element_form(portable: PortableKernel) -> tuple[Module, Function, Argument]:
     leave_out_unused(function)
     function.arguments.append(element)
     return module, function, element
-
-
-def _check_options(
-    kernel: KernelDescription, needs: LaunchNeeds, portable: PortableKernel, parameters: Sequence[Closed]
-) -> None:
-    """Raises ``_Refused`` for a kernel whose options or parameters exclude a proof."""
-    for reason, holds in {
-        "it is a tile kernel": kernel.tile is not None,
-        "it has numba-cuda's semantics": any(isinstance(each, NumbaParameter) for each in parameters),
-        "it has clusters of blocks": kernel.cluster is not None,
-        "it uses shared memory": portable.shared.used or needs.dynamic_shared,
-        "its threads wait for one another": portable.suspends or portable.cooperative,
-        "it uses thread.index_2d()": needs.index_2d,
-        "it does not use thread.index_1d()": not needs.index_1d,
-        "its threads have several elements each": kernel.items_per_thread != (1, 1, 1),
-        "it limits its registers": kernel.max_registers is not None,
-        "it has line tables": kernel.lineinfo,
-        "it calls a function that calls itself": len(portable.module.defined) > 1,
-    }.items():
-        if holds:
-            raise _Refused(reason)
 
 
 def guards_of(function: Function, element: Value, lengths: Collection[Value]) -> dict[Value, bool]:
@@ -138,6 +112,12 @@ class _Proof:
     it is consistent, because the lengths of these slices decide which accesses are guarded."""
 
     def __init__(self, portable: PortableKernel, parameters: Sequence[Closed]) -> None:
+        if portable.shared.used:
+            raise _Refused("it uses shared memory")
+        if portable.suspends or portable.cooperative:
+            raise _Refused("its threads wait for one another")
+        if len(portable.module.defined) > 1:
+            raise _Refused("it calls a function that calls itself")
         _, self.function, self.element = element_form(portable)
         self.slices: dict[Argument, tuple[Parameter, list[Argument]]] = {}
         names = {each.name for each in parameters}

@@ -6,9 +6,8 @@ own functions, one after the other. Each finds the elements of its slices in var
 variables to registers once it has inlined the stages.
 
 The results are those of the stages' own launches, bit for bit. The front end has chosen the roundings of each stage
-(``contraction.py``), and no back end contracts on its own, except under ``fastmath``: then LLVM may also contract a
-product of one stage with a sum of another, if both stages have it. What such a stage writes is frozen. Otherwise a NaN,
-which is an undefined value under ``fastmath``, would be one for a later stage too.
+(``contraction.py``), and no back end contracts on its own. The exception is ``fastmath``: LLVM may combine the
+operations of two stages that both have it.
 
 A failed check ends its stage for this element, as it ends a thread of the stage's own launch. The variables are
 initialised, so that a later stage then reads some number.
@@ -17,7 +16,7 @@ initialised, so that a later stage then reads some number.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias, final
 
@@ -33,19 +32,14 @@ from oxide.compiler.ir.values import (
     Binary,
     Call,
     GetElementPtr,
-    Instruction,
-    Operation,
-    Store,
     Value,
     number,
 )
 from oxide.compiler.signature.signature import Closed
 from oxide.compiler.source.faults import FaultSite
 
-from .elementwise import element_form, guards_of
-
-ITEMS = 4
-"""The number of elements that a thread of a fused kernel computes."""
+from .accesses import ITEMS
+from .proof import element_form, guards_of
 
 _VECTOR_BYTES = 16
 
@@ -106,8 +100,6 @@ def _adopt(module: Module, part: Part, symbol: str, first_site: int) -> Function
     function.replace(replaced)
     for place, call in enumerate(function.calls):
         _shift_site(call, first_site, f"%oxide.site.{place}")
-    if any(map(_is_fast, function.instructions)):
-        _freeze_writes(function, addresses)
     form.rename(function.symbol, symbol)
     function.head = f"internal {function.head}"
     module.adopt(form)
@@ -143,25 +135,6 @@ def _shift_site(call: Call, first: int, name: str) -> None:
     shifted = Binary(name, "add", site, number(first, "i32"))
     call.block.replace(call, (shifted, call))
     call.operands[place] = shifted
-
-
-def _is_fast(instruction: Instruction) -> bool:
-    """Returns whether an instruction has flags of ``fastmath``."""
-    words = instruction.before if isinstance(instruction, Call) else getattr(instruction, "flags", "")
-    return not _FAST.isdisjoint(words.split())
-
-
-_FAST = frozenset(("fast", "reassoc", "contract", "nnan", "ninf"))
-
-
-def _freeze_writes(function: Function, addresses: Collection[Value]) -> None:
-    """Freezes the elements that a stage writes."""
-    for each in function.instructions:
-        if isinstance(each, Store) and each.pointer in addresses:
-            at = each.block.instructions.index(each)
-            frozen = Operation(f"%oxide.frozen.{at}.{each.block.name[1:]}", each.value.type, "freeze", [each.value])
-            each.block.insert(at, [frozen])
-            each.operands[0] = frozen
 
 
 def _call(part: Part, function: Function, values: Sequence[Words]) -> str:

@@ -28,17 +28,19 @@ from types import FunctionType
 from typing import TYPE_CHECKING, final
 
 from oxide.compiler.ir.parameters import argument_types, element_type
-from oxide.compiler.signature.signature import Closed, Parameter
+from oxide.compiler.signature.signature import Closed, NumbaParameter, Parameter
 from oxide.driver import sanitizing
 from oxide.errors import LaunchError
 
-from .accesses import Elementwise, OwnAccess
+from .elementwise.accesses import ITEMS, Elementwise, OwnAccess
 
 if TYPE_CHECKING:
     from oxide.compiler.bounds.hoist import Placement
     from oxide.compiler.ir.portable import PortableKernel
-    from oxide.compiler.kernel import Kernel
-    from oxide.compiler.specialization import Specialization
+
+    from .description import KernelDescription, LaunchNeeds
+    from .kernel import Kernel
+    from .specialization import Specialization
 
 BLOCK = 256
 """The threads of a block of a fused kernel's launch."""
@@ -54,6 +56,26 @@ class NotFused(LaunchError):
 
 NotFused.__name__ = NotFused.__qualname__ = LaunchError.__name__
 NotFused.__module__ = LaunchError.__module__
+
+
+def elementwise(
+    kernel: KernelDescription, needs: LaunchNeeds, portable: PortableKernel, parameters: Sequence[Closed]
+) -> Elementwise | str:
+    """Returns the accesses of an elementwise kernel, or the reason why the kernel cannot be fused with others."""
+    from .elementwise.proof import elementwise as proved  # here, as it loads LLVM, which a cached kernel does not need
+
+    reasons = {
+        "it has numba-cuda's semantics": any(isinstance(each, NumbaParameter) for each in parameters),
+        "it has clusters of blocks": kernel.cluster is not None,
+        "it uses shared memory": needs.dynamic_shared,
+        "it uses thread.index_2d()": needs.index_2d,
+        "it does not use thread.index_1d()": not needs.index_1d,
+        "its threads have several elements each": kernel.items_per_thread != (1, 1, 1),
+        "it limits its registers": kernel.max_registers is not None,
+        "it has line tables": kernel.lineinfo,
+        "it is interpreted": kernel.interpreted,
+    }
+    return next((reason for reason, holds in reasons.items() if holds), "") or proved(portable, parameters)
 
 
 @final
@@ -107,7 +129,7 @@ def fused(stages: Sequence[Stage], dead: Collection[int] = ()) -> FusedKernel:
 
 
 def _fused(fusion: Fusion) -> FusedKernel:
-    from oxide.compiler.kernel import Kernel
+    from .kernel import Kernel
 
     first = fusion.stages[0].special.kernel
     code = first.function
@@ -129,10 +151,6 @@ def _fused(fusion: Fusion) -> FusedKernel:
     return FusedKernel(kernel, tuple(value.number for value in fusion.passed))
 
 
-ITEMS = 4
-"""The number of elements that a thread of a fused kernel computes."""
-
-
 @final
 @dataclass(slots=True)
 class _Value:
@@ -144,8 +162,6 @@ class _Value:
     own: bool = False
     read: bool = False
     written: bool = False
-    known: bool = False
-    """True once a stage has written all elements."""
     table: bool = False
     stored: bool = False
     """True if the elements are written to memory."""
@@ -209,13 +225,12 @@ class Fusion:
                 value.table |= parameter.kind == "slice"
                 continue
             value.own = True
-            value.read |= not value.known and (access.reads or (access.writes and not access.always))
-        # A stage may have one value for several parameters: its own writes are known only to later stages.
+            value.read |= not value.written and (access.reads or (access.writes and not access.always))
+        # Afterwards, as a stage may have one value for several parameters.
         for parameter, number in zip(stage.special.parameters, stage.values, strict=True):
             access = own.get(parameter.name)
             if access is not None and access.writes:
                 found[number].written = True
-                found[number].known |= access.always
 
     def _renamed(self, parameter: Closed, name: str) -> Closed:
         return replace(parameter, kernel=self.name, name=name) if isinstance(parameter, Parameter) else parameter
@@ -263,7 +278,11 @@ class Fusion:
 
     def portable(self) -> tuple[PortableKernel, tuple[Placement, ...]]:
         """Returns the IR of the fused kernel, and where each check is done."""
-        from .composition import Part, Words, compose  # here, as they load LLVM, which a cached kernel does not need
+        from .elementwise.composition import (  # here, as they load LLVM, which a cached kernel does not need
+            Part,
+            Words,
+            compose,
+        )
 
         places = {value.number: place for place, value in enumerate(self.passed)}
         for value in self.values:
