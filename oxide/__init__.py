@@ -93,6 +93,7 @@ if TYPE_CHECKING:
     from oxide.language.views import MatrixView, TileView, VectorView, zip_exact
     from oxide.runtime.device.interop import from_cuda_array_interface, from_dlpack
     from oxide.runtime.launching.resources import KernelResources
+    from oxide.runtime.operations.conditional import cond, while_loop
     from oxide.runtime.operations.generated_numbers import arange, randn
     from oxide.runtime.operations.graph import CudaGraph, GraphScope
     from oxide.runtime.operations.peer_copies import to_device
@@ -107,6 +108,7 @@ _LATER = {
     "CudaGraph": "runtime.operations.graph",
     "GraphScope": "runtime.operations.graph",
     "KernelResources": "runtime.launching.resources",
+    "cond": "runtime.operations.conditional",
     "debug": "language.debug",
     "MatrixTileRef": "language.tiles",
     "MatrixView": "language.views",
@@ -129,6 +131,7 @@ _LATER = {
     "tensor": "language.tensor",
     "to_device": "runtime.operations.peer_copies",
     "trace": "tracing.sessions",
+    "while_loop": "runtime.operations.conditional",
     "zip_exact": "language.views",
 }
 """Rarely used names, and the modules that they are loaded from at first use. Saves a tenth of the import's own time."""
@@ -219,6 +222,7 @@ __all__ = [
     "bool_",
     "c64",
     "c128",
+    "cond",
     "d2h",
     "debug",
     "device",
@@ -268,6 +272,7 @@ __all__ = [
     "unzip",
     "value",
     "warp",
+    "while_loop",
     "with_context",
     "zeros",
     "zip_exact",

@@ -59,9 +59,14 @@ def described(function: object) -> str:
 
 def part_note(what: str, detail: object, number: int) -> str:
     """Returns the note for a part of an operation. ``what`` is "zip", with the number of parts in ``detail``;
-    "with_context"; or a stage of a chain. For the latter two, ``detail`` is the function that returned the part."""
+    "while_loop"; "cond", with the branch in ``detail``; "with_context"; or a stage of a chain. For the latter two,
+    ``detail`` is the function that returned the part."""
     if what == "zip":
         return f"in part {number} of a zip of {detail}"
+    if what == "while_loop":
+        return "in the body of a while_loop"
+    if what == "cond":
+        return f"in {detail} of a cond"
     if what == "with_context":
         return f"in with_context({described(detail)})"
     return f"in stage {number} of a chain, {what}({described(detail)})"

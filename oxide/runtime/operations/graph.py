@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
@@ -380,11 +381,33 @@ def capture(operation: DeviceOperation[T], stream: Stream) -> CudaGraph[T]:
     return _finish(context, recording, output)
 
 
+def run_as_graph(context: ExecutionContext, record: Callable[[ExecutionContext], T]) -> T:
+    """Returns the result of ``record(inner)``, a part of a run whose work only a graph can hold. Captures that work
+    into a graph, and launches the graph once. The graph lives until the device is past the run."""
+    recording = Recording(context.stream, allocates=True, of_run=True)
+    inner = part_of(context, recording)
+    try:
+        with recording:
+            output = record(inner)
+    finally:
+        recording.is_open = False
+        context.absorb(inner)
+    _instantiate(context.device, recording, []).launch(context)
+    return output
+
+
+def part_of(context: ExecutionContext, recording: Recording | None) -> ExecutionContext:
+    """Returns a context for a part of a run, on the same stream."""
+    inner = ExecutionContext(context.stream, recording)
+    inner.place, inner.levels, inner.traced = context.place, context.levels, context.traced
+    return inner
+
+
 def rehearse(operation: DeviceOperation[Any], stream: Stream) -> None:
     """Captures ``operation`` and discards the capture: all kernels that it launches are compiled and loaded, and
     nothing is run."""
     operation.consume()
-    recording = Recording(require_stream(stream), allocates=True)
+    recording = Recording(require_stream(stream), allocates=True, rehearses=True)
     context = ExecutionContext(stream, recording)
     with recording:
         try:

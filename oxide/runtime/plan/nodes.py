@@ -1,4 +1,4 @@
-"""The nodes of a plan: recorded driver calls, each with the memory that it reads and writes.
+"""The nodes of a plan: recorded driver calls and conditionals, each with the memory that it reads and writes.
 
 A recording lists its calls in the order of the program. Their data asks for less: a call runs after the last write of
 the memory that it reads, and after all earlier uses of the memory that it writes. The rest may run side by side.
@@ -7,9 +7,12 @@ the memory that it reads, and after all earlier uses of the memory that it write
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, TypeAlias, final
 
 from oxide.runtime.device.memory import Allocation
+
+if TYPE_CHECKING:
+    from oxide.driver.base import ConditionalKind
 
 
 @final
@@ -35,6 +38,34 @@ class Node:
 
 
 @final
+class Conditional:
+    """Nodes that run as a flag on the device says: a loop, or one or two branches. ``kind`` and ``flag``, an address,
+    are those of ``Driver.begin_conditional``; each of ``bodies`` is a plan of its own.
+
+    A conditional may leave memory that its bodies write as it was, so it also counts as reading that memory.
+    """
+
+    __slots__ = ("bodies", "flag", "kind", "memory", "reads", "writes")
+
+    def __init__(
+        self, kind: ConditionalKind, flag: int, memory: Allocation, bodies: Sequence[Sequence[PlanNode]]
+    ) -> None:
+        """Makes a conditional. ``memory`` is the flag's allocation."""
+        self.kind = kind
+        self.flag = flag
+        self.memory = memory
+        self.bodies = tuple([tuple(body) for body in bodies])
+        nodes = [node for body in self.bodies for node in body]
+        writes = [allocation for node in nodes for allocation in node.writes]
+        reads = [allocation for node in nodes for allocation in node.reads]
+        self.writes: tuple[Allocation, ...] = tuple(dict.fromkeys(writes))
+        self.reads: tuple[Allocation, ...] = tuple(dict.fromkeys([memory, *reads, *writes]))
+
+
+PlanNode: TypeAlias = Node | Conditional
+
+
+@final
 class _Uses:
     """The uses of one allocation so far: its last write, and the reads since."""
 
@@ -45,7 +76,7 @@ class _Uses:
         self.reads: list[int] = []
 
 
-def dependencies(nodes: Sequence[Node]) -> list[tuple[int, ...]]:
+def dependencies(nodes: Sequence[PlanNode]) -> list[tuple[int, ...]]:
     """Returns for each node the earlier nodes that it must run after, by number. A node that another of them runs after
     is left out."""
     uses: dict[Allocation, _Uses] = {}
