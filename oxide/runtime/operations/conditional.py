@@ -131,43 +131,44 @@ class Cond(DeviceOperation[Any]):
     def _record(self, context: ExecutionContext, flag: DeviceBox) -> Any:
         recording = context.recording
         assert recording is not None
-        bodies: list[list[PlanNode]] = []
-        results: list[Any] = []
-        for name, branch in zip(_BRANCHES, self._branches, strict=False):
-            bodies.append([])
-            results.append(self._record_branch(recording, bodies[-1], context, name, branch))
+        bodies: list[list[PlanNode]] = [[] for _ in self._branches]
+        results = [self._record_branch(number, recording, bodies[number], context) for number in range(len(bodies))]
         result = None
         if len(bodies) > 1:
             merge = _Merge(context, *self._branches)
             result = merge.merged(results[0], results[1], "")
             for number, nodes in enumerate(bodies):
-                recording.record_body(f"{_BRANCHES[number]} of a cond", nodes, partial(merge.copy, number))
+                recording.record_body(_branch(number), nodes, partial(merge.copy, number))
         if any(bodies):
             recording.conditional("if" if len(bodies) == 1 else "if-else", flag, bodies)
         return result
 
     def _record_branch(
-        self,
-        recording: Recording,
-        nodes: list[PlanNode],
-        context: ExecutionContext,
-        name: str,
-        branch: DeviceOperation[Any],
+        self, number: int, recording: Recording, nodes: list[PlanNode], context: ExecutionContext
     ) -> Any:
-        return recording.record_body(f"{name} of a cond", nodes, lambda: _run_part(context, branch, "cond", name))
+        return recording.record_body(_branch(number), nodes, lambda: self._run_branch(number, context))
+
+    def _run_branch(self, number: int, context: ExecutionContext) -> Any:
+        return _run_part(context, self._branches[number], "cond", _BRANCHES[number])
 
     def _run_on_host(self, context: ExecutionContext, flag: DeviceBox) -> Any:
         """Runs the branch that the flag, which is read back, chooses."""
-        inner = part_of(context, Recording(context.stream, allocates=True, of_run=True, rehearses=True))
-        assert inner.recording is not None
-        with inner.recording:  # for its errors
-            self._record(inner, flag)
+        recording = Recording(context.stream, allocates=True, of_run=True, rehearses=True)
+        inner = part_of(context, recording)
+        with recording:  # for its errors, and for the result of the other branch
+            results = [self._record_branch(number, recording, [], inner) for number in range(len(self._branches))]
+            if len(results) > 1:
+                _Merge(inner, *self._branches).merged(results[0], results[1], "")
         context.absorb(inner)
         number = 0 if _read(context, flag) else 1
-        if number == len(self._branches):
+        if number < len(results):
+            results[number] = self._run_branch(number, context)
+        if len(results) == 1:
             return None
-        result = _run_part(context, self._branches[number], "cond", _BRANCHES[number])
-        return result if len(self._branches) > 1 else None
+        merge = _Merge(context, *self._branches)
+        result = merge.merged(results[0], results[1], "")
+        merge.copy(number)
+        return result
 
     def whereabouts(self) -> None:
         return None
@@ -313,6 +314,11 @@ def _flag_of(flag: Flag, context: ExecutionContext, what: str) -> DeviceBox:
     box: DeviceBox = found.value if isinstance(found, Arc) else found
     require_device(box, context.device, what)
     return box
+
+
+def _branch(number: int) -> str:
+    """Returns a branch's name for the errors of its recording."""
+    return f"{_BRANCHES[number]} of a cond"
 
 
 def _operations(flag: Flag, *operations: DeviceOperation[Any]) -> list[DeviceOperation[Any]]:
