@@ -93,6 +93,7 @@ if TYPE_CHECKING:
     from oxide.language.views import MatrixView, TileView, VectorView, zip_exact
     from oxide.runtime.device.interop import from_cuda_array_interface, from_dlpack
     from oxide.runtime.launching.resources import KernelResources
+    from oxide.runtime.operations.conditional import cond, while_loop
     from oxide.runtime.operations.generated_numbers import arange, randn
     from oxide.runtime.operations.graph import CudaGraph, GraphInstances, GraphScope
     from oxide.runtime.operations.inputs import input as input  # not in __all__, as zip
@@ -110,6 +111,7 @@ _LATER = {
     "GraphInstances": "runtime.operations.graph",
     "GraphScope": "runtime.operations.graph",
     "KernelResources": "runtime.launching.resources",
+    "cond": "runtime.operations.conditional",
     "debug": "language.debug",
     "MatrixTileRef": "language.tiles",
     "MatrixView": "language.views",
@@ -134,6 +136,7 @@ _LATER = {
     "tensor": "language.tensor",
     "to_device": "runtime.operations.peer_copies",
     "trace": "tracing.sessions",
+    "while_loop": "runtime.operations.conditional",
     "zip_exact": "language.views",
 }
 """Rarely used names, and the modules that they are loaded from at first use. Saves a tenth of the import's own time."""
@@ -225,6 +228,7 @@ __all__ = [
     "bool_",
     "c64",
     "c128",
+    "cond",
     "d2h",
     "debug",
     "device",
@@ -275,6 +279,7 @@ __all__ = [
     "unzip",
     "value",
     "warp",
+    "while_loop",
     "with_context",
     "zeros",
     "zip_exact",

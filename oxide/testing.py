@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast, final
 from oxide.driver.base import (
     Clock,
     Code,
+    ConditionalKind,
     DeviceInfo,
     Dim3,
     Driver,
@@ -277,6 +278,17 @@ class DelegatingDriver:
 
     def capture_after(self, stream: StreamHandle, parts: Sequence[int]) -> None:
         self.invoke("capture_after", stream, parts)
+
+    def conditionals(self, device: int) -> str | None:
+        return self.invoke("conditionals", device)  # type: ignore[no-any-return]
+
+    def begin_conditional(
+        self, stream: StreamHandle, kind: ConditionalKind, flag: int, stop: int
+    ) -> tuple[StreamHandle, ...]:
+        return self.invoke("begin_conditional", stream, kind, flag, stop)  # type: ignore[no-any-return]
+
+    def end_conditional(self, stream: StreamHandle) -> None:
+        self.invoke("end_conditional", stream)
 
     def end_capture(self, stream: StreamHandle) -> GraphHandle:
         return self.invoke("end_capture", stream)

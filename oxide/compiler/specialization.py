@@ -14,11 +14,13 @@ import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cached_property
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, final
 
 from oxide import disk
 from oxide.compiler.signature.signature import Closed, NumbaParameter
+from oxide.compiler.signature.untyped_arguments import ArrayType, RecordType, TupleType
 from oxide.compiler.source.faults import FaultSite
 from oxide.compiler.source.widening import Widening
 from oxide.driver import sanitizing
@@ -199,6 +201,21 @@ class Specialization:
                     entry.keep_code(code)
             self._codes[target] = code
             return code
+
+    @cached_property
+    def pointers(self) -> tuple[int, ...] | None:
+        """Returns the offsets of the boxes' addresses in the bytes of ``pack``. None for a kernel of numba-cuda's that
+        takes tuples, which may hold boxes."""
+        found: list[int] = []
+        formats = "@"
+        for parameter in self.parameters:
+            if isinstance(parameter, NumbaParameter) and isinstance(parameter.type, TupleType):
+                return None
+            word = _address_word(parameter)
+            if word is not None:  # all words of a box have eight bytes
+                found.append(-(-struct.calcsize(formats) // 8) * 8 + 8 * word)
+            formats += parameter.struct_format
+        return tuple(found)
 
     def pack(self, values: Sequence[Any], fault_address: int) -> bytes:
         """Packs the parameters as a C structure, each naturally aligned.
@@ -444,6 +461,15 @@ def _fusion_facts(fusion: Fusion) -> Facts:
         portable=lambda: portable,
         placements=lambda: placements,
     )
+
+
+def _address_word(parameter: Closed) -> int | None:
+    """Returns the place of a box's address among the words of a parameter; None for other parameters."""
+    if isinstance(parameter, NumbaParameter):
+        if isinstance(parameter.type, ArrayType):
+            return ArrayType.ADDRESS
+        return 0 if isinstance(parameter.type, RecordType) else None
+    return 0 if parameter.kind in ("slice", "disjoint", "tiles", "atomic") else None
 
 
 class NotTyped(LaunchError):

@@ -28,6 +28,9 @@ Dim3: TypeAlias = tuple[int, int, int]
 StreamPriority: TypeAlias = Literal["normal", "high"]
 """The priority of a stream. CUDA's default priority is its lowest, so there is no priority below ``"normal"``."""
 
+ConditionalKind: TypeAlias = Literal["if", "if-else", "while"]
+"""The kind of a conditional in a graph. It has one body, ``"if-else"`` has two."""
+
 # The limits of CUDA devices since compute capability 3.0. The CPU device has the same limits.
 MAX_THREADS_PER_BLOCK: Final = 1024
 MAX_BLOCK: Final = (1024, 1024, 64)
@@ -346,8 +349,32 @@ class Driver(Protocol):
         with several begins each of them by a call.
         """
 
+    def conditionals(self, device: int) -> str | None:
+        """Makes a device ready for conditionals in captures: may load code, and so block until the device is idle.
+        Returns None, or the reason why the device's graphs cannot hold them."""
+
+    def begin_conditional(
+        self, stream: StreamHandle, kind: ConditionalKind, flag: int, stop: int
+    ) -> tuple[StreamHandle, ...]:
+        """Begins a conditional in the capture on the stream. Returns a stream for each body, to capture the body on.
+        Call ``conditionals`` first.
+
+        ``flag`` is the address of an i32 in the device's memory. ``"if"`` runs its body if the flag is not 0.
+        ``"if-else"`` runs the first body if the flag is not 0, else the second. ``"while"`` reads the flag before each
+        iteration, and runs its body again and again until the flag is 0. Unless ``stop`` is 0, it is the address of a
+        fault record: a loop also ends once that is claimed.
+
+        A body takes launches, copies on the device, fills, parts and conditionals. The stream itself takes no work
+        until ``end_conditional``.
+        """
+
+    def end_conditional(self, stream: StreamHandle) -> None:
+        """Ends the conditional on the stream and the captures of its bodies, and destroys the bodies' streams. Raises
+        ``DriverError`` for a loop whose body is empty."""
+
     def end_capture(self, stream: StreamHandle) -> GraphHandle:
-        """Ends a capture, also a failed one: the stream is usable again even if this raises."""
+        """Ends a capture, also a failed one: the stream is usable again even if this raises. Ends the captures of the
+        bodies of a conditional that has not ended, too."""
 
     def launch_graph(self, graph: GraphHandle, stream: StreamHandle) -> None:
         """Submits the recorded work to a stream of the same device, its parts side by side where ``capture_after``

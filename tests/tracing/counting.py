@@ -30,6 +30,8 @@ def seen(driver: RecordingDriver) -> Counter[tuple[str, str, Any]]:
         stream = call.arguments[0] if call.method == "wait_event" else call.arguments[-1] if call.arguments else None
         if call.method == "begin_capture":
             capturing.add(stream)
+        elif call.method == "begin_conditional":
+            capturing.update(call.result or ())
         elif call.method == "end_capture":
             capturing.discard(stream)
         elif call.method in COPIES and call.exception is None and stream not in capturing:

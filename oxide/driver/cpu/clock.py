@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import final
 
 from oxide.driver.base import Span
-from oxide.driver.cpu.streams import BlockRange, CpuStream, Task, Times
+from oxide.driver.cpu.streams import BlockRange, CpuStream, Recordable, Task, Times
 
 
 @final
@@ -31,10 +31,11 @@ class CpuClock:
         self._ended = ended
         self._measured = _Measured()
 
-    def note(self, item: Task | BlockRange) -> Task | BlockRange:
-        """Makes ``item`` note its times, if the calling thread measures what it submits. Returns the item."""
+    def note(self, item: Recordable) -> Recordable:
+        """Makes ``item`` note its times, if the calling thread measures what it submits. Returns the item. The bodies
+        of a graph's conditionals are not measured."""
         times = self._measured.times
-        if times is not None and (isinstance(item, BlockRange) or item.measured):
+        if times is not None and (isinstance(item, BlockRange) or (isinstance(item, Task) and item.measured)):
             noted = item.times = Times()
             times.append(noted)
         return item

@@ -26,6 +26,7 @@ from oxide.driver.base import (
     MAX_GRID,
     MAX_THREADS_PER_BLOCK,
     Code,
+    ConditionalKind,
     DeviceInfo,
     Dim3,
     Droppable,
@@ -37,7 +38,7 @@ from oxide.driver.cpu.clock import CpuClock
 from oxide.driver.cpu.code import CpuFunction, host_name, host_target
 from oxide.driver.cpu.copy_tasks import Copies
 from oxide.driver.cpu.errors import driver_error
-from oxide.driver.cpu.graph import CpuGraph, recorded
+from oxide.driver.cpu.graph import CpuGraph, conditional, recorded
 from oxide.driver.cpu.host_functions import native_call, python_call
 from oxide.driver.cpu.steps import StepScheduler
 from oxide.driver.cpu.streams import (
@@ -45,6 +46,7 @@ from oxide.driver.cpu.streams import (
     CapturedPart,
     CpuEvent,
     CpuStream,
+    OpenConditional,
     Point,
     Record,
     Scheduler,
@@ -52,7 +54,14 @@ from oxide.driver.cpu.streams import (
     Wait,
     closed_error,
 )
-from oxide.driver.cpu.submission_checks import check_count, check_handle, check_idle, check_launch, checked_seed
+from oxide.driver.cpu.submission_checks import (
+    check_count,
+    check_handle,
+    check_idle,
+    check_launch,
+    check_recordable,
+    checked_seed,
+)
 from oxide.driver.cpu.workers import WorkerScheduler
 from oxide.driver.sanitizing import Tracking, requested
 from oxide.dropping import Soon, calls_drop, in_c, nothing
@@ -390,6 +399,7 @@ class CpuDriver:
         captured = check_handle(stream, CpuStream).captured
         if captured is None:
             raise driver_error("CUDA_ERROR_ILLEGAL_STATE", f"a part of a capture on {stream!r}, where none was begun")
+        check_recordable(stream)
         if len(captured) == 1 and not captured[0].items and not captured[0].begun:
             captured.clear()
         if any(not 0 <= part < len(captured) for part in parts):
@@ -399,14 +409,58 @@ class CpuDriver:
             )
         captured.append(CapturedPart(tuple(parts), begun=True))
 
+    def conditionals(self, device: int) -> str | None:
+        """Returns None: this device's graphs hold conditionals."""
+        self._check_device(device)
+        return None
+
+    def begin_conditional(
+        self, stream: CpuStream, kind: ConditionalKind, flag: int, stop: int
+    ) -> tuple[CpuStream, ...]:
+        """Begins a conditional in the capture. Raises ``DriverError`` outside a capture, and for addresses outside the
+        device's memory."""
+        if check_handle(stream, CpuStream).captured is None:
+            raise driver_error("CUDA_ERROR_ILLEGAL_STATE", f"a conditional on {stream!r}, where no capture was begun")
+        check_recordable(stream)
+        heap = self._heaps[stream.device]
+        heap.check("the flag of a conditional,", flag, 4)
+        if stop:
+            heap.check("the fault record of a conditional,", stop, 4)
+        bodies = [CpuStream(stream.device, high=stream.high) for _ in range(2 if kind == "if-else" else 1)]
+        for body in bodies:
+            body.captured = [CapturedPart(())]
+        stream.conditional = OpenConditional(kind, flag, stop, tuple(bodies))
+        return stream.conditional.bodies
+
+    def end_conditional(self, stream: CpuStream) -> None:
+        """Ends the conditional that was begun on the stream. Raises ``DriverError`` if there is none."""
+        captured, opened = check_handle(stream, CpuStream).captured, stream.conditional
+        if captured is None or opened is None:
+            raise driver_error(
+                "CUDA_ERROR_ILLEGAL_STATE", f"the end of a conditional on {stream!r}, where none was begun"
+            )
+        stream.conditional = None
+        bodies = [self.end_capture(body) for body in opened.bodies]
+        for body in opened.bodies:
+            body.destroyed = True
+        if opened.kind == "while" and bodies[0].is_empty:
+            raise driver_error("CUDA_ERROR_INVALID_VALUE", f"a loop on {stream!r} whose body is empty would never end")
+        captured[-1].items.append(conditional(opened, bodies))
+
     def end_capture(self, stream: CpuStream) -> CpuGraph:
-        """Ends the capture. Raises ``DriverError`` if the stream is not in a capture."""
+        """Ends the capture. Raises ``DriverError`` if the stream is not in a capture, or in a conditional."""
         parts = check_handle(stream, CpuStream).captured
         if parts is None:
             raise driver_error(
                 "CUDA_ERROR_ILLEGAL_STATE", f"the end of a capture on {stream!r}, where none was begun; begin one first"
             )
         stream.captured = None
+        opened, stream.conditional = stream.conditional, None
+        if opened is not None:
+            raise driver_error(
+                "CUDA_ERROR_STREAM_CAPTURE_UNJOINED",
+                f"the end of a capture on {stream!r} inside its conditional; end the conditional first",
+            )
         return CpuGraph(stream.device, parts)
 
     def launch_graph(self, graph: CpuGraph, stream: CpuStream) -> None:
@@ -540,6 +594,7 @@ class CpuDriver:
                 self._clock.note(item)
             self._scheduler.submit(stream, item)
         else:
+            check_recordable(stream)
             stream.captured[-1].items.append(item)
 
     def _note_look(self) -> None:

@@ -4,15 +4,32 @@ The parts of a graph with branches are spread over *lanes*. A lane is a stream o
 the first is the stream that the graph is launched on. A part continues the lane of a part that it runs after, if no
 other part has done so, and otherwise begins a lane. So each lane runs its parts in order, and waits for other lanes
 where the graph asks for it.
+
+The bodies of a conditional are graphs of their own. The chosen body's items come to the front of the stream that runs
+the conditional when it is that item's time (``Unfolding``). So every iteration of a loop passes the scheduler, as the
+work of any stream does.
 """
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 from collections.abc import Callable
 from typing import final
 
-from oxide.driver.cpu.streams import BlockRange, CapturedPart, CpuStream, Item, Point, Record, Task, Wait
+from oxide.driver.cpu.streams import (
+    CapturedPart,
+    CpuStream,
+    Fork,
+    Item,
+    OpenConditional,
+    Point,
+    Record,
+    Recordable,
+    Task,
+    Unfolding,
+    Wait,
+)
 
 _numbers = itertools.count(1)
 
@@ -24,7 +41,7 @@ class _Placed:
 
     __slots__ = ("awaited", "items", "lane", "waits")
 
-    def __init__(self, lane: int, items: tuple[Task | BlockRange, ...], waits: tuple[int, ...]) -> None:
+    def __init__(self, lane: int, items: tuple[Recordable, ...], waits: tuple[int, ...]) -> None:
         self.lane = lane
         self.items = items
         self.waits = waits
@@ -61,48 +78,66 @@ class CpuGraph:
         self,
         stream: CpuStream,
         submit: Callable[[CpuStream, Item], None],
-        renewed: Callable[[Task | BlockRange], Task | BlockRange],
+        renewed: Callable[[Recordable], Recordable],
     ) -> None:
         """Submits one launch. ``renewed`` returns the item to submit for a recorded one.
 
-        A point is recorded before any stream waits for it, and the launching stream waits for all lanes even if an
-        interrupt ends the submission. So no stream waits for ever, and the launch is over when that stream is past it.
+        A graph with several lanes is submitted as one item. So an interrupt cannot end the submission of some lanes
+        that others wait for.
         """
-        if self._lanes <= 1:
-            for part in self._parts:
-                for item in part.items:
-                    submit(stream, renewed(item))
+        items = self.items(stream, renewed)
+        if self._lanes > 1:
+            submit(stream, Unfolding(repr(self), lambda _: items))
             return
-        lanes = [stream]
+        for item in items:
+            submit(stream, item)
+
+    def items(self, stream: CpuStream, renewed: Callable[[Recordable], Recordable]) -> list[Item]:
+        """Returns the items that do the graph's work once when ``stream`` runs them. ``renewed`` is that of
+        ``launch``."""
+        if self._lanes <= 1:
+            return [renewed(item) for part in self._parts for item in part.items]
+        lanes = [stream] + [CpuStream(self.device, high=stream.high) for _ in range(1, self._lanes)]
+        queues: list[list[Item]] = [[] for _ in lanes]
         points: dict[int, Point] = {}
-        begin = Point(stream)
-        submit(stream, Record(begin))
-        try:
-            for number, part in enumerate(self._parts):
-                if part.lane == len(lanes):
-                    lane = CpuStream(self.device, high=stream.high)
-                    lanes.append(lane)
-                    if not part.waits:
-                        submit(lane, Wait(begin))
-                lane = lanes[part.lane]
-                for awaited in part.waits:
-                    submit(lane, Wait(points[awaited]))
-                for item in part.items:
-                    submit(lane, renewed(item))
-                if part.awaited:
-                    points[number] = Point(lane)
-                    submit(lane, Record(points[number]))
-        finally:
-            for lane in lanes[1:]:
-                end = Point(lane)
-                submit(lane, Record(end))
-                submit(stream, Wait(end))
+        for number, part in enumerate(self._parts):
+            queue = queues[part.lane]
+            queue += [Wait(points[awaited]) for awaited in part.waits]
+            queue += [renewed(item) for item in part.items]
+            if part.awaited:
+                points[number] = Point(lanes[part.lane])
+                queue.append(Record(points[number]))
+        items: list[Item] = [Fork(lane) for lane in lanes[1:]]
+        items += queues[0]
+        for lane, queue in zip(lanes[1:], queues[1:], strict=True):
+            end = Point(lane)
+            lane.items.extend([*queue, Record(end)])
+            items.append(Wait(end))
+        return items
+
+    @property
+    def is_empty(self) -> bool:
+        """Returns whether the graph has no work."""
+        return not any(part.items for part in self._parts)
 
     def __repr__(self) -> str:
         return f"<graph {self.number} of cpu:{self.device}>"
 
 
-def recorded(item: Task | BlockRange) -> Task | BlockRange:
-    """Returns the item to submit for one launch of a graph. A ``BlockRange`` counts the blocks handed out, so each
-    launch gets a new one."""
-    return item.renewed() if isinstance(item, BlockRange) else item
+def recorded(item: Recordable) -> Recordable:
+    """Returns the item to submit for one launch of a graph. A ``BlockRange`` counts the blocks handed out, and an
+    ``Unfolding`` notes its progress, so each launch gets new ones."""
+    return item if isinstance(item, Task) else item.renewed()
+
+
+def conditional(opened: OpenConditional, bodies: list[CpuGraph]) -> Unfolding:
+    """Returns the item of a conditional. It reads the flag when it comes to the head of its stream."""
+    flag = ctypes.c_int32.from_address(opened.flag)
+    claimed = ctypes.c_uint32.from_address(opened.stop) if opened.stop else None
+
+    def unfold(stream: CpuStream) -> list[Item]:
+        if flag.value and not (claimed is not None and claimed.value):
+            return bodies[0].items(stream, recorded)
+        return bodies[1].items(stream, recorded) if len(bodies) > 1 else []
+
+    return Unfolding(opened.kind, unfold, repeats=opened.kind == "while")

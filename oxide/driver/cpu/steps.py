@@ -25,11 +25,13 @@ from oxide.driver.cpu.interrupt import Abandoned, run_interruptibly
 from oxide.driver.cpu.streams import (
     BlockRange,
     CpuStream,
+    Fork,
     Item,
     Point,
     Record,
     Scheduler,
     Task,
+    Unfolding,
     Wait,
     closed_error,
     is_dropped,
@@ -107,8 +109,7 @@ class StepScheduler(Scheduler):
                 self._runners += [this]
                 stream.running = taken = True
             over = not again
-            self._run(stream, item)
-            over = True
+            over = self._run(stream, item)
         except Abandoned as error:
             assert stream is not None
             left_behind = True
@@ -178,11 +179,16 @@ class StepScheduler(Scheduler):
                 yield partial(blocks.run, first, end)
             goes_on = blocks.cooperative is not None and blocks.cooperative.goes_on()
 
-    def _run(self, stream: CpuStream, item: Item) -> None:
+    def _run(self, stream: CpuStream, item: Item) -> bool:
+        """Runs an item. Returns False if it has put others in front of itself."""
         try:
             if isinstance(item, Record):
                 with self._lock:
                     pass_point(item.point)
+            elif isinstance(item, Fork):
+                self._begin(item.lane)
+            elif isinstance(item, Unfolding):
+                return self._unfold(stream, item)
             elif isinstance(item, Wait) or is_dropped(item):
                 pass
             elif isinstance(item, BlockRange):
@@ -199,6 +205,29 @@ class StepScheduler(Scheduler):
             raise
         except Exception as error:
             self.record_failure(stream.device, error)
+        return True
+
+    def _unfold(self, stream: CpuStream, item: Unfolding) -> bool:
+        """Puts further items in front of ``item``. Returns True if there are none."""
+        items = item.further(stream)
+        if not items:
+            return True
+        with self._lock:
+            order = self._busy[stream]
+            numbers = order[:1] * len(items)
+            item.unfolded = True  # one step together with the next two lines
+            order[:0] = numbers
+            stream.items.extendleft(items)
+        return False
+
+    def _begin(self, lane: CpuStream) -> None:
+        """Begins a stream that was filled before. Does nothing if it was begun already, by a call that was
+        interrupted."""
+        with self._lock:
+            if lane.items and lane not in self._busy:
+                first = self._submitted + 1
+                self._submitted += len(lane.items)
+                self._busy[lane] = list(range(first, self._submitted + 1))
 
     def _lose(self, stream: CpuStream, abandoned: Abandoned) -> BaseException:
         """Marks a stream's device as lost to an abandoned kernel. Returns the exception that ended the wait."""

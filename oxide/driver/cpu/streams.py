@@ -14,7 +14,7 @@ from collections.abc import Callable
 from time import perf_counter_ns
 from typing import TypeAlias, final
 
-from oxide.driver.base import Droppable
+from oxide.driver.base import ConditionalKind, Droppable
 from oxide.driver.cpu.cooperative_launch import CooperativeRun
 from oxide.driver.cpu.errors import driver_error
 from oxide.errors import DeviceLostError, DriverError
@@ -217,7 +217,54 @@ class BlockRange:
         return self.description
 
 
-Item: TypeAlias = Record | Wait | Task | BlockRange
+@final
+class Unfolding:
+    """An item that puts further items in front of itself: the chosen body of a conditional, the next iteration of a
+    loop, or the work of a graph with branches.
+
+    ``unfold(stream)`` makes these items. When they have run, the item is at the head of its stream again. It is then
+    over, or unfolds again if it ``repeats``. It is also over if ``unfold`` returns no items.
+    """
+
+    __slots__ = ("_unfold", "description", "repeats", "unfolded")
+
+    def __init__(self, description: str, unfold: Callable[[CpuStream], list[Item]], *, repeats: bool = False) -> None:
+        self.description = description
+        self.repeats = repeats
+        self.unfolded = False  # set by the scheduler, in one step with the insertion of the items
+        self._unfold = unfold
+
+    def further(self, stream: CpuStream) -> list[Item]:
+        """Returns the items to put in front, the last first; none if this item is over."""
+        items = [] if self.unfolded and not self.repeats else self._unfold(stream)
+        items.reverse()
+        return items
+
+    def renewed(self) -> Unfolding:
+        """Returns a new item that does the same, for one launch of a graph."""
+        return Unfolding(self.description, self._unfold, repeats=self.repeats)
+
+    def __repr__(self) -> str:
+        return self.description
+
+
+@final
+class Fork:
+    """The item that begins ``lane``, a stream that was filled before any scheduler knows it."""
+
+    __slots__ = ("lane",)
+
+    def __init__(self, lane: CpuStream) -> None:
+        self.lane = lane
+
+    def __repr__(self) -> str:
+        return f"begin {self.lane!r}"
+
+
+Recordable: TypeAlias = Task | BlockRange | Unfolding
+"""An item that a capture records."""
+
+Item: TypeAlias = Record | Wait | Fork | Recordable
 
 
 def is_dropped(work: Task | BlockRange) -> bool:
@@ -236,7 +283,20 @@ class CapturedPart:
     def __init__(self, after: tuple[int, ...], *, begun: bool = False) -> None:
         self.after = after
         self.begun = begun
-        self.items: list[Task | BlockRange] = []
+        self.items: list[Recordable] = []
+
+
+@final
+class OpenConditional:
+    """A conditional whose bodies are being captured, each on a stream of its own."""
+
+    __slots__ = ("bodies", "flag", "kind", "stop")
+
+    def __init__(self, kind: ConditionalKind, flag: int, stop: int, bodies: tuple[CpuStream, ...]) -> None:
+        self.kind = kind
+        self.flag = flag
+        self.stop = stop
+        self.bodies = bodies
 
 
 @final
@@ -244,7 +304,7 @@ class CpuStream:
     """An in-order queue of items. ``running`` is True while a thread runs its items, or will soon. With worker threads,
     a stream that has items and is not running waits for an event. The items of a ``high`` stream run first."""
 
-    __slots__ = ("captured", "destroyed", "device", "high", "items", "number", "running")
+    __slots__ = ("captured", "conditional", "destroyed", "device", "high", "items", "number", "running")
 
     def __init__(self, device: int, *, high: bool = False) -> None:
         self.device = device
@@ -252,6 +312,7 @@ class CpuStream:
         self.number = next(_numbers)
         self.items: deque[Item] = deque()
         self.captured: list[CapturedPart] | None = None  # the parts of a capture; None outside a capture
+        self.conditional: OpenConditional | None = None  # in a capture
         self.running = False
         self.destroyed = False
 

@@ -42,6 +42,15 @@ def check_idle(stream: CpuStream) -> CpuStream:
     return stream
 
 
+def check_recordable(stream: CpuStream) -> None:
+    """Raises ``DriverError`` while the bodies of a conditional are captured for the stream's capture."""
+    if stream.conditional is not None:
+        raise driver_error(
+            "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",
+            f"{stream!r} is in a conditional, whose bodies have streams of their own; end the conditional first",
+        )
+
+
 def check_launch(function: CpuFunction, grid: Dim3, block: Dim3, shared_bytes: int, stream: CpuStream) -> int:
     """Returns the number of blocks. Raises ``DriverError`` unless the kernel is of the stream's device and the launch
     within its limits."""

@@ -60,11 +60,14 @@ from oxide.driver.cpu.errors import driver_error
 from oxide.driver.cpu.streams import (
     BlockRange,
     CpuStream,
+    Fork,
     Item,
     Point,
     Record,
+    Recordable,
     Scheduler,
     Task,
+    Unfolding,
     Wait,
     closed_error,
     is_dropped,
@@ -232,7 +235,7 @@ class WorkerScheduler(Scheduler):
                         self._in_section = False
                 if mine and item is not None:
                     try:
-                        over = _run_some(item)
+                        over = _unfold(stream, item) if isinstance(item, Unfolding) else _run_some(item)
                     except BaseException as error:
                         if interruptible:
                             raise
@@ -249,13 +252,21 @@ class WorkerScheduler(Scheduler):
 
     def run(self, stream: CpuStream, blocks: BlockRange | None, worker: _Worker | None) -> None:
         """Runs ``blocks`` if given, then all work that the stream can run. Then ``worker`` rests."""
-        following: Task | BlockRange | None = blocks or self._take_next(stream, worker)
+        following: Recordable | None = blocks or self._take_next(stream, worker)
         while following is not None:
             if isinstance(following, Task):
                 try:
                     following.run_timed()
                 except BaseException as error:
                     self.record_failure(stream.device, error)
+            elif isinstance(following, Unfolding):
+                over = True
+                try:
+                    over = _unfold(stream, following)
+                except BaseException as error:
+                    self.record_failure(stream.device, error)
+                if over:
+                    stream.items.popleft()
             elif not self._run_blocks(stream, following, worker):
                 return
             following = self._take_next(stream, worker)
@@ -344,9 +355,9 @@ class WorkerScheduler(Scheduler):
         blocks.next = first + count
         return first, first + count
 
-    def _take_next(self, stream: CpuStream, worker: _Worker | None) -> Task | BlockRange | None:
+    def _take_next(self, stream: CpuStream, worker: _Worker | None) -> Recordable | None:
         """Takes the next work of a stream that this thread has. If there is none, or a job of a higher priority waits,
-        releases the stream and returns ``None``.
+        releases the stream and returns ``None``. An ``Unfolding`` stays at the head until it is over.
 
         ``worker`` then rests in the same critical section. So a later submission finds this worker idle and starts no
         other.
@@ -365,7 +376,7 @@ class WorkerScheduler(Scheduler):
                     following = None
                     self._rest(worker)
                     self._enqueue(stream, None)
-                else:
+                elif not isinstance(following, Unfolding):
                     stream.items.popleft()
                     if isinstance(following, BlockRange):
                         following.workers = 1
@@ -422,8 +433,9 @@ class WorkerScheduler(Scheduler):
             self._enter_kernel(resumed)
             self._enqueue(resumed, blocks)
 
-    def _head(self, stream: CpuStream) -> Task | BlockRange | None:
-        """Returns a stream's next work, passing points on the way. ``None`` if the stream is empty or held back.
+    def _head(self, stream: CpuStream) -> Recordable | None:
+        """Returns a stream's next work, passing points and beginning lanes on the way. ``None`` if the stream is empty
+        or held back.
 
         An item leaves the queue here only when it is finished. So a reader without the lock never sees a stream with
         work as both empty and not running.
@@ -433,8 +445,11 @@ class WorkerScheduler(Scheduler):
             item = items[0]
             if isinstance(item, Record):
                 pass_point(item.point)
+            elif isinstance(item, Fork):
+                self._busy.add(item.lane)
+                self._advance(item.lane)
             elif not isinstance(item, Wait):
-                if not is_dropped(item):
+                if isinstance(item, Unfolding) or not is_dropped(item):
                     return item
             elif not item.point.passed:
                 item.point.waiters.append(partial(self._resumed.append, stream))
@@ -576,9 +591,22 @@ class WorkerScheduler(Scheduler):
             self._workers.discard(worker)
 
 
-def _is_small(item: Task | BlockRange, interruptible: bool) -> bool:
+def _unfold(stream: CpuStream, item: Unfolding) -> bool:
+    """Puts further items in front of ``item``, which is at the head of a stream that this thread has. Returns True if
+    there are none."""
+    items = item.further(stream)
+    if not items:
+        return True
+    item.unfolded = True  # one step together with the next line
+    stream.items.extendleft(items)
+    return False
+
+
+def _is_small(item: Recordable, interruptible: bool) -> bool:
     """Returns whether a waiting thread should run an item itself, judged by its expected duration. ``interruptible`` is
     True for the main thread."""
+    if isinstance(item, Unfolding):
+        return True
     if isinstance(item, Task):
         return item.brief
     if item.cooperative is not None or (interruptible and item.loop_free is None):

@@ -36,11 +36,37 @@ from typing import Final, final
 import cuda.core as core
 from cuda.bindings import driver
 
-from oxide.driver.base import Clock, Code, DeviceInfo, Dim3, Droppable, KernelResources, StreamPriority
+from oxide.driver.base import (
+    Clock,
+    Code,
+    ConditionalKind,
+    DeviceInfo,
+    Dim3,
+    Droppable,
+    KernelResources,
+    StreamPriority,
+)
 from oxide.driver.cuda.blocks import LARGEST, SpareBlocks
 from oxide.driver.cuda.clock import new_clock
+from oxide.driver.cuda.conditional import (
+    OpenConditional,
+    add_node,
+    begin_body,
+    end_body,
+    load_setter,
+    new_handle,
+    setter_params,
+    unsupported,
+)
 from oxide.driver.cuda.errors import check, failure, raise_core_failure
-from oxide.driver.cuda.graph import CaptureParts, CudaGraphExec, abandon_capture, instantiate
+from oxide.driver.cuda.graph import (
+    CaptureParts,
+    CudaGraphExec,
+    abandon_capture,
+    capture_state,
+    continue_after,
+    instantiate,
+)
 from oxide.driver.cuda.handles import CudaContext, CudaEvent, CudaStream, open_context, stream_options
 from oxide.driver.cuda.host_memory import LARGE_BYTES, RegisteredMemory
 from oxide.driver.cuda.kernels import BLOCK, ONE, fill_grid, fill_params, report_params
@@ -55,6 +81,7 @@ __all__ = ["CudaDriver", "available", "unavailable_reason"]
 
 _INVALID_VALUE = driver.CUresult.CUDA_ERROR_INVALID_VALUE
 _NOT_READY: Final = int(driver.CUresult.CUDA_ERROR_NOT_READY)
+_UNJOINED = driver.CUresult.CUDA_ERROR_STREAM_CAPTURE_UNJOINED
 _OUT_OF_MEMORY = driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY
 
 _TIMING = core.EventOptions(timing_enabled=True)
@@ -83,6 +110,7 @@ class CudaDriver:
         self._peers: set[tuple[int, int]] = set()  # pairs whose peer access was granted or refused
         self._packets: deque[ParameterPacket] = deque()
         self._captures: dict[int, CaptureParts] = {}  # captures with several parts, by the address of their stream
+        self._conditionals: dict[int, OpenConditional] = {}  # those that have not ended, likewise
         self._small_blocks: dict[int, int] = {}  # sizes of live small blocks, by address
         self._host_functions = HostFunctions()
         self._registered = RegisteredMemory()
@@ -419,9 +447,92 @@ class CudaDriver:
             capture = self._captures[stream.address] = CaptureParts(stream)
         capture.begin(parts)
 
+    def conditionals(self, device: int) -> str | None:
+        context = self._context(device)
+        if context.set_conditional is not None:
+            return None
+        error, version = driver.cuDriverGetVersion()
+        check(error, "cuDriverGetVersion")
+        reason = unsupported(version)
+        if reason is None:
+            _enter(context)
+            loaded = load_setter(device, context)
+            if isinstance(loaded, str):
+                return loaded
+            context.set_conditional = loaded
+        return reason
+
+    def begin_conditional(
+        self, stream: CudaStream, kind: ConditionalKind, flag: int, stop: int
+    ) -> tuple[CudaStream, ...]:
+        context = stream.context
+        setter = context.set_conditional
+        if setter is None:
+            raise failure(_INVALID_VALUE, "cuGraphAddNode", "a conditional before a call of conditionals(device)")
+        opened = self._conditionals[stream.address] = OpenConditional(repeats=kind == "while")
+        graph, _ = capture_state(stream)
+        handles = [new_handle(graph, context) for _ in range(2 if kind == "if-else" else 1)]
+        params = setter_params(handles, flag, stop)
+        self.launch(setter, ONE, ONE, 0, params, stream)
+        _, after = capture_state(stream)
+        added = [add_node(graph, after, handle, kind, context) for handle in handles]
+        continue_after(stream, [node for node, _ in added])
+        for _, body in added:
+            opened.bodies.append(self.create_stream(stream.device))
+            begin_body(opened.bodies[-1], body)
+        opened.params = params
+        return tuple(opened.bodies)
+
+    def end_conditional(self, stream: CudaStream) -> None:
+        opened = self._conditionals.pop(stream.address, None)
+        if opened is None:
+            raise failure(_INVALID_VALUE, "cuGraphAddNode", "the end of a conditional where none was begun")
+        try:
+            if opened.repeats:
+                body, setter = opened.bodies[0], stream.context.set_conditional
+                assert setter is not None
+                if not capture_state(body)[1]:
+                    raise failure(_INVALID_VALUE, "cuGraphAddNode", "a loop whose body is empty would never end")
+                self.launch(setter, ONE, ONE, 0, opened.params, body)
+        except BaseException:
+            self._abandon_bodies(opened)
+            raise
+        self._end_bodies(opened)
+
+    def _end_bodies(self, opened: OpenConditional) -> None:
+        try:
+            while opened.bodies:
+                body = opened.bodies.pop()
+                self._captures.pop(body.address, None)
+                try:
+                    end_body(body)
+                finally:
+                    self.destroy_stream(body)
+        except BaseException:
+            self._abandon_bodies(opened)
+            raise
+
+    def _abandon_bodies(self, opened: OpenConditional) -> None:
+        """Ends the captures of the bodies of a failed capture, and of the conditionals in them."""
+        while opened.bodies:
+            body = opened.bodies.pop()
+            self._captures.pop(body.address, None)
+            inner = self._conditionals.pop(body.address, None)
+            if inner is not None:
+                self._abandon_bodies(inner)
+            with contextlib.suppress(DeviceError):
+                end_body(body)
+            with contextlib.suppress(DeviceError):
+                self.destroy_stream(body)
+
     def end_capture(self, stream: CudaStream) -> CudaGraphExec:
         self._captures.pop(stream.address, None)
+        opened = self._conditionals.pop(stream.address, None)
+        if opened is not None:
+            self._abandon_bodies(opened)
         error, graph = driver.cuStreamEndCapture(stream.handle)
+        if not error and opened is not None:
+            error = _UNJOINED
         if error:
             abandon_capture(graph)
             raise failure(error, "cuStreamEndCapture")

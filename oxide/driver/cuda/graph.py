@@ -35,24 +35,29 @@ class CaptureParts:
 
     def __init__(self, stream: CudaStream) -> None:
         self._stream = stream
-        self._ends: list[tuple[Any, ...]] = []
+        self._ends: list[list[Any]] = []
         self._unfinished = False
 
     def begin(self, parts: Sequence[int]) -> None:
         """Ends the part in progress, and makes what is captured from now on depend on the given parts alone."""
         if self._unfinished:
-            self._ends.append(self._dependencies())
+            self._ends.append(capture_state(self._stream)[1])
         self._unfinished = True
-        nodes = [node for number in parts for node in self._ends[number]]
-        flags = driver.CUstreamUpdateCaptureDependencies_flags.CU_STREAM_SET_CAPTURE_DEPENDENCIES
-        (error,) = driver.cuStreamUpdateCaptureDependencies(self._stream.handle, nodes, None, len(nodes), flags)
-        check(error, "cuStreamUpdateCaptureDependencies")
+        continue_after(self._stream, [node for number in parts for node in self._ends[number]])
 
-    def _dependencies(self) -> tuple[Any, ...]:
-        """Returns the nodes that the next captured node would depend on."""
-        error, _, _, _, nodes, _, count = driver.cuStreamGetCaptureInfo(self._stream.handle)
-        check(error, "cuStreamGetCaptureInfo")
-        return tuple(nodes[:count])
+
+def capture_state(stream: CudaStream) -> tuple[Any, list[Any]]:
+    """Returns the graph of the capture on a stream, and the nodes that the next captured node would depend on."""
+    error, _, _, graph, nodes, _, count = driver.cuStreamGetCaptureInfo(stream.handle)
+    check(error, "cuStreamGetCaptureInfo")
+    return graph, list(nodes[:count])
+
+
+def continue_after(stream: CudaStream, nodes: list[Any]) -> None:
+    """Makes what is captured from now on depend on the given nodes alone."""
+    flags = driver.CUstreamUpdateCaptureDependencies_flags.CU_STREAM_SET_CAPTURE_DEPENDENCIES
+    (error,) = driver.cuStreamUpdateCaptureDependencies(stream.handle, nodes, None, len(nodes), flags)
+    check(error, "cuStreamUpdateCaptureDependencies")
 
 
 def instantiate(graph: Any, stream: CudaStream) -> CudaGraphExec:

@@ -12,7 +12,7 @@ from oxide.driver.base import StreamPriority
 from oxide.driver.cuda.blocks import SpareBlocks
 from oxide.driver.cuda.errors import check, raise_core_failure
 from oxide.driver.cuda.kernels import CODE, FILL, REPORT
-from oxide.driver.cuda.ptx_modules import load_functions
+from oxide.driver.cuda.ptx_modules import CudaFunction, load_functions
 
 
 @final
@@ -20,7 +20,7 @@ class CudaContext:
     """An open device: its primary context, its default memory pool, the driver's own kernels, the modules that wait to
     be unloaded, and the driver's streams with their spare blocks."""
 
-    __slots__ = ("fill", "handle", "pool", "report", "retired", "streams")
+    __slots__ = ("fill", "handle", "pool", "report", "retired", "set_conditional", "streams")
 
     def __init__(self, device: int, handle: Any, pool: Any) -> None:
         self.handle = handle
@@ -28,6 +28,7 @@ class CudaContext:
         self.retired: deque[Any] = deque()
         self.streams: dict[int, CudaStream] = {}  # by address
         self.fill, self.report = load_functions(device, CODE, (FILL, REPORT), self.retired)
+        self.set_conditional: CudaFunction | None = None  # loaded when it is first needed
 
 
 @final

@@ -18,20 +18,19 @@ from __future__ import annotations
 import math
 import struct
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, final
 
 import numpy as np
 
 from oxide.compiler.signature.signature import SAFE_FLOAT, NumbaParameter, Parameter
-from oxide.compiler.signature.untyped_arguments import ArrayType, NumberType, RecordType, TupleType
+from oxide.compiler.signature.untyped_arguments import NumberType
 from oxide.errors import ArgumentError
 from oxide.runtime.device.arc import Arc
 from oxide.runtime.device.memory import Allocation, DeviceBox
 from oxide.runtime.device.runtime import Device
 from oxide.runtime.launching.reach import threads_of
 from oxide.runtime.launching.tiled import even_rows
-from oxide.runtime.plan.nodes import BoxPlace, Launched
 
 if TYPE_CHECKING:
     from oxide.compiler.description import LaunchNeeds
@@ -125,7 +124,7 @@ class Plan:
     """The bindings of a specialization's parameters, shared by its launches."""
 
     __slots__ = (
-        "_pointers", "end", "fitting", "holds", "interpreted", "needs", "outputs", "reached", "reference", "short",
+        "end", "fitting", "holds", "interpreted", "needs", "outputs", "reached", "reference", "short",
         "slots", "special", "tiled", "two_axes", "warns",
     )  # fmt: skip
 
@@ -161,23 +160,6 @@ class Plan:
         self.warns = self.needs.own_elements and not special.description.partial
         """True while a launch with too few threads causes a warning."""
 
-        self._pointers: list[int] | None = None
-
-    def launched(self, arguments: Sequence[Any]) -> Launched | None:
-        """Returns what a recording keeps of a launch with these arguments: no references to boxes. None for a
-        kernel of numba-cuda's that takes tuples, which may hold boxes."""
-        if any(isinstance(slot.type, TupleType) for slot in self.slots):
-            return None
-        if self._pointers is None:
-            self._pointers = []
-            formats = "@"
-            for slot in self.slots:
-                word = _address_word(slot.parameter)
-                if word is not None:  # all words of a box have eight bytes
-                    self._pointers.append(-(-struct.calcsize(formats) // 8) * 8 + 8 * word)
-                formats += slot.parameter.struct_format
-        return Launched(self.special, tuple([_placed(each) for each in arguments]), tuple(self._pointers))
-
     def warn_no_more(self) -> None:
         """Stops the warnings: lets outputs have any number of elements from now on."""
         self.warns = False
@@ -193,20 +175,6 @@ class Plan:
             for slot in self.reached:
                 slot.most = min(x, y) if self.two_axes else x * y * slot.tile
                 slot.fits = None
-
-
-def _address_word(parameter: Closed) -> int | None:
-    """Returns the place of a box's address among the words of a parameter; None for other parameters."""
-    if isinstance(parameter, NumbaParameter):
-        if isinstance(parameter.type, ArrayType):
-            return ArrayType.ADDRESS
-        return 0 if isinstance(parameter.type, RecordType) else None
-    return 0 if parameter.kind in ("slice", "disjoint", "tiles", "atomic") else None
-
-
-def _placed(argument: Any) -> Any:
-    box = argument.value if isinstance(argument, Arc) else argument
-    return BoxPlace(box._allocation, box._offset, box._shape, box._dtype) if isinstance(box, DeviceBox) else box
 
 
 @final

@@ -18,11 +18,13 @@ from oxide.runtime.device.partition import Partition
 from oxide.runtime.device.scheduling import placed_number
 from oxide.runtime.operations.operation import BoxSpec, DeviceOperation, Spec
 from oxide.runtime.operations.transfers import describe
-from oxide.runtime.plan.nodes import dependencies
+from oxide.runtime.plan.nodes import Conditional, dependencies
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from oxide.pictures import Picture, Sketch
-    from oxide.runtime.plan.nodes import Node
+    from oxide.runtime.plan.nodes import Node, PlanNode
     from oxide.runtime.submission.capture import Recording
 
 _MOST = 250  # the most nodes of a picture: more are unreadable, and take seconds to place
@@ -172,10 +174,15 @@ class RecordedWork:
 
     def summary(self) -> str:
         """Returns the numbers of launches and copies as text."""
-        methods = [node.method for node in self._nodes]
-        launches = methods.count("launch")
-        copies = sum(method.startswith("copy") for method in methods) + len(self._uploads)
-        return f"{_counted(launches, 'launch', 'launches')}, {_counted(copies, 'copy', 'copies')}"
+        kinds = _kinds(self._nodes)
+        counted = [
+            _counted(kinds.count("launch"), "launch", "launches"),
+            _counted(sum(kind.startswith("copy") for kind in kinds) + len(self._uploads), "copy", "copies"),
+        ]
+        loops, choices = kinds.count("while"), sum(kind.startswith("if") for kind in kinds)
+        counted += [_counted(loops, "loop", "loops")] if loops else []
+        counted += [_counted(choices, "choice", "choices")] if choices else []
+        return ", ".join(counted)
 
     def picture(self, title: str, notes: tuple[str, ...]) -> Picture:
         """Returns the picture of the work."""
@@ -187,8 +194,33 @@ class RecordedWork:
             written[id(allocation)] = sketch.node(
                 "copy", "h2d", ("host to device, at each launch", byte_count(allocation.nbytes))
             )
-        keys: list[int] = []
-        for node, after in zip(self._nodes, dependencies(self._nodes), strict=True):
+        _draw_nodes(sketch, self._nodes, written)
+        return sketch.picture(title, notes)
+
+
+def _kinds(nodes: Iterable[PlanNode]) -> list[str]:
+    """Returns the methods of calls and the kinds of conditionals, those in bodies too."""
+    kinds: list[str] = []
+    for node in nodes:
+        if isinstance(node, Conditional):
+            kinds.append(node.kind)
+            for body in node.bodies:
+                kinds += _kinds(body)
+        else:
+            kinds.append(node.method)
+    return kinds
+
+
+def _draw_nodes(sketch: Sketch, nodes: Sequence[PlanNode], written: dict[int, int]) -> list[int]:
+    """Draws the nodes of a plan or of a body. Returns the first node of each part that nothing in it precedes.
+    ``written`` are the nodes that stand for allocations, by id."""
+    keys: list[int] = []
+    first: list[int] = []
+    for node, after in zip(nodes, dependencies(nodes), strict=True):
+        if isinstance(node, Conditional):
+            key = _draw_conditional(sketch, node, written)
+            sources: dict[int, Allocation] = {}
+        else:
             reads, writes = node.reads, node.writes
             for allocation in (*reads, *writes):
                 if id(allocation) not in written and (node.method == "launch" or allocation in reads):
@@ -198,13 +230,29 @@ class RecordedWork:
             sources = {written[id(allocation)]: allocation for allocation in used if id(allocation) in written}
             for source, allocation in sources.items():
                 sketch.edge(source, key, _memory_text(allocation))
-            for earlier in after:
-                if keys[earlier] not in sources:
-                    sketch.edge(keys[earlier], key, kind="order")
             for allocation in writes:
                 written[id(allocation)] = key
-            keys.append(key)
-        return sketch.picture(title, notes)
+        for earlier in after:
+            if keys[earlier] not in sources:
+                sketch.edge(keys[earlier], key, kind="order")
+        if not after:
+            first.append(key)
+        keys.append(key)
+    return first
+
+
+def _draw_conditional(sketch: Sketch, node: Conditional, written: dict[int, int]) -> int:
+    """Draws a conditional and, behind it, its bodies. Returns the conditional's own node."""
+    flag = node.memory
+    if id(flag) not in written:
+        written[id(flag)] = sketch.node("memory", "box", (_memory_text(flag),))
+    key = sketch.node("graph", "while" if node.kind == "while" else "if", ("the flag is not 0",))
+    sketch.edge(written[id(flag)], key, "flag")
+    labels = ("body",) if node.kind == "while" else ("then", "otherwise")
+    for label, body in zip(labels, node.bodies, strict=False):
+        for first in _draw_nodes(sketch, body, written):
+            sketch.edge(key, first, label, kind="order")
+    return key
 
 
 def _counted(count: int, one: str, several: str) -> str:

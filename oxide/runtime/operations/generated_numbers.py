@@ -138,7 +138,7 @@ class Generated(DeviceOperation[DeviceBox]):
         box = new_box(context, self._known.shape, self._known.dtype)
         if box.nbytes:
             array = self._numbers.array()
-            context.at_launch(box, lambda now: staging.upload(now, box, array))
+            context.at_launch(box, lambda now, to: staging.upload(now, to, array))
         return box
 
     def spec(self) -> Spec:

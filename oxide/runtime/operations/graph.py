@@ -10,10 +10,9 @@ from __future__ import annotations
 import itertools
 import sys
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from operator import itemgetter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, final
 
@@ -66,11 +65,11 @@ class CudaGraph(Generic[T]):
     """
 
     def __init__(
-        self, stream: Stream, captured: _Captured, output: T, operation: DeviceOperation[T] | None = None
+        self, stream: Stream, captured: _Captured, output: T, again: Callable[[Stream], CudaGraph[T]] | None = None
     ) -> None:
         self.stream = stream
         self._captured: _Captured | None = captured
-        self._operation = operation  # what was captured, for ``instances``; None for a scope's graph
+        self._again = again  # captures the operation again, for ``instances``; None for a scope's graph
         self._output: T | None = output
         self._taken = False
         # Updates whose faults no launch has taken over yet, each with its own reports.
@@ -147,14 +146,14 @@ class CudaGraph(Generic[T]):
             raise TypeError(f"instances({written(n)}): the number of graphs is an int")
         if n < 1:
             raise ValueError(f"instances({written(n)}): ask for 1 graph or more")
-        if self._operation is None:
+        if self._again is None:
             raise GraphError("instances: a graph that a scope recorded cannot be captured again; use op.graph()")
-        operation = self._operation
-        return GraphInstances([self, *[capture(operation, self.device.new_stream()) for _ in range(int(n) - 1)]])
+        again = self._again
+        return GraphInstances([self, *[again(self.device.new_stream()) for _ in range(int(n) - 1)]])
 
     def close(self) -> None:
         """Releases the graph and its buffers. Launches in flight still complete. May be called again."""
-        self._captured = self._output = self._operation = None
+        self._captured = self._output = self._again = None
 
     @property
     def closed(self) -> bool:
@@ -295,7 +294,7 @@ class GraphScope:
         self._inside = False
         self._recording.__exit__(kind, error, trace)
         if error is not None:
-            _discard(self._context)
+            discard(self._context)
         else:
             self._graph = _finish(self._context, self._recording, None)
 
@@ -430,7 +429,7 @@ class _Captured:
         self._reads = list(reads)
         self._writes = list(writes)
         self._known = recording.known  # kept alive
-        self.inputs: tuple[DeviceBox, ...] = tuple([box for _, box in sorted(recording.inputs, key=itemgetter(0))])
+        self.inputs: tuple[DeviceBox, ...] = tuple([recording.inputs[number] for number in sorted(recording.inputs)])
         self.memory = memory
         self.work = RecordedWork(recording)
         self._at_launch = recording.at_launch
@@ -496,7 +495,7 @@ class _Captured:
 calls_drop(_Captured)
 
 
-def capture(operation: DeviceOperation[T], stream: Stream) -> CudaGraph[T]:
+def capture(operation: DeviceOperation[T], stream: Stream, *, fuse: bool = False) -> CudaGraph[T]:
     """Captures ``operation`` into a graph: the implementation of ``op.graph_on(stream)``."""
     recording = Recording(require_stream(stream), allocates=True)
     context = ExecutionContext(stream, recording)
@@ -504,20 +503,48 @@ def capture(operation: DeviceOperation[T], stream: Stream) -> CudaGraph[T]:
         with recording:
             try:
                 output = operation.run(context)
+                recording.results.clear()  # they refer to boxes
+                if fuse:
+                    from oxide.runtime.operations.fusing import fuse as merge  # here, as few captures need it
+
+                    merge(context)
             except BaseException as error:
-                _discard(context)
+                discard(context)
                 raise_if_nested(error, operation)
                 raise
     finally:
         recording.is_open = False
-    return _finish(context, recording, output, operation)
+    return _finish(context, recording, output, partial(capture, operation, fuse=fuse))
+
+
+def run_as_graph(context: ExecutionContext, record: Callable[[ExecutionContext], T]) -> T:
+    """Returns the result of ``record(inner)``, a part of a run whose work only a graph can hold. Captures that work
+    into a graph, and launches the graph once. The graph lives until the device is past the run."""
+    recording = Recording(context.stream, allocates=True, of_run=True)
+    inner = part_of(context, recording)
+    try:
+        with recording:
+            output = record(inner)
+            recording.results.clear()
+    finally:
+        recording.is_open = False
+        context.absorb(inner)
+    _instantiate(context, recording, []).launch(context, ())
+    return output
+
+
+def part_of(context: ExecutionContext, recording: Recording | None) -> ExecutionContext:
+    """Returns a context for a part of a run, on the same stream."""
+    inner = ExecutionContext(context.stream, recording)
+    inner.place, inner.levels, inner.traced = context.place, context.levels, context.traced
+    return inner
 
 
 def rehearse(operation: DeviceOperation[Any], stream: Stream) -> None:
     """Captures ``operation`` and discards the capture: all kernels that it launches are compiled and loaded, and
     nothing is run."""
     operation.consume()
-    recording = Recording(require_stream(stream), allocates=True)
+    recording = Recording(require_stream(stream), allocates=True, rehearses=True)
     context = ExecutionContext(stream, recording)
     with recording:
         try:
@@ -526,30 +553,34 @@ def rehearse(operation: DeviceOperation[Any], stream: Stream) -> None:
             raise_if_nested(error, operation)
             raise
         finally:
-            _discard(context)
+            discard(context)
 
 
 def _finish(
-    context: ExecutionContext, recording: Recording, output: T, operation: DeviceOperation[T] | None = None
+    context: ExecutionContext,
+    recording: Recording,
+    output: T,
+    again: Callable[[Stream], CudaGraph[T]] | None = None,
 ) -> CudaGraph[T]:
     """Makes the graph of a recording, and waits for the work that ran outside the graph: sources of shared
     operations."""
     context.runtime.reclaimer.sweep()  # frees earlier graphs, even if nothing was run in between
     try:
-        recording.results.clear()
-        memory = share_memory(recording.nodes, recording.made, context.timeline)
-        captured = _instantiate(context.device, recording, [*context.kept, output], memory)
+        captured = _instantiate(context, recording, [*context.kept, output])
         mark = context.timeline.mark()
         mark.synchronize()
     except BaseException:
-        _discard(context)
+        discard(context)
         raise
     for report in context.faults:
         report.raise_fault()
-    return CudaGraph(context.stream, captured, output, operation)
+    return CudaGraph(context.stream, captured, output, again)
 
 
-def _instantiate(device: Device, recording: Recording, kept: list[Any], memory: GraphMemory) -> _Captured:
+def _instantiate(context: ExecutionContext, recording: Recording, kept: list[Any]) -> _Captured:
+    """Makes the graph of a recording, whose temporaries then share memory."""
+    memory = share_memory(recording.nodes, recording.made, context.timeline)
+    device = context.device
     driver = device.driver
     stream = driver.create_stream(device.id)
     try:
@@ -565,7 +596,7 @@ def _instantiate(device: Device, recording: Recording, kept: list[Any], memory: 
         driver.destroy_stream(stream)
 
 
-def _discard(context: ExecutionContext) -> None:
+def discard(context: ExecutionContext) -> None:
     """Discards a capture. Work that ran outside the graph keeps its memory until the device is past it."""
     with suppress(DeviceError):
         context.wait_for_joined()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
 
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 
     from oxide.runtime.device.runtime import Device
     from oxide.runtime.operations.transfers import DType, Shape
-    from oxide.runtime.submission.capture import Recording
     from oxide.runtime.submission.submission import ExecutionContext
 
 Source: TypeAlias = "DeviceBox | NDArray[Any] | DeviceOperation[Any]"
@@ -51,12 +49,9 @@ class Input(DeviceOperation[DeviceBox]):
                 f"{self!r} has no value outside a graph: capture the operation with op.graph(), and give the graph's "
                 f"launch(…) an array or a box for it; h2d(array) is an operation that runs by itself"
             )
-        box: DeviceBox = recording.once(self, partial(self._made, context, recording))
-        return box
-
-    def _made(self, context: ExecutionContext, recording: Recording) -> DeviceBox:
-        box = new_box(context, self._shape, self._dtype)
-        recording.inputs.append((self.number, box))
+        box: DeviceBox | None = recording.inputs.get(self.number)
+        if box is None:
+            box = recording.inputs[self.number] = new_box(context, self._shape, self._dtype)
         return box
 
     def spec(self) -> Spec:

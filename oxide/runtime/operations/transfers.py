@@ -54,7 +54,7 @@ def new_box(context: ExecutionContext, shape: tuple[int, ...], dtype: np.dtype[A
     allocation = Allocation(context.timeline, nbytes, shape, dtype)
     allocation.visible = context.visible
     allocation.obtain()
-    if context.recording is not None and nbytes:
+    if context.recording is not None:
         context.recording.made.append(allocation)
     return DeviceBox(allocation, shape, dtype)
 
@@ -72,7 +72,7 @@ def _note_run(nbytes: int) -> None:
 
 
 def _upload_at_launch(context: ExecutionContext, box: DeviceBox, array: NDArray[Any]) -> None:
-    context.at_launch(box, lambda now: upload(now, box, array))  # a lambda in execute would cost every upload
+    context.at_launch(box, lambda now, to: upload(now, to, array))  # a lambda in execute would cost every upload
 
 
 @final

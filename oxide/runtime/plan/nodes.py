@@ -1,4 +1,4 @@
-"""The nodes of a plan: recorded driver calls, each with the memory that it reads and writes.
+"""The nodes of a plan: recorded driver calls and conditionals, each with the memory that it reads and writes.
 
 A recording lists its calls in the order of the program. Their data asks for less: a call runs after the last write of
 the memory that it reads, and after all earlier uses of the memory that it writes. The rest may run side by side.
@@ -7,40 +7,41 @@ the memory that it reads, and after all earlier uses of the memory that it write
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, final
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, TypeAlias, final
 
 from oxide.runtime.device.memory import Allocation
 
 if TYPE_CHECKING:
     from oxide.compiler.specialization import Specialization
-
-
-@final
-class BoxPlace:
-    """A box among a launch's arguments: the part of ``allocation`` that it covers."""
-
-    __slots__ = ("allocation", "dtype", "offset", "shape")
-
-    def __init__(self, allocation: Allocation, offset: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-        self.allocation = allocation
-        self.offset = offset
-        self.shape = shape
-        self.dtype = dtype
+    from oxide.driver.base import ConditionalKind
+    from oxide.runtime.device.launch_places import LaunchPlace
 
 
 @final
 class Launched:
-    """The kernel of a recorded launch. ``arguments`` are in the order of its parameters: a ``BoxPlace`` for each box.
-    ``pointers`` are the offsets of the boxes' addresses in the parameter bytes."""
+    """The kernel of a recorded launch, and its arguments without references to boxes.
 
-    __slots__ = ("arguments", "pointers", "special")
+    ``values`` are those of ``Specialization.pack``: for a slice its address and lengths. ``allocations`` has the memory
+    of each parameter's box, None for other parameters. ``contiguous`` tells whether all boxes are contiguous. ``place``
+    is where in the operation the launch is.
+    """
 
-    def __init__(self, special: Specialization, arguments: tuple[Any, ...], pointers: tuple[int, ...]) -> None:
+    __slots__ = ("allocations", "contiguous", "place", "special", "values")
+
+    def __init__(
+        self,
+        special: Specialization,
+        values: tuple[Any, ...],
+        allocations: tuple[Allocation | None, ...],
+        place: LaunchPlace | None,
+        *,
+        contiguous: bool = True,
+    ) -> None:
         self.special = special
-        self.arguments = arguments
-        self.pointers = pointers
+        self.values = values
+        self.allocations = allocations
+        self.place = place
+        self.contiguous = contiguous
 
 
 @final
@@ -69,6 +70,34 @@ class Node:
 
 
 @final
+class Conditional:
+    """Nodes that run as a flag on the device says: a loop, or one or two branches. ``kind`` and ``flag``, an address,
+    are those of ``Driver.begin_conditional``; each of ``bodies`` is a plan of its own.
+
+    A conditional may leave memory that its bodies write as it was, so it also counts as reading that memory.
+    """
+
+    __slots__ = ("bodies", "flag", "kind", "memory", "reads", "writes")
+
+    def __init__(
+        self, kind: ConditionalKind, flag: int, memory: Allocation, bodies: Sequence[Sequence[PlanNode]]
+    ) -> None:
+        """Makes a conditional. ``memory`` is the flag's allocation."""
+        self.kind = kind
+        self.flag = flag
+        self.memory = memory
+        self.bodies = tuple([tuple(body) for body in bodies])
+        nodes = [node for body in self.bodies for node in body]
+        writes = [allocation for node in nodes for allocation in node.writes]
+        reads = [allocation for node in nodes for allocation in node.reads]
+        self.writes: tuple[Allocation, ...] = tuple(dict.fromkeys(writes))
+        self.reads: tuple[Allocation, ...] = tuple(dict.fromkeys([memory, *reads, *writes]))
+
+
+PlanNode: TypeAlias = Node | Conditional
+
+
+@final
 class _Uses:
     """The uses of one allocation so far: its last write, and the reads since."""
 
@@ -79,13 +108,13 @@ class _Uses:
         self.reads: list[int] = []
 
 
-def dependencies(nodes: Sequence[Node]) -> list[tuple[int, ...]]:
+def dependencies(nodes: Sequence[PlanNode]) -> list[tuple[int, ...]]:
     """Returns for each node the earlier nodes that it must run after, by number. A node that another of them runs after
     is left out."""
     return _Order(nodes).after
 
 
-def predecessors(nodes: Sequence[Node]) -> list[int]:
+def predecessors(nodes: Sequence[PlanNode]) -> list[int]:
     """Returns for each node all nodes that run before it: a set as the bits of an int."""
     return _Order(nodes).before
 
@@ -96,7 +125,7 @@ class _Order:
 
     __slots__ = ("after", "before")
 
-    def __init__(self, nodes: Sequence[Node]) -> None:
+    def __init__(self, nodes: Sequence[PlanNode]) -> None:
         self.after: list[tuple[int, ...]] = []
         self.before: list[int] = []
         uses: dict[Allocation, _Uses] = {}
@@ -122,7 +151,7 @@ class _Order:
             ends.add(number)
 
 
-def _add_uses(after: set[int], uses: dict[Allocation, _Uses], number: int, node: Node) -> None:
+def _add_uses(after: set[int], uses: dict[Allocation, _Uses], number: int, node: PlanNode) -> None:
     """Adds the nodes whose uses of memory come before a node's, and records the node's own uses."""
     for allocation in node.reads:
         known = uses.get(allocation)

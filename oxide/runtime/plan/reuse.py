@@ -14,22 +14,18 @@ import struct
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, final
-
-import numpy as np
+from typing import final
 
 from oxide.messages import byte_count
 from oxide.runtime.device.memory import Allocation
 from oxide.runtime.device.timeline import Timeline
-from oxide.runtime.plan.nodes import BoxPlace, Launched, Node, predecessors
+from oxide.runtime.plan.nodes import Conditional, Node, PlanNode, predecessors
 
 _WORD = struct.Struct("@Q")
 
 _ADDRESSES = {"fill": (0,), "copy_to_host": (1,), "copy_on_device": (0, 1)}
 """The places of device addresses among the arguments of calls, by method."""
 
-_NO_KERNEL: Any = None
-_BYTE = np.dtype(np.uint8)
 _PARAMS = 4  # the place of the parameter bytes among the arguments of a launch
 
 
@@ -57,7 +53,7 @@ class _Slot:
         self.users: list[int] = []
 
 
-def share_memory(nodes: Sequence[Node], made: list[Allocation], timeline: Timeline) -> GraphMemory:
+def share_memory(nodes: Sequence[PlanNode], made: list[Allocation], timeline: Timeline) -> GraphMemory:
     """Lets the temporaries among ``made``, the allocations of a recording, share memory, and empties ``made``. Raises
     ``OutOfMemoryError``, and then leaves the nodes as they are."""
     total = sum([allocation.nbytes for allocation in made])
@@ -80,12 +76,13 @@ def share_memory(nodes: Sequence[Node], made: list[Allocation], timeline: Timeli
             for number in slot.users:
                 moved[made[number]] = shared
     for node in nodes:
-        _move(node, moved)
+        if isinstance(node, Node):
+            _move(node, moved)
     made.clear()
     return GraphMemory(total, after)
 
 
-def observed(nodes: Sequence[Node], made: list[Allocation]) -> list[bool]:
+def observed(nodes: Sequence[PlanNode], made: list[Allocation]) -> list[bool]:
     """Returns for each allocation of ``made`` whether it may be used by anything but the nodes: the program has a box
     of it, or a call uses it whose addresses cannot be replaced.
 
@@ -95,19 +92,11 @@ def observed(nodes: Sequence[Node], made: list[Allocation]) -> list[bool]:
     if not made:
         return []
     alone = Allocation(made[0].home, 0)
-    sample = Node("", (), "", [alone], [alone], Launched(_NO_KERNEL, (BoxPlace(alone, 0, (), _BYTE),), ()))
+    sample = Node("fill", (), "", [alone], [alone])
     all_made = [*made, alone]
     del alone
     held = {id(allocation): 0 for allocation in all_made}
-    fixed: set[int] = set()
-    for node in (*nodes, sample):
-        places = _places(node)
-        for allocation in (*node.reads, *node.writes, *[place.allocation for place in places]):
-            if id(allocation) in held:
-                held[id(allocation)] += 1
-                if node.method not in _ADDRESSES and node.launched is None:
-                    fixed.add(id(allocation))
-    del node, places, allocation
+    fixed = _count_references([*nodes, sample], held)
     spare = [sys.getrefcount(all_made[number]) - held[id(all_made[number])] for number in range(len(all_made))]
     # Each of ``made`` has one reference more than the last: that of ``made`` itself.
     return [
@@ -116,8 +105,26 @@ def observed(nodes: Sequence[Node], made: list[Allocation]) -> list[bool]:
     ]
 
 
-def _places(node: Node) -> list[BoxPlace]:
-    return [] if node.launched is None else [each for each in node.launched.arguments if isinstance(each, BoxPlace)]
+def _count_references(nodes: Sequence[PlanNode], held: dict[int, int]) -> set[int]:
+    """Adds the nodes' references to the counts in ``held``, by the ids of allocations. Returns the ids of those that
+    are used by a node whose addresses cannot be replaced; their references need not be counted."""
+    fixed: set[int] = set()
+    for node in nodes:
+        if isinstance(node, Conditional):
+            fixed.update([id(allocation) for allocation in (*node.reads, *node.writes)])
+            continue
+        movable = node.method in _ADDRESSES if node.launched is None else node.launched.special.pointers is not None
+        for allocation in (*node.reads, *node.writes, *_arguments(node)):
+            if id(allocation) in held:
+                held[id(allocation)] += 1
+                if not movable:
+                    fixed.add(id(allocation))
+    return fixed
+
+
+def _arguments(node: Node) -> list[Allocation]:
+    """Returns the memory of a launch's boxes."""
+    return [] if node.launched is None else [each for each in node.launched.allocations if each is not None]
 
 
 def _assigned(
@@ -151,12 +158,12 @@ def _move(node: Node, moved: dict[Allocation, Allocation]) -> None:
         return
     if node.launched is not None:
         params = bytearray(node.arguments[_PARAMS])
-        for offset in node.launched.pointers:
+        for offset in node.launched.special.pointers or ():
             (address,) = _WORD.unpack_from(params, offset)
             _WORD.pack_into(params, offset, _new_address(address, mine, moved))
         node.arguments = (*node.arguments[:_PARAMS], bytes(params))
-        for place in _places(node):
-            place.allocation = moved.get(place.allocation, place.allocation)
+        given = node.launched.allocations
+        node.launched.allocations = tuple([None if each is None else moved.get(each, each) for each in given])
     else:
         arguments = list(node.arguments)
         for number in _ADDRESSES[node.method]:

@@ -12,45 +12,64 @@ handle.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, final
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, final
 
 from oxide.errors import GraphError
 from oxide.runtime.device.capturing import Capture, current_capture, refuse_in_capture
 from oxide.runtime.device.fault_records import CURSOR_BYTES, RECORD_BYTES
 from oxide.runtime.device.launch_places import identity
 from oxide.runtime.device.memory import Allocation
-from oxide.runtime.plan.nodes import Launched, Node, dependencies, ends_of, parts
+from oxide.runtime.plan.nodes import Conditional, Launched, Node, Part, PlanNode, dependencies, ends_of, parts
 
 if TYPE_CHECKING:
     from oxide.compiler.specialization import Specialization
-    from oxide.driver.base import Dim3, Driver, FunctionHandle, StreamHandle
+    from oxide.driver.base import ConditionalKind, Dim3, Driver, FunctionHandle, StreamHandle
     from oxide.runtime.device.address_ranges import Known
     from oxide.runtime.device.launch_places import LaunchPlace
     from oxide.runtime.device.memory import DeviceBox
     from oxide.runtime.device.stream import Stream
     from oxide.runtime.submission.submission import ExecutionContext
 
+T = TypeVar("T")
+
+
+class NeedsGraph(Exception):
+    """Raised by an operation that is recorded for a run if its work needs a graph."""
+
 
 @final
 class Recording:
     """Records the work that operations submit, instead of running it. With ``allocates``, operations may make boxes,
     which the graph then owns. ``outer`` is the context of a run that will submit the work itself; None for a graph.
+    ``of_run`` is True for a graph that is a part of a run and not the program's own. ``rehearses`` is True if no graph
+    will be made.
 
     Operations use the recording as their driver. It has only those methods of a driver whose work a graph can hold.
     """
 
-    def __init__(self, stream: Stream, *, allocates: bool, outer: ExecutionContext | None = None) -> None:
+    def __init__(
+        self,
+        stream: Stream,
+        *,
+        allocates: bool,
+        outer: ExecutionContext | None = None,
+        of_run: bool = False,
+        rehearses: bool = False,
+    ) -> None:
         self.stream = stream
         self.allocates = allocates
         self.outer = outer
+        self.rehearses = rehearses
+        self._of_run = of_run
         self.is_open = True  # closed by its creator whatever is raised, as an interrupt may prevent __exit__
-        self.nodes: list[Node] = []
+        self.nodes: list[PlanNode] = []  # of the body that is being recorded, if any
+        self.bodies: tuple[str, ...] = ()  # the bodies that are being recorded, as errors name them
         self.at_launch: list[Callable[[ExecutionContext], None]] = []
         self.uploads: list[Allocation] = []  # what each function of ``at_launch`` writes
         self.made: list[Allocation] = []  # the memory that operations allocated
-        self.inputs: list[tuple[int, DeviceBox]] = []  # each declared input with its number
+        self.inputs: dict[int, DeviceBox] = {}  # the declared inputs, by number
         self.known: list[Known | None] = []  # entries of ``address_ranges``, kept as long as the graph
         self.kernels: dict[int, tuple[Specialization, dict[object, LaunchPlace | None]]] = {}
         self.fault_record: Allocation | None = None
@@ -61,7 +80,8 @@ class Recording:
         self.launched: Launched | None = None  # and the kernel itself, if a program launches it
 
     def __enter__(self) -> Recording:
-        refuse_in_capture("capturing a graph")
+        if not self._of_run:
+            refuse_in_capture("capturing a graph")
         before = current_capture.get()
         self._before = before if before is not None and before.is_open else None  # an interrupt may leave a closed one
         current_capture.set(self)
@@ -103,6 +123,29 @@ class Recording:
                 f"the whole operation with op.graph(), which keeps the boxes it makes"
             )
 
+    # Bodies of conditionals
+
+    def record_body(self, what: str, nodes: list[PlanNode], record: Callable[[], T]) -> T:
+        """Returns the result of ``record()``, and appends what that records to ``nodes``. ``what`` names the body in
+        errors. Results that ``once`` keeps meanwhile are the body's own: it may run never, or many times. Raises
+        ``NeedsGraph`` in the recording of a run."""
+        if self.outer is not None:
+            raise NeedsGraph
+        outer, bodies, known = self.nodes, self.bodies, len(self.results)
+        try:
+            self.nodes, self.bodies = nodes, (*bodies, what)
+            return record()
+        finally:
+            self.nodes, self.bodies = outer, bodies
+            while len(self.results) > known:
+                self.results.popitem()
+
+    def conditional(self, kind: ConditionalKind, flag: DeviceBox, bodies: list[list[PlanNode]]) -> None:
+        """Records that the bodies run as ``flag``, a box of one i32, says."""
+        self.note_uses([flag._allocation], [])
+        self.uses_noted()
+        self.nodes.append(Conditional(kind, flag.ptr, flag._allocation, bodies))
+
     def once(self, operation: object, record: Callable[[], Any]) -> Any:
         """Returns the result of ``record()``, called at the first request for ``operation`` in this capture."""
         if operation not in self.results:
@@ -132,6 +175,11 @@ class Recording:
         self._note("copy_to_device", (destination, source, nbytes))
 
     def copy_to_host(self, destination: int, source: int, nbytes: int, stream: StreamHandle) -> None:
+        if self.bodies:
+            raise GraphError(
+                f"d2h cannot be part of {self.bodies[-1]}: that runs on the device alone, as often as the flag says. "
+                f"Copy the result afterwards: while_loop(flag, body).and_then(d2h)"
+            )
         self._note("copy_to_host", (destination, source, nbytes))
 
     def copy_on_device(self, destination: int, source: int, nbytes: int, stream: StreamHandle) -> None:
@@ -158,17 +206,33 @@ class Recording:
     def replay_into(self, driver: Driver, stream: StreamHandle) -> None:
         """Submits the recorded calls, each after those that its data asks for, and last the report of a fault to the
         host."""
-        nodes = self.nodes
-        pieces = parts(dependencies(nodes))
-        several = len(pieces) > 1
-        for piece in pieces:
-            if several:
-                driver.capture_after(stream, piece.after)
-            for number in piece.nodes:
-                node = nodes[number]
-                getattr(driver, node.method)(*node.arguments, stream)
+        pieces = self._replay(driver, stream, self.nodes)
         if self.fault_record is not None:
-            if several:
+            if len(pieces) > 1:
                 driver.capture_after(stream, ends_of(pieces))
             record = self.fault_record.address
             driver.report(record, record + RECORD_BYTES, RECORD_BYTES, stream)
+
+    def _replay(self, driver: Driver, stream: StreamHandle, nodes: Sequence[PlanNode]) -> list[Part]:
+        pieces = parts(dependencies(nodes))
+        for piece in pieces:
+            if len(pieces) > 1:
+                driver.capture_after(stream, piece.after)
+            for number in piece.nodes:
+                node = nodes[number]
+                if isinstance(node, Conditional):
+                    self._replay_conditional(driver, stream, node)
+                else:
+                    getattr(driver, node.method)(*node.arguments, stream)
+        return pieces
+
+    def _replay_conditional(self, driver: Driver, stream: StreamHandle, node: Conditional) -> None:
+        """Submits a conditional. A fault ends a loop: the kernel that failed may be the one that ends it."""
+        record = self.fault_record
+        stop = record.address if record is not None and node.kind == "while" else 0
+        streams = driver.begin_conditional(stream, node.kind, node.flag, stop)
+        for body, nodes in zip(streams, node.bodies, strict=True):
+            pieces = self._replay(driver, body, nodes)
+            if len(pieces) > 1:  # the driver's own work ends the body: after all parts
+                driver.capture_after(body, ends_of(pieces))
+        driver.end_conditional(stream)

@@ -236,14 +236,23 @@ class ExecutionContext:
             with self.submission_lock:
                 self.end(*using, submitted=True)
 
-    def at_launch(self, box: DeviceBox, function: Callable[[ExecutionContext], None]) -> None:
-        """Calls ``function(self)``, which uploads to ``box``. In a capture, each launch of the graph calls
-        ``function(context)`` instead, before its other work: an upload reads host memory when it is submitted."""
-        if self.recording is None:
-            function(self)
-        else:
-            self.recording.at_launch.append(function)
-            self.recording.uploads.append(box._allocation)
+    def at_launch(self, box: DeviceBox, function: Callable[[ExecutionContext, DeviceBox], None]) -> None:
+        """Calls ``function(self, box)``, which uploads to ``box``. In a capture, each launch of the graph calls
+        ``function(context, box)`` instead, before its other work: an upload reads host memory when it is submitted. In
+        a body, the launch uploads to another box, from which each run of the body copies."""
+        recording = self.recording
+        if recording is None:
+            function(self, box)
+            return
+        target = box
+        if recording.bodies:
+            allocation = Allocation(self.timeline, box.nbytes, box.shape, box.dtype)
+            allocation.obtain()
+            target = DeviceBox(allocation, box.shape, box.dtype)
+            with self.submission_lock, self.ordered([allocation], [box._allocation]):
+                self.driver.copy_on_device(box.ptr, target.ptr, box.nbytes, self.timeline.handle)
+        recording.at_launch.append(lambda now: function(now, target))
+        recording.uploads.append(target._allocation)
 
     def join(self, other: ExecutionContext) -> None:
         """Makes this run end after the work of ``other``, a context on another stream, and takes over the objects that

@@ -12,7 +12,7 @@ from threading import get_ident
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final, final
 
-from oxide.driver.base import Clock, Driver, Droppable, EventHandle, StreamHandle, StreamPriority
+from oxide.driver.base import Clock, ConditionalKind, Driver, Droppable, EventHandle, StreamHandle, StreamPriority
 from oxide.errors import OxideError
 from oxide.tracing.recording.notes import Note
 
@@ -37,6 +37,7 @@ class _Known:
         self.find: Callable[[FunctionHandle], str] = _nameless
         self.graphs: dict[int, tuple[GraphHandle, list[str]]] = {}  # by identity
         self.capturing: dict[StreamHandle, list[str]] = {}
+        self.bodies: dict[StreamHandle, tuple[StreamHandle, ...]] = {}  # of the conditional that has not ended
         self.events: dict[EventHandle, StreamHandle] = {}
         self.ended = False
 
@@ -312,8 +313,29 @@ class TracingDriver:
         if not self._known.ended:
             self._known.capturing[stream] = []
 
+    def begin_conditional(
+        self, stream: StreamHandle, kind: ConditionalKind, flag: int, stop: int
+    ) -> tuple[StreamHandle, ...]:
+        """Leaves out the nodes of the bodies: how often they run is unknown."""
+        bodies = self.inner.begin_conditional(stream, kind, flag, stop)
+        if stream in self._known.capturing:
+            self._known.capturing.update({body: [] for body in bodies})
+            self._known.bodies[stream] = bodies
+        return bodies
+
+    def end_conditional(self, stream: StreamHandle) -> None:
+        """Forgets the streams of the bodies."""
+        self._forget_bodies(stream)
+        self.inner.end_conditional(stream)
+
+    def _forget_bodies(self, stream: StreamHandle) -> None:
+        for body in self._known.bodies.pop(stream, ()):
+            self._forget_bodies(body)
+            self._known.capturing.pop(body, None)
+
     def end_capture(self, stream: StreamHandle) -> GraphHandle:
         """Keeps the names of the graph's nodes."""
+        self._forget_bodies(stream)
         names = self._known.capturing.pop(stream, None)
         graph = self.inner.end_capture(stream)
         if names is not None:

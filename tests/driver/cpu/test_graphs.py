@@ -191,7 +191,8 @@ def test_independent_parts_are_runnable_at_the_same_time(steps: CpuDriver) -> No
     graph, _, _ = capture_diamond(steps, stream)
     steps.run_until_idle()
     steps.launch_graph(graph, stream)
-    steps.step(stream)  # the point where the launch begins
+    steps.step(stream)  # the launch begins
+    steps.step(stream)  # its second lane
     assert len(steps.pending()) == 2
     steps.run_until_idle()
     assert not steps.pending()

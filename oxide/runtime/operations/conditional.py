@@ -1,0 +1,396 @@
+"""Control flow on the device: ``cond`` and ``while_loop``, whose flag never comes to the host.
+
+Only a graph can choose on the device what runs next. So both record a conditional into the graph that is being
+captured. Outside a capture, they capture themselves into a graph of their own, and launch it once.
+
+The bodies are recorded once, whatever the flag says. So each iteration of a loop uses the same memory, and the boxes
+that a body makes are the same ones each time.
+
+Where the driver has no conditional nodes, a run of the operation reads the flag back and decides on the host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar, final
+
+import numpy as np
+
+from oxide.errors import ArgumentError, GraphError
+from oxide.messages import written
+from oxide.native import Given, warn_caller
+from oxide.runtime.device.arc import Arc
+from oxide.runtime.device.launch_places import add_note_once, part_note
+from oxide.runtime.device.memory import DeviceBox, number_of_elements, require_device
+from oxide.runtime.device.partition import Partition
+from oxide.runtime.operations.graph import part_of, run_as_graph
+from oxide.runtime.operations.operation import BoxSpec, Depiction, DeviceOperation, Spec
+from oxide.runtime.operations.transfers import copy_box, describe, new_box
+from oxide.runtime.submission.capture import Recording
+from oxide.runtime.submission.staging import download
+from oxide.runtime.submission.submission import ExecutionContext
+
+if TYPE_CHECKING:
+    from oxide.runtime.device.memory import Allocation
+    from oxide.runtime.plan.nodes import PlanNode
+
+    Flag = Given[DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]]
+
+T = TypeVar("T")
+
+_I32: Final[np.dtype[Any]] = np.dtype(np.int32)
+_BODY: Final = "the body of a while_loop"
+_BRANCHES: Final = ("branch then", "branch otherwise")
+_PLAIN: Final = (int, float, complex, str, np.generic, type(None))
+
+_warned: set[str] = set()  # the reasons that were said
+
+
+@final
+class WhileLoop(DeviceOperation[T]):
+    """The operation that ``while_loop`` returns."""
+
+    def __init__(self, flag: Flag, body: DeviceOperation[T]) -> None:
+        self._flag = flag
+        self._body = body
+        super().__init__(*_operations(flag, body))
+        if body._placed:
+            self.place_as(body)
+
+    def execute(self, context: ExecutionContext) -> T:
+        flag = _flag_of(self._flag, context, "while_loop")
+        if _is_supported(context, "while_loop"):
+            if context.recording is not None:
+                return self._record(context, flag)
+            return run_as_graph(context, lambda inner: self._record(inner, flag))
+        return self._run_on_host(context, flag)
+
+    def _record(self, context: ExecutionContext, flag: DeviceBox) -> T:
+        recording = context.recording
+        assert recording is not None
+        nodes: list[PlanNode] = []
+        before = len(recording.made)
+        result = recording.record_body(_BODY, nodes, lambda: self._run_body(context))
+        if not any(flag._allocation in node.writes for node in nodes):
+            raise ValueError(
+                f"while_loop: {self._body!r} does not write the flag, {flag!r}, so that the loop would never end; a "
+                f"kernel of the body sets the flag to 0 when it is done"
+            )
+        _fill_with_zeros(context, recording.made[before:])
+        recording.conditional("while", flag, [nodes])
+        return result
+
+    def _run_body(self, context: ExecutionContext) -> T:
+        return _run_part(context, self._body, "while_loop", "")
+
+    def _run_on_host(self, context: ExecutionContext, flag: DeviceBox) -> T:
+        """Runs the loop with the flag read back before each iteration."""
+        rehearsal = Recording(context.stream, allocates=True, of_run=True, rehearses=True)
+        inner = part_of(context, rehearsal)
+        with rehearsal:  # for its errors, and for the result of a loop that never runs
+            result = self._record(inner, flag)
+        context.absorb(inner)
+        made: list[Allocation] | None = rehearsal.made
+        while _read(context, flag):
+            made = None
+            result = _run_and_wait(context, self._run_body)
+        if made is not None:
+            _fill_with_zeros(context, made)
+        return result
+
+    def whereabouts(self) -> None:
+        return None
+
+    def spec(self) -> Spec:
+        return self._body.spec()
+
+    def depict(self) -> Depiction:
+        return "graph", "while_loop", ("until the flag is 0",), (("flag", self._flag), ("body", self._body))
+
+
+@final
+class Cond(DeviceOperation[Any]):
+    """The operation that ``cond`` returns."""
+
+    def __init__(self, flag: Flag, then: DeviceOperation[Any], otherwise: DeviceOperation[Any] | None) -> None:
+        self._flag = flag
+        self._branches = (then,) if otherwise is None else (then, otherwise)
+        super().__init__(*_operations(flag, *self._branches))
+        if then._placed and (otherwise is None or (otherwise._placed and otherwise._placement == then._placement)):
+            self.place_as(then)
+
+    def execute(self, context: ExecutionContext) -> Any:
+        flag = _flag_of(self._flag, context, "cond")
+        if _is_supported(context, "cond"):
+            if context.recording is not None:
+                return self._record(context, flag)
+            return run_as_graph(context, lambda inner: self._record(inner, flag))
+        return self._run_on_host(context, flag)
+
+    def _record(self, context: ExecutionContext, flag: DeviceBox) -> Any:
+        recording = context.recording
+        assert recording is not None
+        bodies: list[list[PlanNode]] = [[] for _ in self._branches]
+        results = [self._record_branch(number, recording, bodies[number], context) for number in range(len(bodies))]
+        result = None
+        if len(bodies) > 1:
+            merge = _Merge(context, *self._branches)
+            result = merge.merged(results[0], results[1], "")
+            for number, nodes in enumerate(bodies):
+                recording.record_body(_branch(number), nodes, partial(merge.copy, number))
+        if any(bodies):
+            recording.conditional("if" if len(bodies) == 1 else "if-else", flag, bodies)
+        return result
+
+    def _record_branch(
+        self, number: int, recording: Recording, nodes: list[PlanNode], context: ExecutionContext
+    ) -> Any:
+        return recording.record_body(_branch(number), nodes, lambda: self._run_branch(number, context))
+
+    def _run_branch(self, number: int, context: ExecutionContext) -> Any:
+        return _run_part(context, self._branches[number], "cond", _BRANCHES[number])
+
+    def _run_on_host(self, context: ExecutionContext, flag: DeviceBox) -> Any:
+        """Runs the branch that the flag, which is read back, chooses."""
+        recording = Recording(context.stream, allocates=True, of_run=True, rehearses=True)
+        inner = part_of(context, recording)
+        with recording:  # for its errors, and for the result of the other branch
+            results = [self._record_branch(number, recording, [], inner) for number in range(len(self._branches))]
+            if len(results) > 1:
+                _Merge(inner, *self._branches).merged(results[0], results[1], "")
+        context.absorb(inner)
+        number = 0 if _read(context, flag) else 1
+        if number < len(results):
+            results[number] = self._run_branch(number, context)
+        if len(results) == 1:
+            return None
+        merge = _Merge(context, *self._branches)
+        result = merge.merged(results[0], results[1], "")
+        merge.copy(number)
+        return result
+
+    def whereabouts(self) -> None:
+        return None
+
+    def spec(self) -> Spec:
+        known = self._branches[0].spec()
+        return known if len(self._branches) > 1 and known == self._branches[1].spec() else None
+
+    def depict(self) -> Depiction:
+        branches = zip(("then", "otherwise"), self._branches, strict=False)
+        return "graph", "cond", ("as the flag says",), (("flag", self._flag), *branches)
+
+
+@final
+class _Merge:
+    """One result for the two branches of a ``cond``. The boxes in which they differ become new ones, to which each
+    branch copies its own."""
+
+    def __init__(self, context: ExecutionContext, then: DeviceOperation[Any], otherwise: DeviceOperation[Any]) -> None:
+        self._context = context
+        self._then = then
+        self._otherwise = otherwise
+        self._copies: list[tuple[DeviceBox, tuple[DeviceBox, DeviceBox]]] = []
+
+    def merged(self, then: Any, otherwise: Any, where: str) -> Any:
+        """Returns the result for those of the branches. ``where`` says which element they are. Raises ``TypeError`` or
+        ``ValueError`` if they differ in kind, dtype, shape or length."""
+        if then is otherwise:
+            return then
+        if isinstance(then, DeviceBox) and isinstance(otherwise, DeviceBox):
+            return self._merged_boxes(then, otherwise, where)
+        if isinstance(then, Arc) and isinstance(otherwise, Arc):
+            value = self.merged(then.value, otherwise.value, where)
+            return then if value is then.value else Arc(value)
+        if isinstance(then, Partition) and isinstance(otherwise, Partition):
+            if then.tile_shape != otherwise.tile_shape:
+                raise self._differ(ValueError, then, otherwise, where)
+            box = self.merged(then.box, otherwise.box, where)
+            return then if box is then.box else Partition(box, then.tile_shape)
+        if isinstance(then, tuple) and isinstance(otherwise, tuple):
+            if len(then) != len(otherwise):
+                raise self._differ(ValueError, then, otherwise, where)
+            pairs = enumerate(zip(then, otherwise, strict=True))
+            return tuple([self.merged(one, other, f"{where}[{number}]") for number, (one, other) in pairs])
+        if type(then) is type(otherwise) and isinstance(then, _PLAIN):
+            if then == otherwise:
+                return then
+            raise self._differ(ValueError, then, otherwise, where)
+        raise self._differ(TypeError, then, otherwise, where)
+
+    def _merged_boxes(self, then: DeviceBox, otherwise: DeviceBox, where: str) -> DeviceBox:
+        if then.dtype != otherwise.dtype:
+            raise self._differ(TypeError, then, otherwise, where)
+        if then.shape != otherwise.shape:
+            raise self._differ(ValueError, then, otherwise, where)
+        same = then._allocation is otherwise._allocation and then.ptr == otherwise.ptr
+        if same and then.strides == otherwise.strides:
+            return then
+        target = new_box(self._context, then.shape, then.dtype)
+        self._copies.append((target, (then, otherwise)))
+        return target
+
+    def copy(self, number: int) -> None:
+        """Records the copies at the end of a branch."""
+        for target, sources in self._copies:
+            copy_box(self._context, target, sources[number])
+
+    def _differ(self, kind: type[Exception], then: object, otherwise: object, where: str) -> Exception:
+        return kind(
+            f"cond: the result{where} of {self._then!r} is {_text(then)}, and that of {self._otherwise!r} is "
+            f"{_text(otherwise)}; both branches yield boxes of one shape and dtype, or tuples of such. One followed by "
+            f"map(lambda _: None) yields nothing"
+        )
+
+
+def while_loop(flag: Flag, body: Given[DeviceOperation[T]]) -> DeviceOperation[T]:
+    """Runs the operation ``body`` again and again while ``flag`` is not 0. The flag is read on the device before each
+    iteration, so the body may run not once; its kernels write the flag.
+
+    ``flag`` is a box of one i32, an ``Arc`` of one, or an operation that yields either, which runs once. Yields the
+    result of ``body``, boxes that hold the values of the last iteration. Boxes that the body makes hold zeros if it
+    never ran. The body is recorded once: its functions are called once, and an ``h2d`` in it reads its array once for
+    all iterations. A fault of a kernel ends the loop.
+
+    A run captures the loop into a CUDA graph and launches that, so a loop that runs often belongs into a graph of the
+    program's own: ``while_loop(flag, body).graph()``. On a GPU that needs a driver of CUDA 12.4. With an older one, a
+    run reads the flag back before each iteration, and a capture raises ``GraphError``.
+
+    Raises ``ArgumentError`` for any other flag, ``TypeError`` for a body that is not an operation. Running raises
+    ``ValueError`` if the body does not write the flag, and ``GraphError`` for work that a body cannot hold: ``d2h``,
+    ``memcpy`` from a host array, another graph's launch.
+    """
+    _check_parts(flag, "while_loop", body)
+    return WhileLoop(flag, body)
+
+
+def cond(
+    flag: Flag, then: Given[DeviceOperation[Any]], otherwise: Given[DeviceOperation[Any] | None] = None
+) -> DeviceOperation[Any]:
+    """Runs the operation ``then`` if ``flag`` is not 0, else the operation ``otherwise``, if there is one. The flag is
+    read on the device; it is given as to ``while_loop``, and a run is that of ``while_loop``.
+
+    If both yield boxes of the same shape and dtype, or tuples of such, yields boxes of that form, which hold the result
+    of the branch that ran. A box that both yield is yielded as it is. Without ``otherwise``, yields None.
+
+    Raises ``ArgumentError`` for any other flag, ``TypeError`` for a branch that is not an operation. Running raises
+    ``TypeError`` or ``ValueError`` if the results of the branches differ in form, and ``GraphError`` as ``while_loop``
+    does.
+    """
+    _check_parts(flag, "cond", then, *(() if otherwise is None else (otherwise,)))
+    return Cond(flag, then, otherwise)
+
+
+def _check_parts(flag: Any, what: str, *operations: Any) -> None:
+    """Checks the arguments of ``while_loop`` or ``cond``. A failed use of an operation is a use: it does not warn."""
+    for each in (flag, *operations):
+        if isinstance(each, DeviceOperation):
+            each.consume()
+    for each in operations:
+        if not isinstance(each, DeviceOperation):
+            hint = "; call it, or wrap it: with_context(lambda context: …)" if callable(each) else ""
+            raise TypeError(f"{what} runs operations, not {type(each).__name__}{hint}")
+    known = flag.spec() if isinstance(flag, DeviceOperation) else flag
+    if known is not None:
+        _check_flag(known, what)
+
+
+def _check_flag(flag: Any, what: str) -> None:
+    """Raises ``ArgumentError`` unless ``flag`` is a box of one i32, an ``Arc`` of one, or the spec of one."""
+    found = flag.value if isinstance(flag, Arc) else flag
+    if not isinstance(found, (DeviceBox, BoxSpec)):
+        hint = "; first(), last() or unzip() pick one of a tuple" if isinstance(found, tuple) else ""
+        hint = hint or "; h2d(np.array([1], np.int32)) makes one"
+        raise ArgumentError(f"{what}: the flag is a box of one i32, not {type(found).__name__}{hint}")
+    if found.dtype != _I32 or number_of_elements(found.shape) != 1:
+        raise ArgumentError(f"{what}: the flag is a box of one i32, not of {describe(found.shape, found.dtype)}")
+
+
+def _flag_of(flag: Flag, context: ExecutionContext, what: str) -> DeviceBox:
+    """Returns the flag's box, on the context's device. Runs the operation that yields it."""
+    found: Any = flag.run(context) if isinstance(flag, DeviceOperation) else flag
+    _check_flag(found, what)
+    box: DeviceBox = found.value if isinstance(found, Arc) else found
+    require_device(box, context.device, what)
+    return box
+
+
+def _branch(number: int) -> str:
+    """Returns a branch's name for the errors of its recording."""
+    return f"{_BRANCHES[number]} of a cond"
+
+
+def _operations(flag: Flag, *operations: DeviceOperation[Any]) -> list[DeviceOperation[Any]]:
+    return [*([flag] if isinstance(flag, DeviceOperation) else []), *operations]
+
+
+def _is_supported(context: ExecutionContext, what: str) -> bool:
+    """Returns whether the device's graphs hold conditionals. If not, raises ``GraphError`` in a capture, and warns
+    once elsewhere."""
+    recording = context.recording
+    if recording is not None and recording.rehearses:
+        return True
+    device = context.device
+    reason = device.driver.conditionals(device.id)
+    if reason is None:
+        return True
+    if recording is not None:
+        raise GraphError(
+            f"{what} cannot be captured on {device.label}: {reason}. Update the driver, or run the operation outside a "
+            f"graph, where the host reads the flag"
+        )
+    if reason not in _warned:
+        _warned.add(reason)
+        warn_caller(f"{what} reads its flag back to the host on {device.label}: {reason}")
+    return False
+
+
+def _run_part(context: ExecutionContext, operation: DeviceOperation[T], what: str, detail: str) -> T:
+    outer = context.place
+    context.place = (what, detail, 1, outer)
+    try:
+        result = operation.run(context)
+    except Exception as error:
+        add_note_once(error, part_note(what, detail, 1))
+        raise
+    context.place = outer
+    return result
+
+
+def _fill_with_zeros(context: ExecutionContext, made: list[Allocation]) -> None:
+    for allocation in made:
+        if allocation.nbytes:
+            with context.submission_lock, context.ordered([], [allocation]):
+                context.driver.fill(allocation.address, b"\0", allocation.nbytes, context.timeline.handle)
+
+
+def _read(context: ExecutionContext, flag: DeviceBox) -> bool:
+    """Returns whether the flag is not 0, read back to the host."""
+    return bool(_run_and_wait(context, lambda inner: download(inner, flag)).any())
+
+
+def _run_and_wait(context: ExecutionContext, part: Callable[[ExecutionContext], T]) -> T:
+    """Returns the result of ``part(inner)`` when the device is past its work. Raises the faults of its kernels."""
+    inner = part_of(context, None)
+    try:
+        result = part(inner)
+        inner.wait_for_joined()
+        inner.timeline.mark().synchronize()
+    except BaseException:
+        context.absorb(inner)
+        raise
+    for report in inner.faults:
+        report.raise_fault()
+    return result
+
+
+def _text(result: object) -> str:
+    """Returns the form of a branch's result for messages."""
+    if isinstance(result, DeviceBox):
+        return f"a box of {describe(result.shape, result.dtype)}"
+    if isinstance(result, tuple):
+        return f"a tuple of {len(result)}"
+    if isinstance(result, Partition):
+        return f"a Partition in tiles of {result.tile_shape}"
+    return written(result) if isinstance(result, _PLAIN) else f"of type {type(result).__name__}"
