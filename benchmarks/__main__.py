@@ -26,6 +26,7 @@ GROUPS = {
     "completion": "from submission to result, and what waiting costs",
     "trace": "what a trace costs while it runs",
     "pipeline": "async_mlp, batches a second",
+    "conditional": "a loop that the device ends, conjugate gradients",
     "kernels": "oxide_kernels by themselves",
     "library": "oxide_kernels beside torch, cuBLAS and CuPy",
     "startup": "from process start to the last line",

@@ -18,6 +18,7 @@ from oxide import (
     LaunchConfig,
     Slice,
     arange,
+    cond,
     d2h,
     devices,
     dup,
@@ -25,6 +26,7 @@ from oxide import (
     f32,
     full,
     h2d,
+    i32,
     kernel,
     memcpy,
     thread,
@@ -32,6 +34,7 @@ from oxide import (
     to_device,
     unzip,
     value,
+    while_loop,
     with_context,
     zeros,
     zip,
@@ -265,3 +268,40 @@ def test_a_closed_graph_has_no_picture() -> None:
     with pytest.raises(GraphError, match="closed"):
         graph.picture()
     assert graph._repr_html_() is None
+
+
+@kernel(block=32)
+def count_down(n: DisjointSlice[i32]):
+    element = n.get_mut(thread.index_1d())
+    if element is not None:
+        element.value -= i32(1)
+
+
+def orders(picture: Picture) -> set[tuple[str, str, str]]:
+    named = {node.key: node.title for node in picture.nodes}
+    return {(named[edge.source], named[edge.target], edge.label) for edge in picture.edges if edge.kind == "order"}
+
+
+def test_a_loop_and_a_choice_are_drawn_before_they_run() -> None:
+    picture = while_loop(zeros(1, i32), cond(zeros(1, i32), zeros(3), zeros(3))).picture()
+    assert titles(picture) == ["zeros", "zeros", "zeros", "zeros", "cond", "while_loop"]
+    assert ("cond", "while_loop", "body: 3 float32, 12 bytes") in flows(picture)
+    assert ("zeros", "cond", "then: 3 float32, 12 bytes") in flows(picture)
+    assert node_of(picture, "while_loop").details == ("until the flag is 0",)
+
+
+def test_a_captured_loop_is_drawn_with_its_body_behind_it() -> None:
+    n, f, x, y = zeros(1, i32).sync(), zeros(1, i32).sync(), h2d(X).sync(), zeros(1000).sync()
+    body = zip(count_down(n), cond(f, launch(1.0, x, y).last(), memcpy(y, x)))
+    graph = while_loop(n, body).and_then(lambda _: d2h(y)).graph()
+    assert graph.summary() == "2 launches, 2 copies, 1 loop, 1 choice"
+    picture = graph.picture()
+    assert orders(picture) >= {
+        ("while", "count_down", "body"),
+        ("while", "if", "body"),
+        ("if", "axpy", "then"),
+        ("if", "copy", "otherwise"),
+    }
+    assert ("box", "while", "flag") in flows(picture)
+    assert ("box", "if", "flag") in flows(picture)
+    svg(graph)

@@ -8,7 +8,7 @@ import numpy as np
 import trio
 
 import oxide
-from oxide import DeviceOperation, DisjointSlice, LaunchConfig, Slice, f32, h2d, kernel, thread
+from oxide import DeviceOperation, DisjointSlice, LaunchConfig, Slice, f32, h2d, i32, kernel, thread
 
 SIZE = 1000
 ONES = np.ones(SIZE, np.float32)
@@ -29,6 +29,13 @@ def reads_outside(a: Slice[f32], c: DisjointSlice[f32]) -> None:
     element = c.get_mut(thread.index_1d())
     if element is not None:
         element.value = a[5000]
+
+
+@kernel(block=32)
+def count_down(n: DisjointSlice[i32]) -> None:
+    element = n.get_mut(thread.index_1d())
+    if element is not None:
+        element.value -= i32(1)
 
 
 def sum_of(a: Any, b: Any) -> DeviceOperation[Any]:

@@ -26,7 +26,7 @@ from oxide.runtime.device.runtime import current_runtime
 from oxide.runtime.tracepoints import points
 from oxide.testing import DelegatingDriver, FailingDriver, RecordingDriver, step_driver, use_driver
 from tests.tracing.counting import seen, written
-from tests.tracing.programs import CONFIG, ONES, SIZE, add, concurrent_sums, reads_outside, sum_of
+from tests.tracing.programs import CONFIG, ONES, SIZE, add, concurrent_sums, count_down, reads_outside, sum_of
 from tests.tracing.schema import read
 
 ROOT = Path(__file__).parents[2]
@@ -329,6 +329,24 @@ def test_the_nodes_of_a_graph_have_their_names_while_the_sanitizer_tracks_memory
         with add[CONFIG](*boxes).graph() as graph:
             graph.launch().sync()
     assert [node["name"] for node in read(file).slices("node")] == ["add", "report"]
+
+
+def test_a_loop_is_one_node_of_its_graph_as_long_as_its_iterations(driver: RecordingDriver, file: Path) -> None:
+    with oxide.trace(file):
+        flag = h2d(np.array([200], np.int32)).sync()
+        boxes = oxide.zip(h2d(ONES), h2d(ONES), oxide.zeros(SIZE)).sync()
+        body = oxide.zip(add[CONFIG](*boxes), oxide.cond(flag, oxide.memcpy(boxes[0], boxes[1])), count_down(flag))
+        with add[CONFIG](*boxes).and_then(lambda _: oxide.while_loop(flag, body)).graph() as graph:
+            graph.launch().sync()
+        oxide.while_loop(flag, body).sync()  # by itself, and not once
+    contents = read(file)
+    assert written(contents) == seen(driver)
+    assert d2h(flag).sync().tolist() == [0]
+    names = ["add", "while", "report", "while", "report"]
+    nodes = sorted(contents.slices("node"), key=lambda node: node["ts"])
+    assert [node["name"] for node in nodes] == names
+    long, short = (node["dur"] for node in nodes if node["name"] == "while")
+    assert long > 5 * short > 0
 
 
 class WithForeignStreams(DelegatingDriver):

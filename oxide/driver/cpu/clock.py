@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import final
 
 from oxide.driver.base import Span
-from oxide.driver.cpu.streams import BlockRange, CpuStream, Recordable, Task, Times
+from oxide.driver.cpu.streams import CpuStream, Recordable, Task, Times
 
 
 @final
@@ -32,10 +32,10 @@ class CpuClock:
         self._measured = _Measured()
 
     def note(self, item: Recordable) -> Recordable:
-        """Makes ``item`` note its times, if the calling thread measures what it submits. Returns the item. The bodies
-        of a graph's conditionals are not measured."""
+        """Makes ``item`` note its times, if the calling thread measures what it submits. Returns the item. A
+        conditional of a graph is measured as a whole."""
         times = self._measured.times
-        if times is not None and (isinstance(item, BlockRange) or (isinstance(item, Task) and item.measured)):
+        if times is not None and (not isinstance(item, Task) or item.measured):
             noted = item.times = Times()
             times.append(noted)
         return item

@@ -8,7 +8,8 @@ Without a seed, the items of high-priority streams run before all others. A seed
 real device a normal stream may begin, or run at the same time, although a high-priority stream is ready. So a search
 finds programs that take a priority for an order.
 
-Ctrl-C ends the wait for a kernel. The device is then lost: nothing can end the kernel itself, so later work never runs.
+Ctrl-C ends the wait for a kernel, or for a graph's loop. The device is then lost: nothing can end the kernel or the
+loop itself, so later work never runs.
 """
 
 from __future__ import annotations
@@ -134,9 +135,17 @@ class StepScheduler(Scheduler):
     def wait(self, point: Point) -> None:
         """Steps until the point is passed.
 
-        Raises ``DriverError`` if no step can ever pass it, ``DeviceLostError`` if an abandoned kernel may be the
-        reason.
+        Raises ``DriverError`` if no step can ever pass it, ``DeviceLostError`` if an abandoned kernel or loop may be
+        the reason.
         """
+        try:
+            self._step_to(point)
+        except BaseException as error:
+            if not isinstance(error, Exception):
+                self._leave_loops(error)
+            raise
+
+    def _step_to(self, point: Point) -> None:
         while not point.passed:
             if self.step():
                 continue
@@ -233,14 +242,26 @@ class StepScheduler(Scheduler):
         """Marks a stream's device as lost to an abandoned kernel. Returns the exception that ended the wait."""
         interrupt = abandoned.__cause__
         assert interrupt is not None
-        with self._lock:
-            self._lost = DeviceLostError(
-                f"the wait for a kernel on cpu:{stream.device} was ended by {type(interrupt).__name__}, and nothing "
-                "can end the kernel itself: start over with a new driver, or in a new process"
-            )
-            self.record_failure(stream.device, self._lost)
+        self._mark_lost(stream, "kernel", interrupt)
         self._abandoned()
         return interrupt
+
+    def _leave_loops(self, interrupt: BaseException) -> None:
+        """Leaves the loops that have begun, which may be endless: their streams run no further, and their devices are
+        lost."""
+        with self._lock:
+            for stream in list(self._busy):
+                if any(isinstance(item, Unfolding) and item.repeats and item.unfolded for item in stream.items):
+                    stream.running = True
+                    self._mark_lost(stream, "loop", interrupt)
+
+    def _mark_lost(self, stream: CpuStream, what: str, interrupt: BaseException) -> None:
+        with self._lock:
+            self._lost = DeviceLostError(
+                f"the wait for a {what} on cpu:{stream.device} was ended by {type(interrupt).__name__}, and nothing "
+                f"can end the {what} itself: start over with a new driver, or in a new process"
+            )
+            self.record_failure(stream.device, self._lost)
 
 
 def _is_held_back(item: Item) -> bool:

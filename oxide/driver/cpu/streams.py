@@ -226,18 +226,23 @@ class Unfolding:
     over, or unfolds again if it ``repeats``. It is also over if ``unfold`` returns no items.
     """
 
-    __slots__ = ("_unfold", "description", "repeats", "unfolded")
+    __slots__ = ("_unfold", "description", "repeats", "times", "unfolded")
 
     def __init__(self, description: str, unfold: Callable[[CpuStream], list[Item]], *, repeats: bool = False) -> None:
         self.description = description
         self.repeats = repeats
         self.unfolded = False  # set by the scheduler, in one step with the insertion of the items
+        self.times: Times | None = None  # set by a clock
         self._unfold = unfold
 
     def further(self, stream: CpuStream) -> list[Item]:
         """Returns the items to put in front, the last first; none if this item is over."""
+        now = perf_counter_ns()
         items = [] if self.unfolded and not self.repeats else self._unfold(stream)
         items.reverse()
+        if self.times is not None:
+            self.times.note(now, perf_counter_ns())
+            self.times.over = not items
         return items
 
     def renewed(self) -> Unfolding:

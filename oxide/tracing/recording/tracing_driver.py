@@ -316,9 +316,10 @@ class TracingDriver:
     def begin_conditional(
         self, stream: StreamHandle, kind: ConditionalKind, flag: int, stop: int
     ) -> tuple[StreamHandle, ...]:
-        """Leaves out the nodes of the bodies: how often they run is unknown."""
+        """Notes the conditional as one node: how often its bodies run is unknown."""
         bodies = self.inner.begin_conditional(stream, kind, flag, stop)
         if stream in self._known.capturing:
+            self._known.capturing[stream].append(kind)
             self._known.capturing.update({body: [] for body in bodies})
             self._known.bodies[stream] = bodies
         return bodies

@@ -4,16 +4,22 @@ other streams."""
 from __future__ import annotations
 
 import ctypes
+import os
+import signal
 import struct
 import threading
 from collections.abc import Callable, Iterator
+from types import CodeType
 from typing import Any
 
 import pytest
 
 from oxide.driver.base import Code
-from oxide.driver.cpu import CpuDriver
-from oxide.errors import DriverError
+from oxide.driver.cpu import CpuDriver, streams, workers
+from oxide.driver.cpu import graph as graph_module
+from oxide.driver.cpu import steps as steps_module
+from oxide.errors import DeviceLostError, DriverError
+from tests.interrupting import interrupts, needs_calls
 
 
 def words(address: int, count: int) -> list[int]:
@@ -209,3 +215,118 @@ def test_what_a_conditional_cannot_be_is_refused_and_the_capture_can_be_ended(st
     assert steps.conditionals(1) is None
     with pytest.raises(DriverError, match="device 2 was asked for"):
         steps.conditionals(2)
+
+
+# Interrupts
+
+
+def is_scheduling(code: CodeType) -> bool:
+    return code.co_filename in (workers.__file__, steps_module.__file__, streams.__file__, graph_module.__file__)
+
+
+@needs_calls
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("branches", [False, True])
+def test_an_interrupted_submission_of_a_loop_runs_it_once_or_not_at_all(
+    kind: str, branches: bool, count_blocks: Code
+) -> None:
+    driver = KINDS[kind]()
+    stream = driver.create_stream(0)
+    counts = driver.allocate(96, stream)
+    driver.synchronize_stream(stream)
+    graph = counted_down(driver, stream, count_blocks, counts, branches=branches, stop=0)
+    for interrupt in interrupts(is_scheduling, more_than=1):
+        write(counts, 1, 1, 1, *[0] * 21)
+        with interrupt:
+            driver.launch_graph(graph, stream)
+        driver.synchronize_stream(stream)
+        assert words(counts + 80, 2) in ([0, 0], [3, 3])
+    driver.close()
+
+
+@needs_calls
+@pytest.mark.parametrize("kind", ["steps", "steps, seed 1"])
+@pytest.mark.parametrize("branches", [False, True])
+def test_interrupted_steps_of_a_loop_are_made_again(kind: str, branches: bool, count_blocks: Code) -> None:
+    driver = KINDS[kind]()
+    stream = driver.create_stream(0)
+    counts = driver.allocate(96, stream)
+    graph = counted_down(driver, stream, count_blocks, counts, branches=branches, stop=0)
+    driver.run_until_idle()
+    for interrupt in interrupts(lambda code: code.co_name in UNFOLDING, more_than=10):
+        write(counts, 1, 1, 1, *[0] * 21)
+        driver.launch_graph(graph, stream)
+        with interrupt:
+            driver.run_until_idle()
+        driver.run_until_idle()
+        assert words(counts + 80, 3) == [3, 3, 3]
+    driver.close()
+
+
+UNFOLDING = ("_unfold", "_begin", "further", "items", "unfold")
+"""The functions that loops add to a step; an interrupted kernel takes the device with it."""
+
+
+@needs_calls
+@pytest.mark.parametrize("branches", [False, True])
+def test_an_interrupted_wait_for_a_loop_leaves_it_to_the_workers(branches: bool, count_blocks: Code) -> None:
+    driver = KINDS["workers"]()
+    stream = driver.create_stream(0)
+    counts = driver.allocate(96, stream)
+    driver.synchronize_stream(stream)
+    graph = counted_down(driver, stream, count_blocks, counts, branches=branches, stop=0)
+    for interrupt in interrupts(is_scheduling, more_than=5):
+        write(counts, 1, 1, 1, *[0] * 21)
+        driver.launch_graph(graph, stream)
+        with interrupt:
+            driver.synchronize_stream(stream)
+        driver.synchronize_stream(stream)
+        assert words(counts + 80, 3) == [3, 3, 3]
+    driver.close()
+
+
+def endless_loop(driver: CpuDriver) -> tuple[Any, Any, int, int]:
+    """A graph whose loop counts for ever, its stream, and the addresses of its flag and of a number that it sets."""
+    stream = driver.create_stream(0)
+    flag, begun = driver.allocate(4, stream), driver.allocate(8, stream)
+    driver.synchronize_stream(stream)
+    write(flag, 1)
+    write(begun, 0, 1)
+    driver.begin_capture(stream)
+    (body,) = driver.begin_conditional(stream, "while", flag, 0)
+    driver.copy_on_device(begun, begun + 4, 4, body)
+    driver.end_conditional(stream)
+    return driver.end_capture(stream), stream, flag, begun
+
+
+def press_once_it_runs(begun: int, over: threading.Event) -> None:
+    while not words(begun, 1)[0]:
+        os.sched_yield()
+    while not over.wait(0.05):
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_control_c_ends_the_wait_for_an_endless_loop(kind: str) -> None:
+    driver = KINDS[kind]()
+    graph, stream, flag, begun = endless_loop(driver)
+    driver.launch_graph(graph, stream)
+    over = threading.Event()
+    pressing = threading.Thread(target=press_once_it_runs, args=(begun, over))
+    pressing.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            try:
+                driver.synchronize_stream(stream)
+            finally:
+                over.set()
+    finally:
+        pressing.join()
+    if kind == "workers":
+        assert not driver.query_stream(stream)
+        write(flag, 0)  # it goes on, like a kernel, until its flag says otherwise
+        driver.synchronize_stream(stream)
+    else:
+        with pytest.raises(DeviceLostError, match="a loop on cpu:0 was ended by KeyboardInterrupt"):
+            driver.synchronize_stream(stream)
+    driver.close()

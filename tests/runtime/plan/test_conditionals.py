@@ -12,6 +12,7 @@ import pytest
 import trio
 
 import oxide
+from benchmarks.conditional import System, solved
 from oxide import (
     Arc,
     ArgumentError,
@@ -334,6 +335,17 @@ def test_a_shared_operation_runs_once_for_all_iterations() -> None:
     assert numbers(n) == [0]
     graph.launch().sync()
     assert numbers(y) == [7] * SIZE
+
+
+@pytest.mark.parametrize("width", [1, 7, 24])
+@every_way
+def test_conjugate_gradients_solve_what_numpy_solves(run: Any, width: int) -> None:
+    b = np.random.default_rng(width).standard_normal(width * width)
+    expected, _ = solved(b, width, 1e-12)
+    system = System(b, width, 1e-12)
+    run(system.solution())
+    np.testing.assert_allclose(d2h(system.x).sync(), expected, rtol=1e-9, atol=1e-9)
+    assert numbers(system.going) == [0]
 
 
 # Faults and errors
