@@ -7,6 +7,7 @@ fused launch are neither read nor written, so their memory may be left out.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, final
 
@@ -92,22 +93,25 @@ def _reason_against(launch: FusibleLaunch) -> str | None:
         return found
     if not launch.contiguous:
         return "an argument is a strided view"
-    lengths = _lengths(launch)
-    if len(lengths) != 1:
-        return f"its arrays have different numbers of elements: {', '.join(map(str, sorted(lengths)))}"
+    shapes = _shapes(launch)
+    if len(shapes) != 1:
+        return f"its arrays have different shapes: {', '.join(map(str, sorted(shapes)))}"
+    (shape,) = shapes
     grid, block = launch.config.grid, launch.config.block
-    if grid[1] != 1 or grid[2] != 1 or block[1] != 1 or block[2] != 1:
-        return "its launch has several axes"
-    if grid[0] * block[0] * launch.special.description.items_per_thread[0] < min(lengths):
+    threads = [grid[axis] * block[axis] for axis in range(3)]
+    threads[0] *= launch.special.description.items_per_thread[0]
+    if threads[len(shape) :] != [1, 1, 1][len(shape) :]:
+        return "its launch has more axes than its arrays"
+    if any(threads[axis] < length for axis, length in enumerate(reversed(shape))):
         return "its launch has fewer threads than its arrays have elements"
     return None
 
 
-def _lengths(launch: FusibleLaunch) -> set[int]:
-    """Returns the lengths of the slices of which threads access only their own elements."""
+def _shapes(launch: FusibleLaunch) -> set[tuple[int, ...]]:
+    """Returns the shapes of the slices of which threads access only their own elements."""
     own = own_accesses(launch.special)
     return {
-        value[1]
+        tuple(value[1:])
         for parameter, value in zip(launch.special.parameters, launch.values, strict=True)
         if parameter.name in own
     }
@@ -118,12 +122,13 @@ class _Chain:
     """Launches that become one. ``_numbers`` has the number of each array, by its address and size, and ``_values`` and
     ``_allocations`` have the value and the memory of each number."""
 
-    __slots__ = ("_allocations", "_launches", "_lengths", "_numbers", "_stages", "_values")
+    __slots__ = ("_allocations", "_launches", "_numbers", "_shape", "_size", "_stages", "_values")
 
     def __init__(self) -> None:
         self._launches: list[FusibleLaunch] = []
         self._stages: list[Stage] = []
-        self._lengths: set[int] = set()
+        self._size = 0  # the number of elements
+        self._shape: tuple[int, ...] | None = None  # the shape of matrices
         self._numbers: dict[tuple[int, int], int] = {}
         self._values: list[Any] = []
         self._allocations: list[Allocation | None] = []
@@ -135,9 +140,11 @@ class _Chain:
 
     def reason_against(self, launch: FusibleLaunch) -> str | None:
         """Returns why a launch does not join the chain, or None."""
-        lengths = _lengths(launch)
-        if lengths != self._lengths:
-            return f"its arrays have {min(lengths)} elements, theirs {min(self._lengths)}"
+        (shape,) = _shapes(launch)
+        if math.prod(shape) != self._size:
+            return f"its arrays have {math.prod(shape)} elements, theirs {self._size}"
+        if len(shape) == 2 and self._shape is not None and shape != self._shape:
+            return f"its arrays have the shape {shape}, theirs {self._shape}"
         arrays = _arrays(launch)
         if all(array is None or array not in self._numbers for array in arrays):
             return "it accesses none of their arrays"
@@ -156,14 +163,20 @@ class _Chain:
         for number, array, value, allocation in zip(
             bound, _arrays(launch), launch.values, launch.allocations, strict=True
         ):
-            if number == len(self._values):
+            if number < len(self._values):
+                if array is not None and len(value) > len(self._values[number]):
+                    self._values[number] = value  # the same elements, here as a matrix
+            else:
                 self._values.append(value)
                 self._allocations.append(allocation)
                 if array is not None:
                     self._numbers[array] = number
         self._launches.append(launch)
         self._stages.append(Stage(launch.special, bound))
-        self._lengths = _lengths(launch)
+        (shape,) = _shapes(launch)
+        self._size = math.prod(shape)
+        if len(shape) == 2:
+            self._shape = shape
 
     def launch(self, needed: Callable[[Allocation, int], bool], last: int) -> FusibleLaunch:
         """Returns the launch of the fused kernel, or the only launch. ``last`` is the index of the last launch."""
@@ -178,12 +191,11 @@ class _Chain:
             made = fused(self._stages, dead)
         except NotFused:  # nothing needs any result
             made = fused(self._stages)
-        (length,) = self._lengths
         return FusibleLaunch(
             made.kernel.specialize(),
             tuple([self._values[number] for number in made.arguments]),
             tuple([self._allocations[number] for number in made.arguments]),
-            LaunchConfig.for_num_elems(-(-length // ITEMS), BLOCK),
+            LaunchConfig.for_num_elems(-(-self._size // ITEMS), BLOCK),
         )
 
     def _bound(self, launch: FusibleLaunch) -> tuple[int, ...]:

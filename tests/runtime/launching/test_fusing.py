@@ -7,7 +7,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from oxide import DeviceBox, DisjointSlice, Kernel, LaunchConfig, Slice, d2h, f32, h2d, kernel, thread, zeros
+from oxide import (
+    DeviceBox,
+    DisjointSlice,
+    DisjointSlice2,
+    Kernel,
+    LaunchConfig,
+    Slice,
+    Slice2,
+    d2h,
+    f32,
+    h2d,
+    kernel,
+    thread,
+    zeros,
+)
 from oxide.runtime.device.memory import Allocation
 from oxide.runtime.launching.fusing import FusibleLaunch, fuse
 from oxide_kernels import axpy, relu
@@ -92,7 +106,7 @@ def apart() -> dict[str, tuple[list[FusibleLaunch], str]]:
     return {
         "not elementwise": (
             [launch(relu, x, t), launch(by_lane, t, y), launch(relu, y, x)],
-            "kernel by_lane is not fused: it uses its thread in other ways than by thread.index_1d()",
+            "kernel by_lane is not fused: it uses its thread in other ways than by its index",
         ),
         "another array": (
             [launch(relu, x, t), launch(scale, 2.0, y, y)],
@@ -104,7 +118,7 @@ def apart() -> dict[str, tuple[list[FusibleLaunch], str]]:
         ),
         "several lengths": (
             [launch(relu, x, t), launch(scale, 2.0, t, other)],
-            "kernel scale is not fused: its arrays have different numbers of elements: 99, 100",
+            "kernel scale is not fused: its arrays have different shapes: (99,), (100,)",
         ),
         "other threads' elements": (
             [launch(relu, x, t), launch(rotate, t, y)],
@@ -132,6 +146,32 @@ def test_arrays_that_overlap_in_part_stay_apart() -> None:
     found, reasons = fuse(launches, always)
     assert found == launches
     assert reasons == ["kernel relu is not fused with relu: an array overlaps another in part"]
+
+
+@kernel(block=(32, 8))
+def bias(x: Slice2[f32], b: Slice[f32], y: DisjointSlice2[f32]) -> None:
+    row, column = thread.index_2d_row(), thread.index_2d_col()
+    e = y.get_mut(thread.index_2d(y.shape[1]))
+    if e is not None:
+        e.value = x[row, column] + b[column]
+
+
+def test_matrices_and_their_elements_in_a_row_are_one_chain() -> None:
+    x, t, y, b = (zeros(shape, f32).sync() for shape in ((20, 30), (20, 30), (20, 30), 30))
+    special = bias.specialize()
+    values = ((t.ptr, 20, 30), (b.ptr, 30), (y.ptr, 20, 30))
+    allocations = (t._allocation, b._allocation, y._allocation)
+    launches = [
+        launch(relu, x, t),
+        FusibleLaunch(special, values, allocations, LaunchConfig.for_shape((20, 30), (32, 8))),
+        launch(relu, y, y),
+    ]
+    (found,), _ = fuse(launches, lambda allocation, index: allocation is not t._allocation)
+    assert found.values == ((x.ptr, 600), (b.ptr, 30), (y.ptr, 20, 30))
+    narrow = FusibleLaunch(special, values, allocations, LaunchConfig((1, 2), (32, 8)))
+    assert fuse([narrow], always)[1] == [
+        "kernel bias is not fused: its launch has fewer threads than its arrays have elements"
+    ]
 
 
 def test_the_launches_that_remain_give_the_same_numbers() -> None:
