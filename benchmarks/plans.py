@@ -1,4 +1,4 @@
-"""Graphs with branches beside a linear graph, eager runs and torch's CUDA graphs: four chains of small kernels.
+"""Graphs with branches beside a linear graph, eager runs and torch's CUDA graphs, and fused elementwise stages.
 
 A chain's kernels have few blocks, so that a GPU has room for all four chains at once. Each contender submits the same
 work and waits for its end. The linear graph is what a capture of one stream gives.
@@ -19,8 +19,9 @@ import numpy as np
 
 import oxide
 from benchmarks import record
-from oxide import DeviceBox, DeviceOperation, DisjointSlice, f32, h2d, i32, kernel, thread
+from oxide import DeviceBox, DeviceOperation, DisjointSlice, Slice, empty, f32, h2d, i32, kernel, thread
 from oxide.runtime.submission import capture
+from oxide_kernels import gelu, relu
 
 CHAINS = 4
 STAGES = 16
@@ -124,6 +125,94 @@ def check(host: list[Any]) -> float:
     return float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
 
 
+@kernel(block=256)
+def scale(a: f32, x: Slice[f32], y: DisjointSlice[f32]) -> None:
+    i = thread.index_1d()
+    e = y.get_mut(i)
+    if e is not None:
+        e.value = a * x[i.get()]
+
+
+@kernel(block=256)
+def add(x: Slice[f32], y: Slice[f32], z: DisjointSlice[f32]) -> None:
+    i = thread.index_1d()
+    e = z.get_mut(i)
+    if e is not None:
+        e.value = x[i.get()] + y[i.get()]
+
+
+def elementwise(x: DeviceBox, out: DeviceBox) -> DeviceOperation[DeviceBox]:
+    """max(0, 0.7 gelu(x) + x), in four launches."""
+    size = x.size
+    return (
+        gelu(x, empty(size))
+        .last()
+        .and_then(lambda box: scale(0.7, box, empty(size)).last())
+        .and_then(lambda box: add(box, x, empty(size)).last())
+        .and_then(lambda box: relu(box, out).last())
+    )
+
+
+def fusion(size: int, rounds: int) -> dict[str, Any]:
+    """Milliseconds of four elementwise stages over ``size`` numbers: fused, launched one by one, as graphs, in torch,
+    and of a copy of as many bytes."""
+    rng = np.random.default_rng(0)
+    host = rng.standard_normal(size).astype(np.float32)
+    x, out = h2d(host).sync(), oxide.zeros(size).sync()
+    elementwise(x, out).sync()
+    expected = oxide.d2h(out).sync()
+    oxide.memcpy(out, x).sync()
+    elementwise(x, out).fused().sync()
+    equal = bool(np.array_equal(oxide.d2h(out).sync(), expected))
+    fused_graph, graph = elementwise(x, out).graph(fuse=True), elementwise(x, out).graph()
+    running: dict[str, Callable[[], Any]] = {
+        "fused": elementwise(x, out).fused().sync,
+        "fused graph": lambda: fused_graph.launch().sync(),
+        "four launches": elementwise(x, out).sync,
+        "graph of four launches": lambda: graph.launch().sync(),
+        "copy": oxide.memcpy(out, x).sync,
+    }
+    try:
+        import torch
+    except ImportError:
+        torch = None
+    if torch is not None and torch.cuda.is_available():
+        tensor = torch.from_numpy(host).cuda()
+
+        def stages(values: Any) -> Any:
+            return torch.relu(0.7 * torch.nn.functional.gelu(values, approximate="tanh") + values)
+
+        def in_torch() -> None:
+            stages(tensor)
+            torch.cuda.synchronize()
+
+        running["torch"] = in_torch
+        try:
+            compiled = torch.compile(stages)
+            compiled(tensor)
+
+            def in_inductor() -> None:
+                compiled(tensor)
+                torch.cuda.synchronize()
+
+            running["torch.compile"] = in_inductor
+        except Exception as error:
+            print(f"torch.compile: {type(error).__name__}")
+    times: dict[str, list[float]] = {name: [] for name in running}
+    for number in range(rounds + 1):
+        for name, run in running.items():
+            begun = time.perf_counter()
+            for _ in range(5):
+                run()
+            if number:
+                times[name].append((time.perf_counter() - begun) / 5 * 1e3)
+    print(f"{size} numbers, four elementwise stages; fused is equal bit for bit: {equal}")
+    for name, all_ms in times.items():
+        print(f"{name:32} {statistics.median(all_ms):9.3f} ms")
+    assert equal
+    return {"size": size, "equal": equal, "ms": times}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=21)
@@ -150,8 +239,9 @@ def main() -> None:
         print(
             f"{name:32} {statistics.median(all_us):9.1f} us, {statistics.median(all_us) / base:.3f} of the linear one"
         )
+    fused = fusion(1 << (27 if device.kind == "cuda" else 20), options.rounds)
     if options.write:
-        figures = {"device": device.name, "branches_us": times, "relative_error": error}
+        figures = {"device": device.name, "branches_us": times, "relative_error": error, "fusion": fused}
         record.write("plans", figures, "numba", "numba-cuda", "llvmlite", "cuda-core", "cuda-bindings")
 
 

@@ -7,9 +7,10 @@ memory. The result is an ordinary ``Kernel``, launched with the values in the or
 The fused kernel computes what the launches of the stages compute, if the caller guarantees these conditions:
 
 - Arrays that are accessed only at a thread's own element, in any stage, have the same number of contiguous elements.
-  The fused kernel's contracts check this at its launch, except for values in ``dead``.
+  Those of stages with ``thread.index_2d`` have the same shape. The fused kernel's contracts check this at its launch,
+  except for values in ``dead``.
 - Values with different numbers are memory that does not overlap, if a stage writes one of them.
-- The launch of each stage has at least as many threads along x as these arrays have elements.
+- The launch of each stage has at least as many threads as these arrays have elements, along each axis.
 - The launches of the stages were checked: their contracts hold. The fused kernel has those contracts too.
 - The content of a value in ``dead`` is not needed after the fused kernel. Its memory need not exist.
 
@@ -68,14 +69,18 @@ def elementwise(
         "it has numba-cuda's semantics": any(isinstance(each, NumbaParameter) for each in parameters),
         "it has clusters of blocks": kernel.cluster is not None,
         "it uses shared memory": needs.dynamic_shared,
-        "it uses thread.index_2d()": needs.index_2d,
-        "it does not use thread.index_1d()": not needs.index_1d,
+        "its threads have no index: it uses neither thread.index_1d() nor thread.index_2d()": not (
+            needs.index_1d or needs.index_2d
+        ),
+        "it uses both thread.index_1d() and thread.index_2d()": needs.index_1d and needs.index_2d,
         "its threads have several elements each": kernel.items_per_thread != (1, 1, 1),
         "it limits its registers": kernel.max_registers is not None,
         "it has line tables": kernel.lineinfo,
         "it is interpreted": kernel.interpreted,
     }
-    return next((reason for reason, holds in reasons.items() if holds), "") or proved(portable, parameters)
+    return next((reason for reason, holds in reasons.items() if holds), "") or proved(
+        portable, parameters, 2 if needs.index_2d else 1
+    )
 
 
 @final
@@ -165,10 +170,16 @@ class _Value:
     table: bool = False
     stored: bool = False
     """True if the elements are written to memory."""
+    shapes: bool = False
+    """True if the value is passed because its shape is needed."""
+
+    @property
+    def ndim(self) -> int:
+        return self.parameter.ndim if isinstance(self.parameter, Parameter) else 0
 
     @property
     def is_passed(self) -> bool:
-        return not self.own or self.read or self.stored or self.table
+        return not self.own or self.read or self.stored or self.table or self.shapes
 
     @property
     def as_passed(self) -> Closed:
@@ -202,6 +213,9 @@ class Fusion:
             if value.written and value.table:
                 reason = f"one writes {value.parameter.name}, and another reads it at other indices than its thread's"
                 raise NotFused(self.name, reason)
+        matrices = [value for value in found.values() if value.own and value.ndim == 2]
+        if matrices and not any(value.is_passed for value in matrices):
+            matrices[0].shapes = True
         if not any(value.stored for value in found.values()):
             raise NotFused(self.name, "nothing needs any of its outputs")
         return tuple(found.values())
@@ -217,7 +231,9 @@ class Fusion:
             value = found.get(number)
             if value is None:
                 value = found[number] = _Value(number, self._renamed(parameter, _unique(name, parameter, found)))
-            elif _content(value.parameter) != _content(parameter):
+            elif _content(value.parameter) != _content(parameter) or (
+                value.ndim != _ndim(parameter) and (value.table or parameter.name not in own)
+            ):
                 reason = f"{name} takes a value as {parameter.annotation}, another as {value.parameter.annotation}"
                 raise NotFused(self.name, reason)
             access = own.get(parameter.name)
@@ -225,6 +241,8 @@ class Fusion:
                 value.table |= parameter.kind == "slice"
                 continue
             value.own = True
+            if isinstance(value.parameter, Parameter):  # the same elements as a matrix and in a row
+                value.parameter = replace(value.parameter, ndim=max(value.ndim, _ndim(parameter)))
             value.read |= not value.written and (access.reads or (access.writes and not access.always))
         # Afterwards, as a stage may have one value for several parameters.
         for parameter, number in zip(stage.special.parameters, stage.values, strict=True):
@@ -247,17 +265,21 @@ class Fusion:
 
     @cached_property
     def contracts(self) -> tuple[str, ...]:
-        """Returns the contracts of the fused kernel: its arrays have the same length, and the stages' contracts."""
-        first, *others = (value.parameter.name for value in self.passed if value.own)
-        texts = dict.fromkeys(f"len({first}) == len({other})" for other in others)
+        """Returns the contracts of the fused kernel: its arrays have the same sizes, and the stages' contracts."""
+        first, *others = (value for value in self.passed if value.own)
+        texts = dict.fromkeys(f"{_size(first)} == {_size(other)}" for other in others)
+        matrix, *matrices = [value for value in (first, *others) if value.ndim == 2] or [first]
+        texts |= dict.fromkeys(
+            f"{matrix.parameter.name}.shape[1] == {other.parameter.name}.shape[1]" for other in matrices
+        )
         by_number = {value.number: value for value in self.values}
         for stage, special in zip(self.stages, self.sources, strict=True):
             names: dict[str, str] = {}
             lengths: dict[str, str] = {}
             for parameter, number in zip(special.parameters, stage.values, strict=True):
                 value = by_number[number]
-                names[parameter.name] = value.parameter.name
-                lengths[parameter.name] = first if value.own else value.parameter.name
+                names[parameter.name] = matrix.parameter.name if value.own else value.parameter.name
+                lengths[parameter.name] = _size(first) if value.own else f"len({value.parameter.name})"
             for contract in special.description.contracts:
                 renamed = _Renamed(names, lengths).visit(ast.parse(contract.text, mode="eval").body)
                 if ast.unparse(renamed.left) != ast.unparse(renamed.comparators[0]):
@@ -296,11 +318,13 @@ class Fusion:
             own = frozenset(own_accesses(stage.special))
             sites = tuple(replace(site, kernel=stage.special.kernel.name) for site in special.sites)
             portable = replace(special.portable, sites=sites)
-            parts.append(Part(portable, special.parameters, tuple(places[number] for number in stage.values), own))
+            axes = accesses_of(stage.special).axes
+            bound = tuple(places[number] for number in stage.values)
+            parts.append(Part(portable, special.parameters, bound, own, axes))
             types |= zip(stage.values, argument_types(special.parameters, portable.function), strict=True)
         words = [
             Words(
-                types[value.number] if value.is_passed else (),
+                () if not value.is_passed else ("ptr", *["i64"] * value.ndim) if value.own else types[value.number],
                 (element_type(value.parameter) or "") if value.own and isinstance(value.parameter, Parameter) else "",
                 value.read,
                 value.stored,
@@ -311,12 +335,17 @@ class Fusion:
         return compose(self.name, symbol, parts, words), tuple(placements)
 
 
+def accesses_of(special: Specialization) -> Elementwise:
+    """Returns the accesses of an elementwise kernel."""
+    found = element_form_of(special).elementwise
+    assert isinstance(found, Elementwise), found
+    return found
+
+
 def own_accesses(special: Specialization) -> Mapping[str, OwnAccess]:
     """Returns, by parameter, the accesses of an elementwise kernel to the slices of which threads access only their own
     elements."""
-    found = element_form_of(special).elementwise
-    assert isinstance(found, Elementwise), found
-    return {each.name: each for each in found.own}
+    return {each.name: each for each in accesses_of(special).own}
 
 
 def _unique(kernel: str, parameter: Closed, found: Mapping[int, _Value]) -> str:
@@ -329,14 +358,23 @@ def _unique(kernel: str, parameter: Closed, found: Mapping[int, _Value]) -> str:
 def _content(parameter: Closed) -> tuple[object, ...]:
     """Returns what two parameters must have in common to be bound to one value."""
     if isinstance(parameter, Parameter) and parameter.kind in ("slice", "disjoint"):
-        return parameter.scalar.name, parameter.ndim
+        return (parameter.scalar.name,)
     return (parameter.identity,)
+
+
+def _ndim(parameter: Closed) -> int:
+    return parameter.ndim if isinstance(parameter, Parameter) else 0
+
+
+def _size(value: _Value) -> str:
+    """Returns the number of elements of an array, as contracts write it."""
+    name = value.parameter.name
+    return f"len({name})" if value.ndim == 1 else f"{name}.shape[0] * {name}.shape[1]"
 
 
 @final
 class _Renamed(ast.NodeTransformer):
-    """Renames the parameters in a contract. ``lengths`` has the parameters whose lengths stand for the lengths of
-    others."""
+    """Renames the parameters in a contract. ``lengths`` has the expressions for the lengths of slices of one axis."""
 
     def __init__(self, names: Mapping[str, str], lengths: Mapping[str, str]) -> None:
         self.names = names
@@ -345,7 +383,7 @@ class _Renamed(ast.NodeTransformer):
     def visit_Call(self, node: ast.Call) -> ast.expr:
         match node:
             case ast.Call(args=[ast.Name(id=name)]):
-                return ast.Call(node.func, [ast.Name(self.lengths[name], ast.Load())], [])
+                return ast.parse(self.lengths[name], mode="eval").body
         return node
 
     def visit_Name(self, node: ast.Name) -> ast.expr:

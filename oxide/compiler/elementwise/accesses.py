@@ -29,5 +29,8 @@ class Elementwise:
     ``own``. A thread past the end of these slices does nothing. The slices in ``tables`` are only read, at any
     index."""
 
+    axes: int
+    """1 for a kernel that uses ``thread.index_1d()``, 2 for one that uses ``thread.index_2d(width)``. The slices in
+    ``own`` have as many axes."""
     own: tuple[OwnAccess, ...]
     tables: tuple[str, ...]

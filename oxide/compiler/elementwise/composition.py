@@ -31,7 +31,6 @@ from oxide.compiler.ir.values import (
     TRUE,
     Binary,
     Call,
-    GetElementPtr,
     Value,
     number,
 )
@@ -39,7 +38,7 @@ from oxide.compiler.signature.signature import Closed
 from oxide.compiler.source.faults import FaultSite
 
 from .accesses import ITEMS
-from .proof import element_form, guards_of
+from .proof import addresses_in, element_form, guards_of
 
 _VECTOR_BYTES = 16
 
@@ -48,12 +47,14 @@ _VECTOR_BYTES = 16
 @dataclass(frozen=True, slots=True)
 class Part:
     """A stage as IR. ``arguments`` has for each parameter the place of its value among the fused kernel's ``Words``.
-    ``own`` has the names of the slices that each thread accesses only at its own element."""
+    ``own`` has the names of the slices that each thread accesses only at its own element, and ``axes`` is the number of
+    their axes."""
 
     portable: PortableKernel
     parameters: tuple[Closed, ...]
     arguments: tuple[int, ...]
     own: frozenset[str]
+    axes: int
 
 
 @final
@@ -61,7 +62,8 @@ class Part:
 class Words:
     """A value of the fused kernel. ``types`` are the types of the words that a launch passes for it; a value that stays
     in registers has none. ``element`` is the type of the elements of a slice that is accessed only at a thread's own
-    element, else "". ``read`` and ``written`` say whether its elements are loaded at first and stored at last."""
+    element, else "". Such slices have the same number of elements, and those of two axes the same shape. ``read`` and
+    ``written`` say whether the elements are loaded at first and stored at last."""
 
     types: tuple[str, ...]
     element: str = ""
@@ -70,8 +72,8 @@ class Words:
 
 
 def compose(name: str, symbol: str, parts: Sequence[Part], values: Sequence[Words]) -> PortableKernel:
-    """Returns the fused kernel. Its function takes the words of the values in their order. The first value with an
-    ``element`` and words has the length of all such slices."""
+    """Returns the fused kernel. Its function takes the words of the values in their order. If a stage has two axes, a
+    slice of two axes has words."""
     module, sites, calls = Module(), list[FaultSite](), list[str]()
     for stage, part in enumerate(parts):
         function = _adopt(module, part, f"oxide.stage.{stage}", len(sites))
@@ -85,15 +87,14 @@ def compose(name: str, symbol: str, parts: Sequence[Part], values: Sequence[Word
 def _adopt(module: Module, part: Part, symbol: str, first_site: int) -> Function:
     """Adds a stage's function to the module, in a form for one element, under the name ``symbol``. Its fault sites are
     numbered from ``first_site``."""
-    form, function, element = element_form(part.portable)
+    form, function, position = element_form(part.portable, part.axes)
     _inline_attributes(form)
     replaced: dict[Value, Value] = {}
     own_words = [words for parameter, words in words_of(part.parameters, function) if parameter.name in part.own]
-    addresses = {address for address, _ in own_words}
-    for each in function.instructions:
-        if isinstance(each, GetElementPtr) and each.pointer in addresses:
-            replaced[each] = each.pointer
-    for test, holds in guards_of(function, element, {length for _, length in own_words}).items():
+    for address, *_ in own_words:
+        replaced |= dict.fromkeys(addresses_in(function, address), address)
+    lengths = [{words[1 + axis] for words in own_words} for axis in range(part.axes)]
+    for test, (_, holds) in guards_of(function, position, lengths).items():
         replaced[test] = TRUE if holds else FALSE
     for block in function.blocks.values():
         block.instructions = [each for each in block.instructions if each not in replaced]
@@ -137,14 +138,18 @@ def _shift_site(call: Call, first: int, name: str) -> None:
     call.operands[place] = shifted
 
 
+_LENGTHS = {1: ["%n"], 2: ["%rows", "%columns"]}
+_POSITIONS = {1: ["%element"], 2: ["%row", "%column"]}
+
+
 def _call(part: Part, function: Function, values: Sequence[Words]) -> str:
     """Returns the call of a stage for one element, in the function ``oxide.element``."""
     passed = ["%context"]
     own = {parameter.name for parameter in part.parameters} & part.own
     for parameter, place in zip(part.parameters, part.arguments, strict=True):
-        passed += [f"%v{place}", "%n"] if parameter.name in own else _names(place, values[place])
+        passed += [f"%v{place}", *_LENGTHS[part.axes]] if parameter.name in own else _names(place, values[place])
     types = [argument.type for argument in function.arguments]
-    listed = ", ".join(f"{kind} {word}" for kind, word in zip(types, [*passed, "%element"], strict=True))
+    listed = ", ".join(f"{kind} {word}" for kind, word in zip(types, [*passed, *_POSITIONS[part.axes]], strict=True))
     return f'  call void @"{function.symbol}"({listed})'
 
 
@@ -155,7 +160,9 @@ def _names(place: int, value: Words) -> list[str]:
 def _fused(symbol: str, calls: Sequence[str], values: Sequence[Words]) -> str:
     """Returns the functions around the stages: of one element, and of a thread."""
     own = [(place, value) for place, value in enumerate(values) if value.element]
-    length = next(f"%w{place}.1" for place, value in own if value.types)
+    shapes = sorted((_names(place, value)[1:] for place, value in own if value.types), key=len)
+    # Without a slice of two axes, row and column are not used, and LLVM removes their computation.
+    rows, columns = shapes[-1] if len(shapes[-1]) == 2 else ("1", *shapes[-1])
     words = [
         f"{kind} {name}"
         for place, value in enumerate(values)
@@ -173,7 +180,7 @@ def _fused(symbol: str, calls: Sequence[str], values: Sequence[Words]) -> str:
 {declared}
 declare i64 @llvm.smin.i64(i64, i64)
 
-define internal void @oxide.element({passed}{variables}, i64 %n, i64 %element) alwaysinline {{
+define internal void @oxide.element({passed}{variables}, {_SHAPE}, i64 %element, i64 %row, i64 %column) alwaysinline {{
 {stages}
   ret void
 }}
@@ -186,19 +193,22 @@ entry:
   %position = add i64 %before, %tid.wide
   %first = mul i64 %position, {ITEMS}
   %end = add i64 %first, {ITEMS}
-  %whole.exists = icmp sle i64 %end, {length}
+  %rows = add i64 {rows}, 0
+  %columns = add i64 {columns}, 0
+  %n = mul i64 %rows, %columns
+  %whole.exists = icmp sle i64 %end, %n
   br i1 %whole.exists, label %aligned.0, label %some
 {_alignments([(place, value) for place, value in own if value.read or value.written])}
 whole:
-{_whole(own, passed, length)}
+{_whole(own, passed)}
   ret void
 some:
-  %least = call i64 @llvm.smin.i64(i64 {length}, i64 %end)
+  %least = call i64 @llvm.smin.i64(i64 %n, i64 %end)
   %any = icmp slt i64 %first, %least
   br i1 %any, label %next, label %done
 next:
   %i = phi i64 [ %first, %some ], [ %following, %next ]
-{_one(own, passed, length)}
+{_one(own, passed)}
   %following = add nuw nsw i64 %i, 1
   %more = icmp slt i64 %following, %least
   br i1 %more, label %next, label %done, !llvm.loop !0
@@ -212,6 +222,7 @@ done:
 
 
 _REGISTERS = ("ctaid", "ntid", "tid")
+_SHAPE = "i64 %n, i64 %rows, i64 %columns"
 _BYTES = {"i8": 1, "i16": 2, "i32": 4, "i64": 8, "float": 4, "double": 8}
 _Own: TypeAlias = tuple[int, Words]
 """A value of which threads access only their own elements, with its place."""
@@ -238,9 +249,28 @@ def _alignments(accessed: Sequence[_Own]) -> str:
     )
 
 
-def _call_of_element(own: Sequence[_Own], passed: str, length: str, item: int, element: str) -> str:
+def _call_of_element(own: Sequence[_Own], passed: str, item: int, element: str, row: str, column: str) -> str:
     variables = "".join(f", ptr %v{place}.{item}" for place, _ in own)
-    return f"  call void @oxide.element({passed}{variables}, i64 {length}, i64 {element})"
+    return f"  call void @oxide.element({passed}{variables}, {_SHAPE}, i64 {element}, i64 {row}, i64 {column})"
+
+
+def _row_and_column(element: str, suffix: str) -> list[str]:
+    return [
+        f"  %row.{suffix} = udiv i64 {element}, %columns",
+        f"  %before.row.{suffix} = mul i64 %row.{suffix}, %columns",
+        f"  %column.{suffix} = sub i64 {element}, %before.row.{suffix}",
+    ]
+
+
+def _next_column(k: int) -> list[str]:
+    """Returns the code for row and column of the element behind element ``k``. A division takes longer."""
+    return [
+        f"  %right.{k} = add i64 %column.{k}, 1",
+        f"  %wraps.{k} = icmp eq i64 %right.{k}, %columns",
+        f"  %column.{k + 1} = select i1 %wraps.{k}, i64 0, i64 %right.{k}",
+        f"  %down.{k} = zext i1 %wraps.{k} to i64",
+        f"  %row.{k + 1} = add i64 %row.{k}, %down.{k}",
+    ]
 
 
 def _cleared(own: Sequence[_Own], item: int) -> Iterator[str]:
@@ -250,9 +280,9 @@ def _cleared(own: Sequence[_Own], item: int) -> Iterator[str]:
             yield f"  store {value.element} zeroinitializer, ptr %v{place}.{item}"
 
 
-def _whole(own: Sequence[_Own], passed: str, length: str) -> str:
+def _whole(own: Sequence[_Own], passed: str) -> str:
     """Returns the code for four elements, which are loaded and stored as vectors."""
-    lines = []
+    lines = _row_and_column("%first", "0")
     for place, value in own:
         if value.read or value.written:
             lines.append(f"  %at.{place} = getelementptr {value.element}, ptr %w{place}.0, i64 %first")
@@ -267,7 +297,8 @@ def _whole(own: Sequence[_Own], passed: str, length: str) -> str:
     for k in range(ITEMS):
         lines += _cleared(own, k)
         lines.append(f"  %element.{k} = add i64 %first, {k}")
-        lines.append(_call_of_element(own, passed, length, k, f"%element.{k}"))
+        lines.append(_call_of_element(own, passed, k, f"%element.{k}", f"%row.{k}", f"%column.{k}"))
+        lines += _next_column(k)
     for place, value in own:
         if value.written:
             vector, built = f"<{ITEMS} x {value.element}>", "poison"
@@ -281,9 +312,9 @@ def _whole(own: Sequence[_Own], passed: str, length: str) -> str:
     return "\n".join(lines)
 
 
-def _one(own: Sequence[_Own], passed: str, length: str) -> str:
+def _one(own: Sequence[_Own], passed: str) -> str:
     """Returns the code for the element ``%i``."""
-    before, after = list(_cleared(own, 0)), []
+    before, after = [*_cleared(own, 0), *_row_and_column("%i", "i")], []
     for place, value in own:
         if value.read or value.written:
             before.append(f"  %at.i.{place} = getelementptr {value.element}, ptr %w{place}.0, i64 %i")
@@ -297,4 +328,4 @@ def _one(own: Sequence[_Own], passed: str, length: str) -> str:
                 f"  %out.{place} = load {value.element}, ptr %v{place}.0",
                 f"  store {value.element} %out.{place}, ptr %at.i.{place}, align {_BYTES[value.element]}",
             ]
-    return "\n".join([*before, _call_of_element(own, passed, length, 0, "%i"), *after])
+    return "\n".join([*before, _call_of_element(own, passed, 0, "%i", "%row.i", "%column.i"), *after])

@@ -1,4 +1,5 @@
-"""Finds where a kernel computes its thread's position in the launch, ``blockIdx.x * blockDim.x + threadIdx.x``."""
+"""Finds where a kernel computes its thread's position in the launch, ``blockIdx.x * blockDim.x + threadIdx.x``, or that
+along another axis."""
 
 from __future__ import annotations
 
@@ -7,12 +8,14 @@ from .recognise import register_of
 from .values import Binary, Cast, Value
 
 
-def replace_positions(kernel: Function, position: Value) -> None:
-    """Replaces each computation of the thread's position by ``position``, an ``i64``."""
+def replace_positions(kernel: Function, position: Value, axis: str = "x") -> None:
+    """Replaces each computation of the thread's position along an axis by ``position``, an ``i64``."""
     replaced: dict[Value, Value] = {}
     for instruction in kernel.instructions:
         match instruction:
-            case Binary(opcode="add", left=left, right=right) if _is_position(left, right) or _is_position(right, left):
+            case Binary(opcode="add", left=left, right=right) if _is_position(left, right, axis) or _is_position(
+                right, left, axis
+            ):
                 replaced[instruction] = position
                 if instruction.type != "i64":
                     narrow = replaced[instruction] = Cast(instruction.name, "trunc", position, instruction.type)
@@ -20,11 +23,11 @@ def replace_positions(kernel: Function, position: Value) -> None:
     kernel.replace(replaced)
 
 
-def _is_position(product: Value, thread: Value) -> bool:
-    """Returns whether two summands are ``ctaid.x * ntid.x`` and ``tid.x``."""
+def _is_position(product: Value, thread: Value, axis: str) -> bool:
+    """Returns whether two summands are ``ctaid.x * ntid.x`` and ``tid.x``, or those of another axis."""
     match product:
-        case Binary(opcode="mul", operands=factors) if _widened_register(thread) == "tid.x":
-            return set(map(_widened_register, factors)) == {"ctaid.x", "ntid.x"}
+        case Binary(opcode="mul", operands=factors) if _widened_register(thread) == f"tid.{axis}":
+            return set(map(_widened_register, factors)) == {f"ctaid.{axis}", f"ntid.{axis}"}
     return False
 
 

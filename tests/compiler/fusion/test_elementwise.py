@@ -10,9 +10,11 @@ import pytest
 from oxide import (
     AtomicSlice,
     DisjointSlice,
+    DisjointSlice2,
     LaunchError,
     SharedArray,
     Slice,
+    Slice2,
     Tiles,
     c64,
     f16,
@@ -83,25 +85,53 @@ def unchecked(x: Slice[f32], y: DisjointSlice[f32]) -> None:
         e.value = x[i.get()]
 
 
+@kernel(block=(32, 8))
+def bias(x: Slice2[f32], b: Slice[f32], y: DisjointSlice2[f32]) -> None:
+    row, column = thread.index_2d_row(), thread.index_2d_col()
+    e = y.get_mut(thread.index_2d(y.shape[1]))
+    if e is not None:
+        e.value = x[row, column] + b[column]
+
+
+@kernel(block=(32, 8))
+def stencil(x: Slice2[f32], y: DisjointSlice2[f32]) -> None:
+    row, column = thread.index_2d_row(), thread.index_2d_col()
+    e = y.get_mut(thread.index_2d(y.shape[1]))
+    if e is not None and column > 0:
+        e.value += x[row, column - 1]
+
+
+@kernel(block=(32, 8))
+def matrix_past_the_end(x: Slice2[f32], y: DisjointSlice2[f32]) -> None:
+    row, column = thread.index_2d_row(), thread.index_2d_col()
+    e = y.get_mut(thread.index_2d(y.shape[1]))
+    if row < y.shape[0]:
+        value = x[row, column]
+        if e is not None:
+            e.value = value
+
+
 def own(name: str, *words: str) -> OwnAccess:
     return OwnAccess(name, "reads" in words, "writes" in words or "always" in words, "always" in words)
 
 
 ACCEPTED: dict[str, tuple[Any, dict[str, Any], Elementwise]] = {
-    "plain": (plain, {}, Elementwise((own("x", "reads"), own("y", "always")), ())),
-    "early_return": (early_return, {}, Elementwise((own("x", "reads"), own("y", "reads", "always")), ())),
+    "plain": (plain, {}, Elementwise(1, (own("x", "reads"), own("y", "always")), ())),
+    "early_return": (early_return, {}, Elementwise(1, (own("x", "reads"), own("y", "reads", "always")), ())),
     "two_outputs": (
         two_outputs,
         {},
-        Elementwise((own("x", "reads"), own("y", "always"), own("z", "writes")), ("table",)),
+        Elementwise(1, (own("x", "reads"), own("y", "always"), own("z", "writes")), ("table",)),
     ),
-    "neighbour": (neighbour, {}, Elementwise((own("y", "always"),), ("x",))),
-    "iterates": (iterates, {}, Elementwise((own("x", "reads"), own("y", "always")), ())),
-    "unchecked": (unchecked, {}, Elementwise((own("x", "reads"), own("y", "always")), ())),
+    "neighbour": (neighbour, {}, Elementwise(1, (own("y", "always"),), ("x",))),
+    "iterates": (iterates, {}, Elementwise(1, (own("x", "reads"), own("y", "always")), ())),
+    "bias": (bias, {}, Elementwise(2, (own("x", "reads"), own("y", "always")), ("b",))),
+    "stencil": (stencil, {}, Elementwise(2, (own("y", "reads", "writes"),), ("x",))),
+    "unchecked": (unchecked, {}, Elementwise(1, (own("x", "reads"), own("y", "always")), ())),
     "map_": (
         map_,
         {"A": f32, "C": f32, "f": lambda x: x * x},
-        Elementwise((own("x", "reads"), own("out", "always")), ()),
+        Elementwise(1, (own("x", "reads"), own("out", "always")), ()),
     ),
 }
 
@@ -211,15 +241,16 @@ def complex_numbers(x: Slice[c64], y: DisjointSlice[c64]) -> None:
 
 REFUSED = {
     past_the_end: "its threads past the end of its slices have checks",
-    by_coordinate: "it uses its thread in other ways than by thread.index_1d()",
-    matrix: "it uses thread.index_2d()",
+    by_coordinate: "it uses its thread in other ways than by its index",
+    matrix: "it accesses y at other indices than its thread's",
+    matrix_past_the_end: "its threads past the end of its slices have checks",
     counts: "its parameter total is AtomicSlice[i32]",
     prints: "it prints",
     shares: "it uses shared memory",
     sums_all: "it loops over consecutive elements, which the threads of a warp load together",
     tiled: "its parameter y is DisjointSlice[f32, Tiles(4)]",
-    scatters: "it accesses y at other indices than thread.index_1d()",
-    complex_numbers: "it accesses y at other indices than thread.index_1d()",
+    scatters: "it accesses y at other indices than its thread's",
+    complex_numbers: "it accesses y at other indices than its thread's",
 }
 
 

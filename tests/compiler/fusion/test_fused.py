@@ -19,10 +19,12 @@ from hypothesis import strategies as st
 from oxide import (
     BoundsError,
     DisjointSlice,
+    DisjointSlice2,
     Kernel,
     KernelAssertionError,
     LaunchError,
     Slice,
+    Slice2,
     bf16,
     d2h,
     f16,
@@ -155,6 +157,51 @@ def test_misaligned_arrays() -> None:
     made = fused([Stage(relu.specialize(T=f32), (0, 1)), Stage(relu.specialize(T=f32), (1, 2))], {1})
     made.kernel(x[1:], y[1:]).sync()
     assert bits(d2h(y).sync()) == bits(np.concatenate([[np.float32(0)], np.maximum(d2h(x).sync()[1:], 0)]))
+
+
+@kernel(block=(32, 8))
+def bias(x: Slice2[f32], b: Slice[f32], y: DisjointSlice2[f32]) -> None:
+    row, column = thread.index_2d_row(), thread.index_2d_col()
+    e = y.get_mut(thread.index_2d(y.shape[1]))
+    if e is not None:
+        e.value = x[row, column] + b[column] * f32(row)
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (1, 1), (1, 9), (9, 1), (3, 4), (7, 5), (33, 1023)])
+@pytest.mark.parametrize("dead", [{1, 3, 5}, {1}, {3, 5}, set()])
+def test_stages_on_rows_and_columns(shape: tuple[int, int], dead: set[int]) -> None:
+    def array(seed: int) -> np.ndarray[Any, Any]:
+        return numbers(shape[0] * shape[1], np.float32, seed).reshape(shape)
+
+    values = {0: array(0), 1: array(1), 2: numbers(shape[1], np.float32, 2), 3: array(3), 4: 0.7, 5: array(5)}
+    values |= {6: array(6), 7: array(7)}
+    first, last = gelu.specialize(T=f32), scale.specialize(T=f32)
+    stages = [
+        Stage(first, (0, 1)),
+        Stage(bias.specialize(), (1, 2, 3)),
+        Stage(last, (4, 3, 5)),
+        Stage(bias.specialize(), (5, 2, 6)),
+        Stage(first, (6, 7)),
+    ]
+    boxes = {place: h2d(value).sync() if place != 4 else value for place, value in values.items()}
+    other = {place: h2d(value).sync() if place != 4 else value for place, value in values.items()}
+    for stage in stages:
+        stage.special.kernel(*[boxes[place] for place in stage.values]).sync()
+    made = fused(stages, dead)
+    made.kernel(*[other[place] for place in made.arguments]).sync()
+    for place in {1, 3, 5, 6, 7} - dead:
+        assert bits(d2h(other[place]).sync()) == bits(d2h(boxes[place]).sync()), place
+
+
+def test_a_matrix_whose_shape_alone_is_needed_is_passed() -> None:
+    special = relu.specialize(T=f32)
+    stages = [Stage(special, (0, 1)), Stage(bias.specialize(), (1, 2, 3)), Stage(special, (3, 4))]
+    made = fused(stages, {1, 3})
+    assert made.arguments == (0, 1, 2, 4)
+    assert made.kernel.specialize().ptx().count("ld.global.v4") == 1
+    x, between, b, y = (zeros(shape, f32).sync() for shape in ((4, 5), (4, 6), 5, (4, 5)))
+    with pytest.raises(LaunchError, match=re.escape("len(relu_input) == relu_output.shape[0] * relu_output.shape[1]")):
+        made.kernel(x, between, b, y)
 
 
 def vector_accesses(made: FusedKernel) -> tuple[int, int]:
