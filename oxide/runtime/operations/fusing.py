@@ -8,6 +8,7 @@ nothing needs after a chain are neither read nor written, and what only prepares
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, final
 
@@ -195,22 +196,25 @@ def _reason_against(node: PlanNode) -> str | None:
         return found
     if not launched.contiguous:
         return "an argument is a strided view"
-    lengths = _lengths(launched)
-    if len(lengths) != 1:
-        return f"its arrays have different numbers of elements: {', '.join(map(str, sorted(lengths)))}"
-    _, (x, y, z), (i, j, k), *_ = node.arguments
-    if y * z * j * k != 1:
-        return "its launch has several axes"
-    if x * i * launched.special.description.items_per_thread[0] < min(lengths):
+    shapes = _shapes(launched)
+    if len(shapes) != 1:
+        return f"its arrays have different shapes: {', '.join(map(str, sorted(shapes)))}"
+    (shape,) = shapes
+    _, grid, block, *_ = node.arguments
+    threads = [grid[axis] * block[axis] for axis in range(3)]
+    threads[0] *= launched.special.description.items_per_thread[0]
+    if threads[len(shape) :] != [1, 1, 1][len(shape) :]:
+        return "its launch has more axes than its arrays"
+    if any(threads[axis] < length for axis, length in enumerate(reversed(shape))):
         return "its launch has fewer threads than its arrays have elements"
     return None
 
 
-def _lengths(launched: Launched) -> set[int]:
-    """Returns the lengths of the slices of which threads access only their own elements."""
+def _shapes(launched: Launched) -> set[tuple[int, ...]]:
+    """Returns the shapes of the slices of which threads access only their own elements."""
     own = own_accesses(launched.special)
     return {
-        value[1]
+        tuple(value[1:])
         for parameter, value in zip(launched.special.parameters, launched.values, strict=True)
         if parameter.name in own
     }
@@ -225,7 +229,8 @@ class _Chain:
         self.numbers: list[int] = []
         self.nodes: list[Node] = []
         self._stages: list[Stage] = []
-        self._lengths: set[int] = set()
+        self._size = 0  # the number of elements
+        self._shape: tuple[int, ...] | None = None  # the shape of matrices
         self._arrays: dict[tuple[int, int], int] = {}
         self._values: list[Any] = []
         self._allocations: list[Allocation | None] = []
@@ -242,9 +247,11 @@ class _Chain:
     def reason_against(self, node: Node) -> str | None:
         """Returns why a launch does not join the chain, or None."""
         launched = _launched(node)
-        lengths = _lengths(launched)
-        if lengths != self._lengths:
-            return f"its arrays have {min(lengths)} elements, theirs {min(self._lengths)}"
+        (shape,) = _shapes(launched)
+        if math.prod(shape) != self._size:
+            return f"its arrays have {math.prod(shape)} elements, theirs {self._size}"
+        if len(shape) == 2 and self._shape is not None and shape != self._shape:
+            return f"its arrays have the shape {shape}, theirs {self._shape}"
         if len(self.nodes) == _MOST_STAGES:
             return f"{_MOST_STAGES} launches are the most that become one"
         arrays = _arrays_of(launched)
@@ -266,7 +273,10 @@ class _Chain:
         for value_number, array, value, allocation in zip(
             bound, _arrays_of(launched), launched.values, launched.allocations, strict=True
         ):
-            if value_number == len(self._values):
+            if value_number < len(self._values):
+                if array is not None and len(value) > len(self._values[value_number]):
+                    self._values[value_number] = value  # the same elements, here as a matrix
+            else:
                 self._values.append(value)
                 self._allocations.append(allocation)
                 if array is not None:
@@ -274,7 +284,10 @@ class _Chain:
         self.numbers.append(number)
         self.nodes.append(node)
         self._stages.append(Stage(launched.special, bound))
-        self._lengths = _lengths(launched)
+        (shape,) = _shapes(launched)
+        self._size = math.prod(shape)
+        if len(shape) == 2:
+            self._shape = shape
 
     def fused(self, context: ExecutionContext, unneeded: Sequence[Allocation]) -> Node:
         """Returns the launch of the fused kernel. ``unneeded`` is memory whose content nothing uses afterwards."""
@@ -306,8 +319,7 @@ class _Chain:
             params = special.pack(values, context.fault_address(special) if function.reports else 0)
         finally:
             context.place = outer
-        (length,) = self._lengths
-        grid = (max(1, -(-length // (ITEMS * BLOCK))), 1, 1)
+        grid = (max(1, -(-self._size // (ITEMS * BLOCK))), 1, 1)
         launched = Launched(special, tuple(values), tuple(allocations), place)
         return Node("launch", (function, grid, (BLOCK, 1, 1), 0, params), special.kernel.name, reads, writes, launched)
 

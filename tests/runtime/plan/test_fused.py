@@ -17,7 +17,9 @@ from oxide import (
     DeviceError,
     DeviceOperation,
     DisjointSlice,
+    DisjointSlice2,
     Slice,
+    Slice2,
     d2h,
     dup,
     empty,
@@ -75,7 +77,7 @@ def by_lane(x: Slice[f32], y: DisjointSlice[f32]) -> None:
         e.value = x[i.get()] + f32(thread.thread_idx.x)
 
 
-def random(size: int) -> Any:
+def random(size: Any) -> Any:
     return np.random.default_rng().standard_normal(size).astype(np.float32)
 
 
@@ -170,7 +172,7 @@ def test_explain_says_why_a_launch_stays_alone() -> None:
     for operation, expected in (
         (
             in_turn(relu(x, t), by_lane(t, y), relu(y, x)),
-            "kernel by_lane is not fused: it uses its thread in other ways than by thread.index_1d()",
+            "kernel by_lane is not fused: it uses its thread in other ways than by its index",
         ),
         (
             in_turn(relu(x, t), scale(2.0, y, y)),
@@ -182,7 +184,7 @@ def test_explain_says_why_a_launch_stays_alone() -> None:
         ),
         (
             in_turn(relu(x, t), scale(2.0, t, other)),
-            "kernel scale is not fused: its arrays have different numbers of elements: 99, 100",
+            "kernel scale is not fused: its arrays have different shapes: (99,), (100,)",
         ),
         (
             in_turn(relu(x, t), rotate(t, y)),
@@ -244,6 +246,27 @@ def test_work_between_the_stages_moves_out_of_the_way_or_ends_the_chain() -> Non
     copied = h2d(array).and_then(rectified).and_then(lambda box: dup(box).and_then(lambda copy: scaled(2.0, copy)))
     assert copied.explain().splitlines()[0] == "launches: 2 -> 2"
     np.testing.assert_array_equal(copied.fused().to_host().sync(), 2 * np.maximum(array, 0))
+
+
+@kernel(block=(16, 16))
+def halve_matrix(x: Slice2[f32], y: DisjointSlice2[f32]) -> None:
+    i = thread.index_2d(y.shape[1])
+    e = y.get_mut(i)
+    if e is not None:
+        e.value = x[thread.index_2d_row(), thread.index_2d_col()] * f32(0.5)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (7, 33), (33, 7), (100, 100)])
+def test_kernels_over_matrices_fuse_with_each_other_and_with_those_over_rows_of_elements(shape: Any) -> None:
+    array = random(shape)
+    operation = (
+        h2d(array)
+        .and_then(lambda box: halve_matrix(box, empty(shape)).last())
+        .and_then(lambda box: relu(box, empty(shape)).last())
+        .and_then(lambda box: halve_matrix(box, empty(shape)).last())
+    )
+    assert operation.explain().splitlines()[0] == "launches: 3 -> 1"
+    np.testing.assert_array_equal(operation.to_host().fused().sync(), np.maximum(array * np.float32(0.5), 0) / 2)
 
 
 def test_a_fault_names_its_own_kernel_line_and_place() -> None:
