@@ -114,9 +114,25 @@ def element_form_of(special: Specialization) -> Specialization:
     each = special.kernel.each
     if each is None:
         return special
-    return each.specialization(
-        tuple(replace(p, kernel=each.name) if isinstance(p, Parameter) else p for p in special.parameters)
-    )
+    known: Specialization | None = special.fusions.get(each)
+    if known is None:
+        parameters = tuple(replace(p, kernel=each.name) if isinstance(p, Parameter) else p for p in special.parameters)
+        known = special.fusions.setdefault(each, each.specialization(parameters))
+    return known
+
+
+def reason_apart(stages: tuple[Stage, ...]) -> str | None:
+    """Returns why stages cannot be one kernel. None if they can be, unless nothing needs any of their outputs."""
+    known = stages[0].special.fusions
+    if stages not in known:
+        try:
+            _ = Fusion(stages, frozenset()).values
+        except NotFused as error:
+            known[stages] = error.reason
+        else:
+            known[stages] = None
+    reason: str | None = known[stages]
+    return reason
 
 
 def fused(stages: Sequence[Stage], dead: Collection[int] = ()) -> FusedKernel:

@@ -63,7 +63,7 @@ class Specialization:
         self.interpreted: Any = None
         """The ``InterpretedKernel``; None before the first interpreted launch."""
         self.fusions: dict[Any, Any] = {}
-        """The fused kernels that begin with this one, by their stages; see ``fusion.fused``."""
+        """What ``fusion.py`` has found out about this kernel and about chains that begin with it."""
         self.cooperative = False
         """True for an interpreted form whose threads synchronise across the grid."""
         try:

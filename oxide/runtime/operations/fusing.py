@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any, final
 
 from oxide.compiler.elementwise.accesses import ITEMS
-from oxide.compiler.fusion import BLOCK, Fusion, NotFused, Stage, fused, own_accesses, reason_against
+from oxide.compiler.fusion import BLOCK, NotFused, Stage, fused, own_accesses, reason_against, reason_apart
 from oxide.compiler.signature.signature import Parameter
 from oxide.messages import byte_count
 from oxide.runtime.awaiting.loading import loaded_function
@@ -260,11 +260,7 @@ class _Chain:
         for array in arrays:
             if array is not None and array not in self._arrays and self._overlaps(array):
                 return "an array overlaps another in part"
-        try:
-            _ = Fusion((*self._stages, Stage(launched.special, self._bound(launched))), frozenset()).values
-        except NotFused as error:
-            return error.reason
-        return None
+        return reason_apart((*self._stages, Stage(launched.special, self._bound(launched))))
 
     def add(self, number: int, node: Node) -> None:
         """Adds a launch at the end."""

@@ -368,7 +368,8 @@ print(*sorted({"numba", "llvmlite"} & sys.modules.keys()))
 
 def test_the_next_process_has_a_fused_kernel_from_the_cache(tmp_path: Path) -> None:
     (tmp_path / "kernels.py").write_text(KERNELS)
-    environment = os.environ | {"OXIDE_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": f"{ROOT}:{tmp_path}"}
+    path = os.pathsep.join([str(ROOT), str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    environment = os.environ | {"OXIDE_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": path}
     loaded = [
         subprocess.run(
             [sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=True
