@@ -13,20 +13,19 @@ from typing import Any, TypeVar, final
 from oxide.driver.lanes import lanes_of
 from oxide.errors import LaunchError
 from oxide.native import Given, caused
+from oxide.runtime.device.launch_places import add_note_once
 from oxide.runtime.device.scheduling import picked_stream, require_stream
 from oxide.runtime.device.stream import Stream
 from oxide.runtime.operations.fusing import fuse
 from oxide.runtime.operations.graph import discard, part_of, run_as_graph
 from oxide.runtime.operations.operation import Depiction, DeviceOperation, Spec
-from oxide.runtime.plan.nodes import Conditional, Node, Part, PlanNode, dependencies, parts
+from oxide.runtime.plan.nodes import Node, Part, PlanNode, dependencies, name_of, parts
 from oxide.runtime.plan.reuse import share_memory
 from oxide.runtime.submission.capture import NeedsGraph, Recording
 from oxide.runtime.submission.nesting import raise_if_nested
 from oxide.runtime.submission.submission import ExecutionContext
 
 T = TypeVar("T")
-
-_NAMES = {"fill": "fill", "copy_to_host": "d2h", "copy_on_device": "copy"}
 
 _UPLOAD = "upload"
 """The ``method`` of nodes that are no calls of the driver. Their one argument is a function that submits an upload."""
@@ -65,8 +64,8 @@ class Planned(DeviceOperation[T]):
         if self._branches:
             _submit(context, nodes, parts(dependencies(nodes)))
         else:
-            for node in nodes:
-                _submit_node(context, node)
+            for number, node in enumerate(nodes):
+                _submit_node(context, number, node)
         return result
 
     def _record(self, context: ExecutionContext) -> T:
@@ -139,9 +138,8 @@ def _listed(nodes: Sequence[PlanNode]) -> list[str]:
     """Returns a line for each node: its number, what it is, and the nodes that it runs after."""
     lines = []
     for number, (node, after) in enumerate(zip(nodes, dependencies(nodes), strict=True), 1):
-        name = node.kind if isinstance(node, Conditional) else node.kernel or _NAMES.get(node.method, node.method)
         follows = f", after {', '.join([str(earlier + 1) for earlier in after])}" if after else ""
-        lines.append(f"  {number} {name}{follows}")
+        lines.append(f"  {number} {name_of(node)}{follows}")
     return lines
 
 
@@ -162,7 +160,7 @@ def _submit(context: ExecutionContext, nodes: list[PlanNode], pieces: list[Part]
                 if other is not here.timeline:
                     here.timeline.wait_for(other, ends[before], "a part of the plan on another stream")
             for number in part.nodes:
-                _submit_node(here, nodes[number])
+                _submit_node(here, number, nodes[number])
             ends.append(here.timeline.advance())
     except BaseException as error:
         if not isinstance(error, Exception):
@@ -183,12 +181,20 @@ def _beside(context: ExecutionContext, start: int) -> ExecutionContext:
     return inner
 
 
-def _submit_node(context: ExecutionContext, node: PlanNode) -> None:
+def _submit_node(context: ExecutionContext, number: int, node: PlanNode) -> None:
     assert isinstance(node, Node)  # conditionals refuse to be recorded for a run
-    if node.method == _UPLOAD:
-        upload: Callable[[ExecutionContext], None] = node.arguments[0]
-        upload(context)
-        return
+    try:
+        if node.method == _UPLOAD:
+            upload: Callable[[ExecutionContext], None] = node.arguments[0]
+            upload(context)
+        else:
+            _submit_call(context, node)
+    except Exception as error:
+        add_note_once(error, f"in node {number + 1} of the plan, {name_of(node)}")
+        raise
+
+
+def _submit_call(context: ExecutionContext, node: Node) -> None:
     reads, writes = list(node.reads), list(node.writes)
     submitted = False
     call: Any = getattr(context.driver, node.method)

@@ -97,6 +97,16 @@ class Conditional:
 PlanNode: TypeAlias = Node | Conditional
 
 
+_NAMES = {"fill": "fill", "copy_to_host": "d2h", "copy_on_device": "copy on the device"}
+
+
+def name_of(node: PlanNode) -> str:
+    """Returns what a node is, for messages: its kernel, or what it does."""
+    if isinstance(node, Conditional):
+        return node.kind
+    return node.kernel or _NAMES.get(node.method, node.method)
+
+
 @final
 class _Uses:
     """The uses of one allocation so far: its last write, and the reads since."""

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, final
 from oxide.errors import GraphError
 from oxide.runtime.device.capturing import Capture, current_capture, refuse_in_capture
 from oxide.runtime.device.fault_records import CURSOR_BYTES, RECORD_BYTES
-from oxide.runtime.device.launch_places import identity
+from oxide.runtime.device.launch_places import add_note_once, identity
 from oxide.runtime.device.memory import Allocation
-from oxide.runtime.plan.nodes import Conditional, Launched, Node, Part, PlanNode, dependencies, ends_of, parts
+from oxide.runtime.plan.nodes import Conditional, Launched, Node, Part, PlanNode, dependencies, ends_of, name_of, parts
 
 if TYPE_CHECKING:
     from oxide.compiler.specialization import Specialization
@@ -220,10 +220,14 @@ class Recording:
                 driver.capture_after(stream, piece.after)
             for number in piece.nodes:
                 node = nodes[number]
-                if isinstance(node, Conditional):
-                    self._replay_conditional(driver, stream, node)
-                else:
-                    getattr(driver, node.method)(*node.arguments, stream)
+                try:
+                    if isinstance(node, Conditional):
+                        self._replay_conditional(driver, stream, node)
+                    else:
+                        getattr(driver, node.method)(*node.arguments, stream)
+                except Exception as error:
+                    add_note_once(error, f"in node {number + 1} of the graph, {name_of(node)}")
+                    raise
         return pieces
 
     def _replay_conditional(self, driver: Driver, stream: StreamHandle, node: Conditional) -> None:

@@ -318,6 +318,25 @@ def test_a_failure_at_any_call_leaks_nothing(at: int) -> None:
         assert (live.device_count, live.host_count) == (0, 0)
 
 
+@pytest.mark.parametrize(
+    ("run", "note"),
+    [
+        (lambda operation: operation.graph(), "in node 3 of the graph, relu"),
+        (lambda operation: oxide.planned(operation).sync(), "in node 3 of the plan, relu"),
+        (lambda operation: operation.fused().sync(), "in node 1 of the plan, scale+scale+relu+scale+add"),
+    ],
+)
+def test_an_error_of_the_driver_names_the_node(run: Any, note: str) -> None:
+    with use_driver(FailingDriver(step_driver())) as failing:
+        operation = chain(value(h2d(random(100)).sync()))
+        operation.sync()
+        operation.fused().sync()
+        failing.fail("launch", DeviceError("refused"), at=1 if "node 1" in note else 3)
+        with pytest.raises(DeviceError, match="refused") as caught:
+            run(operation)
+        assert note in caught.value.__notes__
+
+
 def test_in_place_kernels_fuse_too() -> None:
     array = random(1000)
     x, y = h2d(array).sync(), h2d(array).sync()
