@@ -15,7 +15,8 @@ The fused kernel computes what the launches of the stages compute, if the caller
 - The content of a value in ``dead`` is not needed after the fused kernel. Its memory need not exist.
 
 A fault in a stage names the stage's kernel (``FaultSite.kernel``). Block and thread of a fault are those of the fused
-launch, each of whose threads computes four elements.
+launch, each of whose threads computes four elements. An element that a stage does not write because of a fault is 0
+afterwards, or has its old value.
 """
 
 from __future__ import annotations
