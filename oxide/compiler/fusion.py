@@ -15,7 +15,8 @@ The fused kernel computes what the launches of the stages compute, if the caller
 - The content of a value in ``dead`` is not needed after the fused kernel. Its memory need not exist.
 
 A fault in a stage names the stage's kernel (``FaultSite.kernel``). Block and thread of a fault are those of the fused
-launch, each of whose threads computes four elements.
+launch, each of whose threads computes four elements. An element that a stage does not write because of a fault is 0
+afterwards, or has its old value.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import FunctionType
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Any, final
 
 from oxide.compiler.ir.parameters import argument_types, element_type
 from oxide.compiler.signature.signature import Closed, NumbaParameter, Parameter
@@ -45,6 +46,11 @@ if TYPE_CHECKING:
 
 BLOCK = 256
 """The threads of a block of a fused kernel's launch."""
+
+
+_REMEMBERED = 32
+"""The most fused kernels that are kept for a kernel that they begin with. The least recently used is dropped: otherwise
+a library's kernel would keep all kernels that were ever fused with it."""
 
 
 class NotFused(LaunchError):
@@ -143,10 +149,14 @@ def fused(stages: Sequence[Stage], dead: Collection[int] = ()) -> FusedKernel:
     """
     specials, bound = zip(*((stage.special, stage.values) for stage in stages), strict=True)
     key = specials, bound, frozenset(dead)
-    known: FusedKernel | None = specials[0].fusions.get(key)
-    if known is None:
-        known = specials[0].fusions.setdefault(key, _fused(Fusion(tuple(stages), frozenset(dead))))
-    return known
+    fusions: dict[Any, FusedKernel] = specials[0].fusions
+    found = fusions.pop(key, None)
+    if found is None:
+        found = _fused(Fusion(tuple(stages), frozenset(dead)))
+    fusions[key] = found
+    while len(fusions) > _REMEMBERED:
+        fusions.pop(next(iter(fusions)), None)
+    return found
 
 
 def _fused(fusion: Fusion) -> FusedKernel:

@@ -26,14 +26,18 @@ from oxide import (
     Slice,
     Slice2,
     bf16,
+    bool_,
     d2h,
     f16,
     f32,
     f64,
     h2d,
+    i8,
     i32,
+    i64,
     kernel,
     thread,
+    u16,
     zeros,
 )
 from oxide.compiler.fusion import FusedKernel, Stage, fused
@@ -137,6 +141,23 @@ def test_a_value_that_is_needed_is_written_and_forwarded() -> None:
     compare(stages, values, set(), f32)
     made = fused([Stage(each.specialize(T=f32), places) for each, places in stages])
     assert vector_accesses(made) == (1, 2)
+
+
+@pytest.mark.parametrize("dtype", [i8, u16, i64, bool_], ids=str)
+def test_elements_that_are_no_floats(dtype: Any) -> None:
+    @kernel(block=64)
+    def inverted(x: Slice[dtype], y: DisjointSlice[dtype]) -> None:  # type: ignore[valid-type]
+        i = thread.index_1d()
+        e = y.get_mut(i)
+        if e is not None:
+            e.value = x[i.get()] ^ dtype(1)
+
+    special = inverted.specialize()
+    made = fused([Stage(special, (0, 1)), Stage(special, (1, 2)), Stage(special, (2, 3))], {1, 2})
+    x = np.random.default_rng(0).integers(0, 2, 1003).astype(dtype.dtype)
+    y = zeros(1003, dtype).sync()
+    made.kernel(h2d(x).sync(), y).sync()
+    assert np.array_equal(d2h(y).sync(), x ^ x.dtype.type(1))
 
 
 def test_in_place_stages() -> None:
