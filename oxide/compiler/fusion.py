@@ -48,6 +48,7 @@ BLOCK = 256
 """The threads of a block of a fused kernel's launch."""
 
 
+_MOST_CHAINS = 1000
 _REMEMBERED = 32
 """The most fused kernels that are kept for a kernel that they begin with. The least recently used is dropped: otherwise
 a library's kernel would keep all kernels that were ever fused with it."""
@@ -120,17 +121,19 @@ def element_form_of(special: Specialization) -> Specialization:
     each = special.kernel.each
     if each is None:
         return special
-    known: Specialization | None = special.fusions.get(each)
+    known: Specialization | None = special.chains.get(each)
     if known is None:
         parameters = tuple(replace(p, kernel=each.name) if isinstance(p, Parameter) else p for p in special.parameters)
-        known = special.fusions.setdefault(each, each.specialization(parameters))
+        known = special.chains.setdefault(each, each.specialization(parameters))
     return known
 
 
 def reason_apart(stages: tuple[Stage, ...]) -> str | None:
     """Returns why stages cannot be one kernel. None if they can be, unless nothing needs any of their outputs."""
-    known = stages[0].special.fusions
+    known = stages[0].special.chains
     if stages not in known:
+        if len(known) > _MOST_CHAINS:
+            known.clear()
         try:
             _ = Fusion(stages, frozenset()).values
         except NotFused as error:

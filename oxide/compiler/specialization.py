@@ -63,6 +63,8 @@ class Specialization:
         self.interpreted: Any = None
         """The ``InterpretedKernel``; None before the first interpreted launch."""
         self.fusions: dict[Any, Any] = {}
+        """The fused kernels that begin with this one, by their stages; see ``fusion.fused``."""
+        self.chains: dict[Any, Any] = {}
         """What ``fusion.py`` has found out about this kernel and about chains that begin with it."""
         self.cooperative = False
         """True for an interpreted form whose threads synchronise across the grid."""
