@@ -6,12 +6,14 @@ captured. Outside a capture, they capture themselves into a graph of their own, 
 The bodies are recorded once, whatever the flag says. So each iteration of a loop uses the same memory, and the boxes
 that a body makes are the same ones each time.
 
-Where the driver has no conditional nodes, a run of the operation reads the flag back and decides on the host.
+Where the driver has no conditional nodes, and for interpreted kernels, a run of the operation reads the flag back and
+decides on the host.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
@@ -27,7 +29,7 @@ from oxide.runtime.device.partition import Partition
 from oxide.runtime.operations.graph import part_of, run_as_graph
 from oxide.runtime.operations.operation import BoxSpec, Depiction, DeviceOperation, Spec
 from oxide.runtime.operations.transfers import copy_box, describe, new_box
-from oxide.runtime.submission.capture import Recording
+from oxide.runtime.submission.capture import InterpretedInGraphError, Recording
 from oxide.runtime.submission.staging import download
 from oxide.runtime.submission.submission import ExecutionContext
 
@@ -63,7 +65,8 @@ class WhileLoop(DeviceOperation[T]):
         if _is_supported(context, "while_loop"):
             if context.recording is not None:
                 return self._record(context, flag)
-            return run_as_graph(context, lambda inner: self._record(inner, flag))
+            with suppress(InterpretedInGraphError):
+                return run_as_graph(context, lambda inner: self._record(inner, flag))
         return self._run_on_host(context, flag)
 
     def _record(self, context: ExecutionContext, flag: DeviceBox) -> T:
@@ -125,7 +128,8 @@ class Cond(DeviceOperation[Any]):
         if _is_supported(context, "cond"):
             if context.recording is not None:
                 return self._record(context, flag)
-            return run_as_graph(context, lambda inner: self._record(inner, flag))
+            with suppress(InterpretedInGraphError):
+                return run_as_graph(context, lambda inner: self._record(inner, flag))
         return self._run_on_host(context, flag)
 
     def _record(self, context: ExecutionContext, flag: DeviceBox) -> Any:

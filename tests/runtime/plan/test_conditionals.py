@@ -510,6 +510,21 @@ def test_where_the_driver_has_no_conditionals_a_run_decides_on_the_host_and_says
         assert driver.live_allocations.device_count == 0
 
 
+def test_interpreted_kernels_run_in_loops_that_the_host_drives() -> None:
+    with use_driver(CpuDriver()):
+        n, x, y = flag(3), zeros(3, f64).sync(), zeros(1, f64).sync()
+        while_loop(n, oxide.zip(count_down.interpret(n), cond(n, add_one.interpret(y).last(), dup(y)))).sync()
+        assert numbers(n) == [0]
+        assert numbers(y) == [2]
+        memcpy(n, np.array([3], np.int32)).sync()
+        loop = while_loop(n, oxide.zip(count_down.interpret(n), read_at.interpret(n, x, y)))
+        fault = fault_of(loop.sync)
+        assert fault.index == 3
+        assert numbers(n) == [0]
+        with pytest.raises(oxide.LaunchError, match="count_down cannot be interpreted in a graph"):
+            while_loop(n, count_down.interpret(n)).graph()
+
+
 # Nothing is left behind
 
 
