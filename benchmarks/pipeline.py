@@ -10,6 +10,7 @@ torch uses cuBLAS.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any, final
 
@@ -189,23 +190,17 @@ def _eager(workload: Workload) -> Contender:
 @contender(GRAPHS)
 def _graphs(workload: Workload) -> Contender:
     w0, w1 = h2d(workload.w0).arc().sync(), h2d(workload.w1).arc().sync()
-    lanes = []
-    for _ in range(STREAMS):
-        stream = oxide.devices()[0].new_stream()
-        inputs = oxide.zeros((workload.dim, workload.dim)).sync_on(stream)
-        graph = pipeline.forward(oxide.value(inputs), workload.dim, w0, w1).graph_on(stream)
-        output = graph.take_output()
-        assert output is not None
-        lanes.append((graph, inputs, output))
+    batch = oxide.input((workload.dim, workload.dim))
+    instances = pipeline.forward(batch, workload.dim, w0, w1).graph().instances(STREAMS)
+    streams = [graph.stream for graph in instances]
 
     def run() -> list[Any]:
         results = []
         for number in range(workload.batches):
-            graph, inputs, output = lanes[number % STREAMS]
-            batch = oxide.memcpy(inputs, workload.batch(number))
-            results.append(graph.update(oxide.zip(batch, graph.launch(), oxide.d2h(output)))[2])
-        for graph, _, _ in lanes:
-            graph.stream.synchronize()
+            launched = instances.launch(workload.batch(number)).and_then(oxide.d2h)
+            results.append(launched.async_on(streams[number % STREAMS]))
+        for stream in streams:
+            stream.synchronize()
         return results
 
     return workload.contender(run)
@@ -213,35 +208,30 @@ def _graphs(workload: Workload) -> Contender:
 
 @contender(WHOLE_GRAPHS)
 def _whole_graphs(workload: Workload) -> Contender:
-    """The same uploads, kernels and downloads, those of sixteen batches captured: a launch reads the arrays that
-    the uploads were given and fills the arrays that the downloads yielded."""
+    """The same uploads, kernels and downloads, those of sixteen batches captured: a launch uploads sixteen arrays and
+    fills those that the downloads yielded."""
     held = min(_BATCHES_A_GRAPH, workload.batches)
+    lanes = min(STREAMS, workload.batches // held)
     w0, w1 = h2d(workload.w0).arc().sync(), h2d(workload.w1).arc().sync()
-    lanes = []
-    for _ in range(min(STREAMS, workload.batches // held)):
-        inputs = [np.zeros((workload.dim, workload.dim), np.float32) for _ in range(held)]
-        graph = oxide.zip(*[pipeline.mlp(array, w0, w1) for array in inputs]).graph()
-        outputs = graph.take_output()
-        assert outputs is not None
-        lanes.append((graph, inputs, outputs))
+    inputs = [oxide.input((workload.dim, workload.dim)) for _ in range(held)]
+    batches = [pipeline.forward(box, workload.dim, w0, w1).to_host() for box in inputs]
+    instances = oxide.zip(*batches).graph().instances(lanes)
+    streams = [graph.stream for graph in instances]
     results = [np.zeros(workload.dim, np.float32) for _ in range(workload.batches)]
 
     def run() -> list[Any]:
-        rounds = [range(first, first + held) for first in range(0, workload.batches, held)]
-        for turn, numbers in enumerate(rounds):
-            graph, inputs, _ = lanes[turn % len(lanes)]
-            if turn >= len(lanes):
-                collect(turn - len(lanes))
-            for array, number in zip(inputs, numbers, strict=True):
-                np.copyto(array, workload.batch(number))
-            graph.launch().async_on(graph.stream)
-        for turn in range(max(0, len(rounds) - len(lanes)), len(rounds)):
-            collect(turn)
+        flying: deque[tuple[int, Any]] = deque()
+        for turn, first in enumerate(range(0, workload.batches, held)):
+            if len(flying) == lanes:
+                collect(*flying.popleft())
+            launched = instances.launch(*[workload.batch(number) for number in range(first, first + held)])
+            flying.append((turn, launched.async_on(streams[turn % lanes])))
+        while flying:
+            collect(*flying.popleft())
         return results
 
-    def collect(turn: int) -> None:
-        graph, _, outputs = lanes[turn % len(lanes)]
-        graph.stream.synchronize()
+    def collect(turn: int, outputs: Any) -> None:
+        streams[turn % lanes].synchronize()
         for number, output in enumerate(outputs, turn * held):
             np.copyto(results[number], output)
 

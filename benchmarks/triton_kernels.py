@@ -138,3 +138,13 @@ def layer_norm(x, weight, bias, y, columns, WIDTH: tl.constexpr):  # type: ignor
     scale = tl.rsqrt(tl.sum(centred * centred, 0) / columns + 1e-5)
     w, b = tl.load(weight + at, at < columns, 0.0), tl.load(bias + at, at < columns, 0.0)
     tl.store(y + row + at, centred * scale * w + b, at < columns)
+
+
+@triton.jit
+def march(x, steps, block: tl.constexpr):  # type: ignore[no-untyped-def]
+    """x[i] = x[i] * 0.999 + 0.001, again and again."""
+    at = tl.arange(0, block)
+    value = tl.load(x + at)
+    for _ in range(steps):
+        value = value * 0.999 + 0.001
+    tl.store(x + at, value)

@@ -95,8 +95,10 @@ if TYPE_CHECKING:
     from oxide.runtime.launching.resources import KernelResources
     from oxide.runtime.operations.conditional import cond, while_loop
     from oxide.runtime.operations.generated_numbers import arange, randn
-    from oxide.runtime.operations.graph import CudaGraph, GraphScope
+    from oxide.runtime.operations.graph import CudaGraph, GraphInstances, GraphScope
+    from oxide.runtime.operations.inputs import input as input  # not in __all__, as zip
     from oxide.runtime.operations.peer_copies import to_device
+    from oxide.runtime.operations.planning import planned
     from oxide.runtime.operations.preparing import prepare
     from oxide.tracing.profiles import Profile
     from oxide.tracing.sessions import Trace, profile, trace
@@ -106,6 +108,7 @@ __version__ = "0.1.0"
 _LATER = {
     "tile": "tile",
     "CudaGraph": "runtime.operations.graph",
+    "GraphInstances": "runtime.operations.graph",
     "GraphScope": "runtime.operations.graph",
     "KernelResources": "runtime.launching.resources",
     "cond": "runtime.operations.conditional",
@@ -123,8 +126,10 @@ _LATER = {
     "fast": "language.fast",
     "from_cuda_array_interface": "runtime.device.interop",
     "from_dlpack": "runtime.device.interop",
+    "input": "runtime.operations.inputs",
     "intrinsics": "language.intrinsics",
     "numba_cuda": "numba_cuda",
+    "planned": "runtime.operations.planning",
     "prepare": "runtime.operations.preparing",
     "profile": "tracing.sessions",
     "randn": "runtime.operations.generated_numbers",
@@ -174,6 +179,7 @@ __all__ = [
     "Event",
     "ExecutionContext",
     "GraphError",
+    "GraphInstances",
     "GraphScope",
     "JoinHandle",
     "Kernel",
@@ -252,6 +258,7 @@ __all__ = [
     "ones",
     "pinned_empty",
     "policy_of",
+    "planned",
     "prepare",
     "profile",
     "randn",

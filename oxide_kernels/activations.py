@@ -26,6 +26,14 @@ def relu(input: Slice[T], output: DisjointSlice[T]) -> None:
     _by_fours(relu_of, input, output)
 
 
+@kernel(block=256, requires=_LENGTHS)
+def _relu_each(input: Slice[T], output: DisjointSlice[T]) -> None:
+    _each(relu_of, input, output)
+
+
+relu.each = _relu_each
+
+
 @device
 def relu_of(x: T) -> T:
     """Returns 0 for a negative number, else the number."""
@@ -38,16 +46,40 @@ def gelu(input: Slice[T], output: DisjointSlice[T]) -> None:
     _by_fours(gelu_of, input, output)
 
 
+@kernel(block=256, requires=_LENGTHS)
+def _gelu_each(input: Slice[T], output: DisjointSlice[T]) -> None:
+    _each(gelu_of, input, output)
+
+
+gelu.each = _gelu_each
+
+
 @kernel(block=256, items_per_thread=4, requires=_LENGTHS)
 def silu(input: Slice[T], output: DisjointSlice[T]) -> None:
     """Computes ``output = input * sigmoid(input)``. Both may be the same buffer."""
     _by_fours(silu_of, input, output)
 
 
+@kernel(block=256, requires=_LENGTHS)
+def _silu_each(input: Slice[T], output: DisjointSlice[T]) -> None:
+    _each(silu_of, input, output)
+
+
+silu.each = _silu_each
+
+
 @kernel(block=256, items_per_thread=4, requires=_LENGTHS)
 def sigmoid(input: Slice[T], output: DisjointSlice[T]) -> None:
     """Computes ``output = 1 / (1 + exp(-input))``. Both may be the same buffer."""
     _by_fours(sigmoid_of, input, output)
+
+
+@kernel(block=256, requires=_LENGTHS)
+def _sigmoid_each(input: Slice[T], output: DisjointSlice[T]) -> None:
+    _each(sigmoid_of, input, output)
+
+
+sigmoid.each = _sigmoid_each
 
 
 @device
@@ -60,6 +92,15 @@ def _by_fours(f: Callable[[T], T], input: Slice[T], output: DisjointSlice[T]) ->
     else:
         for i in range(first, min(first + 4, length)):
             out[i] = f(input[i])
+
+
+@device
+def _each(f: Callable[[T], T], input: Slice[T], output: DisjointSlice[T]) -> None:
+    """Computes ``output = f(input)`` for a thread's own element. Kernels in this form can be fused."""
+    index = thread.index_1d()
+    element = output.get_mut(index)
+    if element is not None:
+        element.value = f(input[index.get()])
 
 
 @device

@@ -23,3 +23,14 @@ def axpy(a: T, x: Slice[T], y: DisjointSlice[T]) -> None:
     else:
         for i in range(first, min(first + 4, length)):
             out[i] = factor * x[i] + out[i]
+
+
+@kernel(block=256, requires=("len(x) == len(y)",))
+def _axpy_each(a: T, x: Slice[T], y: DisjointSlice[T]) -> None:
+    index = thread.index_1d()
+    element = y.get_mut(index)
+    if element is not None:
+        element.value = widen(a) * x[index.get()] + element.value
+
+
+axpy.each = _axpy_each

@@ -38,6 +38,7 @@ COMPILER = (
     "check",
     "frontend",
     "bounds",
+    "elementwise",
     "ptx",
     "cpu",
     "sanitizer",

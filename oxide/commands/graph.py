@@ -40,6 +40,10 @@ def graph(
 
 def _named(what: str) -> Any:
     """Returns the object that is named, or what it returns. Ends the command if there is none that can be drawn."""
+    from oxide.compiler.kernel import Kernel
+    from oxide.runtime.launching.launch import ConfiguredKernel
+    from oxide.runtime.launching.tile_kernel import TileKernel
+
     try:
         module, name = module_of(what)
     except LookupError as error:
@@ -51,6 +55,13 @@ def _named(what: str) -> Any:
         there = f"what can be drawn there is {', '.join(drawable)}" if drawable else "nothing there can be drawn"
         refuse("graph", f"{what}: {module.__name__} has no {name or 'object without a name'}; {there}")
     found = getattr(module, name)
+    if isinstance(found, Kernel | TileKernel | ConfiguredKernel):
+        refuse(
+            "graph",
+            f"{what}: {name} is a kernel; an operation is its launch with arguments, such as `recipe = "
+            f"{name}{'[grid, block]' if isinstance(found, Kernel) else ''}(...)`; name that, or a function "
+            f"that returns it, or see the kernel with `oxide inspect {what}`",
+        )
     if hasattr(found, "picture") or not callable(found):
         return found
     try:

@@ -1,21 +1,47 @@
-"""``oxide info``: which package and which form of it runs."""
+"""``oxide info`` and ``oxide --version``: which package and which form of it runs."""
 
 from __future__ import annotations
 
+import json
 import os
 import platform
+import sys
+from typing import Annotated
+
+import typer
 
 from oxide.commands.output import say
 from oxide.native import form
 
 
-def info() -> None:
-    """Says where oxide is, and whether its host path runs compiled or interpreted.
+def info(as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False) -> None:
+    """Says which version of oxide runs, where it is, and whether its host path runs compiled or interpreted.
 
     \b
-    Example:
+    Examples:
       oxide info
+      oxide info --json | jq -r .version
     """
+    from oxide import __version__  # here, as `oxide doctor` also runs where the package cannot be imported
+
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    say(f"oxide in {package}, Python {platform.python_version()}")
+    if as_json:
+        found = {
+            "version": __version__,
+            "package": package,
+            "python": platform.python_version(),
+            "host_path": form(),
+        }
+        sys.stdout.write(json.dumps(found, indent=2, ensure_ascii=False) + "\n")
+        return
+    say(f"oxide {__version__} in {package}, Python {platform.python_version()}")
     say(f"host path: {form()}")
+
+
+def version(asked: bool) -> None:
+    """Prints the version and ends the program, if that was asked for."""
+    if asked:
+        from oxide import __version__
+
+        say(f"oxide {__version__}")
+        raise typer.Exit

@@ -17,6 +17,7 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
 
+STANDARD_OUTPUT = Path("-")
 WRONG_USAGE = 2
 FINDINGS = 1
 
@@ -58,9 +59,9 @@ def refuse(command: str, message: str) -> NoReturn:
 
 
 def write(command: str, text: str, output: Path | None) -> None:
-    """Writes text to a file, whose name is then printed, or to standard output as it is. Ends the command if the file
-    cannot be written."""
-    if output is None:
+    """Writes text to a file, whose name is then printed, or to standard output as it is: without a file, or with the
+    file ``-``. Ends the command if the file cannot be written."""
+    if output is None or output == STANDARD_OUTPUT:
         sys.stdout.write(text if text.endswith("\n") else f"{text}\n")
         return
     try:
@@ -74,6 +75,8 @@ def check_output(command: str, option: str, output: Path | None) -> None:
     """Ends the command if the file that an option names cannot be one: before a program runs whose results it takes."""
     if output is None:
         return
+    if output == STANDARD_OUTPUT:
+        refuse(command, f"{option} -: standard output is the program's; name a file")
     folder = output.absolute().parent
     if not folder.is_dir():
         refuse(command, f"{option} {output}: there is no folder {folder}")

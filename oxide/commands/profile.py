@@ -97,9 +97,10 @@ def ncu_recipe(program: Program) -> list[str]:
     command = shlex.join(
         ["env", "OXIDE_DEVICE=cuda", "ncu", "--set", "full", "--import-source", "yes", "-f", "-o", program.stem]
     )
-    chosen = "--kernel-name regex:NAME --launch-skip 10 --launch-count 1"
+    chosen = "--kernel-name regex:NAME --launch-skip 0 --launch-count 1"
     return [
         "# Nsight Compute: one launch of one kernel, with its source lines. NAME is the kernel's name in Python.",
+        "# --launch-skip 10 takes the eleventh launch; nothing is profiled if the kernel runs fewer times.",
         f"{command} {chosen} {shlex.join(program.command)}",
         f"ncu --import {shlex.quote(program.stem)}.ncu-rep --page details",
         f"ncu --import {shlex.quote(program.stem)}.ncu-rep --page source --csv",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import Annotated
 
 import typer
 
@@ -51,6 +52,16 @@ _AS_GIVEN = {"allow_interspersed_args": False}
 
 _UNKNOWN = {"ignore_unknown_options": True}
 """For a command that passes all options on."""
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=info.version, is_eager=True, help="print the version of oxide")
+    ] = False,
+) -> None:
+    pass
+
 
 app.command("doctor", short_help="is everything here that kernels need?")(doctor.doctor)
 app.command("new", short_help="make a project that runs and tests at once")(new.new)

@@ -83,7 +83,7 @@ def print_traceback(error: BaseException, *ours: str) -> None:
 
 def with_device(command: str, device: str | None, environment: dict[str, str]) -> None:
     """Sets the variables for ``cpu``, ``cuda`` or ``cuda:N``. Ends the command for any other word, or a GPU that is not
-    there.
+    there or cannot be used, with the words of ``oxide doctor``.
 
     A GPU with a number is made the only one that the program sees, so that its device 0 is that GPU for every library.
     """
@@ -93,13 +93,19 @@ def with_device(command: str, device: str | None, environment: dict[str, str]) -
     if kind not in ("cpu", "cuda") or (colon and (kind == "cpu" or not (number.isascii() and number.isdecimal()))):
         refuse(command, f"--device {device}: name cpu, cuda or one GPU, as cuda:1")
     environment["OXIDE_DEVICE"] = kind
-    if not colon:
+    if kind == "cpu":
         return
-    from oxide.commands.machine import cuda_driver
+    from oxide.commands.diagnosis import bindings_major, gpus
+    from oxide.commands.machine import cuda_driver, nvidia_cards
 
     found = cuda_driver()
+    if found.problem is not None:
+        finding = next(gpus(found, nvidia_cards(), "cuda", bindings_major()))
+        refuse(command, f"--device {device}: {finding.found}; {finding.fix}; or run with --device cpu")
+    if not colon:
+        return
     if int(number) >= len(found.gpus):
-        there = found.problem or (f"there {'is' if len(found.gpus) == 1 else 'are'} {len(found.gpus)}, numbered from 0")
+        there = f"there {'is' if len(found.gpus) == 1 else 'are'} {len(found.gpus)}, numbered from 0"
         refuse(command, f"--device {device}: there is no such GPU; {there}")
     visible = [each for each in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if each.strip()]
     environment["CUDA_VISIBLE_DEVICES"] = visible[int(number)].strip() if visible else str(int(number))

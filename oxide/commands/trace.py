@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from oxide.commands.output import refuse, say
+from oxide.commands.output import refuse, write
 from oxide.errors import OxideError
 
 
@@ -16,7 +16,10 @@ def trace(
     svg: Annotated[bool, typer.Option("--svg", help="as an SVG picture")] = False,
     html: Annotated[bool, typer.Option("--html", help="as an HTML page that can be zoomed (the default)")] = False,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="OUT", help="the file; else FILE.svg or FILE.html")
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="OUT", help="the file, or - for standard output; else FILE.svg or FILE.html"
+        ),
     ] = None,
 ) -> None:
     """Draws a timeline as one self-contained file. ui.perfetto.dev opens FILE.json itself.
@@ -26,8 +29,9 @@ def trace(
       oxide run --trace out.json main.py
       oxide trace out.json --html
       oxide trace out.json --svg -o timeline.svg
+      oxide trace out.json -o - | gzip > timeline.html.gz
     """
-    from oxide.tracing import page  # here, as the other commands do not need it
+    from oxide.tracing.pages import page_text  # here, as the other commands do not need it
 
     if svg and html:
         refuse("trace", "choose one of --svg and --html")
@@ -40,7 +44,7 @@ def trace(
     if written == file:
         refuse("trace", f"{written} is the timeline itself; name another file with -o")
     try:
-        page(file, written, form)
+        text = page_text(file, form)
     except OxideError as error:
         refuse("trace", str(error))
-    say(str(written))
+    write("trace", text, written)

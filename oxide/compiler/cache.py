@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from oxide.compiler.ir.portable import PortableKernel
 
     from .description import KernelDescription
+    from .elementwise.accesses import Elementwise
 
 __all__ = ["Entry", "Facts", "Unknown", "entry_of", "warn_of_unknown"]
 
@@ -52,12 +53,14 @@ class Facts:
         needs: LaunchNeeds,
         sites: tuple[FaultSite, ...],
         widenings: tuple[Widening, ...],
+        elementwise: Elementwise | str,
         portable: Callable[[], PortableKernel],
         placements: Callable[[], tuple[Placement, ...]],
     ) -> None:
         self.needs = needs
         self.sites = sites
         self.widenings = widenings
+        self.elementwise = elementwise
         self._portable = portable
         self._placements = placements
 
@@ -99,6 +102,7 @@ class Entry:
             "needs": dataclasses.asdict(facts.needs),
             "sites": _encode(facts.sites, self._labels),
             "widenings": _encode(facts.widenings, self._labels),
+            "elementwise": _encode(facts.elementwise, self._labels),
             "portable": _encode(facts.portable, self._labels),
             "placements": _encode(facts.placements, self._labels),
         }
@@ -131,6 +135,7 @@ class Entry:
             needs=LaunchNeeds(**(found["needs"] | {"tiled": tuple(found["needs"]["tiled"])})),
             sites=_decode(found["sites"], self._files),
             widenings=_decode(found["widenings"], self._files),
+            elementwise=_decode(found["elementwise"], self._files),
             portable=lambda: _decode(found["portable"], self._files),
             placements=lambda: _decode(found["placements"], self._files),
         )
@@ -182,7 +187,9 @@ def warn_of_unknown(kernel: KernelDescription, unknown: Unknown) -> None:
 # Dataclasses as JSON
 
 _CLASSES = {
+    "Elementwise": ".elementwise.accesses",
     "FaultSite": ".source.faults",
+    "OwnAccess": ".elementwise.accesses",
     "Placement": ".bounds.hoist",
     "PortableKernel": ".ir.portable",
     "SharedMemory": ".ir.primitives",

@@ -65,6 +65,11 @@ def fingerprint(kernel: KernelDescription, parameters: tuple[Closed, ...]) -> Fi
     """Returns the fingerprint of a kernel for some parameter types. Raises ``Unknown``."""
     text = _Text()
     text.add("environment", *environment())
+    _add_kernel(text, kernel, parameters)
+    return Fingerprint(text.digest(), tuple(text.cells))
+
+
+def _add_kernel(text: _Text, kernel: KernelDescription, parameters: tuple[Closed, ...]) -> None:
     for parameter in parameters:
         text.add("parameter", parameter.name, parameter.kind, parameter.identity)
         if isinstance(parameter.lifted, Lifted):
@@ -80,8 +85,12 @@ def fingerprint(kernel: KernelDescription, parameters: tuple[Closed, ...]) -> Fi
                 text.value(value, ())
     for contract in kernel.contracts:
         text.add("contract", contract.text)
+    if kernel.fusion is not None:
+        text.add("fusion", *kernel.fusion.bindings)
+        for special in kernel.fusion.sources:
+            text.add("stage", special.kernel.name)
+            _add_kernel(text, special.description, special.parameters)
     text.function(kernel.function)
-    return Fingerprint(text.digest(), tuple(text.cells))
 
 
 @functools.cache

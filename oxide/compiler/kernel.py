@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     )
 
     from .checks_report import Check
+    from .fusion import Fusion
     from .tile.source import TileSource
 
 __all__ = ["Kernel", "Launches"]
@@ -137,6 +138,7 @@ class Kernel:
         names: Mapping[str, Any] | None = None,
         tile: TileSource | None = None,
         tile_key: tuple[Any, ...] = (),
+        fusion: Fusion | None = None,
     ) -> None:
         """Makes a kernel. Without ``launches`` it can be compiled but not launched.
 
@@ -151,11 +153,12 @@ class Kernel:
         functools.update_wrapper(self, function)
         name = function.__name__
         parameters: tuple[Declared, ...]
-        if tile is None:
+        source = tile if fusion is None else fusion
+        if source is None:
             parameters = parse_parameters(function, name, names or {}, adopted)
         else:
-            parameters = tile.parameters
-        self.defaults: dict[str, Any] = default_values(function) if tile is None else {}
+            parameters = source.parameters
+        self.defaults: dict[str, Any] = default_values(function) if source is None else {}
         """The default arguments of a launch, by parameter."""
         signatures: tuple[tuple[ArgumentType, ...], ...] = ()
         if adopted:
@@ -196,12 +199,16 @@ class Kernel:
             sanitizable=sanitizable,
             tile=tile,
             tile_key=tile_key,
+            fusion=fusion,
         )
         self.name = name
         self.function = function
         self.parameters = parameters
         self.launches = launches
         self.compiled = compiled
+        self.each: Kernel | None = None
+        """A kernel with the same parameters and results, each thread of which computes one element. It is fused instead
+        of this kernel."""
         self.open_places = tuple(place for place, p in enumerate(parameters) if not isinstance(p, Closed))
         """The positions of the parameters whose types follow from the arguments."""
         self.is_generic = bool(self.open_places)

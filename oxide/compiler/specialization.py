@@ -14,11 +14,13 @@ import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cached_property
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, final
 
 from oxide import disk
 from oxide.compiler.signature.signature import Closed, NumbaParameter
+from oxide.compiler.signature.untyped_arguments import ArrayType, RecordType, TupleType
 from oxide.compiler.source.faults import FaultSite
 from oxide.compiler.source.widening import Widening
 from oxide.driver import sanitizing
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
     from .cache import Facts
     from .checks_report import Check
     from .description import KernelDescription, LaunchNeeds
+    from .elementwise.accesses import Elementwise
+    from .fusion import Fusion
     from .kernel import Kernel
     from .tile.source import TileSource
 
@@ -58,6 +62,8 @@ class Specialization:
         """The typed kernel that the interpreter runs; None unless the kernel is an interpreted form."""
         self.interpreted: Any = None
         """The ``InterpretedKernel``; None before the first interpreted launch."""
+        self.fusions: dict[Any, Any] = {}
+        """What ``fusion.py`` has found out about this kernel and about chains that begin with it."""
         self.cooperative = False
         """True for an interpreted form whose threads synchronise across the grid."""
         try:
@@ -118,6 +124,12 @@ class Specialization:
     def placements(self) -> tuple[Placement, ...]:
         """Returns, for each access, where its bounds check is done. Empty if the kernel is ``unchecked``."""
         return self._facts.placements
+
+    @property
+    def elementwise(self) -> Elementwise | str:
+        """Returns the accesses of an elementwise kernel, which can be fused with others, or the reason why the kernel
+        is not proved to be elementwise."""
+        return self._facts.elementwise
 
     def ptx(self, cc: tuple[int, int] = (9, 0)) -> str:
         """Returns the PTX for a compute capability, a pair such as ``(9, 0)``. Needs no GPU.
@@ -189,6 +201,21 @@ class Specialization:
                     entry.keep_code(code)
             self._codes[target] = code
             return code
+
+    @cached_property
+    def pointers(self) -> tuple[int, ...] | None:
+        """Returns the offsets of the boxes' addresses in the bytes of ``pack``. None for a kernel of numba-cuda's that
+        takes tuples, which may hold boxes."""
+        found: list[int] = []
+        formats = "@"
+        for parameter in self.parameters:
+            if isinstance(parameter, NumbaParameter) and isinstance(parameter.type, TupleType):
+                return None
+            word = _address_word(parameter)
+            if word is not None:  # all words of a box have eight bytes
+                found.append(-(-struct.calcsize(formats) // 8) * 8 + 8 * word)
+            formats += parameter.struct_format
+        return tuple(found)
 
     def pack(self, values: Sequence[Any], fault_address: int) -> bytes:
         """Packs the parameters as a C structure, each naturally aligned.
@@ -370,6 +397,8 @@ def _front_end(kernel: KernelDescription, parameters: tuple[Closed, ...]) -> Fac
     """Types and lowers a kernel. Raises ``CompileError``."""
     if kernel.tile is not None:
         return _tile_facts(kernel.tile, lines=kernel.lineinfo)
+    if kernel.fusion is not None:
+        return _fusion_facts(kernel.fusion)
     from oxide.compiler.bounds.contiguous import version_contiguous_loops
     from oxide.compiler.bounds.hoist import hoist_checks, leave_checks_out
 
@@ -404,9 +433,43 @@ def _tile_facts(source: TileSource, *, lines: bool) -> Facts:
         ),
         sites=portable.sites,
         widenings=(),
+        elementwise="it is a tile kernel",
         portable=lambda: portable,
         placements=tuple,
     )
+
+
+def _fusion_facts(fusion: Fusion) -> Facts:
+    """Composes a fused kernel. Raises ``CompileError``."""
+    from .cache import Facts
+    from .description import LaunchNeeds
+
+    portable, placements = fusion.portable()
+    return Facts(
+        needs=LaunchNeeds(
+            index_1d=True,
+            index_2d=False,
+            own_elements=False,
+            unchecked=any(special.needs.unchecked for special in fusion.sources),
+            width=None,
+            dynamic_shared=False,
+            tiled=(),
+        ),
+        sites=portable.sites,
+        widenings=(),
+        elementwise="it is a fused kernel",
+        portable=lambda: portable,
+        placements=lambda: placements,
+    )
+
+
+def _address_word(parameter: Closed) -> int | None:
+    """Returns the place of a box's address among the words of a parameter; None for other parameters."""
+    if isinstance(parameter, NumbaParameter):
+        if isinstance(parameter.type, ArrayType):
+            return ArrayType.ADDRESS
+        return 0 if isinstance(parameter.type, RecordType) else None
+    return 0 if parameter.kind in ("slice", "disjoint", "tiles", "atomic") else None
 
 
 class NotTyped(LaunchError):
@@ -436,20 +499,23 @@ def _facts_of(
 ) -> Facts:
     from .cache import Facts
     from .description import LaunchNeeds
+    from .fusion import elementwise
     from .ir.tiled_parameters import tiled_parameters
 
+    needs = LaunchNeeds(
+        index_1d=uses.index_1d,
+        index_2d=uses.index_2d,
+        own_elements=(uses.index_1d or uses.index_2d) and not uses.other_elements,
+        unchecked=kernel.unchecked or style != "oxide" or uses.unchecked,
+        width=_width_of(uses),
+        dynamic_shared=portable.shared.dynamic,
+        tiled=() if kernel.interpreted else tiled_parameters(portable, parameters),
+    )
     return Facts(
-        needs=LaunchNeeds(
-            index_1d=uses.index_1d,
-            index_2d=uses.index_2d,
-            own_elements=(uses.index_1d or uses.index_2d) and not uses.other_elements,
-            unchecked=kernel.unchecked or style != "oxide" or uses.unchecked,
-            width=_width_of(uses),
-            dynamic_shared=portable.shared.dynamic,
-            tiled=() if kernel.interpreted else tiled_parameters(portable, parameters),
-        ),
+        needs=needs,
         sites=portable.sites,
         widenings=widenings,
+        elementwise=elementwise(kernel, needs, portable, parameters),
         portable=lambda: portable,
         placements=lambda: placements,
     )
@@ -466,6 +532,9 @@ def _stable_hash(kernel: KernelDescription, parameters: tuple[Closed, ...]) -> i
     types = ", ".join(f"{parameter.name}: {parameter.identity}" for parameter in parameters)
     place = f"{function.__module__}:{function.__qualname__}:{function.__code__.co_firstlineno}"
     identity = f"{place}:{kernel.name}({types})"
+    if kernel.fusion is not None:
+        stages = (_stable_hash(special.description, special.parameters) for special in kernel.fusion.sources)
+        identity += f"{kernel.fusion.bindings}{[*stages]}"
     if cell_of(function.__code__.co_filename) is not None:  # another cell may have a kernel of this name at this line
         from .fingerprint import source_text
 

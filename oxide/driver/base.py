@@ -181,9 +181,9 @@ class Clock(Protocol):
         ended."""
 
     def spans(self, token: Any) -> list[Span] | None:
-        """Returns what the device ran for a submission, in order: several pieces for a graph. None if the device is not
-        known to have run it, because it has not yet or because the work was dropped. Once it has returned a list, the
-        token is used up."""
+        """Returns what the device ran for a submission, in order: several pieces for a graph. None if the device was
+        not known to have run it at the last ``collect``, because it had not yet or because the work was dropped. Once
+        it has returned a list, the token is used up."""
 
     def forget(self, token: Any) -> None:
         """Gives up a token whose submission failed or was dropped."""

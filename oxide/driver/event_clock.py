@@ -4,6 +4,16 @@ Two errors are inherent. The first event is passed when the stream is idle, so a
 host's time between the two submissions, some microseconds. And an event takes time on the device itself. A driver uses
 this clock where nothing better is at hand.
 
+A submission needs two events of its own, even if its stream is busy. The event after the submission before would do for
+the first one only if nothing else came in between, and the clock sees neither waits for other streams nor the work that
+other libraries submit.
+
+Creating two events takes longer than recording them. So each device has a pool of pairs, made when the clock begins.
+When the pool is empty, the submitting thread reads the times of the oldest submissions and takes their events. It reads
+a batch at a time: as a stream passes its events in order, one query says that it has passed a whole batch. If the
+device is too far behind, the pool grows. So the number of events is bounded by the work in flight, however rarely the
+times are asked for, and no other thread competes for the GIL meanwhile.
+
 Positions are the milliseconds since an earlier event, the *base*, as CUDA gives them: in single precision, which
 resolves 0.25 µs at 4 s. So every two seconds the base is replaced by an event of that moment, whose position is known.
 """
@@ -12,8 +22,9 @@ from __future__ import annotations
 
 import threading
 import time
+from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, final
 
@@ -22,139 +33,251 @@ from oxide.errors import DeviceError
 
 _BASE_NS = 2_000_000_000
 _TRIES = 5  # the base's time is the best of several tries
+_POOL = 512  # pairs of events that a device begins with
+_BATCH = 64  # submissions whose times are read at once, and pairs by which a pool grows
 
 
 @final
-class _Base:
-    """An event of a device, and its time by ``perf_counter_ns``."""
+class _Pair:
+    """The events before and after a submission."""
 
-    __slots__ = ("event", "time_ns")
+    __slots__ = ("after", "before")
 
-    def __init__(self, event: EventHandle, time_ns: int) -> None:
-        self.event = event
-        self.time_ns = time_ns
-
-
-@final
-class _Measured:
-    """The two events of a submission, and the device that they belong to."""
-
-    __slots__ = ("after", "before", "device")
-
-    def __init__(self, device: int, before: EventHandle, after: EventHandle) -> None:
-        self.device = device
+    def __init__(self, before: EventHandle, after: EventHandle) -> None:
         self.before = before
         self.after = after
 
 
 @final
+class _Device:
+    """A device: its base, the base's time by ``perf_counter_ns``, the stream of the first base, and the pairs that are
+    free."""
+
+    __slots__ = ("base", "base_ns", "number", "spare", "stream")
+
+    def __init__(self, number: int, stream: StreamHandle) -> None:
+        self.number = number
+        self.stream = stream
+        self.base: EventHandle | None = None
+        self.base_ns = 0
+        self.spare: list[_Pair] = []
+
+
+@final
+class _Lane:
+    """A stream: its device, and its submissions whose times have not been read, in order."""
+
+    __slots__ = ("device", "pending")
+
+    def __init__(self, device: _Device) -> None:
+        self.device = device
+        self.pending: deque[_Measured] = deque()
+
+
+@final
+class _Measured:
+    """A submission. It has a pair of events until its times have been read or it is given up."""
+
+    __slots__ = ("lane", "pair", "times")
+
+    def __init__(self, lane: _Lane, pair: _Pair) -> None:
+        self.lane = lane
+        self.pair: _Pair | None = pair
+        self.times: tuple[int, int] | None = None
+
+
+@final
 class EventClock:
     """The ``Clock`` of ``driver``, by timing events. ``device_of`` returns the number of a stream's device; ``ended``
-    is called when the clock is closed."""
+    is called when the clock is closed. ``devices`` are in use already, so their events are made now."""
 
     source = "events"
 
-    def __init__(self, driver: Driver, device_of: Callable[[Any], int], ended: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        driver: Driver,
+        device_of: Callable[[Any], int],
+        ended: Callable[[], None],
+        devices: Iterable[int] = (),
+    ) -> None:
         self._driver = driver
         self._device_of = device_of
         self._ended = ended
-        self._spare: dict[int, deque[EventHandle]] = {}
-        self._bases: dict[int, _Base] = {}
-        self._streams: dict[int, StreamHandle] = {}  # one for each device, for the first base
-        self._lock = threading.Lock()
+        self._devices: dict[int, _Device] = {}
+        self._lanes: dict[StreamHandle, _Lane] = {}
+        self._adding = threading.Lock()  # held to add devices and streams
+        self._reading = threading.Lock()  # held to read times and to give up tokens
+        for device in devices:
+            with suppress(DeviceError):  # raised again by the first submission to the device
+                self._add_device(device)
 
     def begin(self, stream: StreamHandle) -> _Measured:
         """Records an event in the stream."""
-        device = self._device_of(stream)
-        if device not in self._bases:
-            self._begin_device(device)
-        measured = _Measured(device, self._take(device), self._take(device))
+        lane = self._lanes.get(stream)
+        if lane is None:
+            lane = self._add_lane(stream)
+        spare = lane.device.spare
+        while True:
+            try:
+                pair = spare.pop()
+                break
+            except IndexError:
+                self._refill(lane.device)
         try:
-            self._driver.record_event(measured.before, stream)
+            self._driver.record_event(pair.before, stream)
         except BaseException:
-            self.forget(measured)
+            spare.append(pair)
             raise
-        return measured
+        return _Measured(lane, pair)
 
     def end(self, token: _Measured, stream: StreamHandle) -> None:
         """Records the second event. If the driver refuses, the submission stays without times."""
+        pair = token.pair
+        assert pair is not None, "a token is ended once, before it is used up"
         with suppress(DeviceError):
-            self._driver.record_event(token.after, stream)
+            self._driver.record_event(pair.after, stream)
+            token.lane.pending.append(token)
 
     def collect(self, *, final: bool) -> None:
-        """Does nothing: ``spans`` queries the events."""
+        """Reads the times of all submissions that the streams have passed."""
+        with self._reading:
+            for lane in list(self._lanes.values()):
+                self._read(lane, len(lane.pending))
 
     def spans(self, token: _Measured) -> list[Span] | None:
-        """Returns the time between the two events; None while they have not been passed."""
-        driver = self._driver
-        try:
-            if not (driver.query_event(token.before) and driver.query_event(token.after)):
-                return None
-            base = self._bases[token.device]
-            begun = base.time_ns + round(driver.elapsed_ms(base.event, token.before) * 1e6)
-            ended = begun + round(driver.elapsed_ms(token.before, token.after) * 1e6)
-        except DeviceError:  # the device is lost, or an event was never recorded
-            return None
-        if begun - base.time_ns > _BASE_NS:
-            self._give_back(token.device, base.event)
-            self._bases[token.device] = _Base(token.before, begun)
-        else:
-            self._give_back(token.device, token.before)
-        self._give_back(token.device, token.after)
-        return [Span(begun, ended)]
+        """Returns the time between the two events; None until it has been read."""
+        times = token.times
+        return None if times is None else [Span(*times)]
 
     def forget(self, token: _Measured) -> None:
         """Takes the events back."""
-        self._give_back(token.device, token.before)
-        self._give_back(token.device, token.after)
+        with self._reading:
+            pair = token.pair
+            if pair is not None:
+                with suppress(ValueError):  # its second event was not recorded
+                    token.lane.pending.remove(token)
+                token.pair = None
+                token.lane.device.spare.append(pair)
 
     def close(self) -> None:
         """Destroys the events."""
-        for spare in self._spare.values():
-            while spare:
-                self._destroy(spare.popleft())
-        for base in self._bases.values():
-            self._destroy(base.event)
-        for stream in self._streams.values():
-            with suppress(DeviceError):
-                self._driver.destroy_stream(stream)
-        self._bases.clear()
-        self._streams.clear()
+        while self._devices:
+            self._end_device(self._devices.popitem()[1])
+        self._lanes.clear()
         self._ended()
 
-    def _begin_device(self, device: int) -> None:
+    # Times
+
+    def _read(self, lane: _Lane, limit: int) -> int:
+        """Reads the times of the oldest submissions, at most ``limit``, and takes their events back. Returns how many.
+        ``_reading`` is held, so nothing else takes submissions out of ``pending``."""
+        pending, device, driver = lane.pending, lane.device, self._driver
+        read = 0
+        with suppress(DeviceError):  # the device is lost, or two threads submitted at once and their events are mixed
+            passed = self._count_passed(pending, min(limit, len(pending)))
+            while read < passed:
+                token = pending[0]
+                pair = token.pair
+                assert pair is not None, "a pending submission has its events"
+                begun = device.base_ns + round(driver.elapsed_ms(device.base, pair.before) * 1e6)
+                ended = begun + round(driver.elapsed_ms(pair.before, pair.after) * 1e6)
+                pending.popleft()
+                token.pair = None
+                token.times = begun, ended
+                read += 1
+                if begun - device.base_ns > _BASE_NS:
+                    device.base, device.base_ns, pair.before = pair.before, begun, device.base
+                device.spare.append(pair)
+        return read
+
+    def _count_passed(self, pending: deque[_Measured], count: int) -> int:
+        """Returns how many of the first ``count`` submissions their stream has passed: by one query, if all."""
+
+        def is_ahead(index: int) -> bool:
+            pair = pending[index].pair
+            return pair is not None and not self._driver.query_event(pair.after)
+
+        if count == 0 or not is_ahead(count - 1):
+            return count
+        return bisect_left(range(count - 1), True, key=is_ahead)
+
+    # Devices, streams and events
+
+    def _add_lane(self, stream: StreamHandle) -> _Lane:
+        number = self._device_of(stream)
+        self._add_device(number)
+        with self._adding:
+            return self._lanes.setdefault(stream, _Lane(self._devices[number]))
+
+    def _add_device(self, number: int) -> None:
+        """Makes the events of a device that is not known yet."""
+        with self._adding:
+            if number in self._devices:
+                return
+            device = _Device(number, self._driver.create_stream(number))
+            try:
+                self._begin_base(device)
+                self._add_pairs(device, _POOL)
+            except BaseException:
+                self._end_device(device)
+                raise
+            self._devices[number] = device
+
+    def _begin_base(self, device: _Device) -> None:
         """Records the first base, on an idle stream of its own, and reads the host's clock before and after. The event
         is taken to be in the middle, for the shortest of a few tries."""
-        with self._lock:
-            if device in self._bases:
-                return
-            driver = self._driver
-            stream = self._streams[device] = driver.create_stream(device)
-            best, chosen = -1, None
-            for _ in range(_TRIES):
-                event = driver.create_event(device, timing=True)
+        driver = self._driver
+        best = -1
+        for _ in range(_TRIES):
+            event = driver.create_event(device.number, timing=True)
+            try:
                 earliest = time.perf_counter_ns()
-                driver.record_event(event, stream)
+                driver.record_event(event, device.stream)
                 driver.synchronize_event(event)
                 latest = time.perf_counter_ns()
-                if chosen is None or latest - earliest < best:
-                    if chosen is not None:
-                        self._destroy(chosen.event)
-                    best, chosen = latest - earliest, _Base(event, (earliest + latest) // 2)
-                else:
-                    self._destroy(event)
-            assert chosen is not None
-            self._spare[device] = deque()
-            self._bases[device] = chosen
+            except BaseException:
+                self._destroy(event)
+                raise
+            if device.base is None or latest - earliest < best:
+                event, device.base = device.base, event
+                best, device.base_ns = latest - earliest, (earliest + latest) // 2
+            if event is not None:
+                self._destroy(event)
 
-    def _take(self, device: int) -> EventHandle:
+    def _refill(self, device: _Device) -> None:
+        """Frees events of a device whose pool is empty, or adds some if the device has not passed enough of them."""
+        if not self._reading.acquire(blocking=False):  # another thread reads, or this one: finalisers may submit work
+            self._add_pairs(device, 1)
+            return
         try:
-            return self._spare[device].popleft()
-        except IndexError:
-            return self._driver.create_event(device, timing=True)
+            read = 0
+            for lane in list(self._lanes.values()):
+                if lane.device is device:
+                    read += self._read(lane, _BATCH - read)
+        finally:
+            self._reading.release()
+        if read < _BATCH:
+            self._add_pairs(device, _BATCH)
 
-    def _give_back(self, device: int, event: EventHandle) -> None:
-        self._spare[device].append(event)
+    def _add_pairs(self, device: _Device, count: int) -> None:
+        driver = self._driver
+        for _ in range(count):
+            before = driver.create_event(device.number, timing=True)
+            try:
+                device.spare.append(_Pair(before, driver.create_event(device.number, timing=True)))
+            except BaseException:
+                self._destroy(before)
+                raise
+
+    def _end_device(self, device: _Device) -> None:
+        while device.spare:
+            pair = device.spare.pop()
+            self._destroy(pair.before)
+            self._destroy(pair.after)
+        if device.base is not None:
+            self._destroy(device.base)
+        with suppress(DeviceError):
+            self._driver.destroy_stream(device.stream)
 
     def _destroy(self, event: EventHandle) -> None:
         with suppress(DeviceError):

@@ -79,15 +79,20 @@ def page(path_json: str | os.PathLike[str], path_out: str | os.PathLike[str], fo
     the file is no trace or cannot be read, or if the page cannot be written; ``ValueError`` for another format.
     """
     out = os.fspath(path_out)
-    chosen = format or os.path.splitext(out)[1][1:].lower()
-    if chosen not in ("html", "svg"):
-        raise ValueError(f"the format of a page is {chosen!r}; it must be 'html' or 'svg', or follow from a name")
-    drawn = picture(path_json) if chosen == "svg" else _html(os.path.basename(os.fspath(path_json)), picture(path_json))
+    drawn = page_text(path_json, format or os.path.splitext(out)[1][1:].lower())
     try:
         with open(out, "w", encoding="utf-8") as file:
             file.write(drawn)
     except OSError as error:
         raise TraceError(f"the page cannot be written to {out}: {error.strerror}") from error
+
+
+def page_text(path: str | os.PathLike[str], format: str) -> str:
+    """Returns the page that ``page`` writes."""
+    if format not in ("html", "svg"):
+        raise ValueError(f"the format of a page is {format!r}; it must be 'html' or 'svg', or follow from a name")
+    drawn = picture(path)
+    return drawn if format == "svg" else _html(os.path.basename(os.fspath(path)), drawn)
 
 
 def picture(path: str | os.PathLike[str]) -> str:

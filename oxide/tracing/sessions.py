@@ -28,7 +28,7 @@ class Trace:
         self._process = 0
 
     def __enter__(self) -> Trace:
-        """Begins the trace. Raises ``TraceError`` if the file cannot be written."""
+        """Begins the trace. Raises ``TraceError`` if the file cannot be written, or if another trace writes to it."""
         if self._file is not None:
             raise RuntimeError(f"the trace of {self.path} was begun before; call oxide.trace again for another one")
         file = TraceFile(self.path)
@@ -76,7 +76,8 @@ def trace(path: str | os.PathLike[str]) -> Trace:
     submitted inside it. A forked child is not traced. Memory stays bounded: what devices have finished is written while
     the trace goes on.
 
-    Raises ``TraceError`` at the ``with`` if the file cannot be written, and at its end if a write failed.
+    Raises ``TraceError`` at the ``with`` if the file cannot be written or is that of a trace that has not ended, and at
+    its end if a write failed.
 
     ``OXIDE_TRACE=path`` traces a whole program, without child processes. ``%p`` in the path is the process's number,
     and child processes are then traced too.

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from typing import Any, final
 
 from oxide.errors import TraceError
@@ -20,15 +21,18 @@ HOST = 1
 
 _CHUNK = 1 << 16
 
+_written: dict[tuple[int, int], int] = {}  # the descriptors of traces that have not ended, by device and inode
+
 
 @final
 class TraceFile:
-    """A file at ``path`` that events are written to. Raises ``TraceError`` if it cannot be written."""
+    """A file at ``path`` that events are written to. Raises ``TraceError`` if it cannot be written, or if it is the
+    file of another trace that has not ended."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         try:
-            self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_CLOEXEC", 0), 0o666)
+            self._descriptor, self._identity = _open(path)
         except OSError as error:
             raise TraceError(f"the trace cannot be written to {path}: {error.strerror}") from error
         self._text: list[str] = []
@@ -75,6 +79,7 @@ class TraceFile:
         self._put('\n],"otherData":' + json.dumps({"made by": "oxide", "device times": sources or "none"}) + "}\n")
         self._flush()
         self._open = False
+        _written.pop(self._identity, None)
         try:
             os.close(self._descriptor)
         except OSError as error:
@@ -89,6 +94,7 @@ class TraceFile:
         if self._open:
             self._open = False
             self._text.clear()
+            _written.pop(self._identity, None)
             os.close(self._descriptor)
 
     # Parts of the file
@@ -160,3 +166,25 @@ class TraceFile:
                 data = data[os.write(self._descriptor, data) :]
         except OSError as error:
             self._error = error
+
+
+def _open(path: str) -> tuple[int, tuple[int, int]]:
+    """Opens a file and empties it. Returns its descriptor and its identity. Raises ``TraceError``, and leaves the file
+    as it is, if another trace writes to it. A device, such as /dev/null, may take several traces."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o666)
+    found = os.fstat(descriptor)
+    identity = found.st_dev, found.st_ino
+    try:
+        if stat.S_ISREG(found.st_mode):
+            if _written.setdefault(identity, descriptor) != descriptor:
+                raise TraceError(
+                    f"the trace cannot be written to {path}: a trace that has not ended writes to this file; give each "
+                    f"trace a file of its own"
+                )
+            os.ftruncate(descriptor, 0)
+    except BaseException:
+        if _written.get(identity) == descriptor:
+            del _written[identity]
+        os.close(descriptor)
+        raise
+    return descriptor, identity

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import platform
 import re
 import subprocess
 import sys
@@ -10,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from oxide import __version__, native
 from oxide.commands.program import main
 from tests.commands.command_line import ROOT, oxide
 from tests.test_project import imports_of, is_within, module_name
@@ -45,7 +48,7 @@ def test_the_help_of_each_command_has_an_example(command: tuple[str, ...], capsy
         (["run"], "Missing argument 'FILE'"),
         (["run", "no_such.py"], "oxide run: no_such.py: there is no such file"),
         (["run", "--device", "gpu", __file__], "--device gpu: name cpu, cuda or one GPU, as cuda:1"),
-        (["run", "--device", "cuda:99", __file__], "--device cuda:99: there is no such GPU"),
+        (["run", "--device", "cuda:99", __file__], "oxide run: --device cuda:99: "),
         (["run", "--device", "cpu:1", __file__], "--device cpu:1: name cpu, cuda or one GPU"),
         (["run", "--sanitize", "leaks", __file__], "the sanitizer looks for memory and race, and 'leaks' is neither"),
         (["run", "--sanitize", ",", __file__], "name memory, race or memory,race"),
@@ -53,6 +56,8 @@ def test_the_help_of_each_command_has_an_example(command: tuple[str, ...], capsy
         (["run", "--seed", "1", "--device", "cuda", __file__], "--seed is of the CPU device, and --device is cuda"),
         (["run", "--interpret", "--device", "cuda", __file__], "--interpret is of the CPU device"),
         (["run", "--trace", "no/such/out.json", __file__], "--trace no/such/out.json: there is no folder"),
+        (["run", "--trace", "-", __file__], "--trace -: standard output is the program's; name a file"),
+        (["profile", "--json", "-", __file__], "--json -: standard output is the program's; name a file"),
         (["sanitize", "no_such.py"], "oxide sanitize: no_such.py: there is no such file"),
         (["sanitize", "--device", "tpu", __file__], "--device tpu: name all, cpu or cuda"),
         (["sanitize", "--kinds", "leaks", __file__], "and 'leaks' is neither"),
@@ -72,6 +77,9 @@ def test_the_help_of_each_command_has_an_example(command: tuple[str, ...], capsy
         (["graph", "no_such.py:operation"], "there is no file no_such.py"),
         (["graph", "oxide_kernels:no_such"], "oxide_kernels has no no_such; nothing there can be drawn"),
         (["graph", "oxide_kernels"], "oxide_kernels has no object without a name"),
+        (["graph", "oxide_kernels:relu"], "relu is a kernel; an operation is its launch with arguments"),
+        (["graph", "oxide_kernels:relu"], "such as `recipe = relu[grid, block](...)`"),
+        (["graph", "examples.tiles.softmax:softmax"], "such as `recipe = softmax(...)`"),
         (["new", "two words"], "'two words': a package is named by letters, digits and _"),
         (["new", "2d"], "begins with no digit"),
         (["new", "naïve"], "a package is named by letters"),
@@ -90,6 +98,21 @@ def test_wrong_usage_is_said_on_standard_error(
     assert shown.out == ""
     assert message in shown.err
     assert "\x1b" not in shown.err
+
+
+def test_the_version_is_that_of_the_package(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    package = Path(native.__file__).parent
+    ran = oxide("--version", cwd=tmp_path)
+    assert (ran.status, ran.out, ran.err) == (0, f"oxide {__version__}\n", "")
+    assert main(["info"]) == 0
+    assert capsys.readouterr().out.startswith(f"oxide {__version__} in {package}, Python ")
+    assert main(["info", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {
+        "version": __version__,
+        "package": str(package),
+        "python": platform.python_version(),
+        "host_path": native.form(),
+    }
 
 
 def test_a_terminal_gets_colours_unless_no_color_is_set(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:

@@ -31,6 +31,7 @@ def takes(x):
     return x
 
 
+configured = halved[LaunchConfig.for_num_elems(8)]
 recipe = build()
 number = 3
 
@@ -54,6 +55,7 @@ def test_an_operation_and_a_function_that_returns_one_are_drawn(pipeline: Path) 
     printed = oxide("graph", "pipeline:build", cwd=pipeline, OXIDE_DEVICE="cpu")
     assert printed.status == 0, printed.err
     assert "halved" in printed.out
+    assert oxide("graph", "pipeline:build", "-o", "-", cwd=pipeline, OXIDE_DEVICE="cpu").out == printed.out
 
 
 def test_what_cannot_be_drawn_is_refused(
@@ -63,6 +65,8 @@ def test_what_cannot_be_drawn_is_refused(
     for name, message in (
         ("absent", "pipeline has no absent; what can be drawn there is recipe"),
         ("number", "pipeline.py:number: "),
+        ("halved", "halved is a kernel; an operation is its launch with arguments"),
+        ("configured", "such as `recipe = configured(...)`"),
         ("takes", "takes is a function that cannot be called without arguments"),
     ):
         assert main(["graph", f"pipeline.py:{name}"]) == 2

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from oxide.commands import machine
 from oxide.commands.program import main
 from oxide.commands.sanitize import tool_findings
 from tests.commands.command_line import ROOT, oxide
@@ -95,8 +96,29 @@ def test_options_become_the_programs_environment(look: Path) -> None:
         "OXIDE_INTERPRET": "1",
         "OXIDE_TRACE": "t.json",
     }
-    ran = oxide("run", "--device", "cuda", "look.py", cwd=look, **UNSET)
+    ran = oxide("run", "--device", "cuda", "look.py", cwd=look, **(UNSET | fake_driver(look / "driver")))
     assert seen(ran.out) == {"OXIDE_DEVICE": "cuda"}
+
+
+@pytest.mark.parametrize("command", ["run", "profile"])
+@pytest.mark.parametrize("device", ["cuda", "cuda:0"])
+def test_without_a_gpu_the_device_is_refused_before_the_program_runs(
+    look: Path, command: str, device: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sees_none = machine.CudaDriver((13, 0), "580.1", (), "the NVIDIA driver sees no device")
+    none = machine.CudaDriver(None, "", (), "libcuda.so.1 cannot be loaded")
+    for driver, message in (
+        (none, "no NVIDIA driver: libcuda.so.1 cannot be loaded"),
+        (none, "install the NVIDIA driver, release 580 or later"),
+        (sees_none, "no GPU can be used: the NVIDIA driver sees no device; look for the GPU with nvidia-smi"),
+        (sees_none, "or run with --device cpu"),
+    ):
+        monkeypatch.setattr(machine, "cuda_driver", lambda driver=driver: driver)
+        assert main([command, "--device", device, str(look / "look.py")]) == 2
+        written = capsys.readouterr()
+        assert written.out == ""
+        assert f"oxide {command}: --device {device}: " in written.err
+        assert message in written.err
 
 
 def test_one_gpu_is_the_only_one_that_the_program_sees(look: Path) -> None:
@@ -210,11 +232,13 @@ def test_recipes_are_commands_that_can_be_pasted(tmp_path: Path, capsys: pytest.
     assert main(["profile", "--ncu", "--nsys", str(tmp_path / "a program.py"), "--size", "3"]) == 0
     lines = capsys.readouterr().out.splitlines()
     run = f"{sys.executable} '{tmp_path}/a program.py' --size 3"
-    assert [line for line in lines if line.endswith(run)] == [lines[1], lines[5]]
-    assert "ncu --set full --import-source yes" in lines[1]
-    assert lines[3] == "ncu --import 'a program'.ncu-rep --page source --csv"
-    assert "nsys profile --trace=cuda,nvtx,osrt --cuda-graph-trace=node" in lines[5]
-    assert lines[6].startswith("nsys stats ")
+    commands = [line for line in lines if not line.startswith("#")]
+    assert [line for line in lines if line.endswith(run)] == [commands[0], commands[3]]
+    assert "ncu --set full --import-source yes" in commands[0]
+    assert "--launch-skip 0 --launch-count 1" in commands[0]  # also of a kernel that runs once
+    assert commands[2] == "ncu --import 'a program'.ncu-rep --page source --csv"
+    assert "nsys profile --trace=cuda,nvtx,osrt --cuda-graph-trace=node" in commands[3]
+    assert commands[4].startswith("nsys stats ")
 
 
 def test_the_table_of_a_program(race: Path) -> None:
@@ -229,6 +253,10 @@ def test_the_table_of_a_program(race: Path) -> None:
     ran = oxide("trace", "t.json", cwd=race)
     assert (ran.status, ran.out) == (0, "t.html\n"), ran.err
     assert "reverse" in (race / "t.html").read_text()
+    for options, page in (((), "t.html"), (("--svg",), "t.svg")):
+        ran = oxide("trace", "t.json", *options, "-o", "-", cwd=race)
+        assert (ran.status, ran.out.strip()) == (0, (race / page).read_text().strip()), ran.err
+    assert not (race / "-").exists()
 
 
 def test_a_file_that_is_no_timeline_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

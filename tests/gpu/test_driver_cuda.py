@@ -394,6 +394,22 @@ def test_timed_events_measure_the_kernel_between_them(bench: Bench) -> None:
     bench.driver.destroy_event(end)
 
 
+def test_the_time_between_events_that_were_not_passed_is_refused_with_the_drivers_code(bench: Bench) -> None:
+    start, end = (bench.driver.create_event(0, timing=True) for _ in range(2))
+    gate = bench.close_gate()
+    bench.driver.record_event(start, bench.stream)
+    bench.driver.record_event(end, bench.stream)
+
+    with pytest.raises(DriverError, match="cuEventElapsedTime") as caught:
+        bench.driver.elapsed_ms(start, end)
+    assert caught.value.name == "CUDA_ERROR_NOT_READY"
+    gate.open()
+    bench.driver.synchronize_stream(bench.stream)
+    assert bench.driver.elapsed_ms(start, end) >= 0
+    for event in (start, end):
+        bench.driver.destroy_event(event)
+
+
 def test_a_stream_of_high_priority_has_the_greatest_that_the_device_has(bench: Bench) -> None:
     from cuda.bindings import driver as bindings
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import os
 import subprocess
@@ -210,6 +211,44 @@ def test_traces_nest_and_each_has_what_was_submitted_inside(driver: RecordingDri
         add_once()
     assert len(read(outer).slices("kernel")) == 3
     assert len(read(inner).slices("kernel")) == 1
+
+
+def test_two_traces_cannot_write_to_one_file(
+    driver: RecordingDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "out.json"
+    monkeypatch.chdir(tmp_path)
+    os.symlink(file, tmp_path / "link.json")
+    with oxide.trace(file):
+        add_once()
+        for same in (file, "out.json", "link.json"):
+            with pytest.raises(TraceError, match=rf"{same}: a trace that has not ended writes to this file"):
+                oxide.trace(same).__enter__()
+        add_once()
+    assert len(read(file).slices("kernel")) == 2
+    with oxide.trace(file):  # it has ended
+        add_once()
+    assert len(read(file).slices("kernel")) == 1
+
+
+def test_a_device_takes_several_traces(driver: RecordingDriver) -> None:
+    with oxide.trace(os.devnull), oxide.trace(os.devnull):
+        add_once()
+
+
+def test_a_file_whose_trace_did_not_begin_can_be_traced_to(
+    driver: RecordingDriver, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch, pytest.raises(TraceError, match=r"cannot be written to .*: No space"):
+        patch.setattr(os, "ftruncate", full)
+        oxide.trace(file).__enter__()
+    with oxide.trace(file):
+        add_once()
+    assert len(read(file).slices("kernel")) == 1
+
+
+def full(descriptor: int, length: int) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def test_the_file_is_complete_after_an_exception(driver: RecordingDriver, file: Path) -> None:

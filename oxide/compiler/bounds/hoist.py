@@ -129,6 +129,11 @@ def _leave_out(function: Function, checks: Collection[Call]) -> None:
     function.replace(dict.fromkeys(checks, TRUE))
 
 
+def simplified(module: Module, symbol: str) -> Module:
+    """Returns the module after the passes that ``hoist_checks`` runs: one function, with variables in registers."""
+    return _after(_PASSES, module, symbol)
+
+
 def _after(passes: Sequence[str], module: Module, symbol: str) -> Module:
     """Returns the module after some of LLVM's passes. They inline all functions, so that the kernel becomes one
     function."""

@@ -128,6 +128,9 @@ class Function:
 
 _SYMBOL = re.compile(r'@((?:"[^"]*"|[-\w$.]+))')
 
+_REFERENCE = re.compile(r'"[^"]*"|!(\d+)')
+"""A reference to a metadata node, or a string, which may look as if it had one."""
+
 
 @final
 class Module:
@@ -191,9 +194,19 @@ class Module:
                 if renamed:
                     instruction.operands = [_with_names(operand, renamed) for operand in instruction.operands]
                 for kind, node in instruction.metadata.items():
-                    if node not in nodes:
-                        nodes[node] = self.add_metadata(other.metadata[int(node[1:])])
-                    instruction.metadata[kind] = nodes[node]
+                    instruction.metadata[kind] = self._adopt_metadata(other, node, nodes)
+
+    def _adopt_metadata(self, other: Module, node: str, nodes: dict[str, str]) -> str:
+        """Adds another module's metadata node and the nodes that it refers to. ``nodes`` has those added so far, with
+        their new numbers. Returns the new reference to the node."""
+        if node not in nodes:
+            nodes[node] = self.add_metadata("")  # before its content, which may refer to the node
+            text = _REFERENCE.sub(
+                lambda match: self._adopt_metadata(other, match[0], nodes) if match[1] else match[0],
+                other.metadata[int(node[1:])],
+            )
+            self.metadata[int(nodes[node][1:])] = text
+        return nodes[node]
 
     def reached(self, symbol: str) -> list[Function]:
         """Returns the functions that a function refers to, directly or indirectly, and the function itself."""

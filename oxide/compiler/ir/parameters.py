@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oxide.compiler.signature.signature import Closed, NumbaParameter
+from oxide.compiler.signature.signature import Closed, NumbaParameter, Parameter
 
 from .module import Function
 
@@ -39,6 +39,17 @@ def word_types(parameters: tuple[Closed, ...]) -> list[str]:
                 [_TYPES[parameter.scalar.name]] if parameter.kind == "scalar" else ["ptr", *["i64"] * parameter.ndim]
             )
     return types
+
+
+def element_type(parameter: Parameter) -> str | None:
+    """Returns the type in memory of a slice's elements, None for complex numbers."""
+    return _TYPES.get(parameter.scalar.name)
+
+
+def argument_types(parameters: tuple[Closed, ...], function: Function) -> list[tuple[str, ...]]:
+    """Returns, for each parameter, the types of the arguments of a kernel's function that carry it."""
+    types = iter([argument.type for argument in function.arguments[1:]])
+    return [tuple(next(types) for _ in word_types((parameter,))) for parameter in parameters]
 
 
 def call(function: Function, context: str, words: list[str], types: list[str]) -> tuple[str, str]:

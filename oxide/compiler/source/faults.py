@@ -31,7 +31,7 @@ class FaultSite:
     """A place in the source that may fail: an access to the slice passed as ``parameter``, or an ``assert``.
 
     For an ``assert``, ``assertion`` is its message or "". For an access of several ``axes``, ``axis`` is the axis that
-    is checked.
+    is checked. ``kernel`` is the name of the site's kernel if that is a stage of a fused kernel, else "".
     """
 
     parameter: str
@@ -40,6 +40,7 @@ class FaultSite:
     assertion: str | None = None
     axis: int | None = None
     axes: int = 1
+    kernel: str = ""
 
     @property
     def place(self) -> str:
@@ -60,6 +61,7 @@ def read_fault(record: np.ndarray[Any, Any], kernel_name: str, sites: Sequence[F
     if entry["claimed"] == SANITIZED:
         return published(int(entry["index"]))
     site = sites[int(entry["site"])]
+    kernel_name = site.kernel or kernel_name
     block = entry["block"]
     thread = entry["thread"]
     where = (

@@ -17,7 +17,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, final
 
@@ -53,9 +53,9 @@ _NUMBERS_OF_CALLS = 1024
 """More numbers than the driver has calls."""
 
 
-def new_clock(driver: Driver, ended: Callable[[], None]) -> Clock:
-    """Returns the clock that ``OXIDE_TRACE_CLOCK`` names, by default the best one that works here. Raises
-    ``DeviceError`` for another name, or if CUPTI was asked for and does not work."""
+def new_clock(driver: Driver, ended: Callable[[], None], devices: Iterable[int] = ()) -> Clock:
+    """Returns the clock that ``OXIDE_TRACE_CLOCK`` names, by default the best one that works here. ``devices`` are in
+    use already. Raises ``DeviceError`` for another name, or if CUPTI was asked for and does not work."""
     asked = os.environ.get(VARIABLE, "")
     if asked not in ("", "events", "cupti"):
         raise DeviceError(f"{VARIABLE} is {asked!r}; it must be events or cupti, or unset")
@@ -68,7 +68,7 @@ def new_clock(driver: Driver, ended: Callable[[], None]) -> Clock:
                     f"{VARIABLE}=cupti, but CUPTI does not work here ({type(error).__name__}: {error}); install "
                     f"oxide-gpu[cupti], end other profilers, or use events"
                 ) from error
-    return EventClock(driver, _device_of, ended)
+    return EventClock(driver, _device_of, ended, devices)
 
 
 def _device_of(stream: StreamHandle) -> int:

@@ -248,7 +248,10 @@ class CudaDriver:
             raise_core_failure(error, "cuStreamWaitEvent")
 
     def elapsed_ms(self, start: CudaEvent, end: CudaEvent) -> float:
-        error, milliseconds = driver.cuEventElapsedTime(start.core.handle, end.core.handle)
+        try:
+            return float(end.core - start.core)
+        except Exception:  # cuda.core does not say the code, so the driver is asked again
+            error, milliseconds = driver.cuEventElapsedTime(start.core.handle, end.core.handle)
         check(error, "cuEventElapsedTime")
         return float(milliseconds)
 
@@ -585,7 +588,8 @@ class CudaDriver:
             raise DeviceError("the CUDA driver has a clock already; close it first")
         self._has_clock = True
         try:
-            return new_clock(self, self._end_clock)
+            opened = [device for device, context in enumerate(self._contexts) if context is not None]
+            return new_clock(self, self._end_clock, opened)
         except BaseException:
             self._has_clock = False
             raise

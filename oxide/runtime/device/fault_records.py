@@ -27,7 +27,7 @@ from oxide.compiler.source.faults import RECORD
 from oxide.driver.base import Driver
 from oxide.dropping import calls_drop
 from oxide.errors import DeviceError
-from oxide.runtime.device.launch_places import add_note_once, launch_notes, place_notes
+from oxide.runtime.device.launch_places import add_note_once, launch_notes, place_notes, place_of_site
 from oxide.runtime.host_memory.pinned import PinnedBlock
 from oxide.runtime.locks import new_lock
 
@@ -226,7 +226,10 @@ def _raise_recorded(
 
     fault = read_fault(record, special.kernel.name, special.sites)
     if fault is not None:
-        for note in (*launch_notes(special.kernel.name, places), *place_notes(graph_place)):
+        site = int(record["site"])
+        kernel = special.sites[site].kernel if site < len(special.sites) else ""  # of a stage of a fused kernel
+        found = [place_of_site(place, site) for place in places]
+        for note in (*launch_notes(kernel or special.kernel.name, found), *place_notes(graph_place)):
             add_note_once(fault, note)
         try:
             raise fault

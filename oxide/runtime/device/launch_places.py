@@ -10,7 +10,7 @@ and memory outside the caches at the next submission.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType
 from typing import Any, Final
@@ -20,6 +20,8 @@ from oxide.errors import place_name
 _FUNCTION: Final = FunctionType  # in compiled code a constant costs no look-up
 _BUILTIN: Final = BuiltinFunctionType
 _METHOD: Final = MethodType
+
+FUSED: Final = "fused"
 
 LaunchPlace = tuple[str, object, int, Any]
 """The kind, detail and number of an operation's part, as ``part_note`` takes them, and the enclosing ``LaunchPlace`` or
@@ -78,7 +80,24 @@ def identity(place: LaunchPlace | None) -> object:
     if place is None:
         return None
     what, detail, number, outer = place
+    if what == FUSED:
+        stages: Any = detail
+        return what, tuple([(first, identity(where)) for first, where in stages])
     return what, id(detail) if isinstance(detail, CodeType) else detail, number, identity(outer)
+
+
+def fused_place(stages: Sequence[tuple[int, LaunchPlace | None]]) -> LaunchPlace:
+    """Returns the place of a fused launch: for each stage the number of its first fault site, and its place."""
+    return FUSED, tuple(stages), len(stages), None
+
+
+def place_of_site(place: LaunchPlace | None, site: int) -> LaunchPlace | None:
+    """Returns the place of the stage that a fault site belongs to; the place itself unless it is a fused launch's."""
+    if place is None or place[0] != FUSED:
+        return place
+    stages: Any = place[1]
+    found: LaunchPlace | None = [where for first, where in stages if first <= site][-1]
+    return found
 
 
 def place_notes(place: LaunchPlace | None) -> list[str]:

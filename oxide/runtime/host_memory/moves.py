@@ -42,6 +42,20 @@ class Moves:
         driver.launch_native_host_function(function, self._address + row * COPY_ROW.size, stream)
 
 
+def copy_now(destination: int, source: int, nbytes: int) -> None:
+    """Copies before it returns, with the helpers' help if there are some and the copy is worth it. Holds no GIL
+    meanwhile."""
+    global _copy
+    pool = copy_pool() if nbytes > 2 * PIECE_BYTES else None
+    if pool is None:
+        ctypes.memmove(destination, source, nbytes)
+        return
+    if _copy is None:
+        _copy = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(copy_function())
+    row = np.array([(destination, source, nbytes, pool.address)], COPY_ROW.dtype)
+    _copy(row.ctypes.data)
+
+
 def move_function() -> int:
     """Returns the address of ``void move(void *row)``, which does the copy described by a row of the table."""
     global _move
@@ -51,6 +65,7 @@ def move_function() -> int:
 
 
 _move: tuple[int, Any] | None = None
+_copy: Any = None
 _memcpy: int | None = None
 
 

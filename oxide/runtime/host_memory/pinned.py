@@ -164,6 +164,13 @@ class PinnedPool:
                 return None
         return self._make(capacity, nbytes)
 
+    def reuse(self, nbytes: int) -> PinnedBuffer | None:
+        """Returns a free buffer of at least ``nbytes`` (more than 0), or None: never makes one."""
+        capacity = _capacity(nbytes)
+        with self._lock:
+            self._collect()
+            return self._take(capacity, nbytes)
+
     def want(self, nbytes: int, count: int) -> None:
         """Has a background thread make the buffers that ``try_acquire`` refused on an event loop's thread, until
         ``count`` are queued.

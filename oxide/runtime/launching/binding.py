@@ -124,8 +124,8 @@ class Plan:
     """The bindings of a specialization's parameters, shared by its launches."""
 
     __slots__ = (
-        "end", "fitting", "holds", "interpreted", "needs", "outputs", "reached", "reference", "short", "slots",
-        "special", "tiled", "two_axes", "warns",
+        "end", "fitting", "holds", "interpreted", "needs", "outputs", "reached", "reference", "short",
+        "slots", "special", "tiled", "two_axes", "warns",
     )  # fmt: skip
 
     def __init__(self, special: Specialization) -> None:

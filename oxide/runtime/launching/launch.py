@@ -35,6 +35,7 @@ from oxide.runtime.launching.reach import reach, shape_of, width_of
 from oxide.runtime.launching.tiled import refuse_uneven_rows
 from oxide.runtime.launching.untyped import check_argument, take_strides
 from oxide.runtime.operations.operation import BoxSpec, Depiction, DeviceOperation, Spec
+from oxide.runtime.plan.nodes import Launched
 from oxide.runtime.submission.submission import ExecutionContext
 from oxide.runtime.tracepoints import points
 
@@ -138,6 +139,8 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         # Nearly every launch finds its function here, which saves a call.
         function = device.loaded.get(self._plan.reference) or loaded_function(specialization, device)
         params = binding.params + (context.fault_word(specialization) if function.reports else _NO_RECORD)
+        if context.recording is not None:
+            context.recording.launched = _recorded(specialization, self._arguments, context)
         context.launch(
             self._kernel.name,
             function,
@@ -212,6 +215,8 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         function = loaded_function(specialization, device)
         params = specialization.pack(values, context.fault_address(specialization) if function.reports else 0)
         grid, block, shared_bytes = config._given_grid, config._given_block, config._shared_mem_bytes
+        if context.recording is not None:
+            context.recording.launched = _recorded(specialization, results, context)
         context.launch(kernel.name, function, grid, block, shared_bytes, params, reads, writes)
         return tuple(results)
 
@@ -543,6 +548,25 @@ def _numbers(parameter: Closed, argument: Any) -> Any:
     if parameter.lifted is not None:
         return parameter.lifted.words(argument)
     return parameter.convert(argument) if parameter.kind == "scalar" else None
+
+
+def _recorded(special: Specialization, arguments: Sequence[Any], context: ExecutionContext) -> Launched:
+    """Returns what a recording keeps of a launch: no references to boxes."""
+    values: list[Any] = []
+    allocations: list[Allocation | None] = []
+    contiguous = True
+    for parameter, argument in zip(special.parameters, arguments, strict=True):
+        plain = argument.value if isinstance(argument, Arc) else argument
+        box = plain if isinstance(plain, DeviceBox) else None
+        allocations.append(None if box is None else box._allocation)
+        contiguous = contiguous and (box is None or box.is_contiguous)
+        if isinstance(parameter, NumbaParameter):
+            values.append(parameter.type.flatten(plain))
+        elif box is None:
+            values.append(_numbers(parameter, argument))
+        else:
+            values.append((box.ptr, *(box.shape if parameter.ndim > 1 else (box.size,))))
+    return Launched(special, tuple(values), tuple(allocations), context.place, contiguous=contiguous)
 
 
 def _integers(parameter: Parameter, words: tuple[Any, ...]) -> dict[str, int]:

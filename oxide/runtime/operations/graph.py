@@ -7,17 +7,21 @@ and semantics are those of cuda-async's ``CudaGraph``; a capture runs nothing.
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, final
 
+import numpy as np
+
 from oxide.driver.base import GraphHandle
 from oxide.dropping import calls_drop
 from oxide.errors import DeviceError, GraphError
+from oxide.messages import written
 from oxide.native import Given
 from oxide.runtime.device.fault_records import CURSOR_BYTES, PAGE_RECORDS, RECORD_BYTES, FaultPage, GraphFaultReport
 from oxide.runtime.device.runtime import Device
@@ -25,15 +29,21 @@ from oxide.runtime.device.scheduling import require_stream
 from oxide.runtime.device.stream import Stream
 from oxide.runtime.locks import new_lock
 from oxide.runtime.operations.depicting import RecordedWork
+from oxide.runtime.operations.inputs import Source, accepted, arrived, fill_inputs
 from oxide.runtime.operations.operation import Depiction, DeviceOperation
+from oxide.runtime.plan.reuse import GraphMemory, share_memory
 from oxide.runtime.submission.capture import Recording
 from oxide.runtime.submission.nesting import raise_if_nested
 from oxide.runtime.submission.staging import ReadingAtSubmission
 from oxide.runtime.submission.submission import ExecutionContext, Submission, submit
 
 if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
     from oxide.pictures import Picture
+    from oxide.runtime.device.arc import Arc
     from oxide.runtime.device.fault_records import Report
+    from oxide.runtime.device.memory import DeviceBox
     from oxide.runtime.device.timeline import Timeline
 
 T = TypeVar("T")
@@ -54,9 +64,12 @@ class CudaGraph(Generic[T]):
     fault is raised by the launch in which it happened.
     """
 
-    def __init__(self, stream: Stream, captured: _Captured, output: T) -> None:
+    def __init__(
+        self, stream: Stream, captured: _Captured, output: T, again: Callable[[Stream], CudaGraph[T]] | None = None
+    ) -> None:
         self.stream = stream
         self._captured: _Captured | None = captured
+        self._again = again  # captures the operation again, for ``instances``; None for a scope's graph
         self._output: T | None = output
         self._taken = False
         # Updates whose faults no launch has taken over yet, each with its own reports.
@@ -105,19 +118,42 @@ class CudaGraph(Generic[T]):
                 self._updates.append((submission, own))
         return submission.result_in_flight
 
-    def launch(self) -> DeviceOperation[None]:
-        """Returns an operation that runs the graph once, on any stream of the graph's device.
+    def launch(self, *inputs: Given[ArrayLike | DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]]) -> GraphLaunch:
+        """Returns an operation that fills the graph's inputs and runs the graph once, on any stream of the graph's
+        device.
+
+        ``inputs`` are an array or a box for each ``oxide.input`` of the captured operation, in the order in which they
+        were declared, or operations that yield boxes. An array is read until the run has completed: do not change it
+        before. Raises ``TypeError`` or ``ValueError`` for a wrong number, dtype or shape.
 
         Launches of one graph run one after the other. As part of an operation on another device, the launch still runs
         on the graph's device. If the graph is closed, raises ``GraphError``: here, or when the operation runs if the
         graph was closed in between.
         """
+        captured = self._require_open()
+        return GraphLaunch(self, accepted(captured.inputs, inputs, self.device))
+
+    def instances(self, n: Given[int]) -> GraphInstances[T]:
+        """Captures the operation ``n - 1`` more times. Returns this graph and the new ones, whose launches take turns.
+
+        Each has its own buffers and its own output, so ``n`` launches may be in flight at once, and the upload of one
+        overlaps the work of another. The functions of ``and_then`` and ``map`` are called again at each capture. Raises
+        ``GraphError`` for a graph that a scope recorded or whose output was taken, ``TypeError`` or ``ValueError`` for
+        ``n``.
+        """
         self._require_open()
-        return GraphLaunch(self)
+        if isinstance(n, bool) or not isinstance(n, (int, np.integer)):
+            raise TypeError(f"instances({written(n)}): the number of graphs is an int")
+        if n < 1:
+            raise ValueError(f"instances({written(n)}): ask for 1 graph or more")
+        if self._again is None:
+            raise GraphError("instances: a graph that a scope recorded cannot be captured again; use op.graph()")
+        again = self._again
+        return GraphInstances([self, *[again(self.device.new_stream()) for _ in range(int(n) - 1)]])
 
     def close(self) -> None:
         """Releases the graph and its buffers. Launches in flight still complete. May be called again."""
-        self._captured = self._output = None
+        self._captured = self._output = self._again = None
 
     @property
     def closed(self) -> bool:
@@ -159,6 +195,11 @@ class CudaGraph(Generic[T]):
             f"Boxes: {reads} only read, {writes} written.",
         )
         return captured.work.picture(f"CudaGraph on {self.device.label}: {captured.work.summary()}", notes)
+
+    def memory(self) -> GraphMemory:
+        """Returns the device memory that the graph's own boxes take. Boxes that the program cannot reach any more share
+        memory where one is used only before another. Raises ``GraphError`` if the graph was closed."""
+        return self._require_open().memory
 
     def summary(self) -> str:
         """Returns a line on the graph's work, such as ``2 launches, 1 copy``."""
@@ -253,7 +294,7 @@ class GraphScope:
         self._inside = False
         self._recording.__exit__(kind, error, trace)
         if error is not None:
-            _discard(self._context)
+            discard(self._context)
         else:
             self._graph = _finish(self._context, self._recording, None)
 
@@ -268,26 +309,106 @@ calls_drop(GraphScope)
 class GraphLaunch(DeviceOperation[None]):
     """The operation that ``CudaGraph.launch`` returns."""
 
-    def __init__(self, graph: CudaGraph[Any]) -> None:
+    def __init__(self, graph: CudaGraph[Any], sources: tuple[Source, ...] = ()) -> None:
         self._graph = graph
+        self._sources = sources
         super().__init__()
         self._placed, self._placement = True, graph.device
 
     def execute(self, context: ExecutionContext) -> None:
-        captured = self._graph._require_open()
-        if context.recording is not None:
-            raise GraphError("the launch of a graph cannot be captured into another; record the operations themselves")
-        self._graph._follow_updates(context)
-        captured.launch(context)
+        submit_launch(context, self._graph, self._sources)
 
     def title(self) -> object:
         return self
 
     def depict(self) -> Depiction:
-        return "graph", "launch of a graph", (self._graph.summary(),), ()
+        return "graph", "launch of a graph", (self._graph.summary(),), tuple([("", each) for each in self._sources])
 
     def __repr__(self) -> str:
         return f"<oxide launch of {self._graph!r}>"
+
+
+def submit_launch(context: ExecutionContext, graph: CudaGraph[Any], sources: tuple[Source, ...]) -> None:
+    """Submits one launch of a graph, after the operations that its inputs come from."""
+    captured = graph._require_open()
+    if context.recording is not None:
+        raise GraphError("the launch of a graph cannot be captured into another; record the operations themselves")
+    ready = [
+        arrived(number, captured.inputs[number], source.run(context), graph.device)
+        if isinstance(source, DeviceOperation)
+        else source
+        for number, source in enumerate(sources)
+    ]
+    graph._follow_updates(context)
+    captured.launch(context, ready)
+
+
+@final
+class GraphInstances(Generic[T]):
+    """Graphs of one operation, each with its own buffers. ``CudaGraph.instances`` makes it. It is a sequence of the
+    graphs, and closes them at the end of a ``with`` block."""
+
+    def __init__(self, graphs: list[CudaGraph[T]]) -> None:
+        self._graphs = tuple(graphs)
+        self._outputs = tuple([graph.take_output() for graph in graphs])
+        self._turns = itertools.count()
+
+    def launch(
+        self, *inputs: Given[ArrayLike | DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]]
+    ) -> InstanceLaunch[T]:
+        """Returns an operation that launches the next of the graphs with these inputs, as ``CudaGraph.launch`` does,
+        and yields that graph's output. The output is filled again when that graph's turn comes again: ``n`` launches
+        later."""
+        first = self._graphs[0]
+        return InstanceLaunch(self, accepted(first._require_open().inputs, inputs, first.device))
+
+    def close(self) -> None:
+        """Closes all graphs."""
+        for graph in self._graphs:
+            graph.close()
+
+    def next_of(self) -> tuple[CudaGraph[T], T]:
+        """Returns the graph whose turn it is, and its output."""
+        turn = next(self._turns) % len(self._graphs)
+        return self._graphs[turn], self._outputs[turn]
+
+    def __len__(self) -> int:
+        return len(self._graphs)
+
+    def __getitem__(self, number: int) -> CudaGraph[T]:
+        return self._graphs[number]
+
+    def __iter__(self) -> Iterator[CudaGraph[T]]:
+        return iter(self._graphs)
+
+    def __enter__(self) -> GraphInstances[T]:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<oxide.GraphInstances {len(self._graphs)} of {self._graphs[0]!r}>"
+
+
+@final
+class InstanceLaunch(DeviceOperation[T]):
+    """The operation that ``GraphInstances.launch`` returns. Each run takes the next graph."""
+
+    def __init__(self, instances: GraphInstances[T], sources: tuple[Source, ...]) -> None:
+        self._instances = instances
+        self._sources = sources
+        super().__init__()
+        self._placed, self._placement = True, instances[0].device
+
+    def execute(self, context: ExecutionContext) -> T:
+        graph, output = self._instances.next_of()
+        submit_launch(context, graph, self._sources)
+        return output
+
+    def depict(self) -> Depiction:
+        lines = (f"one of {len(self._instances)}", self._instances[0].summary())
+        return "graph", "launch of a graph", lines, tuple([("", each) for each in self._sources])
 
 
 @final
@@ -295,13 +416,21 @@ class _Captured:
     """A graph's handle, and everything that the device needs while it runs. The graph and every launch in flight hold
     it. When the last of them drops it, the handle is released, and then the buffers."""
 
-    def __init__(self, device: Device, handle: GraphHandle, recording: Recording, kept: list[Any]) -> None:
+    def __init__(
+        self, device: Device, handle: GraphHandle, recording: Recording, kept: list[Any], memory: GraphMemory
+    ) -> None:
         self._drop: Any = partial(device.runtime.reclaimer.retire_graph, handle)
         self._handle = handle
         self._kept = kept
-        self._reads = [allocation for allocation in recording.reads if allocation not in recording.writes]
-        self._writes = list(recording.writes)
+        writes = {allocation: None for node in recording.nodes for allocation in node.writes}
+        if recording.fault_record is not None:
+            writes[recording.fault_record] = None
+        reads = {allocation: None for node in recording.nodes for allocation in node.reads if allocation not in writes}
+        self._reads = list(reads)
+        self._writes = list(writes)
         self._known = recording.known  # kept alive
+        self.inputs: tuple[DeviceBox, ...] = tuple([recording.inputs[number] for number in sorted(recording.inputs)])
+        self.memory = memory
         self.work = RecordedWork(recording)
         self._at_launch = recording.at_launch
         self._kernels = {
@@ -314,8 +443,8 @@ class _Captured:
         self._page: FaultPage | None = None
         self._used = 0  # the number of the page's records in use
 
-    def launch(self, context: ExecutionContext) -> None:
-        """Submits one launch: the uploads, then the graph.
+    def launch(self, context: ExecutionContext, sources: Sequence[Source]) -> None:
+        """Submits one launch: the copies to its inputs and the uploads, then the graph.
 
         Each launch has its own record. Invariant, under the lock: while ``_page`` is set, the fault record is zero and
         the cursor points to the page's record number ``_used``, once the device is past all submitted work. ``_page``
@@ -327,6 +456,8 @@ class _Captured:
         with self._lock:  # another thread's uploads and record must not come between these and the graph
             if self._last is not None:
                 timeline.wait_for(*self._last, "the previous launch of the graph")
+            if sources:
+                fill_inputs(context, self.inputs, sources)
             if self._at_launch:
                 with ReadingAtSubmission():
                     for submit_upload in self._at_launch:
@@ -364,7 +495,7 @@ class _Captured:
 calls_drop(_Captured)
 
 
-def capture(operation: DeviceOperation[T], stream: Stream) -> CudaGraph[T]:
+def capture(operation: DeviceOperation[T], stream: Stream, *, fuse: bool = False) -> CudaGraph[T]:
     """Captures ``operation`` into a graph: the implementation of ``op.graph_on(stream)``."""
     recording = Recording(require_stream(stream), allocates=True)
     context = ExecutionContext(stream, recording)
@@ -372,13 +503,18 @@ def capture(operation: DeviceOperation[T], stream: Stream) -> CudaGraph[T]:
         with recording:
             try:
                 output = operation.run(context)
+                recording.results.clear()  # they refer to boxes
+                if fuse:
+                    from oxide.runtime.operations.fusing import fuse as merge  # here, as few captures need it
+
+                    merge(context)
             except BaseException as error:
-                _discard(context)
+                discard(context)
                 raise_if_nested(error, operation)
                 raise
     finally:
         recording.is_open = False
-    return _finish(context, recording, output)
+    return _finish(context, recording, output, partial(capture, operation, fuse=fuse))
 
 
 def run_as_graph(context: ExecutionContext, record: Callable[[ExecutionContext], T]) -> T:
@@ -389,10 +525,11 @@ def run_as_graph(context: ExecutionContext, record: Callable[[ExecutionContext],
     try:
         with recording:
             output = record(inner)
+            recording.results.clear()
     finally:
         recording.is_open = False
         context.absorb(inner)
-    _instantiate(context.device, recording, []).launch(context)
+    _instantiate(context, recording, []).launch(context, ())
     return output
 
 
@@ -416,26 +553,34 @@ def rehearse(operation: DeviceOperation[Any], stream: Stream) -> None:
             raise_if_nested(error, operation)
             raise
         finally:
-            _discard(context)
+            discard(context)
 
 
-def _finish(context: ExecutionContext, recording: Recording, output: T) -> CudaGraph[T]:
+def _finish(
+    context: ExecutionContext,
+    recording: Recording,
+    output: T,
+    again: Callable[[Stream], CudaGraph[T]] | None = None,
+) -> CudaGraph[T]:
     """Makes the graph of a recording, and waits for the work that ran outside the graph: sources of shared
     operations."""
     context.runtime.reclaimer.sweep()  # frees earlier graphs, even if nothing was run in between
     try:
-        captured = _instantiate(context.device, recording, [*context.kept, output])
+        captured = _instantiate(context, recording, [*context.kept, output])
         mark = context.timeline.mark()
         mark.synchronize()
     except BaseException:
-        _discard(context)
+        discard(context)
         raise
     for report in context.faults:
         report.raise_fault()
-    return CudaGraph(context.stream, captured, output)
+    return CudaGraph(context.stream, captured, output, again)
 
 
-def _instantiate(device: Device, recording: Recording, kept: list[Any]) -> _Captured:
+def _instantiate(context: ExecutionContext, recording: Recording, kept: list[Any]) -> _Captured:
+    """Makes the graph of a recording, whose temporaries then share memory."""
+    memory = share_memory(recording.nodes, recording.made, context.timeline)
+    device = context.device
     driver = device.driver
     stream = driver.create_stream(device.id)
     try:
@@ -446,12 +591,12 @@ def _instantiate(device: Device, recording: Recording, kept: list[Any]) -> _Capt
             with suppress(DeviceError):
                 driver.destroy_graph(driver.end_capture(stream))
             raise
-        return _Captured(device, driver.end_capture(stream), recording, kept)
+        return _Captured(device, driver.end_capture(stream), recording, kept, memory)
     finally:
         driver.destroy_stream(stream)
 
 
-def _discard(context: ExecutionContext) -> None:
+def discard(context: ExecutionContext) -> None:
     """Discards a capture. Work that ran outside the graph keeps its memory until the device is past it."""
     with suppress(DeviceError):
         context.wait_for_joined()

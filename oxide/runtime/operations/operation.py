@@ -212,13 +212,14 @@ class DeviceOperation(Generic[T_co]):
 
     # Capturing
 
-    def graph(self) -> CudaGraph[T_co]:
+    def graph(self, *, fuse: bool = False) -> CudaGraph[T_co]:
         """Captures this operation into a ``CudaGraph`` with a new stream. See ``graph_on``."""
         self.consume()
-        return self.graph_on(self._home(current_runtime()).new_stream())
+        return self.graph_on(self._home(current_runtime()).new_stream(), fuse=fuse)
 
-    def graph_on(self, stream: Given[Stream]) -> CudaGraph[T_co]:
-        """Captures this operation into a ``CudaGraph`` whose updates run on ``stream``.
+    def graph_on(self, stream: Given[Stream], *, fuse: bool = False) -> CudaGraph[T_co]:
+        """Captures this operation into a ``CudaGraph`` whose updates run on ``stream``. With ``fuse``, merges the
+        launches of elementwise kernels, as ``fused`` does.
 
         Runs nothing but the sources of shared operations. Blocks the thread until the graph is made. Boxes that the
         operation makes are allocated now and belong to the graph. Raises ``GraphError`` for work that a graph cannot
@@ -227,7 +228,30 @@ class DeviceOperation(Generic[T_co]):
         from oxide.runtime.operations.graph import capture
 
         self.consume()
-        return capture(self, require_stream(stream))
+        return capture(self, require_stream(stream), fuse=fuse)
+
+    # Planning
+
+    def fused(self) -> DeviceOperation[T_co]:
+        """Returns this operation with its elementwise stages merged into as few launches as possible.
+
+        A kernel is elementwise if each thread computes its own element of the outputs from its own element of the
+        inputs. Results are equal bit for bit. Boxes between the merged stages are neither written nor read, unless the
+        program still holds them. Each run records the operation first, so functions of ``and_then`` and ``map`` must
+        not run operations themselves (``GraphError``), as in a capture.
+        """
+        from oxide.runtime.operations.planning import Planned
+
+        return Planned(self, fuses=True, branches=False)
+
+    def explain(self) -> str:
+        """Returns what planning and fusion make of this operation, as text: the numbers of launches before and after
+        fusion, the memory traffic that it saves, the reasons why kernels are not fused, the memory that boxes share,
+        and the nodes before and after. Records the operation as a capture does, and runs nothing."""
+        from oxide.runtime.operations.planning import explanation
+
+        self.consume()
+        return explanation(self, self._home(current_runtime()).new_stream())
 
     # Running
 

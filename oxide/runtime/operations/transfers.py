@@ -117,7 +117,7 @@ def h2d(array: ArrayLike) -> DeviceOperation[DeviceBox]:
         raise TypeError("h2d takes a host array, and this is in device memory already; dup copies a box")
     if isinstance(array, DeviceOperation):
         raise TypeError("h2d takes a host array, not an operation; use and_then")
-    host = array if type(array) is np.ndarray else _host_array(array, "h2d")
+    host = array if type(array) is np.ndarray else plain_array(array, "h2d")
     require_data(host.dtype, "h2d")
     return HostToDevice(host)
 
@@ -236,7 +236,7 @@ def pinned_empty(shape: Shape, dtype: DType = f32) -> NDArray[Any]:
 
 def empty(shape: Shape, dtype: DType = f32) -> DeviceOperation[DeviceBox]:
     """Makes a box with uninitialised elements, for an output that a kernel writes in full."""
-    return Empty(parse_shape(shape, "empty"), _data_dtype(dtype, "empty"))
+    return Empty(parse_shape(shape, "empty"), data_dtype(dtype, "empty"))
 
 
 def full(shape: Shape, x: Given[complex], dtype: DType = f32) -> DeviceOperation[DeviceBox]:
@@ -294,7 +294,7 @@ def _narrow_element(scalar: ScalarType, number: float) -> bytes:
 
 def zeros(shape: Shape, dtype: DType = f32) -> DeviceOperation[DeviceBox]:
     """Makes a box of zeros; ``shape`` is an int or a tuple."""
-    return Full(parse_shape(shape, "zeros"), _data_dtype(dtype, "zeros"), b"\0")
+    return Full(parse_shape(shape, "zeros"), data_dtype(dtype, "zeros"), b"\0")
 
 
 def ones(shape: Shape, dtype: DType = f32) -> DeviceOperation[DeviceBox]:
@@ -387,7 +387,7 @@ def memcpy(
     destination = require_box(dst, "memcpy")
     source: DeviceBox | NDArray[Any]
     if isinstance(src, np.ndarray):
-        source = src if type(src) is np.ndarray else _host_array(src, "memcpy")
+        source = src if type(src) is np.ndarray else plain_array(src, "memcpy")
     else:
         if not isinstance(src, DeviceBox | Arc):
             raise TypeError(f"memcpy copies from a DeviceBox or a NumPy array, not from {type(src).__name__}")
@@ -401,7 +401,7 @@ def memcpy(
     return Memcpy(destination, source)
 
 
-def _host_array(array: ArrayLike, what: str) -> NDArray[Any]:
+def plain_array(array: ArrayLike, what: str) -> NDArray[Any]:
     """Converts anything but a plain array to the array that is copied: see ``host_arrays``. Callers skip it for a
     plain array."""
     from oxide.host_arrays import host_array
@@ -503,7 +503,7 @@ def describe(shape: tuple[int, ...], dtype: np.dtype[Any]) -> str:
     return f"{'x'.join(map(written, shape)) or 'a scalar'} {dtype_name(dtype)}"
 
 
-def _data_dtype(dtype: DType, what: str) -> np.dtype[Any]:
+def data_dtype(dtype: DType, what: str) -> np.dtype[Any]:
     """Returns the NumPy dtype of a box. Raises ``TypeError`` for a dtype that a box cannot have."""
     resolved = _FLOAT32 if dtype is _F32 else as_dtype(dtype, what)
     require_data(resolved, what)

@@ -12,15 +12,45 @@ from typing import TYPE_CHECKING, Any, TypeAlias, final
 from oxide.runtime.device.memory import Allocation
 
 if TYPE_CHECKING:
+    from oxide.compiler.specialization import Specialization
     from oxide.driver.base import ConditionalKind
+    from oxide.runtime.device.launch_places import LaunchPlace
+
+
+@final
+class Launched:
+    """The kernel of a recorded launch, and its arguments without references to boxes.
+
+    ``values`` are those of ``Specialization.pack``: for a slice its address and lengths. ``allocations`` has the memory
+    of each parameter's box, None for other parameters. ``contiguous`` tells whether all boxes are contiguous. ``place``
+    is where in the operation the launch is.
+    """
+
+    __slots__ = ("allocations", "contiguous", "place", "special", "values")
+
+    def __init__(
+        self,
+        special: Specialization,
+        values: tuple[Any, ...],
+        allocations: tuple[Allocation | None, ...],
+        place: LaunchPlace | None,
+        *,
+        contiguous: bool = True,
+    ) -> None:
+        self.special = special
+        self.values = values
+        self.allocations = allocations
+        self.place = place
+        self.contiguous = contiguous
 
 
 @final
 class Node:
     """A recorded driver call: ``method(*arguments, stream)``. ``kernel`` is the name of the kernel that it launches, or
-    "". A node without declared memory is ordered with all others."""
+    "". ``launched`` is None for other calls, and for launches of the runtime's own. A node without declared memory is
+    ordered with all others."""
 
-    __slots__ = ("arguments", "kernel", "method", "reads", "writes")
+    __slots__ = ("arguments", "kernel", "launched", "method", "reads", "writes")
 
     def __init__(
         self,
@@ -29,12 +59,14 @@ class Node:
         kernel: str,
         reads: Sequence[Allocation],
         writes: Sequence[Allocation],
+        launched: Launched | None = None,
     ) -> None:
         self.method = method
         self.arguments = arguments
         self.kernel = kernel
         self.reads = tuple(reads)
         self.writes = tuple(writes)
+        self.launched = launched
 
 
 @final
@@ -65,6 +97,16 @@ class Conditional:
 PlanNode: TypeAlias = Node | Conditional
 
 
+_NAMES = {"fill": "fill", "copy_to_host": "d2h", "copy_on_device": "copy on the device"}
+
+
+def name_of(node: PlanNode) -> str:
+    """Returns what a node is, for messages: its kernel, or what it does."""
+    if isinstance(node, Conditional):
+        return node.kind
+    return node.kernel or _NAMES.get(node.method, node.method)
+
+
 @final
 class _Uses:
     """The uses of one allocation so far: its last write, and the reads since."""
@@ -79,49 +121,68 @@ class _Uses:
 def dependencies(nodes: Sequence[PlanNode]) -> list[tuple[int, ...]]:
     """Returns for each node the earlier nodes that it must run after, by number. A node that another of them runs after
     is left out."""
-    uses: dict[Allocation, _Uses] = {}
-    found: list[tuple[int, ...]] = []
-    before: list[int] = []  # for each node, the nodes that it runs after, directly or not: a set as the bits of an int
-    ends: set[int] = set()  # nodes that no node runs after yet
-    barrier: int | None = None  # the last node without declared memory
-    for number, node in enumerate(nodes):
-        after: set[int] = set()
-        if not node.reads and not node.writes:
-            after |= ends
-            barrier = number
-        elif barrier is not None:
-            after.add(barrier)
-        for allocation in node.reads:
-            known = uses.get(allocation)
-            if known is None:
-                known = uses[allocation] = _Uses()
-            if known.write is not None:
-                after.add(known.write)
-        for allocation in node.writes:
-            known = uses.get(allocation)
-            if known is None:
-                known = uses[allocation] = _Uses()
-            if known.reads:
-                after.update(known.reads)
-            elif known.write is not None:
-                after.add(known.write)
-        for allocation in node.reads:
-            uses[allocation].reads.append(number)
-        for allocation in node.writes:
-            known = uses[allocation]
-            known.write = number
-            known.reads = []
-        reached = 0
-        for earlier in after:
-            reached |= before[earlier]
-        kept = tuple(sorted([earlier for earlier in after if not reached >> earlier & 1]))
-        found.append(kept)
-        for earlier in kept:
-            reached |= 1 << earlier
-        before.append(reached)
-        ends.difference_update(kept)
-        ends.add(number)
-    return found
+    return _Order(nodes).after
+
+
+def predecessors(nodes: Sequence[PlanNode]) -> list[int]:
+    """Returns for each node all nodes that run before it: a set as the bits of an int."""
+    return _Order(nodes).before
+
+
+@final
+class _Order:
+    """The order of nodes: ``after`` and ``before`` are the results of ``dependencies`` and ``predecessors``."""
+
+    __slots__ = ("after", "before")
+
+    def __init__(self, nodes: Sequence[PlanNode]) -> None:
+        self.after: list[tuple[int, ...]] = []
+        self.before: list[int] = []
+        uses: dict[Allocation, _Uses] = {}
+        ends: set[int] = set()  # nodes that no node runs after yet
+        barrier: int | None = None  # the last node without declared memory
+        for number, node in enumerate(nodes):
+            after: set[int] = set()
+            if not node.reads and not node.writes:
+                after |= ends
+                barrier = number
+            elif barrier is not None:
+                after.add(barrier)
+            _add_uses(after, uses, number, node)
+            reached = 0
+            for earlier in after:
+                reached |= self.before[earlier]
+            kept = tuple(sorted([earlier for earlier in after if not reached >> earlier & 1]))
+            for earlier in kept:
+                reached |= 1 << earlier
+            self.after.append(kept)
+            self.before.append(reached)
+            ends.difference_update(kept)
+            ends.add(number)
+
+
+def _add_uses(after: set[int], uses: dict[Allocation, _Uses], number: int, node: PlanNode) -> None:
+    """Adds the nodes whose uses of memory come before a node's, and records the node's own uses."""
+    for allocation in node.reads:
+        known = uses.get(allocation)
+        if known is None:
+            known = uses[allocation] = _Uses()
+        if known.write is not None:
+            after.add(known.write)
+    for allocation in node.writes:
+        known = uses.get(allocation)
+        if known is None:
+            known = uses[allocation] = _Uses()
+        if known.reads:
+            after.update(known.reads)
+        elif known.write is not None:
+            after.add(known.write)
+    for allocation in node.reads:
+        uses[allocation].reads.append(number)
+    for allocation in node.writes:
+        known = uses[allocation]
+        known.write = number
+        known.reads = []
 
 
 @final

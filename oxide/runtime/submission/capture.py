@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, final
 from oxide.errors import GraphError, LaunchError
 from oxide.runtime.device.capturing import Capture, current_capture, refuse_in_capture
 from oxide.runtime.device.fault_records import CURSOR_BYTES, RECORD_BYTES
-from oxide.runtime.device.launch_places import identity
+from oxide.runtime.device.launch_places import add_note_once, identity
 from oxide.runtime.device.memory import Allocation
-from oxide.runtime.plan.nodes import Conditional, Node, Part, PlanNode, dependencies, ends_of, parts
+from oxide.runtime.plan.nodes import Conditional, Launched, Node, Part, PlanNode, dependencies, ends_of, name_of, parts
 
 if TYPE_CHECKING:
     from oxide.compiler.specialization import Specialization
@@ -35,6 +35,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+class NeedsGraph(Exception):
+    """Raised by an operation that is recorded for a run if its work needs a graph."""
+
+
 @final
 class InterpretedInGraphError(LaunchError):
     """Raised for an interpreted launch in a capture. A loop or choice outside a graph then runs on the host."""
@@ -43,25 +47,34 @@ class InterpretedInGraphError(LaunchError):
 @final
 class Recording:
     """Records the work that operations submit, instead of running it. With ``allocates``, operations may make boxes,
-    which the graph then owns. ``of_run`` is True for a graph that is a part of a run and not the program's own.
-    ``rehearses`` is True if no graph will be made.
+    which the graph then owns. ``outer`` is the context of a run that will submit the work itself; None for a graph.
+    ``of_run`` is True for a graph that is a part of a run and not the program's own. ``rehearses`` is True if no graph
+    will be made.
 
     Operations use the recording as their driver. It has only those methods of a driver whose work a graph can hold.
     """
 
-    def __init__(self, stream: Stream, *, allocates: bool, of_run: bool = False, rehearses: bool = False) -> None:
+    def __init__(
+        self,
+        stream: Stream,
+        *,
+        allocates: bool,
+        outer: ExecutionContext | None = None,
+        of_run: bool = False,
+        rehearses: bool = False,
+    ) -> None:
         self.stream = stream
         self.allocates = allocates
+        self.outer = outer
         self.rehearses = rehearses
         self._of_run = of_run
         self.is_open = True  # closed by its creator whatever is raised, as an interrupt may prevent __exit__
         self.nodes: list[PlanNode] = []  # of the body that is being recorded, if any
         self.bodies: tuple[str, ...] = ()  # the bodies that are being recorded, as errors name them
-        self.made: list[Allocation] = []  # what operations have made
         self.at_launch: list[Callable[[ExecutionContext], None]] = []
         self.uploads: list[Allocation] = []  # what each function of ``at_launch`` writes
-        self.reads: dict[Allocation, None] = {}
-        self.writes: dict[Allocation, None] = {}
+        self.made: list[Allocation] = []  # the memory that operations allocated
+        self.inputs: dict[int, DeviceBox] = {}  # the declared inputs, by number
         self.known: list[Known | None] = []  # entries of ``address_ranges``, kept as long as the graph
         self.kernels: dict[int, tuple[Specialization, dict[object, LaunchPlace | None]]] = {}
         self.fault_record: Allocation | None = None
@@ -69,6 +82,7 @@ class Recording:
         self._before: Capture | None = None
         self._using: tuple[list[Allocation], list[Allocation]] = ([], [])
         self.kernel = ""  # the name of the kernel of the next launch
+        self.launched: Launched | None = None  # and the kernel itself, if a program launches it
 
     def __enter__(self) -> Recording:
         if not self._of_run:
@@ -90,8 +104,6 @@ class Recording:
         """Records that the graph reads and writes these allocations. Each launch of the graph is ordered by these
         uses. The calls up to ``uses_noted`` are the work that uses them."""
         self._using = (reads, writes)
-        self.reads.update(dict.fromkeys(reads))
-        self.writes.update(dict.fromkeys(writes))
         self.known += [allocation.known_to_others() for allocation in (*reads, *writes)]
 
     def uses_noted(self) -> None:
@@ -104,7 +116,6 @@ class Recording:
         if self.fault_record is None:
             self.fault_record = Allocation(self.stream._timeline, RECORD_BYTES + CURSOR_BYTES)
             self.fault_record.obtain()
-            self.writes[self.fault_record] = None
         self.kernels.setdefault(specialization.kernel_id, (specialization, {}))[1][identity(place)] = place
         return self.fault_record.address
 
@@ -121,7 +132,10 @@ class Recording:
 
     def record_body(self, what: str, nodes: list[PlanNode], record: Callable[[], T]) -> T:
         """Returns the result of ``record()``, and appends what that records to ``nodes``. ``what`` names the body in
-        errors. Results that ``once`` keeps meanwhile are the body's own: it may run never, or many times."""
+        errors. Results that ``once`` keeps meanwhile are the body's own: it may run never, or many times. Raises
+        ``NeedsGraph`` in the recording of a run."""
+        if self.outer is not None:
+            raise NeedsGraph
         outer, bodies, known = self.nodes, self.bodies, len(self.results)
         try:
             self.nodes, self.bodies = nodes, (*bodies, what)
@@ -180,8 +194,9 @@ class Recording:
         self._note("fill", (address, pattern, count))
 
     def _note(self, method: str, arguments: tuple[Any, ...]) -> None:
-        kernel = self.kernel if method == "launch" else ""
-        self.nodes.append(Node(method, arguments, kernel, *self._using))
+        kernel, launched = (self.kernel, self.launched) if method == "launch" else ("", None)
+        self.launched = None
+        self.nodes.append(Node(method, arguments, kernel, *self._using, launched))
 
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("_"):
@@ -210,10 +225,14 @@ class Recording:
                 driver.capture_after(stream, piece.after)
             for number in piece.nodes:
                 node = nodes[number]
-                if isinstance(node, Conditional):
-                    self._replay_conditional(driver, stream, node)
-                else:
-                    getattr(driver, node.method)(*node.arguments, stream)
+                try:
+                    if isinstance(node, Conditional):
+                        self._replay_conditional(driver, stream, node)
+                    else:
+                        getattr(driver, node.method)(*node.arguments, stream)
+                except Exception as error:
+                    add_note_once(error, f"in node {number + 1} of the graph, {name_of(node)}")
+                    raise
         return pieces
 
     def _replay_conditional(self, driver: Driver, stream: StreamHandle, node: Conditional) -> None:

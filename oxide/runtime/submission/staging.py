@@ -34,7 +34,8 @@ import numpy as np
 from oxide.native import mypyc_attr
 from oxide.runtime.device import staging_ring
 from oxide.runtime.device.staging_ring import StagingSlot, Turns
-from oxide.runtime.host_memory.moves import Moves
+from oxide.runtime.host_memory.copy_pool import copy_pool
+from oxide.runtime.host_memory.moves import Moves, copy_now
 from oxide.runtime.host_memory.pinned import PinnedBuffer, PinnedPool, pinned_buffer_of
 
 if TYPE_CHECKING:
@@ -49,6 +50,11 @@ if TYPE_CHECKING:
 SMALL_BYTES = 256 << 10
 """Uploads up to this size are copied at submission: at most 30 microseconds of the loop's time."""
 
+SHARED_BYTES = 1 << 20
+"""Uploads up to this size are copied at submission, too, if a page-locked buffer is free and there are helpers enough
+to copy it in the time of a small upload."""
+
+_ENOUGH_HELPERS = 3
 _SLOTS = 4  # one being filled, one in transfer, and two in between
 _LANE_BYTES = 16 << 20  # the size of a lane of small chunks, which are filled so far ahead of the transfer
 _MUCH_LARGER = 8
@@ -108,11 +114,15 @@ def upload(context: ExecutionContext, box: DeviceBox, array: NDArray[Any]) -> No
         context.keep(array)
         _copy(context, box, array.ctypes.data, up=True)
         return
-    if at_once or nbytes <= SMALL_BYTES:
-        buffer = pool.try_acquire(nbytes)
+    if at_once or nbytes <= SHARED_BYTES:
+        # A larger buffer may take a while to make, and what needs none of its own goes through the lane.
+        buffer = pool.try_acquire(nbytes) if at_once or nbytes <= SMALL_BYTES else _reused(pool, array)
         if buffer is not None:
             context.keep(buffer)
-            buffer.fill(array)
+            if nbytes > SMALL_BYTES and array.flags.c_contiguous:
+                copy_now(buffer.address, array.ctypes.data, nbytes)
+            else:
+                buffer.fill(array)
             _copy(context, box, buffer.address, up=True)
             return
     if at_once:
@@ -135,6 +145,14 @@ def upload(context: ExecutionContext, box: DeviceBox, array: NDArray[Any]) -> No
             _upload_in_chunks(context, box, array, chunk, slots, None)
     if missing > 0:
         pool.want(lane.chunk, missing)
+
+
+def _reused(pool: PinnedPool, array: NDArray[Any]) -> PinnedBuffer | None:
+    """Returns a free buffer for an array that helpers copy at submission; None without one, or with few helpers."""
+    helpers = copy_pool()
+    if helpers is None or helpers.helpers < _ENOUGH_HELPERS or not array.flags.c_contiguous:
+        return None
+    return pool.reuse(array.nbytes)
 
 
 def _copy(context: ExecutionContext, box: DeviceBox, host: int, *, up: bool) -> None:

@@ -282,7 +282,11 @@ class ExecutionContext:
     def fault_word(self, specialization: Specialization) -> bytes:
         """Returns ``fault_address`` as the last word of a kernel's parameters."""
         if self.recording is not None:
-            return _WORD.pack(self.recording.fault_address(specialization, self.place))
+            outer = self.recording.outer
+            if outer is None:
+                return _WORD.pack(self.recording.fault_address(specialization, self.place))
+            outer.place = self.place
+            return outer.fault_word(specialization)
         report = self._report
         if report is None or len(report.launches) == REPORT_RECORDS:
             report = self._report = self.runtime.fault_records.acquire()

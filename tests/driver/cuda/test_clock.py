@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 
 from oxide.driver.base import Span
+from oxide.driver.cpu import CpuDriver
 from oxide.driver.cuda import clock as cuda_clock
 from oxide.driver.cuda.clock import CuptiClock, new_clock
 from oxide.driver.event_clock import EventClock
 from oxide.errors import DeviceError
+from oxide.testing import RecordingDriver
 
 KINDS = {"CONCURRENT_KERNEL": 10, "MEMCPY": 1, "MEMCPY2": 22, "MEMSET": 2, "EXTERNAL_CORRELATION": 39, "DRIVER": 4}
 OURS, THEIRS = 3, 4  # external kinds
@@ -237,6 +239,16 @@ def test_events_are_taken_where_cupti_is_missing(monkeypatch: pytest.MonkeyPatch
     monkeypatch.delenv(cuda_clock.VARIABLE, raising=False)
     monkeypatch.setitem(sys.modules, "cupti.cupti", None)
     assert isinstance(new_clock(driver, lambda: None), EventClock)
+
+
+def test_the_clock_of_events_knows_the_devices_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(cuda_clock.VARIABLE, "events")
+    cpu = CpuDriver(threads=1)
+    driver = RecordingDriver(cpu)
+    clock = new_clock(driver, lambda: None, [0])
+    assert driver.count("create_event") > 0
+    clock.close()
+    cpu.close()
 
 
 def test_another_clock_than_these_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,6 +35,7 @@ from oxide import (
     while_loop,
     zeros,
 )
+from oxide.environment import whole_number
 from oxide.native import is_compiled
 from oxide.runtime.plan import nodes
 from oxide.runtime.submission import capture
@@ -196,16 +197,34 @@ def agrees(recipe: Recipe, seed: int, prepare: Any = captured) -> bool:
         return same
 
 
-@settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(recipe=RECIPES, seed=st.integers(0, 2**32))
-def test_a_captured_recipe_under_a_random_schedule_equals_its_sequential_meaning(recipe: Recipe, seed: int) -> None:
-    assert agrees(recipe, seed)
+def planned(recipe: Recipe, boxes: list[DeviceBox]) -> Callable[[], DeviceOperation[Any]]:
+    operation = oxide.planned(built(recipe, boxes))
+    return lambda: operation
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(recipe=RECIPES, seed=st.integers(0, 2**32))
-def test_a_recipe_that_runs_without_a_graph_of_its_own_does_the_same(recipe: Recipe, seed: int) -> None:
-    assert agrees(recipe, seed, uncaptured)
+def fused(recipe: Recipe, boxes: list[DeviceBox]) -> Callable[[], DeviceOperation[Any]]:
+    operation = built(recipe, boxes).fused()
+    return lambda: operation
+
+
+def captured_and_fused(recipe: Recipe, boxes: list[DeviceBox]) -> Callable[[], DeviceOperation[Any]]:
+    return built(recipe, boxes).graph(fuse=True).launch
+
+
+COUNT = whole_number("OXIDE_RANDOM_PLANS", least=1)
+"""How many recipes to try in each way. Fusing takes longest, as nearly every recipe has a fused kernel of its own."""
+
+
+@pytest.mark.parametrize(
+    ("prepare", "count"), [(captured, 300), (planned, 300), (uncaptured, 200), (fused, 25), (captured_and_fused, 25)]
+)
+def test_a_recipe_under_a_random_schedule_equals_its_sequential_meaning(prepare: Any, count: int) -> None:
+    @settings(max_examples=COUNT or count, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(recipe=RECIPES, seed=st.integers(0, 2**32))
+    def agree(recipe: Recipe, seed: int) -> None:
+        assert agrees(recipe, seed, prepare)
+
+    agree()
 
 
 FORKED = ("zip", ("chain", ("add", 0, 1), ("copy", 1, 2)), ("chain", ("add", 2, 3), ("halve", 2), ("add", 3, 0)))

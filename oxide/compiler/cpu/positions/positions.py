@@ -31,6 +31,7 @@ from oxide.compiler.ir.files import ir_file
 from oxide.compiler.ir.module import Function, Module
 from oxide.compiler.ir.parser import parse
 from oxide.compiler.ir.portable import PortableKernel
+from oxide.compiler.ir.position import leave_out_unused, replace_positions
 from oxide.compiler.ir.recognise import (
     INVERSE,
     conditions_of,
@@ -96,8 +97,8 @@ class _Positions:
         self.entry = kernel.entry
         self.outside = looped.values
         _, test, self.following, _ = looped.blocks.values()
-        _replace_positions(kernel, self.outside["%oxide.position"])
-        _leave_out_unused(kernel)
+        replace_positions(kernel, self.outside["%oxide.position"])
+        leave_out_unused(kernel)
         _replace_registers(kernel, self.outside)
         for block in kernel.blocks.values():
             if isinstance(block.terminator, Return):
@@ -321,49 +322,7 @@ class _Positions:
         latch.metadata["!llvm.loop"] = loop
 
 
-# The thread's position
-
-
-def _replace_positions(kernel: Function, position: Value) -> None:
-    replaced: dict[Value, Value] = {}
-    for instruction in kernel.instructions:
-        match instruction:
-            case Binary(opcode="add", left=left, right=right) if _is_position(left, right) or _is_position(right, left):
-                replaced[instruction] = position
-                if instruction.type != "i64":
-                    narrow = replaced[instruction] = Cast(instruction.name, "trunc", position, instruction.type)
-                    instruction.block.replace(instruction, [narrow])
-    kernel.replace(replaced)
-
-
-def _is_position(product: Value, thread: Value) -> bool:
-    """Returns whether two summands are ``ctaid.x * ntid.x`` and ``tid.x``."""
-    match product:
-        case Binary(opcode="mul", operands=factors) if _widened_register(thread) == "tid.x":
-            return set(map(_widened_register, factors)) == {"ctaid.x", "ntid.x"}
-    return False
-
-
-def _widened_register(value: Value) -> str:
-    match value:
-        case Cast(opcode="zext" | "sext", value=narrow):
-            return register_of(narrow)
-    return register_of(value)
-
-
-def _leave_out_unused(kernel: Function) -> None:
-    """Removes the instructions that computed the positions, if nothing else uses them."""
-    while True:
-        used = {operand for instruction in kernel.instructions for operand in instruction.operands}
-        unused = [
-            instruction
-            for instruction in kernel.instructions
-            if instruction not in used and (isinstance(instruction, Binary | Cast) or register_of(instruction))
-        ]
-        if not unused:
-            return
-        for instruction in unused:
-            instruction.block.replace(instruction, ())
+# The launch's registers
 
 
 def _replace_registers(kernel: Function, outside: Mapping[str, Value]) -> None:

@@ -1,0 +1,5 @@
+"""Elementwise kernels: each thread computes its own element of the outputs from its own element of the inputs.
+
+``proof.py`` proves that a kernel is elementwise, and ``accesses.py`` has the result. ``composition.py`` writes the IR
+of a fused kernel, in which a thread runs several elementwise kernels one after the other (``compiler/fusion.py``).
+"""

@@ -1,0 +1,36 @@
+"""How an elementwise kernel accesses its slices, as plain data that the cache keeps, and the shape of fused kernels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, final
+
+ITEMS: Final = 4
+"""The number of elements that a thread of a fused kernel computes."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class OwnAccess:
+    """The accesses to a slice of which each thread accesses only the element at its own position."""
+
+    name: str
+    """The parameter's name."""
+    reads: bool
+    writes: bool
+    always: bool
+    """True if each thread that has an element writes it, unless a check or an ``assert`` fails."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Elementwise:
+    """The accesses of an elementwise kernel. Each of its threads computes one element, the same of all slices in
+    ``own``. A thread past the end of these slices does nothing. The slices in ``tables`` are only read, at any
+    index."""
+
+    axes: int
+    """1 for a kernel that uses ``thread.index_1d()``, 2 for one that uses ``thread.index_2d(width)``. The slices in
+    ``own`` have as many axes."""
+    own: tuple[OwnAccess, ...]
+    tables: tuple[str, ...]

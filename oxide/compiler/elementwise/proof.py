@@ -1,0 +1,335 @@
+"""The proof that a kernel is elementwise.
+
+An elementwise kernel has these properties:
+
+- It uses its thread only by its *position*: ``thread.index_1d()``, or row and column for ``thread.index_2d(width)``. So
+  another kernel may run its code for any position.
+- It writes slices only at its position, and it reads a slice that it writes only there. All these slices must have one
+  length, or one shape, when kernels are fused.
+- A thread whose position is outside of these slices does nothing.
+- Its threads do not communicate: no barriers, atomics, shared memory or warp operations. It does not print.
+
+The proof reads the kernel's IR after its checks are placed. It is conservative: a kernel without a proof gets a reason
+in words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from itertools import product
+from typing import final
+
+from oxide.compiler.bounds.prove import words_of
+from oxide.compiler.ir import half
+from oxide.compiler.ir.control_flow import postorder
+from oxide.compiler.ir.module import Function, Module
+from oxide.compiler.ir.parameters import element_type
+from oxide.compiler.ir.portable import PortableKernel
+from oxide.compiler.ir.position import leave_out_unused, replace_positions
+from oxide.compiler.ir.recognise import MIRROR, fails_an_assert, is_bounds_check, is_check, register_of
+from oxide.compiler.ir.values import (
+    FALSE,
+    TRUE,
+    Argument,
+    Atomic,
+    Binary,
+    Block,
+    Branch,
+    Call,
+    Compare,
+    GetElementPtr,
+    Instruction,
+    Load,
+    Operation,
+    Return,
+    Select,
+    Store,
+    Value,
+)
+from oxide.compiler.signature.signature import Closed, NumbaParameter, Parameter
+
+from .accesses import Elementwise, OwnAccess
+
+_PURE = ("__nv_", "llvm.", *half.PREFIXES)
+_IMPURE = ("llvm.nvvm.", "llvm.coro.")
+_GUARDS = {"ult": True, "slt": True, "uge": False, "sge": False}
+"""The comparisons of a position with a length, and their results for a thread that has an element."""
+
+
+_REASONS = {
+    "oxide.print.": "it prints",
+    "oxide.unanimous": "it loops over consecutive elements, which the threads of a warp load together",
+}
+
+
+class _Refused(Exception):
+    """Raised if a kernel is not elementwise. The message is the reason, which continues ``kernel f is not fused:``."""
+
+
+def elementwise(portable: PortableKernel, parameters: Sequence[Closed], axes: int) -> Elementwise | str:
+    """Returns the accesses of an elementwise kernel, or the reason why the kernel is not proved to be elementwise. The
+    kernel's launches must have ``axes`` axes, 1 or 2."""
+    try:
+        return _Proof(portable, parameters, axes).found()
+    except _Refused as refused:
+        return str(refused)
+
+
+def element_form(portable: PortableKernel, axes: int) -> tuple[Module, Function, list[Argument]]:
+    """Returns a copy of a kernel's module whose function takes the thread's position as its last parameters, the
+    function, and these parameters: the position, or for two axes row and column."""
+    module = portable.module.copy()
+    function = module.functions[portable.symbol]
+    position = [Argument(f"%oxide.position.{axis}", "i64") for axis in "yx"[-axes:]]
+    for axis, place in zip("yx"[-axes:], position, strict=True):
+        replace_positions(function, place, axis)
+    leave_out_unused(function)
+    function.arguments += position
+    return module, function, position
+
+
+def guards_of(
+    function: Function, position: Sequence[Value], lengths: Sequence[Collection[Value]]
+) -> dict[Value, tuple[int, bool]]:
+    """Returns the comparisons and the checks of a position with some slices' lengths. Each has its axis, and its result
+    for a thread whose position is inside of these slices along the axis. Outside, the result is the opposite."""
+    known: dict[Value, tuple[int, bool]] = {}
+    for each in function.instructions:
+        match each:
+            case Compare(opcode="icmp", predicate=predicate, left=left, right=right) if predicate in MIRROR:
+                pairs = [(left, right, predicate), (right, left, MIRROR[predicate])]
+            case Call(arguments=[_, left, right, *_]) if is_bounds_check(each):
+                pairs = [(left, right, "ult")]
+            case _:
+                continue
+        for index, length, predicate in pairs:
+            for axis, place in enumerate(position):
+                if index is place and length in lengths[axis] and predicate in _GUARDS:
+                    known[each] = axis, _GUARDS[predicate]
+    return known
+
+
+def addresses_in(function: Function, address: Argument) -> list[Instruction]:
+    """Returns the instructions that compute addresses in a slice from its own address, step by step."""
+    found: list[Instruction] = []
+    pending: list[Value] = [address]
+    while pending:
+        base = pending.pop()
+        steps = [each for each in function.instructions if isinstance(each, GetElementPtr) and each.pointer is base]
+        found += steps
+        pending += steps
+    return found
+
+
+@final
+class _Proof:
+    """The proof for one kernel. ``own`` has the slices that the kernel accesses only at its position. It shrinks until
+    it is consistent, because the lengths of these slices decide which accesses are guarded."""
+
+    def __init__(self, portable: PortableKernel, parameters: Sequence[Closed], axes: int) -> None:
+        if portable.shared.used:
+            raise _Refused("it uses shared memory")
+        if portable.suspends or portable.cooperative:
+            raise _Refused("its threads wait for one another")
+        if len(portable.module.defined) > 1:
+            raise _Refused("it calls a function that calls itself")
+        _, self.function, self.position = element_form(portable, axes)
+        self.axes = axes
+        self.slices: dict[Argument, tuple[Parameter, list[Argument]]] = {}
+        names = {each.name for each in parameters}
+        for parameter, words in words_of(parameters, self.function):
+            if isinstance(parameter, NumbaParameter) or parameter.kind == "scalar":
+                continue
+            if parameter.kind not in ("slice", "disjoint") or parameter.name not in names:
+                raise _Refused(f"its parameter {parameter.name} is {parameter.annotation}")
+            self.slices[words[0]] = parameter, words[1:]
+        self.users: dict[Value, list[Instruction]] = {}
+        for instruction in self.function.instructions:
+            for operand in instruction.operands:
+                self.users.setdefault(operand, []).append(instruction)
+        self.own = {
+            address
+            for address, (parameter, lengths) in self.slices.items()
+            if len(lengths) == axes and element_type(parameter) is not None
+        }
+        self.lengths: list[set[Value]] = []
+        """The lengths of the slices in ``own``, by axis."""
+        self.guards: dict[Value, tuple[int, bool]] = {}
+
+    def found(self) -> Elementwise:
+        """Returns the accesses. Raises ``_Refused``."""
+        self._check_instructions()
+        others: set[Argument] | None = None
+        while others is None or others:
+            self.own -= others or set()
+            self.lengths = [{self.slices[address][1][axis] for address in self.own} for axis in range(self.axes)]
+            self.guards = guards_of(self.function, self.position, self.lengths)
+            others = {address for address in self.own if self._elements(address) is None}
+        for address, (parameter, _) in self.slices.items():
+            if parameter.kind == "disjoint" and address not in self.own:
+                raise _Refused(f"it accesses {parameter.name} at other indices than its thread's")
+        self._check_threads_past_the_end()
+        own = tuple(self._accesses(address) for address in self.slices if address in self.own)
+        if not any(each.writes for each in own):
+            raise _Refused("it writes no slice")
+        tables = (parameter.name for address, (parameter, _) in self.slices.items() if address not in self.own)
+        return Elementwise(self.axes, own, tuple(tables))
+
+    def _check_instructions(self) -> None:
+        for each in self.function.instructions:
+            match each:
+                case Atomic():
+                    raise _Refused("it uses atomics")
+                case Load(before=words) | Store(before=words) if words:
+                    raise _Refused("it has atomic or volatile accesses")
+                case Call(is_assembly=True):
+                    raise _Refused("it has inline PTX")
+                case Call(called=name):
+                    if register_of(each):
+                        raise _Refused("it uses its thread in other ways than by its index")
+                    pure = name.startswith(_PURE) and not name.startswith(_IMPURE)
+                    if not (pure or is_check(each) or fails_an_assert(each)):
+                        raise _Refused(_reason(name))
+
+    # Accesses
+
+    def _elements(self, address: Argument) -> list[Instruction] | None:
+        """Returns the addresses of the elements of a slice that the kernel accesses. None unless all are the element at
+        the thread's position, accessed as a whole."""
+        kind = element_type(self.slices[address][0])
+        rows: list[Value] = [address]
+        if self.axes == 2:
+            rows = []
+            for at in self.users.get(address, ()):
+                match at:
+                    case GetElementPtr(source=source, pointer=pointer, indices=[index]) if (
+                        source == kind and pointer is address and self._is_row(index)
+                    ):
+                        rows.append(at)
+                    case _:
+                        return None
+        found: list[Instruction] = []
+        for row in rows:
+            for at in self.users.get(row, ()):
+                match at:
+                    case GetElementPtr(source=source, pointer=pointer, indices=[index]) if (
+                        source == kind and pointer is row and self._is(index, self.position[-1])
+                    ):
+                        found.append(at)
+                    case _:
+                        return None
+        for at in found:
+            for access in self.users.get(at, ()):
+                match access:
+                    case Load(type=type_) if type_ == kind:
+                        pass
+                    case Store(value=value) if value.type == kind and value is not at:
+                        pass
+                    case _:
+                        return None
+        return found
+
+    def _is_row(self, value: Value) -> bool:
+        """Returns whether a value is the number of elements before the thread's row."""
+        match value:
+            case Binary(opcode="mul", left=left, right=right):
+                return (right in self.lengths[1] and self._is(left, self.position[0])) or (
+                    left in self.lengths[1] and self._is(right, self.position[0])
+                )
+        return False
+
+    def _is(self, value: Value, place: Value) -> bool:
+        """Returns whether a value is a coordinate of the thread's position, if that is inside of the slices."""
+        while value is not place:
+            match value:
+                case Select(condition=condition, left=left, right=right):
+                    chosen = self._truth(condition, self._inside)
+                    if chosen is None:
+                        return False
+                    value = left if chosen else right
+                case Operation(opcode="freeze", operands=[frozen]):
+                    value = frozen
+                case _:
+                    return False
+        return True
+
+    def _accesses(self, address: Argument) -> OwnAccess:
+        places = [user for at in self._elements(address) or () for user in self.users.get(at, ())]
+        stores = {each.block for each in places if isinstance(each, Store)}
+        unwritten = (block.terminator for block in self._reached(stores, self._inside))
+        return OwnAccess(
+            self.slices[address][0].name,
+            reads=any(isinstance(each, Load) for each in places),
+            writes=bool(stores),
+            always=not any(isinstance(each, Return) for each in unwritten),
+        )
+
+    # Control flow
+
+    def _check_threads_past_the_end(self) -> None:
+        """Raises ``_Refused`` if a thread outside of the slices has an effect. A check is one, as it may fail."""
+        outside = (each for each in product((False, True), repeat=self.axes) if not all(each))
+        reached = {block: None for inside in outside for block in self._reached((), inside)}
+        for each in (instruction for block in reached for instruction in block.instructions):
+            match each:
+                case Call() if is_check(each) or fails_an_assert(each):
+                    raise _Refused("its threads past the end of its slices have checks")
+                case Load() | Store():
+                    raise _Refused("its threads past the end of its slices access memory")
+
+    @property
+    def _inside(self) -> tuple[bool, ...]:
+        return (True,) * self.axes
+
+    def _reached(self, without: Collection[Block], inside: tuple[bool, ...]) -> list[Block]:
+        """Returns the blocks that a thread may reach without a block in ``without``, if no check and no ``assert``
+        fails. ``inside`` says, for each axis, whether the thread is inside of the slices."""
+
+        def targets(block: Block) -> list[Block]:
+            return [each for each in self._targets(block, inside) if each not in without]
+
+        return [] if self.function.entry in without else list(postorder(self.function.entry, targets))
+
+    def _targets(self, block: Block, inside: tuple[bool, ...]) -> list[Block]:
+        match block.terminator:
+            case Branch(condition=Value() as condition, yes=yes, no=no):
+                truth = self._truth(condition, inside)
+                for way, target in ((True, yes), (False, no)):
+                    if truth is None and all(inside) and any(map(fails_an_assert, target.instructions)):
+                        truth = not way
+                if truth is None and all(inside) and is_check(condition):
+                    truth = True
+                return [yes, no] if truth is None else [yes if truth else no]
+        return block.successors
+
+    def _truth(self, condition: Value, inside: tuple[bool, ...]) -> bool | None:
+        """Returns the value of a condition for threads inside or outside of the slices, None if it may be both."""
+        if condition in (TRUE, FALSE):
+            return condition == TRUE
+        if condition in self.guards:
+            axis, holds = self.guards[condition]
+            return holds == inside[axis]
+        match condition:
+            case Binary(opcode="xor", type="i1", left=inner, right=Value(integer=int())):
+                truth = self._truth(inner, inside)
+                return None if truth is None else not truth
+            case Binary(opcode="and" | "or", type="i1", left=left, right=right):
+                return self._joined(left, right, condition.opcode == "or", inside)
+            case Select(condition=left, left=right, right=Value(integer=0)):
+                return self._joined(left, right, False, inside)
+            case Select(condition=left, left=Value(integer=1 | -1), right=right):
+                return self._joined(left, right, True, inside)
+        return None
+
+    def _joined(self, left: Value, right: Value, deciding: bool, inside: tuple[bool, ...]) -> bool | None:
+        """Returns the value of two conditions joined by ``or`` if ``deciding`` is True, else by ``and``."""
+        truths = [self._truth(left, inside), self._truth(right, inside)]
+        if deciding in truths:
+            return deciding
+        return None if None in truths else not deciding
+
+
+def _reason(symbol: str) -> str:
+    """Returns the reason against a kernel that calls a function."""
+    found = (reason for prefix, reason in _REASONS.items() if symbol.startswith(prefix))
+    return next(found, f"it uses {symbol.removeprefix('oxide.') or 'a call by address'}")

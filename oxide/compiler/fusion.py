@@ -1,0 +1,416 @@
+"""Chains elementwise kernels into one kernel.
+
+``fused`` takes *stages*: specializations in the order of their launches, each with the number of the *value* that is
+bound to each of its parameters. A value is a number or an array. Two parameters with one value number get the same
+memory. The result is an ordinary ``Kernel``, launched with the values in the order of ``FusedKernel.arguments``.
+
+The fused kernel computes what the launches of the stages compute, if the caller guarantees these conditions:
+
+- Arrays that are accessed only at a thread's own element, in any stage, have the same number of contiguous elements.
+  Those of stages with ``thread.index_2d`` have the same shape. The fused kernel's contracts check this at its launch,
+  except for values in ``dead``.
+- Values with different numbers are memory that does not overlap, if a stage writes one of them.
+- The launch of each stage has at least as many threads as these arrays have elements, along each axis.
+- The launches of the stages were checked: their contracts hold. The fused kernel has those contracts too.
+- The content of a value in ``dead`` is not needed after the fused kernel. Its memory need not exist.
+
+A fault in a stage names the stage's kernel (``FaultSite.kernel``). Block and thread of a fault are those of the fused
+launch, each of whose threads computes four elements. An element that a stage does not write because of a fault is 0
+afterwards, or has its old value.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, final
+
+from oxide.compiler.ir.parameters import argument_types, element_type
+from oxide.compiler.signature.signature import Closed, NumbaParameter, Parameter
+from oxide.driver import sanitizing
+from oxide.errors import LaunchError
+
+from .elementwise.accesses import ITEMS, Elementwise, OwnAccess
+
+if TYPE_CHECKING:
+    from oxide.compiler.bounds.hoist import Placement
+    from oxide.compiler.ir.portable import PortableKernel
+
+    from .description import KernelDescription, LaunchNeeds
+    from .kernel import Kernel
+    from .specialization import Specialization
+
+BLOCK = 256
+"""The threads of a block of a fused kernel's launch."""
+
+
+_REMEMBERED = 32
+"""The most fused kernels that are kept for a kernel that they begin with. The least recently used is dropped: otherwise
+a library's kernel would keep all kernels that were ever fused with it."""
+
+
+class NotFused(LaunchError):
+    """Raised for stages that cannot be one kernel. ``reason`` says why, in words."""
+
+    def __init__(self, stages: str, reason: str) -> None:
+        super().__init__(f"{stages} cannot be one kernel: {reason}")
+        self.reason = reason
+
+
+NotFused.__name__ = NotFused.__qualname__ = LaunchError.__name__
+NotFused.__module__ = LaunchError.__module__
+
+
+def elementwise(
+    kernel: KernelDescription, needs: LaunchNeeds, portable: PortableKernel, parameters: Sequence[Closed]
+) -> Elementwise | str:
+    """Returns the accesses of an elementwise kernel, or the reason why the kernel cannot be fused with others."""
+    from .elementwise.proof import elementwise as proved  # here, as it loads LLVM, which a cached kernel does not need
+
+    reasons = {
+        "it has numba-cuda's semantics": any(isinstance(each, NumbaParameter) for each in parameters),
+        "it has clusters of blocks": kernel.cluster is not None,
+        "it uses shared memory": needs.dynamic_shared,
+        "its threads have no index: it uses neither thread.index_1d() nor thread.index_2d()": not (
+            needs.index_1d or needs.index_2d
+        ),
+        "it uses both thread.index_1d() and thread.index_2d()": needs.index_1d and needs.index_2d,
+        "its threads have several elements each": kernel.items_per_thread != (1, 1, 1),
+        "it limits its registers": kernel.max_registers is not None,
+        "it has line tables": kernel.lineinfo,
+        "it is interpreted": kernel.interpreted,
+    }
+    return next((reason for reason, holds in reasons.items() if holds), "") or proved(
+        portable, parameters, 2 if needs.index_2d else 1
+    )
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A launch to be fused. ``values`` has the number of the value of each parameter."""
+
+    special: Specialization
+    values: tuple[int, ...]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class FusedKernel:
+    """A fused kernel, and the numbers of the values that it is launched with, in the order of its parameters."""
+
+    kernel: Kernel
+    arguments: tuple[int, ...]
+
+
+def reason_against(special: Specialization) -> str | None:
+    """Returns why a kernel is not fused with any other, as in "it uses shared memory". None if it may be."""
+    if special.description.sanitize | sanitizing.requested():
+        return "it is sanitized"
+    found = element_form_of(special).elementwise
+    return found if isinstance(found, str) else None
+
+
+def element_form_of(special: Specialization) -> Specialization:
+    """Returns the kernel that is fused instead of a kernel: its ``each`` if it has one, else the kernel itself."""
+    each = special.kernel.each
+    if each is None:
+        return special
+    known: Specialization | None = special.fusions.get(each)
+    if known is None:
+        parameters = tuple(replace(p, kernel=each.name) if isinstance(p, Parameter) else p for p in special.parameters)
+        known = special.fusions.setdefault(each, each.specialization(parameters))
+    return known
+
+
+def reason_apart(stages: tuple[Stage, ...]) -> str | None:
+    """Returns why stages cannot be one kernel. None if they can be, unless nothing needs any of their outputs."""
+    known = stages[0].special.fusions
+    if stages not in known:
+        try:
+            _ = Fusion(stages, frozenset()).values
+        except NotFused as error:
+            known[stages] = error.reason
+        else:
+            known[stages] = None
+    reason: str | None = known[stages]
+    return reason
+
+
+def fused(stages: Sequence[Stage], dead: Collection[int] = ()) -> FusedKernel:
+    """Returns one kernel for some stages. ``dead`` has the numbers of the values that nothing reads afterwards.
+
+    Raises ``NotFused``, before anything is compiled, for a stage that is not elementwise, and for one that reads
+    elements of other threads that another stage writes.
+    """
+    specials, bound = zip(*((stage.special, stage.values) for stage in stages), strict=True)
+    key = specials, bound, frozenset(dead)
+    fusions: dict[Any, FusedKernel] = specials[0].fusions
+    found = fusions.pop(key, None)
+    if found is None:
+        found = _fused(Fusion(tuple(stages), frozenset(dead)))
+    fusions[key] = found
+    while len(fusions) > _REMEMBERED:
+        fusions.pop(next(iter(fusions)), None)
+    return found
+
+
+def _fused(fusion: Fusion) -> FusedKernel:
+    from .kernel import Kernel
+
+    first = fusion.stages[0].special.kernel
+    code = first.function
+    assert isinstance(code, FunctionType)
+    name = fusion.name
+    function = FunctionType(code.__code__, code.__globals__, name, code.__defaults__, code.__closure__)
+    function.__module__ = code.__module__
+    function.__qualname__ = name
+    kernel = Kernel(
+        function,
+        launches=None if first.launches is None else first.launches.again(),
+        compiled=first.compiled,
+        block=BLOCK,
+        items_per_thread=ITEMS,
+        requires=fusion.contracts,
+        sanitizable=False,
+        fusion=fusion,
+    )
+    return FusedKernel(kernel, tuple(value.number for value in fusion.passed))
+
+
+@final
+@dataclass(slots=True)
+class _Value:
+    """A value of the fused kernel. ``read`` says whether its own elements are read before a stage has written them,
+    ``written`` whether a stage writes them, and ``table`` whether a stage reads it at any index."""
+
+    number: int
+    parameter: Closed
+    own: bool = False
+    read: bool = False
+    written: bool = False
+    table: bool = False
+    stored: bool = False
+    """True if the elements are written to memory."""
+    shapes: bool = False
+    """True if the value is passed because its shape is needed."""
+
+    @property
+    def ndim(self) -> int:
+        return self.parameter.ndim if isinstance(self.parameter, Parameter) else 0
+
+    @property
+    def is_passed(self) -> bool:
+        return not self.own or self.read or self.stored or self.table or self.shapes
+
+    @property
+    def as_passed(self) -> Closed:
+        """Returns the parameter of the fused kernel."""
+        if not self.own or not isinstance(self.parameter, Parameter):
+            return self.parameter
+        return replace(self.parameter, kind="disjoint" if self.stored else "slice")
+
+
+@final
+@dataclass(frozen=True)
+class Fusion:
+    """The source of a fused kernel. A ``Kernel`` compiles it instead of a thread kernel's function."""
+
+    stages: tuple[Stage, ...]
+    dead: frozenset[int]
+
+    @cached_property
+    def name(self) -> str:
+        """Returns the name of the fused kernel: the names of the stages."""
+        return "+".join(stage.special.kernel.name for stage in self.stages)
+
+    @cached_property
+    def values(self) -> tuple[_Value, ...]:
+        """Returns the values. Raises ``NotFused``."""
+        found: dict[int, _Value] = {}
+        for stage in self.stages:
+            self._add(stage, found)
+        for value in found.values():
+            value.stored = value.written and value.number not in self.dead
+            if value.written and value.table:
+                reason = f"one writes {value.parameter.name}, and another reads it at other indices than its thread's"
+                raise NotFused(self.name, reason)
+        matrices = [value for value in found.values() if value.own and value.ndim == 2]
+        if matrices and not any(value.is_passed for value in matrices):
+            matrices[0].shapes = True
+        if not any(value.stored for value in found.values()):
+            raise NotFused(self.name, "nothing needs any of its outputs")
+        return tuple(found.values())
+
+    def _add(self, stage: Stage, found: dict[int, _Value]) -> None:
+        """Adds the accesses of a stage. Raises ``NotFused``."""
+        name = stage.special.kernel.name
+        why = reason_against(stage.special)
+        if why is not None:
+            raise NotFused(self.name, f"kernel {name}: {why}")
+        own = own_accesses(stage.special)
+        for parameter, number in zip(stage.special.parameters, stage.values, strict=True):
+            value = found.get(number)
+            if value is None:
+                value = found[number] = _Value(number, self._renamed(parameter, _unique(name, parameter, found)))
+            elif _content(value.parameter) != _content(parameter) or (
+                value.ndim != _ndim(parameter) and (value.table or parameter.name not in own)
+            ):
+                reason = f"{name} takes a value as {parameter.annotation}, another as {value.parameter.annotation}"
+                raise NotFused(self.name, reason)
+            access = own.get(parameter.name)
+            if access is None:
+                value.table |= parameter.kind == "slice"
+                continue
+            value.own = True
+            if isinstance(value.parameter, Parameter):  # the same elements as a matrix and in a row
+                value.parameter = replace(value.parameter, ndim=max(value.ndim, _ndim(parameter)))
+            value.read |= not value.written and (access.reads or (access.writes and not access.always))
+        # Afterwards, as a stage may have one value for several parameters.
+        for parameter, number in zip(stage.special.parameters, stage.values, strict=True):
+            access = own.get(parameter.name)
+            if access is not None and access.writes:
+                found[number].written = True
+
+    def _renamed(self, parameter: Closed, name: str) -> Closed:
+        return replace(parameter, kernel=self.name, name=name) if isinstance(parameter, Parameter) else parameter
+
+    @cached_property
+    def passed(self) -> tuple[_Value, ...]:
+        """Returns the values that a launch passes, in the order of the parameters."""
+        return tuple(value for value in self.values if value.is_passed)
+
+    @cached_property
+    def parameters(self) -> tuple[Closed, ...]:
+        """Returns the parameters of the fused kernel."""
+        return tuple(value.as_passed for value in self.passed)
+
+    @cached_property
+    def contracts(self) -> tuple[str, ...]:
+        """Returns the contracts of the fused kernel: its arrays have the same sizes, and the stages' contracts."""
+        first, *others = (value for value in self.passed if value.own)
+        texts = dict.fromkeys(f"{_size(first)} == {_size(other)}" for other in others)
+        matrix, *matrices = [value for value in (first, *others) if value.ndim == 2] or [first]
+        texts |= dict.fromkeys(
+            f"{matrix.parameter.name}.shape[1] == {other.parameter.name}.shape[1]" for other in matrices
+        )
+        by_number = {value.number: value for value in self.values}
+        for stage, special in zip(self.stages, self.sources, strict=True):
+            names: dict[str, str] = {}
+            lengths: dict[str, str] = {}
+            for parameter, number in zip(special.parameters, stage.values, strict=True):
+                value = by_number[number]
+                names[parameter.name] = matrix.parameter.name if value.own else value.parameter.name
+                lengths[parameter.name] = _size(first) if value.own else f"len({value.parameter.name})"
+            for contract in special.description.contracts:
+                renamed = _Renamed(names, lengths).visit(ast.parse(contract.text, mode="eval").body)
+                if ast.unparse(renamed.left) != ast.unparse(renamed.comparators[0]):
+                    texts[ast.unparse(renamed)] = None
+        return tuple(texts)
+
+    @cached_property
+    def sources(self) -> tuple[Specialization, ...]:
+        """Returns the kernel that each stage is compiled from."""
+        return tuple(element_form_of(stage.special) for stage in self.stages)
+
+    @property
+    def bindings(self) -> tuple[str, ...]:
+        """Returns texts that are equal for fusions that bind the stages' parameters in the same way."""
+        places = {value.number: place for place, value in enumerate(self.values)}
+        bound = (str([places[number] for number in stage.values]) for stage in self.stages)
+        return *bound, str([place for place, value in enumerate(self.values) if value.written and not value.stored])
+
+    def portable(self) -> tuple[PortableKernel, tuple[Placement, ...]]:
+        """Returns the IR of the fused kernel, and where each check is done."""
+        from .elementwise.composition import (  # here, as they load LLVM, which a cached kernel does not need
+            Part,
+            Words,
+            compose,
+        )
+
+        places = {value.number: place for place, value in enumerate(self.passed)}
+        for value in self.values:
+            places.setdefault(value.number, len(places))
+        types: dict[int, tuple[str, ...]] = {}
+        parts: list[Part] = []
+        placements: list[Placement] = []
+        for stage, special in zip(self.stages, self.sources, strict=True):
+            count = sum(len(part.sites) for part in (each.portable for each in parts))
+            placements += (replace(each, site=each.site + count) for each in special.placements if each.site >= 0)
+            own = frozenset(own_accesses(stage.special))
+            sites = tuple(replace(site, kernel=stage.special.kernel.name) for site in special.sites)
+            portable = replace(special.portable, sites=sites)
+            axes = accesses_of(stage.special).axes
+            bound = tuple(places[number] for number in stage.values)
+            parts.append(Part(portable, special.parameters, bound, own, axes))
+            types |= zip(stage.values, argument_types(special.parameters, portable.function), strict=True)
+        words = [
+            Words(
+                () if not value.is_passed else ("ptr", *["i64"] * value.ndim) if value.own else types[value.number],
+                (element_type(value.parameter) or "") if value.own and isinstance(value.parameter, Parameter) else "",
+                value.read,
+                value.stored,
+            )
+            for value in sorted(self.values, key=lambda value: places[value.number])
+        ]
+        symbol = "oxide.fused." + re.sub(r"\W", "_", self.name)
+        return compose(self.name, symbol, parts, words), tuple(placements)
+
+
+def accesses_of(special: Specialization) -> Elementwise:
+    """Returns the accesses of an elementwise kernel."""
+    found = element_form_of(special).elementwise
+    assert isinstance(found, Elementwise), found
+    return found
+
+
+def own_accesses(special: Specialization) -> Mapping[str, OwnAccess]:
+    """Returns, by parameter, the accesses of an elementwise kernel to the slices of which threads access only their own
+    elements."""
+    return {each.name: each for each in accesses_of(special).own}
+
+
+def _unique(kernel: str, parameter: Closed, found: Mapping[int, _Value]) -> str:
+    """Returns the name of a stage's parameter in the fused kernel."""
+    taken = {value.parameter.name for value in found.values()}
+    base = f"{kernel}_{parameter.name}"
+    return next(name for name in (base, *(f"{base}_{n}" for n in range(2, len(taken) + 3))) if name not in taken)
+
+
+def _content(parameter: Closed) -> tuple[object, ...]:
+    """Returns what two parameters must have in common to be bound to one value."""
+    if isinstance(parameter, Parameter) and parameter.kind in ("slice", "disjoint"):
+        return (parameter.scalar.name,)
+    return (parameter.identity,)
+
+
+def _ndim(parameter: Closed) -> int:
+    return parameter.ndim if isinstance(parameter, Parameter) else 0
+
+
+def _size(value: _Value) -> str:
+    """Returns the number of elements of an array, as contracts write it."""
+    name = value.parameter.name
+    return f"len({name})" if value.ndim == 1 else f"{name}.shape[0] * {name}.shape[1]"
+
+
+@final
+class _Renamed(ast.NodeTransformer):
+    """Renames the parameters in a contract. ``lengths`` has the expressions for the lengths of slices of one axis."""
+
+    def __init__(self, names: Mapping[str, str], lengths: Mapping[str, str]) -> None:
+        self.names = names
+        self.lengths = lengths
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        match node:
+            case ast.Call(args=[ast.Name(id=name)]):
+                return ast.parse(self.lengths[name], mode="eval").body
+        return node
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return ast.Name(self.names[node.id], ast.Load())

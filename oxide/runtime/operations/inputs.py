@@ -1,0 +1,142 @@
+"""Declared inputs of graphs: boxes that each launch fills."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
+
+import numpy as np
+
+from oxide.errors import GraphError
+from oxide.language.types import f32
+from oxide.messages import byte_count, dtype_name, written
+from oxide.native import Given
+from oxide.runtime.device.arc import Arc
+from oxide.runtime.device.memory import DeviceBox, number_of_elements, parse_shape, require_device
+from oxide.runtime.operations.operation import BoxSpec, Depiction, DeviceOperation, Spec
+from oxide.runtime.operations.transfers import copy_box, data_dtype, describe, new_box, plain_array
+from oxide.runtime.submission.staging import upload
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from oxide.runtime.device.runtime import Device
+    from oxide.runtime.operations.transfers import DType, Shape
+    from oxide.runtime.submission.submission import ExecutionContext
+
+Source: TypeAlias = "DeviceBox | NDArray[Any] | DeviceOperation[Any]"
+"""What a launch fills an input from. An operation yields a box, or an ``Arc`` of one."""
+
+_numbers: Final = count(1)
+
+
+@final
+class Input(DeviceOperation[DeviceBox]):
+    """The operation that ``input`` returns. ``number`` tells the order of declaration."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+        self._shape = shape
+        self._dtype = dtype
+        self.number = next(_numbers)
+        super().__init__()
+
+    def execute(self, context: ExecutionContext) -> DeviceBox:
+        recording = context.recording
+        if recording is None:
+            raise GraphError(
+                f"{self!r} has no value outside a graph: capture the operation with op.graph(), and give the graph's "
+                f"launch(…) an array or a box for it; h2d(array) is an operation that runs by itself"
+            )
+        box: DeviceBox | None = recording.inputs.get(self.number)
+        if box is None:
+            box = recording.inputs[self.number] = new_box(context, self._shape, self._dtype)
+        return box
+
+    def spec(self) -> Spec:
+        return BoxSpec(self._shape, self._dtype)
+
+    def depict(self) -> Depiction:
+        nbytes = number_of_elements(self._shape) * self._dtype.itemsize
+        return "memory", "input", (describe(self._shape, self._dtype), byte_count(nbytes)), ()
+
+    def __repr__(self) -> str:
+        return f"<oxide input {describe(self._shape, self._dtype)}>"
+
+
+def input(shape: Shape, dtype: DType = f32) -> DeviceOperation[DeviceBox]:
+    """Declares an input of a graph: an operation that yields a box of this shape and dtype, which each launch of the
+    graph fills.
+
+    ``graph.launch(x, y)`` takes an array or a box for each input that the captured operation uses, in the order in
+    which the inputs were declared. Running the operation outside a graph raises ``GraphError``. Raises ``TypeError`` or
+    ``ValueError`` for a shape or dtype that a box cannot have.
+    """
+    return Input(parse_shape(shape, "input"), data_dtype(dtype, "input"))
+
+
+def accepted(inputs: Sequence[DeviceBox], arguments: tuple[Given[object], ...], device: Device) -> tuple[Source, ...]:
+    """Returns the sources of a launch's inputs. Raises ``TypeError`` for a wrong number of arguments, another type or
+    another dtype, ``ValueError`` for another shape, and ``DeviceError`` for a box of another device."""
+    for argument in arguments:
+        if isinstance(argument, DeviceOperation):
+            argument.consume()  # a refused launch is a use: no warning
+    if len(arguments) != len(inputs):
+        declared = ", ".join([describe(box.shape, box.dtype) for box in inputs])
+        raise TypeError(
+            f"graph.launch takes {len(inputs)} argument{'s' * (len(inputs) != 1)}, one for each of its inputs"
+            f"{f' ({declared})' if inputs else ''}, got {len(arguments)}"
+        )
+    return tuple([_source(number, box, arguments[number], device) for number, box in enumerate(inputs)])
+
+
+def fill_inputs(context: ExecutionContext, inputs: Sequence[DeviceBox], sources: Sequence[Source]) -> None:
+    """Submits the copies that fill the inputs from arrays and boxes. Arrays are read until the run has completed, as
+    ``h2d`` reads them."""
+    for box, source in zip(inputs, sources, strict=True):
+        if isinstance(source, DeviceBox):
+            copy_box(context, box, source)
+        elif box.nbytes:
+            assert isinstance(source, np.ndarray)
+            upload(context, box, source)
+
+
+def arrived(number: int, box: DeviceBox, given: object, device: Device) -> DeviceBox:
+    """Returns the box that an operation yielded for an input. Raises what ``accepted`` raises."""
+    found = _source(number, box, given, device)
+    if isinstance(found, DeviceBox):
+        return found
+    raise TypeError(f"{_named(number, box)} takes an operation that yields a box, not {type(given).__name__}")
+
+
+def _source(number: int, box: DeviceBox, given: object, device: Device) -> Source:
+    if isinstance(given, DeviceOperation):
+        spec = given.spec()
+        if isinstance(spec, BoxSpec):
+            _check(number, box, spec.shape, spec.dtype)
+        return given
+    plain = given.value if isinstance(given, Arc) else given
+    if isinstance(plain, DeviceBox):
+        require_device(plain, device, _named(number, box))
+        _check(number, box, plain.shape, plain.dtype)
+        return plain
+    if not isinstance(plain, np.ndarray):
+        raise TypeError(f"{_named(number, box)} takes an array or a box, not {type(given).__name__} {written(given)}")
+    array: NDArray[Any] = plain if type(plain) is np.ndarray else plain_array(plain, "graph.launch")
+    _check(number, box, array.shape, array.dtype)
+    return array
+
+
+def _check(number: int, box: DeviceBox, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+    if dtype != box.dtype:
+        raise TypeError(
+            f"{_named(number, box)} takes {dtype_name(box.dtype)}, not {dtype_name(dtype)}: convert the data before, "
+            f"with array.astype(…)"
+        )
+    if shape != box.shape:
+        raise ValueError(f"{_named(number, box)} has shape {box.shape}, and was given one of {shape}")
+
+
+def _named(number: int, box: DeviceBox) -> str:
+    return f"graph.launch: input {number}, {describe(box.shape, box.dtype)},"

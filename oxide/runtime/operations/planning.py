@@ -1,0 +1,209 @@
+"""Plans without a graph: an operation is recorded at each run, and its nodes are then submitted.
+
+The work of the operation is recorded as a graph's is, into nodes with the memory that they use. ``op.fused()`` merges
+the launches of elementwise kernels among them. ``planned`` submits independent parts to streams of their own, which the
+policy picks, in the order of the program. The run ends after all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, final
+
+from oxide.driver.lanes import lanes_of
+from oxide.errors import LaunchError
+from oxide.native import Given, caused
+from oxide.runtime.device.launch_places import add_note_once
+from oxide.runtime.device.scheduling import picked_stream, require_stream
+from oxide.runtime.device.stream import Stream
+from oxide.runtime.operations.fusing import fuse
+from oxide.runtime.operations.graph import discard, part_of, run_as_graph
+from oxide.runtime.operations.operation import Depiction, DeviceOperation, Spec
+from oxide.runtime.plan.nodes import Node, Part, PlanNode, dependencies, name_of, parts
+from oxide.runtime.plan.reuse import share_memory
+from oxide.runtime.submission.capture import NeedsGraph, Recording
+from oxide.runtime.submission.nesting import raise_if_nested
+from oxide.runtime.submission.submission import ExecutionContext
+
+T = TypeVar("T")
+
+_UPLOAD = "upload"
+"""The ``method`` of nodes that are no calls of the driver. Their one argument is a function that submits an upload."""
+
+
+@final
+class Planned(DeviceOperation[T]):
+    """The operation that ``planned`` and ``op.fused()`` return. ``fuses`` merges launches of elementwise kernels,
+    ``branches`` uses several streams."""
+
+    def __init__(self, source: DeviceOperation[T], *, fuses: bool, branches: bool) -> None:
+        self._source = source
+        self._fuses = fuses
+        self._branches = branches
+        super().__init__(source)
+        self.place_as(source)
+
+    def execute(self, context: ExecutionContext) -> T:
+        if context.recording is not None:
+            return self._record(context)
+        recording = Recording(context.stream, allocates=True, outer=context)
+        inner = part_of(context, recording)
+        inner.visible = context.visible
+        try:
+            with recording:
+                result = self._record(inner)
+        except NeedsGraph:
+            return run_as_graph(context, self._record)
+        finally:
+            context.absorb(inner)
+        nodes: list[PlanNode] = [
+            Node(_UPLOAD, (function,), "", (), (written,))
+            for function, written in zip(recording.at_launch, recording.uploads, strict=True)
+        ]
+        nodes += recording.nodes
+        if self._branches:
+            _submit(context, nodes, parts(dependencies(nodes)))
+        else:
+            for number, node in enumerate(nodes):
+                _submit_node(context, number, node)
+        return result
+
+    def _record(self, context: ExecutionContext) -> T:
+        recording = context.recording
+        assert recording is not None
+        first = len(recording.nodes)
+        result = self._source.run(context)
+        if self._fuses:
+            fuse(context, first)
+        return result
+
+    def whereabouts(self) -> None:
+        return None
+
+    def spec(self) -> Spec:
+        return self._source.spec()
+
+    def depict(self) -> Depiction:
+        lines = ("elementwise launches merged",) if self._fuses else ("branches on several streams",)
+        return "join", "fused" if self._fuses else "planned", lines, (("", self._source),)
+
+
+def planned(operation: Given[DeviceOperation[T]]) -> DeviceOperation[T]:
+    """Returns the operation with its independent parts on several streams, which the policy picks: the parts of a
+    ``zip``, and stages that share no written box. An eager run keeps them on one stream; a graph has branches anyway.
+
+    Each run records the operation first, so functions of ``and_then`` and ``map`` must not run operations themselves
+    (``GraphError``), as in a capture. An operation with a ``cond`` or a ``while_loop`` runs as a graph that is captured
+    for the run, and its functions may be called twice. Raises ``TypeError`` for anything but an operation.
+    """
+    if not isinstance(operation, DeviceOperation):
+        raise TypeError(f"planned takes an operation, not {type(operation).__name__}")
+    return Planned(operation, fuses=False, branches=True)
+
+
+def explanation(operation: DeviceOperation[Any], stream: Stream) -> str:
+    """Returns the text of ``op.explain()``."""
+    operation.consume()
+    recording = Recording(require_stream(stream), allocates=True, rehearses=True)
+    context = ExecutionContext(stream, recording)
+    try:
+        with recording:
+            result = operation.run(context)
+            recording.results.clear()
+            before = _listed(recording.nodes)
+            report = fuse(context)
+            after = _listed(recording.nodes)
+            pieces = parts(dependencies(recording.nodes))
+            memory = share_memory(recording.nodes, recording.made, context.timeline)
+            del result
+    except BaseException as error:
+        raise_if_nested(error, operation)
+        raise
+    finally:
+        discard(context)
+    lanes = len(set(lanes_of([part.after for part in pieces])))
+    lines = [
+        str(report),
+        f"memory of its own boxes: {memory}",
+        f"streams that its branches can use: {lanes}",
+        "before:",
+        *before,
+        "after:",
+        *after,
+    ]
+    return "\n".join(lines)
+
+
+def _listed(nodes: Sequence[PlanNode]) -> list[str]:
+    """Returns a line for each node: its number, what it is, and the nodes that it runs after."""
+    lines = []
+    for number, (node, after) in enumerate(zip(nodes, dependencies(nodes), strict=True), 1):
+        follows = f", after {', '.join([str(earlier + 1) for earlier in after])}" if after else ""
+        lines.append(f"  {number} {name_of(node)}{follows}")
+    return lines
+
+
+def _submit(context: ExecutionContext, nodes: list[PlanNode], pieces: list[Part]) -> None:
+    """Submits nodes to the context's stream and to others. If it raises, the run still ends after what was
+    submitted."""
+    lanes = lanes_of([part.after for part in pieces])
+    contexts = [context]
+    start = context.timeline.advance()
+    ends: list[int] = []  # of each part, a position on its stream
+    try:
+        for part, lane in zip(pieces, lanes, strict=True):
+            if lane == len(contexts):
+                contexts.append(_beside(context, start))
+            here = contexts[lane]
+            for before in part.after:
+                other = contexts[lanes[before]].timeline
+                if other is not here.timeline:
+                    here.timeline.wait_for(other, ends[before], "a part of the plan on another stream")
+            for number in part.nodes:
+                _submit_node(here, number, nodes[number])
+            ends.append(here.timeline.advance())
+    except BaseException as error:
+        if not isinstance(error, Exception):
+            for here in contexts[1:]:
+                here.interrupted()
+        raise
+    finally:
+        for here in contexts[1:]:
+            context.join(here)
+
+
+def _beside(context: ExecutionContext, start: int) -> ExecutionContext:
+    """Returns a context on another stream for a part of a run, ordered after the run's work so far."""
+    inner = ExecutionContext(picked_stream(context.runtime.policy, context.device), None, context.visible)
+    inner.place, inner.levels, inner.traced = context.place, context.levels, context.traced
+    if inner.timeline is not context.timeline:
+        inner.timeline.wait_for(context.timeline, start, "a part of the plan on another stream")
+    return inner
+
+
+def _submit_node(context: ExecutionContext, number: int, node: PlanNode) -> None:
+    assert isinstance(node, Node)  # conditionals refuse to be recorded for a run
+    try:
+        if node.method == _UPLOAD:
+            upload: Callable[[ExecutionContext], None] = node.arguments[0]
+            upload(context)
+        else:
+            _submit_call(context, node)
+    except Exception as error:
+        add_note_once(error, f"in node {number + 1} of the plan, {name_of(node)}")
+        raise
+
+
+def _submit_call(context: ExecutionContext, node: Node) -> None:
+    reads, writes = list(node.reads), list(node.writes)
+    submitted = False
+    call: Any = getattr(context.driver, node.method)
+    with context.submission_lock:
+        context.begin(reads, writes)
+        try:
+            call(*node.arguments, context.timeline.handle)
+            submitted = True
+        except LaunchError as error:
+            raise caused(LaunchError(f"kernel {node.kernel}: {error}"), None) from None
+        finally:
+            context.end(reads, writes, submitted=submitted)

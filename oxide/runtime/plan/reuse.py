@@ -1,0 +1,180 @@
+"""Memory reuse: temporaries of a plan whose lives do not overlap share memory.
+
+A temporary is memory that a recording made and that only its nodes can reach any more: the program holds no box of it.
+It lives from its first node to its last. Two temporaries may share memory if all nodes of one run before all nodes of
+the other. So sharing adds no edge: what ran side by side still does.
+
+The nodes have the addresses of the temporaries in their arguments. Sharing replaces these addresses, at places that the
+recording knows.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+from oxide.messages import byte_count
+from oxide.runtime.device.memory import Allocation
+from oxide.runtime.device.timeline import Timeline
+from oxide.runtime.plan.nodes import Conditional, Node, PlanNode, predecessors
+
+_WORD = struct.Struct("@Q")
+
+_ADDRESSES = {"fill": (0,), "copy_to_host": (1,), "copy_on_device": (0, 1)}
+"""The places of device addresses among the arguments of calls, by method."""
+
+_PARAMS = 4  # the place of the parameter bytes among the arguments of a launch
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class GraphMemory:
+    """The device memory of a graph's own boxes, in bytes: ``before`` if each had memory of its own, ``after`` as it
+    is."""
+
+    before: int
+    after: int
+
+    def __str__(self) -> str:
+        return f"{byte_count(self.after)} instead of {byte_count(self.before)}"
+
+
+@final
+class _Slot:
+    """Memory that temporaries share: ``users`` are their numbers, ``nbytes`` is the size of the largest."""
+
+    __slots__ = ("nbytes", "users")
+
+    def __init__(self) -> None:
+        self.nbytes = 0
+        self.users: list[int] = []
+
+
+def share_memory(nodes: Sequence[PlanNode], made: list[Allocation], timeline: Timeline) -> GraphMemory:
+    """Lets the temporaries among ``made``, the allocations of a recording, share memory, and empties ``made``. Raises
+    ``OutOfMemoryError``, and then leaves the nodes as they are."""
+    total = sum([allocation.nbytes for allocation in made])
+    seen = observed(nodes, made)
+    numbers = {allocation: number for number, allocation in enumerate(made)}
+    lives: list[list[int]] = [[] for _ in made]
+    for place, node in enumerate(nodes):
+        for allocation in {*node.reads, *node.writes}:
+            number = numbers.get(allocation)
+            if number is not None:
+                lives[number].append(place)
+    used = [number for number in range(len(made)) if not seen[number] and lives[number]]
+    moved: dict[Allocation, Allocation] = {}
+    after = sum([allocation.nbytes for allocation, kept in zip(made, seen, strict=True) if kept])
+    for slot in _assigned(used, lives, made, predecessors(nodes)):
+        after += slot.nbytes
+        if len(slot.users) > 1:
+            shared = Allocation(timeline, slot.nbytes)
+            shared.obtain()
+            for number in slot.users:
+                moved[made[number]] = shared
+    for node in nodes:
+        if isinstance(node, Node):
+            _move(node, moved)
+    made.clear()
+    return GraphMemory(total, after)
+
+
+def observed(nodes: Sequence[PlanNode], made: list[Allocation]) -> list[bool]:
+    """Returns for each allocation of ``made`` whether it may be used by anything but the nodes: the program has a box
+    of it, or a call uses it whose addresses cannot be replaced.
+
+    Nothing but ``nodes`` and ``made`` may hold references for another reason. The references are counted, and compared
+    with those of an allocation that is made here and that nothing else refers to.
+    """
+    if not made:
+        return []
+    alone = Allocation(made[0].home, 0)
+    sample = Node("fill", (), "", [alone], [alone])
+    all_made = [*made, alone]
+    del alone
+    held = {id(allocation): 0 for allocation in all_made}
+    fixed = _count_references([*nodes, sample], held)
+    spare = [sys.getrefcount(all_made[number]) - held[id(all_made[number])] for number in range(len(all_made))]
+    # Each of ``made`` has one reference more than the last: that of ``made`` itself.
+    return [
+        count > spare[-1] + 1 or id(each) in fixed or each.exported or each.adopted or each.known is not None
+        for each, count in zip(made, spare, strict=False)
+    ]
+
+
+def _count_references(nodes: Sequence[PlanNode], held: dict[int, int]) -> set[int]:
+    """Adds the nodes' references to the counts in ``held``, by the ids of allocations. Returns the ids of those that
+    are used by a node whose addresses cannot be replaced; their references need not be counted."""
+    fixed: set[int] = set()
+    for node in nodes:
+        if isinstance(node, Conditional):
+            fixed.update([id(allocation) for allocation in (*node.reads, *node.writes)])
+            continue
+        movable = node.method in _ADDRESSES if node.launched is None else node.launched.special.pointers is not None
+        for allocation in (*node.reads, *node.writes, *_arguments(node)):
+            if id(allocation) in held:
+                held[id(allocation)] += 1
+                if not movable:
+                    fixed.add(id(allocation))
+    return fixed
+
+
+def _arguments(node: Node) -> list[Allocation]:
+    """Returns the memory of a launch's boxes."""
+    return [] if node.launched is None else [each for each in node.launched.allocations if each is not None]
+
+
+def _assigned(
+    used: list[int], lives: Sequence[Sequence[int]], made: Sequence[Allocation], before: Sequence[int]
+) -> list[_Slot]:
+    """Returns the slots of temporaries, the largest first: each takes the first slot whose users all end before it
+    begins or begin after it ends."""
+    slots: list[_Slot] = []
+    for number in sorted(used, key=lambda each: (-made[each].nbytes, lives[each][0])):
+        free = (slot for slot in slots if all(_apart(lives[number], lives[user], before) for user in slot.users))
+        slot = next(free, None)
+        if slot is None:
+            slot = _Slot()
+            slots.append(slot)
+        slot.users.append(number)
+        slot.nbytes = max(slot.nbytes, made[number].nbytes)
+    return slots
+
+
+def _apart(one: Sequence[int], other: Sequence[int], before: Sequence[int]) -> bool:
+    """Returns whether all nodes of one temporary run before all nodes of the other."""
+    first, last = (one, other) if one[0] < other[0] else (other, one)
+    all_first = sum([1 << number for number in first])
+    return all(before[number] & all_first == all_first for number in last)
+
+
+def _move(node: Node, moved: dict[Allocation, Allocation]) -> None:
+    """Replaces memory that a node uses."""
+    mine = [allocation for allocation in {*node.reads, *node.writes} if allocation in moved]
+    if not mine:
+        return
+    if node.launched is not None:
+        params = bytearray(node.arguments[_PARAMS])
+        for offset in node.launched.special.pointers or ():
+            (address,) = _WORD.unpack_from(params, offset)
+            _WORD.pack_into(params, offset, _new_address(address, mine, moved))
+        node.arguments = (*node.arguments[:_PARAMS], bytes(params))
+        given = node.launched.allocations
+        node.launched.allocations = tuple([None if each is None else moved.get(each, each) for each in given])
+    else:
+        arguments = list(node.arguments)
+        for number in _ADDRESSES[node.method]:
+            arguments[number] = _new_address(arguments[number], mine, moved)
+        node.arguments = tuple(arguments)
+    node.reads = tuple([moved.get(allocation, allocation) for allocation in node.reads])
+    node.writes = tuple([moved.get(allocation, allocation) for allocation in node.writes])
+
+
+def _new_address(address: int, mine: Sequence[Allocation], moved: dict[Allocation, Allocation]) -> int:
+    for allocation in mine:
+        if allocation.address <= address < allocation.address + allocation.nbytes:
+            return moved[allocation].address + address - allocation.address
+    return address

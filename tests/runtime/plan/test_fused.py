@@ -1,0 +1,350 @@
+"""``op.fused()``, ``graph(fuse=True)`` and ``op.explain()``."""
+
+from __future__ import annotations
+
+import gc
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import pytest
+import trio
+
+import oxide
+from oxide import (
+    BoundsError,
+    DeviceBox,
+    DeviceError,
+    DeviceOperation,
+    DisjointSlice,
+    DisjointSlice2,
+    Slice,
+    Slice2,
+    d2h,
+    dup,
+    empty,
+    f32,
+    h2d,
+    i64,
+    kernel,
+    thread,
+    value,
+    zeros,
+)
+from oxide.testing import FailingDriver, RecordingDriver, step_driver, use_driver
+from oxide_kernels import axpy, relu
+
+SIZES = (0, 1, 31, 33, 1000003)
+
+
+@kernel(block=64)
+def scale(a: f32, x: Slice[f32], y: DisjointSlice[f32]) -> None:
+    i = thread.index_1d()
+    e = y.get_mut(i)
+    if e is not None:
+        e.value = a * x[i.get()]
+
+
+@kernel(block=64)
+def add(x: Slice[f32], y: Slice[f32], z: DisjointSlice[f32]) -> None:
+    i = thread.index_1d()
+    e = z.get_mut(i)
+    if e is not None:
+        e.value = x[i.get()] + y[i.get()]
+
+
+@kernel(block=64)
+def shifted(x: Slice[f32], by: i64, y: DisjointSlice[f32]) -> None:
+    i = thread.index_1d()
+    e = y.get_mut(i)
+    if e is not None:
+        e.value = x[i.get() + by]
+
+
+@kernel(block=64)
+def rotate(x: Slice[f32], y: DisjointSlice[f32]) -> None:
+    i = thread.index_1d()
+    e = y.get_mut(i)
+    if e is not None:
+        e.value = x[(i.get() + 1) % len(x)]
+
+
+@kernel(block=64)
+def by_lane(x: Slice[f32], y: DisjointSlice[f32]) -> None:
+    i = thread.index_1d()
+    e = y.get_mut(i)
+    if e is not None:
+        e.value = x[i.get()] + f32(thread.thread_idx.x)
+
+
+def random(size: Any) -> Any:
+    return np.random.default_rng().standard_normal(size).astype(np.float32)
+
+
+def scaled(a: float, box: DeviceBox) -> DeviceOperation[DeviceBox]:
+    return scale(a, box, empty(box.size)).last()
+
+
+def rectified(box: DeviceBox) -> DeviceOperation[DeviceBox]:
+    return relu(box, empty(box.size)).last()
+
+
+def chain(x: DeviceOperation[DeviceBox]) -> DeviceOperation[DeviceBox]:
+    """max(0, 3 (2 x)) + 5 (2 x), with a multiplication before an addition that must not be contracted."""
+    return (
+        x.and_then(lambda box: scaled(2.1, box))
+        .and_then(lambda twice: oxide.zip(scaled(3.3, twice).and_then(rectified), scaled(5.7, twice)))
+        .and_then(lambda both: add(*both, empty(both[0].size)).last())
+    )
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_fused_operation_yields_the_same_bits(size: int) -> None:
+    array = random(size)
+    expected = chain(h2d(array)).to_host().sync()
+    np.testing.assert_array_equal(chain(h2d(array)).to_host().fused().sync(), expected)
+    np.testing.assert_array_equal(chain(h2d(array)).fused().to_host().sync(), expected)
+    graph = chain(h2d(array)).to_host().graph(fuse=True)
+    result = graph.take_output()
+    graph.launch().sync()
+    np.testing.assert_array_equal(result, expected)
+
+
+def test_it_is_one_launch_that_touches_only_its_input_and_its_result() -> None:
+    with use_driver(RecordingDriver(step_driver())) as driver:
+        box = h2d(random(1000)).sync()
+        operation = chain(value(box)).fused()
+        driver.clear()
+        operation.sync()
+        assert driver.count("launch") == 1
+        (call,) = [call for call in driver.calls if call.method == "launch"]
+        assert call.arguments[1] == (1, 1, 1)
+        graph = chain(value(box)).graph(fuse=True)
+        assert graph.summary() == "1 launch, 0 copies"
+        assert graph.memory().before == graph.memory().after * 5
+
+
+def test_explain_says_what_fusion_does() -> None:
+    box = h2d(random(1000)).sync()
+    lines = chain(value(box)).explain().splitlines()
+    assert lines[:3] == [
+        "launches: 5 -> 1",
+        "memory traffic saved: 35.16 KiB a run",
+        "scale + scale + relu + scale + add: 5 launches -> 1, 35.16 KiB of memory traffic saved",
+    ]
+    assert lines[3:5] == [
+        "memory of its own boxes: 3.906 KiB instead of 19.53 KiB",
+        "streams that its branches can use: 1",
+    ]
+    after = lines.index("after:")
+    assert lines[5:after] == [
+        "before:",
+        "  1 scale",
+        "  2 scale, after 1",
+        "  3 relu, after 2",
+        "  4 scale, after 1",
+        "  5 add, after 3, 4",
+    ]
+    assert lines[after + 1 :] == ["  1 scale+scale+relu+scale+add"]
+    assert chain(value(box)).fused().explain().splitlines()[0] == "launches: 1 -> 1"
+
+
+def test_a_launch_with_too_few_threads_stays_alone() -> None:
+    x, t, y = (zeros(100).sync() for _ in range(3))
+    with pytest.warns(RuntimeWarning, match="reach 64 of the 100 elements"):
+        operation = in_turn(scale[1, 64](2.0, x, t), relu(t, y))
+    assert reasons(operation)[0] == (
+        "kernel scale is not fused: its launch has fewer threads than its arrays have elements"
+    )
+
+
+def reasons(operation: DeviceOperation[Any]) -> list[str]:
+    return [line for line in operation.explain().splitlines() if "not fused" in line]
+
+
+def in_turn(*launches: DeviceOperation[Any]) -> DeviceOperation[Any]:
+    return oxide.zip(*launches)
+
+
+def test_explain_says_why_a_launch_stays_alone() -> None:
+    x, t, y = (zeros(100).sync() for _ in range(3))
+    other = zeros(99).sync()
+    for operation, expected in (
+        (
+            in_turn(relu(x, t), by_lane(t, y), relu(y, x)),
+            "kernel by_lane is not fused: it uses its thread in other ways than by its index",
+        ),
+        (
+            in_turn(relu(x, t), scale(2.0, y, y)),
+            "kernel scale is not fused with relu: it accesses none of their arrays",
+        ),
+        (
+            in_turn(relu(x, t), relu(t[:99], other)),
+            "kernel relu is not fused with relu: its arrays have 99 elements, theirs 100",
+        ),
+        (
+            in_turn(relu(x, t), scale(2.0, t, other)),
+            "kernel scale is not fused: its arrays have different shapes: (99,), (100,)",
+        ),
+        (
+            in_turn(relu(x, t), rotate(t, y)),
+            "kernel rotate is not fused with relu: one writes relu_output, and another reads it at other indices than "
+            "its thread's",
+        ),
+        (
+            in_turn(relu(x[1:], t[:99]), relu(x, y)),
+            "kernel relu is not fused with relu: its arrays have 100 elements, theirs 99",
+        ),
+        (
+            in_turn(relu(x, t), scale(2.0, t[1:], t[:99])),
+            "kernel scale is not fused with relu: its arrays have 99 elements, theirs 100",
+        ),
+    ):
+        assert expected in reasons(operation), reasons(operation)
+
+
+def test_partial_overlaps_and_steps_between_are_respected() -> None:
+    array = random(100)
+    x = h2d(array).sync()
+    y = h2d(random(101)).sync()
+    operation = in_turn(
+        scale(2.0, x, y[:100]),
+        scale(3.0, y[1:], x),  # reads what the first wrote, one element on
+        by_lane(x, y[:100]),
+        relu(y[:100], x),
+    )
+    copies = [d2h(x).sync(), d2h(y).sync()]
+    operation.sync()
+    expected = [d2h(x).sync(), d2h(y).sync()]
+    oxide.memcpy(x, copies[0]).sync()
+    oxide.memcpy(y, copies[1]).sync()
+    operation.fused().sync()
+    np.testing.assert_array_equal(d2h(x).sync(), expected[0])
+    np.testing.assert_array_equal(d2h(y).sync(), expected[1])
+
+
+def test_boxes_that_the_program_holds_are_written() -> None:
+    array = random(1000)
+    kept: list[DeviceBox] = []
+    operation = h2d(array).and_then(lambda box: scaled(2.0, box)).inspect(kept.append).and_then(rectified)
+    result = operation.fused().to_host().sync()
+    np.testing.assert_array_equal(d2h(kept[0]).sync(), 2 * array)
+    np.testing.assert_array_equal(result, np.maximum(2 * array, 0))
+    x, t = h2d(array).sync(), zeros(1000).sync()
+    in_turn(scale(2.0, x, t), relu(t, x)).fused().sync()
+    np.testing.assert_array_equal(d2h(t).sync(), 2 * array)
+    np.testing.assert_array_equal(d2h(x).sync(), np.maximum(2 * array, 0))
+
+
+def test_work_between_the_stages_moves_out_of_the_way_or_ends_the_chain() -> None:
+    array = random(1000)
+    before = h2d(array).and_then(lambda box: relu(box, zeros(1000)).last())  # the fill of a box that is overwritten
+    operation = before.and_then(lambda box: scale(2.0, box, zeros(1000)).last()).to_host()
+    assert operation.explain().splitlines()[0] == "launches: 2 -> 1"
+    assert operation.explain().count("fill") == 3  # two before, and that of the result after
+    np.testing.assert_array_equal(operation.fused().sync(), 2 * np.maximum(array, 0))
+    copied = h2d(array).and_then(rectified).and_then(lambda box: dup(box).and_then(lambda copy: scaled(2.0, copy)))
+    assert copied.explain().splitlines()[0] == "launches: 2 -> 2"
+    np.testing.assert_array_equal(copied.fused().to_host().sync(), 2 * np.maximum(array, 0))
+
+
+@kernel(block=(16, 16))
+def halve_matrix(x: Slice2[f32], y: DisjointSlice2[f32]) -> None:
+    i = thread.index_2d(y.shape[1])
+    e = y.get_mut(i)
+    if e is not None:
+        e.value = x[thread.index_2d_row(), thread.index_2d_col()] * f32(0.5)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (7, 33), (33, 7), (100, 100)])
+def test_kernels_over_matrices_fuse_with_each_other_and_with_those_over_rows_of_elements(shape: Any) -> None:
+    array = random(shape)
+    operation = (
+        h2d(array)
+        .and_then(lambda box: halve_matrix(box, empty(shape)).last())
+        .and_then(lambda box: relu(box, empty(shape)).last())
+        .and_then(lambda box: halve_matrix(box, empty(shape)).last())
+    )
+    assert operation.explain().splitlines()[0] == "launches: 3 -> 1"
+    np.testing.assert_array_equal(operation.to_host().fused().sync(), np.maximum(array * np.float32(0.5), 0) / 2)
+
+
+def test_a_fault_names_its_own_kernel_line_and_place() -> None:
+    x = h2d(random(100)).sync()
+    bad = value(x).and_then(rectified).and_then(lambda box: shifted(x, 9, box).last()).and_then(rectified)
+    assert bad.explain().splitlines()[0] == "launches: 3 -> 1"
+    for run in (bad.fused(), bad.graph(fuse=True).launch()):
+        with pytest.raises(BoundsError) as caught:
+            run.sync()
+        error = caught.value
+        assert (error.kernel, error.parameter, error.length) == ("shifted", "x", 100)
+        assert error.index in range(100, 109)
+        notes = "\n".join(error.__notes__)
+        assert "in <oxide launch of shifted>" in notes
+        assert "in stage 3 of a chain, and_then" in notes
+
+
+def test_it_is_awaited_and_planned_and_part_of_others() -> None:
+    array = random(1000)
+    expected = chain(h2d(array)).to_host().sync()
+
+    async def main() -> Any:
+        return await chain(h2d(array)).fused().to_host()
+
+    np.testing.assert_array_equal(trio.run(main), expected)
+    both = oxide.planned(oxide.zip(chain(h2d(array)).fused(), chain(h2d(array)).fused())).sync()
+    for box in both:
+        np.testing.assert_array_equal(d2h(box).sync(), expected)
+
+
+@pytest.mark.parametrize("at", range(1, 25))
+def test_a_failure_at_any_call_leaks_nothing(at: int) -> None:
+    array = random(1000)
+    expected = chain(h2d(array)).to_host().sync()
+    with use_driver(FailingDriver(step_driver())) as failing:
+        for operation in (chain(h2d(array)).to_host().fused(), chain(h2d(array)).to_host()):
+            failing.fail_call(at, DeviceError("refused"))
+            with suppress(DeviceError):
+                operation.graph(fuse=True).launch().sync()
+            failing.forget()
+            failing.fail_call(at, DeviceError("refused"))
+            with suppress(DeviceError):
+                operation.fused().sync()
+            failing.forget()
+            np.testing.assert_array_equal(operation.fused().sync(), expected)
+        gc.collect()
+        oxide.reclaim.drain()
+        live = failing.inner.live_allocations
+        assert (live.device_count, live.host_count) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("run", "note"),
+    [
+        (lambda operation: operation.graph(), "in node 3 of the graph, relu"),
+        (lambda operation: oxide.planned(operation).sync(), "in node 3 of the plan, relu"),
+        (lambda operation: operation.fused().sync(), "in node 1 of the plan, scale+scale+relu+scale+add"),
+    ],
+)
+def test_an_error_of_the_driver_names_the_node(run: Any, note: str) -> None:
+    with use_driver(FailingDriver(step_driver())) as failing:
+        operation = chain(value(h2d(random(100)).sync()))
+        operation.sync()
+        operation.fused().sync()
+        failing.fail("launch", DeviceError("refused"), at=1 if "node 1" in note else 3)
+        with pytest.raises(DeviceError, match="refused") as caught:
+            run(operation)
+        assert note in caught.value.__notes__
+
+
+def test_in_place_kernels_fuse_too() -> None:
+    array = random(1000)
+    x, y = h2d(array).sync(), h2d(array).sync()
+    operation = in_turn(relu(x, x), axpy(2.0, x, y), scale(3.0, y, y))
+    assert operation.explain().splitlines()[0] == "launches: 3 -> 1"
+    operation.fused().sync()
+    rectified_ = np.maximum(array, 0)
+    np.testing.assert_array_equal(d2h(x).sync(), rectified_)
+    reference = 3.0 * (2.0 * rectified_.astype(np.float64) + array)
+    found = d2h(y).sync().astype(np.float64)
+    assert np.linalg.norm(found - reference) <= 1e-6 * np.linalg.norm(reference)
