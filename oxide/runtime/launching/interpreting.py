@@ -25,6 +25,7 @@ from oxide.language import narrow, slices, thread, types
 from oxide.runtime.awaiting.loading import loaded_function
 from oxide.runtime.device.memory import Allocation
 from oxide.runtime.host_memory.pinned import PinnedBlock
+from oxide.runtime.submission.capture import InterpretedInGraphError
 
 if TYPE_CHECKING:
     from oxide.compiler.specialization import Specialization
@@ -55,8 +56,9 @@ def interpret(
             f"kernel {name} cannot be interpreted on {device.label}: the interpreter runs on the CPU device; set "
             "OXIDE_DEVICE=cpu"
         )
-    if context.recording is not None:
-        raise LaunchError(
+    recording = context.recording
+    if recording is not None and not recording.rehearses:
+        raise InterpretedInGraphError(
             f"kernel {name} cannot be interpreted in a graph: a graph holds compiled launches; run the operation itself"
         )
     grid, block, shared_bytes = config._given_grid, config._given_block, config._shared_mem_bytes
@@ -74,6 +76,10 @@ def interpret(
     interpreted = _interpreted(special, device)
     with context.submission_lock:
         context.begin(reads, writes)
+    if recording is not None:
+        recording.launch(None, grid, block, shared_bytes, b"", None)
+        recording.uses_noted()
+        return
     try:
         context.timeline.synchronize()
         limit = whole_number(LIMIT, least=1)

@@ -6,12 +6,14 @@ captured. Outside a capture, they capture themselves into a graph of their own, 
 The bodies are recorded once, whatever the flag says. So each iteration of a loop uses the same memory, and the boxes
 that a body makes are the same ones each time.
 
-Where the driver has no conditional nodes, a run of the operation reads the flag back and decides on the host.
+Where the driver has no conditional nodes, and for interpreted kernels, a run of the operation reads the flag back and
+decides on the host.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
@@ -27,7 +29,7 @@ from oxide.runtime.device.partition import Partition
 from oxide.runtime.operations.graph import part_of, run_as_graph
 from oxide.runtime.operations.operation import BoxSpec, Depiction, DeviceOperation, Spec
 from oxide.runtime.operations.transfers import copy_box, describe, new_box
-from oxide.runtime.submission.capture import Recording
+from oxide.runtime.submission.capture import InterpretedInGraphError, Recording
 from oxide.runtime.submission.staging import download
 from oxide.runtime.submission.submission import ExecutionContext
 
@@ -63,7 +65,8 @@ class WhileLoop(DeviceOperation[T]):
         if _is_supported(context, "while_loop"):
             if context.recording is not None:
                 return self._record(context, flag)
-            return run_as_graph(context, lambda inner: self._record(inner, flag))
+            with suppress(InterpretedInGraphError):
+                return run_as_graph(context, lambda inner: self._record(inner, flag))
         return self._run_on_host(context, flag)
 
     def _record(self, context: ExecutionContext, flag: DeviceBox) -> T:
@@ -87,10 +90,8 @@ class WhileLoop(DeviceOperation[T]):
     def _run_on_host(self, context: ExecutionContext, flag: DeviceBox) -> T:
         """Runs the loop with the flag read back before each iteration."""
         rehearsal = Recording(context.stream, allocates=True, of_run=True, rehearses=True)
-        inner = part_of(context, rehearsal)
-        with rehearsal:  # for its errors, and for the result of a loop that never runs
-            result = self._record(inner, flag)
-        context.absorb(inner)
+        # For its errors, and for the result of a loop that never runs.
+        result = _rehearsed(context, rehearsal, lambda inner: self._record(inner, flag))
         made: list[Allocation] | None = rehearsal.made
         while _read(context, flag):
             made = None
@@ -125,7 +126,8 @@ class Cond(DeviceOperation[Any]):
         if _is_supported(context, "cond"):
             if context.recording is not None:
                 return self._record(context, flag)
-            return run_as_graph(context, lambda inner: self._record(inner, flag))
+            with suppress(InterpretedInGraphError):
+                return run_as_graph(context, lambda inner: self._record(inner, flag))
         return self._run_on_host(context, flag)
 
     def _record(self, context: ExecutionContext, flag: DeviceBox) -> Any:
@@ -154,12 +156,14 @@ class Cond(DeviceOperation[Any]):
     def _run_on_host(self, context: ExecutionContext, flag: DeviceBox) -> Any:
         """Runs the branch that the flag, which is read back, chooses."""
         recording = Recording(context.stream, allocates=True, of_run=True, rehearses=True)
-        inner = part_of(context, recording)
-        with recording:  # for its errors, and for the result of the other branch
+
+        def record(inner: ExecutionContext) -> list[Any]:
             results = [self._record_branch(number, recording, [], inner) for number in range(len(self._branches))]
             if len(results) > 1:
                 _Merge(inner, *self._branches).merged(results[0], results[1], "")
-        context.absorb(inner)
+            return results
+
+        results = _rehearsed(context, recording, record)  # for its errors, and for the result of the other branch
         number = 0 if _read(context, flag) else 1
         if number < len(results):
             results[number] = self._run_branch(number, context)
@@ -344,6 +348,17 @@ def _is_supported(context: ExecutionContext, what: str) -> bool:
         _warned.add(reason)
         warn_caller(f"{what} reads its flag back to the host on {device.label}: {reason}")
     return False
+
+
+def _rehearsed(context: ExecutionContext, recording: Recording, record: Callable[[ExecutionContext], T]) -> T:
+    """Returns the result of ``record(inner)``, whose work is recorded and never run."""
+    inner = part_of(context, recording)
+    try:
+        with recording:
+            return record(inner)
+    finally:
+        recording.is_open = False
+        context.absorb(inner)
 
 
 def _run_part(context: ExecutionContext, operation: DeviceOperation[T], what: str, detail: str) -> T:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, final
 
-from oxide.errors import GraphError
+from oxide.errors import GraphError, LaunchError
 from oxide.runtime.device.capturing import Capture, current_capture, refuse_in_capture
 from oxide.runtime.device.fault_records import CURSOR_BYTES, RECORD_BYTES
 from oxide.runtime.device.launch_places import add_note_once, identity
@@ -37,6 +37,11 @@ T = TypeVar("T")
 
 class NeedsGraph(Exception):
     """Raised by an operation that is recorded for a run if its work needs a graph."""
+
+
+@final
+class InterpretedInGraphError(LaunchError):
+    """Raised for an interpreted launch in a capture. A loop or choice outside a graph then runs on the host."""
 
 
 @final

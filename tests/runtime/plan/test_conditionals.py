@@ -42,6 +42,7 @@ from oxide import (
     zeros,
 )
 from oxide.driver.cpu import CpuDriver
+from oxide.environment import word
 from oxide.runtime.device.runtime import current_runtime
 from oxide.runtime.operations import conditional
 from oxide.testing import DelegatingDriver, FailingDriver, RecordingDriver, seeded_driver, step_driver, use_driver
@@ -510,6 +511,21 @@ def test_where_the_driver_has_no_conditionals_a_run_decides_on_the_host_and_says
         assert driver.live_allocations.device_count == 0
 
 
+def test_interpreted_kernels_run_in_loops_that_the_host_drives() -> None:
+    with use_driver(CpuDriver()):
+        n, x, y = flag(3), zeros(3, f64).sync(), zeros(1, f64).sync()
+        while_loop(n, oxide.zip(count_down.interpret(n), cond(n, add_one.interpret(y).last(), dup(y)))).sync()
+        assert numbers(n) == [0]
+        assert numbers(y) == [2]
+        memcpy(n, np.array([3], np.int32)).sync()
+        loop = while_loop(n, oxide.zip(count_down.interpret(n), read_at.interpret(n, x, y)))
+        fault = fault_of(loop.sync)
+        assert fault.index == 3
+        assert numbers(n) == [0]
+        with pytest.raises(oxide.LaunchError, match="count_down cannot be interpreted in a graph"):
+            while_loop(n, count_down.interpret(n)).graph()
+
+
 # Nothing is left behind
 
 
@@ -577,6 +593,7 @@ def test_every_driver_call_that_fails_gives_one_error_and_leaves_nothing(program
         assert current_runtime().reclaimer.pending() == (0, 0, 0, 0)
 
 
+@pytest.mark.skipif(word("OXIDE_INTERPRET", ("1",)) is not None, reason="the host drives loops of interpreted kernels")
 def test_a_run_that_is_cancelled_leaves_nothing() -> None:
     with use_driver(CpuDriver()) as driver:
         n, y = flag(20_000), zeros(SIZE, f64).sync()

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oxide.runtime.device.memory import Allocation
-from oxide.runtime.plan.nodes import Node, dependencies, ends_of, parts
+from oxide.runtime.plan.nodes import Conditional, Node, dependencies, ends_of, parts
 
 BOXES: list[Any] = [Allocation.__new__(Allocation) for _ in range(4)]
 USES = st.tuples(st.lists(st.integers(0, 3), max_size=2), st.lists(st.integers(0, 3), max_size=2))
@@ -74,3 +74,12 @@ def test_a_chain_is_one_part_and_a_fork_ends_it() -> None:
     assert [(part.after, part.nodes) for part in parts(dependencies(fork))] == [
         ((), [0]), ((0,), [1]), ((0,), [2]), ((1, 2), [3]),
     ]  # fmt: skip
+
+
+def test_a_conditional_is_ordered_by_its_flag_and_by_all_that_its_bodies_may_use() -> None:
+    inner = Conditional("while", 8, BOXES[1], [[node([2], [3])]])
+    outer = Conditional("if-else", 16, BOXES[0], [[node([], [2])], [inner]])
+    assert set(outer.writes) == {BOXES[2], BOXES[3]}
+    assert set(outer.reads) == set(BOXES)  # what it may leave as it was counts as read
+    flags = [node([], [0]), node([], [1])]
+    assert dependencies([*flags, outer, node([3], []), node([0], [])])[2:] == [(0, 1), (2,), (0,)]
