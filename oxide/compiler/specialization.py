@@ -416,7 +416,7 @@ def _tile_facts(source: TileSource, *, lines: bool) -> Facts:
         ),
         sites=portable.sites,
         widenings=(),
-        elementwise="it is a tile kernel",
+        elementwise=lambda: "it is a tile kernel",
         portable=lambda: portable,
         placements=tuple,
     )
@@ -440,7 +440,7 @@ def _fusion_facts(fusion: Fusion) -> Facts:
         ),
         sites=portable.sites,
         widenings=(),
-        elementwise="it is a fused kernel",
+        elementwise=lambda: "it is a fused kernel",
         portable=lambda: portable,
         placements=lambda: placements,
     )
@@ -489,7 +489,7 @@ def _facts_of(
         needs=needs,
         sites=portable.sites,
         widenings=widenings,
-        elementwise=elementwise(kernel, needs, portable, parameters),
+        elementwise=lambda: elementwise(kernel, needs, portable, parameters),
         portable=lambda: portable,
         placements=lambda: placements,
     )
