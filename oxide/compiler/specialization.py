@@ -435,7 +435,7 @@ def _tile_facts(source: TileSource, *, lines: bool) -> Facts:
         ),
         sites=portable.sites,
         widenings=(),
-        elementwise="it is a tile kernel",
+        elementwise=lambda: "it is a tile kernel",
         portable=lambda: portable,
         placements=tuple,
     )
@@ -459,7 +459,7 @@ def _fusion_facts(fusion: Fusion) -> Facts:
         ),
         sites=portable.sites,
         widenings=(),
-        elementwise="it is a fused kernel",
+        elementwise=lambda: "it is a fused kernel",
         portable=lambda: portable,
         placements=lambda: placements,
     )
@@ -517,7 +517,7 @@ def _facts_of(
         needs=needs,
         sites=portable.sites,
         widenings=widenings,
-        elementwise=elementwise(kernel, needs, portable, parameters),
+        elementwise=lambda: elementwise(kernel, needs, portable, parameters),
         portable=lambda: portable,
         placements=lambda: placements,
     )
