@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from oxide import devices
 from oxide.runtime.device.memory import Allocation
 from oxide.runtime.plan.nodes import Conditional, Node, dependencies, ends_of, parts
+from oxide.testing import step_driver, use_driver
 
 
 @cache
@@ -86,9 +87,9 @@ def test_a_chain_is_one_part_and_a_fork_ends_it() -> None:
 
 
 def test_a_conditional_is_ordered_by_its_flag_and_by_all_that_its_bodies_may_use() -> None:
-    inner = Conditional("while", 8, BOXES[1], [[node([2], [3])]])
-    outer = Conditional("if-else", 16, BOXES[0], [[node([], [2])], [inner]])
-    assert set(outer.writes) == {BOXES[2], BOXES[3]}
-    assert set(outer.reads) == set(BOXES)  # what it may leave as it was counts as read
+    inner = Conditional("while", 8, boxes()[1], [[node([2], [3])]])
+    outer = Conditional("if-else", 16, boxes()[0], [[node([], [2])], [inner]])
+    assert set(outer.writes) == {boxes()[2], boxes()[3]}
+    assert set(outer.reads) == set(boxes())  # what it may leave as it was counts as read
     flags = [node([], [0]), node([], [1])]
     assert dependencies([*flags, outer, node([3], []), node([0], [])])[2:] == [(0, 1), (2,), (0,)]
