@@ -108,14 +108,13 @@ def explanation(operation: DeviceOperation[Any], stream: Stream) -> str:
     context = ExecutionContext(stream, recording)
     try:
         with recording:
-            result = operation.run(context)
+            context.keep(operation.run(context))  # the program would hold the result
             recording.results.clear()
             before = _listed(recording.nodes)
             report = fuse(context)
             after = _listed(recording.nodes)
             pieces = parts(dependencies(recording.nodes))
             memory = share_memory(recording.nodes, recording.made, context.timeline)
-            del result
     except BaseException as error:
         raise_if_nested(error, operation)
         raise

@@ -94,12 +94,9 @@ def observed(nodes: Sequence[PlanNode], made: list[Allocation]) -> list[bool]:
     """
     if not made:
         return []
-    alone = Allocation(made[0].home, 0)
-    sample = Node("fill", (), "", [alone], [alone])
-    all_made = [*made, alone]
-    del alone
+    all_made = [*made, Allocation(made[0].home, 0)]  # no variable refers to the last
     held = {id(allocation): 0 for allocation in all_made}
-    fixed = _count_references([*nodes, sample], held)
+    fixed = _count_references(nodes, held)
     spare = [sys.getrefcount(all_made[number]) - held[id(all_made[number])] for number in range(len(all_made))]
     # Each of ``made`` has one reference more than the last: that of ``made`` itself.
     return [
