@@ -8,13 +8,15 @@ nothing needs after a chain are neither read nor written, and what only prepares
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, TypeAlias, final
 
 from oxide.compiler.elementwise.accesses import ITEMS
 from oxide.compiler.fusion import BLOCK, NotFused, Stage, fused, own_accesses, reason_against, reason_apart
 from oxide.compiler.signature.signature import Parameter
+from oxide.driver import sanitizing
 from oxide.messages import byte_count
 from oxide.runtime.awaiting.loading import loaded_function
 from oxide.runtime.device.launch_places import fused_place
@@ -22,6 +24,11 @@ from oxide.runtime.device.memory import Allocation
 from oxide.runtime.plan.nodes import Launched, Node, PlanNode, dependencies
 from oxide.runtime.plan.reuse import observed
 from oxide.runtime.submission.submission import ExecutionContext
+
+if TYPE_CHECKING:
+    from oxide.compiler.specialization import Specialization
+
+_MOST_KNOWN = 16  # results that an operation keeps
 
 _MOST_STAGES = 16
 """The most launches that become one: more take long to compile, and save little of what is left."""
@@ -44,18 +51,113 @@ class FusionReport:
         return "\n".join([f"launches: {self.before} -> {self.after}", *saved, *self.lines])
 
 
-def fuse(context: ExecutionContext, first: int = 0) -> FusionReport:
+@final
+class Piece:
+    """A node of a plan after fusion: the node before it of number ``numbers[0]``, or the launch of the fused kernel
+    ``special`` for several. ``sources`` tells for each of its arguments which launch, by its place in ``numbers``, has
+    it as which argument. ``size`` is the number of elements."""
+
+    __slots__ = ("numbers", "size", "sources", "special")
+
+    def __init__(
+        self,
+        numbers: tuple[int, ...],
+        special: Specialization | None = None,
+        sources: tuple[tuple[int, int], ...] = (),
+        size: int = 0,
+    ) -> None:
+        self.numbers = numbers
+        self.special = special
+        self.sources = sources
+        self.size = size
+
+
+Known: TypeAlias = dict[Any, list[Piece]]
+"""The results of earlier fusions of an operation, by what they depend on."""
+
+
+def fuse(context: ExecutionContext, first: int = 0, known: Known | None = None) -> FusionReport | None:
     """Fuses the nodes of the context's recording from number ``first`` on. Nothing but the recording and the boxes of
-    the program may refer to its memory. Raises what compiling and loading raise."""
+    the program may refer to its memory. Raises what compiling and loading raise.
+
+    If ``known`` has the result for such nodes, applies it and returns None. Otherwise adds the result to it.
+    """
     recording = context.recording
     assert recording is not None
     nodes = recording.nodes[first:]
     seen = observed(recording.nodes, recording.made)
     free = {allocation for allocation, kept in zip(recording.made, seen, strict=True) if not kept}
+    key = None if known is None else _key(nodes, free)
+    if known is not None and key is not None:
+        pieces = known.get(key)
+        if pieces is not None:
+            recording.nodes[first:] = [_built(context, nodes, piece) for piece in pieces]
+            return None
     pass_ = _Pass(context, nodes, free)
     pass_.run()
-    recording.nodes[first:] = pass_.remaining()
+    remaining = pass_.remaining()
+    recording.nodes[first:] = [node for _, node in remaining]
+    if known is not None and key is not None:
+        if len(known) >= _MOST_KNOWN:
+            known.clear()
+        known[key] = [piece for piece, _ in remaining]
     return pass_.report
+
+
+def _key(nodes: Sequence[PlanNode], free: set[Allocation]) -> Any:
+    """Returns all that a fusion depends on: kernels, sizes, and which arguments and memory are the same. None if it
+    also depends on addresses, as arrays overlap in part, and for conditionals."""
+    arrays: dict[tuple[int, int], int] = {}
+    memory: dict[Allocation, int] = {}
+    found: list[Any] = []
+    for node in nodes:
+        if not isinstance(node, Node):
+            return None
+        used = [memory.setdefault(each, len(memory)) for each in (*node.reads, *node.writes)]
+        launched = node.launched
+        if node.method != "launch" or launched is None:
+            found.append((node.method, len(node.reads), *used))
+            continue
+        bound = [-1 if array is None else arrays.setdefault(array, len(arrays)) for array in _arrays_of(launched)]
+        shapes = [value[1:] for value, number in zip(launched.values, bound, strict=True) if number >= 0]
+        _, grid, block, *_ = node.arguments
+        found.append((launched.special, grid, block, launched.contiguous, *bound, *shapes, len(node.reads), *used))
+    spans = sorted(arrays)
+    if any(start + size > after for (start, size), (after, _) in itertools.pairwise(spans)):
+        return None
+    return tuple(found), tuple([each in free for each in memory]), sanitizing.requested()
+
+
+def _built(context: ExecutionContext, nodes: Sequence[PlanNode], piece: Piece) -> PlanNode:
+    """Returns the node of a piece."""
+    special = piece.special
+    if special is None:
+        return nodes[piece.numbers[0]]
+    members = [_launched(nodes[number]) for number in piece.numbers]
+    values = [members[member].values[place] for member, place in piece.sources]
+    allocations = [members[member].allocations[place] for member, place in piece.sources]
+    reads: list[Allocation] = []
+    writes: list[Allocation] = []
+    for parameter, allocation in zip(special.parameters, allocations, strict=True):
+        if allocation is not None:
+            (reads if parameter.kind == "slice" else writes).append(allocation)
+    fusion = special.description.fusion
+    assert fusion is not None
+    first, places = 0, []
+    for member, source in zip(members, fusion.sources, strict=True):
+        places.append((first, member.place))
+        first += len(source.sites)
+    place, outer = fused_place(places), context.place
+    function = loaded_function(special, context.device)
+    context.keep(function)
+    context.place = place
+    try:
+        params = special.pack(values, context.fault_address(special) if function.reports else 0)
+    finally:
+        context.place = outer
+    grid = (max(1, -(-piece.size // (ITEMS * BLOCK))), 1, 1)
+    launched = Launched(special, tuple(values), tuple(allocations), place)
+    return Node("launch", (function, grid, (BLOCK, 1, 1), 0, params), special.kernel.name, reads, writes, launched)
 
 
 @final
@@ -68,7 +170,7 @@ class _Pass:
         self._context = context
         self._nodes = nodes
         self._free = free
-        self._placed: list[PlanNode] = []
+        self._placed: list[tuple[Piece, PlanNode]] = []
         self._after = dependencies(nodes)
         self._waits = [len(earlier) for earlier in self._after]
         self._followers: list[list[int]] = [[] for _ in nodes]
@@ -96,23 +198,23 @@ class _Pass:
                     self._chain = _Chain()
                 self._chain.add(number, node)
             else:
-                self._place(node, node)
+                self._place(number)
             for follower in self._followers[number]:
                 self._waits[follower] -= 1
                 if not self._waits[follower]:
                     self._ready.append(follower)
         self._close()
 
-    def remaining(self) -> list[PlanNode]:
+    def remaining(self) -> list[tuple[Piece, PlanNode]]:
         """Returns the placed nodes without those that only write memory that no node uses any more."""
         used: set[Allocation] = set()
-        kept: list[PlanNode] = []
-        for node in reversed(self._placed):
+        kept: list[tuple[Piece, PlanNode]] = []
+        for piece, node in reversed(self._placed):
             prepares = isinstance(node, Node) and node.method in ("fill", "copy_on_device") and bool(node.writes)
             if prepares and all(each in self._free and each not in used for each in node.writes):
                 continue
             used.update(node.reads, node.writes)
-            kept.append(node)
+            kept.append((piece, node))
         kept.reverse()
         return kept
 
@@ -137,9 +239,9 @@ class _Pass:
             self._refused[number] = f"kernel {node.kernel} is not fused with {chain.names}: {apart}"
         return None
 
-    def _place(self, node: PlanNode, of: PlanNode) -> None:
-        self._placed.append(node)
-        number = self._nodes.index(of)
+    def _place(self, number: int) -> None:
+        node = self._nodes[number]
+        self._placed.append((Piece((number,)), node))
         if isinstance(node, Node) and node.method == "launch":
             self.report.before += 1
             self.report.after += 1
@@ -156,19 +258,21 @@ class _Pass:
         report.before += len(chain.nodes)
         report.after += 1
         if len(chain.nodes) == 1:
-            (node,) = chain.nodes
-            self._placed.append(node)
-            reason = self._refused.get(chain.numbers[0])
+            (node,), (number,) = chain.nodes, chain.numbers
+            self._placed.append((Piece((number,)), node))
+            reason = self._refused.get(number)
             report.lines.append(reason or f"kernel {node.kernel} is not fused: no other launch can join it")
             return
-        made = chain.fused(self._context, [each for each in self._free if each not in later])
+        piece = chain.fused([each for each in self._free if each not in later])
+        made = _built(self._context, self._nodes, piece)
+        assert isinstance(made, Node)
         saved = sum([_traffic(node) for node in chain.nodes]) - _traffic(made)
         report.saved += saved
         report.lines.append(
             f"{' + '.join([node.kernel for node in chain.nodes])}: {len(chain.nodes)} launches -> 1, "
             f"{byte_count(saved)} of memory traffic saved"
         )
-        self._placed.append(made)
+        self._placed.append((piece, made))
 
 
 def _traffic(node: Node) -> int:
@@ -200,6 +304,9 @@ def _reason_against(node: PlanNode) -> str | None:
     if len(shapes) != 1:
         return f"its arrays have different shapes: {', '.join(map(str, sorted(shapes)))}"
     (shape,) = shapes
+    spans = sorted({array for array in _arrays_of(launched) if array is not None})
+    if any(start + size > after for (start, size), (after, _) in itertools.pairwise(spans)):
+        return "its arrays overlap in part"
     _, grid, block, *_ = node.arguments
     threads = [grid[axis] * block[axis] for axis in range(3)]
     threads[0] *= launched.special.description.items_per_thread[0]
@@ -223,7 +330,8 @@ def _shapes(launched: Launched) -> set[tuple[int, ...]]:
 @final
 class _Chain:
     """Launches that become one: ``numbers`` and ``nodes`` are theirs. ``_arrays`` has the number of each array, by its
-    address and size; ``_values`` and ``_allocations`` have the value and the memory of each number."""
+    address and size. For each number, ``_sources`` tells which launch has the value as which argument, ``_axes`` how
+    many axes it has there, and ``_allocations`` its memory."""
 
     def __init__(self) -> None:
         self.numbers: list[int] = []
@@ -232,7 +340,8 @@ class _Chain:
         self._size = 0  # the number of elements
         self._shape: tuple[int, ...] | None = None  # the shape of matrices
         self._arrays: dict[tuple[int, int], int] = {}
-        self._values: list[Any] = []
+        self._axes: list[int] = []
+        self._sources: list[tuple[int, int]] = []
         self._allocations: list[Allocation | None] = []
 
     @property
@@ -266,15 +375,16 @@ class _Chain:
         """Adds a launch at the end."""
         launched = _launched(node)
         bound = self._bound(launched)
-        for value_number, array, value, allocation in zip(
-            bound, _arrays_of(launched), launched.values, launched.allocations, strict=True
-        ):
-            if value_number < len(self._values):
-                if array is not None and len(value) > len(self._values[value_number]):
-                    self._values[value_number] = value  # the same elements, here as a matrix
+        for place, (value_number, array) in enumerate(zip(bound, _arrays_of(launched), strict=True)):
+            axes = 0 if array is None else len(launched.values[place]) - 1
+            source = len(self.nodes), place
+            if value_number < len(self._sources):
+                if axes > self._axes[value_number]:  # the same elements, here as a matrix
+                    self._axes[value_number], self._sources[value_number] = axes, source
             else:
-                self._values.append(value)
-                self._allocations.append(allocation)
+                self._axes.append(axes)
+                self._sources.append(source)
+                self._allocations.append(launched.allocations[place])
                 if array is not None:
                     self._arrays[array] = value_number
         self.numbers.append(number)
@@ -285,43 +395,19 @@ class _Chain:
         if len(shape) == 2:
             self._shape = shape
 
-    def fused(self, context: ExecutionContext, unneeded: Sequence[Allocation]) -> Node:
+    def fused(self, unneeded: Sequence[Allocation]) -> Piece:
         """Returns the launch of the fused kernel. ``unneeded`` is memory whose content nothing uses afterwards."""
         dead = [number for number, each in enumerate(self._allocations) if each is not None and each in unneeded]
         try:
             made = fused(self._stages, dead)
         except NotFused:  # nothing needs any result
             made = fused(self._stages)
-        special = made.kernel.specialize()
-        values = [self._values[number] for number in made.arguments]
-        allocations = [self._allocations[number] for number in made.arguments]
-        reads: list[Allocation] = []
-        writes: list[Allocation] = []
-        for parameter, allocation in zip(special.parameters, allocations, strict=True):
-            if allocation is not None:
-                (reads if parameter.kind == "slice" else writes).append(allocation)
-        fusion = special.description.fusion
-        assert fusion is not None
-        sources = fusion.sources
-        first, places = 0, []
-        for node, source in zip(self.nodes, sources, strict=True):
-            places.append((first, _launched(node).place))
-            first += len(source.sites)
-        place, outer = fused_place(places), context.place
-        function = loaded_function(special, context.device)
-        context.keep(function)
-        context.place = place
-        try:
-            params = special.pack(values, context.fault_address(special) if function.reports else 0)
-        finally:
-            context.place = outer
-        grid = (max(1, -(-self._size // (ITEMS * BLOCK))), 1, 1)
-        launched = Launched(special, tuple(values), tuple(allocations), place)
-        return Node("launch", (function, grid, (BLOCK, 1, 1), 0, params), special.kernel.name, reads, writes, launched)
+        sources = tuple([self._sources[number] for number in made.arguments])
+        return Piece(tuple(self.numbers), made.kernel.specialize(), sources, self._size)
 
     def _bound(self, launched: Launched) -> tuple[int, ...]:
         """Returns the number of the value of each parameter. New values get the next numbers."""
-        following = len(self._values)
+        following = len(self._sources)
         new: dict[tuple[int, int], int] = {}
         found: list[int] = []
         for array in _arrays_of(launched):
@@ -338,7 +424,8 @@ class _Chain:
         return any(start < other + length and other < start + size for other, length in self._arrays)
 
 
-def _launched(node: Node) -> Launched:
+def _launched(node: PlanNode) -> Launched:
+    assert isinstance(node, Node)
     assert node.launched is not None
     return node.launched
 

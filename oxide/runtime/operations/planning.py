@@ -16,7 +16,7 @@ from oxide.native import Given, caused
 from oxide.runtime.device.launch_places import add_note_once
 from oxide.runtime.device.scheduling import picked_stream, require_stream
 from oxide.runtime.device.stream import Stream
-from oxide.runtime.operations.fusing import fuse
+from oxide.runtime.operations.fusing import Known, fuse
 from oxide.runtime.operations.graph import discard, part_of, run_as_graph
 from oxide.runtime.operations.operation import Depiction, DeviceOperation, Spec
 from oxide.runtime.plan.nodes import Node, Part, PlanNode, dependencies, name_of, parts
@@ -40,6 +40,7 @@ class Planned(DeviceOperation[T]):
         self._source = source
         self._fuses = fuses
         self._branches = branches
+        self._known: Known = {}
         super().__init__(source)
         self.place_as(source)
 
@@ -74,7 +75,7 @@ class Planned(DeviceOperation[T]):
         first = len(recording.nodes)
         result = self._source.run(context)
         if self._fuses:
-            fuse(context, first)
+            fuse(context, first, self._known)
         return result
 
     def whereabouts(self) -> None:
