@@ -21,7 +21,7 @@ from oxide.runtime.operations.graph import discard, part_of, run_as_graph
 from oxide.runtime.operations.operation import Depiction, DeviceOperation, Spec
 from oxide.runtime.plan.nodes import Node, Part, PlanNode, dependencies, name_of, parts
 from oxide.runtime.plan.reuse import share_memory
-from oxide.runtime.submission.capture import NeedsGraph, Recording
+from oxide.runtime.submission.capture import NeedsGraph, NeedsRun, Recording
 from oxide.runtime.submission.nesting import raise_if_nested
 from oxide.runtime.submission.submission import ExecutionContext
 
@@ -55,6 +55,8 @@ class Planned(DeviceOperation[T]):
                 result = self._record(inner)
         except NeedsGraph:
             return run_as_graph(context, self._record)
+        except NeedsRun:
+            return self._source.run(context)
         finally:
             context.absorb(inner)
         nodes: list[PlanNode] = [
@@ -95,7 +97,8 @@ def planned(operation: Given[DeviceOperation[T]]) -> DeviceOperation[T]:
 
     Each run records the operation first, so functions of ``and_then`` and ``map`` must not run operations themselves
     (``GraphError``), as in a capture. An operation with a ``cond`` or a ``while_loop`` runs as a graph that is captured
-    for the run, and its functions may be called twice. Raises ``TypeError`` for anything but an operation.
+    for the run, and one with parts on several devices runs as it does without ``planned``; the functions of either may
+    be called twice. Raises ``TypeError`` for anything but an operation.
     """
     if not isinstance(operation, DeviceOperation):
         raise TypeError(f"planned takes an operation, not {type(operation).__name__}")

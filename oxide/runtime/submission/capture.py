@@ -44,6 +44,10 @@ class InterpretedInGraphError(LaunchError):
     """Raised for an interpreted launch in a capture. A loop or choice outside a graph then runs on the host."""
 
 
+class NeedsRun(Exception):
+    """Raised by an operation that is recorded for a run if its work cannot be recorded, but submitted as it runs."""
+
+
 @final
 class Recording:
     """Records the work that operations submit, instead of running it. With ``allocates``, operations may make boxes,
