@@ -238,6 +238,12 @@ class Specialization:
         a slice."""
         return self._struct.pack(*words, fault_address)
 
+    def words_of(self, params: bytes, place: int) -> tuple[Any, ...]:
+        """Returns the words of the parameter at an index, from the packed parameters."""
+        start = "@" + "".join([parameter.struct_format for parameter in self.parameters[:place]])
+        before = struct.unpack_from(start, params)
+        return struct.unpack_from(start + self.parameters[place].struct_format, params)[len(before) :]
+
     def _typed_facts(self) -> Facts:
         """Types a kernel for the interpreter. Raises ``CompileError``, and ``NotTyped`` if it has numba-cuda's
         semantics."""

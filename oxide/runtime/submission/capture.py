@@ -102,6 +102,11 @@ class Recording:
         self.is_open = False
         current_capture.set(self._before)
 
+    @property
+    def is_of_run(self) -> bool:
+        """Returns whether what is recorded runs once, as a part of a run. No launch then fills declared inputs."""
+        return self._of_run or self.outer is not None
+
     # Used by contexts
 
     def note_uses(self, reads: list[Allocation], writes: list[Allocation]) -> None:

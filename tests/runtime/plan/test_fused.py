@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -75,6 +76,14 @@ def by_lane(x: Slice[f32], y: DisjointSlice[f32]) -> None:
     e = y.get_mut(i)
     if e is not None:
         e.value = x[i.get()] + f32(thread.thread_idx.x)
+
+
+@kernel(block=64)
+def applied(f: Callable[[f32], f32], a: f32, x: Slice[f32], y: DisjointSlice[f32]) -> None:
+    i = thread.index_1d()
+    e = y.get_mut(i)
+    if e is not None:
+        e.value = a * f(x[i.get()])
 
 
 def random(size: Any) -> Any:
@@ -382,3 +391,21 @@ def test_in_place_kernels_fuse_too() -> None:
     reference = 3.0 * (2.0 * rectified_.astype(np.float64) + array)
     found = d2h(y).sync().astype(np.float64)
     assert np.linalg.norm(found - reference) <= 1e-6 * np.linalg.norm(reference)
+
+
+@pytest.mark.parametrize("as_operation", [False, True])
+def test_a_function_keeps_the_numbers_that_it_captured_when_its_launch_was_built(*, as_operation: bool) -> None:
+    x, y, total = h2d(np.ones(33, np.float32)).sync(), zeros(33).sync(), zeros(33).sync()
+    source: Any = value(x) if as_operation else x
+    launches = []
+    for number, half in ((1.0, True), (2.0, False), (3.0, True)):
+        launches.append(applied(lambda v: number * v if half else v, 0.5, source, y))  # noqa: B023
+        launches.append(axpy(2.0, y, total))
+    operation = oxide.zip(*launches)
+    number = 100.0
+    assert operation.explain().startswith("launches: 6 -> 1")
+    graph = operation.graph(fuse=True)
+    for run in (operation, operation.fused(), graph.launch(), operation.fused()):
+        oxide.memcpy(total, np.zeros(33, np.float32)).sync()
+        run.sync()
+        np.testing.assert_array_equal(d2h(total).sync(), np.full(33, 5, np.float32))
