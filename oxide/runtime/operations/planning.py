@@ -17,11 +17,11 @@ from oxide.runtime.device.launch_places import add_note_once
 from oxide.runtime.device.scheduling import picked_stream, require_stream
 from oxide.runtime.device.stream import Stream
 from oxide.runtime.operations.fusing import Known, fuse
-from oxide.runtime.operations.graph import discard, part_of, run_as_graph
+from oxide.runtime.operations.graph import discard, part_of
 from oxide.runtime.operations.operation import Depiction, DeviceOperation, Spec
 from oxide.runtime.plan.nodes import Node, Part, PlanNode, dependencies, name_of, parts
 from oxide.runtime.plan.reuse import share_memory
-from oxide.runtime.submission.capture import NeedsGraph, NeedsRun, Recording
+from oxide.runtime.submission.capture import NotRecordable, Recording
 from oxide.runtime.submission.nesting import raise_if_nested
 from oxide.runtime.submission.submission import ExecutionContext
 
@@ -53,9 +53,7 @@ class Planned(DeviceOperation[T]):
         try:
             with recording:
                 result = self._record(inner)
-        except NeedsGraph:
-            return run_as_graph(context, self._record)
-        except NeedsRun:
+        except NotRecordable:
             return self._source.run(context)
         finally:
             context.absorb(inner)
@@ -96,9 +94,9 @@ def planned(operation: Given[DeviceOperation[T]]) -> DeviceOperation[T]:
     ``zip``, and stages that share no written box. An eager run keeps them on one stream; a graph has branches anyway.
 
     Each run records the operation first, so functions of ``and_then`` and ``map`` must not run operations themselves
-    (``GraphError``), as in a capture. An operation with a ``cond`` or a ``while_loop`` runs as a graph that is captured
-    for the run, and one with parts on several devices runs as it does without ``planned``; the functions of either may
-    be called twice. Raises ``TypeError`` for anything but an operation.
+    (``GraphError``), as in a capture. The source of an ``unzip`` runs once in each run. An operation with a ``cond``, a
+    ``while_loop``, a ``shared()`` that has not run, or parts on several devices runs as it does without ``planned``.
+    Its functions may then be called twice. Raises ``TypeError`` for anything but an operation.
     """
     if not isinstance(operation, DeviceOperation):
         raise TypeError(f"planned takes an operation, not {type(operation).__name__}")

@@ -35,17 +35,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class NeedsGraph(Exception):
-    """Raised by an operation that is recorded for a run if its work needs a graph."""
+class NotRecordable(Exception):
+    """Raised by an operation that is recorded for a run if its work cannot be submitted later: it needs a graph or
+    another device, or its source is submitted at once."""
 
 
 @final
 class InterpretedInGraphError(LaunchError):
     """Raised for an interpreted launch in a capture. A loop or choice outside a graph then runs on the host."""
-
-
-class NeedsRun(Exception):
-    """Raised by an operation that is recorded for a run if its work cannot be recorded, but submitted as it runs."""
 
 
 @final
@@ -142,9 +139,9 @@ class Recording:
     def record_body(self, what: str, nodes: list[PlanNode], record: Callable[[], T]) -> T:
         """Returns the result of ``record()``, and appends what that records to ``nodes``. ``what`` names the body in
         errors. Results that ``once`` keeps meanwhile are the body's own: it may run never, or many times. Raises
-        ``NeedsGraph`` in the recording of a run."""
+        ``NotRecordable`` in the recording of a run."""
         if self.outer is not None:
-            raise NeedsGraph
+            raise NotRecordable
         outer, bodies, known = self.nodes, self.bodies, len(self.results)
         try:
             self.nodes, self.bodies = nodes, (*bodies, what)
