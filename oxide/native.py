@@ -48,6 +48,11 @@ def form() -> str:
     return "compiled" if is_compiled() else "interpreted"
 
 
+def keep_alive(thing: object) -> None:
+    """Keeps a local variable's object alive up to this call, for its memory, whose address was taken. Compiled code
+    drops the object after the last use of the variable, and so before a call that only gets the address."""
+
+
 def warn_caller(message: str) -> None:
     """Gives a ``RuntimeWarning`` at the line of the program that called the package."""
     frame = sys._getframe()  # in a compiled finaliser at the interpreter's end, the only frame

@@ -6,7 +6,6 @@ takes the cooperative attribute on a stream, but refuses it while a graph is cap
 
 from __future__ import annotations
 
-import ctypes
 import math
 from typing import Any, final
 
@@ -27,10 +26,11 @@ class CooperativeLimit:
         self._device = device
         self._handle = handle
         self._fitting: dict[tuple[int, int], int] = {}  # by threads and bytes of dynamic shared memory of a block
-        self._places = places
+        self.places = places
 
-    def launch(self, grid: Dim3, block: Dim3, shared_bytes: int, stream: Any, params: int) -> Any:
-        """Launches the kernel with the packed parameters at ``params``. Returns the driver's result.
+    def launch(self, grid: Dim3, block: Dim3, shared_bytes: int, stream: Any, pointers: int) -> Any:
+        """Launches the kernel with the array of pointers to its parameters at ``pointers``. Returns the driver's
+        result.
 
         Raises ``LaunchError`` for a grid of more blocks than the device holds at once.
         """
@@ -42,10 +42,7 @@ class CooperativeLimit:
                 f"{threads} threads and {shared_bytes} bytes of dynamic shared memory, and cuda:{self._device} holds "
                 f"{fitting} of them; launch at most that many, and let each thread do several elements"
             )
-        pointers = (ctypes.c_void_p * len(self._places))(*[params + place for place in self._places])
-        return driver.cuLaunchCooperativeKernel(
-            self._handle, *grid, *block, shared_bytes, stream, ctypes.addressof(pointers)
-        )[0]
+        return driver.cuLaunchCooperativeKernel(self._handle, *grid, *block, shared_bytes, stream, pointers)[0]
 
     def blocks_that_fit(self, threads: int, shared_bytes: int) -> int:
         """Returns how many blocks of ``threads`` threads and ``shared_bytes`` of dynamic shared memory the device holds

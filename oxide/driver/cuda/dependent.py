@@ -8,7 +8,6 @@ it accesses device memory and before it ends.
 
 from __future__ import annotations
 
-import ctypes
 from typing import Any, final
 
 from cuda.bindings import driver
@@ -23,14 +22,15 @@ class DependentLaunch:
     def __init__(self, handle: Any, places: tuple[int, ...]) -> None:
         """Takes the kernel, and the offsets of the parameters in the packed structure."""
         self._handle = handle
-        self._places = places
+        self.places = places
         attribute = driver.CUlaunchAttribute()
         attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
         attribute.value.programmaticStreamSerializationAllowed = 1
         self._early: Any = attribute
 
-    def launch(self, grid: Dim3, block: Dim3, shared_bytes: int, stream: Any, params: int) -> Any:
-        """Launches the kernel with the packed parameters at ``params``. Returns the driver's result."""
+    def launch(self, grid: Dim3, block: Dim3, shared_bytes: int, stream: Any, pointers: int) -> Any:
+        """Launches the kernel with the array of pointers to its parameters at ``pointers``. Returns the driver's
+        result."""
         config = driver.CUlaunchConfig()
         config.gridDimX, config.gridDimY, config.gridDimZ = grid
         config.blockDimX, config.blockDimY, config.blockDimZ = block
@@ -39,5 +39,4 @@ class DependentLaunch:
         config.attrs = [self._early]
         config.numAttrs = 1
         # Pointers, as the packed form was refused with other attributes during a capture (``cooperative_launch.py``).
-        pointers = (ctypes.c_void_p * len(self._places))(*[params + place for place in self._places])
-        return driver.cuLaunchKernelEx(config, self._handle, ctypes.addressof(pointers), 0)[0]
+        return driver.cuLaunchKernelEx(config, self._handle, pointers, 0)[0]

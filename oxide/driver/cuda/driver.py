@@ -427,7 +427,7 @@ class CudaDriver:
                 function.handle, x, y, z, i, j, k, shared_bytes, stream.handle, 0, packet.address
             )
         else:
-            error = special.launch(grid, block, shared_bytes, stream.handle, packet.params_address)
+            error = special.launch(grid, block, shared_bytes, stream.handle, packet.pointers(special.places))
         packets.append(packet)
         if error:
             raise _launch_failure(error, function, grid, block, shared_bytes)

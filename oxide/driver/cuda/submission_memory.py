@@ -16,7 +16,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 from collections.abc import Callable
-from typing import final
+from typing import Any, final
 
 from oxide.driver.base import Dim3
 
@@ -36,9 +36,10 @@ _PARAM_END = 0
 
 @final
 class ParameterPacket:
-    """A launch's parameters and the ``extra`` array that points at them. Launches in progress do not share a packet."""
+    """A launch's parameters, and the arrays that point at them: ``extra``, which points at them all, and one with a
+    pointer to each, if it is asked for. Launches in progress do not share a packet."""
 
-    __slots__ = ("_buffer", "_extra", "_size", "_view", "address", "params_address")
+    __slots__ = ("_buffer", "_extra", "_pointers", "_size", "_start", "_view", "address")
 
     def __init__(self, capacity: int) -> None:
         self._buffer = ctypes.create_string_buffer(capacity)
@@ -52,7 +53,8 @@ class ParameterPacket:
             _PARAM_END,
         )
         self.address = ctypes.addressof(self._extra)
-        self.params_address = ctypes.addressof(self._buffer)
+        self._start = ctypes.addressof(self._buffer)
+        self._pointers: Any = None
 
     @property
     def capacity(self) -> int:
@@ -62,6 +64,12 @@ class ParameterPacket:
         """Copies the parameters into the packet. ``address`` is then the ``extra`` of ``cuLaunchKernel``."""
         self._view[: len(params)] = params
         self._size.value = len(params)
+
+    def pointers(self, places: tuple[int, ...]) -> int:
+        """Returns the address of an array of pointers to the parameters, which lie at these offsets. The packet keeps
+        the array: compiled code drops a local variable after its last use, which is before the launch."""
+        self._pointers = (ctypes.c_void_p * len(places))(*[self._start + place for place in places])
+        return ctypes.addressof(self._pointers)
 
 
 @final

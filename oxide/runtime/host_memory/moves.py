@@ -16,6 +16,7 @@ import numpy as np
 from oxide.compiler.cpu.native_functions import host_function
 from oxide.compiler.ir.files import ir_file
 from oxide.driver.records import COPY_ROW
+from oxide.native import keep_alive
 from oxide.runtime.host_memory.copy_pool import PIECE_BYTES, copy_function, copy_pool
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ def copy_now(destination: int, source: int, nbytes: int) -> None:
         _copy = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(copy_function())
     row = np.array([(destination, source, nbytes, pool.address)], COPY_ROW.dtype)
     _copy(row.ctypes.data)
+    keep_alive(row)
 
 
 def move_function() -> int:

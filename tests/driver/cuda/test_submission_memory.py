@@ -36,6 +36,20 @@ def test_a_packet_used_again_shows_nothing_of_the_launch_before() -> None:
     assert read_as_the_driver(packet.address) == b"\x01\x02"
 
 
+def test_the_pointers_to_the_parameters_stay_valid_as_long_as_the_packet() -> None:
+    packet = ParameterPacket(64)
+    packet.fill(struct.pack("@QIxxxxd", 1, 2, 3.0))
+
+    address = packet.pointers((0, 8, 16))
+
+    others = [(ctypes.c_void_p * 3)(7, 7, 7) for _ in range(1000)]  # takes memory of that size that is free
+    first, second, third = (ctypes.c_void_p * 3).from_address(address)
+    assert ctypes.c_uint64.from_address(first).value == 1
+    assert ctypes.c_uint32.from_address(second).value == 2
+    assert ctypes.c_double.from_address(third).value == 3.0
+    del others
+
+
 def test_parameters_larger_than_the_packet_are_refused() -> None:
     with pytest.raises(ValueError, match="assignment"):
         ParameterPacket(8).fill(bytes(9))
