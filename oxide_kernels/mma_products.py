@@ -436,7 +436,7 @@ def kernel_of(form: Form) -> Kernel:
             scales = a_scale, b_scale
             finish(total, factor(alpha, scales), scales, bias, beta, c, product * m, m, row, column)
 
-    return matmul
+    return with_epilogues(matmul, form, kernel_of)
 
 
 def _padding(itemsize: int, blocks: bool) -> int:

@@ -181,6 +181,9 @@ def compute_at_reads(
     parameters. ``aligned`` has the places of those that vectors may be loaded from. Raises ``Refused``."""
     module = kernel.module.copy()
     function = module.functions[kernel.symbol]
+    for count, each in enumerate(function.instructions):
+        if each.name:  # LLVM's passes have left names that the passes below would give again
+            each.name = f"%oxide.kept.{count}"
     context = function.arguments[0]
     stages, calls, size = Module(), list[str](), 0
     for stage, part in enumerate(parts):
