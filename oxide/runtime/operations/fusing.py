@@ -84,7 +84,8 @@ class _Pass:
         self.report = FusionReport()
         self._context = context
         self._free = free
-        self._unjoined: dict[Node, str] = {}  # why an epilogue did not join a kernel, or a prologue
+        self._unjoined: dict[Node, list[str]] = {}  # why an epilogue or a prologue did not join a launch
+        self._joined: set[Node] = set()  # the launches of kernels with an epilogue
         self._nodes = nodes = self._with_epilogues(nodes)
         self._placed: list[PlanNode] = []
         self._after = dependencies(nodes)
@@ -167,9 +168,9 @@ class _Pass:
         if isinstance(node, Node) and node.method == "launch":
             self.report.before += 1
             self.report.after += 1
-            unjoined = self._unjoined.get(node)
-            more = "" if unjoined is None else f"; {unjoined}"
-            self.report.lines.append(f"kernel {node.kernel} is not fused: {self._reasons[number]}{more}")
+            if node not in self._joined:
+                reasons = [str(self._reasons[number]), *self._unjoined.get(node, ())]
+                self.report.lines.append(f"kernel {node.kernel} is not fused: {'; '.join(reasons)}")
 
     def _closed_into(self) -> int | None:
         """Places the open chain: as the prologue of a ready launch, if that is possible, else alone. Returns the number
@@ -185,7 +186,7 @@ class _Pass:
             later = self._later(number)
             made = chain.before(node, self._context, [each for each in self._free if each not in later])
             if isinstance(made, str):
-                self._unjoined[node] = f"{chain.names} cannot be its prologue: {made}"
+                self._unjoined.setdefault(node, []).append(f"{chain.names} cannot be its prologue: {made}")
                 continue
             self._chain = None
             self._merged([*chain.nodes, node], made)
@@ -219,20 +220,19 @@ class _Pass:
         """Returns the nodes, with one launch for each launch and its epilogue."""
         found = list(nodes)
         for node in nodes:
-            if not isinstance(node, Node) or node.launched is None:
-                continue
-            if node.launched.special.kernel.followed_by is None or not node.launched.contiguous:
+            if not isinstance(node, Node) or node.launched is None or _reason_against(node) is None:
                 continue
             following = _following(node, found)
-            if following is None:
+            if following is None or _reason_against(following) is not None:
                 continue
             made = self._with_epilogue(node, following, found)
             if isinstance(made, str):
-                self._unjoined[node] = f"{following.kernel} cannot be its epilogue: {made}"
+                self._unjoined.setdefault(node, []).append(f"{following.kernel} cannot be its epilogue: {made}")
                 continue
             self._merged([node, following], made)
             self.report.before -= 1  # it is counted once more where it is placed
             self.report.after -= 1
+            self._joined.add(made)
             found[found.index(following)] = made
             found.remove(node)
         return found
@@ -241,11 +241,11 @@ class _Pass:
         """Returns the launch of the kernel that computes what ``node`` and then ``following`` compute, or why there is
         none."""
         launched, epilogue = _launched(node), _launched(following)
-        against = _reason_against(following)
-        if against is not None:
-            return against
         kernel = launched.special.kernel
-        assert kernel.followed_by is not None
+        if kernel.followed_by is None:
+            return "it has no form with an epilogue"
+        if not launched.contiguous:
+            return "an argument is a strided view"
         form = kernel.followed_by(epilogue.special.kernel)
         if isinstance(form, str):
             return form
