@@ -220,7 +220,8 @@ def element_function(symbol: str, passed: str, own: Sequence[Own], calls: Sequen
     """Returns the function that runs the stages for one element. ``calls`` are those of ``call_of``."""
     variables = "".join(f", ptr %v{place}" for place, _ in own)
     stages = "\n".join(calls)
-    return f"""define internal void @{symbol}({passed}{variables}, {SHAPE}, i64 %element, i64 %row, i64 %column) alwaysinline {{
+    parameters = f"{passed}{variables}, {SHAPE}, i64 %element, i64 %row, i64 %column"
+    return f"""define internal void @{symbol}({parameters}) alwaysinline {{
 {stages}
   ret void
 }}"""

@@ -71,7 +71,8 @@ class Refused(Exception):
 class Reads:
     """How a kernel reads a slice. ``loads`` is the number of loads in its code. ``registers`` has the coordinates of a
     thread, such as ``tid.x``, that the index of every load depends on. If it lacks one along which the threads of a
-    launch differ, these threads may read the same elements."""
+    launch differ, these threads read the same elements, as all rows of a product read one vector. A kernel that does so
+    would compute each element again and again. What it reads a few times costs no more than reading it from memory."""
 
     loads: int
     registers: frozenset[str]
@@ -229,11 +230,11 @@ def compute_at_reads(
             if size_of > 1:
                 index = Binary(next(fresh), "ashr", offset, number(size_of.bit_length() - 1), "exact")
                 code.append(index)
-            count: Value = lengths[0]
+            size_in_all: Value = lengths[0]
             for length in lengths[1:]:
-                count = Binary(next(fresh), "mul", count, length)
-                code.append(count)
-            call = Call(load.name, load.type, Constant(f"@{symbol}", "ptr"), [context, *arguments, count, index])
+                size_in_all = Binary(next(fresh), "mul", size_in_all, length)
+                code.append(size_in_all)
+            call = Call(load.name, load.type, Constant(f"@{symbol}", "ptr"), [context, *arguments, size_in_all, index])
             function.substitute(load, *code, call)
     if added > _MOST_INSTRUCTIONS:
         raise Refused(f"copies of the stages at its loads would be {added} instructions")

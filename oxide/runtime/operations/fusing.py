@@ -255,11 +255,12 @@ class _Pass:
             return "it computes other elements than those of the result"
         memory, output = launched.allocations[result], epilogue.allocations[1]
         assert memory is not None
+        assert output is not None
         if outer[1] != outer[0]:
             later = nodes[nodes.index(following) + 1 :]
             if memory not in self._free or any(memory in (*each.reads, *each.writes) for each in later):
                 return "the result itself is needed, too"
-            if output is memory or output in node.reads or output is None:
+            if output is memory or output in node.reads:
                 return "it writes memory that is read"
             if (outer[0][0] - outer[1][0]) % _ALIGNMENT:
                 return "its output begins at another alignment"
