@@ -12,6 +12,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -169,9 +170,9 @@ def rectified(a: DeviceBox, b: DeviceBox, out: DeviceBox) -> DeviceOperation[Dev
 
 
 def around(rows: int, width: int, dim: int, rounds: int) -> dict[str, Any]:
-    """Milliseconds of a softmax after a scale and a mask over rows of ``width`` numbers, and of a product of matrices of
-    ``dim`` with a relu after it: fused, launch by launch, and in torch. The bounds are a copy of as many bytes as the
-    softmax reads and writes at least, and the product alone."""
+    """Milliseconds of a softmax after a scale and a mask over rows of ``width`` numbers, and of a product of ``dim`` by
+    ``dim`` matrices with a relu after it: fused, launch by launch, and in torch. The bounds are a copy of as many bytes
+    as the softmax reads and writes at least, and the product alone."""
     rng = np.random.default_rng(0)
     x, mask = (rng.standard_normal((rows, width), np.float32) for _ in range(2))
     a, b = (rng.standard_normal((dim, dim), np.float32) for _ in range(2))
@@ -185,18 +186,18 @@ def around(rows: int, width: int, dim: int, rounds: int) -> dict[str, Any]:
         "matmul": (rectified(boxes[2], boxes[3], product), product),
     }
     alone = ops.matmul(boxes[2], boxes[3]).graph()
-    bounds = {"softmax": oxide.memcpy(half, whole).sync, "matmul": lambda: alone.launch().sync()}
+    bounds = {"softmax": oxide.memcpy(half, whole).sync, "matmul": partial(replay, alone)}
     in_torch = torch_around(x, mask, a, b)
     for name, (operation, out) in works.items():
         operation.sync()
         expected = oxide.d2h(out).sync()
-        oxide.zeros(out.shape).and_then(lambda box, out=out: oxide.memcpy(out, box)).sync()
+        oxide.memcpy(out, oxide.zeros(out.shape).sync()).sync()
         operation.fused().sync()
         equal = bool(np.array_equal(oxide.d2h(out).sync(), expected))
         fused_graph, graph = operation.graph(fuse=True), operation.graph()
         running: dict[str, Callable[[], Any]] = {
-            "fused graph": lambda fused_graph=fused_graph: fused_graph.launch().sync(),
-            "graph, not fused": lambda graph=graph: graph.launch().sync(),
+            "fused graph": partial(replay, fused_graph),
+            "graph, not fused": partial(replay, graph),
             "bound": bounds[name],
             **in_torch.get(name, {}),
         }
@@ -204,6 +205,10 @@ def around(rows: int, width: int, dim: int, rounds: int) -> dict[str, Any]:
         found[name] = {"equal": equal, "ms": measured(running, rounds)}
         assert equal
     return found
+
+
+def replay(graph: oxide.CudaGraph[Any]) -> None:
+    graph.launch().sync()
 
 
 def torch_around(x: Any, mask: Any, a: Any, b: Any) -> dict[str, dict[str, Callable[[], Any]]]:
@@ -223,13 +228,17 @@ def torch_around(x: Any, mask: Any, a: Any, b: Any) -> dict[str, dict[str, Calla
     def product() -> Any:
         return torch.relu(left @ right)
 
+    def in_torch(function: Callable[[], Any]) -> None:
+        function()
+        torch.cuda.synchronize()
+
     found: dict[str, dict[str, Callable[[], Any]]] = {}
     for name, function in (("softmax", weights), ("matmul", product)):
-        found[name] = {"torch": lambda function=function: (function(), torch.cuda.synchronize())}
+        found[name] = {"torch": partial(in_torch, function)}
         try:
             compiled = torch.compile(function)
             compiled()
-            found[name]["torch.compile"] = lambda compiled=compiled: (compiled(), torch.cuda.synchronize())
+            found[name]["torch.compile"] = partial(in_torch, compiled)
         except Exception as error:
             print(f"torch.compile: {type(error).__name__}")
     return found

@@ -174,8 +174,8 @@ def test_explain_says_why_a_launch_stays_alone() -> None:
         (
             in_turn(relu(x, t), by_lane(t, y), relu(y, x)),
             "kernel by_lane is not fused: it uses its thread in other ways than by its index; relu cannot be its "
-            "epilogue: it has no form with an epilogue; relu cannot be its prologue: other launches or the program need "
-            "the result, too",
+            "epilogue: it has no form with an epilogue; relu cannot be its prologue: other launches or the program "
+            "need the result, too",
         ),
         (
             in_turn(relu(x, t), scale(2.0, y, y)),
