@@ -186,7 +186,7 @@ def around(rows: int, width: int, dim: int, rounds: int) -> dict[str, Any]:
         "matmul": (rectified(boxes[2], boxes[3], product), product),
     }
     alone = ops.matmul(boxes[2], boxes[3]).graph()
-    bounds = {"softmax": oxide.memcpy(half, whole).sync, "matmul": partial(replay, alone)}
+    bounds: dict[str, Callable[[], Any]] = {"softmax": oxide.memcpy(half, whole).sync, "matmul": partial(replay, alone)}
     in_torch = torch_around(x, mask, a, b)
     for name, (operation, out) in works.items():
         operation.sync()

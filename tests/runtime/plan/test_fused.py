@@ -187,7 +187,8 @@ def test_explain_says_why_a_launch_stays_alone() -> None:
         ),
         (
             in_turn(relu(x, t), scale(2.0, t, other)),
-            "kernel scale is not fused: its arrays have different shapes: (99,), (100,)",
+            "kernel scale is not fused: its arrays have different shapes: (99,), (100,); relu cannot be its prologue: "
+            "other launches or the program need the result, too",
         ),
         (
             in_turn(relu(x, t), rotate(t, y)),

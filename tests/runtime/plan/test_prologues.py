@@ -34,7 +34,7 @@ from oxide import (
 )
 from oxide.testing import RecordingDriver, step_driver, use_driver
 from oxide_kernels import gelu, layer_norm, matmul, ops, reduce_max, relu, rms_norm, silu, softmax
-from oxide_kernels.operands import Operand
+from oxide_kernels.operands import Operand, with_boxes
 
 T = TypeVar("T", f16, bf16, f32, f64)
 U = TypeVar("U", f16, bf16, f32, f64)
@@ -138,7 +138,7 @@ def masked(x: DeviceBox, mask: DeviceBox) -> DeviceOperation[DeviceBox]:
 
 
 def bits(operation: DeviceOperation[DeviceBox]) -> bytes:
-    return operation.to_host().sync().tobytes()  # type: ignore[no-any-return]
+    return operation.to_host().sync().tobytes()
 
 
 def launches(operation: DeviceOperation[Any]) -> str:
@@ -149,12 +149,12 @@ def reasons(operation: DeviceOperation[Any]) -> list[str]:
     return [line for line in operation.explain().splitlines() if "not fused" in line]
 
 
-def normed(box: Operand) -> DeviceOperation[DeviceBox]:
+def normed(operand: Operand) -> DeviceOperation[DeviceBox]:
     def of(x: DeviceBox) -> DeviceOperation[DeviceBox]:
         weight, bias = (h2d(numbers(x.shape[-1], x.dtype, seed)) for seed in (5, 6))
         return ops.layer_norm(x, weight, bias)
 
-    return box.and_then(of) if isinstance(box, DeviceOperation) else of(box)
+    return with_boxes(of, operand)
 
 
 CONSUMERS: dict[str, Callable[[Operand], DeviceOperation[DeviceBox]]] = {
@@ -358,7 +358,7 @@ def test_explain_says_why_a_stage_is_no_epilogue() -> None:
     for operation, expected in (
         (oxide.zip(matmul(a, b, c), relu(c, y)), "relu cannot be its epilogue: the result itself is needed, too"),
         (
-            ops.relu(ops.matmul(*narrow)),
+            ops.relu(ops.matmul(narrow[0], narrow[1])),
             "relu cannot be its epilogue: it would be computed before the result is rounded to f16, which gives other "
             "bits",
         ),
