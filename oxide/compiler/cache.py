@@ -44,7 +44,8 @@ class Facts:
     """The front end's results for one specialization: all that a launch has to know, and the IR that both back ends
     start from.
 
-    The IR and the places of the checks are decoded on first use: decoding imports Python modules that load LLVM.
+    The accesses, the IR and the places of the checks are decoded on first use: decoding imports Python modules, some of
+    which load LLVM.
     """
 
     def __init__(
@@ -53,16 +54,21 @@ class Facts:
         needs: LaunchNeeds,
         sites: tuple[FaultSite, ...],
         widenings: tuple[Widening, ...],
-        elementwise: Elementwise | str,
+        elementwise: Callable[[], Elementwise | str],
         portable: Callable[[], PortableKernel],
         placements: Callable[[], tuple[Placement, ...]],
     ) -> None:
         self.needs = needs
         self.sites = sites
         self.widenings = widenings
-        self.elementwise = elementwise
+        self._elementwise = elementwise
         self._portable = portable
         self._placements = placements
+
+    @functools.cached_property
+    def elementwise(self) -> Elementwise | str:
+        """Returns the accesses of an elementwise kernel, or the reason why the kernel is not fused with others."""
+        return self._elementwise()
 
     @functools.cached_property
     def portable(self) -> PortableKernel:
@@ -135,7 +141,7 @@ class Entry:
             needs=LaunchNeeds(**(found["needs"] | {"tiled": tuple(found["needs"]["tiled"])})),
             sites=_decode(found["sites"], self._files),
             widenings=_decode(found["widenings"], self._files),
-            elementwise=_decode(found["elementwise"], self._files),
+            elementwise=lambda: _decode(found["elementwise"], self._files),
             portable=lambda: _decode(found["portable"], self._files),
             placements=lambda: _decode(found["placements"], self._files),
         )

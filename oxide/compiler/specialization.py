@@ -238,6 +238,12 @@ class Specialization:
         a slice."""
         return self._struct.pack(*words, fault_address)
 
+    def words_of(self, params: bytes, place: int) -> tuple[Any, ...]:
+        """Returns the words of the parameter at an index, from the packed parameters."""
+        start = "@" + "".join([parameter.struct_format for parameter in self.parameters[:place]])
+        before = struct.unpack_from(start, params)
+        return struct.unpack_from(start + self.parameters[place].struct_format, params)[len(before) :]
+
     def _typed_facts(self) -> Facts:
         """Types a kernel for the interpreter. Raises ``CompileError``, and ``NotTyped`` if it has numba-cuda's
         semantics."""
@@ -435,7 +441,7 @@ def _tile_facts(source: TileSource, *, lines: bool) -> Facts:
         ),
         sites=portable.sites,
         widenings=(),
-        elementwise="it is a tile kernel",
+        elementwise=lambda: "it is a tile kernel",
         portable=lambda: portable,
         placements=tuple,
     )
@@ -450,7 +456,7 @@ def _fusion_facts(fusion: Fusion | Prologue) -> Facts:
         needs=fusion.needs,
         sites=portable.sites,
         widenings=(),
-        elementwise="it is a fused kernel",
+        elementwise=lambda: "it is a fused kernel",
         portable=lambda: portable,
         placements=lambda: placements,
     )
@@ -508,7 +514,7 @@ def _facts_of(
         needs=needs,
         sites=portable.sites,
         widenings=widenings,
-        elementwise=elementwise(kernel, needs, portable, parameters),
+        elementwise=lambda: elementwise(kernel, needs, portable, parameters),
         portable=lambda: portable,
         placements=lambda: placements,
     )

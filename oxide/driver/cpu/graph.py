@@ -1,9 +1,7 @@
 """Graphs of the CPU device: recorded items of a stream, submitted again at each launch.
 
-The parts of a graph with branches are spread over *lanes*. A lane is a stream of its own for the time of one launch;
-the first is the stream that the graph is launched on. A part continues the lane of a part that it runs after, if no
-other part has done so, and otherwise begins a lane. So each lane runs its parts in order, and waits for other lanes
-where the graph asks for it.
+The parts of a graph with branches are spread over lanes (``lanes.py``). A lane is a stream of its own for the time of
+one launch; the first is the stream that the graph is launched on.
 
 The bodies of a conditional are graphs of their own. The chosen body's items come to the front of the stream that runs
 the conditional when it is that item's time (``Unfolding``). So every iteration of a loop passes the scheduler, as the
@@ -30,6 +28,7 @@ from oxide.driver.cpu.streams import (
     Unfolding,
     Wait,
 )
+from oxide.driver.lanes import lanes_of
 
 _numbers = itertools.count(1)
 
@@ -59,17 +58,10 @@ class CpuGraph:
         self.number = next(_numbers)
         self.destroyed = False
         self._parts: list[_Placed] = []
-        self._lanes = 0
-        continued: set[int] = set()
-        for part in parts:
-            before = next((number for number in part.after if number not in continued), None)
-            if before is not None:
-                continued.add(before)
-                lane = self._parts[before].lane
-            else:
-                lane = self._lanes
-                self._lanes += 1
-            waits = tuple([number for number in part.after if self._parts[number].lane != lane])
+        lanes = lanes_of([part.after for part in parts])
+        self._lanes = len(set(lanes))
+        for part, lane in zip(parts, lanes, strict=True):
+            waits = tuple([number for number in part.after if lanes[number] != lane])
             for number in waits:
                 self._parts[number].awaited = True
             self._parts.append(_Placed(lane, tuple(part.items), waits))

@@ -140,7 +140,7 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         function = device.loaded.get(self._plan.reference) or loaded_function(specialization, device)
         params = binding.params + (context.fault_word(specialization) if function.reports else _NO_RECORD)
         if context.recording is not None:
-            context.recording.launched = _recorded(specialization, self._arguments, context)
+            context.recording.launched = _recorded(specialization, self._arguments, params, context)
         context.launch(
             self._kernel.name,
             function,
@@ -216,7 +216,7 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         params = specialization.pack(values, context.fault_address(specialization) if function.reports else 0)
         grid, block, shared_bytes = config._given_grid, config._given_block, config._shared_mem_bytes
         if context.recording is not None:
-            context.recording.launched = _recorded(specialization, results, context)
+            context.recording.launched = _recorded(specialization, results, params, context)
         context.launch(kernel.name, function, grid, block, shared_bytes, params, reads, writes)
         return tuple(results)
 
@@ -550,8 +550,9 @@ def _numbers(parameter: Closed, argument: Any) -> Any:
     return parameter.convert(argument) if parameter.kind == "scalar" else None
 
 
-def _recorded(special: Specialization, arguments: Sequence[Any], context: ExecutionContext) -> Launched:
-    """Returns what a recording keeps of a launch: no references to boxes."""
+def _recorded(special: Specialization, arguments: Sequence[Any], params: bytes, context: ExecutionContext) -> Launched:
+    """Returns what a recording keeps of a launch: no references to boxes. ``params`` are the packed parameters. They
+    have the numbers that a function captured when the launch was built, which may have changed since."""
     values: list[Any] = []
     allocations: list[Allocation | None] = []
     contiguous = True
@@ -562,6 +563,8 @@ def _recorded(special: Specialization, arguments: Sequence[Any], context: Execut
         contiguous = contiguous and (box is None or box.is_contiguous)
         if isinstance(parameter, NumbaParameter):
             values.append(parameter.type.flatten(plain))
+        elif parameter.lifted is not None:
+            values.append(special.words_of(params, len(values)))
         elif box is None:
             values.append(_numbers(parameter, argument))
         else:

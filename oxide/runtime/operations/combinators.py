@@ -25,6 +25,7 @@ from oxide.runtime.operations.operation import (
     refuse_coroutine,
     require_operation,
 )
+from oxide.runtime.submission.capture import NotRecordable
 from oxide.runtime.submission.once import Once
 from oxide.runtime.submission.submission import ExecutionContext
 
@@ -310,6 +311,9 @@ class Shared(DeviceOperation[T]):
 
     def execute(self, context: ExecutionContext) -> T:
         if self._source is not None:
+            recording = context.recording
+            if recording is not None and recording.outer is not None and not self._captured:
+                raise NotRecordable  # the source would run before the work that is recorded
             self._run_deep_sources(context)
             if self._captured and context.recording is not None:
                 recorded: T = context.recording.once(self, functools.partial(self._source.run, context))

@@ -12,9 +12,10 @@ takes, if that kernel declares a form of itself that computes both (``Kernel.fol
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, TypeAlias, final
 
 from oxide.compiler.elementwise.accesses import ITEMS
 from oxide.compiler.fusion import (
@@ -29,6 +30,7 @@ from oxide.compiler.fusion import (
     with_prologue,
 )
 from oxide.compiler.signature.signature import Parameter
+from oxide.driver import sanitizing
 from oxide.messages import byte_count
 from oxide.runtime.awaiting.loading import loaded_function
 from oxide.runtime.device.launch_places import fused_place
@@ -39,6 +41,8 @@ from oxide.runtime.submission.submission import ExecutionContext
 
 if TYPE_CHECKING:
     from oxide.compiler.specialization import Specialization
+
+_MOST_KNOWN = 16  # results that an operation keeps
 
 _MOST_STAGES = 16
 """The most launches that become one: more take long to compile, and save little of what is left."""
@@ -61,18 +65,113 @@ class FusionReport:
         return "\n".join([f"launches: {self.before} -> {self.after}", *saved, *self.lines])
 
 
-def fuse(context: ExecutionContext, first: int = 0) -> FusionReport:
+@final
+class Piece:
+    """A node of a plan after fusion: the node before it of number ``numbers[0]``, or the launch of the fused kernel
+    ``special`` for several. ``sources`` tells for each of its arguments which launch, by its place in ``numbers``, has
+    it as which argument. ``size`` is the number of elements."""
+
+    __slots__ = ("numbers", "size", "sources", "special")
+
+    def __init__(
+        self,
+        numbers: tuple[int, ...],
+        special: Specialization | None = None,
+        sources: tuple[tuple[int, int], ...] = (),
+        size: int = 0,
+    ) -> None:
+        self.numbers = numbers
+        self.special = special
+        self.sources = sources
+        self.size = size
+
+
+Known: TypeAlias = dict[Any, list[Piece]]
+"""The results of earlier fusions of an operation, by what they depend on."""
+
+
+def fuse(context: ExecutionContext, first: int = 0, known: Known | None = None) -> FusionReport | None:
     """Fuses the nodes of the context's recording from number ``first`` on. Nothing but the recording and the boxes of
-    the program may refer to its memory. Raises what compiling and loading raise."""
+    the program may refer to its memory. Raises what compiling and loading raise.
+
+    If ``known`` has the result for such nodes, applies it and returns None. Otherwise adds the result to it.
+    """
     recording = context.recording
     assert recording is not None
     nodes = recording.nodes[first:]
     seen = observed(recording.nodes, recording.made)
     free = {allocation for allocation, kept in zip(recording.made, seen, strict=True) if not kept}
+    key = None if known is None else _key(nodes, free)
+    if known is not None and key is not None:
+        pieces = known.get(key)
+        if pieces is not None:
+            recording.nodes[first:] = [_built(context, nodes, piece) for piece in pieces]
+            return None
     pass_ = _Pass(context, nodes, free)
     pass_.run()
-    recording.nodes[first:] = pass_.remaining()
+    remaining = pass_.remaining()
+    recording.nodes[first:] = [node for _, node in remaining]
+    if known is not None and key is not None and pass_.repeatable:
+        if len(known) >= _MOST_KNOWN:
+            known.clear()
+        known[key] = [piece for piece, _ in remaining]
     return pass_.report
+
+
+def _key(nodes: Sequence[PlanNode], free: set[Allocation]) -> Any:
+    """Returns all that a fusion depends on: kernels, sizes, and which arguments and memory are the same. None if it
+    also depends on addresses, as arrays overlap in part, and for conditionals."""
+    arrays: dict[tuple[int, int], int] = {}
+    memory: dict[Allocation, int] = {}
+    found: list[Any] = []
+    for node in nodes:
+        if not isinstance(node, Node):
+            return None
+        used = [memory.setdefault(each, len(memory)) for each in (*node.reads, *node.writes)]
+        launched = node.launched
+        if node.method != "launch" or launched is None:
+            found.append((node.method, len(node.reads), *used))
+            continue
+        bound = [-1 if array is None else arrays.setdefault(array, len(arrays)) for array in _arrays_of(launched)]
+        shapes = [value[1:] for value, number in zip(launched.values, bound, strict=True) if number >= 0]
+        _, grid, block, *_ = node.arguments
+        found.append((launched.special, grid, block, launched.contiguous, *bound, *shapes, len(node.reads), *used))
+    spans = sorted(arrays)
+    if any(start + size > after for (start, size), (after, _) in itertools.pairwise(spans)):
+        return None
+    return tuple(found), tuple([each in free for each in memory]), sanitizing.requested()
+
+
+def _built(context: ExecutionContext, nodes: Sequence[PlanNode], piece: Piece) -> PlanNode:
+    """Returns the node of a piece."""
+    special = piece.special
+    if special is None:
+        return nodes[piece.numbers[0]]
+    members = [_launched(nodes[number]) for number in piece.numbers]
+    values = [members[member].values[place] for member, place in piece.sources]
+    allocations = [members[member].allocations[place] for member, place in piece.sources]
+    reads: list[Allocation] = []
+    writes: list[Allocation] = []
+    for parameter, allocation in zip(special.parameters, allocations, strict=True):
+        if allocation is not None:
+            (reads if parameter.kind == "slice" else writes).append(allocation)
+    fusion = special.description.fusion
+    assert fusion is not None
+    first, places = 0, []
+    for member, source in zip(members, fusion.sources, strict=True):
+        places.append((first, member.place))
+        first += len(source.sites)
+    place, outer = fused_place(places), context.place
+    function = loaded_function(special, context.device)
+    context.keep(function)
+    context.place = place
+    try:
+        params = special.pack(values, context.fault_address(special) if function.reports else 0)
+    finally:
+        context.place = outer
+    grid = (max(1, -(-piece.size // (ITEMS * BLOCK))), 1, 1)
+    launched = Launched(special, tuple(values), tuple(allocations), place)
+    return Node("launch", (function, grid, (BLOCK, 1, 1), 0, params), special.kernel.name, reads, writes, launched)
 
 
 @final
@@ -84,10 +183,11 @@ class _Pass:
         self.report = FusionReport()
         self._context = context
         self._free = free
+        self.repeatable = True  # False once a launch was replaced in a way that pieces do not describe
         self._unjoined: dict[Node, list[str]] = {}  # why an epilogue or a prologue did not join a launch
         self._joined: set[Node] = set()  # the launches of kernels with an epilogue
         self._nodes = nodes = self._with_epilogues(nodes)
-        self._placed: list[PlanNode] = []
+        self._placed: list[tuple[Piece, PlanNode]] = []
         self._after = dependencies(nodes)
         self._waits = [len(earlier) for earlier in self._after]
         self._followers: list[list[int]] = [[] for _ in nodes]
@@ -116,7 +216,7 @@ class _Pass:
                     self._chain = _Chain()
                 self._chain.add(number, node)
             else:
-                self._place(node, node)
+                self._place(number)
             self._placed_at(number)
         self._close()
 
@@ -128,16 +228,16 @@ class _Pass:
             if not self._waits[follower]:
                 self._ready.append(follower)
 
-    def remaining(self) -> list[PlanNode]:
+    def remaining(self) -> list[tuple[Piece, PlanNode]]:
         """Returns the placed nodes without those that only write memory that no node uses any more."""
         used: set[Allocation] = set()
-        kept: list[PlanNode] = []
-        for node in reversed(self._placed):
+        kept: list[tuple[Piece, PlanNode]] = []
+        for piece, node in reversed(self._placed):
             prepares = isinstance(node, Node) and node.method in ("fill", "copy_on_device") and bool(node.writes)
             if prepares and all(each in self._free and each not in used for each in node.writes):
                 continue
             used.update(node.reads, node.writes)
-            kept.append(node)
+            kept.append((piece, node))
         kept.reverse()
         return kept
 
@@ -162,9 +262,9 @@ class _Pass:
             self._refused[number] = f"kernel {node.kernel} is not fused with {chain.names}: {apart}"
         return None
 
-    def _place(self, node: PlanNode, of: PlanNode) -> None:
-        self._placed.append(node)
-        number = self._nodes.index(of)
+    def _place(self, number: int) -> None:
+        node = self._nodes[number]
+        self._placed.append((Piece((number,)), node))
         if isinstance(node, Node) and node.method == "launch":
             self.report.before += 1
             self.report.after += 1
@@ -190,7 +290,8 @@ class _Pass:
                 continue
             self._chain = None
             self._merged([*chain.nodes, node], made)
-            self._placed.append(made)
+            self._placed.append((Piece((number,)), made))
+            self.repeatable = False
             return number
         self._close()
         return None
@@ -233,6 +334,7 @@ class _Pass:
             self.report.before -= 1  # it is counted once more where it is placed
             self.report.after -= 1
             self._joined.add(made)
+            self.repeatable = False
             found[found.index(following)] = made
             found.remove(node)
         return found
@@ -280,16 +382,18 @@ class _Pass:
             return
         later = self._later()
         if len(chain.nodes) == 1:
-            (node,) = chain.nodes
+            (node,), (number,) = chain.nodes, chain.numbers
             self.report.before += 1
             self.report.after += 1
-            self._placed.append(node)
-            reason = self._refused.get(chain.numbers[0])
+            self._placed.append((Piece((number,)), node))
+            reason = self._refused.get(number)
             self.report.lines.append(reason or f"kernel {node.kernel} is not fused: no other launch can join it")
             return
-        made = chain.fused(self._context, [each for each in self._free if each not in later])
+        piece = chain.fused([each for each in self._free if each not in later])
+        made = _built(self._context, self._nodes, piece)
+        assert isinstance(made, Node)
         self._merged(chain.nodes, made)
-        self._placed.append(made)
+        self._placed.append((piece, made))
 
 
 _ALIGNMENT = 256
@@ -364,6 +468,9 @@ def _reason_against(node: PlanNode) -> str | None:
     if len(shapes) != 1:
         return f"its arrays have different shapes: {', '.join(map(str, sorted(shapes)))}"
     (shape,) = shapes
+    spans = sorted({array for array in _arrays_of(launched) if array is not None})
+    if any(start + size > after for (start, size), (after, _) in itertools.pairwise(spans)):
+        return "its arrays overlap in part"
     _, grid, block, *_ = node.arguments
     threads = [grid[axis] * block[axis] for axis in range(3)]
     threads[0] *= launched.special.description.items_per_thread[0]
@@ -387,7 +494,8 @@ def _shapes(launched: Launched) -> set[tuple[int, ...]]:
 @final
 class _Chain:
     """Launches that become one: ``numbers`` and ``nodes`` are theirs. ``_arrays`` has the number of each array, by its
-    address and size; ``_values`` and ``_allocations`` have the value and the memory of each number."""
+    address and size. For each number, ``_values`` has the value, ``_sources`` tells which launch has it as which
+    argument, and ``_allocations`` has its memory."""
 
     def __init__(self) -> None:
         self.numbers: list[int] = []
@@ -397,6 +505,7 @@ class _Chain:
         self._shape: tuple[int, ...] | None = None  # the shape of matrices
         self._arrays: dict[tuple[int, int], int] = {}
         self._values: list[Any] = []
+        self._sources: list[tuple[int, int]] = []
         self._allocations: list[Allocation | None] = []
 
     @property
@@ -430,15 +539,16 @@ class _Chain:
         """Adds a launch at the end."""
         launched = _launched(node)
         bound = self._bound(launched)
-        for value_number, array, value, allocation in zip(
-            bound, _arrays_of(launched), launched.values, launched.allocations, strict=True
-        ):
-            if value_number < len(self._values):
+        for place, (value_number, array) in enumerate(zip(bound, _arrays_of(launched), strict=True)):
+            value, source = launched.values[place], (len(self.nodes), place)
+            if value_number < len(self._sources):
                 if array is not None and len(value) > len(self._values[value_number]):
-                    self._values[value_number] = value  # the same elements, here as a matrix
+                    # the same elements, here as a matrix
+                    self._values[value_number], self._sources[value_number] = value, source
             else:
                 self._values.append(value)
-                self._allocations.append(allocation)
+                self._sources.append(source)
+                self._allocations.append(launched.allocations[place])
                 if array is not None:
                     self._arrays[array] = value_number
         self.numbers.append(number)
@@ -449,39 +559,15 @@ class _Chain:
         if len(shape) == 2:
             self._shape = shape
 
-    def fused(self, context: ExecutionContext, unneeded: Sequence[Allocation]) -> Node:
+    def fused(self, unneeded: Sequence[Allocation]) -> Piece:
         """Returns the launch of the fused kernel. ``unneeded`` is memory whose content nothing uses afterwards."""
         dead = [number for number, each in enumerate(self._allocations) if each is not None and each in unneeded]
         try:
             made = fused(self._stages, dead)
         except NotFused:  # nothing needs any result
             made = fused(self._stages)
-        special = made.kernel.specialize()
-        values = [self._values[number] for number in made.arguments]
-        allocations = [self._allocations[number] for number in made.arguments]
-        reads: list[Allocation] = []
-        writes: list[Allocation] = []
-        for parameter, allocation in zip(special.parameters, allocations, strict=True):
-            if allocation is not None:
-                (reads if parameter.kind == "slice" else writes).append(allocation)
-        fusion = special.description.fusion
-        assert fusion is not None
-        sources = fusion.sources
-        first, places = 0, []
-        for node, source in zip(self.nodes, sources, strict=True):
-            places.append((first, _launched(node).place))
-            first += len(source.sites)
-        place, outer = fused_place(places), context.place
-        function = loaded_function(special, context.device)
-        context.keep(function)
-        context.place = place
-        try:
-            params = special.pack(values, context.fault_address(special) if function.reports else 0)
-        finally:
-            context.place = outer
-        grid = (max(1, -(-self._size // (ITEMS * BLOCK))), 1, 1)
-        launched = Launched(special, tuple(values), tuple(allocations), place)
-        return Node("launch", (function, grid, (BLOCK, 1, 1), 0, params), special.kernel.name, reads, writes, launched)
+        sources = tuple([self._sources[number] for number in made.arguments])
+        return Piece(tuple(self.numbers), made.kernel.specialize(), sources, self._size)
 
     def computes_for(self, node: Node) -> bool:
         """Returns whether a launch has an array that the chain writes as an argument."""
@@ -566,7 +652,7 @@ class _Chain:
 
     def _bound(self, launched: Launched) -> tuple[int, ...]:
         """Returns the number of the value of each parameter. New values get the next numbers."""
-        following = len(self._values)
+        following = len(self._sources)
         new: dict[tuple[int, int], int] = {}
         found: list[int] = []
         for array in _arrays_of(launched):
@@ -586,7 +672,8 @@ def _overlap(one: tuple[int, int], other: tuple[int, int]) -> bool:
     return one[0] < other[0] + other[1] and other[0] < one[0] + one[1]
 
 
-def _launched(node: Node) -> Launched:
+def _launched(node: PlanNode) -> Launched:
+    assert isinstance(node, Node)
     assert node.launched is not None
     return node.launched
 

@@ -44,7 +44,7 @@ class Input(DeviceOperation[DeviceBox]):
 
     def execute(self, context: ExecutionContext) -> DeviceBox:
         recording = context.recording
-        if recording is None:
+        if recording is None or recording.is_of_run:
             raise GraphError(
                 f"{self!r} has no value outside a graph: capture the operation with op.graph(), and give the graph's "
                 f"launch(…) an array or a box for it; h2d(array) is an operation that runs by itself"

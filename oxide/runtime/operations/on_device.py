@@ -15,6 +15,7 @@ from oxide.native import Given
 from oxide.runtime.device.runtime import Device
 from oxide.runtime.device.scheduling import picked_stream, placed_number, require_placement
 from oxide.runtime.operations.operation import Depiction, DeviceOperation, Spec
+from oxide.runtime.submission.capture import NotRecordable
 from oxide.runtime.submission.submission import ExecutionContext
 
 T = TypeVar("T")
@@ -56,6 +57,8 @@ class OnDevice(DeviceOperation[T]):
 def run_placed(context: ExecutionContext, device: Device, operation: DeviceOperation[T]) -> T:
     """Runs an operation as part of ``context`` on another device, on a stream that the policy picks."""
     if context.recording is not None:
+        if context.recording.outer is not None:
+            raise NotRecordable
         raise GraphError(
             f"{operation!r} runs on {device.label} and cannot be captured into a graph of {context.device.label}: a "
             f"graph runs on one device. Capture a graph for each, with op.on(device).graph()"

@@ -238,7 +238,8 @@ class DeviceOperation(Generic[T_co]):
         A kernel is elementwise if each thread computes its own element of the outputs from its own element of the
         inputs. Results are equal bit for bit. Boxes between the merged stages are neither written nor read, unless the
         program still holds them. Each run records the operation first, so functions of ``and_then`` and ``map`` must
-        not run operations themselves (``GraphError``), as in a capture.
+        not run operations themselves (``GraphError``), as in a capture. What ``planned`` runs as it does without,
+        this does, too.
         """
         from oxide.runtime.operations.planning import Planned
 

@@ -16,12 +16,12 @@ from oxide.native import Given, caused
 from oxide.runtime.device.launch_places import add_note_once
 from oxide.runtime.device.scheduling import picked_stream, require_stream
 from oxide.runtime.device.stream import Stream
-from oxide.runtime.operations.fusing import fuse
-from oxide.runtime.operations.graph import discard, part_of, run_as_graph
+from oxide.runtime.operations.fusing import Known, fuse
+from oxide.runtime.operations.graph import discard, part_of
 from oxide.runtime.operations.operation import Depiction, DeviceOperation, Spec
 from oxide.runtime.plan.nodes import Node, Part, PlanNode, dependencies, name_of, parts
 from oxide.runtime.plan.reuse import share_memory
-from oxide.runtime.submission.capture import NeedsGraph, Recording
+from oxide.runtime.submission.capture import NotRecordable, Recording
 from oxide.runtime.submission.nesting import raise_if_nested
 from oxide.runtime.submission.submission import ExecutionContext
 
@@ -40,6 +40,7 @@ class Planned(DeviceOperation[T]):
         self._source = source
         self._fuses = fuses
         self._branches = branches
+        self._known: Known = {}
         super().__init__(source)
         self.place_as(source)
 
@@ -52,8 +53,8 @@ class Planned(DeviceOperation[T]):
         try:
             with recording:
                 result = self._record(inner)
-        except NeedsGraph:
-            return run_as_graph(context, self._record)
+        except NotRecordable:
+            return self._source.run(context)
         finally:
             context.absorb(inner)
         nodes: list[PlanNode] = [
@@ -74,7 +75,7 @@ class Planned(DeviceOperation[T]):
         first = len(recording.nodes)
         result = self._source.run(context)
         if self._fuses:
-            fuse(context, first)
+            fuse(context, first, self._known)
         return result
 
     def whereabouts(self) -> None:
@@ -93,8 +94,9 @@ def planned(operation: Given[DeviceOperation[T]]) -> DeviceOperation[T]:
     ``zip``, and stages that share no written box. An eager run keeps them on one stream; a graph has branches anyway.
 
     Each run records the operation first, so functions of ``and_then`` and ``map`` must not run operations themselves
-    (``GraphError``), as in a capture. An operation with a ``cond`` or a ``while_loop`` runs as a graph that is captured
-    for the run, and its functions may be called twice. Raises ``TypeError`` for anything but an operation.
+    (``GraphError``), as in a capture. The source of an ``unzip`` runs once in each run. An operation with a ``cond``, a
+    ``while_loop``, a ``shared()`` that has not run, or parts on several devices runs as it does without ``planned``.
+    Its functions may then be called twice. Raises ``TypeError`` for anything but an operation.
     """
     if not isinstance(operation, DeviceOperation):
         raise TypeError(f"planned takes an operation, not {type(operation).__name__}")
@@ -108,14 +110,13 @@ def explanation(operation: DeviceOperation[Any], stream: Stream) -> str:
     context = ExecutionContext(stream, recording)
     try:
         with recording:
-            result = operation.run(context)
+            context.keep(operation.run(context))  # the program would hold the result
             recording.results.clear()
             before = _listed(recording.nodes)
             report = fuse(context)
             after = _listed(recording.nodes)
             pieces = parts(dependencies(recording.nodes))
             memory = share_memory(recording.nodes, recording.made, context.timeline)
-            del result
     except BaseException as error:
         raise_if_nested(error, operation)
         raise

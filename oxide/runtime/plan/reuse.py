@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import struct
 import sys
+from bisect import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
@@ -44,13 +45,15 @@ class GraphMemory:
 
 @final
 class _Slot:
-    """Memory that temporaries share: ``users`` are their numbers, ``nbytes`` is the size of the largest."""
+    """Memory that temporaries share: ``users`` are their numbers, in the order of their lives; ``begins`` has the first
+    node of each. ``nbytes`` is the size of the largest."""
 
-    __slots__ = ("nbytes", "users")
+    __slots__ = ("begins", "nbytes", "users")
 
     def __init__(self) -> None:
         self.nbytes = 0
         self.users: list[int] = []
+        self.begins: list[int] = []
 
 
 def share_memory(nodes: Sequence[PlanNode], made: list[Allocation], timeline: Timeline) -> GraphMemory:
@@ -91,12 +94,9 @@ def observed(nodes: Sequence[PlanNode], made: list[Allocation]) -> list[bool]:
     """
     if not made:
         return []
-    alone = Allocation(made[0].home, 0)
-    sample = Node("fill", (), "", [alone], [alone])
-    all_made = [*made, alone]
-    del alone
+    all_made = [*made, Allocation(made[0].home, 0)]  # no variable refers to the last
     held = {id(allocation): 0 for allocation in all_made}
-    fixed = _count_references([*nodes, sample], held)
+    fixed = _count_references(nodes, held)
     spare = [sys.getrefcount(all_made[number]) - held[id(all_made[number])] for number in range(len(all_made))]
     # Each of ``made`` has one reference more than the last: that of ``made`` itself.
     return [
@@ -130,25 +130,35 @@ def _arguments(node: Node) -> list[Allocation]:
 def _assigned(
     used: list[int], lives: Sequence[Sequence[int]], made: Sequence[Allocation], before: Sequence[int]
 ) -> list[_Slot]:
-    """Returns the slots of temporaries, the largest first: each takes the first slot whose users all end before it
-    begins or begin after it ends."""
+    """Returns the slots of temporaries, the largest first: each takes the latest slot that is free during its life. The
+    users of a slot live one after the other, so it suffices to compare with the two neighbours."""
     slots: list[_Slot] = []
     for number in sorted(used, key=lambda each: (-made[each].nbytes, lives[each][0])):
-        free = (slot for slot in slots if all(_apart(lives[number], lives[user], before) for user in slot.users))
-        slot = next(free, None)
-        if slot is None:
-            slot = _Slot()
-            slots.append(slot)
-        slot.users.append(number)
-        slot.nbytes = max(slot.nbytes, made[number].nbytes)
+        life = lives[number]
+        found: _Slot | None = None
+        place = 0
+        for slot in reversed(slots):  # the latest ones are often on the same branch
+            place = bisect(slot.begins, life[0])
+            if (place == 0 or _ends_before(lives[slot.users[place - 1]], life, before)) and (
+                place == len(slot.users) or _ends_before(life, lives[slot.users[place]], before)
+            ):
+                found = slot
+                break
+        if found is None:
+            found, place = _Slot(), 0
+            slots.append(found)
+        found.users.insert(place, number)
+        found.begins.insert(place, life[0])
+        found.nbytes = max(found.nbytes, made[number].nbytes)
     return slots
 
 
-def _apart(one: Sequence[int], other: Sequence[int], before: Sequence[int]) -> bool:
+def _ends_before(one: Sequence[int], other: Sequence[int], before: Sequence[int]) -> bool:
     """Returns whether all nodes of one temporary run before all nodes of the other."""
-    first, last = (one, other) if one[0] < other[0] else (other, one)
-    all_first = sum([1 << number for number in first])
-    return all(before[number] & all_first == all_first for number in last)
+    first = 0
+    for number in one:
+        first |= 1 << number
+    return all(before[number] & first == first for number in other)
 
 
 def _move(node: Node, moved: dict[Allocation, Allocation]) -> None:

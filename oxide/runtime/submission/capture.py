@@ -35,8 +35,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class NeedsGraph(Exception):
-    """Raised by an operation that is recorded for a run if its work needs a graph."""
+class NotRecordable(Exception):
+    """Raised by an operation that is recorded for a run if its work cannot be submitted later: it needs a graph or
+    another device, or its source is submitted at once."""
 
 
 @final
@@ -98,6 +99,11 @@ class Recording:
         self.is_open = False
         current_capture.set(self._before)
 
+    @property
+    def is_of_run(self) -> bool:
+        """Returns whether what is recorded runs once, as a part of a run. No launch then fills declared inputs."""
+        return self._of_run or self.outer is not None
+
     # Used by contexts
 
     def note_uses(self, reads: list[Allocation], writes: list[Allocation]) -> None:
@@ -133,9 +139,9 @@ class Recording:
     def record_body(self, what: str, nodes: list[PlanNode], record: Callable[[], T]) -> T:
         """Returns the result of ``record()``, and appends what that records to ``nodes``. ``what`` names the body in
         errors. Results that ``once`` keeps meanwhile are the body's own: it may run never, or many times. Raises
-        ``NeedsGraph`` in the recording of a run."""
+        ``NotRecordable`` in the recording of a run."""
         if self.outer is not None:
-            raise NeedsGraph
+            raise NotRecordable
         outer, bodies, known = self.nodes, self.bodies, len(self.results)
         try:
             self.nodes, self.bodies = nodes, (*bodies, what)

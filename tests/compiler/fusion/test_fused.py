@@ -36,6 +36,7 @@ from oxide import (
     i32,
     i64,
     kernel,
+    memcpy,
     thread,
     u16,
     zeros,
@@ -323,6 +324,19 @@ def test_two_stages_of_one_kernel_have_sites_of_their_own() -> None:
     sites = picked().kernel.specialize().sites
     assert [site.kernel for site in sites if site.assertion == "too large"] == ["demand", "demand"]
     assert {site.kernel for site in sites} == {"demand", "pick", "scale", "add"}
+
+
+def test_a_fault_in_a_replayed_graph_names_the_stage() -> None:
+    made = fused([Stage(relu.specialize(T=f32), (0, 1)), Stage(pick.specialize(), (2, 3, 4)),
+                  Stage(add.specialize(T=f32), (1, 4, 5))], {1, 4})  # fmt: skip
+    indices = h2d(np.zeros(9, np.int32)).sync()
+    values = {0: zeros(9, f32).sync(), 2: zeros(3, f32).sync(), 3: indices, 5: zeros(9, f32).sync()}
+    graph = made.kernel(*[values[place] for place in made.arguments]).graph()
+    graph.launch().sync()
+    memcpy(indices, np.full(9, 3, np.int32)).sync()
+    with pytest.raises(BoundsError) as caught:
+        graph.launch().sync()
+    assert (caught.value.kernel, caught.value.parameter, caught.value.index) == ("pick", "table", 3)
 
 
 # The kernel

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -75,6 +76,14 @@ def by_lane(x: Slice[f32], y: DisjointSlice[f32]) -> None:
     e = y.get_mut(i)
     if e is not None:
         e.value = x[i.get()] + f32(thread.thread_idx.x)
+
+
+@kernel(block=64)
+def applied(f: Callable[[f32], f32], a: f32, x: Slice[f32], y: DisjointSlice[f32]) -> None:
+    i = thread.index_1d()
+    e = y.get_mut(i)
+    if e is not None:
+        e.value = a * f(x[i.get()])
 
 
 def random(size: Any) -> Any:
@@ -201,7 +210,7 @@ def test_explain_says_why_a_launch_stays_alone() -> None:
         ),
         (
             in_turn(relu(x, t), scale(2.0, t[1:], t[:99])),
-            "kernel scale is not fused with relu: its arrays have 99 elements, theirs 100",
+            "kernel scale is not fused: its arrays overlap in part",
         ),
     ):
         assert expected in reasons(operation), reasons(operation)
@@ -225,6 +234,40 @@ def test_partial_overlaps_and_steps_between_are_respected() -> None:
     operation.fused().sync()
     np.testing.assert_array_equal(d2h(x).sync(), expected[0])
     np.testing.assert_array_equal(d2h(y).sync(), expected[1])
+
+
+def test_a_recipe_that_runs_again_is_planned_again_where_it_changes() -> None:
+    """Sizes, what the program holds and which boxes are the same differ from run to run."""
+    kept: list[DeviceBox] = []
+    given: dict[str, Any] = {}
+
+    def stages(_: Any) -> DeviceOperation[DeviceBox]:
+        x, y = given["boxes"]
+        return (
+            scaled(given["factor"], x)
+            .inspect(kept.append if given["keep"] else lambda _: None)
+            .and_then(lambda box: add(box, y, empty(box.size)).last())
+        )
+
+    operation = value(None).and_then(stages).fused()
+    for size, keep, same, factor in (
+        (100, False, False, 2.0),
+        (100, False, False, 3.0),
+        (33, False, False, 3.0),
+        (100, True, False, 2.0),
+        (100, False, True, 2.0),
+        (100, True, True, 0.5),
+        (100, False, False, 2.0),
+    ):
+        arrays = random(size), random(size)
+        boxes = [h2d(array).sync() for array in arrays]
+        given.update(boxes=(boxes[0], boxes[0] if same else boxes[1]), keep=keep, factor=factor)
+        kept.clear()
+        found = d2h(operation.sync()).sync()
+        between = np.float32(factor) * arrays[0]
+        np.testing.assert_array_equal(found, between + (arrays[0] if same else arrays[1]))
+        for box in kept:
+            np.testing.assert_array_equal(d2h(box).sync(), between)
 
 
 def test_boxes_that_the_program_holds_are_written() -> None:
@@ -352,3 +395,21 @@ def test_in_place_kernels_fuse_too() -> None:
     reference = 3.0 * (2.0 * rectified_.astype(np.float64) + array)
     found = d2h(y).sync().astype(np.float64)
     assert np.linalg.norm(found - reference) <= 1e-6 * np.linalg.norm(reference)
+
+
+@pytest.mark.parametrize("as_operation", [False, True])
+def test_a_function_keeps_the_numbers_that_it_captured_when_its_launch_was_built(*, as_operation: bool) -> None:
+    x, y, total = h2d(np.ones(33, np.float32)).sync(), zeros(33).sync(), zeros(33).sync()
+    source: Any = value(x) if as_operation else x
+    launches = []
+    for number, half in ((1.0, True), (2.0, False), (3.0, True)):
+        launches.append(applied(lambda v: number * v if half else v, 0.5, source, y))  # noqa: B023
+        launches.append(axpy(2.0, y, total))
+    operation = oxide.zip(*launches)
+    number = 100.0
+    assert operation.explain().startswith("launches: 6 -> 1")
+    graph = operation.graph(fuse=True)
+    for run in (operation, operation.fused(), graph.launch(), operation.fused()):
+        oxide.memcpy(total, np.zeros(33, np.float32)).sync()
+        run.sync()
+        np.testing.assert_array_equal(d2h(total).sync(), np.full(33, 5, np.float32))

@@ -98,6 +98,14 @@ def test_an_input_is_of_use_only_in_a_graph() -> None:
         GraphError, match=r"<oxide input 3 float64> has no value outside a graph: capture the operation"
     ):
         x.sync()
+    flag = h2d(np.ones(1, np.int32)).sync()
+    for operation in (x.fused(), oxide.planned(x), oxide.cond(flag, x.map(lambda _: None))):
+        with pytest.raises(GraphError, match="has no value outside a graph"):
+            operation.sync()
+        with pytest.raises(GraphError, match="has no value outside a graph"):
+            oxide.planned(operation).fused().sync()
+        operation.graph().launch(np.zeros(3)).sync()
+    assert "streams" in x.explain()
     scope = CudaGraph.scope(devices()[0].new_stream())
     with pytest.raises(GraphError, match=r"cannot be allocated inside CudaGraph\.scope"), scope:
         scope.record(oxide.input(3))

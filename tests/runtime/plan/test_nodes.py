@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+from functools import cache
 from itertools import product
-from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from oxide import devices
 from oxide.runtime.device.memory import Allocation
 from oxide.runtime.plan.nodes import Conditional, Node, dependencies, ends_of, parts
+from oxide.testing import step_driver, use_driver
 
-BOXES: list[Any] = [Allocation.__new__(Allocation) for _ in range(4)]
+
+@cache
+def boxes() -> list[Allocation]:
+    """Memory without bytes: only its identity counts here."""
+    with use_driver(step_driver()):
+        timeline = devices()[0].new_stream()._timeline
+        return [Allocation(timeline, 0) for _ in range(4)]
+
+
 USES = st.tuples(st.lists(st.integers(0, 3), max_size=2), st.lists(st.integers(0, 3), max_size=2))
 
 
 def node(reads: list[int], writes: list[int]) -> Node:
-    return Node("launch", (), "f", [BOXES[at] for at in reads], [BOXES[at] for at in writes])
+    return Node("launch", (), "f", [boxes()[at] for at in reads], [boxes()[at] for at in writes])
 
 
 def reached(after: list[tuple[int, ...]]) -> list[set[int]]:
@@ -77,9 +87,9 @@ def test_a_chain_is_one_part_and_a_fork_ends_it() -> None:
 
 
 def test_a_conditional_is_ordered_by_its_flag_and_by_all_that_its_bodies_may_use() -> None:
-    inner = Conditional("while", 8, BOXES[1], [[node([2], [3])]])
-    outer = Conditional("if-else", 16, BOXES[0], [[node([], [2])], [inner]])
-    assert set(outer.writes) == {BOXES[2], BOXES[3]}
-    assert set(outer.reads) == set(BOXES)  # what it may leave as it was counts as read
+    inner = Conditional("while", 8, boxes()[1], [[node([2], [3])]])
+    outer = Conditional("if-else", 16, boxes()[0], [[node([], [2])], [inner]])
+    assert set(outer.writes) == {boxes()[2], boxes()[3]}
+    assert set(outer.reads) == set(boxes())  # what it may leave as it was counts as read
     flags = [node([], [0]), node([], [1])]
     assert dependencies([*flags, outer, node([3], []), node([0], [])])[2:] == [(0, 1), (2,), (0,)]

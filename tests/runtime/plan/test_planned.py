@@ -109,6 +109,26 @@ def test_it_is_awaited_and_may_be_a_part_of_an_operation() -> None:
     np.testing.assert_array_equal(results[0], results[1])
 
 
+def test_parts_on_several_devices_run_as_they_do_without_it() -> None:
+    with use_driver(step_driver(2, seed=3)):
+        arrays = [random(), random()]
+        parts = [chain(array).on(number) for number, array in enumerate(arrays)]
+        for operation in (planned(oxide.zip(*parts)), oxide.zip(*parts).fused()):
+            for array, result in zip(arrays, operation.sync(), strict=True):
+                np.testing.assert_array_equal(result, array + np.float32(1) + np.float32(1) + np.float32(1))
+
+
+@pytest.mark.parametrize("plan", [planned, lambda operation: operation.fused()])
+def test_a_shared_source_runs_in_its_turn_and_once(plan: Any) -> None:
+    array = random()
+    x = h2d(array).sync()
+    copied = oxide.dup(x).shared()  # of what the launch before it has written
+    operation = plan(oxide.zip(shifted(x, 0, x), copied).last().to_host())
+    np.testing.assert_array_equal(operation.sync(), array + np.float32(1))
+    np.testing.assert_array_equal(operation.sync(), array + np.float32(1))
+    np.testing.assert_array_equal(d2h(x).sync(), array + np.float32(1) + np.float32(1))
+
+
 def test_it_obeys_strict_ordering() -> None:
     with use_driver(step_driver(seed=5), ordering="strict"):
         array = random()

@@ -88,6 +88,10 @@ def built(recipe: Recipe, boxes: list[DeviceBox]) -> DeviceOperation[Any]:
     if name in ("dup", "full"):  # a box of the plan's own, which the rest uses as one more
         made = dup(boxes[parts[0] % len(boxes)]) if name == "dup" else full(SIZE, float(parts[0]), f64)
         return made.and_then(lambda box: built(parts[1], [*boxes, box]))
+    if name == "unzip":  # two boxes of one operation, which runs once for both
+        one, other, inner = parts
+        pair = oxide.zip(dup(boxes[one % len(boxes)]), dup(boxes[other % len(boxes)]))
+        return oxide.zip(*pair.unzip(2)).and_then(lambda both: built(inner, [*boxes, *both]))
     if name == "while":
         times, inner = parts
         return full(1, times, i32).and_then(
@@ -122,6 +126,9 @@ def modelled(recipe: Recipe, arrays: list[Any]) -> None:
     elif name in ("dup", "full"):
         made = arrays[parts[0] % len(arrays)].copy() if name == "dup" else np.full(SIZE, float(parts[0]))
         modelled(parts[1], [*arrays, made])
+    elif name == "unzip":
+        pair = [arrays[number % len(arrays)].copy() for number in parts[:2]]
+        modelled(parts[2], [*arrays, *pair])
     elif name == "while":
         for _ in range(parts[0]):
             modelled(parts[1], arrays)
@@ -154,6 +161,7 @@ RECIPES: st.SearchStrategy[Recipe] = st.recursive(
         st.lists(inner, min_size=1, max_size=4).map(lambda parts: ("zip", *parts)),
         st.lists(inner, min_size=1, max_size=4).map(lambda parts: ("chain", *parts)),
         st.tuples(st.sampled_from(["dup", "full"]), NUMBERS, inner),
+        st.tuples(st.just("unzip"), NUMBERS, NUMBERS, inner),
         st.tuples(st.just("while"), st.integers(0, 3), inner),
         st.tuples(st.just("cond"), NUMBERS, inner),
         st.tuples(st.just("cond"), NUMBERS, inner, inner),
