@@ -510,11 +510,13 @@ def _facts_of(
         dynamic_shared=portable.shared.dynamic,
         tiled=() if kernel.interpreted else tiled_parameters(portable, parameters),
     )
+    # Computed here: a function that refers to the kernel would keep it alive, in the cache of entries by kernel.
+    accesses = elementwise(kernel, needs, portable, parameters)
     return Facts(
         needs=needs,
         sites=portable.sites,
         widenings=widenings,
-        elementwise=lambda: elementwise(kernel, needs, portable, parameters),
+        elementwise=lambda: accesses,
         portable=lambda: portable,
         placements=lambda: placements,
     )
