@@ -360,7 +360,7 @@ class _Pass:
         assert output is not None
         if outer[1] != outer[0]:
             later = nodes[nodes.index(following) + 1 :]
-            if memory not in self._free or any(memory in (*each.reads, *each.writes) for each in later):
+            if memory not in self._free or any(_uses(each, memory) for each in later):
                 return "the result itself is needed, too"
             if output is memory or output in node.reads:
                 return "it writes memory that is read"
@@ -409,6 +409,10 @@ def _following(node: Node, nodes: Sequence[PlanNode]) -> Node | None:
         if not used or any(each in later.writes for each in node.reads):
             return None
     return None
+
+
+def _uses(node: PlanNode, memory: Allocation) -> bool:
+    return memory in node.reads or memory in node.writes
 
 
 def _is_written(parameter: Any) -> bool:
