@@ -293,7 +293,7 @@ class Shared(DeviceOperation[T]):
     affect the others: this object keeps the result, and the first consumer's submission keeps what the source used.
 
     In a capture the source runs as well, outside the graph. With ``captured`` it becomes part of the graph, once in
-    each graph, unless it was run before.
+    each graph, unless it was run before. A run with ``context.renewed`` keeps the outcome there, for itself alone.
     """
 
     def __init__(self, source: DeviceOperation[T], *, captured: bool = False) -> None:
@@ -315,6 +315,12 @@ class Shared(DeviceOperation[T]):
             if recording is not None and recording.outer is not None and not self._captured:
                 raise NotRecordable  # the source would run before the work that is recorded
             self._run_deep_sources(context)
+            renewed = context.renewed if self._captured else None
+            if renewed is not None and (self in renewed or context.recording is None):
+                if self not in renewed:
+                    renewed[self] = Shared(self._source)
+                again: T = renewed[self].run(context)
+                return again
             if self._captured and context.recording is not None:
                 recorded: T = context.recording.once(self, functools.partial(self._source.run, context))
                 return recorded
@@ -361,7 +367,7 @@ class Shared(DeviceOperation[T]):
 
     def _run_source(self, source: DeviceOperation[T], context: ExecutionContext) -> None:
         inner = ExecutionContext(context.stream)
-        inner.levels = context.levels
+        inner.levels, inner.renewed = context.levels, context.renewed
         try:
             self._result = source.run(inner)
             inner.wait_for_joined()

@@ -26,7 +26,7 @@ from oxide.runtime.device.arc import Arc
 from oxide.runtime.device.launch_places import add_note_once, part_note
 from oxide.runtime.device.memory import DeviceBox, number_of_elements, require_device
 from oxide.runtime.device.partition import Partition
-from oxide.runtime.operations.graph import part_of, run_as_graph
+from oxide.runtime.operations.graph import run_as_graph
 from oxide.runtime.operations.operation import BoxSpec, Depiction, DeviceOperation, Spec
 from oxide.runtime.operations.transfers import copy_box, describe, new_box
 from oxide.runtime.submission.capture import InterpretedInGraphError, Recording
@@ -352,7 +352,7 @@ def _is_supported(context: ExecutionContext, what: str) -> bool:
 
 def _rehearsed(context: ExecutionContext, recording: Recording, record: Callable[[ExecutionContext], T]) -> T:
     """Returns the result of ``record(inner)``, whose work is recorded and never run."""
-    inner = part_of(context, recording)
+    inner = context.part(recording)
     try:
         with recording:
             return record(inner)
@@ -387,7 +387,7 @@ def _read(context: ExecutionContext, flag: DeviceBox) -> bool:
 
 def _run_and_wait(context: ExecutionContext, part: Callable[[ExecutionContext], T]) -> T:
     """Returns the result of ``part(inner)`` when the device is past its work. Raises the faults of its kernels."""
-    inner = part_of(context, None)
+    inner = context.part()
     try:
         result = part(inner)
         inner.wait_for_joined()

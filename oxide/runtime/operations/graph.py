@@ -521,7 +521,7 @@ def run_as_graph(context: ExecutionContext, record: Callable[[ExecutionContext],
     """Returns the result of ``record(inner)``, a part of a run whose work only a graph can hold. Captures that work
     into a graph, and launches the graph once. The graph lives until the device is past the run."""
     recording = Recording(context.stream, allocates=True, of_run=True)
-    inner = part_of(context, recording)
+    inner = context.part(recording)
     try:
         with recording:
             output = record(inner)
@@ -531,13 +531,6 @@ def run_as_graph(context: ExecutionContext, record: Callable[[ExecutionContext],
         context.absorb(inner)
     _instantiate(context, recording, []).launch(context, ())
     return output
-
-
-def part_of(context: ExecutionContext, recording: Recording | None) -> ExecutionContext:
-    """Returns a context for a part of a run, on the same stream."""
-    inner = ExecutionContext(context.stream, recording)
-    inner.place, inner.levels, inner.traced = context.place, context.levels, context.traced
-    return inner
 
 
 def rehearse(operation: DeviceOperation[Any], stream: Stream) -> None:

@@ -63,8 +63,7 @@ def run_placed(context: ExecutionContext, device: Device, operation: DeviceOpera
             f"{operation!r} runs on {device.label} and cannot be captured into a graph of {context.device.label}: a "
             f"graph runs on one device. Capture a graph for each, with op.on(device).graph()"
         )
-    inner = ExecutionContext(picked_stream(context.runtime.policy, device), None, context.visible)
-    inner.place, inner.levels, inner.traced = context.place, context.levels, context.traced
+    inner = context.part(None, picked_stream(context.runtime.policy, device), context.visible)
     try:
         return operation.execute(inner)
     except BaseException as error:

@@ -17,7 +17,7 @@ from oxide.runtime.device.launch_places import add_note_once
 from oxide.runtime.device.scheduling import picked_stream, require_stream
 from oxide.runtime.device.stream import Stream
 from oxide.runtime.operations.fusing import Known, fuse
-from oxide.runtime.operations.graph import discard, part_of
+from oxide.runtime.operations.graph import discard
 from oxide.runtime.operations.operation import Depiction, DeviceOperation, Spec
 from oxide.runtime.plan.nodes import Node, Part, PlanNode, dependencies, name_of, parts
 from oxide.runtime.plan.reuse import share_memory
@@ -48,13 +48,13 @@ class Planned(DeviceOperation[T]):
         if context.recording is not None:
             return self._record(context)
         recording = Recording(context.stream, allocates=True, outer=context)
-        inner = part_of(context, recording)
+        inner = context.part(recording)
         inner.visible = context.visible
         try:
             with recording:
                 result = self._record(inner)
         except NotRecordable:
-            return self._source.run(context)
+            return self._run_eagerly(context)
         finally:
             context.absorb(inner)
         nodes: list[PlanNode] = [
@@ -68,6 +68,15 @@ class Planned(DeviceOperation[T]):
             for number, node in enumerate(nodes):
                 _submit_node(context, number, node)
         return result
+
+    def _run_eagerly(self, context: ExecutionContext) -> T:
+        """Runs the operation as it does without a plan, but for the sources of ``unzip``: they run in this run too."""
+        outer = context.renewed
+        context.renewed = {} if outer is None else outer
+        try:
+            return self._source.run(context)
+        finally:
+            context.renewed = outer
 
     def _record(self, context: ExecutionContext) -> T:
         recording = context.recording
@@ -95,8 +104,8 @@ def planned(operation: Given[DeviceOperation[T]]) -> DeviceOperation[T]:
 
     Each run records the operation first, so functions of ``and_then`` and ``map`` must not run operations themselves
     (``GraphError``), as in a capture. The source of an ``unzip`` runs once in each run. An operation with a ``cond``, a
-    ``while_loop``, a ``shared()`` that has not run, or parts on several devices runs as it does without ``planned``.
-    Its functions may then be called twice. Raises ``TypeError`` for anything but an operation.
+    ``while_loop``, a ``shared()`` that has not run, or parts on several devices runs on one stream, as it does without
+    ``planned``. Its functions may then be called twice. Raises ``TypeError`` for anything but an operation.
     """
     if not isinstance(operation, DeviceOperation):
         raise TypeError(f"planned takes an operation, not {type(operation).__name__}")
@@ -175,8 +184,7 @@ def _submit(context: ExecutionContext, nodes: list[PlanNode], pieces: list[Part]
 
 def _beside(context: ExecutionContext, start: int) -> ExecutionContext:
     """Returns a context on another stream for a part of a run, ordered after the run's work so far."""
-    inner = ExecutionContext(picked_stream(context.runtime.policy, context.device), None, context.visible)
-    inner.place, inner.levels, inner.traced = context.place, context.levels, context.traced
+    inner = context.part(None, picked_stream(context.runtime.policy, context.device), context.visible)
     if inner.timeline is not context.timeline:
         inner.timeline.wait_for(context.timeline, start, "a part of the plan on another stream")
     return inner

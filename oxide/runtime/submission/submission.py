@@ -79,6 +79,7 @@ class ExecutionContext:
         "levels",
         "place",
         "recording",
+        "renewed",
         "runtime",
         "stream",
         "submission_lock",
@@ -96,6 +97,7 @@ class ExecutionContext:
         self.place: LaunchPlace | None = None
         self.traced: TracedRun | None = None  # only while a trace runs
         self.levels = _recursion_limit()  # how many more levels operations may nest
+        self.renewed: dict[object, Submittable[Any]] | None = None  # see ``Shared``
         self.runtime: Runtime = stream.device.runtime
         self.driver: Driver = stream.device.driver if recording is None else cast("Driver", recording)
         if visible is not None:
@@ -131,6 +133,14 @@ class ExecutionContext:
         return self.device.id
 
     # Used by operations
+
+    def part(
+        self, recording: Recording | None = None, stream: Stream | None = None, visible: Visible | None = None
+    ) -> ExecutionContext:
+        """Returns a context for a part of this run, on the same stream or on ``stream``."""
+        inner = ExecutionContext(self.stream if stream is None else stream, recording, visible)
+        inner.place, inner.levels, inner.traced, inner.renewed = self.place, self.levels, self.traced, self.renewed
+        return inner
 
     def keep(self, thing: object) -> None:
         """Keeps ``thing`` alive until the device is past this submission."""

@@ -20,11 +20,13 @@ from oxide import (
     GraphError,
     SingleStream,
     Slice,
+    cond,
     d2h,
     f32,
     h2d,
     i64,
     kernel,
+    memcpy,
     planned,
     thread,
     zeros,
@@ -116,6 +118,31 @@ def test_parts_on_several_devices_run_as_they_do_without_it() -> None:
         for operation in (planned(oxide.zip(*parts)), oxide.zip(*parts).fused()):
             for array, result in zip(arrays, operation.sync(), strict=True):
                 np.testing.assert_array_equal(result, array + np.float32(1) + np.float32(1) + np.float32(1))
+
+
+@pytest.mark.parametrize("plan", [planned, lambda operation: operation.fused()])
+@pytest.mark.parametrize("beside", ["nothing", "a choice", "another device", "a choice on another device"])
+def test_the_source_of_an_unzip_runs_once_in_each_run(plan: Any, beside: str) -> None:
+    """What is beside it decides whether the operation can be planned."""
+    with use_driver(step_driver(2, seed=3)):
+        x = h2d(random()).sync()
+        flag = h2d(np.array([1], np.int32)).sync()
+        one, other = oxide.zip(oxide.dup(x), oxide.dup(x)).unzip(2)
+        used = shifted(one, 0, zeros(SIZE)).unzip(3)  # takes its source from the unzip before it
+        parts: list[DeviceOperation[Any]] = [other, used[0], used[2]]
+        if "choice" in beside:  # in the branch, too, the parts are those of this run
+            parts.append(cond(flag, used[2].and_then(lambda box: memcpy(x, box))))
+        if "device" in beside:
+            parts.append(zeros(1).on(1))
+        operation = plan(oxide.zip(*parts))
+        for _ in range(3):
+            before = random()
+            memcpy(x, before).sync()
+            found = [d2h(box).sync() for box in operation.sync()[:3]]
+            for result, expected in zip(found, [before, before, before + np.float32(1)], strict=True):
+                np.testing.assert_array_equal(result, expected)
+            after = before + np.float32(1) if "choice" in beside else before
+            np.testing.assert_array_equal(d2h(x).sync(), after)
 
 
 @pytest.mark.parametrize("plan", [planned, lambda operation: operation.fused()])
