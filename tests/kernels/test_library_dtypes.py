@@ -118,7 +118,10 @@ def test_the_greatest_and_its_place_are_numpys_at_ties_infinities_and_nan_too(dt
 # A row is a part of a warp's, a warp's, a block's, or walked over: f64 changes over at half the width.
 @pytest.mark.parametrize(
     ("dtype", "width"),
-    [*((dtype, width) for dtype in FLOATS for width in (33, 128)), (np.float64, 2052), (np.float64, 20_000)],
+    [
+        *((dtype, width) for dtype in FLOATS for width in (33, 128)),
+        *((np.float64, width) for width in (512, 513, 1003, 1024, 2052, 20_000)),
+    ],
 )
 def test_softmax_and_norms_of_every_float_equal_numpys(dtype: Any, width: int) -> None:
     x, weight, bias = numbers(dtype, 5, width), numbers(dtype, width, seed=1), numbers(dtype, width, seed=2)
