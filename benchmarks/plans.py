@@ -12,6 +12,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -21,7 +22,7 @@ import oxide
 from benchmarks import record
 from oxide import DeviceBox, DeviceOperation, DisjointSlice, Slice, empty, f32, h2d, i32, kernel, thread
 from oxide.runtime.submission import capture
-from oxide_kernels import gelu, relu
+from oxide_kernels import gelu, ops, relu, softmax
 
 CHAINS = 4
 STAGES = 16
@@ -153,6 +154,111 @@ def elementwise(x: DeviceBox, out: DeviceBox) -> DeviceOperation[DeviceBox]:
     )
 
 
+def scaled_and_masked(x: DeviceBox, mask: DeviceBox, out: DeviceBox) -> DeviceOperation[DeviceBox]:
+    """softmax(0.125 x + mask), in three launches."""
+    return (
+        scale(0.125, x, empty(x.shape))
+        .last()
+        .and_then(lambda box: add(box, mask, empty(x.shape)).last())
+        .and_then(lambda box: softmax(box, out).last())
+    )
+
+
+def rectified(a: DeviceBox, b: DeviceBox, out: DeviceBox) -> DeviceOperation[DeviceBox]:
+    """max(0, a @ b), in two launches."""
+    return ops.matmul(a, b).and_then(lambda box: relu(box, out).last())
+
+
+def around(rows: int, width: int, dim: int, rounds: int) -> dict[str, Any]:
+    """Milliseconds of a softmax after a scale and a mask over rows of ``width`` numbers, and of a product of ``dim`` by
+    ``dim`` matrices with a relu after it: fused, launch by launch, and in torch. The bounds are a copy of as many bytes
+    as the softmax reads and writes at least, and the product alone."""
+    rng = np.random.default_rng(0)
+    x, mask = (rng.standard_normal((rows, width), np.float32) for _ in range(2))
+    a, b = (rng.standard_normal((dim, dim), np.float32) for _ in range(2))
+    boxes = [h2d(array).sync() for array in (x, mask, a, b)]
+    weights, product = oxide.zeros((rows, width)).sync(), oxide.zeros((dim, dim)).sync()
+    whole = oxide.zeros(3 * rows * width // 2).sync()
+    half = oxide.zeros(3 * rows * width // 2).sync()
+    found: dict[str, Any] = {"rows": rows, "width": width, "dim": dim}
+    works: dict[str, tuple[DeviceOperation[Any], DeviceBox]] = {
+        "softmax": (scaled_and_masked(boxes[0], boxes[1], weights), weights),
+        "matmul": (rectified(boxes[2], boxes[3], product), product),
+    }
+    alone = ops.matmul(boxes[2], boxes[3]).graph()
+    bounds: dict[str, Callable[[], Any]] = {"softmax": oxide.memcpy(half, whole).sync, "matmul": partial(replay, alone)}
+    in_torch = torch_around(x, mask, a, b)
+    for name, (operation, out) in works.items():
+        operation.sync()
+        expected = oxide.d2h(out).sync()
+        oxide.memcpy(out, oxide.zeros(out.shape).sync()).sync()
+        operation.fused().sync()
+        equal = bool(np.array_equal(oxide.d2h(out).sync(), expected))
+        fused_graph, graph = operation.graph(fuse=True), operation.graph()
+        running: dict[str, Callable[[], Any]] = {
+            "fused graph": partial(replay, fused_graph),
+            "graph, not fused": partial(replay, graph),
+            "bound": bounds[name],
+            **in_torch.get(name, {}),
+        }
+        print(f"{name}; fused is equal bit for bit: {equal}; {operation.explain().splitlines()[0]}")
+        found[name] = {"equal": equal, "ms": measured(running, rounds)}
+        assert equal
+    return found
+
+
+def replay(graph: oxide.CudaGraph[Any]) -> None:
+    graph.launch().sync()
+
+
+def torch_around(x: Any, mask: Any, a: Any, b: Any) -> dict[str, dict[str, Callable[[], Any]]]:
+    """The same in torch: eager, and by its compiler. Empty without torch and a GPU."""
+    try:
+        import torch
+    except ImportError:
+        return {}
+    if not torch.cuda.is_available():
+        return {}
+    torch.backends.cuda.matmul.allow_tf32 = True
+    first, second, left, right = (torch.from_numpy(array).cuda() for array in (x, mask, a, b))
+
+    def weights() -> Any:
+        return torch.softmax(0.125 * first + second, -1)
+
+    def product() -> Any:
+        return torch.relu(left @ right)
+
+    def in_torch(function: Callable[[], Any]) -> None:
+        function()
+        torch.cuda.synchronize()
+
+    found: dict[str, dict[str, Callable[[], Any]]] = {}
+    for name, function in (("softmax", weights), ("matmul", product)):
+        found[name] = {"torch": partial(in_torch, function)}
+        try:
+            compiled = torch.compile(function)
+            compiled()
+            found[name]["torch.compile"] = partial(in_torch, compiled)
+        except Exception as error:
+            print(f"torch.compile: {type(error).__name__}")
+    return found
+
+
+def measured(running: dict[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:
+    """Returns the milliseconds of each contender in each round, and prints the medians."""
+    times: dict[str, list[float]] = {name: [] for name in running}
+    for number in range(rounds + 1):
+        for name, run in running.items():
+            begun = time.perf_counter()
+            for _ in range(5):
+                run()
+            if number:
+                times[name].append((time.perf_counter() - begun) / 5 * 1e3)
+    for name, all_ms in times.items():
+        print(f"{name:32} {statistics.median(all_ms):9.3f} ms")
+    return times
+
+
 def fusion(size: int, rounds: int) -> dict[str, Any]:
     """Milliseconds of four elementwise stages over ``size`` numbers: fused, launched one by one, as graphs, in torch,
     and of a copy of as many bytes."""
@@ -198,17 +304,8 @@ def fusion(size: int, rounds: int) -> dict[str, Any]:
             running["torch.compile"] = in_inductor
         except Exception as error:
             print(f"torch.compile: {type(error).__name__}")
-    times: dict[str, list[float]] = {name: [] for name in running}
-    for number in range(rounds + 1):
-        for name, run in running.items():
-            begun = time.perf_counter()
-            for _ in range(5):
-                run()
-            if number:
-                times[name].append((time.perf_counter() - begun) / 5 * 1e3)
     print(f"{size} numbers, four elementwise stages; fused is equal bit for bit: {equal}")
-    for name, all_ms in times.items():
-        print(f"{name:32} {statistics.median(all_ms):9.3f} ms")
+    times = measured(running, rounds)
     assert equal
     return {"size": size, "equal": equal, "ms": times}
 
@@ -240,8 +337,11 @@ def main() -> None:
             f"{name:32} {statistics.median(all_us):9.1f} us, {statistics.median(all_us) / base:.3f} of the linear one"
         )
     fused = fusion(1 << (27 if device.kind == "cuda" else 20), options.rounds)
+    cuda = device.kind == "cuda"
+    others = around(1 << 15 if cuda else 1 << 8, 1024, 4096 if cuda else 256, options.rounds)
     if options.write:
         figures = {"device": device.name, "branches_us": times, "relative_error": error, "fusion": fused}
+        figures["prologue_and_epilogue"] = others
         record.write("plans", figures, "numba", "numba-cuda", "llvmlite", "cuda-core", "cuda-bindings")
 
 

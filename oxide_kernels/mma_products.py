@@ -45,7 +45,17 @@ from oxide import (
     unroll,
 )
 
-from .activations import gelu_for_bf16, gelu_for_f16, gelu_of, relu_of, silu_for_16_bits, silu_of
+from .activations import (
+    gelu,
+    gelu_for_bf16,
+    gelu_for_f16,
+    gelu_of,
+    relu,
+    relu_of,
+    silu,
+    silu_for_16_bits,
+    silu_of,
+)
 
 GROUP = 8
 """The number of rows of tiles in which blocks with consecutive numbers compute."""
@@ -196,6 +206,29 @@ def factor_of(form: Form) -> Any:
         return alpha
 
     return factor
+
+
+def with_epilogues(kernel: Kernel, form: Form, of: Callable[[Form], Kernel]) -> Kernel:
+    """Returns a form's kernel. Declares that the kernels of other forms compute the product and an activation after
+    it. ``of`` returns the kernel of a form with the same launches."""
+
+    def followed(other: Kernel) -> Kernel | str:
+        name = next((name for name, each in _KERNELS.items() if each is other), None)
+        if name is None:
+            return f"its epilogues are {', '.join(_KERNELS)}"
+        if form.activation is not None:
+            return f"it computes {form.activation} already"
+        if form.adds:
+            return "it reads its result"
+        if form.output is not form.wide:
+            return f"it would be computed before the result is rounded to {form.output}, which gives other bits"
+        return of(form._replace(activation=name))
+
+    kernel.followed_by = followed
+    return kernel
+
+
+_KERNELS = {"relu": relu, "gelu": gelu, "silu": silu}
 
 
 @functools.cache
@@ -403,7 +436,7 @@ def kernel_of(form: Form) -> Kernel:
             scales = a_scale, b_scale
             finish(total, factor(alpha, scales), scales, bias, beta, c, product * m, m, row, column)
 
-    return matmul
+    return with_epilogues(matmul, form, kernel_of)
 
 
 def _padding(itemsize: int, blocks: bool) -> int:

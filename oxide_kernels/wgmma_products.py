@@ -44,7 +44,7 @@ from oxide import (
     warp,
 )
 
-from .mma_products import Form, bias_reader, factor_of, finisher
+from .mma_products import Form, bias_reader, factor_of, finisher, with_epilogues
 from .wgmma_buffers import buffers_of
 from .wgmma_plans import Plan
 
@@ -290,4 +290,4 @@ def kernel_of(form: Form, plan: Plan, stacked: bool = False, even_rows: bool = F
         if blocks > 1:
             tensor.cluster.meet()  # no block ends before the others have arrived at its barriers
 
-    return wgmma_product
+    return with_epilogues(wgmma_product, form, lambda other: kernel_of(other, plan, stacked, even_rows))

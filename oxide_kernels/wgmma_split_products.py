@@ -16,7 +16,7 @@ from typing import Any
 
 from oxide import DisjointSlice2, Kernel, SharedArray, Slice, i64, kernel, tensor, thread, u32, unroll, warp
 
-from .mma_products import Form, bias_reader, factor_of, finisher
+from .mma_products import Form, bias_reader, factor_of, finisher, with_epilogues
 from .wgmma_buffers import buffers_of
 from .wgmma_plans import Plan
 from .wgmma_products import THREADS
@@ -155,4 +155,7 @@ def _kernel_of(form: Form, tile_n: int, parts: int, swapped: bool, stacked: bool
         if parts > 1:
             tensor.cluster.meet()  # no block ends before the others have read its sums
 
-    return wgmma_split_product
+    def other(form: Form) -> Kernel:
+        return _kernel_of(form, tile_n, parts, swapped, stacked)
+
+    return with_epilogues(wgmma_split_product, form, other)

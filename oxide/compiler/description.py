@@ -15,7 +15,7 @@ from oxide.compiler.signature.untyped_arguments import ArgumentType
 from oxide.driver.base import Dim3
 
 if TYPE_CHECKING:
-    from oxide.compiler.fusion import Fusion
+    from oxide.compiler.fusion import Fusion, Prologue
     from oxide.compiler.signature.contracts import Contract
     from oxide.compiler.tile.source import TileSource
 
@@ -84,5 +84,5 @@ class KernelDescription:
     """The source of a tile kernel; None for a thread kernel."""
     tile_key: tuple[Any, ...] = ()
     """What the source depends on beside the function: the shapes of tiles, the constants and the threads."""
-    fusion: Fusion | None = field(default=None, metadata=APART)  # hashed by its stages
+    fusion: Fusion | Prologue | None = field(default=None, metadata=APART)  # hashed by its stages
     """The source of a fused kernel; None for any other kernel."""

@@ -34,13 +34,16 @@ from oxide.compiler.signature.signature import Closed, NumbaParameter, Parameter
 from oxide.driver import sanitizing
 from oxide.errors import LaunchError
 
+from .description import LaunchNeeds
 from .elementwise.accesses import ITEMS, Elementwise, OwnAccess
 
 if TYPE_CHECKING:
     from oxide.compiler.bounds.hoist import Placement
     from oxide.compiler.ir.portable import PortableKernel
 
-    from .description import KernelDescription, LaunchNeeds
+    from .description import KernelDescription
+    from .elementwise.composition import Part, Words
+    from .elementwise.prologue import Reads
     from .kernel import Kernel
     from .specialization import Specialization
 
@@ -163,26 +166,29 @@ def fused(stages: Sequence[Stage], dead: Collection[int] = ()) -> FusedKernel:
 
 
 def _fused(fusion: Fusion) -> FusedKernel:
+    first = fusion.stages[0].special.kernel
+    kernel = _kernel_of(first, fusion, block=BLOCK, items_per_thread=ITEMS, requires=fusion.contracts)
+    return FusedKernel(kernel, tuple(value.number for value in fusion.passed))
+
+
+def _kernel_of(first: Kernel, fusion: Fusion | Prologue, **options: Any) -> Kernel:
+    """Returns the kernel of a source. Its function has the place of the kernel ``first`` in the source."""
     from .kernel import Kernel
 
-    first = fusion.stages[0].special.kernel
     code = first.function
     assert isinstance(code, FunctionType)
     name = fusion.name
     function = FunctionType(code.__code__, code.__globals__, name, code.__defaults__, code.__closure__)
     function.__module__ = code.__module__
     function.__qualname__ = name
-    kernel = Kernel(
+    return Kernel(
         function,
         launches=None if first.launches is None else first.launches.again(),
         compiled=first.compiled,
-        block=BLOCK,
-        items_per_thread=ITEMS,
-        requires=fusion.contracts,
         sanitizable=False,
         fusion=fusion,
+        **options,
     )
-    return FusedKernel(kernel, tuple(value.number for value in fusion.passed))
 
 
 @final
@@ -234,6 +240,13 @@ class Fusion:
     @cached_property
     def values(self) -> tuple[_Value, ...]:
         """Returns the values. Raises ``NotFused``."""
+        if not any(value.stored for value in self.accessed):
+            raise NotFused(self.name, "nothing needs any of its outputs")
+        return self.accessed
+
+    @cached_property
+    def accessed(self) -> tuple[_Value, ...]:
+        """Returns the values, even if nothing needs any output. Raises ``NotFused`` for all other reasons."""
         found: dict[int, _Value] = {}
         for stage in self.stages:
             self._add(stage, found)
@@ -245,8 +258,6 @@ class Fusion:
         matrices = [value for value in found.values() if value.own and value.ndim == 2]
         if matrices and not any(value.is_passed for value in matrices):
             matrices[0].shapes = True
-        if not any(value.stored for value in found.values()):
-            raise NotFused(self.name, "nothing needs any of its outputs")
         return tuple(found.values())
 
     def _add(self, stage: Stage, found: dict[int, _Value]) -> None:
@@ -285,7 +296,7 @@ class Fusion:
     @cached_property
     def passed(self) -> tuple[_Value, ...]:
         """Returns the values that a launch passes, in the order of the parameters."""
-        return tuple(value for value in self.values if value.is_passed)
+        return tuple(value for value in self.accessed if value.is_passed)
 
     @cached_property
     def parameters(self) -> tuple[Closed, ...]:
@@ -321,22 +332,39 @@ class Fusion:
         return tuple(element_form_of(stage.special) for stage in self.stages)
 
     @property
+    def needs(self) -> LaunchNeeds:
+        """Returns the requirements on the launches of the fused kernel."""
+        return LaunchNeeds(
+            index_1d=True,
+            index_2d=False,
+            own_elements=False,
+            unchecked=any(special.needs.unchecked for special in self.sources),
+            width=None,
+            dynamic_shared=False,
+            tiled=(),
+        )
+
+    @property
     def bindings(self) -> tuple[str, ...]:
         """Returns texts that are equal for fusions that bind the stages' parameters in the same way."""
-        places = {value.number: place for place, value in enumerate(self.values)}
+        places = {value.number: place for place, value in enumerate(self.accessed)}
         bound = (str([places[number] for number in stage.values]) for stage in self.stages)
-        return *bound, str([place for place, value in enumerate(self.values) if value.written and not value.stored])
+        return *bound, str([place for place, value in enumerate(self.accessed) if value.written and not value.stored])
 
     def portable(self) -> tuple[PortableKernel, tuple[Placement, ...]]:
         """Returns the IR of the fused kernel, and where each check is done."""
-        from .elementwise.composition import (  # here, as they load LLVM, which a cached kernel does not need
-            Part,
-            Words,
-            compose,
-        )
+        from .elementwise.composition import compose  # here, as it loads LLVM, which a cached kernel does not need
+
+        parts, words, placements = self.composed()
+        symbol = "oxide.fused." + re.sub(r"\W", "_", self.name)
+        return compose(self.name, symbol, parts, words), placements
+
+    def composed(self) -> tuple[list[Part], list[Words], tuple[Placement, ...]]:
+        """Returns the stages as IR, the words of the values, and where each check is done."""
+        from .elementwise.composition import Part, Words
 
         places = {value.number: place for place, value in enumerate(self.passed)}
-        for value in self.values:
+        for value in self.accessed:
             places.setdefault(value.number, len(places))
         types: dict[int, tuple[str, ...]] = {}
         parts: list[Part] = []
@@ -358,10 +386,154 @@ class Fusion:
                 value.read,
                 value.stored,
             )
-            for value in sorted(self.values, key=lambda value: places[value.number])
+            for value in sorted(self.accessed, key=lambda value: places[value.number])
         ]
-        symbol = "oxide.fused." + re.sub(r"\W", "_", self.name)
-        return compose(self.name, symbol, parts, words), tuple(placements)
+        return parts, words, tuple(placements)
+
+
+@final
+@dataclass(frozen=True)
+class Prologue:
+    """The source of a kernel that computes the elements of some of its slices where it reads them. ``stages`` compute
+    them, which nothing but ``consumer``, the kernel itself, needs. ``aligned`` has the values that begin at a multiple
+    of 16 bytes.
+
+    The kernel's parameters are those of the consumer, and then the inputs of the stages. Of a slice whose elements are
+    computed, a launch passes the lengths, and of its address only the low bits: the consumer may test its alignment.
+    """
+
+    stages: tuple[Stage, ...]
+    consumer: Stage
+    aligned: frozenset[int]
+
+    @cached_property
+    def chain(self) -> Fusion:
+        """Returns the stages. Nothing needs any of their outputs in memory."""
+        return Fusion(self.stages, frozenset(number for stage in self.stages for number in stage.values))
+
+    @cached_property
+    def name(self) -> str:
+        """Returns the name of the kernel: the names of the stages and of the consumer."""
+        return f"{self.chain.name}+{self.consumer.special.kernel.name}"
+
+    @cached_property
+    def computed(self) -> dict[str, int]:
+        """Returns the numbers of the computed values, by the consumer's parameters."""
+        written = {value.number for value in self.chain.accessed if value.written}
+        pairs = zip(self.consumer.special.parameters, self.consumer.values, strict=True)
+        return {parameter.name: number for parameter, number in pairs if number in written}
+
+    @cached_property
+    def parameters(self) -> tuple[Closed, ...]:
+        """Returns the parameters of the kernel."""
+        taken = {parameter.name for parameter in self.consumer.special.parameters}
+        found = [
+            replace(each, kernel=self.name) if isinstance(each, Parameter) else each
+            for each in self.consumer.special.parameters
+        ]
+        for value in self.chain.passed:
+            each = value.as_passed
+            if isinstance(each, Parameter):
+                names = (f"{each.name}{'_' * n}" for n in range(len(taken) + 1))
+                each = replace(each, kernel=self.name, name=next(name for name in names if name not in taken))
+            taken.add(each.name)
+            found.append(each)
+        return tuple(found)
+
+    @property
+    def sources(self) -> tuple[Specialization, ...]:
+        """Returns the kernels that the kernel is compiled from."""
+        return *self.chain.sources, self.consumer.special
+
+    @property
+    def needs(self) -> LaunchNeeds:
+        """Returns the requirements on the launches of the kernel."""
+        return self.consumer.special.needs
+
+    @property
+    def bindings(self) -> tuple[str, ...]:
+        """Returns texts that are equal for prologues that bind the parameters in the same way."""
+        places = {value.number: place for place, value in enumerate(self.chain.accessed)}
+        aligned = sorted(place for number, place in places.items() if number in self.aligned)
+        computed = {name: places[number] for name, number in self.computed.items()}
+        return "prologue", *self.chain.bindings, str(computed), str(aligned)
+
+    def portable(self) -> tuple[PortableKernel, tuple[Placement, ...]]:
+        """Returns the IR of the kernel, and where each check is done. Raises ``NotFused``."""
+        from .elementwise.prologue import Refused, compute_at_reads
+
+        parts, words, _ = self.chain.composed()
+        order = [value.number for value in self.chain.passed]
+        order += [value.number for value in self.chain.accessed if value.number not in order]
+        computed = {name: order.index(number) for name, number in self.computed.items()}
+        aligned = frozenset(place for place, number in enumerate(order) if number in self.aligned)
+        special = self.consumer.special
+        try:
+            made = compute_at_reads(
+                self.name, special.portable, special.parameters, special.kernel.name, parts, words, computed, aligned
+            )
+        except Refused as error:
+            raise NotFused(self.name, str(error)) from None
+        return made, special.placements
+
+
+def reads_of(special: Specialization, parameter: str) -> Reads | str:
+    """Returns how a kernel reads a slice, or why the elements of the slice cannot be computed where it reads them."""
+    from .elementwise.prologue import reads_of as found  # here, as it loads LLVM
+
+    key = "reads", parameter
+    if key not in special.chains:
+        described = special.description
+        reasons = {
+            "it is a tile kernel": described.tile is not None,
+            "it is a fused kernel": described.fusion is not None,
+            "it has numba-cuda's semantics": described.adopted
+            or any(isinstance(each, NumbaParameter) for each in special.parameters),
+            "it has clusters of blocks": described.cluster is not None,
+            "it copies tiles": bool(special.needs.tiled),
+            "it has line tables": described.lineinfo,
+            "it is interpreted": described.interpreted,
+            "it is sanitized": bool(described.sanitize | sanitizing.requested()),
+        }
+        reason = next((reason for reason, holds in reasons.items() if holds), None)
+        special.chains[key] = reason or found(special.portable, special.parameters, parameter)
+    result: Reads | str = special.chains[key]
+    return result
+
+
+def with_prologue(stages: Sequence[Stage], consumer: Stage, aligned: Collection[int]) -> FusedKernel | str:
+    """Returns the kernel that computes the stages where ``consumer`` reads their results, or the reason why there is
+    none. Its arguments are those of the consumer and then those of the stages. The conditions of ``fused`` hold for the
+    stages, nothing but the consumer needs any of their results, the consumer writes none of their inputs, and it reads
+    their results in slices that ``reads_of`` allows."""
+    key = "prologue", tuple(stages), consumer, frozenset(aligned)
+    fusions = stages[0].special.fusions
+    found: FusedKernel | str | None = fusions.pop(key, None)
+    if found is None:
+        try:
+            found = _with_prologue(Prologue(tuple(stages), consumer, frozenset(aligned)))
+        except NotFused as error:
+            found = error.reason
+    fusions[key] = found
+    while len(fusions) > _REMEMBERED:
+        fusions.pop(next(iter(fusions)), None)
+    return found
+
+
+def _with_prologue(source: Prologue) -> FusedKernel:
+    """Makes the kernel. Raises ``NotFused``."""
+    special = source.consumer.special
+    described = special.description
+    kernel = _kernel_of(
+        special.kernel,
+        source,
+        block=described.default_block,
+        unchecked=described.unchecked,
+        max_registers=described.max_registers,
+        requires=[contract.text for contract in described.contracts],
+    )
+    kernel.specialize()
+    return FusedKernel(kernel, (*source.consumer.values, *(value.number for value in source.chain.passed)))
 
 
 def accesses_of(special: Specialization) -> Elementwise:

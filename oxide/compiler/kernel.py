@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     )
 
     from .checks_report import Check
-    from .fusion import Fusion
+    from .fusion import Fusion, Prologue
     from .tile.source import TileSource
 
 __all__ = ["Kernel", "Launches"]
@@ -138,7 +138,7 @@ class Kernel:
         names: Mapping[str, Any] | None = None,
         tile: TileSource | None = None,
         tile_key: tuple[Any, ...] = (),
-        fusion: Fusion | None = None,
+        fusion: Fusion | Prologue | None = None,
     ) -> None:
         """Makes a kernel. Without ``launches`` it can be compiled but not launched.
 
@@ -209,6 +209,9 @@ class Kernel:
         self.each: Kernel | None = None
         """A kernel with the same parameters and results, each thread of which computes one element. It is fused instead
         of this kernel."""
+        self.followed_by: Callable[[Kernel], Kernel | str] | None = None
+        """Returns the kernel that computes what this kernel and then another one, from this kernel's only output,
+        compute, bit for bit, or the reason why there is none. The kernel has this kernel's parameters and launches."""
         self.open_places = tuple(place for place, p in enumerate(parameters) if not isinstance(p, Closed))
         """The positions of the parameters whose types follow from the arguments."""
         self.is_generic = bool(self.open_places)

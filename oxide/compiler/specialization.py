@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from .checks_report import Check
     from .description import KernelDescription, LaunchNeeds
     from .elementwise.accesses import Elementwise
-    from .fusion import Fusion
+    from .fusion import Fusion, Prologue
     from .kernel import Kernel
     from .tile.source import TileSource
 
@@ -447,22 +447,13 @@ def _tile_facts(source: TileSource, *, lines: bool) -> Facts:
     )
 
 
-def _fusion_facts(fusion: Fusion) -> Facts:
+def _fusion_facts(fusion: Fusion | Prologue) -> Facts:
     """Composes a fused kernel. Raises ``CompileError``."""
     from .cache import Facts
-    from .description import LaunchNeeds
 
     portable, placements = fusion.portable()
     return Facts(
-        needs=LaunchNeeds(
-            index_1d=True,
-            index_2d=False,
-            own_elements=False,
-            unchecked=any(special.needs.unchecked for special in fusion.sources),
-            width=None,
-            dynamic_shared=False,
-            tiled=(),
-        ),
+        needs=fusion.needs,
         sites=portable.sites,
         widenings=(),
         elementwise=lambda: "it is a fused kernel",

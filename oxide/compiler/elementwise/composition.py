@@ -40,7 +40,7 @@ from oxide.compiler.source.faults import FaultSite
 from .accesses import ITEMS
 from .proof import addresses_in, element_form, guards_of
 
-_VECTOR_BYTES = 16
+VECTOR_BYTES = 16
 
 
 @final
@@ -76,15 +76,15 @@ def compose(name: str, symbol: str, parts: Sequence[Part], values: Sequence[Word
     slice of two axes has words."""
     module, sites, calls = Module(), list[FaultSite](), list[str]()
     for stage, part in enumerate(parts):
-        function = _adopt(module, part, f"oxide.stage.{stage}", len(sites))
+        function = adopt(module, part, f"oxide.stage.{stage}", len(sites))
         sites += part.portable.sites
-        calls.append(_call(part, function, values))
+        calls.append(call_of(part, function, values))
     module.adopt(parse(_fused(symbol, calls, values)))
     first = parts[0].portable
     return replace(first, module=simplified(module, symbol), symbol=symbol, sites=tuple(sites), name=name)
 
 
-def _adopt(module: Module, part: Part, symbol: str, first_site: int) -> Function:
+def adopt(module: Module, part: Part, symbol: str, first_site: int) -> Function:
     """Adds a stage's function to the module, in a form for one element, under the name ``symbol``. Its fault sites are
     numbered from ``first_site``."""
     form, function, position = element_form(part.portable, part.axes)
@@ -142,48 +142,43 @@ _LENGTHS = {1: ["%n"], 2: ["%rows", "%columns"]}
 _POSITIONS = {1: ["%element"], 2: ["%row", "%column"]}
 
 
-def _call(part: Part, function: Function, values: Sequence[Words]) -> str:
+def call_of(part: Part, function: Function, values: Sequence[Words]) -> str:
     """Returns the call of a stage for one element, in the function ``oxide.element``."""
     passed = ["%context"]
     own = {parameter.name for parameter in part.parameters} & part.own
     for parameter, place in zip(part.parameters, part.arguments, strict=True):
-        passed += [f"%v{place}", *_LENGTHS[part.axes]] if parameter.name in own else _names(place, values[place])
+        passed += [f"%v{place}", *_LENGTHS[part.axes]] if parameter.name in own else names_of(place, values[place])
     types = [argument.type for argument in function.arguments]
     listed = ", ".join(f"{kind} {word}" for kind, word in zip(types, [*passed, *_POSITIONS[part.axes]], strict=True))
     return f'  call void @"{function.symbol}"({listed})'
 
 
-def _names(place: int, value: Words) -> list[str]:
+def names_of(place: int, value: Words) -> list[str]:
     return [f"%w{place}.{word}" for word in range(len(value.types))]
 
 
 def _fused(symbol: str, calls: Sequence[str], values: Sequence[Words]) -> str:
     """Returns the functions around the stages: of one element, and of a thread."""
     own = [(place, value) for place, value in enumerate(values) if value.element]
-    shapes = sorted((_names(place, value)[1:] for place, value in own if value.types), key=len)
+    shapes = sorted((names_of(place, value)[1:] for place, value in own if value.types), key=len)
     # Without a slice of two axes, row and column are not used, and LLVM removes their computation.
     rows, columns = shapes[-1] if len(shapes[-1]) == 2 else ("1", *shapes[-1])
     words = [
         f"{kind} {name}"
         for place, value in enumerate(values)
-        for kind, name in zip(value.types, _names(place, value), strict=True)
+        for kind, name in zip(value.types, names_of(place, value), strict=True)
     ]
     passed = ", ".join(["ptr %context", *words])
-    variables = "".join(f", ptr %v{place}" for place, _ in own)
     axis = "\n".join(
         f"  %{name} = call i32 @oxide.register.{name}.x(ptr %context)\n  %{name}.wide = zext i32 %{name} to i64"
         for name in _REGISTERS
     )
     declared = "\n".join(f"declare i32 @oxide.register.{name}.x(ptr)" for name in _REGISTERS)
-    stages = "\n".join(calls)
     return f"""
 {declared}
 declare i64 @llvm.smin.i64(i64, i64)
 
-define internal void @oxide.element({passed}{variables}, {_SHAPE}, i64 %element, i64 %row, i64 %column) alwaysinline {{
-{stages}
-  ret void
-}}
+{element_function("oxide.element", passed, own, calls)}
 
 define void @"{symbol}"({passed}) alwaysinline {{
 entry:
@@ -221,40 +216,51 @@ done:
 """
 
 
+def element_function(symbol: str, passed: str, own: Sequence[Own], calls: Sequence[str]) -> str:
+    """Returns the function that runs the stages for one element. ``calls`` are those of ``call_of``."""
+    variables = "".join(f", ptr %v{place}" for place, _ in own)
+    stages = "\n".join(calls)
+    parameters = f"{passed}{variables}, {SHAPE}, i64 %element, i64 %row, i64 %column"
+    return f"""define internal void @{symbol}({parameters}) alwaysinline {{
+{stages}
+  ret void
+}}"""
+
+
 _REGISTERS = ("ctaid", "ntid", "tid")
-_SHAPE = "i64 %n, i64 %rows, i64 %columns"
-_BYTES = {"i8": 1, "i16": 2, "i32": 4, "i64": 8, "float": 4, "double": 8}
-_Own: TypeAlias = tuple[int, Words]
+SHAPE = "i64 %n, i64 %rows, i64 %columns"
+BYTES = {"i8": 1, "i16": 2, "i32": 4, "i64": 8, "float": 4, "double": 8}
+Own: TypeAlias = tuple[int, Words]
 """A value of which threads access only their own elements, with its place."""
 
 
-def _allocas(own: Sequence[_Own]) -> str:
+def _allocas(own: Sequence[Own]) -> str:
     return "\n".join(f"  %v{place}.{k} = alloca {value.element}" for place, value in own for k in range(ITEMS))
 
 
-def _alignment(value: Words) -> int:
+def alignment_of(value: Words) -> int:
     """Returns the alignment of a vector of a slice's elements, in bytes."""
-    return min(_VECTOR_BYTES, ITEMS * _BYTES[value.element])
+    return min(VECTOR_BYTES, ITEMS * BYTES[value.element])
 
 
-def _alignments(accessed: Sequence[_Own]) -> str:
+def _alignments(accessed: Sequence[Own]) -> str:
     """Returns the tests whether the slices are aligned for vectors. The last one continues at ``whole``."""
     return "\n".join(
         f"""aligned.{test}:
   %address.{place} = ptrtoint ptr %w{place}.0 to i64
-  %low.{place} = and i64 %address.{place}, {_alignment(value) - 1}
+  %low.{place} = and i64 %address.{place}, {alignment_of(value) - 1}
   %begins.{place} = icmp eq i64 %low.{place}, 0
   br i1 %begins.{place}, label %{f"aligned.{test + 1}" if test + 1 < len(accessed) else "whole"}, label %some"""
         for test, (place, value) in enumerate(accessed)
     )
 
 
-def _call_of_element(own: Sequence[_Own], passed: str, item: int, element: str, row: str, column: str) -> str:
+def _call_of_element(own: Sequence[Own], passed: str, item: int, element: str, row: str, column: str) -> str:
     variables = "".join(f", ptr %v{place}.{item}" for place, _ in own)
-    return f"  call void @oxide.element({passed}{variables}, {_SHAPE}, i64 {element}, i64 {row}, i64 {column})"
+    return f"  call void @oxide.element({passed}{variables}, {SHAPE}, i64 {element}, i64 {row}, i64 {column})"
 
 
-def _row_and_column(element: str, suffix: str) -> list[str]:
+def row_and_column(element: str, suffix: str) -> list[str]:
     return [
         f"  %row.{suffix} = udiv i64 {element}, %columns",
         f"  %before.row.{suffix} = mul i64 %row.{suffix}, %columns",
@@ -262,7 +268,7 @@ def _row_and_column(element: str, suffix: str) -> list[str]:
     ]
 
 
-def _next_column(k: int) -> list[str]:
+def next_column(k: int) -> list[str]:
     """Returns the code for row and column of the element behind element ``k``. A division takes longer."""
     return [
         f"  %right.{k} = add i64 %column.{k}, 1",
@@ -273,32 +279,32 @@ def _next_column(k: int) -> list[str]:
     ]
 
 
-def _cleared(own: Sequence[_Own], item: int) -> Iterator[str]:
+def cleared(own: Sequence[Own], item: int) -> Iterator[str]:
     """Yields the initialisation of the variables whose elements are not loaded."""
     for place, value in own:
         if not value.read:
             yield f"  store {value.element} zeroinitializer, ptr %v{place}.{item}"
 
 
-def _whole(own: Sequence[_Own], passed: str) -> str:
+def _whole(own: Sequence[Own], passed: str) -> str:
     """Returns the code for four elements, which are loaded and stored as vectors."""
-    lines = _row_and_column("%first", "0")
+    lines = row_and_column("%first", "0")
     for place, value in own:
         if value.read or value.written:
             lines.append(f"  %at.{place} = getelementptr {value.element}, ptr %w{place}.0, i64 %first")
         if value.read:
             vector = f"<{ITEMS} x {value.element}>"
-            lines.append(f"  %loaded.{place} = load {vector}, ptr %at.{place}, align {_alignment(value)}")
+            lines.append(f"  %loaded.{place} = load {vector}, ptr %at.{place}, align {alignment_of(value)}")
             for k in range(ITEMS):
                 lines += [
                     f"  %in.{place}.{k} = extractelement {vector} %loaded.{place}, i64 {k}",
                     f"  store {value.element} %in.{place}.{k}, ptr %v{place}.{k}",
                 ]
     for k in range(ITEMS):
-        lines += _cleared(own, k)
+        lines += cleared(own, k)
         lines.append(f"  %element.{k} = add i64 %first, {k}")
         lines.append(_call_of_element(own, passed, k, f"%element.{k}", f"%row.{k}", f"%column.{k}"))
-        lines += _next_column(k)
+        lines += next_column(k)
     for place, value in own:
         if value.written:
             vector, built = f"<{ITEMS} x {value.element}>", "poison"
@@ -308,24 +314,24 @@ def _whole(own: Sequence[_Own], passed: str) -> str:
                     f"  %built.{place}.{k} = insertelement {vector} {built}, {value.element} %out.{place}.{k}, i64 {k}",
                 ]
                 built = f"%built.{place}.{k}"
-            lines.append(f"  store {vector} {built}, ptr %at.{place}, align {_alignment(value)}")
+            lines.append(f"  store {vector} {built}, ptr %at.{place}, align {alignment_of(value)}")
     return "\n".join(lines)
 
 
-def _one(own: Sequence[_Own], passed: str) -> str:
+def _one(own: Sequence[Own], passed: str) -> str:
     """Returns the code for the element ``%i``."""
-    before, after = [*_cleared(own, 0), *_row_and_column("%i", "i")], []
+    before, after = [*cleared(own, 0), *row_and_column("%i", "i")], []
     for place, value in own:
         if value.read or value.written:
             before.append(f"  %at.i.{place} = getelementptr {value.element}, ptr %w{place}.0, i64 %i")
         if value.read:
             before += [
-                f"  %in.{place} = load {value.element}, ptr %at.i.{place}, align {_BYTES[value.element]}",
+                f"  %in.{place} = load {value.element}, ptr %at.i.{place}, align {BYTES[value.element]}",
                 f"  store {value.element} %in.{place}, ptr %v{place}.0",
             ]
         if value.written:
             after += [
                 f"  %out.{place} = load {value.element}, ptr %v{place}.0",
-                f"  store {value.element} %out.{place}, ptr %at.i.{place}, align {_BYTES[value.element]}",
+                f"  store {value.element} %out.{place}, ptr %at.i.{place}, align {BYTES[value.element]}",
             ]
     return "\n".join([*before, _call_of_element(own, passed, 0, "%i", "%row.i", "%column.i"), *after])

@@ -4,6 +4,10 @@ A launch joins a *chain* of earlier ones if it accesses one of their arrays, if 
 theirs, and if the compiler can fuse its kernel with theirs (``oxide.compiler.fusion``). The order of the nodes is free
 where their data leaves it free, so the launches of a chain need not follow each other in the program. Arrays that
 nothing needs after a chain are neither read nor written, and what only prepares them is left out.
+
+Two kinds of launches join kernels that are not elementwise. A chain becomes the *prologue* of the one kernel that needs
+its results, and is computed where that kernel reads them. A launch becomes the *epilogue* of the kernel whose result it
+takes, if that kernel declares a form of itself that computes both (``Kernel.followed_by``).
 """
 
 from __future__ import annotations
@@ -14,7 +18,17 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, final
 
 from oxide.compiler.elementwise.accesses import ITEMS
-from oxide.compiler.fusion import BLOCK, NotFused, Stage, fused, own_accesses, reason_against, reason_apart
+from oxide.compiler.fusion import (
+    BLOCK,
+    NotFused,
+    Stage,
+    fused,
+    own_accesses,
+    reads_of,
+    reason_against,
+    reason_apart,
+    with_prologue,
+)
 from oxide.compiler.signature.signature import Parameter
 from oxide.driver import sanitizing
 from oxide.messages import byte_count
@@ -97,7 +111,7 @@ def fuse(context: ExecutionContext, first: int = 0, known: Known | None = None) 
     pass_.run()
     remaining = pass_.remaining()
     recording.nodes[first:] = [node for _, node in remaining]
-    if known is not None and key is not None:
+    if known is not None and key is not None and pass_.repeatable:
         if len(known) >= _MOST_KNOWN:
             known.clear()
         known[key] = [piece for piece, _ in remaining]
@@ -168,8 +182,11 @@ class _Pass:
     def __init__(self, context: ExecutionContext, nodes: Sequence[PlanNode], free: set[Allocation]) -> None:
         self.report = FusionReport()
         self._context = context
-        self._nodes = nodes
         self._free = free
+        self.repeatable = True  # False once a launch was replaced in a way that pieces do not describe
+        self._unjoined: dict[Node, list[str]] = {}  # why an epilogue or a prologue did not join a launch
+        self._joined: set[Node] = set()  # the launches of kernels with an epilogue
+        self._nodes = nodes = self._with_epilogues(nodes)
         self._placed: list[tuple[Piece, PlanNode]] = []
         self._after = dependencies(nodes)
         self._waits = [len(earlier) for earlier in self._after]
@@ -188,9 +205,10 @@ class _Pass:
             self._ready.sort()
             number = self._next()
             if number is None:
-                self._close()
+                number = self._closed_into()
+                if number is not None:
+                    self._placed_at(number)
                 continue
-            self._ready.remove(number)
             node = self._nodes[number]
             if self._reasons[number] is None:
                 assert isinstance(node, Node)
@@ -199,11 +217,16 @@ class _Pass:
                 self._chain.add(number, node)
             else:
                 self._place(number)
-            for follower in self._followers[number]:
-                self._waits[follower] -= 1
-                if not self._waits[follower]:
-                    self._ready.append(follower)
+            self._placed_at(number)
         self._close()
+
+    def _placed_at(self, number: int) -> None:
+        """Notes that a ready node is placed or in the open chain."""
+        self._ready.remove(number)
+        for follower in self._followers[number]:
+            self._waits[follower] -= 1
+            if not self._waits[follower]:
+                self._ready.append(follower)
 
     def remaining(self) -> list[tuple[Piece, PlanNode]]:
         """Returns the placed nodes without those that only write memory that no node uses any more."""
@@ -245,34 +268,179 @@ class _Pass:
         if isinstance(node, Node) and node.method == "launch":
             self.report.before += 1
             self.report.after += 1
-            self.report.lines.append(f"kernel {node.kernel} is not fused: {self._reasons[number]}")
+            if node not in self._joined:
+                reasons = [str(self._reasons[number]), *self._unjoined.get(node, ())]
+                self.report.lines.append(f"kernel {node.kernel} is not fused: {'; '.join(reasons)}")
+
+    def _closed_into(self) -> int | None:
+        """Places the open chain: as the prologue of a ready launch, if that is possible, else alone. Returns the number
+        of that launch, or None."""
+        chain = self._chain
+        assert chain is not None
+        for number in self._ready:
+            node = self._nodes[number]
+            if not isinstance(node, Node) or node.launched is None or not chain.has(self._after[number]):
+                continue
+            if self._reasons[number] is None or not chain.computes_for(node):
+                continue
+            later = self._later(number)
+            made = chain.before(node, self._context, [each for each in self._free if each not in later])
+            if isinstance(made, str):
+                self._unjoined.setdefault(node, []).append(f"{chain.names} cannot be its prologue: {made}")
+                continue
+            self._chain = None
+            self._merged([*chain.nodes, node], made)
+            self._placed.append((Piece((number,)), made))
+            self.repeatable = False
+            return number
+        self._close()
+        return None
+
+    def _later(self, besides: int | None = None) -> set[Allocation]:
+        """Returns the memory of the nodes that are neither placed nor in the open chain, except for one."""
+        unplaced = [
+            node
+            for number, node in enumerate(self._nodes)
+            if number != besides and (self._waits[number] or number in self._ready)
+        ]
+        return {allocation for node in unplaced for allocation in (*node.reads, *node.writes)}
+
+    def _merged(self, nodes: Sequence[Node], made: Node) -> None:
+        """Reports that some launches became one."""
+        saved = sum([_traffic(node) for node in nodes]) - _traffic(made)
+        report = self.report
+        report.before += len(nodes)
+        report.after += 1
+        report.saved += saved
+        report.lines.append(
+            f"{' + '.join([node.kernel for node in nodes])}: {len(nodes)} launches -> 1, "
+            f"{byte_count(saved)} of memory traffic saved"
+        )
+
+    def _with_epilogues(self, nodes: Sequence[PlanNode]) -> list[PlanNode]:
+        """Returns the nodes, with one launch for each launch and its epilogue."""
+        found = list(nodes)
+        for node in nodes:
+            if not isinstance(node, Node) or node.launched is None or _reason_against(node) is None:
+                continue
+            following = _following(node, found)
+            if following is None or _reason_against(following) is not None:
+                continue
+            made = self._with_epilogue(node, following, found)
+            if isinstance(made, str):
+                self._unjoined.setdefault(node, []).append(f"{following.kernel} cannot be its epilogue: {made}")
+                continue
+            self._merged([node, following], made)
+            self.report.before -= 1  # it is counted once more where it is placed
+            self.report.after -= 1
+            self._joined.add(made)
+            self.repeatable = False
+            found[found.index(following)] = made
+            found.remove(node)
+        return found
+
+    def _with_epilogue(self, node: Node, following: Node, nodes: Sequence[PlanNode]) -> Node | str:
+        """Returns the launch of the kernel that computes what ``node`` and then ``following`` compute, or why there is
+        none."""
+        launched, epilogue = _launched(node), _launched(following)
+        kernel = launched.special.kernel
+        if kernel.followed_by is None:
+            return "it has no form with an epilogue"
+        if not launched.contiguous:
+            return "an argument is a strided view"
+        form = kernel.followed_by(epilogue.special.kernel)
+        if isinstance(form, str):
+            return form
+        arrays, outer = _arrays_of(launched), _arrays_of(epilogue)
+        (result,) = [place for place, each in enumerate(launched.special.parameters) if _is_written(each)]
+        if len(outer) != 2 or outer[0] is None or outer[0] != arrays[result] or outer[1] is None:
+            return "it computes other elements than those of the result"
+        memory, output = launched.allocations[result], epilogue.allocations[1]
+        assert memory is not None
+        assert output is not None
+        if outer[1] != outer[0]:
+            later = nodes[nodes.index(following) + 1 :]
+            if memory not in self._free or any(_uses(each, memory) for each in later):
+                return "the result itself is needed, too"
+            if output is memory or output in node.reads:
+                return "it writes memory that is read"
+            if (outer[0][0] - outer[1][0]) % _ALIGNMENT:
+                return "its output begins at another alignment"
+        special = form.specialization(launched.special.parameters)
+        values = list(launched.values)
+        values[result] = (outer[1][0], *launched.values[result][1:])
+        allocations = list(launched.allocations)
+        allocations[result] = output
+        writes = [output if each is memory else each for each in node.writes]
+        name = f"{node.kernel}+{following.kernel}"
+        return _launch_of(self._context, special, name, node, values, allocations, node.reads, writes)
 
     def _close(self) -> None:
         """Places the open chain as one launch."""
         chain, self._chain = self._chain, None
         if chain is None:
             return
-        unplaced = [node for number, node in enumerate(self._nodes) if self._waits[number] or number in self._ready]
-        later = {allocation for node in unplaced for allocation in (*node.reads, *node.writes)}
-        report = self.report
-        report.before += len(chain.nodes)
-        report.after += 1
+        later = self._later()
         if len(chain.nodes) == 1:
             (node,), (number,) = chain.nodes, chain.numbers
+            self.report.before += 1
+            self.report.after += 1
             self._placed.append((Piece((number,)), node))
             reason = self._refused.get(number)
-            report.lines.append(reason or f"kernel {node.kernel} is not fused: no other launch can join it")
+            self.report.lines.append(reason or f"kernel {node.kernel} is not fused: no other launch can join it")
             return
         piece = chain.fused([each for each in self._free if each not in later])
         made = _built(self._context, self._nodes, piece)
         assert isinstance(made, Node)
-        saved = sum([_traffic(node) for node in chain.nodes]) - _traffic(made)
-        report.saved += saved
-        report.lines.append(
-            f"{' + '.join([node.kernel for node in chain.nodes])}: {len(chain.nodes)} launches -> 1, "
-            f"{byte_count(saved)} of memory traffic saved"
-        )
+        self._merged(chain.nodes, made)
         self._placed.append((piece, made))
+
+
+_ALIGNMENT = 256
+"""The alignment of memory that a kernel may test: an address is passed modulo this number."""
+
+
+def _following(node: Node, nodes: Sequence[PlanNode]) -> Node | None:
+    """Returns the launch that uses a launch's result next, if the launch may run right before it."""
+    for later in nodes[nodes.index(node) + 1 :]:
+        used = (*later.reads, *later.writes)
+        if any(each in used for each in node.writes):
+            return later if isinstance(later, Node) and later.launched is not None else None
+        if not used or any(each in later.writes for each in node.reads):
+            return None
+    return None
+
+
+def _uses(node: PlanNode, memory: Allocation) -> bool:
+    return memory in node.reads or memory in node.writes
+
+
+def _is_written(parameter: Any) -> bool:
+    return isinstance(parameter, Parameter) and parameter.kind == "disjoint"
+
+
+def _launch_of(
+    context: ExecutionContext,
+    special: Specialization,
+    name: str,
+    of: Node,
+    values: Sequence[Any],
+    allocations: Sequence[Allocation | None],
+    reads: Sequence[Allocation],
+    writes: Sequence[Allocation],
+) -> Node:
+    """Returns the launch of a kernel instead of another one, with the grid, blocks and shared memory of that one."""
+    place, outer = _launched(of).place, context.place
+    function = loaded_function(special, context.device)
+    context.keep(function)
+    context.place = place
+    try:
+        params = special.pack(values, context.fault_address(special) if function.reports else 0)
+    finally:
+        context.place = outer
+    _, grid, block, shared, _ = of.arguments
+    launched = Launched(special, tuple(values), tuple(allocations), place)
+    return Node("launch", (function, grid, block, shared, params), name, reads, writes, launched)
 
 
 def _traffic(node: Node) -> int:
@@ -280,7 +448,7 @@ def _traffic(node: Node) -> int:
     assert node.launched is not None
     total = 0
     for parameter, value in zip(node.launched.special.parameters, node.launched.values, strict=True):
-        if isinstance(parameter, Parameter) and parameter.kind in ("slice", "disjoint"):
+        if isinstance(parameter, Parameter) and parameter.kind in ("slice", "disjoint") and value[0] >= _ALIGNMENT:
             size = parameter.dtype.itemsize
             for length in value[1:]:
                 size *= length
@@ -330,8 +498,8 @@ def _shapes(launched: Launched) -> set[tuple[int, ...]]:
 @final
 class _Chain:
     """Launches that become one: ``numbers`` and ``nodes`` are theirs. ``_arrays`` has the number of each array, by its
-    address and size. For each number, ``_sources`` tells which launch has the value as which argument, ``_axes`` how
-    many axes it has there, and ``_allocations`` its memory."""
+    address and size. For each number, ``_values`` has the value, ``_sources`` tells which launch has it as which
+    argument, and ``_allocations`` has its memory."""
 
     def __init__(self) -> None:
         self.numbers: list[int] = []
@@ -340,7 +508,7 @@ class _Chain:
         self._size = 0  # the number of elements
         self._shape: tuple[int, ...] | None = None  # the shape of matrices
         self._arrays: dict[tuple[int, int], int] = {}
-        self._axes: list[int] = []
+        self._values: list[Any] = []
         self._sources: list[tuple[int, int]] = []
         self._allocations: list[Allocation | None] = []
 
@@ -376,13 +544,13 @@ class _Chain:
         launched = _launched(node)
         bound = self._bound(launched)
         for place, (value_number, array) in enumerate(zip(bound, _arrays_of(launched), strict=True)):
-            axes = 0 if array is None else len(launched.values[place]) - 1
-            source = len(self.nodes), place
+            value, source = launched.values[place], (len(self.nodes), place)
             if value_number < len(self._sources):
-                if axes > self._axes[value_number]:  # the same elements, here as a matrix
-                    self._axes[value_number], self._sources[value_number] = axes, source
+                if array is not None and len(value) > len(self._values[value_number]):
+                    # the same elements, here as a matrix
+                    self._values[value_number], self._sources[value_number] = value, source
             else:
-                self._axes.append(axes)
+                self._values.append(value)
                 self._sources.append(source)
                 self._allocations.append(launched.allocations[place])
                 if array is not None:
@@ -405,6 +573,87 @@ class _Chain:
         sources = tuple([self._sources[number] for number in made.arguments])
         return Piece(tuple(self.numbers), made.kernel.specialize(), sources, self._size)
 
+    def computes_for(self, node: Node) -> bool:
+        """Returns whether a launch has an array that the chain writes as an argument."""
+        written = self._written()
+        return any(array is not None and array in written for array in _arrays_of(_launched(node)))
+
+    def _written(self) -> dict[tuple[int, int], int]:
+        """Returns the arrays that the stages write, with their numbers."""
+        numbers: set[int] = set()
+        for stage in self._stages:
+            own = own_accesses(stage.special)
+            for parameter, number in zip(stage.special.parameters, stage.values, strict=True):
+                if parameter.name in own and own[parameter.name].writes:
+                    numbers.add(number)
+        return {array: number for array, number in self._arrays.items() if number in numbers}
+
+    def before(self, node: Node, context: ExecutionContext, unneeded: Sequence[Allocation]) -> Node | str:
+        """Returns the launch of a kernel that computes the chain where it reads the chain's results, or the reason why
+        there is none. ``unneeded`` is memory whose content nothing uses after ``node``."""
+        launched, written = _launched(node), self._written()
+        special, arrays = launched.special, _arrays_of(launched)
+        if not launched.contiguous:
+            return "an argument is a strided view"
+        if any(self._allocations[number] not in unneeded for number in written.values()):
+            return "other launches or the program need the result, too"
+        _, grid, block, *_ = node.arguments
+        spread = [f"ctaid.{axis}" for axis, count in zip("xyz", grid, strict=True) if count > 1]
+        spread += [f"tid.{axis}" for axis, count in zip("xyz", block, strict=True) if count > 1]
+        computed: list[int] = []
+        for place, (parameter, array) in enumerate(zip(special.parameters, arrays, strict=True)):
+            if array is None:
+                if launched.allocations[place] in self._allocations and launched.allocations[place] is not None:
+                    return f"it accesses the memory of {parameter.name} in other ways than as a slice"
+                continue
+            if _is_written(parameter):
+                if self._overlaps(array):
+                    return f"it writes {parameter.name}, which is an array of theirs"
+                continue
+            if array not in written:
+                if any(_overlap(array, each) for each in written):
+                    return f"{parameter.name} overlaps the result in part"
+                continue
+            reads = reads_of(special, parameter.name)
+            if isinstance(reads, str):
+                return reads
+            same = [register for register in spread if register not in reads.registers]
+            if same and reads.loads:
+                return f"threads with different {same[0]} read the same elements of {parameter.name}"
+            computed.append(place)
+        following = len(self._values)
+        bound = tuple(
+            [
+                written[array] if place in computed and array is not None else following + place
+                for place, array in enumerate(arrays)
+            ]
+        )
+        aligned: set[int] = set()
+        if all(launched.values[place][0] % 16 == 0 for place in computed):
+            aligned.update([number for (address, _), number in self._arrays.items() if address % 16 == 0])
+        made = with_prologue(self._stages, Stage(special, bound), aligned)
+        if isinstance(made, str):
+            return made
+        values, allocations = list(launched.values), list(launched.allocations)
+        dropped = [allocations[place] for place in computed]
+        for place in computed:
+            address, *lengths = values[place]
+            values[place] = (address % _ALIGNMENT, *lengths)
+            allocations[place] = None
+        inputs = made.arguments[len(values) :]
+        values += [self._values[number] for number in inputs]
+        allocations += [self._allocations[number] for number in inputs]
+        reads_of_it = [each for each in node.reads if each not in dropped or each in allocations]
+        reads_of_it += [
+            each
+            for each in [self._allocations[number] for number in inputs]
+            if each is not None and each not in reads_of_it
+        ]
+        made_special = made.kernel.specialize()
+        return _launch_of(
+            context, made_special, made_special.kernel.name, node, values, allocations, reads_of_it, node.writes
+        )
+
     def _bound(self, launched: Launched) -> tuple[int, ...]:
         """Returns the number of the value of each parameter. New values get the next numbers."""
         following = len(self._sources)
@@ -420,8 +669,11 @@ class _Chain:
         return tuple(found)
 
     def _overlaps(self, array: tuple[int, int]) -> bool:
-        start, size = array
-        return any(start < other + length and other < start + size for other, length in self._arrays)
+        return any(_overlap(array, each) for each in self._arrays)
+
+
+def _overlap(one: tuple[int, int], other: tuple[int, int]) -> bool:
+    return one[0] < other[0] + other[1] and other[0] < one[0] + one[1]
 
 
 def _launched(node: PlanNode) -> Launched:

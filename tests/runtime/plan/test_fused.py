@@ -163,7 +163,8 @@ def test_a_launch_with_too_few_threads_stays_alone() -> None:
     with pytest.warns(RuntimeWarning, match="reach 64 of the 100 elements"):
         operation = in_turn(scale[1, 64](2.0, x, t), relu(t, y))
     assert reasons(operation)[0] == (
-        "kernel scale is not fused: its launch has fewer threads than its arrays have elements"
+        "kernel scale is not fused: its launch has fewer threads than its arrays have elements; relu cannot be its "
+        "epilogue: it has no form with an epilogue"
     )
 
 
@@ -181,7 +182,9 @@ def test_explain_says_why_a_launch_stays_alone() -> None:
     for operation, expected in (
         (
             in_turn(relu(x, t), by_lane(t, y), relu(y, x)),
-            "kernel by_lane is not fused: it uses its thread in other ways than by its index",
+            "kernel by_lane is not fused: it uses its thread in other ways than by its index; relu cannot be its "
+            "epilogue: it has no form with an epilogue; relu cannot be its prologue: other launches or the program "
+            "need the result, too",
         ),
         (
             in_turn(relu(x, t), scale(2.0, y, y)),
@@ -193,7 +196,8 @@ def test_explain_says_why_a_launch_stays_alone() -> None:
         ),
         (
             in_turn(relu(x, t), scale(2.0, t, other)),
-            "kernel scale is not fused: its arrays have different shapes: (99,), (100,)",
+            "kernel scale is not fused: its arrays have different shapes: (99,), (100,); relu cannot be its prologue: "
+            "other launches or the program need the result, too",
         ),
         (
             in_turn(relu(x, t), rotate(t, y)),

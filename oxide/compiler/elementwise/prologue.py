@@ -1,0 +1,333 @@
+"""The IR of a kernel that computes the elements of a slice where it reads them.
+
+Each load of the slice becomes a call of a function that runs the stages for the loaded elements. The kernel itself is
+unchanged: its loops, its checks, its shared memory and barriers. A vector load becomes vector loads of the stages'
+inputs, so that the kernel reads memory as fast as before.
+
+An element that the kernel reads twice is computed twice. ``Reads`` says what decides whether that pays.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+from typing import final
+
+from oxide.compiler.bounds.hoist import simplified
+from oxide.compiler.bounds.prove import words_of
+from oxide.compiler.ir.module import Function, Module
+from oxide.compiler.ir.parameters import element_type
+from oxide.compiler.ir.parser import parse
+from oxide.compiler.ir.portable import PortableKernel
+from oxide.compiler.ir.recognise import fails_an_assert, is_check, register_of
+from oxide.compiler.ir.values import (
+    Argument,
+    Binary,
+    Block,
+    Call,
+    Cast,
+    Constant,
+    GetElementPtr,
+    Instruction,
+    Load,
+    Operation,
+    Phi,
+    Select,
+    Value,
+    number,
+)
+from oxide.compiler.signature.signature import Closed, Parameter
+
+from .composition import (
+    BYTES,
+    VECTOR_BYTES,
+    Own,
+    Part,
+    Words,
+    adopt,
+    call_of,
+    cleared,
+    element_function,
+    names_of,
+    next_column,
+    row_and_column,
+)
+
+MOST_LOADS = 8
+"""The most loads of a slice in a kernel's code. Each gets a copy of the stages."""
+
+_MOST_INSTRUCTIONS = 4000
+"""The most instructions that the copies of the stages add to a kernel."""
+
+
+class Refused(Exception):
+    """Raised for stages that a kernel cannot compute at its reads. The message is the reason."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Reads:
+    """How a kernel reads a slice. ``loads`` is the number of loads in its code. ``registers`` has the coordinates of a
+    thread, such as ``tid.x``, that the index of every load depends on. If it lacks one along which the threads of a
+    launch differ, these threads read the same elements, as all rows of a product read one vector. A kernel that does so
+    would compute each element again and again. What it reads a few times costs no more than reading it from memory."""
+
+    loads: int
+    registers: frozenset[str]
+
+
+def reads_of(kernel: PortableKernel, parameters: Sequence[Closed], name: str) -> Reads | str:
+    """Returns how a kernel reads a slice, or why the elements of the slice cannot be computed where it reads them."""
+    try:
+        loads = _loads(kernel.function, *_slice(kernel.function, parameters, name))
+    except Refused as error:
+        return str(error)
+    if len(loads) > MOST_LOADS:
+        return f"it reads {name} at {len(loads)} places, and each would have a copy of the stages"
+    registers = [_registers(load.pointer) for load in loads]
+    return Reads(len(loads), frozenset.intersection(*registers) if registers else frozenset())
+
+
+def _slice(function: Function, parameters: Sequence[Closed], name: str) -> tuple[Argument, list[Argument], str]:
+    """Returns the address, the lengths and the type of the elements of a slice. Raises ``Refused``."""
+    for parameter, words in words_of(parameters, function):
+        if parameter.name == name and isinstance(parameter, Parameter) and parameter.kind == "slice":
+            kind = element_type(parameter)
+            if kind is not None:
+                return words[0], words[1:], kind
+    raise Refused(f"its parameter {name} is no slice of real numbers")
+
+
+def _loads(function: Function, address: Argument, lengths: Sequence[Value], kind: str) -> list[Load]:
+    """Returns the loads of a slice's elements. Raises ``Refused`` if the kernel uses its address for anything else."""
+    name = address.name.lstrip("%").partition(".")[0]
+    derived: dict[Value, None] = {address: None}
+    loads: list[Load] = []
+    pending: list[Value] = [address]
+    users: dict[Value, list[Instruction]] = {}
+    for instruction in function.instructions:
+        for operand in dict.fromkeys(instruction.operands):
+            users.setdefault(operand, []).append(instruction)
+    while pending:
+        base = pending.pop()
+        for user in users.get(base, ()):
+            match user:
+                case GetElementPtr(pointer=pointer) if pointer is base:
+                    pass
+                case Phi() | Select() | Operation(opcode="freeze"):
+                    pass
+                case Load(type=type_, before="") if re.fullmatch(rf"(<\d+ x )?{kind}>?", type_):
+                    loads.append(user)
+                    continue
+                case Cast(opcode="ptrtoint"):
+                    continue  # a test of its alignment
+                case Call(called="llvm.assume"):
+                    continue
+                case _:
+                    raise Refused(f"it accesses {name} in other ways than by loads of its elements")
+            if user not in derived:
+                derived[user] = None
+                pending.append(user)
+    for each in derived:
+        match each:
+            case Phi(incoming=incoming):
+                sources = [value for value, _ in incoming]
+            case Select(left=left, right=right):
+                sources = [left, right]
+            case _:
+                continue
+        if not all(source in derived for source in sources):
+            raise Refused(f"a load reads either {name} or other memory")
+    return loads
+
+
+def _registers(pointer: Value) -> frozenset[str]:
+    """Returns the coordinates of the thread that a value is computed from."""
+    found: set[str] = set()
+    seen: set[Value] = set()
+    pending = [pointer]
+    while pending:
+        value = pending.pop()
+        if not isinstance(value, Instruction) or value in seen:
+            continue
+        seen.add(value)
+        register = register_of(value)
+        if register:
+            found.add(register)
+            continue
+        match value:
+            case Load():
+                continue
+            case Select(left=left, right=right):
+                pending += [left, right]
+            case _:
+                pending += [operand for operand in value.operands if not isinstance(operand, Block)]
+    return frozenset(found)
+
+
+def compute_at_reads(
+    name: str,
+    kernel: PortableKernel,
+    parameters: Sequence[Closed],
+    kernel_name: str,
+    parts: Sequence[Part],
+    values: Sequence[Words],
+    computed: Mapping[str, int],
+    aligned: AbstractSet[int],
+) -> PortableKernel:
+    """Returns the kernel with the words of the stages' values as its last parameters. ``kernel_name`` is the name of
+    the kernel that its faults give. ``computed`` has the places of the values whose elements the kernel reads, by its
+    parameters. ``aligned`` has the places of those that vectors may be loaded from. Raises ``Refused``."""
+    module = kernel.module.copy()
+    function = module.functions[kernel.symbol]
+    for count, each in enumerate(function.instructions):
+        if each.name:  # LLVM's passes have left names that the passes below would give again
+            each.name = f"%oxide.kept.{count}"
+    context = function.arguments[0]
+    stages, calls, size = Module(), list[str](), 0
+    for stage, part in enumerate(parts):
+        adopted = adopt(stages, part, f"oxide.stage.{stage}", 0)
+        if any(is_check(call) or fails_an_assert(call) for call in adopted.calls):
+            raise Refused(f"{part.portable.name} has checks, which would be done only for the elements that are read")
+        size += sum(1 for _ in adopted.instructions)
+        calls.append(call_of(part, adopted, values))
+    arguments = [
+        Argument(f"%oxide.prologue.{place}.{word}", kind)
+        for place, value in enumerate(values)
+        for word, kind in enumerate(value.types)
+    ]
+    function.arguments += arguments
+    own = [(place, value) for place, value in enumerate(values) if value.element]
+    passed = ", ".join(
+        ["ptr %context"]
+        + [
+            f"{kind} {each}"
+            for place, value in enumerate(values)
+            for kind, each in zip(value.types, names_of(place, value), strict=True)
+        ]
+    )
+    module.adopt(stages)
+    texts = {"oxide.prologue.element": element_function("oxide.prologue.element", passed, own, calls)}
+    fresh = (f"%oxide.at.{count}" for count in range(10**9))
+    added = 0
+    for parameter, place in computed.items():
+        address, lengths, kind = _slice(function, parameters, parameter)
+        size_of = BYTES[kind]
+        for load in _loads(function, address, lengths, kind):
+            lanes = int(load.type[1:].split()[0]) if load.type.startswith("<") else 1
+            added += size * lanes
+            streams = "!oxide.streaming" in load.metadata
+            # A vector of doubles may begin at every second element, and one of floats is then not aligned.
+            multiple = load.align // size_of
+            symbol = f"oxide.prologue.{place}.{lanes}.{multiple}{'.streaming' * streams}"
+            if symbol not in texts:
+                texts[symbol] = _loaded(symbol, place, lanes, multiple, streams, passed, own, values, aligned)
+            code = list(_offset(load.pointer, address, fresh))
+            offset = code[-1] if code else number(0)
+            index: Value = offset
+            if size_of > 1:
+                index = Binary(next(fresh), "ashr", offset, number(size_of.bit_length() - 1), "exact")
+                code.append(index)
+            size_in_all: Value = lengths[0]
+            for length in lengths[1:]:
+                size_in_all = Binary(next(fresh), "mul", size_in_all, length)
+                code.append(size_in_all)
+            call = Call(load.name, load.type, Constant(f"@{symbol}", "ptr"), [context, *arguments, size_in_all, index])
+            function.substitute(load, *code, call)
+    if added > _MOST_INSTRUCTIONS:
+        raise Refused(f"copies of the stages at its loads would be {added} instructions")
+    module.adopt(parse("\n".join([*texts.values(), "!0 = !{}"])))
+    sites = tuple(replace(site, kernel=site.kernel or kernel_name) for site in kernel.sites)
+    return replace(kernel, module=simplified(module, kernel.symbol), sites=sites, name=name)
+
+
+def _offset(pointer: Value, address: Argument, fresh: Iterator[str]) -> Iterator[Instruction]:
+    """Yields the instructions that compute the distance of a pointer from the slice's address, in bytes. The last one
+    is the result. Yields none if the distance is 0."""
+    steps: list[GetElementPtr] = []
+    base = pointer
+    while isinstance(base, GetElementPtr):
+        match base:
+            case GetElementPtr(source=source, indices=[Value(type="i64")]) if source in BYTES:
+                steps.append(base)
+                base = base.pointer
+            case _:
+                break
+    total: Instruction | None = None
+    if base is not address:
+        high, low = Cast(next(fresh), "ptrtoint", base, "i64"), Cast(next(fresh), "ptrtoint", address, "i64")
+        total = Binary(next(fresh), "sub", high, low)
+        yield from (high, low, total)
+    for step in reversed(steps):
+        scaled = Binary(next(fresh), "mul", step.indices[0], number(BYTES[step.source]))
+        yield scaled
+        if total is None:
+            total = scaled
+        else:
+            total = Binary(next(fresh), "add", total, scaled)
+            yield total
+
+
+def _loaded(
+    symbol: str,
+    result: int,
+    lanes: int,
+    multiple: int,
+    streams: bool,
+    passed: str,
+    own: Sequence[Own],
+    values: Sequence[Words],
+    aligned: AbstractSet[int],
+) -> str:
+    """Returns the function that computes ``lanes`` neighbouring elements of the value at the place ``result``. Its last
+    parameters are the number of elements and the index of the first, which is a multiple of ``multiple`` if the value
+    begins at a multiple of 16 bytes."""
+    shapes = sorted((names_of(place, value)[1:] for place, value in own if value.types), key=len)
+    matrix = bool(shapes) and len(shapes[-1]) == 2
+    rows, columns = shapes[-1] if matrix else ("1", "%n")
+    lines = [f"  %rows = add i64 {rows}, 0", f"  %columns = add i64 {columns}, 0"]
+    lines += [f"  %v{place}.{k} = alloca {value.element}" for place, value in own for k in range(lanes)]
+    hint = ", !oxide.streaming !0" * streams
+    for place, value in own:
+        if not value.read:
+            continue
+        size = BYTES[value.element]
+        lines.append(f"  %at.{place} = getelementptr {value.element}, ptr %w{place}.0, i64 %first")
+        whole = lanes > 1 and place in aligned
+        if whole:
+            vector = f"<{lanes} x {value.element}>"
+            natural = min(VECTOR_BYTES, lanes * size)
+            width = min(natural, max(1, multiple) * size)
+            streamed = hint if width == natural else ""
+            lines.append(f"  %loaded.{place} = load {vector}, ptr %at.{place}, align {width}{streamed}")
+        for k in range(lanes):
+            if whole:
+                lines.append(f"  %in.{place}.{k} = extractelement {vector} %loaded.{place}, i64 {k}")
+            else:
+                lines += [
+                    f"  %at.{place}.{k} = getelementptr {value.element}, ptr %at.{place}, i64 {k}",
+                    f"  %in.{place}.{k} = load {value.element}, ptr %at.{place}.{k}, align {size}",
+                ]
+            lines.append(f"  store {value.element} %in.{place}.{k}, ptr %v{place}.{k}")
+    lines += row_and_column("%first", "0")
+    for k in range(lanes):
+        lines += cleared(own, k)
+        variables = "".join(f", ptr %v{place}.{k}" for place, _ in own)
+        lines += [
+            f"  %element.{k} = add i64 %first, {k}",
+            f"  call void @oxide.prologue.element({passed}{variables}, i64 %n, i64 %rows, i64 %columns, "
+            f"i64 %element.{k}, i64 %row.{k}, i64 %column.{k})",
+        ]
+        lines += next_column(k)
+    kind, built = values[result].element, "poison"
+    for k in range(lanes):
+        lines.append(f"  %out.{k} = load {kind}, ptr %v{result}.{k}")
+        if lanes > 1:
+            lines.append(f"  %built.{k} = insertelement <{lanes} x {kind}> {built}, {kind} %out.{k}, i64 {k}")
+            built = f"%built.{k}"
+    type_ = f"<{lanes} x {kind}>" if lanes > 1 else kind
+    lines.append(f"  ret {type_} {built if lanes > 1 else '%out.0'}")
+    body = "\n".join(lines)
+    return f"define internal {type_} @{symbol}({passed}, i64 %n, i64 %first) alwaysinline {{\n{body}\n}}\n"
