@@ -1,11 +1,12 @@
 """Random recipes with branches, captured and run under random schedules, mean what they mean in NumPy run one after the
-other.
+other. No work writes around the memory that it is given.
 
 A recipe is a tree of tuples. ``built`` makes an operation of it, ``modelled`` runs it on NumPy arrays.
 """
 
 from __future__ import annotations
 
+import ctypes
 import gc
 from collections.abc import Callable
 from typing import Any
@@ -31,6 +32,7 @@ from oxide import (
     kernel,
     memcpy,
     thread,
+    to_device,
     value,
     while_loop,
     zeros,
@@ -39,7 +41,7 @@ from oxide.environment import whole_number
 from oxide.native import is_compiled
 from oxide.runtime.plan import nodes
 from oxide.runtime.submission import capture
-from oxide.testing import step_driver, use_driver
+from oxide.testing import DelegatingDriver, step_driver, use_driver
 
 SIZE = 6
 BOXES = 4
@@ -92,6 +94,15 @@ def built(recipe: Recipe, boxes: list[DeviceBox]) -> DeviceOperation[Any]:
         one, other, inner = parts
         pair = oxide.zip(dup(boxes[one % len(boxes)]), dup(boxes[other % len(boxes)]))
         return oxide.zip(*pair.unzip(2)).and_then(lambda both: built(inner, [*boxes, *both]))
+    if name == "shared":  # it runs once, and each run has copies of it
+        number, inner = parts
+        made = full(SIZE, float(number), f64).and_then(lambda box: halve(box).last()).shared()
+        pair = oxide.zip(made.and_then(dup), made.and_then(dup))
+        return pair.and_then(lambda both: built(inner, [*boxes, *both]))
+    if name == "there":  # half of a box, computed on another device
+        box = boxes[parts[0] % len(boxes)]
+        half = to_device(box, 1).and_then(lambda far: halve(far).last().on(1))
+        return to_device(half, 0).and_then(lambda near: memcpy(box, near))
     if name == "while":
         times, inner = parts
         return full(1, times, i32).and_then(
@@ -129,6 +140,8 @@ def modelled(recipe: Recipe, arrays: list[Any]) -> None:
     elif name == "unzip":
         pair = [arrays[number % len(arrays)].copy() for number in parts[:2]]
         modelled(parts[2], [*arrays, *pair])
+    elif name == "shared":
+        modelled(parts[1], [*arrays, *(np.full(SIZE, parts[0] * 0.5) for _ in range(2))])
     elif name == "while":
         for _ in range(parts[0]):
             modelled(parts[1], arrays)
@@ -141,7 +154,7 @@ def modelled(recipe: Recipe, arrays: list[Any]) -> None:
         first, second = arrays[one % len(arrays)], arrays[other % len(arrays)]
         chosen = first if arrays[number % len(arrays)][0] < 20 else second
         modelled(inner, [*arrays, chosen if first is second else chosen.copy()])
-    elif name == "halve":
+    elif name in ("halve", "there"):
         arrays[parts[0] % len(arrays)][:] *= 0.5
     else:
         source, target = (arrays[number % len(arrays)] for number in parts)
@@ -155,20 +168,72 @@ def modelled(recipe: Recipe, arrays: list[Any]) -> None:
 
 NUMBERS = st.integers(0, 5)
 LEAVES = st.one_of(st.tuples(st.sampled_from(["add", "copy"]), NUMBERS, NUMBERS), st.tuples(st.just("halve"), NUMBERS))
+
+
+def sequences(inner: st.SearchStrategy[Recipe]) -> st.SearchStrategy[Recipe]:
+    return st.one_of(
+        st.lists(inner, min_size=1, max_size=4).map(lambda parts: ("zip", *parts)),
+        st.lists(inner, min_size=1, max_size=4).map(lambda parts: ("chain", *parts)),
+        st.tuples(st.sampled_from(["dup", "full", "shared"]), NUMBERS, inner),
+        st.tuples(st.just("unzip"), NUMBERS, NUMBERS, inner),
+        st.tuples(st.just("choose"), NUMBERS, NUMBERS, NUMBERS, inner),
+    )
+
+
 RECIPES: st.SearchStrategy[Recipe] = st.recursive(
     LEAVES,
     lambda inner: st.one_of(
-        st.lists(inner, min_size=1, max_size=4).map(lambda parts: ("zip", *parts)),
-        st.lists(inner, min_size=1, max_size=4).map(lambda parts: ("chain", *parts)),
-        st.tuples(st.sampled_from(["dup", "full"]), NUMBERS, inner),
-        st.tuples(st.just("unzip"), NUMBERS, NUMBERS, inner),
+        sequences(inner),
         st.tuples(st.just("while"), st.integers(0, 3), inner),
         st.tuples(st.just("cond"), NUMBERS, inner),
         st.tuples(st.just("cond"), NUMBERS, inner, inner),
-        st.tuples(st.just("choose"), NUMBERS, NUMBERS, NUMBERS, inner),
     ),
     max_leaves=14,
 )
+RECIPES_ON_TWO: st.SearchStrategy[Recipe] = st.recursive(
+    st.one_of(st.tuples(st.just("there"), NUMBERS), RECIPES), sequences, max_leaves=6
+)
+"""Recipes with parts on a second device. A graph holds one device, and so does the body of a loop or a choice."""
+
+
+class Canaries(DelegatingDriver):
+    """Surrounds device memory with bytes that must not change, and frees none before they are looked at."""
+
+    AROUND = 256
+    BYTES = b"\xa5" * AROUND
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__(inner)
+        self._sizes: dict[int, int] = {}
+        self._freed: list[tuple[int, int]] = []  # addresses and devices
+
+    def invoke(self, method: str, *arguments: Any, **keywords: Any) -> Any:
+        if method == "free":
+            address, stream = arguments
+            self._freed.append((address, stream.device))
+            return None
+        if method != "allocate":
+            return super().invoke(method, *arguments, **keywords)
+        nbytes, stream = arguments
+        address = super().invoke("allocate", nbytes + 2 * self.AROUND, stream) + self.AROUND
+        self._sizes[address] = nbytes
+        for place in (address - self.AROUND, address + nbytes):
+            ctypes.memmove(place, self.BYTES, self.AROUND)
+        return address
+
+    def are_intact(self) -> bool:
+        """Whether no work has written around any memory. Call it when no work is left. Then frees what was freed."""
+        around = [place for address, size in self._sizes.items() for place in (address - self.AROUND, address + size)]
+        intact = all(ctypes.string_at(place, self.AROUND) == self.BYTES for place in around)
+        streams = [super(Canaries, self).invoke("create_stream", device, "normal") for device in range(2)]
+        for address, device in self._freed:
+            del self._sizes[address]
+            super().invoke("free", address - self.AROUND, streams[device])
+        for stream in streams:
+            super().invoke("synchronize_stream", stream)
+            super().invoke("destroy_stream", stream)
+        self._freed.clear()
+        return intact
 
 
 def captured(recipe: Recipe, boxes: list[DeviceBox]) -> Callable[[], DeviceOperation[Any]]:
@@ -180,9 +245,9 @@ def uncaptured(recipe: Recipe, boxes: list[DeviceBox]) -> Callable[[], DeviceOpe
 
 
 def agrees(recipe: Recipe, seed: int, prepare: Any = captured) -> bool:
-    """Whether three runs, with other work before, between and after them, do what NumPy does. Checks that nothing is
-    left."""
-    with use_driver(step_driver(seed=seed)) as driver:
+    """Whether three runs, with other work before, between and after them, do what NumPy does. Checks that they write
+    around no memory, and that nothing is left."""
+    with use_driver(Canaries(step_driver(2, seed=seed))) as driver:
         arrays = [np.arange(SIZE) + 10.0 * number for number in range(BOXES)]
         boxes = [h2d(array).sync() for array in arrays]
         run = prepare(recipe, boxes)
@@ -200,6 +265,7 @@ def agrees(recipe: Recipe, seed: int, prepare: Any = captured) -> bool:
         del run, boxes, results, streams
         gc.collect(0)
         oxide.reclaim.drain()
+        assert driver.are_intact()
         live = driver.live_allocations
         assert (live.device_count, live.host_count) == (0, 0)
         return same
@@ -233,6 +299,26 @@ def test_a_recipe_under_a_random_schedule_equals_its_sequential_meaning(prepare:
         assert agrees(recipe, seed, prepare)
 
     agree()
+
+
+@pytest.mark.parametrize(("prepare", "count"), [(planned, 150), (uncaptured, 150), (fused, 10)])
+def test_a_recipe_on_two_devices_equals_its_sequential_meaning(prepare: Any, count: int) -> None:
+    @settings(max_examples=COUNT or count, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(recipe=RECIPES_ON_TWO, seed=st.integers(0, 2**32))
+    def agree(recipe: Recipe, seed: int) -> None:
+        assert agrees(recipe, seed, prepare)
+
+    agree()
+
+
+@pytest.mark.parametrize("distance", [-8, SIZE * 8])
+def test_the_canaries_see_a_write_beside_a_box(distance: int) -> None:
+    with use_driver(Canaries(step_driver(2))) as driver:
+        box = zeros(SIZE, f64).sync()
+        stream = driver.create_stream(0)
+        driver.fill(box.ptr + distance, b"\0", 8, stream)
+        driver.synchronize_stream(stream)
+        assert not driver.are_intact()
 
 
 FORKED = ("zip", ("chain", ("add", 0, 1), ("copy", 1, 2)), ("chain", ("add", 2, 3), ("halve", 2), ("add", 3, 0)))
