@@ -9,7 +9,6 @@ An element that the kernel reads twice is computed twice. ``Reads`` says what de
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
@@ -118,7 +117,7 @@ def _loads(function: Function, address: Argument, lengths: Sequence[Value], kind
                     pass
                 case Phi() | Select() | Operation(opcode="freeze"):
                     pass
-                case Load(type=type_, before="") if re.fullmatch(rf"(<\d+ x )?{kind}>?", type_):
+                case Load(type=type_, before="") if type_ == kind or type_.endswith(f" x {kind}>"):
                     loads.append(user)
                     continue
                 case Cast(opcode="ptrtoint"):
