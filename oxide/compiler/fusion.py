@@ -305,14 +305,15 @@ class Fusion:
 
     @cached_property
     def contracts(self) -> tuple[str, ...]:
-        """Returns the contracts of the fused kernel: its arrays have the same sizes, and the stages' contracts."""
+        """Returns the contracts of the fused kernel: its arrays have the same sizes, and the stages' contracts. Raises
+        ``NotFused``."""
+        by_number = {value.number: value for value in self.values}  # first, as it refuses stages without any output
         first, *others = (value for value in self.passed if value.own)
         texts = dict.fromkeys(f"{_size(first)} == {_size(other)}" for other in others)
         matrix, *matrices = [value for value in (first, *others) if value.ndim == 2] or [first]
         texts |= dict.fromkeys(
             f"{matrix.parameter.name}.shape[1] == {other.parameter.name}.shape[1]" for other in matrices
         )
-        by_number = {value.number: value for value in self.values}
         for stage, special in zip(self.stages, self.sources, strict=True):
             names: dict[str, str] = {}
             lengths: dict[str, str] = {}

@@ -34,6 +34,7 @@ from oxide.runtime.submission.staging import download
 from oxide.runtime.submission.submission import ExecutionContext
 
 if TYPE_CHECKING:
+    from oxide.driver.base import ConditionalKind
     from oxide.runtime.device.memory import Allocation
     from oxide.runtime.plan.nodes import PlanNode
 
@@ -80,8 +81,9 @@ class WhileLoop(DeviceOperation[T]):
                 f"while_loop: {self._body!r} does not write the flag, {flag!r}, so that the loop would never end; a "
                 f"kernel of the body sets the flag to 0 when it is done"
             )
-        _fill_with_zeros(context, recording.made[before:])
-        recording.conditional("while", flag, [nodes])
+        own = recording.made[before:]
+        _fill_with_zeros(context, own)
+        recording.conditional("while", flag, [nodes], own)
         return result
 
     def _run_body(self, context: ExecutionContext) -> T:
@@ -134,6 +136,7 @@ class Cond(DeviceOperation[Any]):
         recording = context.recording
         assert recording is not None
         bodies: list[list[PlanNode]] = [[] for _ in self._branches]
+        before = len(recording.made)
         results = [self._record_branch(number, recording, bodies[number], context) for number in range(len(bodies))]
         result = None
         if len(bodies) > 1:
@@ -142,7 +145,8 @@ class Cond(DeviceOperation[Any]):
             for number, nodes in enumerate(bodies):
                 recording.record_body(_branch(number), nodes, partial(merge.copy, number))
         if any(bodies):
-            recording.conditional("if" if len(bodies) == 1 else "if-else", flag, bodies)
+            kind: ConditionalKind = "if" if len(bodies) == 1 else "if-else"
+            recording.conditional(kind, flag, bodies, recording.made[before:])
         return result
 
     def _record_branch(

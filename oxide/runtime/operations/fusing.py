@@ -35,7 +35,7 @@ from oxide.messages import byte_count
 from oxide.runtime.awaiting.loading import loaded_function
 from oxide.runtime.device.launch_places import fused_place
 from oxide.runtime.device.memory import Allocation
-from oxide.runtime.plan.nodes import Launched, Node, PlanNode, dependencies
+from oxide.runtime.plan.nodes import Conditional, Launched, Node, PlanNode, dependencies
 from oxide.runtime.plan.reuse import observed
 from oxide.runtime.submission.submission import ExecutionContext
 
@@ -59,6 +59,13 @@ class FusionReport:
         self.after = 0
         self.saved = 0  # bytes that are no longer read or written
         self.lines: list[str] = []
+
+    def add(self, other: FusionReport) -> None:
+        """Adds the report of a body. What it saves, it saves in each run of the body."""
+        self.before += other.before
+        self.after += other.after
+        self.saved += other.saved
+        self.lines += other.lines
 
     def __str__(self) -> str:
         saved = [f"memory traffic saved: {byte_count(self.saved)} a run"] if self.saved else []
@@ -186,7 +193,7 @@ class _Pass:
         self.repeatable = True  # False once a launch was replaced in a way that pieces do not describe
         self._unjoined: dict[Node, list[str]] = {}  # why an epilogue or a prologue did not join a launch
         self._joined: set[Node] = set()  # the launches of kernels with an epilogue
-        self._nodes = nodes = self._with_epilogues(nodes)
+        self._nodes = nodes = self._with_epilogues([self._with_bodies(node, nodes) for node in nodes])
         self._placed: list[tuple[Piece, PlanNode]] = []
         self._after = dependencies(nodes)
         self._waits = [len(earlier) for earlier in self._after]
@@ -316,6 +323,34 @@ class _Pass:
             f"{' + '.join([node.kernel for node in nodes])}: {len(nodes)} launches -> 1, "
             f"{byte_count(saved)} of memory traffic saved"
         )
+
+    def _with_bodies(self, node: PlanNode, nodes: Sequence[PlanNode]) -> PlanNode:
+        """Returns one of the nodes, if it is a conditional with the launches of each body fused. What is written to
+        memory that others use is needed by the next run of the body, too."""
+        if not isinstance(node, Conditional):
+            return node
+        elsewhere = {
+            allocation
+            for other in nodes
+            if other is not node and not (isinstance(other, Node) and other.method == "fill")  # zeros for a loop
+            for allocation in (*other.reads, *other.writes)
+        }
+        bodies: list[list[PlanNode]] = []
+        for body in node.bodies:
+            others = {
+                allocation
+                for other in node.bodies
+                if other is not body
+                for inner in other
+                for allocation in (*inner.reads, *inner.writes)
+            }
+            free = {each for each in node.own if each in self._free} - elsewhere - others
+            pass_ = _Pass(self._context, body, free)
+            pass_.run()
+            bodies.append([found for _, found in pass_.remaining()])
+            self.report.add(pass_.report)
+        self.repeatable = False
+        return Conditional(node.kind, node.flag, node.memory, bodies, node.own)
 
     def _with_epilogues(self, nodes: Sequence[PlanNode]) -> list[PlanNode]:
         """Returns the nodes, with one launch for each launch and its epilogue."""

@@ -19,7 +19,7 @@ from oxide.runtime.device.stream import Stream
 from oxide.runtime.operations.fusing import Known, fuse
 from oxide.runtime.operations.graph import discard
 from oxide.runtime.operations.operation import Depiction, DeviceOperation, Spec
-from oxide.runtime.plan.nodes import Node, Part, PlanNode, dependencies, name_of, parts
+from oxide.runtime.plan.nodes import Conditional, Node, Part, PlanNode, dependencies, name_of, parts
 from oxide.runtime.plan.reuse import share_memory
 from oxide.runtime.submission.capture import NotRecordable, Recording
 from oxide.runtime.submission.nesting import raise_if_nested
@@ -144,12 +144,17 @@ def explanation(operation: DeviceOperation[Any], stream: Stream) -> str:
     return "\n".join(lines)
 
 
-def _listed(nodes: Sequence[PlanNode]) -> list[str]:
-    """Returns a line for each node: its number, what it is, and the nodes that it runs after."""
+def _listed(nodes: Sequence[PlanNode], indent: str = "  ") -> list[str]:
+    """Returns a line for each node: its number, what it is, and the nodes that it runs after. The bodies of a
+    conditional follow it."""
     lines = []
     for number, (node, after) in enumerate(zip(nodes, dependencies(nodes), strict=True), 1):
         follows = f", after {', '.join([str(earlier + 1) for earlier in after])}" if after else ""
-        lines.append(f"  {number} {name_of(node)}{follows}")
+        lines.append(f"{indent}{number} {name_of(node)}{follows}")
+        if isinstance(node, Conditional):
+            names = ("body",) if node.kind == "while" else ("then", "otherwise")
+            for name, body in zip(names, node.bodies, strict=False):
+                lines += [f"{indent}  {name}:", *_listed(body, indent + "    ")]
     return lines
 
 

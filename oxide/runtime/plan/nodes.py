@@ -72,26 +72,37 @@ class Node:
 @final
 class Conditional:
     """Nodes that run as a flag on the device says: a loop, or one or two branches. ``kind`` and ``flag``, an address,
-    are those of ``Driver.begin_conditional``; each of ``bodies`` is a plan of its own.
+    are those of ``Driver.begin_conditional``; each of ``bodies`` is a plan of its own. ``own`` is the memory that was
+    made for the bodies: what one run of a body leaves in it, the next does not need.
 
     A conditional may leave memory that its bodies write as it was, so it also counts as reading that memory.
     """
 
-    __slots__ = ("bodies", "flag", "kind", "memory", "reads", "writes")
+    __slots__ = ("bodies", "flag", "kind", "memory", "own", "reads", "writes")
 
     def __init__(
-        self, kind: ConditionalKind, flag: int, memory: Allocation, bodies: Sequence[Sequence[PlanNode]]
+        self,
+        kind: ConditionalKind,
+        flag: int,
+        memory: Allocation,
+        bodies: Sequence[Sequence[PlanNode]],
+        own: Sequence[Allocation],
     ) -> None:
         """Makes a conditional. ``memory`` is the flag's allocation."""
         self.kind = kind
         self.flag = flag
         self.memory = memory
         self.bodies = tuple([tuple(body) for body in bodies])
+        self.own = tuple(own)
+        self.find_uses()
+
+    def find_uses(self) -> None:
+        """Computes ``reads`` and ``writes``, after a change of the nodes."""
         nodes = [node for body in self.bodies for node in body]
         writes = [allocation for node in nodes for allocation in node.writes]
         reads = [allocation for node in nodes for allocation in node.reads]
         self.writes: tuple[Allocation, ...] = tuple(dict.fromkeys(writes))
-        self.reads: tuple[Allocation, ...] = tuple(dict.fromkeys([memory, *reads, *writes]))
+        self.reads: tuple[Allocation, ...] = tuple(dict.fromkeys([self.memory, *reads, *writes]))
 
 
 PlanNode: TypeAlias = Node | Conditional

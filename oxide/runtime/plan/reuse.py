@@ -1,8 +1,9 @@
 """Memory reuse: temporaries of a plan whose lives do not overlap share memory.
 
 A temporary is memory that a recording made and that only its nodes can reach any more: the program holds no box of it.
-It lives from its first node to its last. Two temporaries may share memory if all nodes of one run before all nodes of
-the other. So sharing adds no edge: what ran side by side still does.
+It lives from its first node to its last; a loop or a choice is one node, with all that its bodies use. Two temporaries
+may share memory if all nodes of one run before all nodes of the other. So sharing adds no edge: what ran side by side
+still does.
 
 The nodes have the addresses of the temporaries in their arguments. Sharing replaces these addresses, at places that the
 recording knows.
@@ -79,8 +80,7 @@ def share_memory(nodes: Sequence[PlanNode], made: list[Allocation], timeline: Ti
             for number in slot.users:
                 moved[made[number]] = shared
     for node in nodes:
-        if isinstance(node, Node):
-            _move(node, moved)
+        _move(node, moved)
     made.clear()
     return GraphMemory(total, after)
 
@@ -111,7 +111,12 @@ def _count_references(nodes: Sequence[PlanNode], held: dict[int, int]) -> set[in
     fixed: set[int] = set()
     for node in nodes:
         if isinstance(node, Conditional):
-            fixed.update([id(allocation) for allocation in (*node.reads, *node.writes)])
+            fixed.add(id(node.memory))
+            for allocation in (node.memory, *node.own, *node.reads, *node.writes):
+                if id(allocation) in held:
+                    held[id(allocation)] += 1
+            for body in node.bodies:
+                fixed |= _count_references(body, held)
             continue
         movable = node.method in _ADDRESSES if node.launched is None else node.launched.special.pointers is not None
         for allocation in (*node.reads, *node.writes, *_arguments(node)):
@@ -161,8 +166,15 @@ def _ends_before(one: Sequence[int], other: Sequence[int], before: Sequence[int]
     return all(before[number] & first == first for number in other)
 
 
-def _move(node: Node, moved: dict[Allocation, Allocation]) -> None:
+def _move(node: PlanNode, moved: dict[Allocation, Allocation]) -> None:
     """Replaces memory that a node uses."""
+    if isinstance(node, Conditional):
+        for body in node.bodies:
+            for inner in body:
+                _move(inner, moved)
+        node.own = tuple([moved.get(allocation, allocation) for allocation in node.own])
+        node.find_uses()
+        return
     mine = [allocation for allocation in {*node.reads, *node.writes} if allocation in moved]
     if not mine:
         return

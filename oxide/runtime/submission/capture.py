@@ -151,11 +151,14 @@ class Recording:
             while len(self.results) > known:
                 self.results.popitem()
 
-    def conditional(self, kind: ConditionalKind, flag: DeviceBox, bodies: list[list[PlanNode]]) -> None:
-        """Records that the bodies run as ``flag``, a box of one i32, says."""
+    def conditional(
+        self, kind: ConditionalKind, flag: DeviceBox, bodies: list[list[PlanNode]], own: list[Allocation]
+    ) -> None:
+        """Records that the bodies run as ``flag``, a box of one i32, says. ``own`` is the memory that was made for
+        them."""
         self.note_uses([flag._allocation], [])
         self.uses_noted()
-        self.nodes.append(Conditional(kind, flag.ptr, flag._allocation, bodies))
+        self.nodes.append(Conditional(kind, flag.ptr, flag._allocation, bodies, own))
 
     def once(self, operation: object, record: Callable[[], Any]) -> Any:
         """Returns the result of ``record()``, called at the first request for ``operation`` in this capture."""

@@ -21,15 +21,18 @@ from oxide import (
     DisjointSlice2,
     Slice,
     Slice2,
+    cond,
     d2h,
     dup,
     empty,
     f32,
     h2d,
+    i32,
     i64,
     kernel,
     thread,
     value,
+    while_loop,
     zeros,
 )
 from oxide.testing import FailingDriver, RecordingDriver, step_driver, use_driver
@@ -413,3 +416,102 @@ def test_a_function_keeps_the_numbers_that_it_captured_when_its_launch_was_built
         oxide.memcpy(total, np.zeros(33, np.float32)).sync()
         run.sync()
         np.testing.assert_array_equal(d2h(total).sync(), np.full(33, 5, np.float32))
+
+
+@kernel(block=64)
+def first_of(x: Slice[f32], y: DisjointSlice[f32]) -> None:
+    e = y.get_mut(thread.index_1d())
+    if e is not None:
+        e.value = x[0]
+
+
+@pytest.mark.parametrize("launch", [lambda x, y: add(x, x, y), first_of], ids=["reads its elements", "writes alone"])
+def test_launches_whose_results_nothing_needs(launch: Any) -> None:
+    x = h2d(np.ones(33, np.float32)).sync()
+
+    def both() -> DeviceOperation[None]:
+        return oxide.zip(launch(x, empty(33)), launch(x, empty(33))).map(lambda _: None)
+
+    assert both().explain().splitlines()[0] == "launches: 2 -> 1"
+    both().fused().sync()
+    both().graph(fuse=True).launch().sync()
+
+
+# Bodies of loops and choices
+
+
+@kernel(block=64)
+def count_down(n: DisjointSlice[i32]) -> None:
+    e = n.get_mut(thread.index_1d())
+    if e is not None:
+        e.value -= i32(1)
+
+
+def doubled(x: DeviceBox) -> DeviceOperation[DeviceBox]:
+    """Doubles a box by three launches and two temporaries."""
+    half = scale(0.5, x, empty(x.shape)).last()
+    return half.and_then(lambda a: add(a, x, empty(x.shape)).last()).and_then(lambda b: scale(4 / 3, b, x).last())
+
+
+@pytest.mark.parametrize("times", [0, 1, 3])
+def test_stages_in_the_body_of_a_loop_are_merged(times: int) -> None:
+    x, n = h2d(np.arange(33, dtype=np.float32)).sync(), h2d(np.array([times], np.int32)).sync()
+
+    def loop() -> DeviceOperation[Any]:
+        return while_loop(n, doubled(x).and_then(lambda _: count_down(n)))
+
+    explained = loop().explain().splitlines()
+    assert explained[0] == "launches: 4 -> 2"
+    assert explained[-4:] == ["  1 while", "    body:", "      1 scale+add+scale", "      2 count_down"]
+    graph = loop().graph(fuse=True)
+    assert graph.summary() == "2 launches, 0 copies, 1 loop"
+    assert (loop().graph().memory().after, graph.memory().after) == (2 * 33 * 4, 0)
+    graph.launch().sync()
+    np.testing.assert_allclose(d2h(x).sync(), np.arange(33) * 2.0**times, rtol=1e-6)
+
+
+def test_what_one_iteration_leaves_for_the_next_is_written() -> None:
+    """The sum is the graph's own, and no node uses it after the loop."""
+    x, n = zeros(33).sync(), h2d(np.array([3], np.int32)).sync()
+    one = h2d(np.ones(33, np.float32)).sync()
+
+    def iteration(total: DeviceBox) -> DeviceOperation[Any]:
+        return add(total, one, total).last().and_then(lambda t: scale(2.0, t, x)).and_then(lambda _: count_down(n))
+
+    graph = zeros(33).and_then(lambda total: while_loop(n, iteration(total))).graph(fuse=True)
+    assert graph.summary() == "2 launches, 0 copies, 1 loop"
+    graph.launch().sync()
+    np.testing.assert_array_equal(d2h(x).sync(), np.full(33, 6, np.float32))
+
+
+@pytest.mark.parametrize("flag", [0, 1])
+def test_stages_in_branches_are_merged_and_yield_what_the_program_holds(flag: int) -> None:
+    x, y = (h2d(np.full(33, number, np.float32)).sync() for number in (1, 10))
+    chosen = h2d(np.array([flag], np.int32)).sync()
+
+    def branch(box: DeviceBox) -> DeviceOperation[DeviceBox]:
+        half = scale(0.5, box, empty(33)).last()
+        return half.and_then(lambda a: add(a, box, empty(33)).last())
+
+    graph = cond(chosen, branch(x), branch(y)).graph(fuse=True)
+    result = graph.take_output()
+    assert graph.summary().startswith("2 launches")
+    for number in (1, 2):
+        graph.launch().sync()
+        expected = number * (1.5 if flag else 15)
+        np.testing.assert_array_equal(d2h(result).sync(), np.full(33, expected, np.float32))
+        for box in (x, y):
+            add(box, box, box).sync()
+
+
+def test_memory_is_shared_with_temporaries_in_the_body_of_a_loop() -> None:
+    x, n = h2d(np.arange(33, dtype=np.float32)).sync(), h2d(np.array([2], np.int32)).sync()
+    loop = while_loop(n, doubled(x).and_then(lambda _: count_down(n)))
+    graph = doubled(x).and_then(lambda _: loop).and_then(lambda _: doubled(x)).graph()
+    memory = graph.memory()
+    assert (memory.before, memory.after) == (
+        6 * 33 * 4,
+        4 * 33 * 4,
+    )  # the zeros for the loop run beside what is before it
+    graph.launch().sync()
+    np.testing.assert_allclose(d2h(x).sync(), np.arange(33) * 16.0, rtol=1e-5)

@@ -87,8 +87,8 @@ def test_a_chain_is_one_part_and_a_fork_ends_it() -> None:
 
 
 def test_a_conditional_is_ordered_by_its_flag_and_by_all_that_its_bodies_may_use() -> None:
-    inner = Conditional("while", 8, boxes()[1], [[node([2], [3])]])
-    outer = Conditional("if-else", 16, boxes()[0], [[node([], [2])], [inner]])
+    inner = Conditional("while", 8, boxes()[1], [[node([2], [3])]], [])
+    outer = Conditional("if-else", 16, boxes()[0], [[node([], [2])], [inner]], [])
     assert set(outer.writes) == {boxes()[2], boxes()[3]}
     assert set(outer.reads) == set(boxes())  # what it may leave as it was counts as read
     flags = [node([], [0]), node([], [1])]
