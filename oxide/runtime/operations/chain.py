@@ -1,0 +1,324 @@
+"""Chains: launches of elementwise kernels that become one launch, or the prologue of another one."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, final
+
+from oxide.compiler.fusion import (
+    NotFused,
+    Stage,
+    fused,
+    own_accesses,
+    reads_of,
+    reason_apart,
+    with_prologue,
+)
+from oxide.compiler.fusion import reason_against as kernels_reason
+from oxide.compiler.signature.signature import Parameter
+from oxide.runtime.awaiting.loading import loaded_function
+from oxide.runtime.device.memory import Allocation
+from oxide.runtime.plan.nodes import Launched, Node, PlanNode
+from oxide.runtime.submission.submission import ExecutionContext
+
+if TYPE_CHECKING:
+    from oxide.compiler.specialization import Specialization
+
+_MOST_STAGES = 16
+"""The most launches that become one: more take long to compile, and save little of what is left."""
+
+
+ALIGNMENT = 256
+"""The alignment of memory that a kernel may test: an address is passed modulo this number."""
+
+
+@final
+class Piece:
+    """A node of a plan after fusion: the node before it of number ``numbers[0]``, or the launch of the fused kernel
+    ``special`` for several. ``sources`` tells for each of its arguments which launch, by its place in ``numbers``, has
+    it as which argument. ``size`` is the number of elements."""
+
+    __slots__ = ("numbers", "size", "sources", "special")
+
+    def __init__(
+        self,
+        numbers: tuple[int, ...],
+        special: Specialization | None = None,
+        sources: tuple[tuple[int, int], ...] = (),
+        size: int = 0,
+    ) -> None:
+        self.numbers = numbers
+        self.special = special
+        self.sources = sources
+        self.size = size
+
+
+@final
+class Chain:
+    """Launches that become one: ``numbers`` and ``nodes`` are theirs. ``_arrays`` has the number of each array, by its
+    address and size. For each number, ``_values`` has the value, ``_sources`` tells which launch has it as which
+    argument, and ``_allocations`` has its memory."""
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+        self.nodes: list[Node] = []
+        self._stages: list[Stage] = []
+        self._size = 0  # the number of elements
+        self._shape: tuple[int, ...] | None = None  # the shape of matrices
+        self._arrays: dict[tuple[int, int], int] = {}
+        self._values: list[Any] = []
+        self._sources: list[tuple[int, int]] = []
+        self._allocations: list[Allocation | None] = []
+
+    @property
+    def names(self) -> str:
+        """Returns the names of the kernels."""
+        return ", ".join([node.kernel for node in self.nodes])
+
+    def has(self, numbers: Sequence[int]) -> bool:
+        """Returns whether one of these nodes is in the chain."""
+        return any(number in self.numbers for number in numbers)
+
+    def reason_against(self, node: Node) -> str | None:
+        """Returns why a launch does not join the chain, or None."""
+        launched = launched_by(node)
+        (shape,) = _shapes(launched)
+        if math.prod(shape) != self._size:
+            return f"its arrays have {math.prod(shape)} elements, theirs {self._size}"
+        if len(shape) == 2 and self._shape is not None and shape != self._shape:
+            return f"its arrays have the shape {shape}, theirs {self._shape}"
+        if len(self.nodes) == _MOST_STAGES:
+            return f"{_MOST_STAGES} launches are the most that become one"
+        arrays = arrays_of(launched)
+        if all(array is None or array not in self._arrays for array in arrays):
+            return "it accesses none of their arrays"
+        for array in arrays:
+            if array is not None and array not in self._arrays and self._overlaps(array):
+                return "an array overlaps another in part"
+        return reason_apart((*self._stages, Stage(launched.special, self._bound(launched))))
+
+    def add(self, number: int, node: Node) -> None:
+        """Adds a launch at the end."""
+        launched = launched_by(node)
+        bound = self._bound(launched)
+        for place, (value_number, array) in enumerate(zip(bound, arrays_of(launched), strict=True)):
+            value, source = launched.values[place], (len(self.nodes), place)
+            if value_number < len(self._sources):
+                if array is not None and len(value) > len(self._values[value_number]):
+                    # the same elements, here as a matrix
+                    self._values[value_number], self._sources[value_number] = value, source
+            else:
+                self._values.append(value)
+                self._sources.append(source)
+                self._allocations.append(launched.allocations[place])
+                if array is not None:
+                    self._arrays[array] = value_number
+        self.numbers.append(number)
+        self.nodes.append(node)
+        self._stages.append(Stage(launched.special, bound))
+        (shape,) = _shapes(launched)
+        self._size = math.prod(shape)
+        if len(shape) == 2:
+            self._shape = shape
+
+    def fused(self, unneeded: Sequence[Allocation]) -> Piece:
+        """Returns the launch of the fused kernel. ``unneeded`` is memory whose content nothing uses afterwards."""
+        dead = [number for number, each in enumerate(self._allocations) if each is not None and each in unneeded]
+        try:
+            made = fused(self._stages, dead)
+        except NotFused:  # nothing needs any result
+            made = fused(self._stages)
+        sources = tuple([self._sources[number] for number in made.arguments])
+        return Piece(tuple(self.numbers), made.kernel.specialize(), sources, self._size)
+
+    def computes_for(self, node: Node) -> bool:
+        """Returns whether a launch has an array that the chain writes as an argument."""
+        written = self._written()
+        return any(array is not None and array in written for array in arrays_of(launched_by(node)))
+
+    def _written(self) -> dict[tuple[int, int], int]:
+        """Returns the arrays that the stages write, with their numbers."""
+        numbers: set[int] = set()
+        for stage in self._stages:
+            own = own_accesses(stage.special)
+            for parameter, number in zip(stage.special.parameters, stage.values, strict=True):
+                if parameter.name in own and own[parameter.name].writes:
+                    numbers.add(number)
+        return {array: number for array, number in self._arrays.items() if number in numbers}
+
+    def before(self, node: Node, context: ExecutionContext, unneeded: Sequence[Allocation]) -> Node | str:
+        """Returns the launch of a kernel that computes the chain where it reads the chain's results, or the reason why
+        there is none. ``unneeded`` is memory whose content nothing uses after ``node``."""
+        launched, written = launched_by(node), self._written()
+        special, arrays = launched.special, arrays_of(launched)
+        if not launched.contiguous:
+            return "an argument is a strided view"
+        if any(self._allocations[number] not in unneeded for number in written.values()):
+            return "other launches or the program need the result, too"
+        _, grid, block, *_ = node.arguments
+        spread = [f"ctaid.{axis}" for axis, count in zip("xyz", grid, strict=True) if count > 1]
+        spread += [f"tid.{axis}" for axis, count in zip("xyz", block, strict=True) if count > 1]
+        computed: list[int] = []
+        for place, (parameter, array) in enumerate(zip(special.parameters, arrays, strict=True)):
+            if array is None:
+                if launched.allocations[place] in self._allocations and launched.allocations[place] is not None:
+                    return f"it accesses the memory of {parameter.name} in other ways than as a slice"
+                continue
+            if is_written(parameter):
+                if self._overlaps(array):
+                    return f"it writes {parameter.name}, which is an array of theirs"
+                continue
+            if array not in written:
+                if any(_overlap(array, each) for each in written):
+                    return f"{parameter.name} overlaps the result in part"
+                continue
+            reads = reads_of(special, parameter.name)
+            if isinstance(reads, str):
+                return reads
+            same = [register for register in spread if register not in reads.registers]
+            if same and reads.loads:
+                return f"threads with different {same[0]} read the same elements of {parameter.name}"
+            computed.append(place)
+        following = len(self._values)
+        bound = tuple(
+            [
+                written[array] if place in computed and array is not None else following + place
+                for place, array in enumerate(arrays)
+            ]
+        )
+        aligned: set[int] = set()
+        if all(launched.values[place][0] % 16 == 0 for place in computed):
+            aligned.update([number for (address, _), number in self._arrays.items() if address % 16 == 0])
+        made = with_prologue(self._stages, Stage(special, bound), aligned)
+        if isinstance(made, str):
+            return made
+        values, allocations = list(launched.values), list(launched.allocations)
+        dropped = [allocations[place] for place in computed]
+        for place in computed:
+            address, *lengths = values[place]
+            values[place] = (address % ALIGNMENT, *lengths)
+            allocations[place] = None
+        inputs = made.arguments[len(values) :]
+        values += [self._values[number] for number in inputs]
+        allocations += [self._allocations[number] for number in inputs]
+        reads_of_it = [each for each in node.reads if each not in dropped or each in allocations]
+        reads_of_it += [
+            each
+            for each in [self._allocations[number] for number in inputs]
+            if each is not None and each not in reads_of_it
+        ]
+        made_special = made.kernel.specialize()
+        return launch_of(
+            context, made_special, made_special.kernel.name, node, values, allocations, reads_of_it, node.writes
+        )
+
+    def _bound(self, launched: Launched) -> tuple[int, ...]:
+        """Returns the number of the value of each parameter. New values get the next numbers."""
+        following = len(self._sources)
+        new: dict[tuple[int, int], int] = {}
+        found: list[int] = []
+        for array in arrays_of(launched):
+            known = None if array is None else self._arrays.get(array, new.get(array))
+            if known is None:
+                known, following = following, following + 1
+                if array is not None:
+                    new[array] = known
+            found.append(known)
+        return tuple(found)
+
+    def _overlaps(self, array: tuple[int, int]) -> bool:
+        return any(_overlap(array, each) for each in self._arrays)
+
+
+def _overlap(one: tuple[int, int], other: tuple[int, int]) -> bool:
+    return one[0] < other[0] + other[1] and other[0] < one[0] + one[1]
+
+
+def launched_by(node: PlanNode) -> Launched:
+    assert isinstance(node, Node)
+    assert node.launched is not None
+    return node.launched
+
+
+def arrays_of(launched: Launched) -> list[tuple[int, int] | None]:
+    """Returns the address and the size in bytes of each slice, and None for any other parameter and for a slice without
+    elements."""
+    found: list[tuple[int, int] | None] = []
+    for parameter, value in zip(launched.special.parameters, launched.values, strict=True):
+        if isinstance(parameter, Parameter) and parameter.kind in ("slice", "disjoint"):
+            size = parameter.dtype.itemsize
+            for length in value[1:]:
+                size *= length
+            found.append((value[0], size))
+        else:
+            found.append(None)
+    return found
+
+
+def reason_against(node: PlanNode) -> str | None:
+    """Returns why a node is not fused with any other, or None. The text is of use for launches only."""
+    if not isinstance(node, Node) or node.method != "launch":
+        return "it is no launch"
+    launched = node.launched
+    if launched is None:
+        return "the runtime launches it for itself"
+    found = kernels_reason(launched.special)
+    if found is not None:
+        return found
+    if not launched.contiguous:
+        return "an argument is a strided view"
+    shapes = _shapes(launched)
+    if len(shapes) != 1:
+        return f"its arrays have different shapes: {', '.join(map(str, sorted(shapes)))}"
+    (shape,) = shapes
+    spans = sorted({array for array in arrays_of(launched) if array is not None})
+    if any(start + size > after for (start, size), (after, _) in itertools.pairwise(spans)):
+        return "its arrays overlap in part"
+    _, grid, block, *_ = node.arguments
+    threads = [grid[axis] * block[axis] for axis in range(3)]
+    threads[0] *= launched.special.description.items_per_thread[0]
+    if threads[len(shape) :] != [1, 1, 1][len(shape) :]:
+        return "its launch has more axes than its arrays"
+    if any(threads[axis] < length for axis, length in enumerate(reversed(shape))):
+        return "its launch has fewer threads than its arrays have elements"
+    return None
+
+
+def _shapes(launched: Launched) -> set[tuple[int, ...]]:
+    """Returns the shapes of the slices of which threads access only their own elements."""
+    own = own_accesses(launched.special)
+    return {
+        tuple(value[1:])
+        for parameter, value in zip(launched.special.parameters, launched.values, strict=True)
+        if parameter.name in own
+    }
+
+
+def is_written(parameter: Any) -> bool:
+    return isinstance(parameter, Parameter) and parameter.kind == "disjoint"
+
+
+def launch_of(
+    context: ExecutionContext,
+    special: Specialization,
+    name: str,
+    of: Node,
+    values: Sequence[Any],
+    allocations: Sequence[Allocation | None],
+    reads: Sequence[Allocation],
+    writes: Sequence[Allocation],
+) -> Node:
+    """Returns the launch of a kernel instead of another one, with the grid, blocks and shared memory of that one."""
+    place, outer = launched_by(of).place, context.place
+    function = loaded_function(special, context.device)
+    context.keep(function)
+    context.place = place
+    try:
+        params = special.pack(values, context.fault_address(special) if function.reports else 0)
+    finally:
+        context.place = outer
+    _, grid, block, shared, _ = of.arguments
+    launched = Launched(special, tuple(values), tuple(allocations), place)
+    return Node("launch", (function, grid, block, shared, params), name, reads, writes, launched)
