@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, final
 
 from oxide.compiler.fusion import (
@@ -19,12 +19,14 @@ from oxide.compiler.fusion import (
 from oxide.compiler.fusion import reason_against as kernels_reason
 from oxide.compiler.signature.signature import Parameter
 from oxide.runtime.awaiting.loading import loaded_function
-from oxide.runtime.device.memory import Allocation
+from oxide.runtime.device.memory import Allocation, number_of_elements
 from oxide.runtime.plan.nodes import Launched, Node, PlanNode
 from oxide.runtime.submission.submission import ExecutionContext
 
 if TYPE_CHECKING:
     from oxide.compiler.specialization import Specialization
+    from oxide.driver.base import Dim3
+    from oxide.runtime.device.launch_places import LaunchPlace
 
 _MOST_STAGES = 16
 """The most launches that become one: more take long to compile, and save little of what is left."""
@@ -210,9 +212,8 @@ class Chain:
             if each is not None and each not in reads_of_it
         ]
         made_special = made.kernel.specialize()
-        return launch_of(
-            context, made_special, made_special.kernel.name, node, values, allocations, reads_of_it, node.writes
-        )
+        name, at, sizes = made_special.kernel.name, launched.place, sizes_of(node)
+        return launch_of(context, made_special, name, sizes, at, values, allocations, reads_of_it, node.writes)
 
     def _bound(self, launched: Launched) -> tuple[int, ...]:
         """Returns the number of the value of each parameter. New values get the next numbers."""
@@ -248,10 +249,7 @@ def arrays_of(launched: Launched) -> list[tuple[int, int] | None]:
     found: list[tuple[int, int] | None] = []
     for parameter, value in zip(launched.special.parameters, launched.values, strict=True):
         if isinstance(parameter, Parameter) and parameter.kind in ("slice", "disjoint"):
-            size = parameter.dtype.itemsize
-            for length in value[1:]:
-                size *= length
-            found.append((value[0], size))
+            found.append((value[0], bytes_of(parameter, value)))
         else:
             found.append(None)
     return found
@@ -273,8 +271,7 @@ def reason_against(node: PlanNode) -> str | None:
     if len(shapes) != 1:
         return f"its arrays have different shapes: {', '.join(map(str, sorted(shapes)))}"
     (shape,) = shapes
-    spans = sorted({array for array in arrays_of(launched) if array is not None})
-    if any(start + size > after for (start, size), (after, _) in itertools.pairwise(spans)):
+    if overlap_in_part({array for array in arrays_of(launched) if array is not None}):
         return "its arrays overlap in part"
     _, grid, block, *_ = node.arguments
     threads = [grid[axis] * block[axis] for axis in range(3)]
@@ -296,6 +293,17 @@ def _shapes(launched: Launched) -> set[tuple[int, ...]]:
     }
 
 
+def bytes_of(parameter: Parameter, value: tuple[int, ...]) -> int:
+    """Returns the size of a slice in bytes. ``value`` is its address and its lengths."""
+    nbytes: int = parameter.dtype.itemsize * number_of_elements(value[1:])
+    return nbytes
+
+
+def overlap_in_part(arrays: Iterable[tuple[int, int]]) -> bool:
+    """Returns whether some of several different arrays overlap, each given by its address and its size in bytes."""
+    return any(start + size > after for (start, size), (after, _) in itertools.pairwise(sorted(arrays)))
+
+
 def is_written(parameter: Any) -> bool:
     return isinstance(parameter, Parameter) and parameter.kind == "disjoint"
 
@@ -304,14 +312,16 @@ def launch_of(
     context: ExecutionContext,
     special: Specialization,
     name: str,
-    of: Node,
+    sizes: tuple[Dim3, Dim3, int],
+    place: LaunchPlace | None,
     values: Sequence[Any],
     allocations: Sequence[Allocation | None],
     reads: Sequence[Allocation],
     writes: Sequence[Allocation],
 ) -> Node:
-    """Returns the launch of a kernel instead of another one, with the grid, blocks and shared memory of that one."""
-    place, outer = launched_by(of).place, context.place
+    """Returns the launch of a kernel. ``sizes`` are the grid, the block and the bytes of shared memory. ``place`` is
+    the place of the launch in the operation."""
+    outer = context.place
     function = loaded_function(special, context.device)
     context.keep(function)
     context.place = place
@@ -319,6 +329,11 @@ def launch_of(
         params = special.pack(values, context.fault_address(special) if function.reports else 0)
     finally:
         context.place = outer
-    _, grid, block, shared, _ = of.arguments
     launched = Launched(special, tuple(values), tuple(allocations), place)
-    return Node("launch", (function, grid, block, shared, params), name, reads, writes, launched)
+    return Node("launch", (function, *sizes, params), name, reads, writes, launched)
+
+
+def sizes_of(launch: Node) -> tuple[Dim3, Dim3, int]:
+    """Returns the grid, the block and the bytes of shared memory of a launch."""
+    _, grid, block, shared_bytes, _ = launch.arguments
+    return grid, block, shared_bytes

@@ -12,7 +12,6 @@ takes, if that kernel declares a form of itself that computes both (``Kernel.fol
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from typing import Any, TypeAlias, final
 
@@ -21,7 +20,6 @@ from oxide.compiler.fusion import BLOCK
 from oxide.compiler.signature.signature import Parameter
 from oxide.driver import sanitizing
 from oxide.messages import byte_count
-from oxide.runtime.awaiting.loading import loaded_function
 from oxide.runtime.device.launch_places import fused_place
 from oxide.runtime.device.memory import Allocation
 from oxide.runtime.operations.chain import (
@@ -29,12 +27,15 @@ from oxide.runtime.operations.chain import (
     Chain,
     Piece,
     arrays_of,
+    bytes_of,
     is_written,
     launch_of,
     launched_by,
+    overlap_in_part,
     reason_against,
+    sizes_of,
 )
-from oxide.runtime.plan.nodes import Conditional, Launched, Node, PlanNode, dependencies
+from oxide.runtime.plan.nodes import Conditional, Node, PlanNode, dependencies
 from oxide.runtime.plan.reuse import observed
 from oxide.runtime.submission.submission import ExecutionContext
 
@@ -115,8 +116,7 @@ def _key(nodes: Sequence[PlanNode], free: set[Allocation]) -> Any:
         shapes = [value[1:] for value, number in zip(launched.values, bound, strict=True) if number >= 0]
         _, grid, block, *_ = node.arguments
         found.append((launched.special, grid, block, launched.contiguous, *bound, *shapes, len(node.reads), *used))
-    spans = sorted(arrays)
-    if any(start + size > after for (start, size), (after, _) in itertools.pairwise(spans)):
+    if overlap_in_part(arrays):
         return None
     return tuple(found), tuple([each in free for each in memory]), sanitizing.requested()
 
@@ -140,17 +140,9 @@ def _built(context: ExecutionContext, nodes: Sequence[PlanNode], piece: Piece) -
     for member, source in zip(members, fusion.sources, strict=True):
         places.append((first, member.place))
         first += len(source.sites)
-    place, outer = fused_place(places), context.place
-    function = loaded_function(special, context.device)
-    context.keep(function)
-    context.place = place
-    try:
-        params = special.pack(values, context.fault_address(special) if function.reports else 0)
-    finally:
-        context.place = outer
-    grid = (max(1, -(-piece.size // (ITEMS * BLOCK))), 1, 1)
-    launched = Launched(special, tuple(values), tuple(allocations), place)
-    return Node("launch", (function, grid, (BLOCK, 1, 1), 0, params), special.kernel.name, reads, writes, launched)
+    sizes = (max(1, -(-piece.size // (ITEMS * BLOCK))), 1, 1), (BLOCK, 1, 1), 0
+    place = fused_place(places)
+    return launch_of(context, special, special.kernel.name, sizes, place, values, allocations, reads, writes)
 
 
 @final
@@ -282,7 +274,7 @@ class _Pass:
             for number, node in enumerate(self._nodes)
             if number != besides and (self._waits[number] or number in self._ready)
         ]
-        return {allocation for node in unplaced for allocation in (*node.reads, *node.writes)}
+        return _memory_of(unplaced)
 
     def _merged(self, nodes: Sequence[Node], made: Node) -> None:
         """Reports that some launches became one."""
@@ -301,22 +293,15 @@ class _Pass:
         memory that others use is needed by the next run of the body, too."""
         if not isinstance(node, Conditional):
             return node
-        elsewhere = {
-            allocation
-            for other in nodes
-            if other is not node and not (isinstance(other, Node) and other.method == "fill")  # zeros for a loop
-            for allocation in (*other.reads, *other.writes)
-        }
+        others = [each for each in nodes if each is not node]
+        # A fill is one of the zeros that a loop begins with.
+        elsewhere = _memory_of([each for each in others if not (isinstance(each, Node) and each.method == "fill")])
         bodies: list[list[PlanNode]] = []
         for body in node.bodies:
-            others = {
-                allocation
-                for other in node.bodies
-                if other is not body
-                for inner in other
-                for allocation in (*inner.reads, *inner.writes)
-            }
-            free = {each for each in node.own if each in self._free} - elsewhere - others
+            free = self._free.intersection(node.own) - elsewhere
+            for other in node.bodies:
+                if other is not body:
+                    free -= _memory_of(other)
             pass_ = _Pass(self._context, body, free)
             pass_.run()
             bodies.append([found for _, found in pass_.remaining()])
@@ -380,7 +365,8 @@ class _Pass:
         allocations[result] = output
         writes = [output if each is memory else each for each in node.writes]
         name = f"{node.kernel}+{following.kernel}"
-        return launch_of(self._context, special, name, node, values, allocations, node.reads, writes)
+        place, sizes = launched.place, sizes_of(node)
+        return launch_of(self._context, special, name, sizes, place, values, allocations, node.reads, writes)
 
     def _close(self) -> None:
         """Places the open chain as one launch."""
@@ -414,6 +400,10 @@ def _following(node: Node, nodes: Sequence[PlanNode]) -> Node | None:
     return None
 
 
+def _memory_of(nodes: Sequence[PlanNode]) -> set[Allocation]:
+    return {allocation for node in nodes for allocation in (*node.reads, *node.writes)}
+
+
 def _uses(node: PlanNode, memory: Allocation) -> bool:
     return memory in node.reads or memory in node.writes
 
@@ -424,8 +414,5 @@ def _traffic(node: Node) -> int:
     total = 0
     for parameter, value in zip(node.launched.special.parameters, node.launched.values, strict=True):
         if isinstance(parameter, Parameter) and parameter.kind in ("slice", "disjoint") and value[0] >= ALIGNMENT:
-            size = parameter.dtype.itemsize
-            for length in value[1:]:
-                size *= length
-            total += size
+            total += bytes_of(parameter, value)
     return total

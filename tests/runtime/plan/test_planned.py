@@ -123,7 +123,7 @@ def test_parts_on_several_devices_run_as_they_do_without_it() -> None:
 @pytest.mark.parametrize("plan", [planned, lambda operation: operation.fused()])
 @pytest.mark.parametrize("beside", ["nothing", "a choice", "another device", "a choice on another device"])
 def test_the_source_of_an_unzip_runs_once_in_each_run(plan: Any, beside: str) -> None:
-    """What is beside it decides whether the operation can be planned."""
+    """A choice or a second device beside the unzip means that the operation cannot be planned."""
     with use_driver(step_driver(2, seed=3)):
         x = h2d(random()).sync()
         flag = h2d(np.array([1], np.int32)).sync()

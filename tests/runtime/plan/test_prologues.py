@@ -328,11 +328,8 @@ def test_explain_says_why_stages_are_no_prologue() -> None:
 
 
 @pytest.mark.parametrize("activation", [relu, gelu, silu], ids=lambda each: each.name)
-@pytest.mark.parametrize(
-    ("dtype", "shape"),
-    [(f32, (1, 1, 1)), (f32, (65, 33, 17)), (f32, (128, 64, 128)), (f64, (65, 33, 17))],
-    ids=str,
-)
+@pytest.mark.parametrize("dtype", [f32, f64], ids=str)
+@pytest.mark.parametrize("shape", [(1, 1, 1), (65, 33, 17), (128, 64, 128)], ids=str)
 def test_an_activation_after_a_product_gives_the_same_bits(shape: Any, dtype: Any, activation: Any) -> None:
     m, k, n = shape
     a, b = (h2d(numbers(each, DTYPES[dtype])).sync() for each in ((m, k), (k, n)))
