@@ -27,6 +27,7 @@ from oxide.compiler.source.faults import RECORD
 from oxide.driver.base import Driver
 from oxide.dropping import calls_drop
 from oxide.errors import DeviceError
+from oxide.native import is_compiled, mypyc_attr
 from oxide.runtime.device.launch_places import add_note_once, launch_notes, place_notes, place_of_site
 from oxide.runtime.host_memory.pinned import PinnedBlock
 from oxide.runtime.locks import new_lock
@@ -49,14 +50,15 @@ CURSOR_BYTES: Final = 8
 REPORT_RECORDS: Final = 8
 """The number of launches that one ``FaultReport`` serves."""
 
+_COMPILED: Final = is_compiled()
 _RECORD_WORDS: Final[int] = RECORD.itemsize // 4
 _ONCE: Final = ((),)
-_NO_CLAIMS: Final = bytes(4 * REPORT_RECORDS)
 _BLOCK_REPORTS = 64
 _BLOCK_BYTES = _BLOCK_REPORTS * REPORT_RECORDS * RECORD.itemsize
 
 
 @final
+@mypyc_attr(acyclic=True)
 class FaultReport:
     """The fault records of one submission, for up to eight launches. Dropping the report frees its records.
 
@@ -64,30 +66,39 @@ class FaultReport:
     all launches with the kernel's number in it, was slower: each launch had to search the launches before it.
     """
 
-    __slots__ = ("_drop", "_records", "launches", "places")
+    __slots__ = ("_drop", "_launches", "_records", "_returned")
 
-    def __init__(self, pool: FaultRecordPool) -> None:
-        held: list[ReportRecords] = []
-        self._drop: Any = partial(pool.give_back, held)
-        _take_one(held, pool._returned, pool._make)
-        self._records = held[0]
-        self.launches: list[Specialization] = []
-        self.places: list[LaunchPlace | None] = []  # for each launch: where in the operation it was
+    def __init__(self, pool: FaultRecordPool, records: ReportRecords | None) -> None:
+        """Makes a report of ``records``, which are the pool's. With None it takes some itself, so that no interrupt
+        loses them."""
+        if records is None:
+            held: list[ReportRecords] = []
+            self._drop: Any = partial(pool._returned.extend, held)
+            _take_one(held, pool._returned, pool._make)
+            records = held[0]
+        self._returned = pool._returned
+        self._records = records
+        self._launches: list[Any] = []  # of each launch, its specialization and its place in the operation
+
+    @property
+    def is_full(self) -> bool:
+        """Returns whether every record has a launch."""
+        return len(self._launches) == 2 * REPORT_RECORDS
 
     def next_word(self, special: Specialization, place: LaunchPlace | None) -> bytes:
         """Assigns the next record to a launch of ``special``. Returns the record's address as the last bytes of the
         kernel's parameters."""
-        launches = self.launches
-        word = self._records.word(len(launches))
-        self.places.append(place)
+        launches = self._launches
+        word = self._records.word(len(launches) >> 1)
         launches.append(special)
+        launches.append(place)
         return word
 
     def claimed(self) -> bool:
         """Returns whether a kernel reported a fault. Called at every completion: a memoryview is ten times faster to
         read than a field of a NumPy record."""
         flags = self._records.flags
-        for number in range(len(self.launches)):  # noqa: SIM110 (any() would make a generator for each submission)
+        for number in range(len(self._launches) >> 1):  # noqa: SIM110 (any() would make a generator for each submission)
             if flags[number * _RECORD_WORDS]:
                 return True
         return False
@@ -95,15 +106,17 @@ class FaultReport:
     def raise_fault(self) -> None:
         """Raises the first fault that a kernel recorded, if any. Call it only once the device is past the
         submission."""
-        for number, special in enumerate(self.launches):
+        for number in range(len(self._launches) >> 1):
             if self._records.flags[number * _RECORD_WORDS]:
-                _raise_recorded(self._records.records[number], special, (self.places[number],), None)
+                special, place = self._launches[2 * number : 2 * number + 2]
+                _raise_recorded(self._records.records[number], special, (place,), None)
 
     def __del__(self) -> None:
-        self._drop()
+        self._returned.append(self._records)
 
 
 @final
+@mypyc_attr(acyclic=True)
 class ReportRecords:
     """The memory of a ``FaultReport``."""
 
@@ -116,18 +129,14 @@ class ReportRecords:
         self.flags = records.view(np.uint32).data
 
     def word(self, number: int) -> bytes:
-        """Returns a record's address as the last bytes of a kernel's parameters. Records must be first requested in
-        order: 0, 1, 2, …"""
+        """Returns a record's address as the last bytes of a kernel's parameters, and zeroes the record. Records must be
+        first requested in order: 0, 1, 2, …"""
+        if self.flags[number * _RECORD_WORDS]:  # a launch before claimed it; kernels write no other records
+            self.records[number : number + 1].view(np.uint64)[:] = 0
         if number == len(self.words):
             address = int.from_bytes(self.words[0], sys.byteorder) + number * RECORD_BYTES
             self.words.append(address.to_bytes(8, sys.byteorder))
         return self.words[number]
-
-    def clean(self) -> None:
-        """Zeroes all records if one is claimed. Otherwise they are zero already, as kernels write only records that
-        they claimed."""
-        if self.flags[::_RECORD_WORDS].tobytes() != _NO_CLAIMS:
-            self.records.view(np.uint64)[:] = 0
 
 
 @final
@@ -138,14 +147,17 @@ class FaultRecordPool:
         self._driver = driver
         self._lock = new_lock()
         self._returned: deque[ReportRecords] = deque()
-        # for finalisers: one atomic call in C
-        self.give_back: Callable[[list[ReportRecords]], object] = self._returned.extend
 
     def acquire(self) -> FaultReport:
-        """Returns a report whose records are all zero."""
-        report = FaultReport(self)
-        report._records.clean()
-        return report
+        """Returns a report of free records."""
+        return FaultReport(self, self._taken() if _COMPILED else None)
+
+    def _taken(self) -> ReportRecords:
+        while True:
+            try:
+                return self._returned.popleft()
+            except IndexError:
+                self._make()
 
     def _make(self) -> None:
         block = self._driver.allocate_host(_BLOCK_BYTES)

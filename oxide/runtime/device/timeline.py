@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 from oxide.driver.base import EventHandle, StreamHandle, StreamPriority
 from oxide.dropping import calls_drop, nothing
 from oxide.errors import DeviceError, DeviceLostError
+from oxide.native import is_compiled, mypyc_attr
 from oxide.runtime.locks import new_lock
 from oxide.runtime.loop.pace import Pace
 from oxide.runtime.tracepoints import points
@@ -39,10 +40,12 @@ if TYPE_CHECKING:
     from oxide.runtime.device.runtime import Device
 
 
+_COMPILED: Final = is_compiled()
 _FEW: Final = 8  # marks that are queried one by one
 
 
 @final
+@mypyc_attr(acyclic=True)
 class Mark:
     """A point in a timeline. ``passed()`` queries the driver until the device is found past the mark, and never after
     that."""
@@ -50,7 +53,8 @@ class Mark:
     __slots__ = ("_drop", "event", "position", "timeline")
 
     def __init__(self, timeline: Timeline, position: int) -> None:
-        self._drop: Any = nothing
+        if not _COMPILED:
+            self._drop: Any = nothing
         self.timeline = timeline
         self.position = position
         self.event: EventHandle | None = None  # None while the mark is the end of its stream
@@ -84,10 +88,12 @@ class Mark:
         """Sets the mark's recorded event. When the mark is dropped, the event is reused: a wait that was submitted for
         the event keeps the point recorded then."""
         self.event = event
-        self._drop = partial(self.timeline.device.spare_events.append, event)
+        if not _COMPILED:
+            self._drop = partial(self.timeline.device.spare_events.append, event)
 
     def __del__(self) -> None:
-        self._drop()
+        if self.event is not None:
+            self.timeline.device.spare_events.append(self.event)
 
 
 calls_drop(Mark)

@@ -27,7 +27,7 @@ from oxide.dropping import calls_drop
 from oxide.environment import whole_number
 from oxide.errors import DeviceError, OutOfMemoryError
 from oxide.messages import byte_count
-from oxide.native import mypyc_attr
+from oxide.native import is_compiled, mypyc_attr
 from oxide.runtime.locks import new_lock
 from oxide.runtime.loop.event_loops import running_loop_name
 
@@ -39,6 +39,7 @@ _PAGE = 4096
 """The smallest request to the driver, which locks whole pages. Smaller buffers share a page: with a page each, a
 hundred thousand small results in use would take 400 MB."""
 
+_COMPILED: Final = is_compiled()
 _SMALLEST = 256
 
 AT_ONCE_BYTES = 1 << 20
@@ -48,19 +49,22 @@ _DEFAULT_LIMIT = 8 << 30  # or a quarter of the machine's memory if that is less
 
 
 @final
+@mypyc_attr(acyclic=True)
 class PinnedBuffer:
     """``nbytes`` of page-locked memory, returned to its pool when dropped. NumPy arrays over it keep it alive."""
 
-    __slots__ = ("_block", "_drop", "_pool", "address", "nbytes")
+    __slots__ = ("_block", "_drop", "_number", "_pool", "address", "nbytes")
 
     def __init__(self, pool: PinnedPool, block: PinnedBlock, nbytes: int) -> None:
         """Takes ownership of the block."""
         number = next(_numbers)
+        self._number = number
         self._pool = pool
         self._block = block
         self.address = block.address
         self.nbytes = nbytes
-        self._drop: Any = partial(pool.give_back, (block, number))
+        if not _COMPILED:
+            self._drop: Any = partial(pool.give_back, (block, number))
         block.user = number
 
     def array(self, shape: tuple[int, ...], dtype: np.dtype[Any], visible: object | None = None) -> NDArray[Any]:
@@ -77,7 +81,7 @@ class PinnedBuffer:
         np.ndarray(array.shape, array.dtype, self._block.memory)[...] = array
 
     def __del__(self) -> None:
-        self._drop()
+        self._pool.give_back((self._block, self._number))
 
 
 calls_drop(PinnedBuffer)
@@ -106,6 +110,7 @@ _new_array: Final[Any] = np.ndarray.__new__
 
 
 @final
+@mypyc_attr(acyclic=True)
 class PinnedBlock:
     """Page-locked memory: a whole allocation of the driver's, or a part of a shared ``page``.
 

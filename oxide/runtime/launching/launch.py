@@ -77,7 +77,8 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
                     output_box.value.shape if isinstance(output_box, Arc) else output_box.shape
                 )
             if config is not None:
-                if plan.fitting is not config:
+                fitting = plan.fitting
+                if fitting is not config and (fitting is None or not fitting.equals(config)):
                     self._check_shape(config)
                     if plan.warns:
                         plan.short = True  # perhaps: the bound outputs were compared with the previous configuration

@@ -100,7 +100,15 @@ class LaunchConfig:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, LaunchConfig):
             return NotImplemented
-        return self._parts() == other._parts()
+        return self.equals(other)
+
+    def equals(self, other: LaunchConfig) -> bool:
+        """Returns whether ``other`` is the same size of a launch."""
+        return (
+            self._grid == other._grid
+            and self._block == other._block
+            and self._shared_mem_bytes == other._shared_mem_bytes
+        )
 
     def __hash__(self) -> int:
         return hash(self._parts())

@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from inspect import CO_COROUTINE
 from types import CoroutineType, FunctionType
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, final
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, final
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from oxide.runtime.device.runtime import current_runtime
 from oxide.runtime.device.scheduling import find_device, picked_stream, require_stream
 from oxide.runtime.device.stream import Stream
 from oxide.runtime.loop.event_loops import blocked_loop_name, current_loop
-from oxide.runtime.submission.submission import ExecutionContext, run_blocking, submit
+from oxide.runtime.submission.submission import ExecutionContext, Submittable, run_blocking, submit
 from oxide.runtime.tracepoints import TracedRun, points
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ passes on a part of its one input, and the title says which."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class DeviceOperation(Generic[T_co]):
+class DeviceOperation(Submittable[T_co]):
     """A lazy operation that yields a ``T_co`` when run. To define your own, subclass it and define ``execute``.
 
     Like a coroutine, an operation warns if it is dropped without having been run or made part of another.

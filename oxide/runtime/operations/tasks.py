@@ -301,8 +301,16 @@ _TURNS = 16  # number of results that gather takes before it lets other tasks ru
 
 def _finish_first(futures: list[DeviceFuture[Any]], finished: int) -> int:
     """Takes the outcomes of the finished futures, from the first on, and returns how many have been taken. Operations
-    submitted later can then reuse their staging buffers and fault records."""
-    while finished < len(futures) and _is_done(futures[finished]):
+    submitted later can then reuse their staging buffers and fault records.
+
+    Leaves the newest futures alone, which are likely to run, and asks about the newest of the others first: if a device
+    keeps up, a query for each stream answers for all of them.
+    """
+    settled = len(futures) - _TURNS // 2
+    for number in range(settled - 1, finished - 1, -1):
+        if not _is_done(futures[number]):
+            break
+    while finished < settled and _is_done(futures[finished]):
         futures[finished].outcome()
         finished += 1
     return finished

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import struct
 import sys
+from abc import abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, cast, final
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast, final
 
 from oxide.dropping import calls_drop, nothing
 from oxide.errors import DeviceError, DeviceLostError, GraphError, LaunchError, OrderingError
-from oxide.native import Given, caused
+from oxide.native import Given, caused, is_compiled, mypyc_attr
 from oxide.runtime.device.arc import Arc
 from oxide.runtime.device.capturing import refuse_in_capture
-from oxide.runtime.device.fault_records import REPORT_RECORDS
 from oxide.runtime.device.launch_places import add_note_once
 from oxide.runtime.device.memory import Allocation, DeviceBox, require_device
 from oxide.runtime.device.stream import Stream
@@ -40,22 +40,29 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Result = TypeVar("Result", covariant=True)
 
+_COMPILED: Final = is_compiled()
 _WORD: Final = struct.Struct("@Q")
 _recursion_limit: Final = sys.getrecursionlimit  # in compiled code a constant costs no look-up
 
 
-class Submittable(Protocol[Result]):
-    """The part of an operation's interface that a submission uses."""
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Submittable(Generic[Result]):
+    """The part of an operation's interface that a submission uses. It is no protocol, because compiled code calls the
+    methods of a protocol through Python: 0.1 µs each."""
 
+    @abstractmethod
     def run(self, context: ExecutionContext) -> Result:
         """Executes the operation as one of several that share a context."""
 
+    @abstractmethod
     def consume(self) -> None:
         """Marks the operation as used, so that dropping it does not warn."""
 
+    @abstractmethod
     def traced_name(self) -> str:
         """Returns the operation's name in traces."""
 
+    @abstractmethod
     def title(self) -> object:
         """Returns the operation's title for messages after it was dropped: its class, or the operation."""
 
@@ -298,7 +305,7 @@ class ExecutionContext:
             outer.place = self.place
             return outer.fault_word(specialization)
         report = self._report
-        if report is None or len(report.launches) == REPORT_RECORDS:
+        if report is None or report.is_full:
             report = self._report = self.runtime.fault_records.acquire()
             self._faults.append(report)
         return report.next_word(specialization, self.place)
@@ -393,10 +400,11 @@ class Ordered:
 class Submission(Generic[T]):
     """One submitted execution. ``submit`` makes it."""
 
-    __slots__ = ("_drop", "_faults", "_reclaimer", "_result", "_title", "_visible", "mark")
+    __slots__ = ("_drop", "_faults", "_open", "_reclaimer", "_result", "_title", "_visible", "mark")
 
     def __init__(self, context: ExecutionContext, result: T, title: object) -> None:
-        self._drop: Any = nothing  # not ``nothing`` while the submission is neither finished nor abandoned
+        self._open = False  # True while the submission is neither finished nor abandoned
+        self._drop: Any = nothing
         self._result = result
         self._title = title
         self._faults = context.faults
@@ -412,9 +420,10 @@ class Submission(Generic[T]):
         if self._visible is None:  # with a token, the result is dropped as soon as no reference to it is left
             context._kept.append(result)
         context._kept.append(context._faults)
-        run = None if self._visible is None else self._visible.run
-        # Set before ``hold``: abandoning a mark that is not held does nothing.
-        self._drop = partial(self._reclaimer.abandon, (self.mark, run))
+        # Before ``hold``: abandoning a mark that is not held does nothing.
+        self._open = True
+        if not _COMPILED:
+            self._drop = partial(self._reclaimer.abandon, self._abandoned())
         self._reclaimer.hold(self.mark, context._kept)
 
     @property
@@ -430,9 +439,10 @@ class Submission(Generic[T]):
     def finish(self) -> T:
         """Returns the result. Call it only once the device is past the submission. Raises the fault that a kernel
         reported."""
-        if self._drop is not nothing:
+        if self._open:
             if self._reclaimer.release(self.mark):  # True for only one thread, which counts it
                 self.mark.timeline.device.runtime.counters.completed.add()
+            self._open = False
             self._drop = nothing
         for report in self._faults:
             if report.claimed():
@@ -456,11 +466,17 @@ class Submission(Generic[T]):
     def abandon(self) -> None:
         """Hands the submission's memory to the reclaimer's limbo. Call it when no task waits for the submission any
         more."""
-        self._drop()
-        self._drop = nothing
+        if self._open:
+            self._reclaimer.abandon(self._abandoned())
+            self._open = False
+            self._drop = nothing
+
+    def _abandoned(self) -> tuple[Mark, Run | None]:
+        return self.mark, None if self._visible is None else self._visible.run
 
     def __del__(self) -> None:
-        self._drop()
+        if self._open:
+            self._reclaimer.abandon(self._abandoned())
 
 
 calls_drop(Submission)
