@@ -138,11 +138,27 @@ class Device:
         return f"<CUDA device {self.id} '{self.name}'>"
 
 
+class Deallocations:
+    """The memory that numba.cuda has still to free: none, as oxide frees memory without waiting."""
+
+    def clear(self) -> None:
+        """Does nothing."""
+
+    def __len__(self) -> int:
+        return 0
+
+    @contextlib.contextmanager
+    def disable(self) -> Iterator[None]:
+        """Does nothing."""
+        yield
+
+
 class Context:
     """A device's context; as a context manager, it makes the device current."""
 
     def __init__(self, device: Device) -> None:
         self.device = device
+        self.deallocations = Deallocations()
         self._outer: list[int] = []
 
     @property
