@@ -241,9 +241,7 @@ class DeviceNDArray:
                 source = oxide.h2d(oxide.d2h(source).sync_on(found).astype(target.dtype)).sync_on(found)
             if source.shape != target.shape:
                 if len(source.shape) > len(target.shape):
-                    raise ValueError(
-                        f"Can't assign {len(source.shape)}-D array to {len(target.shape)}-D self"
-                    )
+                    raise ValueError(f"Can't assign {len(source.shape)}-D array to {len(target.shape)}-D self")
                 like = np.lib.stride_tricks.as_strided(np.empty((), source.dtype), source.shape, source.strides)
                 like = np.broadcast_to(like, target.shape)
                 source = source._view_of((like.shape, like.strides, 0))

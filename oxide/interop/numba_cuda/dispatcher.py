@@ -44,7 +44,9 @@ def jit(func_or_sig: Any = None, device: bool = False, **options: Any) -> Any:
         elif name not in _OPTIONS:
             raise TypeError(f"cuda.jit has no option {name}; it has {', '.join(sorted(_OPTIONS))}")
     if options.get("boundscheck"):
-        raise NotImplementedError("bounds checking is not supported for CUDA; OXIDE_SANITIZE=memory checks every access")
+        raise NotImplementedError(
+            "bounds checking is not supported for CUDA; OXIDE_SANITIZE=memory checks every access"
+        )
     if func_or_sig is None:
         return lambda function: jit(function, device=device, **options)
     kept = {name: value for name, value in options.items() if name not in _IGNORED and name not in _UNSERVED}

@@ -98,7 +98,24 @@ def reductions_on(cuda: Any) -> ModuleType:
 @functools.cache
 def vectorizers_on(cuda: Any) -> ModuleType:
     """Returns numba-cuda's module of ufuncs as a program of the module ``cuda``."""
-    return _on(cuda, "numba.cuda.vectorizers")
+    made = _on(cuda, "numba.cuda.vectorizers")
+
+    class Mechanism(made.CUDAUFuncMechanism):  # type: ignore[misc, name-defined]
+        """Broadcasts by NumPy's rule. numba-cuda's own code repeats the first element of an array of fewer axes."""
+
+        def _broadcast(self, arys: Any) -> Any:
+            shape = np.broadcast_shapes(*(array.shape for array in arys))
+            return [array if array.shape == shape else self._stretched(array, shape) for array in arys]
+
+        def _stretched(self, array: Any, shape: tuple[int, ...]) -> Any:
+            if not self.is_device_array(array):
+                return np.ascontiguousarray(np.broadcast_to(array, shape))
+            whole = cuda.device_array(shape, array.dtype)
+            whole[...] = array
+            return whole
+
+    made.CUDAUFuncMechanism = Mechanism  # type: ignore[attr-defined]
+    return made
 
 
 def _on(cuda: Any, name: str) -> ModuleType:
