@@ -337,7 +337,7 @@ def test_options_of_jit() -> None:
     assert x[0] == 2
     assert root.kernel.description.fastmath
     assert root.kernel.description.max_registers == 32
-    with pytest.raises(TypeError, match="no option fastmaths; it has .*fastmath"):
+    with pytest.raises(TypeError, match=r"no option fastmaths; it has .*fastmath"):
         cuda.jit(fastmaths=True)(lambda x: None)
     with pytest.raises(NotImplementedError, match="link"):
         cuda.jit(link=["a.cu"])(lambda x: None)

@@ -72,7 +72,7 @@ def test_random_states_are_device_arrays() -> None:
     draw[1, 64](states, again)
     np.testing.assert_array_equal(one, again)
     assert not np.any(one == two)
-    assert (0 <= one).all()
+    assert (one >= 0).all()
     assert (one < 1).all()
 
 

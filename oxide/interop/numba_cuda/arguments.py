@@ -7,6 +7,7 @@ launch copies into it.
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from typing import Any
 
@@ -188,4 +189,4 @@ def _share_memory(arguments: tuple[Any, ...]) -> bool:
     if len(ranges) < 2:
         return False
     ranges.sort()
-    return any(after[0] < before[1] for before, after in zip(ranges, ranges[1:], strict=False))
+    return any(after[0] < before[1] for before, after in itertools.pairwise(ranges))

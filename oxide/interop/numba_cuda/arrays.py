@@ -128,8 +128,8 @@ class DeviceNDArray:
         return on_box(self.box._view_of((tuple(shape[a] for a in order), tuple(strides[a] for a in order), 0)))
 
     def reshape(self, *newshape: Any, order: str = "C") -> DeviceNDArray:
-        """Returns the same memory with another shape. Raises ``NotImplementedError`` if that needs a copy, as numba-cuda
-        does, and ``ValueError`` for a shape of another size."""
+        """Returns the same memory with another shape. Raises ``NotImplementedError`` if that needs a copy, as
+        numba-cuda does, and ``ValueError`` for a shape of another size."""
         sizes = newshape[0] if len(newshape) == 1 and isinstance(newshape[0], tuple | list) else newshape
         plain = tuple(operator.index(size) for size in sizes)
         if order == "F":
@@ -166,8 +166,8 @@ class DeviceNDArray:
             length, rest = divmod(shape[-1] * self.dtype.itemsize, wanted.itemsize)
             if rest:
                 raise ValueError(
-                    "When changing to a larger dtype, its size must be a divisor of the total size in bytes of the last "
-                    "axis of the array."
+                    "When changing to a larger dtype, its size must be a divisor of the total size in bytes of the "
+                    "last axis of the array."
                 )
             shape, strides = (*shape[:-1], length), (*strides[:-1], wanted.itemsize)
         del geometry

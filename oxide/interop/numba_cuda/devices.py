@@ -167,6 +167,10 @@ class Context:
         return self.device.id
 
     @property
+    def _device(self) -> Device:  # packages read the device's name there
+        return self.device
+
+    @property
     def compute_capability(self) -> tuple[int, int]:
         """Returns the device's compute capability."""
         return self.device.compute_capability
@@ -233,8 +237,8 @@ class Context:
         if name.startswith("_"):
             raise AttributeError(name)
         raise NotImplementedError(
-            f"context.{name}: oxide has no such method of numba.cuda's contexts; device memory, modules and peer access "
-            "are made by its own runtime"
+            f"context.{name}: oxide has no such method of numba.cuda's contexts; device memory, modules and peer "
+            "access are made by its own runtime"
         )
 
     def __eq__(self, other: object) -> bool:

@@ -16,8 +16,8 @@ from oxide.interop.numba_cuda.streams import Stream, resolved
 from oxide.messages import written
 
 _OPTIONS = {
-    "device", "inline", "forceinline", "debug", "opt", "lineinfo", "cache", "fastmath", "max_registers", "launch_bounds",
-    "lto", "shared_memory_carveout", "extensions", "boundscheck", "fma",
+    "device", "inline", "forceinline", "debug", "opt", "lineinfo", "cache", "fastmath", "max_registers",
+    "launch_bounds", "lto", "shared_memory_carveout", "extensions", "boundscheck", "fma",
 }  # fmt: skip
 _UNSERVED = {
     "link": "linking with foreign device code; oxide.module launches foreign kernels",

@@ -62,7 +62,10 @@ class Stream:
             if not future.done():
                 future.set_result(self)
 
-        self.oxide_stream.launch_host_function(lambda: loop.call_soon_threadsafe(done))
+        def wake() -> None:
+            loop.call_soon_threadsafe(done)
+
+        self.oxide_stream.launch_host_function(wake)
         return future
 
     def __cuda_stream__(self) -> tuple[int, int]:
