@@ -38,11 +38,11 @@ from unittest.mock import MagicMock
 import numpy as np
 
 # The length of every axis (squared, for arrays of one axis in the larger plans), and the value of integers that are no
-# lengths. A launch has 24 threads along each axis.
+# lengths. A launch has 24 threads along each axis, or as many as the axis is long.
 PLANS = [
     (axis, number, kind)
     for kind in ("float64", "complex128", "float32", "int64")
-    for axis, number in ((24, 4), (48, 3), (64, 1))
+    for axis, number in ((8, 2), (24, 4), (64, 1))
 ]
 SECONDS = 8
 
@@ -167,11 +167,12 @@ def run_module(side: str, folder: str, name: str, path: Path) -> None:
 
 def simulated(kernel: Any, function: Any) -> dict[str, Any]:
     """Returns the first plan that the simulator can run and that changes an array, with its result."""
-    error = "no plan"
+    error, late = "no plan", 0
     names_numba(function)
     for plan in PLANS:
         found = outcome(kernel, function, plan)
-        if found.get("error", "").startswith("TimeoutError"):
+        late += found.get("error", "").startswith("TimeoutError")
+        if late > 1:
             return {"error": found["error"]}
         if "error" not in found:
             if any(
@@ -218,7 +219,8 @@ def outcome(kernel: Any, function: Any, plan: tuple[int, int, str]) -> dict[str,
     try:
         arguments, axes = arguments_for(function, plan)
         before = [np.copy(each) if isinstance(each, np.ndarray) else each for each in arguments]
-        grid, block = {1: ((3,), (8,)), 2: ((3, 3), (8, 8)), 3: ((3, 3, 3), (8, 8, 8))}[axes]
+        blocks = min(plan[0], 24) // 8
+        grid, block = (blocks,) * axes, (8,) * axes
         kernel[grid, block](*arguments)
         return {"plan": plan, "before": before, "after": list(arguments)}
     except BaseException as error:
@@ -272,7 +274,8 @@ def arguments_for(function: Any, plan: tuple[int, int, str]) -> tuple[list[Any],
                 arguments.append((values * (9 if kind == "int64" else 1)).astype(kind))
         elif use.get("integer") or name.lower().lstrip("_") in _LENGTHS:
             last = any(word in name for word in ("end", "stop", "max", "last", "high"))
-            arguments.append(axis if name.lower().lstrip("_") in _LENGTHS else number + 3 * last)
+            is_length = name.lower().lstrip("_") in _LENGTHS and not use.get("position")
+            arguments.append(min(axis, 24) if is_length else number + 3 * last)
         else:
             arguments.append(0.75)
     text = ast.unparse(tree)
@@ -334,6 +337,9 @@ def uses(tree: ast.AST, function: Any, depth: int) -> dict[str, dict[str, Any]]:
                     least = at.value + 1 if isinstance(at, ast.Constant) and isinstance(at.value, int) else 1
                     of(inner.value.id)["axes"] = max(of(inner.value.id).get("axes", 0), least)
             indices(node.slice)
+            for part in node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]:
+                if isinstance(part, ast.Name):
+                    of(part.id)["position"] = True
         elif isinstance(node, ast.For) and isinstance(node.iter, ast.Name):
             of(node.iter.id).setdefault("axes", 1)
         elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.attr in ("shape", "size"):
@@ -371,6 +377,19 @@ def uses(tree: ast.AST, function: Any, depth: int) -> dict[str, dict[str, Any]]:
                         of(name)["integer"] = True
             if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
                 target = of(node.targets[0].id)
+                if isinstance(node.value, ast.Name) and (target.get("axes") or of(node.value.id).get("axes")):
+                    source = of(node.value.id)  # another name of an array
+                    most = max(target.get("axes", 0), source.get("axes", 0))
+                    target["axes"] = source["axes"] = most
+                elif (
+                    isinstance(node.value, ast.Subscript)
+                    and isinstance(node.value.value, ast.Name)
+                    and target.get("axes")
+                ):  # a row of an array
+                    part = node.value.slice
+                    count = len(part.elts) if isinstance(part, ast.Tuple) else 1
+                    row = of(node.value.value.id)
+                    row["axes"] = max(row.get("axes", 0), count + target["axes"])
                 if target.get("integer"):
                     value = node.value
                     if isinstance(value, ast.BinOp | ast.Name | ast.Subscript):

@@ -338,16 +338,20 @@ def device_array(shape: Any, dtype: Any = np.float64, strides: Any = None, order
 
 def device_array_like(ary: Any, stream: Any = 0) -> Any:
     """Returns uninitialised device memory of the shape, dtype and order of an array."""
-    return device_array(ary.shape, ary.dtype, order=_order_of(ary), stream=stream)
+    return device_array(ary.shape, ary.dtype, strides=strides_like(ary), stream=stream)
 
 
-def _order_of(ary: Any) -> str:
-    shape, strides, itemsize = ary.shape, ary.strides, ary.dtype.itemsize
-    if strides is None or strides == contiguous_strides(shape, itemsize):
-        return "C"
-    # An array that is neither, such as a view, gets the order in which its own strides decrease.
-    nonzero = [stride for stride in strides if stride]
-    return "F" if len(nonzero) > 1 and nonzero == sorted(nonzero) else "C"
+def strides_like(ary: Any) -> tuple[int, ...]:
+    """Returns the strides of contiguous memory whose axes are in the order of an array's: by decreasing stride."""
+    shape, itemsize = ary.shape, ary.dtype.itemsize
+    given = ary.strides or contiguous_strides(shape, itemsize)
+    order = sorted(range(len(shape)), key=lambda axis: (abs(given[axis]), -axis))
+    strides = [0] * len(shape)
+    step = itemsize
+    for axis in order:
+        strides[axis] = step
+        step *= shape[axis]
+    return tuple(strides)
 
 
 def to_device(obj: Any, stream: Any = 0, copy: bool = True, to: Any = None) -> Any:

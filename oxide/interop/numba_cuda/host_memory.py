@@ -9,25 +9,28 @@ from typing import Any
 import numpy as np
 
 import oxide
-from oxide.interop.numba_cuda.arrays import _Interface, _order_of, _plain_shape, _retyped
+from oxide.interop.numba_cuda.arrays import _Interface, _plain_shape, _retyped, strides_like
 from oxide.runtime.device.memory import DeviceBox
+from oxide.runtime.device.strides import contiguous_strides, span
 
 
 def pinned_array(shape: Any, dtype: Any = np.float64, strides: Any = None, order: str = "C") -> Any:
-    """Returns an uninitialised host array in page-locked memory. Raises ``NotImplementedError`` for ``strides``."""
-    if strides is not None:
-        raise NotImplementedError("pinned_array(strides=): make the array in C or Fortran order, and take a view of it")
-    sizes = _plain_shape(shape)
-    if order == "F":
-        return pinned_array(sizes[::-1], dtype).T
-    kind = np.dtype(dtype)
-    count = kind.itemsize * int(np.prod(sizes, dtype=np.int64))
-    return oxide.pinned_empty(count, np.dtype(np.uint8)).view(kind).reshape(sizes)
+    """Returns an uninitialised host array in page-locked memory. Raises ``ValueError`` for negative strides."""
+    sizes, kind = _plain_shape(shape), np.dtype(dtype)
+    steps = strides
+    if steps is None:
+        steps = contiguous_strides(sizes, kind.itemsize)
+        if order == "F":
+            steps = contiguous_strides(sizes[::-1], kind.itemsize)[::-1]
+    low, high = span(sizes, steps, kind.itemsize)
+    if low < 0:
+        raise ValueError(f"pinned_array: strides {strides} are negative; take a view of the array instead")
+    return np.ndarray(sizes, kind, oxide.pinned_empty(high, np.dtype(np.uint8)), 0, steps)
 
 
 def pinned_array_like(ary: Any) -> Any:
     """Returns page-locked memory of the shape, dtype and order of an array."""
-    return pinned_array(ary.shape, ary.dtype, order=_order_of(ary))
+    return pinned_array(ary.shape, ary.dtype, strides_like(ary))
 
 
 @contextlib.contextmanager
@@ -54,13 +57,13 @@ def mapped_array(
     """Returns an uninitialised host array in page-locked memory that kernels use in place."""
     array = pinned_array(shape, dtype, strides, order)
     mapped = array.view(MappedNDArray)
-    mapped.box = _box_on(array.T).T if order == "F" else _box_on(array)
+    mapped.box = _box_on(array)
     return mapped
 
 
 def mapped_array_like(ary: Any, stream: Any = 0, portable: bool = False, wc: bool = False) -> Any:
     """Returns a mapped array of the shape, dtype and order of an array."""
-    return mapped_array(ary.shape, ary.dtype, order=_order_of(ary), stream=stream)
+    return mapped_array(ary.shape, ary.dtype, strides_like(ary), stream=stream)
 
 
 def managed_array(
@@ -77,9 +80,9 @@ def managed_array(
 
 def _box_on(array: np.ndarray[Any, Any]) -> DeviceBox:
     """Returns a box on page-locked memory, which has one address for host and device."""
-    plain = array.reshape(-1).view(np.uint8)
-    if not plain.size:
+    if not array.size:
         return oxide.empty(array.shape, array.dtype).sync()
+    plain = np.ndarray(span(array.shape, array.strides, array.dtype.itemsize)[1], np.uint8, array.base)
     if oxide.devices()[0].kind == "cpu":
         box = oxide.from_dlpack(plain)
     else:
