@@ -350,7 +350,13 @@ def uses(tree: ast.AST, function: Any, depth: int) -> dict[str, dict[str, Any]]:
                 of(holder.id)["axes"] = max(of(holder.id).get("axes", 0), len(target.elts))
         elif isinstance(node, ast.Call):
             called = node.func
-            if isinstance(called, ast.Name) and called.id in ("range", "int"):
+            if isinstance(called, ast.Attribute) and ast.unparse(called.value).endswith("atomic"):
+                array, place = node.args[:2]
+                if isinstance(array, ast.Name):
+                    count = len(place.elts) if isinstance(place, ast.Tuple) else 1
+                    of(array.id)["axes"] = max(of(array.id).get("axes", 0), count)
+                indices(place)
+            elif isinstance(called, ast.Name) and called.id in ("range", "int"):
                 for argument in node.args:
                     if called.id == "range":
                         indices(argument)

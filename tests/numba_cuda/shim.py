@@ -27,6 +27,9 @@ from oxide.interop.numba_cuda.devices import Context
 
 _CODE = "numba-cuda's machine code"
 
+launched: set[str] = set()
+"""The kernels launched since ``suite`` last emptied the set, by qualified name and line."""
+
 
 def install() -> None:
     """Installs ``oxide.numba_cuda`` for the rest of the process."""
@@ -100,6 +103,8 @@ class Dispatcher(dispatcher.Dispatcher):
         launch = super().__getitem__(configuration)
 
         def run(*args: Any) -> None:
+            code = self.py_func.__code__
+            launched.add(f"{self.py_func.__qualname__}, line {code.co_firstlineno}")
             with _numbas_errors():
                 launch(*args)
                 cuda.synchronize()

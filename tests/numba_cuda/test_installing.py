@@ -33,6 +33,7 @@ def fill(x, number):
 
 @cuda.jit
 def draw(states, x):
+    cuda.cg.this_grid().sync()  # numba-cuda implements it in Python
     i = cuda.grid(1)
     x[i] = xoroshiro128p_uniform_float64(states, i)
 

@@ -16,8 +16,7 @@ from oxide.interop.numba_cuda.streams import Stream, resolved
 from oxide.messages import written
 
 _OPTIONS = {
-    "device", "inline", "forceinline", "debug", "opt", "lineinfo", "cache", "fastmath", "max_registers",
-    "launch_bounds", "lto", "shared_memory_carveout", "extensions", "boundscheck", "fma",
+    "device", "inline", "forceinline", "lineinfo", "fastmath", "max_registers", "extensions", "boundscheck", "fma",
 }  # fmt: skip
 _UNSERVED = {
     "link": "linking with foreign device code; oxide.module launches foreign kernels",
@@ -26,9 +25,12 @@ _UNSERVED = {
     "restype": "signatures as restype; give them as the first argument",
     "bind": "bind",
 }
-_IGNORED = ("cache", "debug", "opt", "lto", "launch_bounds", "shared_memory_carveout")
-"""Options that oxide needs no word for: it has a cache of its own, always optimises, links nothing, and its launches
-are as large as they are."""
+_IGNORED = {
+    "cache", "debug", "opt", "lto", "launch_bounds", "shared_memory_carveout", "nopython", "nogil",
+    "no_cpython_wrapper", "no_cfunc_wrapper",
+}  # fmt: skip
+"""Options that oxide needs no word for: it has a cache of its own, always optimises and links nothing, its launches are
+as large as they are, and a kernel is never Python."""
 
 
 def jit(func_or_sig: Any = None, device: bool = False, **options: Any) -> Any:
@@ -41,8 +43,8 @@ def jit(func_or_sig: Any = None, device: bool = False, **options: Any) -> Any:
         if name in _UNSERVED:
             if value:
                 raise NotImplementedError(f"cuda.jit({name}=): oxide has no {_UNSERVED[name]}")
-        elif name not in _OPTIONS:
-            raise TypeError(f"cuda.jit has no option {name}; it has {', '.join(sorted(_OPTIONS))}")
+        elif name not in _OPTIONS | _IGNORED:
+            raise TypeError(f"cuda.jit has no option {name}; it has {', '.join(sorted(_OPTIONS | _IGNORED))}")
     if options.get("boundscheck"):
         raise NotImplementedError(
             "bounds checking is not supported for CUDA; OXIDE_SANITIZE=memory checks every access"

@@ -80,7 +80,7 @@ def _install() -> None:
             "init_xoroshiro128p_states": substitutes.init_xoroshiro128p_states,
         },
     )
-    _replace(module("decorators"), {"jit": served.jit})
+    # Not ``decorators.jit``: numba-cuda itself compiles its implementations of functions with it.
     _replace(
         module("cudadrv.devicearray"),
         {"DeviceNDArray": arrays.DeviceNDArray, "is_cuda_ndarray": arrays.is_cuda_ndarray},
