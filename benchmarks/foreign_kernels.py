@@ -150,7 +150,9 @@ def run_module(side: str, folder: str, name: str, path: Path) -> None:
         numba_cuda.install()
     sys.meta_path.append(Stubs(folder))
     adapt(side, name)
+    signal.alarm(3 * SECONDS)  # a program that computes when it is imported is ended
     module = importlib.import_module(name)
+    signal.alarm(0)
     for kernel_name, kernel, function in sorted(kernels_of(module), key=lambda found: found[0]):
         if kernel_name in results or (side == "oxide" and "plan" not in state["simulator"].get(kernel_name, {})):
             continue

@@ -1,13 +1,12 @@
 """Arguments of launches: device arrays become boxes, host arrays are copied to the device and back.
 
-On the CPU device a kernel uses a contiguous host array in place, as a box on its memory. The box is kept until the
-array is dropped, so a launch with the same arrays makes none. On a GPU the device memory is kept likewise, and each
-launch copies into it.
+The device memory of a host array is kept until the array is dropped, so a launch with the same arrays allocates none.
+The CPU device copies too, though a kernel could use the array in place: arrays of numba.cuda are not checked, and a
+program that writes a little past the end of one, which a GPU's memory forgives, would damage the process's own heap.
 """
 
 from __future__ import annotations
 
-import itertools
 import weakref
 from typing import Any
 
@@ -17,7 +16,6 @@ import oxide
 from oxide.interop.numba_cuda import arrays
 from oxide.interop.numba_cuda.host_memory import MappedNDArray
 from oxide.runtime.device.memory import DeviceBox
-from oxide.runtime.device.runtime import current_runtime
 
 
 class ArgHint:
@@ -48,15 +46,13 @@ class InOut(ArgHint):
 class HostArguments:
     """The host arrays of one launch."""
 
-    __slots__ = ("_device", "_in_place", "_out", "_seen", "_stream")
+    __slots__ = ("_device", "_out", "_seen", "_stream")
 
-    def __init__(self, arguments: tuple[Any, ...], stream: oxide.Stream) -> None:
+    def __init__(self, stream: oxide.Stream) -> None:
         self._stream = stream
         self._device = stream.device
-        self._out: list[tuple[np.ndarray[Any, Any], DeviceBox]] = []
-        self._seen: list[np.ndarray[Any, Any]] = []
-        # Arrays that share memory are copied, each by itself, as numba-cuda does.
-        self._in_place = self._device.kind == "cpu" and not _share_memory(arguments)
+        self._out: list[tuple[np.ndarray[Any, Any], Kept]] = []
+        self._seen: set[int] = set()
 
     def __bool__(self) -> bool:
         return bool(self._seen)
@@ -91,102 +87,76 @@ class HostArguments:
         return value
 
     def _host(self, array: np.ndarray[Any, Any], copies_in: bool, copies_out: bool) -> DeviceBox:
-        self._seen.append(array)
         flags = array.flags
         transposed = flags.f_contiguous and not flags.c_contiguous
         plain = array.T if transposed else array
-        if self._in_place and flags.writeable and copies_in and copies_out and array.size and plain.flags.c_contiguous:
-            box = _box_in_place(plain if not transposed else array, transposed)
-            if box is not None:
-                return box
-        box = _kept(array, self._device)
-        source = np.ascontiguousarray(plain) if array.ndim else np.array(array)
-        if box is None:
-            box = oxide.h2d(source).sync_on(self._stream) if copies_in else oxide.empty(
-                source.shape, source.dtype
-            ).sync_on(self._stream)  # fmt: skip
-            _keep(array, box)
-        elif copies_in and array.size:
-            oxide.memcpy(box, source).sync_on(self._stream)
+        again = id(array) in self._seen  # an array given twice has two copies, as in numba-cuda
+        self._seen.add(id(array))
+        kept = None if again else _kept.get(id(array))
+        if kept is None or not kept.is_of(array, plain, self._device):
+            kept = Kept(array, plain, self._stream)
+            if not again:
+                _kept[id(array)] = kept
+        if copies_in and array.size:
+            kept.fill(plain, self._stream)
         if copies_out and flags.writeable:
-            self._out.append((plain, box))
-        return box.T if transposed else box
+            self._out.append((plain, kept))
+        return kept.box.T if transposed else kept.box
 
     def finish(self) -> None:
         """Waits for the launch and copies the arrays back. Raises the kernels' error."""
-        try:
-            self._stream.synchronize()
-        except BaseException:
-            _interrupted.append(self._seen)  # the device may still use their memory
-            raise
-        for array, box in self._out:
-            array[...] = oxide.d2h(box).sync_on(self._stream)
+        self._stream.synchronize()
+        for array, kept in self._out:
+            if array.size:
+                np.copyto(array, kept.elements(self._stream))
 
 
 _NUMBERS = {int, float, bool, complex, np.float32, np.float64, np.int32, np.int64, np.bool_}
-_interrupted: list[list[np.ndarray[Any, Any]]] = []
-
-# Boxes by the id of an array; a weak reference to the array removes its entry.
-_boxes: dict[tuple[int, bool], tuple[Any, Any, DeviceBox]] = {}
 
 
-def _entry(array: np.ndarray[Any, Any], in_place: bool) -> tuple[Any, Any]:
-    """Returns the key of an array and the description that a box of it was made for."""
-    address = array.__array_interface__["data"][0] if in_place else 0
-    return (id(array), in_place), (address, array.shape, array.strides, array.dtype, current_runtime())
+class Kept:
+    """The device memory of a host array."""
+
+    __slots__ = ("array", "box", "runtime", "view")
+
+    def __init__(self, array: np.ndarray[Any, Any], plain: np.ndarray[Any, Any], stream: oxide.Stream) -> None:
+        if array.dtype.hasobject:
+            raise TypeError(f"kernels take arrays of numbers and records, not of {array.dtype}")
+        number = id(array)
+
+        def forget(dead: Any) -> None:
+            found = _kept.get(number)
+            if found is not None and found.array is dead:
+                del _kept[number]
+
+        self.array = weakref.ref(array, forget)
+        self.runtime = stream.device.runtime
+        self.box = oxide.empty(plain.shape, plain.dtype).sync_on(stream)
+        # On the CPU device, an array on the box's memory. No launch is in flight when it is used: see ``finish``.
+        self.view = self.box.host_view() if stream.device.kind == "cpu" and plain.size else None
+
+    def is_of(self, array: np.ndarray[Any, Any], plain: np.ndarray[Any, Any], device: oxide.Device) -> bool:
+        """Returns whether the memory fits an array as it is now, on a device."""
+        box = self.box
+        return (
+            self.array() is array
+            and box._shape == plain.shape
+            and box._dtype == plain.dtype
+            and box.device is device
+            and self.runtime is device.runtime
+        )
+
+    def fill(self, plain: np.ndarray[Any, Any], stream: oxide.Stream) -> None:
+        """Copies a host array to the device."""
+        if self.view is not None:
+            np.copyto(self.view, plain)
+        else:
+            oxide.memcpy(self.box, np.array(plain, order="C", copy=None)).sync_on(stream)
+
+    def elements(self, stream: oxide.Stream) -> np.ndarray[Any, Any]:
+        """Returns the elements on the host."""
+        return self.view if self.view is not None else oxide.d2h(self.box).sync_on(stream)
 
 
-def _box_in_place(array: np.ndarray[Any, Any], transposed: bool) -> DeviceBox | None:
-    """Returns the box on the array's own memory, or None if it cannot be one."""
-    key, description = _entry(array, True)
-    found = _boxes.get(key)
-    if found is not None and found[1] == description and found[0]() is array:
-        return found[2]
-    # A second view that does not keep the array: the entry goes when the array does.
-    plain = array.T if transposed else array
-    interface = {"shape": (plain.nbytes,), "typestr": "|u1", "data": (description[0], False), "version": 3}
-    raw = oxide.from_dlpack(np.asarray(_HostInterface(interface)))
-    box = arrays._retyped(raw, plain.dtype, plain.shape, plain.strides, 0)
-    return _keep(array, box.T if transposed else box, in_place=True)
-
-
-class _HostInterface:
-    def __init__(self, description: dict[str, Any]) -> None:
-        self.__array_interface__ = description
-
-
-def _kept(array: np.ndarray[Any, Any], device: oxide.Device) -> DeviceBox | None:
-    """Returns the device memory of an earlier launch with this array."""
-    key, description = _entry(array, False)
-    found = _boxes.get(key)
-    if found is None or found[1] != description or found[0]() is not array or found[2].device is not device:
-        return None
-    return found[2]
-
-
-def _keep(array: np.ndarray[Any, Any], box: DeviceBox, *, in_place: bool = False) -> DeviceBox:
-    key, description = _entry(array, in_place)
-
-    def forget(dead: Any, key: tuple[int, bool] = key) -> None:
-        found = _boxes.get(key)
-        if found is not None and found[0] is dead:
-            del _boxes[key]
-
-    _boxes[key] = weakref.ref(array, forget), description, box
-    return box
-
-
-def _share_memory(arguments: tuple[Any, ...]) -> bool:
-    """Returns whether two host arrays among the arguments may share memory."""
-    ranges = []
-    for argument in arguments:
-        value = argument.value if isinstance(argument, ArgHint) else argument
-        if isinstance(value, tuple):
-            return True  # rare: copied, so not looked into
-        if isinstance(value, np.ndarray) and value.size:
-            low, high = np.lib.array_utils.byte_bounds(value)
-            ranges.append((low, high))
-    if len(ranges) < 2:
-        return False
-    ranges.sort()
-    return any(after[0] < before[1] for before, after in itertools.pairwise(ranges))
+_kept: dict[int, Kept] = {}
+"""By the id of the host array. A weak reference to the array removes its entry."""

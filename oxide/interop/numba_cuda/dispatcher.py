@@ -159,7 +159,7 @@ class Dispatcher:
 
     def specialize(self, *args: Any) -> Dispatcher:
         """Returns the kernel itself, after compiling it for the types of ``args``."""
-        hosts = HostArguments(args, resolved(0).oxide_stream)
+        hosts = HostArguments(resolved(0).oxide_stream)
         self.kernel[1, 1](*map(hosts.convert, args)).consume()
         return self
 
@@ -219,7 +219,7 @@ class Configured:
                 boxes.append(arg)
             else:
                 if hosts is None:
-                    hosts = HostArguments(args, stream)
+                    hosts = HostArguments(stream)
                 boxes.append(hosts.convert(arg))
         launcher(*boxes).async_on(stream)
         if hosts:
