@@ -51,6 +51,9 @@ filled = d.copy_to_host()
 drawn = np.zeros(8)
 draw[1, 8](create_xoroshiro128p_states(8, 1), drawn)
 doubled = double(filled)
+from numba.cuda.kernels.transpose import transpose
+
+transposed = transpose(to_device(np.arange(6.0).reshape(2, 3))).copy_to_host()
 total = cuda.reduce(lambda a, b: a + b)(doubled)
 """
 
@@ -62,6 +65,7 @@ def test_a_program_runs_with_its_own_imports() -> None:
     assert program.filled.tolist() == [3] * 5
     assert program.doubled.tolist() == [6] * 5
     assert program.total == 30
+    np.testing.assert_array_equal(program.transposed, np.arange(6.0).reshape(2, 3).T)
     assert np.unique(program.drawn).size == 8
 
 

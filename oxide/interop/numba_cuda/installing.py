@@ -81,6 +81,7 @@ def _install() -> None:
         },
     )
     # Not ``decorators.jit``: numba-cuda itself compiles its implementations of functions with it.
+    _replace(module("kernels.transpose"), {"transpose": substitutes.transpose})
     _replace(
         module("cudadrv.devicearray"),
         {"DeviceNDArray": arrays.DeviceNDArray, "is_cuda_ndarray": arrays.is_cuda_ndarray},

@@ -52,6 +52,14 @@ def _reduction() -> ModuleType:
     return reductions_on(_cuda())
 
 
+def transpose(a: Any, b: Any = None) -> Any:
+    """Returns the transposed copy of a device matrix, in ``b`` if that is given."""
+    if b is None:
+        b = arrays.device_array(a.shape[::-1], a.dtype)
+    b[...] = a.T
+    return b
+
+
 class Reduce:
     """A reduction of an array by a function of two elements: ``Reduce(lambda a, b: a + b)(array)``."""
 
