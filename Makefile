@@ -23,7 +23,7 @@ help:
 	@echo 'make gpu-test  only the GPU tests'
 	@echo 'make wheel     build a wheel with the host path compiled, in dist (a minute or two, needs a C compiler)'
 	@echo 'make test-wheel  build it, install it in an environment of its own, and test the runtime there'
-	@echo 'make test-extras  test what needs a download: the embeddings (a model of 83 MB), the page in Chromium'
+	@echo 'make test-extras  test what needs a download: the embeddings (a model of 83 MB), the page in Chromium, stumpy'
 	@echo 'make docs      build the book as a site, in build/site'
 	@echo 'make format    reformat the code'
 	@echo 'make clean     remove .venv and every cache'
@@ -89,6 +89,7 @@ test-wheel: wheel
 
 test-extras: $(VENV)/.extras
 	$(PYTEST) tests/examples/test_embeddings.py tests/examples/test_service.py
+	$(BIN)/python -m benchmarks.stumpy_tests
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

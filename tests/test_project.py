@@ -27,6 +27,7 @@ MAY_IMPORT = {
     },
     "oxide.runtime": {"oxide.compiler", "oxide.language", "oxide.driver", "oxide.pictures"},
     "oxide.serving": {"oxide.runtime"},
+    "oxide.interop": {"oxide.compiler", "oxide.runtime", "oxide.driver", "oxide.numba_cuda", "oxide"},
     "oxide.tracing": {"oxide.runtime", "oxide.driver"},
 }
 FOR_EVERYBODY = {f"oxide.{name}" for name in ("disk", "dropping", "errors", "host_arrays", "messages", "native")}

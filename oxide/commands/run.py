@@ -34,6 +34,9 @@ def run(
     interpret: Annotated[
         bool, typer.Option("--interpret", help="run kernels as plain Python, for debuggers and print")
     ] = False,
+    numba_cuda: Annotated[
+        bool, typer.Option("--numba-cuda", help="let numba.cuda, which the program imports, be oxide.numba_cuda")
+    ] = False,
 ) -> None:
     """Runs a program as Python does, with options for the device. The options stand before FILE.
 
@@ -47,6 +50,7 @@ def run(
       oxide run --sanitize=memory,race main.py
       oxide run --device cpu --seed 7 main.py
       oxide run --trace out.json -m examples.async_mlp --dim 256
+      oxide run --device cpu --numba-cuda simulation.py
     """
     program = checked_program("run", file, arguments, as_module)
     environment: dict[str, str] = {}
@@ -66,4 +70,7 @@ def run(
         environment["OXIDE_TRACE"] = str(trace)
     sys.stdout.flush()
     # In place of this process, so that signals, streams, tracebacks and the status are the program's own.
-    os.execve(sys.executable, program.command, {**os.environ, **environment})
+    command = program.command
+    if numba_cuda:
+        command = [sys.executable, "-m", "oxide.commands.numba_program", *program.words]
+    os.execve(sys.executable, command, {**os.environ, **environment})

@@ -55,6 +55,25 @@ print(sys.stdin.read(), file=sys.stderr)
 sys.exit("a message")
 """
 
+NUMBAS = """
+import sys
+
+import numpy as np
+from numba import cuda
+
+
+@cuda.jit("void(f8[:])")
+def fill(x):
+    x[cuda.grid(1)] = 3
+
+
+x = np.zeros(3)
+fill[1, 3](x)
+print(x, sys.argv, __name__)
+sys.argv[1]
+sys.exit(7 if len(sys.argv) > 2 else 0)
+"""
+
 LOOKED = ("OXIDE_DEVICE", "OXIDE_SANITIZE", "OXIDE_SEED", "OXIDE_INTERPRET", "OXIDE_TRACE", "CUDA_VISIBLE_DEVICES")
 UNSET = dict.fromkeys(LOOKED, "")
 
@@ -98,6 +117,19 @@ def test_options_become_the_programs_environment(look: Path) -> None:
     }
     ran = oxide("run", "--device", "cuda", "look.py", cwd=look, **(UNSET | fake_driver(look / "driver")))
     assert seen(ran.out) == {"OXIDE_DEVICE": "cuda"}
+
+
+def test_numba_cuda_is_oxides_in_the_program(look: Path) -> None:
+    (look / "numbas.py").write_text(NUMBAS)
+    ran = oxide("run", "--device", "cpu", "--numba-cuda", "numbas.py", "one", cwd=look, **UNSET)
+    assert (ran.status, ran.out) == (0, "[3. 3. 3.] ['numbas.py', 'one'] __main__\n")
+    ran = oxide("run", "--device", "cpu", "--numba-cuda", "-m", "numbas", "one", "two", cwd=look, **UNSET)
+    assert ran.status == 7
+    ran = oxide("run", "--device", "cpu", "--numba-cuda", "numbas.py", cwd=look, **UNSET)
+    assert ran.status == 1
+    lines = ran.err.splitlines()
+    assert "numbas.py" in lines[1]  # the first frame is the program's
+    assert lines[-1] == "IndexError: list index out of range"
 
 
 @pytest.mark.parametrize("command", ["run", "profile"])

@@ -15,7 +15,7 @@ def alignment(text: str) -> int:
     return int(align.partition(",")[0]) if found else 1
 
 
-_PLAIN = re.compile(r"[-\w$.]+")
+_PLAIN = re.compile(r"[-\w$.]+", re.ASCII)  # LLVM takes other letters only in quotes
 
 
 def quoted(symbol: str) -> str:

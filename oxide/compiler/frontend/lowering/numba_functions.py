@@ -11,8 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from types import ModuleType
 from typing import Any
 
+import numba.cuda as numba_cuda
 from numba.core import errors as core_errors
 from numba.cuda import utils
 from numba.cuda.core.bytecode import FunctionIdentity
@@ -71,6 +73,9 @@ class NumbaDispatcher(ContextDispatcher):
 def twin_of(value: Any) -> Any:
     """Returns the value that a kernel uses for ``value``: its twin if it is a dispatcher of numba's, else ``value``
     itself."""
+    if type(value) is ModuleType and value.__name__ == "oxide.numba_cuda":
+        return numba_cuda  # its names are resolved as those of the module that it stands for
+    value = getattr(value, "numba_dispatcher", value)  # what oxide.numba_cuda.jit makes
     if isinstance(value, CUDADispatcher):
         if type(value) is not CUDADispatcher:
             return value

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import ast
+import functools
+import importlib
+import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
-from numba.cuda.core import sigutils
+from numba.cuda.core import errors, sigutils
 from numba.cuda.dispatcher import CUDADispatcher
 from numba.cuda.random import init_xoroshiro128p_states_cpu, xoroshiro128p_dtype
 from numba.cuda.typing.templates import Signature
@@ -54,3 +61,83 @@ def random_states(n: int, seed: int, subsequence_start: int) -> np.ndarray[Any, 
     states = np.empty(n, xoroshiro128p_dtype)
     init_xoroshiro128p_states_cpu(states, np.uint64(seed % 2**64), np.uint64(subsequence_start))
     return states
+
+
+def numba_cuda() -> Any:
+    """Returns the module ``numba.cuda``."""
+    return importlib.import_module("numba.cuda")
+
+
+_original_jit = importlib.import_module("numba.cuda.decorators").jit
+
+
+def is_signature(given: Any) -> bool:
+    """Returns whether numba reads an object as one or several signatures."""
+    return isinstance(given, list) or bool(sigutils.is_signature(given))
+
+
+def decorated(function: Any, signature: Any, device: bool, options: dict[str, Any]) -> Any:
+    """Returns numba-cuda's dispatcher of a function, with its explicit signatures but without compiling anything."""
+    function = getattr(function, "py_func", function)
+    with _decorating, without_gpu(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", errors.NumbaWarning)
+        if signature is None:
+            return _original_jit(function, device=device, opt=True, debug=False, **options)
+        return _original_jit(signature, device=device, opt=True, debug=False, **options)(function)
+
+
+_decorating = threading.Lock()
+
+
+@functools.cache
+def reductions_on(cuda: Any) -> ModuleType:
+    """Returns numba-cuda's module of reductions as a program of the module ``cuda``."""
+    return _on(cuda, "numba.cuda.kernels.reduction")
+
+
+@functools.cache
+def vectorizers_on(cuda: Any) -> ModuleType:
+    """Returns numba-cuda's module of ufuncs as a program of the module ``cuda``."""
+    made = _on(cuda, "numba.cuda.vectorizers")
+
+    class Mechanism(made.CUDAUFuncMechanism):  # type: ignore[misc, name-defined]
+        """Broadcasts by NumPy's rule. numba-cuda's own code repeats the first element of an array of fewer axes."""
+
+        def _broadcast(self, arys: Any) -> Any:
+            shape = np.broadcast_shapes(*(array.shape for array in arys))
+            return [array if array.shape == shape else self._stretched(array, shape) for array in arys]
+
+        def _stretched(self, array: Any, shape: tuple[int, ...]) -> Any:
+            if not self.is_device_array(array):
+                return np.ascontiguousarray(np.broadcast_to(array, shape))
+            whole = cuda.device_array(shape, array.dtype)
+            whole[...] = array
+            return whole
+
+    made.CUDAUFuncMechanism = Mechanism  # type: ignore[attr-defined]
+    return made
+
+
+def _on(cuda: Any, name: str) -> ModuleType:
+    """Returns a module of numba-cuda, compiled from its source with all its uses of ``from numba import cuda`` replaced
+    by ``cuda``."""
+    module = importlib.import_module(name)
+    path = module.__file__
+    assert path is not None
+    tree = ast.parse(Path(path).read_text(encoding="utf-8"))
+    made = ModuleType(name, module.__doc__)
+    made.__file__ = path
+    vars(made)["__oxide_cuda__"] = cuda
+    exec(compile(ast.fix_missing_locations(_Importing().visit(tree)), path, "exec"), vars(made))
+    return made
+
+
+class _Importing(ast.NodeTransformer):
+    """Replaces ``from numba import cuda``."""
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> Any:
+        if node.module != "numba" or [alias.name for alias in node.names] != ["cuda"]:
+            return node
+        return ast.copy_location(
+            ast.Assign([ast.Name("cuda", ast.Store())], ast.Name("__oxide_cuda__", ast.Load())), node
+        )

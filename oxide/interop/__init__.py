@@ -1,0 +1,1 @@
+"""Interfaces of other libraries on top of the runtime."""

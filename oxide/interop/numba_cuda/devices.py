@@ -1,0 +1,345 @@
+"""numba.cuda's devices and contexts on oxide's devices. Each thread has a current device."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import namedtuple
+from collections.abc import Iterator
+from typing import Any
+
+import oxide
+from oxide.errors import DeviceError
+
+MemoryInfo = namedtuple("MemoryInfo", "free,total")
+
+
+class CudaDriverError(DeviceError):
+    """An error of the driver, by numba.cuda's name."""
+
+
+class CudaAPIError(CudaDriverError):
+    """An error with the driver's code, by numba.cuda's name."""
+
+    def __init__(self, code: int, msg: str) -> None:
+        self.code = code
+        self.msg = msg
+        super().__init__(f"[{code}] {msg}")
+
+
+_state = threading.local()
+
+
+def current() -> oxide.Device:
+    """Returns the calling thread's current device."""
+    listed = oxide.devices()
+    number: int = getattr(_state, "number", 0)
+    return listed[number] if number < len(listed) else listed[0]
+
+
+# For a program that asks the CPU device: the limits of the code that oxide generates for it.
+_ATTRIBUTES = {
+    "WARP_SIZE": 32,
+    "MAX_SHARED_MEMORY_PER_BLOCK": 48 * 1024,
+    "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN": 227 * 1024,
+    "MAX_SHARED_MEMORY_PER_MULTIPROCESSOR": 228 * 1024,
+    "TOTAL_CONSTANT_MEMORY": 64 * 1024,
+    "MAX_REGISTERS_PER_BLOCK": 65536,
+    "MAX_THREADS_PER_MULTI_PROCESSOR": 2048,
+    "MAX_THREADS_PER_MULTIPROCESSOR": 2048,
+    "CAN_MAP_HOST_MEMORY": 1,
+    "UNIFIED_ADDRESSING": 1,
+    "MANAGED_MEMORY": 1,
+    "CONCURRENT_KERNELS": 1,
+    "CONCURRENT_MANAGED_ACCESS": 1,
+    "COOPERATIVE_LAUNCH": 1,
+    "KERNEL_EXEC_TIMEOUT": 0,
+    "TCC_DRIVER": 0,
+    "SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO": 2,
+    "PCI_DEVICE_ID": 0,
+    "PCI_BUS_ID": 0,
+    "ASYNC_ENGINE_COUNT": 1,
+    "CLOCK_RATE": 1,
+    "INTEGRATED": 0,
+}
+
+
+class Device:
+    """A device by numba.cuda's attributes. Upper-case names are the driver's attributes: ``WARP_SIZE``,
+    ``MULTIPROCESSOR_COUNT``, ``MAX_GRID_DIM_X`` and so on."""
+
+    def __init__(self, device: oxide.Device) -> None:
+        self.oxide_device = device
+        self.id = device.id
+
+    @property
+    def name(self) -> str:
+        """Returns the device's name."""
+        return self.oxide_device.name
+
+    @property
+    def uuid(self) -> str:
+        """Returns an identifier that is unique in this process."""
+        return f"GPU-00000000-0000-0000-0000-{self.id:012x}"
+
+    @property
+    def compute_capability(self) -> tuple[int, int]:
+        """Returns the compute capability. The CPU device has that of the PTX which ``k.ptx()`` makes, (9, 0)."""
+        target = self.oxide_device.info.target
+        if target.kind != "ptx":
+            return (9, 0)
+        digits = target.arch.removeprefix("sm_").rstrip("af")
+        return int(digits[:-1]), int(digits[-1])
+
+    supports_float16 = supports_bfloat16 = True
+
+    @property
+    def supports_fp8(self) -> bool:
+        """Returns whether the device has instructions for 8-bit floats."""
+        return self.compute_capability >= (8, 9)
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.isupper():
+            raise AttributeError(f"a device has no attribute {name}")
+        info = self.oxide_device.info
+        known = {
+            "MULTIPROCESSOR_COUNT": info.multiprocessors,
+            "MAX_THREADS_PER_BLOCK": info.max_threads_per_block,
+            **{f"MAX_BLOCK_DIM_{axis}": size for axis, size in zip("XYZ", info.max_block, strict=True)},
+            **{f"MAX_GRID_DIM_{axis}": size for axis, size in zip("XYZ", info.max_grid, strict=True)},
+        }
+        if name in known:
+            return known[name]
+        if self.oxide_device.kind == "cuda":
+            from oxide.driver.cuda.attributes import device_attribute
+
+            return device_attribute(self.id, name)
+        if name in _ATTRIBUTES:
+            return _ATTRIBUTES[name]
+        raise AttributeError(f"the CPU device has no attribute {name}")
+
+    def get_primary_context(self) -> Context:
+        """Returns the device's context."""
+        return Context(self)
+
+    def reset(self) -> None:
+        """Waits for the device's work. Its memory is freed as arrays are dropped."""
+        self.get_primary_context().synchronize()
+
+    release_primary_context = reset
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Device) and other.oxide_device is self.oxide_device
+
+    def __hash__(self) -> int:
+        return hash(self.oxide_device)
+
+    def __repr__(self) -> str:
+        return f"<CUDA device {self.id} '{self.name}'>"
+
+
+class Deallocations:
+    """The memory that numba.cuda has still to free: none, as oxide frees memory without waiting."""
+
+    def clear(self) -> None:
+        """Does nothing."""
+
+    def __len__(self) -> int:
+        return 0
+
+    @contextlib.contextmanager
+    def disable(self) -> Iterator[None]:
+        """Does nothing."""
+        yield
+
+
+class Context:
+    """A device's context; as a context manager, it makes the device current."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self.deallocations = Deallocations()
+        self._outer: list[int] = []
+
+    @property
+    def id(self) -> int:
+        """Returns the device's number."""
+        return self.device.id
+
+    @property
+    def _device(self) -> Device:  # packages read the device's name there
+        return self.device
+
+    @property
+    def compute_capability(self) -> tuple[int, int]:
+        """Returns the device's compute capability."""
+        return self.device.compute_capability
+
+    def get_memory_info(self) -> MemoryInfo:
+        """Returns the free and the total memory in bytes. On a GPU these are the driver's figures; on the CPU device,
+        free is the total without the memory of the boxes that exist."""
+        device = self.device.oxide_device
+        if device.kind == "cuda":
+            from oxide.driver.cuda.attributes import memory_info
+
+            return MemoryInfo(*memory_info(device.id))
+        total = device.info.memory
+        used = sum(nbytes for nbytes, *_ in list(device.live.values()))
+        return MemoryInfo(max(total - used, 0), total)
+
+    def synchronize(self) -> None:
+        """Blocks the thread until the device's work has run."""
+        from oxide.interop.numba_cuda import streams
+
+        with self:
+            streams.synchronize()
+
+    def get_default_stream(self) -> Any:
+        """Returns the device's default stream."""
+        from oxide.interop.numba_cuda import streams
+
+        with self:
+            return streams.default_stream()
+
+    def create_stream(self) -> Any:
+        """Returns a new stream of the device."""
+        from oxide.interop.numba_cuda import streams
+
+        with self:
+            return streams.stream()
+
+    def reset(self) -> None:
+        """Waits for the device's work."""
+        self.synchronize()
+
+    @contextlib.contextmanager
+    def defer_cleanup(self) -> Iterator[None]:
+        """Does nothing: oxide frees memory without waiting."""
+        yield
+
+    def push(self) -> None:
+        """Makes the device current until ``pop``."""
+        self._outer.append(getattr(_state, "number", 0))
+        _state.number = self.device.id
+
+    def pop(self) -> None:
+        """Makes the device current that was current before ``push``."""
+        _state.number = self._outer.pop()
+
+    def __enter__(self) -> Context:
+        self.push()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.pop()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise NotImplementedError(
+            f"context.{name}: oxide has no such method of numba.cuda's contexts; device memory, modules and peer "
+            "access are made by its own runtime"
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Context) and other.device == self.device
+
+    def __hash__(self) -> int:
+        return hash(self.device)
+
+
+class DeviceList:
+    """The devices: ``gpus[0]`` is a context manager that makes the device current."""
+
+    def __getitem__(self, number: int) -> Context:
+        return Context(Device(oxide.devices()[number]))
+
+    @property
+    def lst(self) -> list[Context]:
+        """Returns all of them."""
+        return [self[number] for number in range(len(self))]
+
+    @property
+    def current(self) -> Context:
+        """Returns the current device's context."""
+        return current_context()
+
+    def __iter__(self) -> Iterator[Context]:
+        return iter(self.lst)
+
+    def __len__(self) -> int:
+        return len(oxide.devices())
+
+    def __repr__(self) -> str:
+        return ", ".join(repr(each.device) for each in self)
+
+
+gpus = DeviceList()
+
+
+def list_devices() -> DeviceList:
+    """Returns the devices."""
+    return gpus
+
+
+def select_device(device_id: int) -> Context:
+    """Makes a device current in the calling thread, and returns its context. Raises ``IndexError`` for a number that no
+    device has."""
+    context = gpus[device_id]
+    _state.number = context.id
+    return context
+
+
+def get_current_device() -> Device:
+    """Returns the current device."""
+    return Device(current())
+
+
+def current_context(devnum: int | None = None) -> Context:
+    """Returns the context of a device, by default of the current one."""
+    return Context(Device(current())) if devnum is None else gpus[devnum]
+
+
+get_context = current_context
+
+
+def close() -> None:
+    """Waits for the work of all devices and makes the first device current."""
+    for context in gpus:
+        context.synchronize()
+    _state.number = 0
+
+
+def is_available() -> bool:
+    """Returns True: the CPU device is there if no GPU is."""
+    return len(oxide.devices()) > 0
+
+
+def is_supported_version() -> bool:
+    """Returns True."""
+    return True
+
+
+def cuda_error() -> None:
+    """Returns None: setting up the devices raises its errors at once."""
+    return
+
+
+def detect() -> bool:
+    """Prints the devices, and returns whether there is one."""
+    print(f"Found {len(gpus)} CUDA devices")
+    for context in gpus:
+        device = context.device
+        print(f"id {device.id}    {device.name!r:>20}                              [SUPPORTED]")
+        major, minor = device.compute_capability
+        print(f"{'Compute Capability':>40}: {major}.{minor}")
+        print(f"{'oxide device':>40}: {device.oxide_device.label}")
+    print("Summary:")
+    print(f"\t{len(gpus)}/{len(gpus)} devices are supported")
+    return len(gpus) > 0
+
+
+@contextlib.contextmanager
+def defer_cleanup() -> Iterator[None]:
+    """Does nothing: oxide frees memory without waiting."""
+    yield

@@ -1,0 +1,242 @@
+"""``jit`` of numba.cuda, and the kernels that it makes: launches run at once, on numba.cuda's arguments."""
+
+from __future__ import annotations
+
+import functools
+import operator
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import oxide
+from oxide.errors import LaunchError
+from oxide.interop.numba_cuda.arguments import HostArguments
+from oxide.interop.numba_cuda.arrays import DeviceNDArray
+from oxide.interop.numba_cuda.streams import Stream, resolved
+from oxide.messages import written
+
+_OPTIONS = {
+    "device", "inline", "forceinline", "lineinfo", "fastmath", "max_registers", "extensions", "boundscheck", "fma",
+}  # fmt: skip
+_UNSERVED = {
+    "link": "linking with foreign device code; oxide.module launches foreign kernels",
+    "target": "targets other than CUDA",
+    "argtypes": "signatures as argtypes; give them as the first argument",
+    "restype": "signatures as restype; give them as the first argument",
+    "bind": "bind",
+}
+_IGNORED = {
+    "cache", "debug", "opt", "lto", "launch_bounds", "shared_memory_carveout", "nopython", "nogil",
+    "no_cpython_wrapper", "no_cfunc_wrapper",
+}  # fmt: skip
+"""Options that oxide needs no word for: it has a cache of its own, always optimises and links nothing, its launches are
+as large as they are, and a kernel is never Python."""
+
+
+def jit(func_or_sig: Any = None, device: bool = False, **options: Any) -> Any:
+    """Makes a kernel or, with ``device=True``, a device function of a Python function; the decorator of numba.cuda.
+
+    Nothing is compiled and no device is needed until the first launch, also with explicit signatures. Raises
+    ``TypeError`` for unknown options, and ``NotImplementedError`` for options of numba.cuda that oxide does not have.
+    """
+    for name, value in options.items():
+        if name in _UNSERVED:
+            if value:
+                raise NotImplementedError(f"cuda.jit({name}=): oxide has no {_UNSERVED[name]}")
+        elif name not in _OPTIONS | _IGNORED:
+            raise TypeError(f"cuda.jit has no option {name}; it has {', '.join(sorted(_OPTIONS | _IGNORED))}")
+    if options.get("boundscheck"):
+        raise NotImplementedError(
+            "bounds checking is not supported for CUDA; OXIDE_SANITIZE=memory checks every access"
+        )
+    if func_or_sig is None:
+        return lambda function: jit(function, device=device, **options)
+    kept = {name: value for name, value in options.items() if name not in _IGNORED and name not in _UNSERVED}
+    if isinstance(func_or_sig, Dispatcher):
+        func_or_sig = func_or_sig.py_func
+    from oxide.compiler.frontend.lowering import numba_programs  # loads numba
+
+    if not callable(func_or_sig) or numba_programs.is_signature(func_or_sig):
+
+        def decorate(function: Any) -> Any:
+            made = numba_programs.decorated(function, func_or_sig, device, kept)
+            return made if device else Dispatcher(made)
+
+        return decorate
+    made = numba_programs.decorated(func_or_sig, None, device, kept)
+    return made if device else Dispatcher(made)
+
+
+class Dispatcher:
+    """A kernel of numba.cuda: ``kernel[grid, block, stream, shared_bytes](...)`` runs it at once. In another kernel it
+    is a device function. ``.kernel`` is the ``oxide.Kernel``."""
+
+    def __init__(self, dispatcher: Any) -> None:
+        """Wraps a function that numba-cuda has decorated without compiling it."""
+        functools.update_wrapper(self, dispatcher.py_func)
+        self.numba_dispatcher = dispatcher
+        self.py_func = dispatcher.py_func
+        self.targetoptions: dict[str, Any] = dispatcher.targetoptions
+        self._can_compile: bool = dispatcher._can_compile
+        self.specialized = False
+        self._kernel: oxide.Kernel | None = None
+        self._configured: dict[Any, Configured] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def kernel(self) -> oxide.Kernel:
+        """Returns the kernel that launches run. Raises ``CompileError`` for a function that cannot be one."""
+        if self._kernel is None:
+            with self._lock:
+                if self._kernel is None:
+                    lines = self.targetoptions.get("lineinfo")
+                    self._kernel = oxide.kernel(lineinfo=True if lines else None)(self.numba_dispatcher)
+        return self._kernel
+
+    @property
+    def overloads(self) -> Any:
+        """Returns numba-cuda's table of the explicit signatures."""
+        return self.numba_dispatcher.overloads
+
+    @property
+    def nopython_signatures(self) -> Any:
+        """Returns the explicit signatures, as numba's types."""
+        return self.numba_dispatcher.nopython_signatures
+
+    @property
+    def signatures(self) -> Any:
+        """Returns the argument types of the explicit signatures."""
+        return list(self.numba_dispatcher.overloads)
+
+    @property
+    def max_cooperative_grid_blocks(self) -> Any:
+        """Raises ``NotImplementedError``."""
+        raise NotImplementedError("max_cooperative_grid_blocks: oxide refuses a grid that does not fit, when launched")
+
+    def __getitem__(self, configuration: Any) -> Configured:
+        try:
+            found = self._configured.get(configuration)
+        except TypeError:  # lists do not hash
+            return self._configure(configuration)
+        if found is None:
+            found = self._configure(configuration)
+            if not isinstance(found.stream, Stream) or found.stream.is_default:
+                if len(self._configured) > _MOST:
+                    self._configured.clear()
+                self._configured[configuration] = found
+        return found
+
+    def _configure(self, configuration: Any) -> Configured:
+        if not isinstance(configuration, tuple | list) or not 2 <= len(configuration) <= 5:
+            raise ValueError(
+                f"kernel {self.py_func.__name__}: the launch configuration is [grid, block], [grid, block, stream] or "
+                f"[grid, block, stream, shared_bytes], not {written(configuration)}"
+            )
+        grid, block, stream, shared = (*configuration, *(0, 0)[len(configuration) - 2 :])[:4]
+        return Configured(self, grid, block, stream, shared)
+
+    def configure(self, griddim: Any, blockdim: Any, stream: Any = 0, sharedmem: int = 0, cluster: Any = None) -> Any:
+        """Returns ``self[griddim, blockdim, stream, sharedmem]``."""
+        if cluster not in (None, (1, 1, 1), 1):
+            raise NotImplementedError("configure(cluster=): declare oxide.kernel(cluster=…) instead")
+        return self[griddim, blockdim, stream, sharedmem]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        raise ValueError(
+            f"Kernel launch configuration was not specified. Use the syntax:\n\n"
+            f"{self.py_func.__name__}[blockspergrid, threadsperblock](<arguments>)"
+        )
+
+    def forall(self, ntasks: int, tpb: int = 0, stream: Any = 0, sharedmem: int = 0) -> Any:
+        """Returns a launcher of at least ``ntasks`` threads along x, with ``tpb`` threads a block, 256 by default.
+        Raises ``ValueError`` for a negative number."""
+        if ntasks < 0:
+            raise ValueError(f"Can't create ForAll with negative task count: {ntasks}")
+        if ntasks == 0:
+            return lambda *args: None
+        threads = tpb or 256
+        return self[-(-operator.index(ntasks) // threads), threads, stream, sharedmem]
+
+    def specialize(self, *args: Any) -> Dispatcher:
+        """Returns the kernel itself, after compiling it for the types of ``args``."""
+        hosts = HostArguments(resolved(0).oxide_stream)
+        self.kernel[1, 1](*map(hosts.convert, args)).consume()
+        return self
+
+    def inspect_llvm(self, signature: Any = None) -> Any:
+        """Raises ``NotImplementedError`` that names oxide's method."""
+        raise NotImplementedError(
+            f"kernel {self.py_func.__name__}: numba-cuda's IR is not made; .kernel.specialize(x=Array[f32, 1], …) has "
+            "llvm_ir(), ptx() and native_asm()"
+        )
+
+    inspect_asm = inspect_sass = inspect_types = inspect_lto_ptx = inspect_llvm
+    get_regs_per_thread = get_shared_mem_per_block = get_const_mem_size = get_local_mem_per_thread = inspect_llvm
+    get_max_threads_per_block = inspect_llvm
+
+    def __reduce__(self) -> Any:
+        return _remade, (self.numba_dispatcher,)
+
+    def __repr__(self) -> str:
+        return f"<numba_cuda kernel {self.py_func.__name__}>"
+
+
+_MOST = 1024  # launch configurations kept for each kernel
+
+
+def _remade(dispatcher: Any) -> Dispatcher:
+    return Dispatcher(dispatcher)
+
+
+class Configured:
+    """A kernel with its launch configuration."""
+
+    __slots__ = ("_config", "_dispatcher", "_launcher", "stream")
+
+    def __init__(self, dispatcher: Dispatcher, grid: Any, block: Any, stream: Any, shared: Any) -> None:
+        self._dispatcher = dispatcher
+        self.stream = stream
+        if stream not in (0, None):
+            resolved(stream)  # raises for what is no stream
+        try:
+            self._config = oxide.LaunchConfig(_dims(grid, "grid"), _dims(block, "block"), operator.index(shared))
+        except LaunchError as error:
+            raise LaunchError(f"kernel {dispatcher.py_func.__name__}: {error}") from None
+        self._launcher: Callable[..., Any] | None = None
+
+    def __call__(self, *args: Any) -> None:
+        launcher = self._launcher
+        if launcher is None:
+            launcher = self._launcher = self._dispatcher.kernel[self._config]
+        stream = resolved(self.stream).oxide_stream
+        boxes = []
+        hosts: HostArguments | None = None
+        for arg in args:
+            kind = type(arg)
+            if kind is DeviceNDArray:
+                boxes.append(arg.box)
+            elif kind is int or kind is float or kind is bool:
+                boxes.append(arg)
+            else:
+                if hosts is None:
+                    hosts = HostArguments(stream)
+                boxes.append(hosts.convert(arg))
+        launcher(*boxes).async_on(stream)
+        if hosts:
+            hosts.finish()
+
+
+def _dims(given: Any, what: str) -> Any:
+    """Returns a grid or block as ints. Raises ``ValueError`` or ``TypeError`` in numba-cuda's cases."""
+    parts = tuple(given) if isinstance(given, tuple | list) else (given,)
+    if not 1 <= len(parts) <= 3:
+        raise ValueError(f"{what}dim must be a sequence of 1, 2 or 3 integers, got {given!r}")
+    try:
+        return tuple(operator.index(part) for part in parts)
+    except TypeError:
+        raise TypeError(f"{what}dim must be a sequence of integers, got {given!r}") from None
+
+
+def is_device_array(value: Any) -> bool:
+    """Returns whether a value is a device array of this package."""
+    return isinstance(value, DeviceNDArray)

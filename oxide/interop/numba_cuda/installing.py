@@ -1,0 +1,97 @@
+"""``install()``: oxide in the place of ``numba.cuda``, for programs whose imports cannot be changed.
+
+The names of the modules themselves are replaced, so it does not matter how and when a program imports them. Names that
+a module took before with ``from numba.cuda import jit`` stay what they were.
+"""
+
+from __future__ import annotations
+
+import importlib
+import threading
+from types import TracebackType
+from typing import Any
+
+_lock = threading.Lock()
+_replaced: list[tuple[Any, str, Any]] = []
+_ABSENT = object()
+
+
+class Installed:
+    """What ``install()`` returns: a context manager that uninstalls at its end."""
+
+    def __enter__(self) -> Installed:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        uninstall()
+
+
+def install() -> Installed:
+    """Makes ``numba.cuda`` and its submodules serve oxide's names until ``uninstall()``, for all threads. ``with
+    install():`` uninstalls at the end. Installing twice is installing once."""
+    with _lock:
+        if not _replaced:
+            _install()
+    return Installed()
+
+
+def uninstall() -> None:
+    """Gives ``numba.cuda`` its own names back. Functions decorated meanwhile stay oxide's."""
+    with _lock:
+        while _replaced:
+            module, name, value = _replaced.pop()
+            if value is _ABSENT:
+                delattr(module, name)
+            else:
+                setattr(module, name, value)
+
+
+def _replace(module: Any, names: dict[str, Any]) -> None:
+    for name, value in names.items():
+        _replaced.append((module, name, vars(module).get(name, _ABSENT)))
+        setattr(module, name, value)
+
+
+def _install() -> None:
+    import oxide.numba_cuda as served
+    from oxide.compiler.frontend.lowering.numba_programs import numba_cuda, vectorizers_on
+    from oxide.interop.numba_cuda import arrays, devices, substitutes
+    from oxide.interop.numba_cuda.unserved import UNSERVED, unserved
+
+    importlib.import_module("oxide.compiler.frontend.frontend")  # takes numba-cuda's own names before they change
+    cuda = numba_cuda()
+    ours = {name: getattr(served, name) for name in served.__all__}
+    kept = {"create_xoroshiro128p_states", "install", "uninstall", "without_gpu", "cudadrv", "vectorize", "guvectorize"}
+    _replace(cuda, {name: value for name, value in ours.items() if name not in kept})
+    _replace(cuda, {name: unserved(name) for name in UNSERVED})
+
+    def module(name: str) -> Any:
+        return importlib.import_module(f"{cuda.__name__}.{name}")
+
+    ufuncs = vectorizers_on(served)
+    for name in ("CUDAVectorize", "CUDAGUFuncVectorize"):
+        _replace(module("vectorizers"), {name: getattr(ufuncs, name)})
+    _replace(
+        module("random"),
+        {
+            "create_xoroshiro128p_states": substitutes.create_xoroshiro128p_states,
+            "init_xoroshiro128p_states": substitutes.init_xoroshiro128p_states,
+        },
+    )
+    # Not ``decorators.jit``: numba-cuda itself compiles its implementations of functions with it.
+    _replace(module("kernels.transpose"), {"transpose": substitutes.transpose})
+    _replace(
+        module("cudadrv.devicearray"),
+        {"DeviceNDArray": arrays.DeviceNDArray, "is_cuda_ndarray": arrays.is_cuda_ndarray},
+    )
+    _replace(
+        module("cudadrv.devices"),
+        {"gpus": devices.gpus, "get_context": devices.current_context, "reset": devices.close},
+    )
+    _replace(
+        module("cudadrv.driver"),
+        {"CudaAPIError": devices.CudaAPIError, "CudaDriverError": devices.CudaDriverError},
+    )
+    _replace(module("api"), {name: value for name, value in ours.items() if name in vars(module("api"))})

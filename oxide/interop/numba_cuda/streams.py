@@ -1,0 +1,187 @@
+"""numba.cuda's streams and events on oxide's.
+
+Work on one stream runs in order, and oxide orders uses of one array on different streams. So the default stream needs
+no implicit synchronisation for data. Where the order of unrelated work shows, in events and in ``synchronize``, the
+default stream joins the program's other streams, as CUDA's legacy default stream does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import oxide
+from oxide.interop.numba_cuda import devices
+
+
+class Stream:
+    """A stream of numba.cuda."""
+
+    def __init__(self, stream: oxide.Stream, *, default: bool = False) -> None:
+        self.oxide_stream = stream
+        """The stream of oxide's that the work is submitted to."""
+        self.is_default = default
+
+    @property
+    def handle(self) -> int:
+        """Returns the stream's number, a ``CUstream`` on a GPU."""
+        return self.oxide_stream.handle
+
+    @property
+    def external(self) -> bool:
+        """Returns False: another library's streams are refused, see ``external_stream``."""
+        return False
+
+    def synchronize(self) -> None:
+        """Blocks the thread until the stream's work has run. Raises the first error of the kernels."""
+        if self.is_default:
+            synchronize()
+        else:
+            self.oxide_stream.synchronize()
+
+    @contextlib.contextmanager
+    def auto_synchronize(self) -> Iterator[Stream]:
+        """Returns a context manager that synchronises the stream at its end."""
+        yield self
+        self.synchronize()
+
+    def add_callback(self, callback: Callable[[Stream, int, Any], None], arg: Any = None) -> None:
+        """Calls ``callback(stream, status, arg)`` on a driver thread when the work submitted so far has run."""
+        self.oxide_stream.launch_host_function(lambda: callback(self, 0, arg))
+
+    def async_done(self) -> Any:
+        """Returns a future of the running asyncio loop that is done when the work submitted so far has run."""
+        import asyncio
+
+        loop = asyncio.get_running_loop()
+        future = loop.create_future()
+
+        def done() -> None:
+            if not future.done():
+                future.set_result(self)
+
+        def wake() -> None:
+            loop.call_soon_threadsafe(done)
+
+        self.oxide_stream.launch_host_function(wake)
+        return future
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return (0, self.handle)
+
+    def __int__(self) -> int:
+        return 0 if self.is_default else self.handle
+
+    def __bool__(self) -> bool:
+        return not self.is_default
+
+    def __repr__(self) -> str:
+        return f"<numba_cuda default stream of {self.oxide_stream.device.label}>" if self.is_default else repr(
+            self.oxide_stream
+        )  # fmt: skip
+
+
+_made: weakref.WeakSet[Stream] = weakref.WeakSet()
+_defaults: weakref.WeakKeyDictionary[Any, Stream] = weakref.WeakKeyDictionary()
+
+
+def stream() -> Stream:
+    """Returns a new stream of the current device."""
+    found = Stream(devices.current().new_stream())
+    _made.add(found)
+    return found
+
+
+def default_stream() -> Stream:
+    """Returns the default stream of the current device."""
+    device = devices.current()
+    found = _defaults.get(device)
+    if found is None:
+        found = _defaults[device] = Stream(device.new_stream(), default=True)
+    return found
+
+
+def external_stream(ptr: int) -> Stream:
+    """Returns the default stream for the numbers 0 to 2. Raises ``NotImplementedError`` for any other number: oxide
+    submits only to its own streams."""
+    if ptr in (0, 1, 2):
+        return default_stream()
+    for found in _made:
+        if found.oxide_stream.device.kind == "cuda" and found.handle == ptr:
+            return found
+    raise NotImplementedError(
+        f"external_stream({ptr:#x}): oxide's launches run on streams of its own; make one with cuda.stream(), and give "
+        "its .handle to the other library"
+    )
+
+
+def resolved(given: Any) -> Stream:
+    """Returns a stream argument as a stream: 0 and None are the default stream. Raises ``TypeError``."""
+    if type(given) is Stream:
+        return given
+    if given is None or (isinstance(given, int) and given in (0, 1, 2)):
+        return default_stream()
+    if isinstance(given, oxide.Stream):
+        return Stream(given)
+    raise TypeError(f"a stream is 0, None or one that cuda.stream() made, not {type(given).__name__}")
+
+
+def synchronize() -> None:
+    """Blocks the thread until all work of the current device has run. Raises the first error of the kernels."""
+    device = devices.current()
+    default = default_stream()
+    for each in [default, *_made]:
+        if each.oxide_stream.device is device:
+            each.oxide_stream.synchronize()
+
+
+class Event:
+    """An event of numba.cuda. Each ``record`` replaces the recorded point."""
+
+    def __init__(self, *, timing: bool = True) -> None:
+        self._timing = timing
+        self._recorded: oxide.Event | None = None
+
+    def record(self, stream: Any = 0) -> None:
+        """Records the work submitted to the stream so far; on the default stream, also that of all other streams."""
+        found = resolved(stream)
+        target = found.oxide_stream
+        if found.is_default:
+            for other in _made:
+                if other.oxide_stream.device is target.device:
+                    target.join(other.oxide_stream)
+        self._recorded = target.record_event()
+
+    def query(self) -> bool:
+        """Returns whether the device has passed the event. An event that was not recorded counts as passed."""
+        return self._recorded is None or self._recorded.query()
+
+    def synchronize(self) -> None:
+        """Blocks the thread until the device has passed the event."""
+        if self._recorded is not None:
+            self._recorded.synchronize()
+
+    def wait(self, stream: Any = 0) -> None:
+        """Makes later work of the stream run after the event."""
+        if self._recorded is not None:
+            resolved(stream).oxide_stream.wait(self._recorded)
+
+    def elapsed_time(self, evtend: Event) -> float:
+        """Returns the milliseconds from this event to ``evtend``. Raises ``CudaAPIError`` unless both were recorded
+        with timing."""
+        if not (self._timing and evtend._timing) or self._recorded is None or evtend._recorded is None:
+            raise devices.CudaAPIError(400, "elapsed_time: both events must have been recorded, with timing=True")
+        return self._recorded.elapsed_ms(evtend._recorded)
+
+
+def event(timing: bool = True) -> Event:
+    """Returns a new event."""
+    devices.current()
+    return Event(timing=timing)
+
+
+def event_elapsed_time(evtstart: Event, evtend: Event) -> float:
+    """Returns the milliseconds between two events. See ``Event.elapsed_time``."""
+    return evtstart.elapsed_time(evtend)

@@ -1,0 +1,149 @@
+"""The parts of numba.cuda's host side that numba-cuda itself writes on top of ``cuda.jit`` and device arrays.
+
+``reduce``, ``vectorize`` and ``guvectorize`` are numba-cuda's own code, as a copy whose name ``cuda`` is oxide's. The
+states of random numbers are made on the host.
+"""
+
+from __future__ import annotations
+
+import functools
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from oxide.interop.numba_cuda import arrays, devices
+
+
+def attribute_of(module: str, name: str) -> Any:
+    """Returns a name of one of numba.cuda's modules, "" for the package itself. Raises ``AttributeError``."""
+    if name.startswith("__"):
+        raise AttributeError(name)
+    from oxide.compiler.frontend.lowering.numba_programs import numba_cuda
+
+    found = numba_cuda()
+    return getattr(getattr(found, module) if module else found, name)
+
+
+def create_xoroshiro128p_states(n: int, seed: int, subsequence_start: int = 0, stream: Any = 0) -> Any:
+    """Returns a device array of the states of ``n`` generators, those that numba-cuda's function makes."""
+    from oxide.compiler.frontend.lowering.numba_programs import random_states
+
+    return arrays.to_device(random_states(int(n), int(seed), int(subsequence_start)), stream)
+
+
+def init_xoroshiro128p_states(states: Any, seed: int, subsequence_start: int = 0, stream: Any = 0) -> None:
+    """Sets the states of a device array of generators."""
+    from oxide.compiler.frontend.lowering.numba_programs import random_states
+
+    states.copy_to_device(random_states(len(states), int(seed), int(subsequence_start)), stream)
+
+
+def _cuda() -> Any:
+    import oxide.numba_cuda
+
+    return oxide.numba_cuda
+
+
+@functools.cache
+def _reduction() -> ModuleType:
+    from oxide.compiler.frontend.lowering.numba_programs import reductions_on
+
+    return reductions_on(_cuda())
+
+
+def transpose(a: Any, b: Any = None) -> Any:
+    """Returns the transposed copy of a device matrix, in ``b`` if that is given."""
+    if b is None:
+        b = arrays.device_array(a.shape[::-1], a.dtype)
+    b[...] = a.T
+    return b
+
+
+class Reduce:
+    """A reduction of an array by a function of two elements: ``Reduce(lambda a, b: a + b)(array)``."""
+
+    def __init__(self, functor: Any) -> None:
+        self._functor = functor
+        self._reduce: Any = None
+
+    def __call__(self, arr: Any, size: Any = None, res: Any = None, init: Any = 0, stream: Any = 0) -> Any:
+        """Returns the reduction of ``arr``, or of its first ``size`` elements, or writes it to ``res[0]``."""
+        if self._reduce is None:
+            self._reduce = _reduction().Reduce(self._functor)
+        if isinstance(arr, np.ndarray):
+            arr = arrays.to_device(np.ascontiguousarray(arr), stream)
+        return self._reduce(arr, size, res, init, stream)
+
+
+def vectorize(ftylist_or_function: Any = (), target: str = "cuda", **kws: Any) -> Any:
+    """Makes a ufunc of a function of scalars; with signatures, as numba's ``vectorize(..., target="cuda")``."""
+    from oxide.compiler.frontend.lowering.numba_programs import vectorizers_on
+
+    builder = vectorizers_on(_cuda()).CUDAVectorize
+    if target != "cuda":
+        raise NotImplementedError(f"vectorize(target={target!r}): numba's own vectorize makes it")
+    return _vectorizer(builder, ftylist_or_function, kws)
+
+
+def _vectorizer(builder: Any, signatures: Any, options: dict[str, Any]) -> Any:
+    if callable(signatures) and not isinstance(signatures, str | list | tuple):
+        raise TypeError("vectorize for CUDA needs signatures: @vectorize(['float32(float32)'], target='cuda')")
+    listed = [signatures] if isinstance(signatures, str) or not isinstance(signatures, list | tuple) else signatures
+
+    def wrap(function: Any) -> Any:
+        made = builder(function, **options)
+        for signature in listed:
+            made.add(signature)
+        return made.build_ufunc()
+
+    return wrap
+
+
+def guvectorize(ftylist: Any, signature: str, target: str = "cuda", **kws: Any) -> Any:
+    """Makes a generalised ufunc, as numba's ``guvectorize(..., target="cuda")``."""
+    from oxide.compiler.frontend.lowering.numba_programs import vectorizers_on
+
+    if target != "cuda":
+        raise NotImplementedError(f"guvectorize(target={target!r}): numba's own guvectorize makes it")
+    builder = vectorizers_on(_cuda()).CUDAGUFuncVectorize
+    listed = [ftylist] if isinstance(ftylist, str) or not isinstance(ftylist, list | tuple) else ftylist
+
+    def wrap(function: Any) -> Any:
+        made = builder(function, signature, **kws)
+        for each in listed:
+            made.add(each)
+        return made.build_ufunc()
+
+    return wrap
+
+
+class _Cudadrv(ModuleType):
+    """``numba.cuda.cudadrv``: oxide's arrays, devices and errors, and numba-cuda's other names."""
+
+    def __getattr__(self, name: str) -> Any:
+        return attribute_of("cudadrv", name)
+
+
+def _cudadrv() -> ModuleType:
+    made = _Cudadrv("oxide.numba_cuda.cudadrv", "numba.cuda.cudadrv")
+    made.devicearray = SimpleNamespace(  # type: ignore[attr-defined]
+        DeviceNDArray=arrays.DeviceNDArray,
+        DeviceNDArrayBase=arrays.DeviceNDArray,
+        is_cuda_ndarray=arrays.is_cuda_ndarray,
+        is_contiguous=lambda array: array.is_c_contiguous(),
+    )
+    made.devices = SimpleNamespace(  # type: ignore[attr-defined]
+        gpus=devices.gpus, get_context=devices.current_context, reset=devices.close
+    )
+    made.driver = SimpleNamespace(  # type: ignore[attr-defined]
+        CudaAPIError=devices.CudaAPIError,
+        CudaDriverError=devices.CudaDriverError,
+        Device=devices.Device,
+        Context=devices.Context,
+        driver=SimpleNamespace(is_available=True, initialization_error=None),
+    )
+    return made
+
+
+cudadrv = _cudadrv()

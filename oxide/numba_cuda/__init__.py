@@ -1,0 +1,185 @@
+"""``numba.cuda`` on oxide: ``from oxide import numba_cuda as cuda`` runs a program written for it, on both devices.
+
+``jit`` makes kernels that oxide compiles and launches at once; arrays, streams, events and devices have numba.cuda's
+names and behave as its documentation says. Names for kernels are numba-cuda's own objects. ``install()`` puts all of it
+in the place of ``numba.cuda`` for programs whose imports cannot be changed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+from oxide.errors import ArgumentError
+from oxide.interop.numba_cuda.arguments import In, InOut, Out
+from oxide.interop.numba_cuda.arrays import (
+    as_cuda_array,
+    device_array,
+    device_array_like,
+    from_cuda_array_interface,
+    is_cuda_array,
+    to_device,
+)
+from oxide.interop.numba_cuda.devices import (
+    close,
+    cuda_error,
+    current_context,
+    defer_cleanup,
+    detect,
+    get_current_device,
+    gpus,
+    is_available,
+    is_supported_version,
+    list_devices,
+    select_device,
+)
+from oxide.interop.numba_cuda.dispatcher import jit
+from oxide.interop.numba_cuda.host_memory import (
+    managed_array,
+    mapped_array,
+    mapped_array_like,
+    pinned,
+    pinned_array,
+    pinned_array_like,
+)
+from oxide.interop.numba_cuda.installing import install, uninstall
+from oxide.interop.numba_cuda.streams import (
+    default_stream,
+    event,
+    event_elapsed_time,
+    external_stream,
+    stream,
+    synchronize,
+)
+from oxide.interop.numba_cuda.substitutes import (
+    Reduce,
+    attribute_of,
+    cudadrv,
+    guvectorize,
+    vectorize,
+)
+from oxide.interop.numba_cuda.unserved import UNSERVED, unserved
+from oxide.messages import written
+from oxide.runtime.operations.transfers import h2d
+
+if TYPE_CHECKING:
+    from oxide.runtime.device.memory import DeviceBox
+    from oxide.runtime.operations.operation import DeviceOperation
+
+__all__ = [
+    "In",
+    "InOut",
+    "Out",
+    "Reduce",
+    "as_cuda_array",
+    "close",
+    "create_xoroshiro128p_states",
+    "cuda_error",
+    "cudadrv",
+    "current_context",
+    "default_stream",
+    "defer_cleanup",
+    "detect",
+    "device_array",
+    "device_array_like",
+    "event",
+    "event_elapsed_time",
+    "external_stream",
+    "from_cuda_array_interface",
+    "get_current_device",
+    "gpus",
+    "guvectorize",
+    "install",
+    "is_available",
+    "is_bfloat16_supported",
+    "is_cuda_array",
+    "is_float16_supported",
+    "is_supported_version",
+    "jit",
+    "legacy_default_stream",
+    "list_devices",
+    "managed_array",
+    "mapped_array",
+    "mapped_array_like",
+    "per_thread_default_stream",
+    "pinned",
+    "pinned_array",
+    "pinned_array_like",
+    "profile_start",
+    "profile_stop",
+    "profiling",
+    "reduce",
+    "select_device",
+    "stream",
+    "synchronize",
+    "to_device",
+    "uninstall",
+    "vectorize",
+    "without_gpu",
+]
+
+reduce = Reduce
+legacy_default_stream = per_thread_default_stream = default_stream
+is_float16_supported = is_bfloat16_supported = is_available
+
+
+def profile_start() -> None:
+    """Does nothing: ``with oxide.trace("out.json"):`` records a timeline, and a profiler of NVIDIA's the launches."""
+
+
+def profile_stop() -> None:
+    """Does nothing; see ``profile_start``."""
+
+
+def profiling() -> AbstractContextManager[None]:
+    """Returns a context manager that does nothing; see ``profile_start``."""
+    return contextlib.nullcontext()
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        if name in UNSERVED:
+            return unserved(name)
+        if name == "random":
+            import oxide.numba_cuda.random as found
+
+            return found
+        return attribute_of("", name)
+
+
+def create_xoroshiro128p_states(n: int, seed: int, subsequence_start: int = 0) -> DeviceOperation[DeviceBox]:
+    """Returns an operation that yields a box with the states of ``n`` random number generators: the states that
+    ``numba.cuda.random.create_xoroshiro128p_states`` makes, for the functions of ``numba.cuda.random``.
+
+    The states are made on the host and copied; each run of the operation starts from them again. Generators are
+    ``2**64`` numbers apart, and ``subsequence_start`` is the number of generators to skip at the beginning. Raises
+    ``ArgumentError`` for a value that is not a number of 64 bits.
+    """
+    for name, number, least in (
+        ("n", n, 0),
+        ("seed", seed, -(2**63)),
+        ("subsequence_start", subsequence_start, 0),
+    ):
+        if isinstance(number, bool) or not hasattr(number, "__index__") or not least <= number < 2**64:
+            raise ArgumentError(
+                f"create_xoroshiro128p_states: {name} is {written(number):.80}; "
+                f"give an integer from {least} to 2**64 - 1"
+            )
+    from oxide.compiler.frontend.lowering.numba_programs import random_states  # loads numba
+
+    return h2d(random_states(n, seed, subsequence_start))
+
+
+def without_gpu() -> AbstractContextManager[None]:
+    """Returns a context in which ``@numba.cuda.jit`` with explicit signatures, as in ``@cuda.jit("void(float32[:])")``,
+    needs no GPU: it keeps the signatures, and compiles nothing.
+
+    Outside of it numba-cuda compiles when the function is decorated. Inside it does not, and so it cannot launch the
+    function later: only ``oxide.kernel`` can use it. Functions of modules that are imported inside count too. The
+    context holds for all threads.
+    """
+    from oxide.compiler.frontend.lowering.numba_programs import without_gpu
+
+    return without_gpu()
