@@ -92,6 +92,7 @@ if TYPE_CHECKING:
     from oxide.language.tiles import MatrixTileRef, RowMajorTiles, TileRef, Tiles
     from oxide.language.views import MatrixView, TileView, VectorView, zip_exact
     from oxide.runtime.device.interop import from_cuda_array_interface, from_dlpack
+    from oxide.runtime.device.pointer import DevicePointer
     from oxide.runtime.launching.resources import KernelResources
     from oxide.runtime.operations.conditional import cond, while_loop
     from oxide.runtime.operations.generated_numbers import arange, randn
@@ -108,6 +109,7 @@ __version__ = "0.1.0"
 _LATER = {
     "tile": "tile",
     "CudaGraph": "runtime.operations.graph",
+    "DevicePointer": "runtime.device.pointer",
     "GraphInstances": "runtime.operations.graph",
     "GraphScope": "runtime.operations.graph",
     "KernelResources": "runtime.launching.resources",
@@ -174,6 +176,7 @@ __all__ = [
     "DisjointSlice3",
     "DisjointSlice4",
     "DisjointSlice5",
+    "DevicePointer",
     "DriverError",
     "DynamicSharedArray",
     "Event",
