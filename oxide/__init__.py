@@ -88,6 +88,7 @@ from oxide.runtime.submission.submission import ExecutionContext
 
 if TYPE_CHECKING:
     from oxide import numba_cuda, tile
+    from oxide.interop.foreign import ForeignModule, In, InOut, Out, module
     from oxide.language import debug, fast, intrinsics, tensor
     from oxide.language.tiles import MatrixTileRef, RowMajorTiles, TileRef, Tiles
     from oxide.language.views import MatrixView, TileView, VectorView, zip_exact
@@ -107,6 +108,11 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _LATER = {
+    "ForeignModule": "interop.foreign",
+    "In": "interop.foreign",
+    "InOut": "interop.foreign",
+    "Out": "interop.foreign",
+    "module": "interop.foreign",
     "tile": "tile",
     "CudaGraph": "runtime.operations.graph",
     "DevicePointer": "runtime.device.pointer",
@@ -181,9 +187,12 @@ __all__ = [
     "DynamicSharedArray",
     "Event",
     "ExecutionContext",
+    "ForeignModule",
     "GraphError",
     "GraphInstances",
     "GraphScope",
+    "In",
+    "InOut",
     "JoinHandle",
     "Kernel",
     "KernelAssertionError",
@@ -198,6 +207,7 @@ __all__ = [
     "NoEventLoopError",
     "OperationCancelledError",
     "OrderingError",
+    "Out",
     "OutOfMemoryError",
     "Overloaded",
     "OxideError",
@@ -257,6 +267,7 @@ __all__ = [
     "intrinsics",
     "kernel",
     "memcpy",
+    "module",
     "numba_cuda",
     "ones",
     "pinned_empty",

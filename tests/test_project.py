@@ -28,6 +28,7 @@ MAY_IMPORT = {
     "oxide.runtime": {"oxide.compiler", "oxide.language", "oxide.driver", "oxide.pictures"},
     "oxide.serving": {"oxide.runtime"},
     "oxide.tracing": {"oxide.runtime", "oxide.driver"},
+    "oxide.interop": {"oxide.runtime", "oxide.driver"},
 }
 FOR_EVERYBODY = {f"oxide.{name}" for name in ("disk", "dropping", "errors", "host_arrays", "messages", "native")}
 # The parts of two packages, each of which may import those before it, types included; what is in none may import all.

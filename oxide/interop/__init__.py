@@ -1,0 +1,1 @@
+"""Other compilers and libraries in oxide's graphs."""
