@@ -64,15 +64,12 @@ class DevicePointer:
     def __index__(self) -> int:
         return int(self)
 
-    def __add__(self, distance: SupportsIndex) -> DevicePointer:
+    def __add__(self, distance: Given[SupportsIndex]) -> DevicePointer:
         """Returns the pointer ``distance`` bytes further. Raises ``ValueError`` outside the allocation, whose end is
         still a place to point to."""
-        if isinstance(distance, (DevicePointer, bool)):
+        if isinstance(distance, (DevicePointer, bool)) or not hasattr(distance, "__index__"):
             raise TypeError(f"a DevicePointer plus {written(distance)}: a distance is a number of bytes, an int")
-        try:
-            offset = self._offset + operator.index(distance)
-        except TypeError:
-            return NotImplemented
+        offset = self._offset + operator.index(distance)
         if not 0 <= offset <= self._allocation.nbytes:
             raise ValueError(
                 f"{self!r} plus {written(distance)} bytes lies outside its allocation of "
@@ -80,7 +77,8 @@ class DevicePointer:
             )
         return DevicePointer(self._allocation, offset, self._known)
 
-    __radd__ = __add__
+    def __radd__(self, distance: Given[SupportsIndex]) -> DevicePointer:
+        return self.__add__(distance)
 
     def __sub__(self, other: Any) -> Any:
         """Returns the distance to another pointer into the same allocation, or the pointer that many bytes before this
@@ -89,10 +87,9 @@ class DevicePointer:
             if other._allocation is not self._allocation:
                 raise ValueError(f"{self!r} and {other!r} point into different allocations, which have no distance")
             return self._offset - other._offset
-        try:
-            return self + -operator.index(other)
-        except TypeError:
-            return NotImplemented
+        if isinstance(other, bool) or not hasattr(other, "__index__"):
+            raise TypeError(f"a DevicePointer minus {written(other)}: it takes a pointer or a number of bytes, an int")
+        return self.__add__(-operator.index(other))
 
     def __eq__(self, other: object) -> bool:
         return (

@@ -159,6 +159,8 @@ def test_a_pointer_counts_in_bytes() -> None:
             pointer + outside
     with pytest.raises(TypeError, match="a distance is a number of bytes"):
         pointer + pointer  # type: ignore[operator]
+    with pytest.raises(TypeError, match=r"minus 1\.5: it takes a pointer or a number of bytes"):
+        pointer - 1.5
 
 
 def test_a_use_on_another_stream_waits_for_the_write_and_the_memory_lives_until_then() -> None:
