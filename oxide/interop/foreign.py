@@ -125,6 +125,7 @@ class ForeignModule:
 
     def __init__(self, image: bytes, kind: str, options: dict[str, Any]) -> None:
         self.reference = weakref.ref(self)  # as of a specialization: the key of loaded code
+        self._announced = False
         self._kind = kind
         self._options = options
         self._image = image
@@ -161,6 +162,12 @@ class ForeignModule:
         """Returns the code for a device's target."""
         image = self._for(target)[0] if self._kind == "c++" else self._image
         return Code(target, "oxide.module", image, foreign=True)
+
+    def announce(self) -> None:
+        """Records that a launch was built, so that a task that awaits it first has a thread load the code."""
+        if not self._announced:
+            self._announced = True
+            announce(self)
 
     def _for(self, target: Target) -> tuple[bytes, str]:
         found = self._compiled.get(target.arch)
@@ -256,7 +263,7 @@ class ForeignLaunch(DeviceOperation[tuple[Any, ...]]):
         self._parameters = kernel_parameters(ptx, kernel.name) if ptx else None
         if self._parameters is not None:
             self._check(self._parameters)
-        announce(kernel.module)
+        kernel.module.announce()
         super().__init__(*parts)
 
     def traced_name(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -32,7 +33,10 @@ def compiled(source: str, arch: str, options: Mapping[str, Any]) -> tuple[bytes,
             raise CompileError(f"CUDA C++ is compiled by NVRTC, which is not installed: {_INSTALL}") from error
         raise CompileError(f"CUDA C++: {error}") from error
     try:
-        return bytes(program.compile("cubin").code), bytes(program.compile("ptx").code).decode().rstrip("\0")
+        cubin = bytes(program.compile("cubin").code)
+        with warnings.catch_warnings():  # of a driver that could not load the PTX, which is only read here
+            warnings.simplefilter("ignore")
+            return cubin, bytes(program.compile("ptx").code).decode().rstrip("\0")
     except Exception as error:
         raise CompileError(f"CUDA C++ for {arch} was refused by NVRTC: {error}") from error
     finally:

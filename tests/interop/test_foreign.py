@@ -8,6 +8,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -288,6 +289,39 @@ def test_cuda_cpp_without_nvrtc_says_what_to_install(monkeypatch: pytest.MonkeyP
         oxide.module('extern "C" __global__ void f() {}')["f"]
     with pytest.raises(TypeError, match=r"fields of cuda.core's ProgramOptions"):
         oxide.module('extern "C" __global__ void f() {}', {"no_such_option": 1})["f"]
+
+
+class Program:
+    """Stands in for cuda.core's."""
+
+    def __init__(self, source: str, kind: str, options: Any) -> None:
+        self.source = source
+        assert kind == "c++"
+        assert options.std == "c++20"
+
+    def compile(self, kind: str) -> Any:
+        if "undefined" in self.source:
+            raise RuntimeError("NVRTC_ERROR_COMPILATION: identifier undefined")
+        return SimpleNamespace(code=PTX.encode() + b"\0" if kind == "ptx" else BINARY_MAGIC[0])
+
+    def close(self) -> None:
+        """Does nothing."""
+
+
+def test_cuda_cpp_is_compiled_once_and_its_ptx_tells_the_parameters(
+    cuda: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pytest.importorskip("cuda.core"), "Program", Program)
+    found = oxide.module("__global__ void scaled();", {"std": "c++20"})
+    x = h2d(np.arange(4, dtype=np.float32)).sync()
+    for factor in (2, 3.0):  # an int too is passed as the parameter's type
+        y = found["scaled"][1, 32](In(x), 4, factor, Out(zeros(4)), 4, 0).sync()[3]
+        assert d2h(y).sync().tolist() == [factor * number for number in range(4)]
+    assert cuda.loads == 1
+    with pytest.raises(ArgumentError, match="takes 6 arguments, got 1"):
+        found["scaled"][1, 32](In(x))
+    with pytest.raises(CompileError, match="refused by NVRTC: NVRTC_ERROR_COMPILATION: identifier undefined"):
+        oxide.module("undefined", {"std": "c++20"})["f"]
 
 
 def test_numbers_take_the_type_of_the_parameter() -> None:
