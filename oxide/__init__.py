@@ -88,10 +88,12 @@ from oxide.runtime.submission.submission import ExecutionContext
 
 if TYPE_CHECKING:
     from oxide import numba_cuda, tile
+    from oxide.interop.foreign import ForeignModule, In, InOut, Out, module
     from oxide.language import debug, fast, intrinsics, tensor
     from oxide.language.tiles import MatrixTileRef, RowMajorTiles, TileRef, Tiles
     from oxide.language.views import MatrixView, TileView, VectorView, zip_exact
     from oxide.runtime.device.interop import from_cuda_array_interface, from_dlpack
+    from oxide.runtime.device.pointer import DevicePointer
     from oxide.runtime.launching.resources import KernelResources
     from oxide.runtime.operations.conditional import cond, while_loop
     from oxide.runtime.operations.generated_numbers import arange, randn
@@ -106,8 +108,14 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _LATER = {
+    "ForeignModule": "interop.foreign",
+    "In": "interop.foreign",
+    "InOut": "interop.foreign",
+    "Out": "interop.foreign",
+    "module": "interop.foreign",
     "tile": "tile",
     "CudaGraph": "runtime.operations.graph",
+    "DevicePointer": "runtime.device.pointer",
     "GraphInstances": "runtime.operations.graph",
     "GraphScope": "runtime.operations.graph",
     "KernelResources": "runtime.launching.resources",
@@ -174,13 +182,17 @@ __all__ = [
     "DisjointSlice3",
     "DisjointSlice4",
     "DisjointSlice5",
+    "DevicePointer",
     "DriverError",
     "DynamicSharedArray",
     "Event",
     "ExecutionContext",
+    "ForeignModule",
     "GraphError",
     "GraphInstances",
     "GraphScope",
+    "In",
+    "InOut",
     "JoinHandle",
     "Kernel",
     "KernelAssertionError",
@@ -195,6 +207,7 @@ __all__ = [
     "NoEventLoopError",
     "OperationCancelledError",
     "OrderingError",
+    "Out",
     "OutOfMemoryError",
     "Overloaded",
     "OxideError",
@@ -254,6 +267,7 @@ __all__ = [
     "intrinsics",
     "kernel",
     "memcpy",
+    "module",
     "numba_cuda",
     "ones",
     "pinned_empty",

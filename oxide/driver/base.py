@@ -63,6 +63,10 @@ LOOP_FREE_ENTRY = "oxide_run_loop_free_blocks"
 """The entry of a native kernel whose threads do not loop, recurse or synchronise across the grid."""
 
 
+BINARY_MAGIC: Final = (b"\x7fELF", b"\x50\xed\x55\xba")
+"""The first bytes of a cubin and of a fatbin."""
+
+
 @dataclass(frozen=True, slots=True)
 class Code:
     """Machine code for one kernel: PTX text or a native object file, and the symbol to launch.
@@ -72,6 +76,9 @@ class Code:
     run a sanitized kernel. Unless ``persistent`` is 0, the kernel's blocks have that many threads, whatever a launch
     says, and each does the work of several blocks of the launch's grid, which is along x: the driver launches at most
     as many as the device holds at once.
+
+    ``foreign`` code is another compiler's, for a CUDA device: PTX, or a cubin or fatbin, with any number of kernels.
+    ``entry`` then only names it in messages.
     """
 
     target: Target
@@ -80,6 +87,12 @@ class Code:
     array_bytes: int = 0
     sanitized: Sanitized | None = None
     persistent: int = 0
+    foreign: bool = False
+
+    @property
+    def is_binary(self) -> bool:
+        """Returns whether foreign code is a cubin or a fatbin, and no PTX."""
+        return self.foreign and self.image.startswith(BINARY_MAGIC)
 
     @property
     def cooperative(self) -> bool:
@@ -311,7 +324,9 @@ class Driver(Protocol):
         """Loads code for launches on a device. May block until the device is idle.
 
         The handle keeps the code loaded. Its ``reports`` says whether the code may use the fault record, whose address
-        is the last parameter.
+        is the last parameter. For foreign code, the result has no launches itself: its ``kernels`` has a handle for
+        each kernel by name, and its ``parameters`` a tuple of ``KernelParameter`` for each. Raises ``DriverError`` for
+        foreign code unless the device is a CUDA device.
         """
 
     def resources(self, function: FunctionHandle, code: Code, threads: int, shared_bytes: int) -> KernelResources:

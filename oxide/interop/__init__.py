@@ -1,1 +1,1 @@
-"""Interfaces of other libraries on top of the runtime."""
+"""Other libraries and other compilers on top of the runtime: programs of numba.cuda, and foreign kernels."""

@@ -59,6 +59,7 @@ from oxide.driver.cuda.conditional import (
     unsupported,
 )
 from oxide.driver.cuda.errors import check, failure, raise_core_failure
+from oxide.driver.cuda.foreign_modules import ForeignFunctions, load_foreign
 from oxide.driver.cuda.graph import (
     CaptureParts,
     CudaGraphExec,
@@ -370,9 +371,11 @@ class CudaDriver:
 
     # Code
 
-    def load(self, device: int, code: Code) -> CudaFunction:
+    def load(self, device: int, code: Code) -> CudaFunction | ForeignFunctions:
         context = self._context(device)
         _enter(context)
+        if code.foreign:
+            return load_foreign(device, code, context.retired)
         return load_function(device, code, context.retired)
 
     def resources(self, function: CudaFunction, code: Code, threads: int, shared_bytes: int) -> KernelResources:

@@ -24,11 +24,13 @@ from oxide.driver.cuda.dependent import DependentLaunch
 from oxide.driver.cuda.errors import check, failure
 from oxide.driver.cuda.persistent import PersistentBlocks
 from oxide.driver.cuda.tensor_maps import MAP_BYTES, TensorMaps, tensor_maps
+from oxide.driver.ptx_parameters import declarations, parameter_layout
 from oxide.dropping import calls_drop, nothing
 from oxide.errors import DriverError
 from oxide.native import mypyc_attr
 
 _INVALID_IMAGE = driver.CUresult.CUDA_ERROR_INVALID_IMAGE
+_OTHER_DEVICES = (driver.CUresult.CUDA_ERROR_NO_BINARY_FOR_GPU, _INVALID_IMAGE)
 _JIT_LOG_BYTES = 16384
 
 
@@ -134,7 +136,7 @@ def load_functions(device: int, code: Code, entries: Sequence[str], retired: deq
         )
     unload(retired)
     ptx = code.image.decode()
-    module = _load_module(code)
+    module = load_module(code)
     functions = []
     loaded = LoadedModule(module, retired)
     try:
@@ -189,7 +191,7 @@ def unload(retired: deque[Any]) -> None:
         check(driver.cuModuleUnload(retired.popleft())[0], "cuModuleUnload")
 
 
-def _load_module(code: Code) -> Any:
+def load_module(code: Code) -> Any:
     log = bytearray(_JIT_LOG_BYTES)
     options = driver.CUjit_option
     names = [options.CU_JIT_ERROR_LOG_BUFFER, options.CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES]
@@ -197,12 +199,18 @@ def _load_module(code: Code) -> Any:
     if has_lines(code.image):
         names.append(options.CU_JIT_GENERATE_LINE_INFO)
         values.append(1)
-    error, module = driver.cuModuleLoadDataEx(code.image.rstrip(b"\0") + b"\0", len(names), names, values)
+    image = code.image if code.is_binary else code.image.rstrip(b"\0") + b"\0"
+    error, module = driver.cuModuleLoadDataEx(image, len(names), names, values)
     if error:
         message = log.split(b"\0", 1)[0].decode(errors="replace").strip()
         if error == driver.CUresult.CUDA_ERROR_UNSUPPORTED_PTX_VERSION:
             message += (
                 "; the NVIDIA driver is older than this PTX: compile for the device's target, or update the driver"
+            )
+        if code.is_binary and error in _OTHER_DEVICES:
+            message += (
+                f"; the binary holds no code for this device, {code.target.arch}: compile it for that architecture, or "
+                f"pass PTX"
             )
         raise failure(error, f"cuModuleLoadDataEx({code.entry}, {code.target.arch} {code.target.features})", message)
     return module
@@ -213,39 +221,11 @@ def has_lines(image: bytes) -> bool:
     return b"\n\t.loc\t" in image
 
 
-def parameter_layout(ptx: str, entry: str) -> tuple[tuple[int, ...], int]:
-    """Returns the offset of each parameter of an entry, naturally aligned, and their least total size, parsed from its
-    PTX.
-
-    The alternative, ``cuFuncGetParamInfo``, shows the end of the parameters by an error, which compute-sanitizer
-    reports as the program's.
-    """
-    places = []
-    end = 0
-    for declaration in _declarations(ptx, entry):
-        size = re.search(r"\.[busf](8|16|32|64)\b", declaration)
-        if size is None:
-            continue
-        element = int(size[1]) // 8
-        alignment = re.search(r"\.align\s+(\d+)\s+\.b8", declaration)
-        count = re.search(r"\[(\d+)\]\s*$", declaration.strip())
-        step = int(alignment[1]) if alignment is not None else element
-        places.append(-(-end // step) * step)
-        end = places[-1] + element * (int(count[1]) if count is not None else 1)
-    return tuple(places), end
-
-
 def uses_last_parameter(ptx: str, entry: str) -> bool:
     """Returns whether an entry uses its last parameter, in our kernels the fault record's address.
 
     LLVM removes the uses if every access was proved to be in bounds, or if there is no access that could fail.
     """
-    declared = _declarations(ptx, entry)
+    declared = declarations(ptx, entry)
     name = re.search(r"([\w$]+)\s*(\[\d+\])?$", declared[-1].strip()) if declared else None
     return name is None or len(re.findall(rf"(?<![\w$]){re.escape(name[1])}(?![\w$])", ptx)) > 1
-
-
-def _declarations(ptx: str, entry: str) -> list[str]:
-    """Returns the parameter declarations of an entry."""
-    head = re.search(rf"\.entry\s+{re.escape(entry)}\s*\(([^)]*)\)", ptx)
-    return [declaration for declaration in head[1].split(",") if declaration.strip()] if head is not None else []

@@ -78,8 +78,9 @@ def announce_numbers(numbers: HostNumbers) -> None:
     _numbers.append(weakref.ref(numbers))
 
 
-def announce(specialization: Specialization) -> None:
-    """Records that the first launch of a specialization was built."""
+def announce(specialization: Any) -> None:
+    """Records that the first launch of a specialization was built, or of another object with ``reference`` and
+    ``code``."""
     _new.append(specialization.reference)
 
 
@@ -93,7 +94,7 @@ def loaded_function(specialization: Any, device: Device) -> FunctionHandle:
             function = device.functions.get(specialization)
             if function is None:
                 function = device.functions.set(specialization, device.driver.load(device.id, code))
-                if code.target.kind == "native" and specialization.needs.unchecked:
+                if code.target.kind == "native" and not code.foreign and specialization.needs.unchecked:
                     watch(specialization, function)
         with contextlib.suppress(ValueError):  # already taken out by a thread that loads it
             _new.remove(specialization.reference)

@@ -67,7 +67,7 @@ def from_dlpack(x: Any) -> DeviceBox:
         timeline = picked_stream(runtime.policy, runtime.device(number))._timeline
         capsule = _ask(x, stream=timeline.name())
     tensor = dlpack.ImportedTensor(capsule, announced)
-    return _box_on(runtime, tensor.layout, timeline, tensor.take, "from_dlpack", written=timeline is not None)
+    return box_on(runtime, tensor.layout, timeline, tensor.take, "from_dlpack", written=timeline is not None)
 
 
 def from_cuda_array_interface(x: Any) -> DeviceBox:
@@ -92,7 +92,7 @@ def from_cuda_array_interface(x: Any) -> DeviceBox:
             timeline.wait_for(theirs, theirs.mark().position, "the stream of another library")
             theirs.forget_marks()
 
-    return _box_on(runtime, layout, None, lambda: x, what, written=True, order=ordered)
+    return box_on(runtime, layout, None, lambda: x, what, written=True, order=ordered)
 
 
 def _read_interface(interface: dict[str, Any], what: str) -> tuple[ForeignLayout, int | None]:
@@ -146,7 +146,7 @@ def _known(runtime: Runtime, address: int, nbytes: int) -> Known | None:
     return known[0] if known else None
 
 
-def _box_on(
+def box_on(
     runtime: Runtime,
     layout: ForeignLayout,
     timeline: Timeline | None,

@@ -28,9 +28,11 @@ from oxide.runtime.tracepoints import points
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from oxide.language.types import ScalarType
     from oxide.runtime.device.address_ranges import Known
     from oxide.runtime.device.dead_work import Visible
     from oxide.runtime.device.partition import Partition
+    from oxide.runtime.device.pointer import DevicePointer
     from oxide.runtime.device.runtime import Device
     from oxide.runtime.device.timeline import Timeline
 
@@ -297,6 +299,27 @@ class DeviceBox:
         self._shaped_words: bytes | None = None
         self._argument: BoxArgument | None = None
         self._known: Known | None = None
+
+    @staticmethod
+    def from_raw_parts(
+        pointer: Given[DevicePointer | int],
+        shape: Given[int | tuple[int, ...]],
+        dtype: Given[ScalarType | np.dtype[Any] | type | str],
+        owner: object = None,
+    ) -> DeviceBox:
+        """Returns a box on raw memory, without a copy.
+
+        A ``DevicePointer`` of ``ctx.malloc_async`` shares its allocation with the box. An address, an int, needs
+        ``owner``, the object that keeps the memory: it is kept until the box was dropped and the device is past its
+        last use on any stream. If the owner is itself a box or a pointer, the box shares its allocation. Earlier work
+        of other libraries on the memory is theirs to order.
+
+        Raises ``TypeError`` without an owner, ``ValueError`` if the box would overrun the allocation or is not aligned,
+        ``BufferError`` for an impossible address, and ``DeviceError`` for the address of another box.
+        """
+        from oxide.runtime.device.pointer import box_of
+
+        return box_of(pointer, shape, dtype, owner)
 
     # Read-only, as the memory that a kernel may access follows from these.
 

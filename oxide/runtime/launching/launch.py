@@ -23,14 +23,14 @@ from oxide.driver.base import Dim3, KernelResources
 from oxide.environment import drop_frames
 from oxide.errors import ArgumentError, CompileError, LaunchError
 from oxide.messages import written
-from oxide.native import Given, caused, warn_caller
+from oxide.native import Given, warn_caller
 from oxide.runtime.awaiting.loading import announce, loaded_function
 from oxide.runtime.device.arc import Arc
 from oxide.runtime.device.memory import Allocation, DeviceBox, require_device
 from oxide.runtime.launching.aliasing import refuse_shared_outputs, refuse_shared_tensors
 from oxide.runtime.launching.argument_kinds import kinds
 from oxide.runtime.launching.binding import Plan, bind
-from oxide.runtime.launching.launch_config import LaunchConfig
+from oxide.runtime.launching.launch_config import LaunchConfig, bracketed
 from oxide.runtime.launching.reach import reach, shape_of, width_of
 from oxide.runtime.launching.tiled import refuse_uneven_rows
 from oxide.runtime.launching.untyped import check_argument, take_strides
@@ -407,17 +407,7 @@ class ConfiguredKernel:
         found: Any = kernel.launches
         launches: KernelLaunches = found
         self._plan: Plan | None = launches.only
-        if isinstance(config, tuple) and len(config) == 2:
-            try:
-                config = LaunchConfig(*config)
-            except LaunchError as error:
-                raise caused(LaunchError(f"kernel {kernel.name}: {error}"), None) from None
-        if config is not None and not isinstance(config, LaunchConfig):
-            raise LaunchError(
-                f"kernel {kernel.name}: the brackets take a LaunchConfig or grid, block; got {written(config)}. "
-                f"A policy or sync_on picks the stream"
-            )
-        self._config: LaunchConfig | None = config
+        self._config: LaunchConfig | None = None if config is None else bracketed(kernel.name, config)
 
     def __call__(self, *args: Any, **kwargs: Any) -> KernelLaunch:
         """Returns an operation that launches the kernel with this configuration and yields the arguments.

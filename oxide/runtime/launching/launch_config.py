@@ -10,7 +10,7 @@ import numpy as np
 from oxide.driver.base import MAX_BLOCK, MAX_GRID, MAX_SHARED_BYTES, MAX_THREADS_PER_BLOCK, Dim3
 from oxide.errors import LaunchError
 from oxide.messages import written
-from oxide.native import Given
+from oxide.native import Given, caused
 
 # Compiled code reads constants of its own module directly, and those of another module through Python.
 _MAX_BLOCK: Final = MAX_BLOCK
@@ -126,6 +126,22 @@ class LaunchConfig:
 
     def _parts(self) -> tuple[Dim3, Dim3, int]:
         return self._grid, self._block, self._shared_mem_bytes
+
+
+def bracketed(kernel: str, config: Given[object]) -> LaunchConfig:
+    """Returns the configuration in a kernel's brackets, a ``LaunchConfig`` or a grid and a block. Raises
+    ``LaunchError`` with the kernel's name."""
+    if isinstance(config, tuple) and len(config) == 2:
+        try:
+            return LaunchConfig(*config)
+        except LaunchError as error:
+            raise caused(LaunchError(f"kernel {kernel}: {error}"), None) from None
+    if not isinstance(config, LaunchConfig):
+        raise LaunchError(
+            f"kernel {kernel}: the brackets take a LaunchConfig or grid, block; got {written(config)}. "
+            f"A policy or sync_on picks the stream"
+        )
+    return config
 
 
 @lru_cache(maxsize=256)

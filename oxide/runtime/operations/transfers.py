@@ -17,7 +17,6 @@ from oxide.native import Given
 from oxide.runtime.awaiting.loading import announce_large_copy, large_copy_was_run
 from oxide.runtime.device.arc import Arc
 from oxide.runtime.device.memory import (
-    Allocation,
     DeviceBox,
     number_of_elements,
     parse_shape,
@@ -30,6 +29,7 @@ from oxide.runtime.device.runtime import current_runtime
 from oxide.runtime.host_memory.pinned import AT_ONCE_BYTES, is_pinned
 from oxide.runtime.operations.operation import BoxSpec, Depiction, DeviceOperation, Spec
 from oxide.runtime.submission import staging
+from oxide.runtime.submission.raw_memory import copy_bytes
 from oxide.runtime.submission.staging import download, upload
 from oxide.runtime.submission.submission import ExecutionContext
 
@@ -50,13 +50,7 @@ def new_box(context: ExecutionContext, shape: tuple[int, ...], dtype: np.dtype[A
     capture of a graph that may own no memory."""
     if context.recording is not None:
         context.recording.require_allocation(f"a box of {describe(shape, dtype)}")
-    nbytes = number_of_elements(shape) * dtype.itemsize
-    allocation = Allocation(context.timeline, nbytes, shape, dtype)
-    allocation.visible = context.visible
-    allocation.obtain()
-    if context.recording is not None:
-        context.recording.made.append(allocation)
-    return DeviceBox(allocation, shape, dtype)
+    return DeviceBox(context.allocated(number_of_elements(shape) * dtype.itemsize, shape, dtype), shape, dtype)
 
 
 def _announce(array: NDArray[Any]) -> None:
@@ -429,17 +423,7 @@ def copy_box(context: ExecutionContext, destination: DeviceBox, source: DeviceBo
     if not (destination.is_contiguous and source.is_contiguous) or _overlap(destination, source):
         _copy_views(context, destination, source)
         return
-    _copy_bytes(context, destination, source)
-
-
-def _copy_bytes(context: ExecutionContext, destination: DeviceBox, source: DeviceBox) -> None:
-    """Copies a contiguous box into another of the same size."""
-    to, origin, stream = destination.device, source.device, context.timeline.handle
-    with context.submission_lock, context.ordered([source._allocation], [destination._allocation]):
-        if to is origin:
-            context.driver.copy_on_device(destination.ptr, source.ptr, source.nbytes, stream)
-        else:
-            context.driver.copy_peer(destination.ptr, to.id, source.ptr, origin.id, source.nbytes, stream)
+    copy_bytes(context, destination, source)
 
 
 def _copy_views(context: ExecutionContext, destination: DeviceBox, source: DeviceBox) -> None:
@@ -458,7 +442,7 @@ def _copy_views(context: ExecutionContext, destination: DeviceBox, source: Devic
         else:
             source = contiguous(context, source).reshape(destination.shape)
     if destination.is_contiguous and source.is_contiguous:
-        _copy_bytes(context, destination, source)
+        copy_bytes(context, destination, source)
         return
     from oxide.runtime.operations.strided_copy import copy_with_strides
 
@@ -470,7 +454,7 @@ def _arrived(context: ExecutionContext, source: DeviceBox) -> DeviceBox:
     low, high = source._span()
     there = source._bytes()
     here = new_box(context, (high - low,), there.dtype)
-    _copy_bytes(context, here, there)
+    copy_bytes(context, here, there)
     strides = None if source.is_contiguous else source.strides
     return DeviceBox(here._allocation, source.shape, source.dtype, source.ptr - low, strides)
 

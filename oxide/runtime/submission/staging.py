@@ -112,7 +112,7 @@ def upload(context: ExecutionContext, box: DeviceBox, array: NDArray[Any]) -> No
     pool, nbytes, at_once = context.runtime.pinned, box.nbytes, _reads_at_submission.get()
     if not at_once and pinned_buffer_of(array, pool) is not None and array.flags.c_contiguous:
         context.keep(array)
-        _copy(context, box, array.ctypes.data, up=True)
+        copy_host(context, box, array.ctypes.data, up=True)
         return
     if at_once or nbytes <= SHARED_BYTES:
         # A larger buffer may take a while to make, and what needs none of its own goes through the lane.
@@ -123,7 +123,7 @@ def upload(context: ExecutionContext, box: DeviceBox, array: NDArray[Any]) -> No
                 copy_now(buffer.address, array.ctypes.data, nbytes)
             else:
                 buffer.fill(array)
-            _copy(context, box, buffer.address, up=True)
+            copy_host(context, box, buffer.address, up=True)
             return
     if at_once:
         array = array.copy()
@@ -155,7 +155,7 @@ def _reused(pool: PinnedPool, array: NDArray[Any]) -> PinnedBuffer | None:
     return pool.reuse(array.nbytes)
 
 
-def _copy(context: ExecutionContext, box: DeviceBox, host: int, *, up: bool) -> None:
+def copy_host(context: ExecutionContext, box: DeviceBox, host: int, *, up: bool) -> None:
     """Submits one ordered copy between a box and page-locked memory at the address ``host``. Calls ``begin`` and
     ``end`` itself, which is faster than ``ordered``: small copies are as frequent as launches."""
     this = [box._allocation]
@@ -272,7 +272,7 @@ def download(context: ExecutionContext, box: DeviceBox) -> NDArray[Any]:
     buffer = pool.try_acquire(nbytes) if context.recording is None else pool.acquire(nbytes)
     if buffer is not None:
         context.keep(buffer)
-        _copy(context, box, buffer.address, up=False)
+        copy_host(context, box, buffer.address, up=False)
         return buffer.array(box.shape, box.dtype, context.visible)
     result = np.empty(box.shape, box.dtype)
     ring = context.device.staging

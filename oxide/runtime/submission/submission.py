@@ -24,16 +24,21 @@ from oxide.runtime.device.capturing import refuse_in_capture
 from oxide.runtime.device.launch_places import add_note_once
 from oxide.runtime.device.memory import Allocation, DeviceBox, require_device
 from oxide.runtime.device.stream import Stream
+from oxide.runtime.submission import raw_memory
 from oxide.runtime.submission.capture import Recording
 from oxide.runtime.submission.nesting import raise_if_nested
 from oxide.runtime.tracepoints import TracedRun
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from oxide.compiler.specialization import Specialization
     from oxide.driver.base import Driver, FunctionHandle
     from oxide.runtime.device.dead_work import Run, Visible
     from oxide.runtime.device.fault_records import FaultReport, Report
     from oxide.runtime.device.launch_places import LaunchPlace
+    from oxide.runtime.device.pointer import DevicePointer
     from oxide.runtime.device.runtime import Device, Runtime
     from oxide.runtime.device.timeline import Mark, Timeline
 
@@ -139,7 +144,55 @@ class ExecutionContext:
         """Returns the device's number."""
         return self.device.id
 
+    def malloc_async(self, nbytes: Given[int]) -> DevicePointer:
+        """Returns ``nbytes`` of uninitialised device memory, for work of this run and of later ones. The memory is
+        freed when its pointers and boxes were dropped and the device is past its last use. In a capture it belongs to
+        the graph.
+
+        Like the other two, raises ``TypeError`` or ``ValueError`` for wrong arguments, and ``OrderingError`` once the
+        run has been submitted, before anything is submitted. Raises ``OutOfMemoryError``, and ``GraphError`` in the
+        capture of a graph that may own no memory.
+        """
+        return raw_memory.allocate(self, nbytes)
+
+    def memcpy_async(
+        self,
+        dst: Given[DevicePointer | DeviceBox | Arc[DeviceBox] | NDArray[Any]],
+        src: Given[DevicePointer | DeviceBox | Arc[DeviceBox] | NDArray[Any]],
+        nbytes: Given[int],
+    ) -> None:
+        """Copies the first ``nbytes`` of ``src`` to ``dst``: pointers, contiguous boxes, or C-contiguous NumPy arrays,
+        at most one of them. The copy runs after earlier uses of both, on any stream.
+
+        An array is read until the run has completed: do not change it before. In a capture, each launch reads it again.
+        A destination on the host must be page-locked memory of ``pinned_empty``, and is filled once the run has
+        completed. Raises ``ValueError`` also for regions that overlap, and ``DeviceError`` unless one is of this
+        device.
+        """
+        raw_memory.copy(self, dst, src, nbytes)
+
+    def memset_async(
+        self, dst: Given[DevicePointer | DeviceBox | Arc[DeviceBox]], byte: Given[int], nbytes: Given[int]
+    ) -> None:
+        """Sets the first ``nbytes`` of ``dst``, a pointer or a contiguous box of this device, to ``byte``, 0 to 255.
+        Raises ``DeviceError`` for memory of another device."""
+        raw_memory.fill(self, dst, byte, nbytes)
+
     # Used by operations
+
+    @property
+    def is_over(self) -> bool:
+        """Returns whether everything of the run has been submitted."""
+        return self._declared is None
+
+    def allocated(self, nbytes: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Allocation:
+        """Returns new memory of the run, which a capture's graph owns. Messages name it by ``shape`` and ``dtype``."""
+        allocation = Allocation(self.timeline, nbytes, shape, dtype)
+        allocation.visible = self.visible
+        allocation.obtain()
+        if self.recording is not None:
+            self.recording.made.append(allocation)
+        return allocation
 
     def part(
         self, recording: Recording | None = None, stream: Stream | None = None, visible: Visible | None = None

@@ -1,0 +1,451 @@
+"""Kernels of other compilers as operations: PTX, cubins, fatbins and CUDA C++.
+
+``module`` takes the code and ``In``, ``Out`` and ``InOut`` say what a launch does with a box. That is all that is
+needed to order, keep, capture and free it as a native launch. Nothing checks what such a kernel does: it reports no
+faults, so one that leaves its memory breaks the device's context (``DeviceLostError``).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import weakref
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, final
+
+import numpy as np
+
+from oxide.driver.base import BINARY_MAGIC, Code, Target
+from oxide.driver.ptx_parameters import KernelParameter, entries, kernel_parameters
+from oxide.errors import ArgumentError, LaunchError
+from oxide.messages import byte_count, written
+from oxide.native import Given
+from oxide.runtime.awaiting.loading import announce, loaded_function
+from oxide.runtime.device.arc import Arc
+from oxide.runtime.device.memory import Allocation, DeviceBox, require_device
+from oxide.runtime.device.pointer import DevicePointer
+from oxide.runtime.device.runtime import current_runtime
+from oxide.runtime.launching.launch_config import LaunchConfig, bracketed
+from oxide.runtime.operations.operation import BoxSpec, Depiction, DeviceOperation, Spec
+from oxide.runtime.submission.submission import ExecutionContext
+
+if TYPE_CHECKING:
+    from oxide.runtime.device.runtime import Device
+
+_POINTER_BYTES = 8
+
+
+class _Declared:
+    """A box, an ``Arc`` of one, a ``DevicePointer`` or an operation, as a pointer argument of a foreign kernel."""
+
+    __slots__ = ("given",)
+
+    reads = writes = False
+
+    def __init__(self, given: Given[DeviceBox | Arc[DeviceBox] | DevicePointer | DeviceOperation[Any]]) -> None:
+        if not isinstance(given, DeviceOperation):
+            _memory(given, type(self).__name__)
+        self.given = given
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.given!r})"
+
+
+@final
+class In(_Declared):
+    """Declares that a foreign kernel reads a box and does not write it."""
+
+    __slots__ = ()
+    reads = True
+
+
+@final
+class Out(_Declared):
+    """Declares that a foreign kernel writes a box."""
+
+    __slots__ = ()
+    writes = True
+
+
+@final
+class InOut(_Declared):
+    """Declares that a foreign kernel reads and writes a box."""
+
+    __slots__ = ()
+    reads = writes = True
+
+
+def module(
+    source: Given[str | bytes | os.PathLike[str]], options: Given[Mapping[str, Any] | None] = None
+) -> ForeignModule:
+    """Returns the kernels of foreign code: ``oxide.module(source)["name"]``.
+
+    ``source`` is the text of PTX or of CUDA C++, the bytes of PTX, of a cubin or of a fatbin, or the ``Path`` of a file
+    with one of these. CUDA C++ is compiled by NVRTC (``pip install 'oxide-gpu[nvrtc]'``) for the architecture of the
+    default device, when its first kernel is asked for. ``options`` are fields of cuda.core's ``ProgramOptions``, such
+    as ``{"std": "c++20", "include_path": "/usr/local/include"}``.
+
+    Raises ``TypeError`` for another source, and for options of code that is compiled already.
+    """
+    if isinstance(source, os.PathLike):
+        source = Path(source).read_bytes()
+    if isinstance(source, str):
+        image = source.encode()
+    elif isinstance(source, (bytes, bytearray, memoryview)):
+        image = bytes(source)
+    else:
+        raise TypeError(
+            f"oxide.module: the source is {written(source)}; it must be PTX, a cubin, a fatbin or CUDA C++, as text, "
+            f"as bytes or as the Path of a file"
+        )
+    if not image.strip():
+        raise ValueError("oxide.module: the source is empty")
+    if options is not None and not isinstance(options, Mapping):
+        raise TypeError(f"oxide.module: options are {written(options)}; they must be a dict of ProgramOptions' fields")
+    if image.startswith(BINARY_MAGIC):
+        kind = "binary"
+    else:
+        try:
+            text = image.decode().rstrip("\0")
+        except UnicodeDecodeError:
+            raise TypeError("oxide.module: the source is neither text nor a cubin nor a fatbin") from None
+        if re.fullmatch(r"\S+\.(cu|ptx|cubin|fatbin)", text):
+            raise TypeError(f"oxide.module: {text!r} is the name of a file; pass pathlib.Path({text!r}) to read it")
+        kind = "ptx" if re.search(r"^\s*\.version\s", text, re.MULTILINE) else "c++"
+    if options and kind != "c++":
+        raise TypeError(f"oxide.module: options are for CUDA C++, and this is {'PTX' if kind == 'ptx' else 'a binary'}")
+    return ForeignModule(image, kind, dict(options or {}))
+
+
+@final
+class ForeignModule:
+    """Foreign code with its kernels by name. It is loaded on a device when the first of its kernels runs there, and
+    unloaded when it was dropped with all its kernels."""
+
+    def __init__(self, image: bytes, kind: str, options: dict[str, Any]) -> None:
+        self.reference = weakref.ref(self)  # as of a specialization: the key of loaded code
+        self._announced = False
+        self._kind = kind
+        self._options = options
+        self._image = image
+        self._ptx = image.decode().rstrip("\0") if kind == "ptx" else ""
+        self._compiled: dict[str, tuple[bytes, str]] = {}  # CUDA C++, by architecture
+
+    def __getitem__(self, name: Given[str]) -> ForeignKernel:
+        """Returns a kernel. A kernel of CUDA C++ without ``extern "C"`` is found by its plain name, too.
+
+        Raises ``KeyError`` with the names that there are, and ``CompileError`` for CUDA C++ that NVRTC refuses. The
+        names in a binary are known once it is loaded: for these the launch raises a ``LaunchError``.
+        """
+        if not isinstance(name, str):
+            raise TypeError(f"a kernel's name is a str, not {written(name)}")
+        ptx = self.ptx()
+        return ForeignKernel(self, name if not ptx else self._found(name, entries(ptx)))
+
+    @property
+    def names(self) -> list[str]:
+        """Returns the names of the kernels. They are empty if they are not known yet: for a binary, and for CUDA C++
+        without a CUDA device."""
+        return entries(self.ptx())
+
+    def ptx(self) -> str:
+        """Returns the code as PTX, or "" if there is none."""
+        if self._kind != "c++":
+            return self._ptx
+        runtime = current_runtime()
+        if runtime.driver.name != "cuda":
+            return ""
+        return self._for(runtime.default_device.info.target)[1]
+
+    def code(self, target: Target) -> Code:
+        """Returns the code for a device's target."""
+        image = self._for(target)[0] if self._kind == "c++" else self._image
+        return Code(target, "oxide.module", image, foreign=True)
+
+    def announce(self) -> None:
+        """Records that a launch was built, so that a task that awaits it first has a thread load the code."""
+        if not self._announced:
+            self._announced = True
+            announce(self)
+
+    def _for(self, target: Target) -> tuple[bytes, str]:
+        found = self._compiled.get(target.arch)
+        if found is None:
+            from oxide.interop.nvrtc import compiled
+
+            found = self._compiled[target.arch] = compiled(self._image.decode(), target.arch, self._options)
+        return found
+
+    @staticmethod
+    def _found(name: str, names: list[str]) -> str:
+        if name in names:
+            return name
+        mangled = [each for each in names if re.match(rf"_Z{len(name)}{re.escape(name)}(?![0-9])", each)]
+        if len(mangled) == 1:
+            return mangled[0]
+        there = ", ".join(names) or "none"
+        several = f"; {', '.join(mangled)} are all called that" if mangled else ""
+        raise KeyError(f"the module has no kernel {name!r}; there are: {there}{several}")
+
+    def __repr__(self) -> str:
+        what = {"binary": "binary", "ptx": "PTX", "c++": "CUDA C++"}[self._kind]
+        return f"<oxide.module of {what}, {byte_count(len(self._image))}>"
+
+
+@final
+class ForeignKernel:
+    """A kernel of a ``module``: ``kernel[grid, block](In(x), Out(y), 3)`` is a launch."""
+
+    __slots__ = ("module", "name")
+
+    def __init__(self, module: ForeignModule, name: str) -> None:
+        self.module = module
+        self.name = name
+
+    def __getitem__(self, config: Given[LaunchConfig | tuple[Any, Any]]) -> ConfiguredForeign:
+        """Returns the kernel with a launch configuration: a ``LaunchConfig``, or a grid and a block. Raises
+        ``LaunchError`` for another one."""
+        return ConfiguredForeign(self, bracketed(self.name, config))
+
+    def __call__(self, *_: object) -> NoReturn:
+        raise LaunchError(
+            f"kernel {self.name} was launched without a grid and block: write {self.name}[grid, block](…)"
+        )
+
+    def __repr__(self) -> str:
+        return f"<foreign kernel {self.name}>"
+
+
+@final
+class ConfiguredForeign:
+    """A foreign kernel with its launch configuration. Calling it makes the launch operation."""
+
+    __slots__ = ("_config", "_kernel")
+
+    def __init__(self, kernel: ForeignKernel, config: LaunchConfig) -> None:
+        self._kernel = kernel
+        self._config = config
+
+    def __call__(self, *arguments: Any) -> ForeignLaunch:
+        """Returns an operation that launches the kernel and yields the tuple of its arguments, boxes without their
+        ``In``, ``Out`` and ``InOut``.
+
+        An argument is an ``In``, ``Out`` or ``InOut`` for a pointer, a NumPy scalar, as ``f32(2.0)`` is, or a Python
+        number, which takes the parameter's type. Raises ``LaunchError`` on a device other than a CUDA device, and
+        ``ArgumentError`` for a wrong number, size or kind of arguments: here for PTX and CUDA C++, and for a binary,
+        whose parameters are known once it is loaded, before the launch is submitted.
+        """
+        return ForeignLaunch(self._kernel, self._config, arguments)
+
+
+@final
+class ForeignLaunch(DeviceOperation[tuple[Any, ...]]):
+    """A launch of a foreign kernel. Yields the tuple of its arguments, in order."""
+
+    def __init__(self, kernel: ForeignKernel, config: LaunchConfig, arguments: tuple[Any, ...]) -> None:
+        parts = [
+            argument.given
+            for argument in arguments
+            if isinstance(argument, _Declared) and isinstance(argument.given, DeviceOperation)
+        ]
+        for part in parts:
+            part.consume()
+        self._kernel = kernel
+        self._config = config
+        self._arguments = arguments
+        _require_cuda(kernel, current_runtime().driver.name)
+        for number, argument in enumerate(arguments):
+            if not isinstance(argument, (_Declared, int, float, np.generic)):
+                raise ArgumentError(f"{self._named(number)} is {written(argument)}; {_hint(argument)}")
+        ptx = kernel.module.ptx()
+        # A cubin of the same code would not say which parameters are numbers of floating point.
+        self._parameters = kernel_parameters(ptx, kernel.name) if ptx else None
+        if self._parameters is not None:
+            self._check(self._parameters)
+        kernel.module.announce()
+        super().__init__(*parts)
+
+    def traced_name(self) -> str:
+        return self._kernel.name
+
+    def execute(self, context: ExecutionContext) -> tuple[Any, ...]:
+        kernel, config, device = self._kernel, self._config, context.device
+        _require_cuda(kernel, device.kind)
+        loaded = loaded_function(kernel.module, device)
+        name = self._name_in(loaded.kernels)
+        parameters = self._parameters
+        if parameters is None:
+            parameters = loaded.parameters[name]
+            self._check(parameters)
+        results: list[Any] = []
+        reads: list[Allocation] = []
+        writes: list[Allocation] = []
+        params = bytearray(max([each.offset + each.nbytes for each in parameters], default=0))
+        for number, (parameter, argument) in enumerate(zip(parameters, self._arguments, strict=True)):
+            if not isinstance(argument, _Declared):
+                results.append(argument)
+                word = _number_bytes(parameter, argument)
+                assert word is not None
+            else:
+                given = argument.given
+                if isinstance(given, DeviceOperation):
+                    given = given.run(context)
+                results.append(given)
+                word = self._pointer(number, argument, given, device, reads, writes)
+            params[parameter.offset : parameter.offset + parameter.nbytes] = word
+        context.launch(
+            kernel.name,
+            loaded.kernels[name],
+            config._given_grid,
+            config._given_block,
+            config._shared_mem_bytes,
+            bytes(params),
+            reads,
+            writes,
+        )
+        return tuple(results)
+
+    def _pointer(
+        self,
+        number: int,
+        argument: _Declared,
+        given: object,
+        device: Device,
+        reads: list[Allocation],
+        writes: list[Allocation],
+    ) -> bytes:
+        """Returns the bytes of a pointer, and adds its memory to what the launch uses."""
+        what = self._named(number)
+        memory = _memory(given, f"{what}, {type(argument).__name__}")
+        if isinstance(memory, DevicePointer):
+            memory = DeviceBox(memory._allocation, (memory.nbytes,), np.dtype(np.uint8), memory._offset)
+        require_device(memory, device, what)
+        if argument.reads:
+            reads.append(memory._allocation)
+        if argument.writes:
+            writes.append(memory._allocation)
+        return memory.ptr.to_bytes(_POINTER_BYTES, "little")
+
+    def _name_in(self, names: dict[str, Any]) -> str:
+        try:
+            return ForeignModule._found(self._kernel.name, list(names))
+        except KeyError as error:
+            raise LaunchError(str(error.args[0])) from None
+
+    def _check(self, parameters: tuple[KernelParameter, ...]) -> None:
+        """Raises ``ArgumentError`` if the arguments do not fit the parameters."""
+        count = len(parameters)
+        if len(self._arguments) != count:
+            raise ArgumentError(
+                f"kernel {self._kernel.name} takes {count} argument{'s' * (count != 1)}, got {len(self._arguments)}"
+            )
+        for number, (parameter, argument) in enumerate(zip(parameters, self._arguments, strict=True)):
+            if isinstance(argument, _Declared):
+                if parameter.nbytes != _POINTER_BYTES or parameter.kind == "float":
+                    raise ArgumentError(
+                        f"{self._named(number)} is {type(argument).__name__}(…), a pointer of 8 bytes; the parameter "
+                        f"is {_described(parameter)}"
+                    )
+            elif _number_bytes(parameter, argument) is None:
+                raise ArgumentError(
+                    f"{self._named(number)} is {written(argument)}, of type {type(argument).__name__}; the parameter "
+                    f"is {_described(parameter)}, so pass a number that fits it, such as {_example(parameter)}"
+                )
+
+    def _named(self, number: int) -> str:
+        return f"kernel {self._kernel.name}, argument {number + 1}"
+
+    def spec(self) -> Spec:
+        return tuple([_spec(argument) for argument in self._arguments])
+
+    def depict(self) -> Depiction:
+        size = f"grid {self._config.grid}, block {self._config.block}"
+        inputs = [(type(each).__name__, each.given) for each in self._arguments if isinstance(each, _Declared)]
+        return "launch", self._kernel.name, (size,), tuple(inputs)
+
+    def __repr__(self) -> str:
+        return f"<oxide operation launch of foreign kernel {self._kernel.name}>"
+
+
+def _require_cuda(kernel: ForeignKernel, kind: str) -> None:
+    if kind != "cuda":
+        raise LaunchError(
+            f"kernel {kernel.name} is foreign code for CUDA devices, and the runtime's devices are {kind} devices: set "
+            f"OXIDE_DEVICE=cuda, or write it as an oxide kernel, which runs on both"
+        )
+
+
+def _memory(given: object, what: str) -> DeviceBox | DevicePointer:
+    """Returns the box or pointer. Raises ``ArgumentError`` for anything else, and for a strided view."""
+    inner = given.value if isinstance(given, Arc) else given
+    if isinstance(inner, DevicePointer):
+        return inner
+    if not isinstance(inner, DeviceBox):
+        hint = "; h2d copies a host array to the device" if isinstance(inner, np.ndarray) else ""
+        hint = hint or ("; pick one with first(), last() or unzip()" if isinstance(inner, tuple) else "")
+        raise ArgumentError(
+            f"{what} takes a DeviceBox, an Arc of one, a DevicePointer or an operation that yields one, not "
+            f"{type(inner).__name__}{hint}"
+        )
+    if not inner.is_contiguous:
+        raise ArgumentError(
+            f"{what}: the box of shape {inner.shape} is a strided view, and a foreign kernel gets only an address; "
+            f"pass dup(view), or the whole box and the strides as numbers"
+        )
+    return inner
+
+
+def _hint(argument: object) -> str:
+    if isinstance(argument, (DeviceBox, Arc, DevicePointer, DeviceOperation)):
+        return "a foreign kernel must declare what it does with it: wrap it in In, Out or InOut"
+    if isinstance(argument, np.ndarray):
+        return "pass h2d(array), wrapped in In, Out or InOut"
+    return "a foreign kernel takes In, Out and InOut of boxes, NumPy scalars and Python numbers"
+
+
+def _spec(argument: object) -> Spec:
+    given = argument.given if isinstance(argument, _Declared) else argument
+    if isinstance(given, DeviceOperation):
+        return given.spec()
+    box = given.value if isinstance(given, Arc) else given
+    return BoxSpec(box.shape, box.dtype) if isinstance(box, DeviceBox) else None
+
+
+def _number_bytes(parameter: KernelParameter, number: Any) -> bytes | None:
+    """Returns a number as a parameter's bytes, None if it does not fit. A NumPy scalar must have the parameter's size,
+    and its kind if the code says that. A Python number is converted; where the code does not say what the bytes are,
+    an int is an integer and a float a number of floating point."""
+    size, kind = parameter.nbytes, parameter.kind
+    if isinstance(number, np.generic) and type(number) is not np.float64:
+        is_float = number.dtype.kind == "f" or number.dtype.isbuiltin == 2
+        wrong = (kind == "float" and not is_float) or (kind == "integer" and is_float)
+        return None if number.dtype.itemsize != size or wrong or number.dtype.hasobject else number.tobytes()
+    if isinstance(number, np.float64):
+        return number.tobytes() if size == 8 and kind != "integer" else None
+    if isinstance(number, float) or kind == "float":
+        if kind == "integer" or size not in (2, 4, 8):
+            return None
+        try:
+            with np.errstate(over="ignore"):
+                made = np.dtype(f"f{size}").type(number)
+        except OverflowError:
+            return None
+        if np.isinf(made) and abs(number) != np.inf:
+            return None
+        return bytes(made.tobytes())
+    if size > 8 or not -(1 << (8 * size - 1)) <= number < 1 << (8 * size):
+        return None
+    return int(number % (1 << (8 * size))).to_bytes(size, "little")
+
+
+def _described(parameter: KernelParameter) -> str:
+    what = {"integer": "an integer", "float": "a number of floating point", "bits": "a value"}[parameter.kind]
+    return f"{what} of {byte_count(parameter.nbytes)}"
+
+
+def _example(parameter: KernelParameter) -> str:
+    if parameter.nbytes not in (2, 4, 8):
+        return f"a NumPy scalar of {byte_count(parameter.nbytes)}"
+    bits = 8 * parameter.nbytes
+    return {"integer": f"i{bits}(1)", "float": f"f{bits}(1.0)", "bits": f"i{bits}(1) or f{bits}(1.0)"}[parameter.kind]

@@ -1,0 +1,182 @@
+"""Raw device memory: pointers that keep their allocation, and boxes of parts of it.
+
+An address is a plain number, and nothing could tell which allocation a copy to it uses. So raw memory is a
+``DevicePointer``: it counts like an address and refers to its allocation. Work on it is ordered and freed as work on a
+box is. Its number, once asked for, is registered (``address_ranges``): a box made from the number shares the history.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex, final
+
+from oxide.errors import DeviceError
+from oxide.language.types import as_dtype
+from oxide.messages import byte_count, dtype_name, written
+from oxide.native import Given
+from oxide.runtime.device.arc import Arc
+from oxide.runtime.device.memory import Allocation, DeviceBox, number_of_elements, parse_shape, require_data
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from oxide.language.types import ScalarType
+    from oxide.runtime.device.address_ranges import Known
+    from oxide.runtime.device.runtime import Device
+
+_WHAT = "DeviceBox.from_raw_parts"
+
+
+@final
+class DevicePointer:
+    """An address in device memory that ``ctx.malloc_async`` allocated. It keeps the memory, which is freed when all
+    pointers and boxes on it were dropped and the device is past its last use.
+
+    ``pointer + 16`` points 16 bytes further, ``pointer - other`` is the distance in bytes, and ``int(pointer)`` is the
+    address for other libraries, which must order their own work.
+    """
+
+    __slots__ = ("_allocation", "_known", "_offset")
+
+    def __init__(self, allocation: Allocation, offset: int = 0, known: Known | None = None) -> None:
+        self._allocation = allocation
+        self._offset = offset
+        self._known = known
+
+    @property
+    def device(self) -> Device:
+        """Returns the device whose memory it points to."""
+        return self._allocation.device
+
+    @property
+    def nbytes(self) -> int:
+        """Returns the number of bytes from here to the end of the allocation."""
+        return self._allocation.nbytes - self._offset
+
+    def __int__(self) -> int:
+        """Returns the address, 0 for an allocation of no bytes."""
+        allocation = self._allocation
+        if allocation.nbytes and self._known is None:
+            ranges = allocation.device.runtime.shared_ranges
+            self._known = ranges.add(allocation, allocation.address, allocation.nbytes)
+        return allocation.address + self._offset
+
+    def __index__(self) -> int:
+        return int(self)
+
+    def __add__(self, distance: Given[SupportsIndex]) -> DevicePointer:
+        """Returns the pointer ``distance`` bytes further. Raises ``ValueError`` outside the allocation, whose end is
+        still a place to point to."""
+        if isinstance(distance, (DevicePointer, bool)) or not hasattr(distance, "__index__"):
+            raise TypeError(f"a DevicePointer plus {written(distance)}: a distance is a number of bytes, an int")
+        offset = self._offset + operator.index(distance)
+        if not 0 <= offset <= self._allocation.nbytes:
+            raise ValueError(
+                f"{self!r} plus {written(distance)} bytes lies outside its allocation of "
+                f"{byte_count(self._allocation.nbytes)}"
+            )
+        return DevicePointer(self._allocation, offset, self._known)
+
+    def __radd__(self, distance: Given[SupportsIndex]) -> DevicePointer:
+        return self.__add__(distance)
+
+    def __sub__(self, other: Any) -> Any:
+        """Returns the distance to another pointer into the same allocation, or the pointer that many bytes before this
+        one. Raises ``ValueError`` for another allocation, and outside this one."""
+        if isinstance(other, DevicePointer):
+            if other._allocation is not self._allocation:
+                raise ValueError(f"{self!r} and {other!r} point into different allocations, which have no distance")
+            return self._offset - other._offset
+        if isinstance(other, bool) or not hasattr(other, "__index__"):
+            raise TypeError(f"a DevicePointer minus {written(other)}: it takes a pointer or a number of bytes, an int")
+        return self.__add__(-operator.index(other))
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, DevicePointer) and other._allocation is self._allocation and other._offset == self._offset
+        )
+
+    def __hash__(self) -> int:
+        return hash((id(self._allocation), self._offset))
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a DevicePointer cannot be pickled or copied by copy; copy its memory with ctx.memcpy_async")
+
+    def __repr__(self) -> str:
+        address = self._allocation.address + self._offset
+        return f"<oxide.DevicePointer {address:#x}, {byte_count(self.nbytes)} to its end, on {self.device.label}>"
+
+
+def box_of(
+    pointer: Given[DevicePointer | int], shape: object, dtype: ScalarType | np.dtype[Any] | type | str, owner: object
+) -> DeviceBox:
+    """Returns a box on raw memory: see ``DeviceBox.from_raw_parts``."""
+    sizes = parse_shape(shape, _WHAT)
+    resolved = as_dtype(dtype, _WHAT)
+    require_data(resolved, _WHAT)
+    nbytes = number_of_elements(sizes) * resolved.itemsize
+    if isinstance(pointer, DevicePointer):
+        if owner is not None:
+            raise TypeError(
+                f"{_WHAT}: owner is {written(owner)}, and the pointer is a DevicePointer, which keeps its memory "
+                f"itself; leave owner out"
+            )
+        return _part(pointer._allocation, pointer._offset, sizes, resolved, nbytes, pointer._known)
+    if isinstance(pointer, bool) or not hasattr(pointer, "__index__"):
+        raise TypeError(
+            f"{_WHAT}: the pointer is {written(pointer)}; it must be a DevicePointer, of ctx.malloc_async, or an "
+            f"address, an int with owner="
+        )
+    address = operator.index(pointer)
+    if owner is None:
+        raise TypeError(
+            f"{_WHAT}: nothing would keep the memory at {written(address)}: pass owner=, the object that frees the "
+            f"memory when it is dropped"
+        )
+    inner = owner.value if isinstance(owner, Arc) else owner
+    if isinstance(inner, (DeviceBox, DevicePointer)):  # oxide's own memory
+        allocation = inner._allocation
+        return _part(allocation, address - allocation.address, sizes, resolved, nbytes, inner._known)
+    return _foreign(address, sizes, resolved, nbytes, owner)
+
+
+def _part(
+    allocation: Allocation,
+    offset: int,
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    nbytes: int,
+    known: Known | None,
+) -> DeviceBox:
+    """Returns a box on a part of an allocation. Raises ``ValueError`` if the part is not inside or not aligned."""
+    what = f"{_WHAT}: {'x'.join(map(str, shape)) or 'a scalar'} {dtype_name(dtype)}, {byte_count(nbytes)}"
+    if offset < 0 or offset + nbytes > allocation.nbytes:
+        raise ValueError(
+            f"{what}, at byte {offset} overruns the allocation of {byte_count(allocation.nbytes)} that the pointer "
+            f"points into; allocate more, or give a smaller shape"
+        )
+    if nbytes and (allocation.address + offset) % dtype.alignment:
+        raise ValueError(f"{what}, begins at byte {offset}, and its elements lie at multiples of {dtype.alignment}")
+    box = DeviceBox(allocation, shape, dtype, offset)
+    box._known = known
+    return box
+
+
+def _foreign(address: int, shape: tuple[int, ...], dtype: np.dtype[Any], nbytes: int, owner: object) -> DeviceBox:
+    """Returns a box on memory that ``owner`` keeps. Memory of oxide's own is refused, as two allocations on it would
+    have two histories, unless its pointer was asked for its number."""
+    from oxide.runtime.device.foreign_layout import ForeignLayout
+    from oxide.runtime.device.interop import box_on
+    from oxide.runtime.device.runtime import current_runtime
+
+    runtime = current_runtime()
+    layout = ForeignLayout(_WHAT, address, shape, None, dtype)
+    if nbytes and not runtime.shared_ranges.overlapping(address, nbytes):
+        for device in runtime.devices:
+            for begin, (size, *_) in list(device.live.items()):
+                if begin < address + nbytes and address < begin + size:
+                    raise DeviceError(
+                        f"{_WHAT}: {byte_count(nbytes)} at {address:#x} lie in a box of oxide's own, whose uses "
+                        f"are ordered with the box: pass the DevicePointer, or the box as owner="
+                    )
+    return box_on(runtime, layout, None, lambda: owner, _WHAT, written=False)
