@@ -20,6 +20,8 @@ from traceback import format_exception
 import hypothesis
 import pytest
 
+from tests.hiding import hide
+
 # Continuous integration draws the same examples each time, so that what it says is about the change; everywhere else
 # each run looks at new ones. No example has a deadline: a busy machine takes any time for any of them.
 hypothesis.settings.register_profile("any time", deadline=None)
@@ -43,10 +45,13 @@ _device = pytest.StashKey[str]()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--device", choices=("cpu", "cuda"), help="the device of tests that run on any (cpu)")
+    parser.addoption("--hide", default="", help="packages that tests must not find, as numba,numba_cuda,cuda")
     parser.addoption("--interpret", action="store_true", help="interpret launches, and skip tests with large ones")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if hidden := config.getoption("--hide"):
+        hide(hidden.split(","))
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell leaves it for what it runs in the background
         signal.signal(signal.SIGINT, signal.default_int_handler)
     device = config.getoption("--device")

@@ -44,6 +44,7 @@ COMPILER = (
     "sanitizer",
     "interpreter",
     "tile",
+    "prebuilt",
 )
 RUNTIME = (
     "locks",
