@@ -37,6 +37,9 @@ NOT_INTERPRETED = {
 }
 """Words of the errors that ``--interpret`` takes for a reason to skip."""
 
+NOT_COMPILED = {"which compiles typed kernels, is not installed": "a typed kernel needs a package that is hidden"}
+"""Words of the errors that ``--hide`` takes for a reason to skip."""
+
 GPU_TESTS = Path(__file__).parent / "gpu"
 COMPILING = {Path(__file__).parent / name for name in ("compiler", "kernels", "language", "numba_cuda")}
 """The folders of tests that compile for most of their time."""
@@ -79,16 +82,31 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
+    try:
+        return (yield)
+    except Exception as error:
+        _skip_what_cannot_run(item, error)
+        raise
+
+
+@pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     try:
         return (yield)
     except Exception as error:
-        if item.config.getoption("--interpret"):
-            text = "".join(format_exception(error))
-            for words, reason in NOT_INTERPRETED.items():
-                if words in text:
-                    pytest.skip(reason)
+        _skip_what_cannot_run(item, error)
         raise
+
+
+def _skip_what_cannot_run(item: pytest.Item, error: Exception) -> None:
+    """Skips a test whose error is one that the run was asked for."""
+    asked = NOT_INTERPRETED if item.config.getoption("--interpret") else {}
+    asked = asked | (NOT_COMPILED if item.config.getoption("--hide") else {})
+    text = "".join(format_exception(error)) if asked else ""
+    for words, reason in asked.items():
+        if words in text:
+            pytest.skip(reason)
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m deselects

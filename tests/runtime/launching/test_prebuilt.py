@@ -343,3 +343,44 @@ def test_all_host_functions_of_the_runtime_are_built(directory: Path) -> None:
     """A function that is missing would need LLVM in a program that loads the directory."""
     calls = sum(path.read_text().count("= host_function(") for path in (ROOT / "oxide").rglob("*.py"))
     assert calls == len(json.loads((directory / "manifest.json").read_text())["host_functions"])
+
+
+HIDDEN = """
+import sys
+sys.path.insert(0, {root!r})
+from tests.hiding import hide
+hide({hidden!r})
+import oxide
+from oxide import tile
+
+@tile.kernel
+def doubled(y: tile.Partition1[oxide.f32], x: tile.Tensor1[oxide.f32]) -> None:
+    y.store(2.0 * tile.load_like(x, y))
+
+@oxide.kernel
+def typed(out: oxide.DisjointSlice[oxide.f32]) -> None:
+    oxide.thread.index_1d()
+
+y = doubled(oxide.zeros(99).partition((32,)), oxide.ones(99)).first().unpartition().to_host().sync()
+assert (y == 2).all()
+try:
+    typed[1, 1](oxide.zeros(1))
+except oxide.CompileError as error:
+    print(str(error).split(",")[1].strip())
+"""
+
+
+@pytest.mark.parametrize(
+    ("hidden", "package"),
+    [(("cuda",), "cuda-bindings"), (("numba_cuda",), "numba-cuda"), (("numba", "numba_cuda", "cuda"), "numba")],
+)
+def test_a_typed_kernel_names_the_package_that_is_missing_and_a_tile_kernel_needs_none(
+    hidden: tuple[str, ...], package: str, tmp_path: Path
+) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(HIDDEN.format(root=str(ROOT), hidden=hidden))
+    ran = subprocess.run(
+        [sys.executable, str(program)], env=os.environ | {"OXIDE_DEVICE": "cpu", "OXIDE_CACHE": "0"},
+        capture_output=True, text=True, timeout=280, check=False,
+    )  # fmt: skip
+    assert ran.stdout == f"and {package}\n", ran.stderr
