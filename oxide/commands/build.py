@@ -65,7 +65,9 @@ def build(
         [(row.kernel, row.types, row.target, size_text(row.nbytes), row.file) for row in written],
         right=(3,),
     )
-    say(f"{output}: {len(written)} files of {len({row.kernel for row in written})} kernels, and the manifest")
+    count = len({row.kernel for row in written})
+    plural = "s" if count > 1 else ""
+    say(f"{output}: code of {count} kernel{plural} in {len(written)} files, and the manifest")
 
 
 def _named(arguments: Sequence[str]) -> list[tuple[str, list[str]]]:
