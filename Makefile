@@ -62,6 +62,8 @@ lint: $(VENV)/.test
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy --strict oxide oxide_kernels examples oxide_command.py
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(BIN)/python .ci/classifiers.py
 
 gpu-test: $(VENV)/.test
 	$(PYTEST) -m gpu --device cuda
