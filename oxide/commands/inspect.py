@@ -74,7 +74,7 @@ def inspect(
         refuse("inspect", f"choose one of --{' and --'.join(chosen)}")
     if output is not None and not html:
         refuse("inspect", "-o is for --html; the other forms are printed, and can be redirected")
-    capability = _capability(cc)
+    capability = capability_of(cc)
     if source or html:
         os.environ.setdefault("OXIDE_LINEINFO", "1")  # before the module of the kernel is imported
     try:
@@ -123,9 +123,23 @@ def text_of(special: Specialization, form: str, cc: tuple[int, int]) -> str:
 def specialized(kernel: Kernel | TileKernel, path: str, types: Sequence[str]) -> Specialization:
     """Specializes the kernel by the ``name=type`` arguments. Raises ``ArgumentError``, or ``LookupError`` for bad
     types."""
-    import oxide
     from oxide.errors import ArgumentError
     from oxide.runtime.launching.tile_kernel import TileKernel
+
+    given = types_of(path, types)
+    try:
+        return kernel.specialize(**given) if isinstance(kernel, TileKernel) else kernel.example(**given)
+    except ArgumentError as error:
+        if given:
+            raise
+        raise LookupError(
+            f"{error.args[0]}; here the types follow the kernel, as in {path} T=f32 f=module:function"
+        ) from None
+
+
+def types_of(path: str, types: Sequence[str]) -> dict[str, Any]:
+    """Returns the types that ``name=type`` arguments say, by name, for the kernel ``path``. Raises ``LookupError``."""
+    import oxide
 
     module, _ = module_of(path)
     given: dict[str, Any] = {}
@@ -141,18 +155,12 @@ def specialized(kernel: Kernel | TileKernel, path: str, types: Sequence[str]) ->
                 given[name] = eval(text, {**vars(oxide), **vars(module)})
         except (SyntaxError, NameError, AttributeError, TypeError, ValueError) as error:
             raise LookupError(f"{path}: {each!r} says no type: {error}") from None
-    try:
-        return kernel.specialize(**given) if isinstance(kernel, TileKernel) else kernel.example(**given)
-    except ArgumentError as error:
-        if given:
-            raise
-        raise LookupError(
-            f"{error.args[0]}; here the types follow the kernel, as in {path} T=f32 f=module:function"
-        ) from None
+    return given
 
 
-def _capability(text: str) -> tuple[int, int]:
+def capability_of(text: str, command: str = "inspect") -> tuple[int, int]:
+    """Returns a compute capability from its text. Ends the command for any other text."""
     major, dot, minor = text.partition(".")
     if not (dot and major.isascii() and major.isdecimal() and minor.isascii() and minor.isdecimal()):
-        refuse("inspect", f"--cc {text}: give a compute capability, as 9.0")
+        refuse(command, f"--cc {text}: give a compute capability, as 9.0")
     return int(major), int(minor)

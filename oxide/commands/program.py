@@ -10,6 +10,7 @@ import typer
 
 from oxide.commands import (
     bench,
+    build,
     cache,
     doctor,
     graph,
@@ -70,6 +71,7 @@ app.command("profile", short_help="which kernels take the time?", context_settin
 app.command("trace", short_help="draw a timeline")(trace.trace)
 app.command("sanitize", short_help="find memory errors and races", context_settings=_AS_GIVEN)(sanitize.sanitize)
 app.command("inspect", short_help="show what a kernel becomes")(inspect.inspect)
+app.command("build", short_help="compile kernels ahead of time")(build.build)
 app.command("graph", short_help="draw an operation or a captured graph")(graph.graph)
 app.add_typer(cache.app, name="cache", short_help="list, measure, verify or clear the cache")
 app.command("bench", short_help="run the benchmarks of a checkout", context_settings=_AS_GIVEN | _UNKNOWN)(bench.bench)

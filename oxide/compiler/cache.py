@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from .description import KernelDescription
     from .elementwise.accesses import Elementwise
 
-__all__ = ["Entry", "Facts", "Unknown", "entry_of", "warn_of_unknown"]
+__all__ = ["Entry", "Facts", "Unknown", "decoded", "encoded", "entry_of", "warn_of_unknown"]
 
 
 @final
@@ -106,11 +106,11 @@ class Entry:
             return
         content = {
             "needs": dataclasses.asdict(facts.needs),
-            "sites": _encode(facts.sites, self._labels),
-            "widenings": _encode(facts.widenings, self._labels),
-            "elementwise": _encode(facts.elementwise, self._labels),
-            "portable": _encode(facts.portable, self._labels),
-            "placements": _encode(facts.placements, self._labels),
+            "sites": encoded(facts.sites, self._labels),
+            "widenings": encoded(facts.widenings, self._labels),
+            "elementwise": encoded(facts.elementwise, self._labels),
+            "portable": encoded(facts.portable, self._labels),
+            "placements": encoded(facts.placements, self._labels),
         }
         disk.write(f"{self.name}.facts", json.dumps(content).encode())
 
@@ -139,11 +139,11 @@ class Entry:
         found = json.loads(text)
         return Facts(
             needs=LaunchNeeds(**(found["needs"] | {"tiled": tuple(found["needs"]["tiled"])})),
-            sites=_decode(found["sites"], self._files),
-            widenings=_decode(found["widenings"], self._files),
-            elementwise=lambda: _decode(found["elementwise"], self._files),
-            portable=lambda: _decode(found["portable"], self._files),
-            placements=lambda: _decode(found["placements"], self._files),
+            sites=decoded(found["sites"], self._files),
+            widenings=decoded(found["widenings"], self._files),
+            elementwise=lambda: decoded(found["elementwise"], self._files),
+            portable=lambda: decoded(found["portable"], self._files),
+            placements=lambda: decoded(found["placements"], self._files),
         )
 
     def _code_name(self, target: Target) -> str:
@@ -204,7 +204,7 @@ _CLASSES = {
 """The dataclasses that the cache can encode, with the module of each."""
 
 
-def _encode(value: Any, labels: Mapping[str, str]) -> Any:
+def encoded(value: Any, labels: Mapping[str, str]) -> Any:
     """Returns a value as JSON can hold it: a tuple as a list, a dataclass as ``{class name: {field name: value}}``. A
     string that is a key of ``labels``, the name of a cell's file, becomes its label."""
     if isinstance(value, str):
@@ -212,20 +212,21 @@ def _encode(value: Any, labels: Mapping[str, str]) -> Any:
     if value is None or isinstance(value, bool | int | float):
         return value
     if isinstance(value, tuple):
-        return [_encode(item, labels) for item in value]
+        return [encoded(item, labels) for item in value]
     name = type(value).__name__
     if name == "Module":
         return {name: str(value)}
     if name not in _CLASSES:
         raise TypeError(f"a {name} cannot be kept in the cache: list it in compiler.cache")
-    return {name: {field.name: _encode(getattr(value, field.name), labels) for field in dataclasses.fields(value)}}
+    return {name: {field.name: encoded(getattr(value, field.name), labels) for field in dataclasses.fields(value)}}
 
 
-def _decode(value: Any, files: Mapping[str, str]) -> Any:
+def decoded(value: Any, files: Mapping[str, str]) -> Any:
+    """Returns the value that ``encoded`` has encoded. ``files`` maps labels to the names of cells' files."""
     if isinstance(value, str):
         return files.get(value, value)
     if isinstance(value, list):
-        return tuple(_decode(item, files) for item in value)
+        return tuple(decoded(item, files) for item in value)
     if not isinstance(value, dict):
         return value
     ((name, fields),) = value.items()
@@ -234,4 +235,4 @@ def _decode(value: Any, files: Mapping[str, str]) -> Any:
 
         return parse(fields)
     found = getattr(importlib.import_module(_CLASSES[name], __package__), name)
-    return found(**{field: _decode(item, files) for field, item in fields.items()})
+    return found(**{field: decoded(item, files) for field, item in fields.items()})

@@ -15,6 +15,7 @@ from oxide.compiler.signature.untyped_arguments import ArgumentType
 from oxide.driver.base import Dim3
 
 if TYPE_CHECKING:
+    from oxide.compiler.built import BuiltKernel
     from oxide.compiler.fusion import Fusion, Prologue
     from oxide.compiler.signature.contracts import Contract
     from oxide.compiler.tile.source import TileSource
@@ -86,3 +87,5 @@ class KernelDescription:
     """What the source depends on beside the function: the shapes of tiles, the constants and the threads."""
     fusion: Fusion | Prologue | None = field(default=None, metadata=APART)  # hashed by its stages
     """The source of a fused kernel; None for any other kernel."""
+    prebuilt: BuiltKernel | None = field(default=None, metadata=APART)  # it has a key of its own
+    """The code of a kernel that was built ahead of time; None for a kernel that is compiled."""

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
         DeviceOperation,  # for the type alone: what a launch returns is the runtime's
     )
 
+    from .built import BuiltKernel
     from .checks_report import Check
     from .fusion import Fusion, Prologue
     from .tile.source import TileSource
@@ -139,6 +140,7 @@ class Kernel:
         tile: TileSource | None = None,
         tile_key: tuple[Any, ...] = (),
         fusion: Fusion | Prologue | None = None,
+        prebuilt: BuiltKernel | None = None,
     ) -> None:
         """Makes a kernel. Without ``launches`` it can be compiled but not launched.
 
@@ -200,6 +202,7 @@ class Kernel:
             tile=tile,
             tile_key=tile_key,
             fusion=fusion,
+            prebuilt=prebuilt,
         )
         self.name = name
         self.function = function
@@ -289,6 +292,11 @@ class Kernel:
         typed."""
         if self.description.interpreted:
             return self
+        if self.description.prebuilt is not None:
+            raise LaunchError(
+                f"kernel {self.name} was built ahead of time, without its source, and only a kernel with its source is "
+                "interpreted: interpret the kernel that it was built from"
+            )
         found = self._interpreted
         if found is None:
             if self.description.adopted or any(
@@ -307,6 +315,17 @@ class Kernel:
         found._lock, found._specializations, found.only = threading.Lock(), {}, None
         found._unconfigured = found.redirected = found._tuner = found._interpreted = None
         return found
+
+    def options(self) -> dict[str, Any]:
+        """Returns the options of ``@kernel`` that make a kernel of the same code and launches."""
+        described = self.description
+        names: tuple[str, ...] = ("items_per_thread", "fastmath", "fma", "unchecked", "deny_checks")
+        names += ("max_registers", "cluster", "lineinfo", "partial")
+        return {
+            "block": described.default_block,
+            "requires": tuple(contract.text for contract in described.contracts),
+            **{name: getattr(described, name) for name in names},
+        }
 
     # Tuning
 

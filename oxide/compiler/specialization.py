@@ -28,6 +28,8 @@ from oxide.driver.base import Code, KernelResources, Target
 from oxide.errors import CompileError, LaunchError, cell_of
 from oxide.messages import written
 
+from .installed import missing_package, not_installed
+
 if TYPE_CHECKING:
     from oxide.compiler.bounds.hoist import Placement
     from oxide.compiler.check.check import Uses
@@ -35,7 +37,8 @@ if TYPE_CHECKING:
     from oxide.compiler.interpreter.run import TypedKernel
     from oxide.compiler.ir.portable import LoweredKernel, PortableKernel
 
-    from .cache import Facts
+    from .built import BuiltEntry
+    from .cache import Entry, Facts
     from .checks_report import Check
     from .description import KernelDescription, LaunchNeeds
     from .elementwise.accesses import Elementwise
@@ -52,7 +55,8 @@ class Specialization:
     the cache or are compiled."""
 
     def __init__(self, kernel: Kernel, parameters: tuple[Closed, ...]) -> None:
-        from .cache import Unknown, entry_of, warn_of_unknown
+        from .built import provided_entry
+        from .cache import Entry, Unknown, entry_of, warn_of_unknown
 
         self.kernel = kernel
         described = self.description = kernel.description
@@ -68,11 +72,20 @@ class Specialization:
         """What ``fusion.py`` has found out about this kernel and about chains that begin with it."""
         self.cooperative = False
         """True for an interpreted form whose threads synchronise across the grid."""
+        self._entry: Entry | BuiltEntry | None = None
         try:
-            self._entry = None if described.interpreted else entry_of(described, parameters)
+            if described.prebuilt is not None:
+                self._entry = described.prebuilt.entry(described, parameters)
+            elif not described.interpreted:
+                self._entry = entry_of(described, parameters)
         except Unknown as error:
-            self._entry, unknown = None, error
+            unknown = error
         kept = self._entry.facts() if self._entry is not None else None
+        if kept is None and (package := missing_package(described)) is not None:
+            self._entry = provided_entry(described, parameters)  # of oxide's own kernels, from a loaded directory
+            if self._entry is None:
+                raise not_installed(described, package)
+            kept = self._entry.facts()
         if kept is None:
             begun = perf_counter()
             with _rare_collections():  # numba's modules are imported here
@@ -98,7 +111,7 @@ class Specialization:
                 from .checks_report import deny_checks_in_loops
 
                 deny_checks_in_loops(self)
-            if self._entry is not None:
+            if isinstance(self._entry, Entry):
                 self._entry.keep_facts(self._facts)
             if unknown is not None:
                 warn_of_unknown(described, unknown)
@@ -126,6 +139,11 @@ class Specialization:
     def placements(self) -> tuple[Placement, ...]:
         """Returns, for each access, where its bounds check is done. Empty if the kernel is ``unchecked``."""
         return self._facts.placements
+
+    @property
+    def widenings(self) -> tuple[Widening, ...]:
+        """Returns the arithmetic on floats that is wider than an operand."""
+        return self._facts.widenings
 
     @property
     def elementwise(self) -> Elementwise | str:
@@ -193,16 +211,31 @@ class Specialization:
             if code is None and entry is not None:
                 code = entry.code(target)
             if code is None:
+                self._require_compiler(kinds)
+                from oxide.compiler.cache import Entry
                 from oxide.compiler.check.numba_errors import placed_errors
 
                 begun = perf_counter()
                 with _rare_collections(), placed_errors(self.description.name, self.description.function):
                     code = self._compile(target, kinds)
                 _note_compiled(self.kernel, begun)
-                if entry is not None:
+                if isinstance(entry, Entry):
                     entry.keep_code(code)
             self._codes[target] = code
             return code
+
+    def _require_compiler(self, kinds: frozenset[str]) -> None:
+        """Raises ``CompileError`` if the kernel cannot be compiled here."""
+        described = self.description
+        if described.prebuilt is not None:
+            raise CompileError(
+                f"kernel {described.name} was built ahead of time, and the sanitizer compiles a kernel again from its "
+                "source: sanitize the kernel that it was built from"
+            )
+        # Sanitized code is typed again. Other code is made of the IR.
+        package = missing_package(described, types=bool(kinds))
+        if package is not None:
+            raise not_installed(described, package)
 
     @cached_property
     def pointers(self) -> tuple[int, ...] | None:

@@ -15,6 +15,8 @@ from typing import Any
 from oxide import disk
 from oxide.driver.base import Target
 from oxide.driver.object import Unloadable, load_object
+from oxide.environment import is_installed
+from oxide.errors import CompileError
 
 
 def host_function(ir: str, name: str) -> tuple[int, object]:
@@ -23,7 +25,7 @@ def host_function(ir: str, name: str) -> tuple[int, object]:
     ``ir`` must contain no address, so that it is the same in every process: its object file is cached on disk.
     """
     try:
-        memory, address = load_object(_object(ir, name), name)
+        memory, address = load_object(host_object(ir, name), name)
     except Unloadable:  # on another system or kind of processor
         return compile_host_function(ir, name)
     return address, memory
@@ -31,6 +33,7 @@ def host_function(ir: str, name: str) -> tuple[int, object]:
 
 def compile_host_function(ir: str, name: str) -> tuple[int, object]:
     """Compiles a function of the IR in this process. Returns its address, and the object that keeps it alive."""
+    _require_llvm(name)
     import llvmlite.binding as llvm
 
     module, machine = _compiled(ir, name)
@@ -39,8 +42,34 @@ def compile_host_function(ir: str, name: str) -> tuple[int, object]:
     return engine.get_function_address(name), engine
 
 
-def _object(ir: str, name: str) -> bytes:
-    """Returns the function's object file, from the cache if possible."""
+def provide(key: str, image: bytes) -> None:
+    """Makes an object file that was built ahead of time known to the process; ``key`` is ``provided_key``'s."""
+    _provided[key] = image
+
+
+def provided_key(ir: str, name: str) -> str:
+    """Returns a text that is the same for the same function on the same kind of machine."""
+    return disk.digest((ir, name, platform.machine()))
+
+
+_provided: dict[str, bytes] = {}
+
+
+def _require_llvm(name: str) -> None:
+    if not is_installed("llvmlite"):
+        raise CompileError(
+            f"{name}, a host function of the runtime, must be compiled, and llvmlite is not installed: python -m pip "
+            "install llvmlite, or call oxide.load first: a directory that `oxide build` has made on this kind of "
+            "machine has the function"
+        )
+
+
+def host_object(ir: str, name: str) -> bytes:
+    """Returns the function's object file: one that is provided, or the cache's, or a new one. Raises ``CompileError``
+    if it must be compiled and LLVM is not installed."""
+    if _provided and (known := _provided.get(provided_key(ir, name))) is not None:
+        return known
+    _require_llvm(name)
     # All that the code depends on: how it is compiled, its IR, the machine and the version of LLVM.
     recipe = [path.read_bytes() for path in (Path(__file__), Path(__file__).parents[1] / "ir" / "llvm.py")]
     key = "host-" + disk.digest((*recipe, ir, name, platform.machine(), disk.version_text("llvmlite")))

@@ -26,6 +26,7 @@ from oxide.driver.cpu.streams import BlockRange, LoopFree, ThreadPace
 from oxide.driver.object import MappedObject, MissingFunction, Unloadable, load_object
 from oxide.driver.records import LAUNCH
 from oxide.driver.tools import gdb_is_served, perf_format
+from oxide.environment import is_installed
 
 _llvm_lock = threading.Lock()
 
@@ -109,7 +110,14 @@ _EntryHolding = ctypes.PYFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.
 
 @functools.cache
 def host_target() -> Target:
-    """Returns the target of this machine. LLVM detects it once; later processes read it from the cache on disk."""
+    """Returns the target of this machine. LLVM detects it once; later processes read it from the cache on disk.
+
+    Without llvmlite the target has what Linux says of the processor. It selects code that was built ahead of time.
+    """
+    if not is_installed("llvmlite"):
+        from oxide.driver.cpu.processor import target_without_llvm
+
+        return target_without_llvm()
     processor = _processor()
     name = "processor-" + disk.digest((__name__, processor)) if processor is not None else None
     if name is not None and (known := disk.read(name)) is not None:
@@ -189,6 +197,12 @@ def _load(code: Code) -> tuple[Any, int]:
 
 
 def _load_with_llvm(code: Code, problem: Unloadable | None) -> tuple[Any, int]:
+    if not is_installed("llvmlite"):
+        raise driver_error(
+            "CUDA_ERROR_INVALID_IMAGE",
+            f"kernel {code.entry} is loaded by LLVM here ({problem or 'gdb is served'}), and llvmlite is not "
+            "installed: python -m pip install llvmlite",
+        )
     import llvmlite.binding as llvm
     from llvmlite.binding import ffi
 

@@ -13,7 +13,7 @@ import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
-from typing import Any, final, overload
+from typing import TYPE_CHECKING, Any, final, overload
 
 from oxide.compiler.kernel import Kernel
 from oxide.compiler.options import wants_lines
@@ -44,6 +44,9 @@ from oxide.runtime.operations.operation import BoxSpec, Depiction, DeviceOperati
 from oxide.runtime.operations.tiles import Partitioned
 from oxide.runtime.submission.submission import ExecutionContext
 
+if TYPE_CHECKING:
+    from oxide.compiler.built import BuiltKernel
+
 __all__ = ["TileKernel", "kernel"]
 
 _WARP = 32
@@ -65,6 +68,7 @@ class TileKernel:
         lineinfo: bool | None = None,
         configs: Any = (),
         names: Mapping[str, Any],
+        prebuilt: BuiltKernel | None = None,
     ) -> None:
         functools.update_wrapper(self, function)
         self.name = function.__name__
@@ -73,6 +77,7 @@ class TileKernel:
             raise located(function, f"kernel {self.name}: warps is {written(warps)}; a block has 1 to {_MOST_WARPS}")
         if stages is not None and (isinstance(stages, bool) or not isinstance(stages, int) or stages < 1):
             raise located(function, f"kernel {self.name}: stages is {written(stages)}; a loop has 1 or more")
+        self._prebuilt = prebuilt
         self._warps = warps
         self._stages = stages
         self._fastmath = fastmath
@@ -198,6 +203,16 @@ class TileKernel:
             if shapes is not None and shapes in self._tuned:
                 return self._tuned[shapes]
         return self._configs[0] if self._configs else {}
+
+    def options(self) -> dict[str, Any]:
+        """Returns the options that ``tile.kernel`` was given, or their defaults."""
+        return {
+            "warps": self._warps,
+            "stages": self._stages,
+            "fastmath": self._fastmath,
+            "lineinfo": self._lineinfo,
+            "configs": self._configs,
+        }
 
     def specialize(self, **given: Any) -> Specialization:
         """Returns the kernel for the tile shape of each partition and the value of each constant, by parameter:
@@ -405,6 +420,7 @@ class TileKernel:
                 partial=True,
                 tile=TileSource(self.function, given, threads, stages, self._fastmath),
                 tile_key=plain,
+                prebuilt=self._prebuilt,
             )
         return found
 

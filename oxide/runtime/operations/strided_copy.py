@@ -72,7 +72,7 @@ def copy_strided(
         out.unchecked_mut[out_start + at_0 * out_0 + at_1 * out_1 + at_2 * out_2 + at_3 * out_3] = word
 
 
-_KERNEL = Kernel(copy_strided, compiled=note_compiled, unchecked=True, sanitizable=False)
+KERNEL = Kernel(copy_strided, compiled=note_compiled, unchecked=True, sanitizable=False)
 
 
 def copy_with_strides(context: ExecutionContext, destination: DeviceBox, source: DeviceBox) -> None:
@@ -90,7 +90,7 @@ def copy_with_strides(context: ExecutionContext, destination: DeviceBox, source:
     sizes = [size for size, _, _ in axes]
     count = math.prod(sizes)
     out_steps, source_steps = ([step // word for step in steps] for steps in list(zip(*axes, strict=True))[1:])
-    special = _KERNEL.specialize(T=_WORDS[word])
+    special = KERNEL.specialize(T=_WORDS[word])
     function = loaded_function(special, context.device)
     grid, block = (-(-count // _BLOCK), 1, 1), (_BLOCK, 1, 1)
     for place in itertools.product(*(range(size) for size, _, _ in beyond)):

@@ -1,0 +1,54 @@
+"""Runs what was installed: two kernels on the CPU device, in the form that the build was asked for."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+os.environ["OXIDE_DEVICE"] = "cpu"
+
+import numpy as np
+
+import oxide
+from oxide import DisjointSlice, Slice, f32, kernel, thread, tile
+from oxide.native import form
+
+assert ".ci" not in oxide.__file__, "the installed package is what is tested"
+
+
+@kernel(block=128)
+def doubled(x: Slice[f32], y: DisjointSlice[f32]) -> None:
+    i = thread.index_1d()
+    element = y.get_mut(i)
+    if element is not None:
+        element.value = 2.0 * x[i.get()]
+
+
+@tile.kernel
+def tripled(y: tile.Partition1[f32], x: tile.Tensor1[f32]) -> None:
+    y.store(3.0 * tile.load_like(x, y))
+
+
+def main() -> None:
+    expected = "interpreted" if os.environ.get("OXIDE_NATIVE") == "0" else "compiled"
+    assert form() == expected, f"the runtime is {form()}"
+    x = np.arange(999, dtype=np.float32)
+    assert (doubled(oxide.h2d(x), oxide.zeros(999)).last().to_host().sync() == 2 * x).all()
+    found = tripled(oxide.zeros(999).partition((256,)), oxide.h2d(x)).first().unpartition().to_host().sync()
+    assert (found == 3 * x).all()
+    _prebuilt(x)
+    print(f"oxide {oxide.__version__}, {form()}: three kernels ran")
+
+
+def _prebuilt(x: np.ndarray) -> None:  # type: ignore[type-arg]
+    from oxide.runtime.launching.building import build
+
+    with tempfile.TemporaryDirectory() as folder:
+        build([(doubled, {})], Path(folder), oxide.__version__, processor="native")
+        loaded = oxide.load(folder)["doubled"]
+        assert (loaded(oxide.h2d(x), oxide.zeros(999)).last().to_host().sync() == 2 * x).all()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,235 @@
+"""The specializations of a kernel that was built ahead of time, and their code.
+
+A ``BuiltEntry`` does for a specialization what the disk cache's ``Entry`` does, with the same encoding of the front
+end's results. It has no IR, so such a kernel is neither fused with others nor compiled for further devices.
+
+Oxide's own kernels, such as the one of strided copies, are in every directory: they are ``provided`` to the whole
+process when a directory is loaded, and used where the compiler is not installed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NoReturn, final
+
+from oxide import disk
+from oxide.compiler.cache import Facts, decoded, encoded
+from oxide.compiler.description import KernelDescription, LaunchNeeds
+from oxide.compiler.signature.signature import Closed
+from oxide.driver.base import Code, Target
+from oxide.errors import CompileError
+
+from .prebuilt.manifest import file_digest, read_file
+from .prebuilt.processors import named_arch, needed_features, without_features
+
+__all__ = ["BuiltEntry", "BuiltKernel", "described_code", "described_entry", "key_of", "provide", "provided_entry"]
+
+
+def key_of(kernel: KernelDescription, parameters: tuple[Closed, ...]) -> str:
+    """Returns a text that is the same for the same kernel with the same options and parameter types, whether it is
+    compiled or was built ahead of time."""
+    function = kernel.function
+    parts = [str(function.__module__), function.__qualname__, str(function.__code__.co_firstlineno)]
+    parts += [
+        f"{option.name}={getattr(kernel, option.name)!r}"
+        for option in dataclasses.fields(kernel)
+        if not option.metadata
+    ]
+    parts += [contract.text for contract in kernel.contracts]
+    parts += [f"{parameter.name}: {parameter.identity}" for parameter in parameters]
+    return disk.digest(parts)
+
+
+def described_entry(
+    kernel: KernelDescription, parameters: tuple[Closed, ...], facts: Facts, codes: Sequence[dict[str, Any]]
+) -> dict[str, Any]:
+    """Returns a specialization as the manifest has it."""
+    return {
+        "key": key_of(kernel, parameters),
+        "types": {parameter.name: parameter.annotation for parameter in parameters},
+        "tile": _tile_text(kernel.tile_key),
+        "records": {p.name: layout for p in parameters if (layout := _record_layout(p)) is not None},
+        "needs": dataclasses.asdict(facts.needs),
+        "sites": encoded(facts.sites, {}),
+        "widenings": encoded(facts.widenings, {}),
+        "codes": list(codes),
+    }
+
+
+def described_code(code: Code, file: str) -> dict[str, Any]:
+    """Returns the code for a target as the manifest has it; ``file`` has the image."""
+    arch = code.target.arch
+    if code.target.kind == "ptx" and (named := re.search(rb"^\.target\s+(sm_\w+)", code.image, re.MULTILINE)):
+        arch = named[1].decode()
+    elif code.target.kind == "native":
+        arch = named_arch(code.target)
+    return {
+        "kind": code.target.kind,
+        "arch": arch,
+        "features": needed_features(code.target) if code.target.kind == "native" else [],
+        "entry": code.entry,
+        "array_bytes": code.array_bytes,
+        "persistent": code.persistent,
+        "file": file,
+        "digest": file_digest(code.image),
+    }
+
+
+def _record_layout(parameter: Closed) -> dict[str, Any] | None:
+    """Returns the layout of the records that an untyped parameter takes, or None."""
+    dtype = getattr(getattr(parameter, "type", None), "dtype", None)
+    if dtype is None or not dtype.names:
+        return None
+    fields = {name: {"type": str(dtype.fields[name][0]), "offset": dtype.fields[name][1]} for name in dtype.names}
+    return {"bytes": dtype.itemsize, "fields": fields}
+
+
+@final
+class BuiltEntry:
+    """A specialization of a directory."""
+
+    def __init__(self, name: str, directory: Path, record: Mapping[str, Any]) -> None:
+        self._name = name
+        self._directory = directory
+        self._record = record
+        self._codes: dict[Target, Code] = {}
+
+    def facts(self) -> Facts:
+        """Returns all that a launch has to know. There is no IR."""
+        return self._facts
+
+    @cached_property
+    def _facts(self) -> Facts:
+        record, needs = self._record, dict(self._record["needs"])
+        return Facts(
+            needs=LaunchNeeds(**(needs | {"tiled": tuple(needs["tiled"])})),
+            sites=decoded(record["sites"], {}),
+            widenings=decoded(record["widenings"], {}),
+            elementwise=lambda: "it was built ahead of time, without its IR",
+            portable=self._no_ir,
+            placements=self._no_ir,
+        )
+
+    def _no_ir(self) -> NoReturn:
+        raise CompileError(
+            f"kernel {self._name} was built ahead of time, without its IR: ask the kernel that it was built from"
+        )
+
+    def code(self, target: Target) -> Code:
+        """Returns the code for a device. Raises ``CompileError`` if none of the directory's runs there, and
+        ``ArgumentError`` if the file is damaged."""
+        found = self._codes.get(target)
+        if found is None:
+            code = self._chosen(target)
+            image = read_file(self._directory, code["file"], code["digest"])
+            built = Target(code["kind"], code["arch"])
+            found = self._codes[target] = Code(
+                built, code["entry"], image, code["array_bytes"], persistent=code["persistent"]
+            )
+        return found
+
+    def _chosen(self, target: Target) -> Mapping[str, Any]:
+        codes: list[dict[str, Any]] = [code for code in self._record["codes"] if code["kind"] == target.kind]
+        if target.kind == "native" and target.seeded:
+            raise self._not_built("the CPU device with a seed, whose threads run in a chosen order")
+        if target.kind == "native":
+            lacking: set[str] = set()
+            for code in codes:
+                missing = without_features(target, code["arch"], code["features"])
+                if not missing:
+                    return code
+                lacking |= missing
+            because = f", which has no {' '.join(sorted(lacking))}" if lacking else ""
+            raise self._not_built(f"this processor{because}")
+        fitting = [code for code in codes if _runs_on(code["arch"], target.arch)]
+        if not fitting:
+            raise self._not_built(f"{target.arch} (compute capability {_shown(target.arch)})")
+        return max(fitting, key=lambda code: _number(code["arch"]))
+
+    def _not_built(self, device: str) -> CompileError:
+        built = ", ".join(_shown_code(code) for code in self._record["codes"])
+        return CompileError(
+            f"kernel {self._name} of {self._directory} was built for {built}, not for {device}: build it for that too, "
+            "with --cc or --cpu of `oxide build`"
+        )
+
+
+def _runs_on(arch: str, device: str) -> bool:
+    """Returns whether PTX for an architecture runs on a device: the driver compiles it for newer ones, unless it uses
+    what only one architecture has."""
+    if not arch[-1].isdigit():
+        return _number(arch) == _number(device)
+    return _number(arch) <= _number(device)
+
+
+def _number(arch: str) -> int:
+    return int(re.sub(r"\D", "", arch))
+
+
+def _shown(arch: str) -> str:
+    number = _number(arch)
+    return f"{number // 10}.{number % 10}"
+
+
+def _shown_code(code: Mapping[str, Any]) -> str:
+    if code["kind"] == "ptx":
+        return f"compute capability {_shown(code['arch'])}{'' if code['arch'][-1].isdigit() else ' alone'}"
+    return f"the CPU ({code['arch']})"
+
+
+@final
+class BuiltKernel:
+    """A kernel of a directory: its specializations."""
+
+    def __init__(self, name: str, directory: Path, records: Sequence[Mapping[str, Any]]) -> None:
+        self._name = name
+        self._directory = directory
+        self._records = records
+        self._entries = {record["key"]: BuiltEntry(name, directory, record) for record in records}
+
+    def entry(self, kernel: KernelDescription, parameters: tuple[Closed, ...]) -> BuiltEntry:
+        """Returns the specialization for some parameter types. Raises ``CompileError`` if it was not built."""
+        found = self._entries.get(key_of(kernel, parameters))
+        if found is not None:
+            return found
+        wanted = _signature({p.name: p.annotation for p in parameters}, _tile_text(kernel.tile_key))
+        built = ", ".join(_signature(record["types"], record["tile"]) for record in self._records)
+        raise CompileError(
+            f"kernel {self._name} of {self._directory} was built for {built}, not for {wanted} with the "
+            "options that it has: build it for these too, with `oxide build`"
+        )
+
+
+def _signature(types: Mapping[str, str], tile: str) -> str:
+    inside = ", ".join(f"{name}: {kind}" for name, kind in types.items())
+    return f"({inside}){' with ' if tile else ''}{tile}"
+
+
+def _tile_text(key: tuple[Any, ...]) -> str:
+    """Returns what a tile kernel is specialized by, as ``specialize`` takes it; "" for a thread kernel."""
+    if not key:
+        return ""
+    *named, threads, stages, _ = key
+    found = [f"{name}={value}" for name, value in named]
+    return ", ".join([*found, f"warps={threads // 32}", *([f"stages={stages}"] if stages else [])])
+
+
+_provided: dict[str, BuiltEntry] = {}
+
+
+def provide(name: str, directory: Path, records: Sequence[Mapping[str, Any]]) -> None:
+    """Makes the specializations of one of oxide's own kernels known to the process."""
+    for record in records:
+        _provided[record["key"]] = BuiltEntry(name, directory, record)
+
+
+def provided_entry(kernel: KernelDescription, parameters: tuple[Closed, ...]) -> BuiltEntry | None:
+    """Returns the specialization of one of oxide's own kernels from a loaded directory, or None."""
+    module = str(kernel.function.__module__).partition(".")[0]
+    if not _provided or module not in ("oxide", "oxide_kernels"):
+        return None
+    return _provided.get(key_of(kernel, parameters))

@@ -1,0 +1,139 @@
+"""``oxide.load``: kernels of a directory that ``oxide build`` has written.
+
+A kernel of a directory is an ordinary ``Kernel`` or ``TileKernel``, whose function has no body: its declaration is that
+of the kernel it was built from, and so are its brackets, its checks and its errors. Only its specializations differ,
+which come from the directory. The declaration is kept as texts, which are evaluated here as annotations are.
+"""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any, TypeVar, cast, final
+
+import numpy as np
+
+from oxide.compiler.built import BuiltKernel, provide
+from oxide.compiler.cpu import native_functions
+from oxide.compiler.kernel import Kernel
+from oxide.compiler.prebuilt.manifest import read_file, read_manifest
+from oxide.compiler.signature.signature import SCALARS
+from oxide.language import arrays, shaped, slices
+from oxide.runtime.awaiting.loading import note_compiled
+from oxide.runtime.launching.launch import KernelLaunches
+
+__all__ = ["LoadedKernels", "load"]
+
+
+@final
+class LoadedKernels(Mapping[str, Any]):
+    """The kernels of a directory, by name. Each is made at its first use."""
+
+    def __init__(self, directory: Path, declared: Mapping[str, Any]) -> None:
+        self._directory = directory
+        self._declared = declared
+        self._kernels: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        """Returns a kernel. Raises ``KeyError``, which names the directory's kernels, if there is none of the name."""
+        found = self._kernels.get(name)
+        if found is None:
+            declared = self._declared.get(name)
+            if declared is None:
+                raise KeyError(f"{self._directory} has no kernel {name}; it has {', '.join(self._declared)}")
+            found = _kernel(name, declared, BuiltKernel(name, self._directory, declared["built"]))
+            found = self._kernels.setdefault(name, found)  # of two threads that ask at once, the first decides
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._declared)
+
+    def __len__(self) -> int:
+        return len(self._declared)
+
+    def __repr__(self) -> str:
+        return f"<kernels of {self._directory}: {', '.join(self._declared)}>"
+
+
+def load(directory: str | PathLike[str]) -> LoadedKernels:
+    """Returns the kernels of a directory that ``oxide build`` has written, by name: ``load("kernels")["saxpy"]``.
+
+    A kernel launches as the one that it was built from, on the devices that it was built for, and needs neither numba
+    nor llvmlite. The directory also brings what the runtime would compile itself, for the whole process. It is machine
+    code: load only what you trust.
+
+    Raises ``ArgumentError`` if the directory has no manifest, is damaged, or was built by another version of oxide.
+    """
+    place = Path(fspath(directory)).absolute()
+    manifest = read_manifest(place, vars(sys.modules["oxide"])["__version__"])
+    for name, declared in manifest["kernels"].items():
+        if declared["module"].partition(".")[0] == "oxide_kernels":
+            provide(name, place, declared["built"])
+    for name, records in manifest["own_kernels"].items():
+        provide(name, place, records)
+    if manifest["machine"] == platform.machine():
+        for function in manifest["host_functions"]:
+            native_functions.provide(function["key"], read_file(place, function["file"], function["digest"]))
+    return LoadedKernels(place, manifest["kernels"])
+
+
+def evaluated(text: str, variables: Mapping[str, Sequence[str]]) -> Any:
+    """Returns the value of a declaration's text. ``variables`` are its type variables, each with the names of the types
+    that it may stand for."""
+    return eval(text, _names(variables))
+
+
+def _names(variables: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """Returns the names that a declaration may use: those of oxide's types and annotations, and type variables."""
+    from oxide.language import tile, tiles
+
+    names: dict[str, Any] = {"__builtins__": {"int": int, "float": float, "str": str, "bool": bool}}
+    for module in (arrays, shaped, slices, tiles):
+        names |= {name: value for name, value in vars(module).items() if isinstance(value, type)}
+    names |= {"tile": tile, "AtomicSlice": _atomic_slice(), "dtype": np.dtype}
+    names |= SCALARS
+    for name, choices in variables.items():
+        kinds = [SCALARS[choice] for choice in choices]
+        names[name] = TypeVar(name, *kinds) if len(kinds) > 1 else kinds[0]
+    return names
+
+
+def _atomic_slice() -> Any:
+    from oxide.language.atomic import AtomicSlice
+
+    return AtomicSlice
+
+
+def _kernel(name: str, declared: Mapping[str, Any], built: BuiltKernel) -> Any:
+    """Returns the kernel of a declaration."""
+    function = _function(name, declared)
+    options = {key: evaluated(text, {}) for key, text in declared["options"].items()}
+    if declared["kind"] == "tile":
+        from oxide.runtime.launching.tile_kernel import TileKernel
+
+        return TileKernel(function, **options, names={}, prebuilt=built)
+    return Kernel(function, launches=KernelLaunches(), compiled=note_compiled, **options, prebuilt=built)
+
+
+def _function(name: str, declared: Mapping[str, Any]) -> Callable[..., Any]:
+    """Returns a function without a body that has a kernel's name, place, parameters, annotations and defaults."""
+    parameters = [parameter["name"] for parameter in declared["parameters"]]
+    if not all(each.isidentifier() for each in (name, *parameters)):
+        raise TypeError(f"{name}({', '.join(parameters)}) is no declaration")
+    lines = "\n" * (declared["line"] - 1)
+    source = compile(f"{lines}def {name}({', '.join(parameters)}): ...", declared["file"], "exec")
+    names = _names(declared["type_variables"]) | {"__name__": declared["module"]}
+    exec(source, names)
+    function = cast("Any", names[name])
+    function.__qualname__ = declared["qualname"]
+    function.__doc__ = declared["doc"]
+    function.__annotations__ = {
+        each["name"]: each["annotation"] for each in declared["parameters"] if each["annotation"] is not None
+    }
+    function.__defaults__ = tuple(
+        evaluated(each["default"], {}) for each in declared["parameters"] if "default" in each
+    )
+    return cast("Callable[..., Any]", function)
