@@ -8,6 +8,7 @@ program that writes a little past the end of one, which a GPU's memory forgives,
 from __future__ import annotations
 
 import weakref
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -122,13 +123,7 @@ class Kept:
     def __init__(self, array: np.ndarray[Any, Any], plain: np.ndarray[Any, Any], stream: oxide.Stream) -> None:
         if array.dtype.hasobject:
             raise TypeError(f"kernels take arrays of numbers and records, not of {array.dtype}")
-        number = id(array)
-
-        def forget(dead: Any) -> None:
-            found = _kept.get(number)
-            if found is not None and found.array is dead:
-                del _kept[number]
-
+        forget = partial(_kept.pop, id(array))  # in C: see ``oxide.dropping``
         self.array = weakref.ref(array, forget)
         self.runtime = stream.device.runtime
         self.box = oxide.empty(plain.shape, plain.dtype).sync_on(stream)

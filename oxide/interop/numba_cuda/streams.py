@@ -8,11 +8,11 @@ default stream joins the program's other streams, as CUDA's legacy default strea
 from __future__ import annotations
 
 import contextlib
-import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import oxide
+from oxide.dropping import WeakTable
 from oxide.interop.numba_cuda import devices
 
 
@@ -83,14 +83,14 @@ class Stream:
         )  # fmt: skip
 
 
-_made: weakref.WeakSet[Stream] = weakref.WeakSet()
-_defaults: weakref.WeakKeyDictionary[Any, Stream] = weakref.WeakKeyDictionary()
+_made: WeakTable[Stream, None] = WeakTable()
+_defaults: WeakTable[oxide.Device, Stream] = WeakTable()
 
 
 def stream() -> Stream:
     """Returns a new stream of the current device."""
     found = Stream(devices.current().new_stream())
-    _made.add(found)
+    _made.set(found, None)
     return found
 
 
@@ -99,7 +99,7 @@ def default_stream() -> Stream:
     device = devices.current()
     found = _defaults.get(device)
     if found is None:
-        found = _defaults[device] = Stream(device.new_stream(), default=True)
+        found = _defaults.set(device, Stream(device.new_stream(), default=True))
     return found
 
 
@@ -108,7 +108,7 @@ def external_stream(ptr: int) -> Stream:
     submits only to its own streams."""
     if ptr in (0, 1, 2):
         return default_stream()
-    for found in _made:
+    for found in _made.objects():
         if found.oxide_stream.device.kind == "cuda" and found.handle == ptr:
             return found
     raise NotImplementedError(
@@ -132,7 +132,7 @@ def synchronize() -> None:
     """Blocks the thread until all work of the current device has run. Raises the first error of the kernels."""
     device = devices.current()
     default = default_stream()
-    for each in [default, *_made]:
+    for each in [default, *_made.objects()]:
         if each.oxide_stream.device is device:
             each.oxide_stream.synchronize()
 
@@ -149,7 +149,7 @@ class Event:
         found = resolved(stream)
         target = found.oxide_stream
         if found.is_default:
-            for other in _made:
+            for other in _made.objects():
                 if other.oxide_stream.device is target.device:
                     target.join(other.oxide_stream)
         self._recorded = target.record_event()
