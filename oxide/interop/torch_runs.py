@@ -148,6 +148,7 @@ class Run:
         self._function = function
         self._build = build
         self._again: dict[tuple[Any, ...], RepeatedLaunch | None] = {}  # of a kernel's launches, by what decides them
+        self._again_in: _State | None = None  # the state that these are of
         self._compared = build is not None  # whether a function's results were compared with ``outputs``
         self.__name__ = name.replace("::", "_")
 
@@ -193,9 +194,9 @@ class Run:
 
     def _repeat(self, state: _State, arguments: tuple[Any, ...]) -> tuple[Any, ...] | None:
         """Launches a kernel as an earlier call did, if nothing must be checked. Returns the outputs, or None."""
-        report, runtime = state.report, state.runtime
+        report, ranges = state.report, state.runtime.shared_ranges
         assert report is not None
-        if not self._again or report.claimed() or runtime.shared_ranges._starts:
+        if self._again_in is not state or report.claimed():
             return None
         if points.tracer is not None or current_capture.get() is not None:
             return None
@@ -207,6 +208,12 @@ class Run:
         written_key, _ = self._key(outputs, pointers)
         launch = self._again.get((*key, *written_key)) if written_key is not None else None
         if launch is None:
+            return None
+        if ranges._starts and any(
+            ranges.overlapping(each.data_ptr(), each.nbytes)
+            for each in (*arguments, *outputs)
+            if isinstance(each, torch.Tensor) and each.nbytes
+        ):
             return None
         self._refuse_own_inputs(pointers)
         index: int = outputs[0].get_device()
@@ -240,6 +247,10 @@ class Run:
         self, place: _Place, launch: Any, arguments: tuple[Any, ...], outputs: tuple[Any, ...], report: StandingReport
     ) -> None:
         """Notes a launch that has been submitted, for ``_repeat``."""
+        state = _current_state()
+        if self._again_in is not state:
+            self._again.clear()
+            self._again_in = state
         key, _ = self._key((*arguments, *outputs), [])
         if key is not None and len(self._again) < _MOST_REPEATED:
             self._again[tuple(key)] = repeated(launch, place.device, report)

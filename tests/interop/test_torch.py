@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import gc
+import re
 import subprocess
 import sys
 import weakref
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -14,6 +17,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install 'oxide-gpu[torch]'")
 
 import oxide  # noqa: E402
+from benchmarks.torch_op import measure  # noqa: E402
 from oxide import (  # noqa: E402
     ArgumentError,
     AtomicSlice,
@@ -39,6 +43,11 @@ from oxide import (  # noqa: E402
     zeros,
 )
 from oxide.driver.cpu import CpuDriver  # noqa: E402
+from oxide.interop import torch as torch_definitions  # noqa: E402
+from oxide.interop import torch_runs  # noqa: E402
+from oxide.interop.torch_launches import repeated  # noqa: E402
+from oxide.runtime.device.fault_records import StandingReport  # noqa: E402
+from oxide.runtime.submission.lending import Lender  # noqa: E402
 from oxide.testing import FailingDriver, use_driver  # noqa: E402
 
 T = TypeVar("T", f32, f64)
@@ -471,3 +480,169 @@ def test_importing_oxide_does_not_import_torch() -> None:
     program = "import sys, oxide; print('torch' in sys.modules); oxide.torch; print('torch' in sys.modules)"
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert ran.stdout.split() == ["False", "True"]
+
+
+def test_a_repeated_launch_takes_other_addresses_and_floats() -> None:
+    device = oxide.devices()[0]
+    stream = device.new_stream()
+    report = StandingReport(device.runtime.fault_records)
+    launch = scale(h2d(np.ones(33)).sync(), 2.0, zeros(33, f64).sync())
+    launch.sync_on(stream)
+    again = repeated(launch, device, report)
+    assert again is not None
+    x, y = np.random.default_rng(1).random(33), np.zeros(33)
+    assert again.submit(device, stream, [x.ctypes.data, y.ctypes.data], [7.0])
+    stream.synchronize()
+    np.testing.assert_array_equal(y, x * 7.0)
+    assert not again.submit(device, stream, [x.ctypes.data, y.ctypes.data], [float("inf")])  # to be checked again
+    assert not report.claimed()
+
+
+def test_faults_of_repeated_launches_are_reported() -> None:
+    device = oxide.devices()[0]
+    stream = device.new_stream()
+    report = StandingReport(device.runtime.fault_records)
+    launch = reaches_too_far(zeros(6).sync(), zeros(5).sync())
+    launch.sync_on(stream)
+    again = repeated(launch, device, report)
+    assert again is not None
+    x, y = np.zeros(6, np.float32), np.zeros(5, np.float32)
+    assert again.submit(device, stream, [x.ctypes.data, y.ctypes.data], [])
+    stream.synchronize()
+    assert not report.claimed()
+    launch = reaches_too_far(zeros(5).sync(), zeros(5).sync())
+    with pytest.raises(BoundsError):
+        launch.sync_on(stream)
+    again = repeated(launch, device, report)
+    assert again is not None
+    again.submit(device, stream, [x.ctypes.data, y.ctypes.data], [])
+    stream.synchronize()
+    with pytest.raises(BoundsError, match="reaches_too_far"):
+        report.raise_fault()
+
+
+def test_the_benchmark_compares_right_results() -> None:
+    assert set(measure(calls=200, rounds=1)) == {"torch", "torch.library.custom_op", "kernel", "function"}
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "torch.md"
+PROGRAMS = re.findall(
+    r"^``` \{ \.python \.torch \}\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+)
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=range(len(PROGRAMS)))
+def test_the_programs_of_the_page_run(program: str, tmp_path: Path) -> None:
+    assert len(PROGRAMS) == 2
+    file = tmp_path / "program.py"
+    file.write_text(program, encoding="utf-8")
+    subprocess.run([sys.executable, str(file)], check=True, cwd=PAGE.parents[1])
+
+
+@pytest.fixture
+def on_a_stream(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """An operator's calls as they are on a GPU: submitted to a stream of torch's, with one record for faults. Torch's
+    allocator for the host does not know that stream, so all tensors are kept until it has run."""
+    kept: list[Any] = []
+    device = oxide.devices()[0]
+    state = torch_runs._State(device.runtime)
+    report = state.report = StandingReport(device.runtime.fault_records)
+    place = torch_runs._Place(device, torch.device("cpu"), device.new_stream())
+    state.places[-1, 0] = place
+    monkeypatch.setattr(torch_runs, "_state", state)
+    monkeypatch.setattr(torch_runs, "_raw_stream", lambda index: 0)
+
+    def calls(kernel_: Any, outputs: Any, schema: str = "(Tensor x, float s) -> Tensor") -> Any:
+        arguments = torch_definitions._KernelArguments("oxide_test::calls", kernel_, kernel_, outputs)
+        made = torch_definitions._contiguous("oxide_test::calls", outputs)
+        run = torch_runs.Run(
+            "oxide_test::calls", torch._C.parse_schema("oxide_test::calls" + schema), made, kernel_, arguments.build
+        )
+
+        def first(*given: Any) -> Any:
+            lender = Lender(place.allocate, report, state.functions)
+            kept.extend((given, run._run(place, place.stream, lender, given, False)))
+            return kept[-1]
+
+        def again(*given: Any) -> Any:
+            kept.extend((given, run._repeat(state, given)))
+            return kept[-1]
+
+        return first, again
+
+    yield calls, place.stream, report
+    assert place.stream is not None
+    place.stream.synchronize()
+    kept.clear()
+
+
+def test_only_calls_like_an_earlier_one_are_repeated(on_a_stream: Any) -> None:
+    calls, stream, report = on_a_stream
+    first, again = calls(scale, lambda x, s: torch.empty_like(x))
+    x = gradient_free(100)
+    assert again(x, 2.0) is None
+    result = first(x, 2.0)
+    y = gradient_free(100)
+    (other,) = again(y, 5.0)
+    stream.synchronize()
+    assert torch.equal(result, x * 2.0)
+    assert torch.equal(other, y * 5.0)
+    assert again(gradient_free(101), 2.0) is None
+    assert again(gradient_free(10, 10), 2.0) is None
+    assert again(x.to(torch.float32), 2.0) is None
+    assert again(gradient_free(200)[::2], 2.0) is None
+    assert again(x, float("nan")) is None
+    box = oxide.from_dlpack(x)  # its uses and the call's are ordered only by a box
+    assert again(x, 2.0) is None
+    assert again(y, 2.0) is not None
+    del box
+    assert again(x, 2.0) is not None
+    with oxide.profile():
+        assert again(x, 2.0) is None
+    stream.synchronize()
+    assert not report.claimed()
+
+
+def test_an_integer_of_a_repeated_call_decides_the_launch(on_a_stream: Any) -> None:
+    @kernel(block=64)
+    def plus(x: Slice[f32], n: i32, y: DisjointSlice[f32]) -> None:
+        index = thread.index_1d()
+        element = y.get_mut(index)
+        if element is not None:
+            element.value = x[index.get()] + f32(n)
+
+    calls, stream, _ = on_a_stream
+    first, again = calls(plus, lambda x, n: torch.empty_like(x), "(Tensor x, int n) -> Tensor")
+    x = torch.ones(5)
+    first(x, 1)
+    assert again(x, 2) is None
+    first(x, 2)
+    (result,) = again(x, 2)
+    stream.synchronize()
+    assert torch.equal(result, x + 2)
+
+
+def test_a_fault_of_a_call_that_was_not_waited_for_ends_the_repeating(on_a_stream: Any) -> None:
+    calls, stream, report = on_a_stream
+    first, again = calls(reaches_too_far, torch.empty_like, "(Tensor x) -> Tensor")
+    x = torch.ones(5)
+    first(x)
+    stream.synchronize()
+    assert again(x) is None
+    with pytest.raises(BoundsError, match="reaches_too_far"):
+        report.raise_fault()
+    assert again(x) is not None
+    stream.synchronize()
+    assert report.claimed()
+
+
+def test_outputs_that_share_memory_are_refused(on_a_stream: Any) -> None:
+    calls, _, _ = on_a_stream
+    own = False
+    first, again = calls(scale, lambda x, s: x if own else torch.empty_like(x))
+    x = gradient_free(100)
+    first(x, 2.0)
+    own = True
+    for call in (first, again):
+        with pytest.raises(ValueError, match="outputs returned an input"):
+            call(x, 2.0)

@@ -56,6 +56,7 @@ class Library:
     def __init__(self, driver: CpuDriver) -> None:
         self.device = devices()[0]
         self.made: list[Callable[[], Memory | None]] = []
+        self.blocks: list[Any] = []
         handle = self.device.driver.create_stream(0)
         self.stream = Stream(self.device, timeline=Timeline(self.device, handle))
         self.report = StandingReport(self.device.runtime.fault_records)
@@ -63,7 +64,9 @@ class Library:
         self.driver = driver
 
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[int, object]:
-        memory = np.full(shape, 99, dtype).view(Memory)
+        block = np.full(shape, 99, dtype)
+        self.blocks.append(block)  # work in flight may still use what was given back, as on a GPU
+        memory = block.view(Memory)
         self.made.append(weakref.ref(memory))
         self.device.driver.adopt(memory.ctypes.data, memory.nbytes)  # the test's driver checks ranges, a GPU does not
         return memory.ctypes.data, memory
