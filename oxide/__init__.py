@@ -88,6 +88,7 @@ from oxide.runtime.submission.submission import ExecutionContext
 
 if TYPE_CHECKING:
     from oxide import numba_cuda, tile
+    from oxide.interop import torch as torch  # not in __all__: a star import must not replace torch itself
     from oxide.interop.foreign import ForeignModule, In, InOut, Out, module
     from oxide.language import debug, fast, intrinsics, tensor
     from oxide.language.tiles import MatrixTileRef, RowMajorTiles, TileRef, Tiles
@@ -145,6 +146,7 @@ _LATER = {
     "randn": "runtime.operations.generated_numbers",
     "tensor": "language.tensor",
     "to_device": "runtime.operations.peer_copies",
+    "torch": "interop.torch",
     "trace": "tracing.sessions",
     "while_loop": "runtime.operations.conditional",
     "zip_exact": "language.views",
@@ -158,7 +160,8 @@ def __getattr__(name: str) -> Any:
     import importlib
 
     module = importlib.import_module(f"oxide.{_LATER[name]}")
-    found = globals()[name] = module if _LATER[name] in (name, f"language.{name}") else getattr(module, name)
+    modules = (name, f"language.{name}", f"interop.{name}")
+    found = globals()[name] = module if _LATER[name] in modules else getattr(module, name)
     return found
 
 

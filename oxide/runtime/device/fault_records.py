@@ -229,6 +229,37 @@ class GraphFaultReport:
             _raise_recorded(record, special, places, self._graph_place)
 
 
+@final
+class StandingReport:
+    """One record for the launches that no submission waits for, of any streams and of other libraries' graphs, which
+    may be replayed at any time. It is never returned to the pool. Of several faults it keeps the first."""
+
+    __slots__ = ("_kernels", "_records", "_report", "_word")
+
+    def __init__(self, pool: FaultRecordPool) -> None:
+        self._report = pool.acquire()
+        self._records = self._report._records
+        self._word = self._records.word(0)
+        self._kernels: dict[int, Specialization] = {}
+
+    def word(self, special: Specialization) -> bytes:
+        """Returns the record's address as the last bytes of the parameters of a launch of ``special``."""
+        self._kernels[special.kernel_id] = special
+        return self._word
+
+    def claimed(self) -> bool:
+        """Returns whether a kernel has reported a fault."""
+        return bool(self._records.flags[0])
+
+    def raise_fault(self) -> None:
+        """Raises the fault that a kernel recorded, if any, and zeroes the record. Call it only once the devices are
+        past the launches."""
+        record = self._records.records[0].copy()
+        self._records.records[0:1].view(np.uint64)[:] = 0
+        if record["claimed"]:
+            _raise_recorded(record, self._kernels[int(record["kernel_id"])], (None,), None)
+
+
 def _raise_recorded(
     record: Any, special: Specialization, places: tuple[LaunchPlace | None, ...], graph_place: LaunchPlace | None
 ) -> None:

@@ -45,11 +45,12 @@ class Stream:
     its methods raise ``GraphError``.
     """
 
-    def __init__(self, device: Device, priority: StreamPriority = "normal") -> None:
+    def __init__(self, device: Device, priority: StreamPriority = "normal", timeline: Timeline | None = None) -> None:
+        """Makes a stream, or with ``timeline`` wraps the one of another library's stream."""
         self._drop: Any = nothing
         self.device = device
         self.drops_work: bool = device.driver.drops_work
-        self._timeline: Timeline = device.take_timeline(priority)
+        self._timeline: Timeline = device.take_timeline(priority) if timeline is None else timeline
         self._loose = LooseResults(self._timeline)
         self._drop = partial(device.loose.discard, self._loose)  # after the discard this holds the last reference
         device.loose.add(self._loose)
@@ -178,7 +179,7 @@ class LooseResults:
     timeline to the device."""
 
     def __init__(self, timeline: Timeline) -> None:
-        self._drop: Any = partial(timeline.device.spare_timelines.append, timeline)
+        self._drop: Any = nothing if timeline.foreign else partial(timeline.device.spare_timelines.append, timeline)
         self._timeline = timeline
         self._lock = new_rlock()  # reentrant: a finaliser may submit to the stream while it is held
         self._submissions: deque[InFlight] = deque()

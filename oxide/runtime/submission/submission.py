@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from oxide.runtime.device.pointer import DevicePointer
     from oxide.runtime.device.runtime import Device, Runtime
     from oxide.runtime.device.timeline import Mark, Timeline
+    from oxide.runtime.submission.lending import Lender
 
 T = TypeVar("T")
 Result = TypeVar("Result", covariant=True)
@@ -88,6 +89,7 @@ class ExecutionContext:
         "_using",
         "device",
         "driver",
+        "lender",
         "levels",
         "place",
         "recording",
@@ -110,6 +112,7 @@ class ExecutionContext:
         self.traced: TracedRun | None = None  # only while a trace runs
         self.levels = _recursion_limit()  # how many more levels operations may nest
         self.renewed: dict[object, Submittable[Any]] | None = None  # see ``Shared``
+        self.lender: Lender | None = None
         self.runtime: Runtime = stream.device.runtime
         self.driver: Driver = stream.device.driver if recording is None else cast("Driver", recording)
         if visible is not None:
@@ -187,9 +190,13 @@ class ExecutionContext:
 
     def allocated(self, nbytes: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Allocation:
         """Returns new memory of the run, which a capture's graph owns. Messages name it by ``shape`` and ``dtype``."""
-        allocation = Allocation(self.timeline, nbytes, shape, dtype)
-        allocation.visible = self.visible
-        allocation.obtain()
+        if self.lender is not None and nbytes:
+            allocation = self.lender.allocation(self.timeline, nbytes, shape, dtype)
+            allocation.visible = self.visible
+        else:
+            allocation = Allocation(self.timeline, nbytes, shape, dtype)
+            allocation.visible = self.visible
+            allocation.obtain()
         if self.recording is not None:
             self.recording.made.append(allocation)
         return allocation
@@ -200,6 +207,8 @@ class ExecutionContext:
         """Returns a context for a part of this run, on the same stream or on ``stream``."""
         inner = ExecutionContext(self.stream if stream is None else stream, recording, visible)
         inner.place, inner.levels, inner.traced, inner.renewed = self.place, self.levels, self.traced, self.renewed
+        if stream is None:
+            inner.lender = self.lender
         return inner
 
     def keep(self, thing: object) -> None:
@@ -357,6 +366,8 @@ class ExecutionContext:
                 return _WORD.pack(self.recording.fault_address(specialization, self.place))
             outer.place = self.place
             return outer.fault_word(specialization)
+        if self.lender is not None and self.lender.report is not None:
+            return self.lender.report.word(specialization)
         report = self._report
         if report is None or report.is_full:
             report = self._report = self.runtime.fault_records.acquire()
@@ -541,19 +552,20 @@ def submit(operation: Submittable[T], stream: Stream, run: Run | None = None) ->
 
     If it raises, work that was submitted before keeps its memory until the device is past it.
     """
-    context = _context_for(operation, stream, None if run is None else run.visible())
+    context = context_for(operation, stream, None if run is None else run.visible())
     try:
         return Submission(context, operation.run(context), operation.title())
     except BaseException as error:
-        _give_up(context, operation, error)
+        give_up(context, operation, error)
         raise
 
 
-def run_blocking(operation: Submittable[T], stream: Stream) -> T:
-    """Submits ``operation``, waits and returns its result. The call itself holds everything that the device uses, and
-    ends when the device is past it. So there is no hand-over to the reclaimer and no mark, which would take a fifth of
-    a short run's time."""
-    context = _context_for(operation, stream)
+def run_blocking(operation: Submittable[T], stream: Stream, lender: Lender | None = None) -> T:
+    """Submits ``operation``, waits and returns its result; with a ``lender``, in that library's memory. The call itself
+    holds everything that the device uses, and ends when the device is past it. So there is no hand-over to the
+    reclaimer and no mark, which would take a fifth of a short run's time."""
+    context = context_for(operation, stream)
+    context.lender = lender
     timeline, runtime = context.timeline, context.runtime
     kept, faults = context._kept, context._faults
     unsubmitted: ExecutionContext | None = context
@@ -570,7 +582,7 @@ def run_blocking(operation: Submittable[T], stream: Stream) -> T:
         timeline.synchronize_past(position)
     except BaseException as error:
         if unsubmitted is not None:
-            _give_up(unsubmitted, operation, error)
+            give_up(unsubmitted, operation, error)
             raise
         runtime.reclaimer.strand(timeline, [*kept, *faults, result])
         runtime.counters.cancelled.add()
@@ -584,21 +596,23 @@ def run_blocking(operation: Submittable[T], stream: Stream) -> T:
     return result
 
 
-def _context_for(operation: Submittable[T], stream: Stream, visible: Visible | None = None) -> ExecutionContext:
-    """Returns the context for a run of ``operation`` on ``stream``. Raises ``GraphError`` during a capture, and
-    ``DeviceLostError`` if the device is lost."""
+def context_for(
+    operation: Submittable[T], stream: Stream, visible: Visible | None = None, *, sweeps: bool = True
+) -> ExecutionContext:
+    """Returns the context for a run of ``operation`` on ``stream``. First sweeps what was dropped, unless ``sweeps`` is
+    False. Raises ``GraphError`` during a capture, and ``DeviceLostError`` if the device is lost."""
     operation.consume()
     refuse_in_capture("running an operation")
     device = stream.device
     reclaimer = device.runtime.reclaimer
     if device.lost is not None:
         device.raise_if_lost()
-    if not reclaimer.idle:
+    if sweeps and not reclaimer.idle:
         reclaimer.sweep()
     return ExecutionContext(stream, None, visible)
 
 
-def _give_up(context: ExecutionContext, operation: Submittable[T], error: BaseException) -> None:
+def give_up(context: ExecutionContext, operation: Submittable[T], error: BaseException) -> None:
     """Keeps the memory of work that was submitted before ``error``, and adds a note about the operation to the
     error."""
     device = context.device

@@ -1,0 +1,446 @@
+"""The calls of torch's operators that ``oxide.torch.op`` defined: from tensors to boxes, a run, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, final
+
+import numpy as np
+
+from oxide.errors import DeviceError, GraphError, OxideError
+from oxide.interop.torch_launches import RepeatedLaunch, repeated
+from oxide.language import types
+from oxide.language.types import as_dtype
+from oxide.messages import written
+from oxide.runtime.device.capturing import current_capture
+from oxide.runtime.device.fault_records import StandingReport
+from oxide.runtime.device.interop import from_dlpack
+from oxide.runtime.device.memory import Allocation, DeviceBox
+from oxide.runtime.device.runtime import Device, Runtime, current_runtime
+from oxide.runtime.device.scheduling import picked_stream
+from oxide.runtime.device.stream import Stream
+from oxide.runtime.operations.operation import DeviceOperation
+from oxide.runtime.submission.lending import Lender, submit_lent
+from oxide.runtime.submission.submission import run_blocking
+from oxide.runtime.tracepoints import points
+
+try:
+    import torch
+except ImportError as error:
+    raise ImportError("oxide.torch needs torch, which is not installed: pip install 'oxide-gpu[torch]'") from error
+
+_LEGACY_DEFAULT_STREAM = 1
+_raw_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+"""Returns the number of a device's current stream, in a tenth of the time of ``torch.cuda.current_stream``. Inductor's
+code calls it, too. A torch that was built without CUDA does not have it."""
+_MOST_REPEATED = 256  # the combinations of shapes that one operator remembers
+_SAME_NAME = (
+    "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "float16", "float32", "float64",
+    "complex64", "complex128",
+)  # fmt: skip
+_TO_NUMPY: dict[Any, np.dtype[Any]] = {
+    getattr(torch, name): np.dtype(name) for name in _SAME_NAME if hasattr(torch, name)
+}
+_TO_NUMPY[torch.bool] = np.dtype(np.bool_)
+for _name, _scalar in (("bfloat16", types.bf16), ("float8_e4m3fn", types.f8e4m3), ("float8_e5m2", types.f8e5m2)):
+    _TO_NUMPY[getattr(torch, _name)] = as_dtype(_scalar)
+_TO_TORCH = {numpys: dtype for dtype, numpys in _TO_NUMPY.items()}
+
+
+def memory_of(dtype: np.dtype[Any]) -> Any:
+    """Returns torch's dtype of a NumPy dtype; ``torch.uint8`` for a dtype that torch does not have."""
+    return _TO_TORCH.get(dtype, torch.uint8)
+
+
+@final
+class _Place:
+    """A stream of torch's on a GPU, or the CPU device."""
+
+    __slots__ = ("_torch_device", "device", "stream")
+
+    def __init__(self, device: Device, torch_device: Any, stream: Stream | None) -> None:
+        self.device = device
+        self._torch_device = torch_device
+        self.stream = stream  # None on the CPU device
+
+    def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[int, object]:
+        """Returns the address of a new tensor, and the tensor."""
+        found = _TO_TORCH.get(dtype)
+        if found is None:
+            shape, found = (*shape, dtype.itemsize), torch.uint8
+        tensor = torch.empty(shape, dtype=found, device=self._torch_device)
+        return tensor.data_ptr(), tensor
+
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        """Returns a new tensor."""
+        return torch.empty(shape, dtype=dtype, device=self._torch_device)
+
+
+@final
+class _State:
+    """What the operators share while one runtime is in force."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
+        self.is_cuda = runtime.driver.name == "cuda"
+        self.report = StandingReport(runtime.fault_records) if self.is_cuda else None
+        self.functions: dict[int, object] = {}
+        self.places: dict[tuple[int, int], _Place] = {}
+        self.warm: set[tuple[str, int]] = set()  # the operators that have run, with the device
+
+    def place(self, index: int, address: int) -> _Place:
+        """Returns the place of a stream of torch's, by its device's number and its own."""
+        found = self.places.get((index, address))
+        if found is None:
+            if not self.is_cuda:
+                found = _Place(self.runtime.devices[0], torch.device("cpu"), None)
+            else:
+                device = self.runtime.device(index)
+                timeline = device.foreign_timeline(address or _LEGACY_DEFAULT_STREAM)
+                found = _Place(device, torch.device("cuda", index), Stream(device, timeline=timeline))
+            found = self.places.setdefault((index, address), found)
+        return found
+
+
+_state: _State | None = None
+
+
+def _current_state() -> _State:
+    global _state
+    runtime, found = current_runtime(), _state
+    if found is None or found.runtime is not runtime:
+        found = _state = _State(runtime)
+    return found
+
+
+def synchronize() -> None:
+    """Waits for all work of torch and of its operators on every GPU. Raises the first fault of an operator's kernel
+    since the last report."""
+    if torch.cuda.is_initialized():
+        for index in range(torch.cuda.device_count()):
+            torch.cuda.synchronize(index)
+    state = _state
+    if state is not None and state.report is not None and state.runtime is current_runtime():
+        for place in list(state.places.values()):
+            if place.stream is not None:
+                place.stream.synchronize()
+        state.report.raise_fault()
+
+
+@final
+class Run:
+    """The implementation of one operator. ``build`` returns a kernel's launch for the boxes of its inputs and outputs;
+    it is None for a function, whose operation yields the outputs."""
+
+    def __init__(
+        self,
+        name: str,
+        schema: Any,
+        outputs: Callable[..., tuple[Any, ...]],
+        function: Callable[..., DeviceOperation[Any]],
+        build: Callable[[Sequence[Any], Sequence[Any]], DeviceOperation[Any]] | None,
+    ) -> None:
+        self._name = name
+        self._names = [each.name for each in schema.arguments]
+        self._defaults = [each.default_value for each in schema.arguments]
+        self._count = len(schema.returns)
+        self._outputs = outputs
+        self._function = function
+        self._build = build
+        self._again: dict[tuple[Any, ...], RepeatedLaunch | None] = {}  # of a kernel's launches, by what decides them
+        self._again_in: _State | None = None  # the state that these are of
+        self._compared = build is not None  # whether a function's results were compared with ``outputs``
+        self.__name__ = name.replace("::", "_")
+
+    def complete(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Returns the arguments with the defaults, which torch leaves out at the end."""
+        missing = len(self._names) - len(arguments)
+        return (*arguments, *self._defaults[-missing:]) if missing else arguments
+
+    def __call__(self, *arguments: Any) -> Any:
+        if len(arguments) < len(self._names):
+            arguments = self.complete(arguments)
+        state = _current_state()
+        if state.is_cuda and self._build is not None:
+            tensors = self._repeat(state, arguments)
+            if tensors is not None:
+                return tensors[0] if self._count == 1 else tensors
+        index = self._device_index(arguments)
+        if index < 0 or not state.is_cuda:
+            return self._on_cpu(state, index, arguments)
+        report = state.report
+        captures: bool = torch.cuda.is_current_stream_capturing()
+        place = state.place(index, _raw_stream(index))
+        if not captures:
+            assert report is not None
+            if report.claimed():
+                synchronize()
+        elif (self._name, index) not in state.warm:
+            raise GraphError(
+                f"{self._name}: call it once before torch captures it, so that its kernels are compiled and loaded: "
+                f"torch.cuda.graph's page shows how to warm up"
+            )
+        lender = Lender(place.allocate, report, state.functions)
+        stream = place.stream
+        assert stream is not None
+        try:
+            found = self._run(place, stream, lender, arguments, captures)
+        except OxideError as error:
+            self._explain(error, arguments)
+            raise
+        if not captures:
+            state.warm.add((self._name, index))
+        return found
+
+    def _repeat(self, state: _State, arguments: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        """Launches a kernel as an earlier call did, if nothing must be checked. Returns the outputs, or None."""
+        report, ranges = state.report, state.runtime.shared_ranges
+        assert report is not None
+        if self._again_in is not state or report.claimed():
+            return None
+        if points.tracer is not None or current_capture.get() is not None:
+            return None
+        pointers: list[int] = []
+        key, floats = self._key(arguments, pointers)
+        if key is None:
+            return None
+        outputs = self._outputs(*arguments)
+        written_key, _ = self._key(outputs, pointers)
+        launch = self._again.get((*key, *written_key)) if written_key is not None else None
+        if launch is None:
+            return None
+        if ranges._starts and any(
+            ranges.overlapping(each.data_ptr(), each.nbytes)
+            for each in (*arguments, *outputs)
+            if isinstance(each, torch.Tensor) and each.nbytes
+        ):
+            return None
+        self._refuse_own_inputs(pointers)
+        index: int = outputs[0].get_device()
+        place = state.place(index, _raw_stream(index))
+        if place.device.lost is not None or place.stream is None:
+            return None
+        try:
+            return outputs if launch.submit(place.device, place.stream, pointers, floats) else None
+        except OxideError as error:
+            self._explain(error, arguments)
+            raise
+
+    def _key(self, values: tuple[Any, ...], pointers: list[int]) -> tuple[list[Any] | None, list[float]]:
+        """Returns what decides a launch, None if a tensor must be copied first, and the floats. Appends the tensors'
+        addresses to ``pointers``."""
+        key: list[Any] = []
+        floats: list[float] = []
+        for each in values:
+            if isinstance(each, torch.Tensor):
+                if not each.is_contiguous():
+                    return None, floats
+                key += (each.shape, each.dtype, each.get_device())
+                pointers.append(each.data_ptr())
+            elif type(each) is float:
+                floats.append(each)
+            else:
+                key.append(each)
+        return key, floats
+
+    def _remember(
+        self, place: _Place, launch: Any, arguments: tuple[Any, ...], outputs: tuple[Any, ...], report: StandingReport
+    ) -> None:
+        """Notes a launch that has been submitted, for ``_repeat``."""
+        state = _current_state()
+        if self._again_in is not state:
+            self._again.clear()
+            self._again_in = state
+        key, _ = self._key((*arguments, *outputs), [])
+        if key is not None and len(self._again) < _MOST_REPEATED:
+            self._again[tuple(key)] = repeated(launch, place.device, report)
+
+    def _refuse_own_inputs(self, pointers: list[int]) -> None:
+        """Raises ``ValueError`` if an output, one of the last pointers, begins where another tensor does."""
+        count = self._count
+        written_to = pointers[-count:]
+        if any(each and (each in pointers[:-count] or written_to.count(each) > 1) for each in written_to):
+            raise ValueError(
+                f"{self._name}: outputs returned an input, or one tensor twice; it must return new tensors, as "
+                f"torch.empty_like(x)"
+            )
+
+    def _on_cpu(self, state: _State, index: int, arguments: tuple[Any, ...]) -> Any:
+        if state.is_cuda or index >= 0:
+            where, ours = ("cpu", "cuda") if index < 0 else (f"cuda:{index}", "cpu")
+            raise DeviceError(
+                f"{self._name}: the tensors are on {where}, and oxide's devices are {ours} devices: "
+                + ("move them with tensor.cuda()" if index < 0 else "set OXIDE_DEVICE=cuda")
+                + ", or set OXIDE_DEVICE=cpu and pass CPU tensors"
+            )
+        place = state.place(-1, 0)
+        stream = picked_stream(state.runtime.policy, place.device)
+        try:
+            found = self._run(place, stream, Lender(place.allocate, None, state.functions), arguments, None)
+        except OxideError as error:
+            self._explain(error, arguments)
+            raise
+        return found
+
+    def _run(
+        self, place: _Place, stream: Stream, lender: Lender, arguments: tuple[Any, ...], captures: bool | None
+    ) -> Any:
+        """Runs the operation. ``captures`` is None on the CPU device, where the call waits for it."""
+        inputs: list[Allocation] = []
+        boxes = [self._given(place, stream, lender, each, inputs) for each in arguments]
+        if self._build is not None:
+            tensors = self._outputs(*arguments)
+            if len(tensors) != self._count:
+                raise TypeError(f"{self._name}: outputs gave {len(tensors)} tensors, the schema says {self._count}")
+            found = [each for each in arguments if isinstance(each, torch.Tensor)]
+            self._refuse_own_inputs([each.data_ptr() for each in (*found, *tensors)])
+            written_boxes = [self._box(place, stream, lender, each) for each in tensors]
+            operation = self._build(boxes, written_boxes)
+        else:
+            operation = self._function(*boxes)
+            if not isinstance(operation, DeviceOperation):
+                raise TypeError(
+                    f"{self._name}: the function returned {written(operation)}; it must return an operation that "
+                    f"yields the outputs"
+                )
+        if captures is None:
+            result = run_blocking(operation, stream, lender)
+        else:
+            result = submit_lent(operation, stream, lender, captures)
+        if self._build is None:
+            self._refuse_written(inputs)
+            tensors = self._results(place, lender, result)
+            if not self._compared:
+                self._compare(tensors, arguments)
+        else:
+            if lender.report is not None:
+                self._remember(place, operation, arguments, tensors, lender.report)
+            written_boxes.clear()
+        boxes.clear()
+        inputs.clear()
+        del operation, result
+        lender.give_back()
+        return tensors[0] if self._count == 1 else tensors
+
+    # Tensors as boxes
+
+    def _device_index(self, arguments: tuple[Any, ...]) -> int:
+        """Returns the number of the GPU that the tensors are on, -1 for the CPU. Raises ``DeviceError`` if they are on
+        several devices."""
+        found: int | None = None
+        for each in arguments:
+            for tensor in each if isinstance(each, (list, tuple)) else (each,):
+                if isinstance(tensor, torch.Tensor):
+                    index: int = tensor.get_device()
+                    if found is None:
+                        found = index
+                    elif index != found:
+                        raise DeviceError(
+                            f"{self._name}: the tensors are on several devices: {self._described(arguments)}"
+                        )
+        if found is None:
+            raise TypeError(f"{self._name}: no argument is a tensor")
+        return found
+
+    def _given(self, place: _Place, stream: Stream, lender: Lender, given: Any, inputs: list[Allocation]) -> Any:
+        """Returns an argument as the function or the kernel takes it."""
+        if isinstance(given, torch.Tensor):
+            box = self._box(place, stream, lender, given if given.is_contiguous() else given.contiguous())
+            inputs.append(box._allocation)
+            return box
+        if isinstance(given, (list, tuple)):
+            return [self._given(place, stream, lender, each, inputs) for each in given]
+        return given
+
+    def _box(self, place: _Place, stream: Stream, lender: Lender, tensor: Any) -> DeviceBox:
+        """Returns a box on a contiguous tensor's memory."""
+        dtype = _TO_NUMPY.get(tensor.dtype)
+        if dtype is None:
+            raise TypeError(f"{self._name}: a tensor is of {tensor.dtype}, which is no dtype of boxes; convert it")
+        shape = tuple(tensor.shape)
+        nbytes: int = tensor.nbytes
+        address: int = tensor.data_ptr() if nbytes else 0
+        ranges = place.device.runtime.shared_ranges
+        if ranges._starts and nbytes and ranges.overlapping(address, nbytes):
+            # Boxes exist on this memory: a box with their history is ordered with their uses.
+            return from_dlpack(tensor.detach())
+        return DeviceBox(lender.lent(stream._timeline, address, nbytes, shape, dtype, tensor), shape, dtype)
+
+    # Boxes as tensors
+
+    def _results(self, place: _Place, lender: Lender, result: Any) -> tuple[Any, ...]:
+        results = (result,) if isinstance(result, DeviceBox) else result
+        if not isinstance(results, (tuple, list)) or not all(isinstance(each, DeviceBox) for each in results):
+            raise TypeError(
+                f"{self._name}: the operation yielded {written(result)}; it must yield "
+                + ("a box, for the output" if self._count == 1 else f"a tuple of {self._count} boxes, for the outputs")
+            )
+        if len(results) != self._count:
+            hint = "; pick the outputs with first() or last()" if self._count == 1 else ""
+            raise TypeError(
+                f"{self._name}: the operation yielded {len(results)} boxes, and the schema says {self._count}{hint}"
+            )
+        taken: list[Allocation] = []
+        return tuple([self._tensor(place, lender, box, taken) for box in results])
+
+    def _tensor(self, place: _Place, lender: Lender, box: DeviceBox, taken: list[Allocation]) -> Any:
+        """Returns a box of the run as a tensor. ``taken`` is the memory that is an output already."""
+        allocation, dtype = box._allocation, _TO_TORCH.get(box.dtype)
+        if dtype is None:
+            raise TypeError(f"{self._name}: the operation yielded a box of {box.dtype}, which is no dtype of torch's")
+        if not box.is_contiguous:
+            raise ValueError(
+                f"{self._name}: the operation yielded a strided view, of shape {box.shape}; yield dup(view)"
+            )
+        if not box.nbytes:
+            return place.empty(box.shape, dtype)
+        if not any(each is allocation for each in lender.made):
+            raise ValueError(
+                f"{self._name}: the operation yielded a box that the call did not make, an input or a box from "
+                f"outside; outputs of torch's operators are new memory, so yield dup(box)"
+            )
+        tensor: Any = allocation.owners[0][2]
+        shared = any(each is allocation for each in taken)
+        taken.append(allocation)
+        if box.nbytes == allocation.nbytes and not shared:
+            if tensor.dtype is not dtype or tuple(tensor.shape) != box.shape:
+                tensor = tensor.reshape(-1).view(dtype).view(box.shape)
+            return tensor
+        flat = tensor.reshape(-1).view(torch.uint8)
+        return flat[box._offset : box._offset + box.nbytes].clone().view(dtype).view(box.shape)
+
+    def _refuse_written(self, inputs: list[Allocation]) -> None:
+        for allocation in inputs:
+            if allocation.known is None and allocation.written_by is not None:
+                raise ValueError(
+                    f"{self._name}: the function wrote to an input, {allocation.label}, and torch does not know; "
+                    f"write to a box of empty(…) or dup(…) and yield that"
+                )
+
+    def _compare(self, tensors: tuple[Any, ...], arguments: tuple[Any, ...]) -> None:
+        """Compares the first results with those that ``outputs`` promised. Raises ``ValueError`` if they differ."""
+        promised = self._outputs(*arguments)
+        found = [(tuple(each.shape), each.dtype) for each in tensors]
+        wanted = [(tuple(each.shape), each.dtype) for each in promised]
+        if found != wanted:
+            raise ValueError(
+                f"{self._name}: the operation yielded {_shapes(found)}, and outputs says {_shapes(wanted)}: the fake "
+                f"implementation must agree with the function"
+            )
+        self._compared = True
+
+    def _explain(self, error: OxideError, arguments: tuple[Any, ...]) -> None:
+        error.add_note(f"in torch's operator {self._name}, of {self._described(arguments)}")
+
+    def _described(self, arguments: tuple[Any, ...]) -> str:
+        parts = []
+        for name, each in zip(self._names, arguments, strict=True):
+            if isinstance(each, torch.Tensor):
+                parts.append(f"{name} {each.dtype} {tuple(each.shape)} on {each.device}")
+            else:
+                parts.append(f"{name}={written(each)}")
+        return ", ".join(parts)
+
+
+def _shapes(found: list[tuple[tuple[int, ...], Any]]) -> str:
+    return ", ".join(f"{dtype} {shape}" for shape, dtype in found)

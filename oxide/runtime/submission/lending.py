@@ -1,0 +1,155 @@
+"""Runs on a stream of another library, in memory that the library lends.
+
+Such a library orders its memory by its streams: a block that it gets back is reused by later work on the same stream.
+So the memory that a run used on that stream is given back as soon as the run was submitted, without a mark and without
+the reclaimer, which would take half of a short call's time. Memory that is still referred to, or that was also used on
+another stream, takes the usual way: the reclaimer gives it back after its last use.
+
+Nothing waits for the run's end. So its kernels report faults in one record that outlives all runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from sys import getrefcount
+from typing import TYPE_CHECKING, Any, Final, TypeVar, final
+
+import numpy as np
+
+from oxide.errors import GraphError
+from oxide.runtime.device.memory import Allocation
+from oxide.runtime.submission.submission import Submission, Submittable, context_for, give_up
+
+if TYPE_CHECKING:
+    from oxide.runtime.device.fault_records import StandingReport
+    from oxide.runtime.device.stream import Stream
+    from oxide.runtime.device.timeline import Timeline
+
+T = TypeVar("T")
+
+
+_MOST_SPARE: Final = 64
+_spare: Final[list[Allocation]] = []  # allocations whose loan has ended and that nothing refers to
+
+
+@final
+class Lender:
+    """Another library's memory for one run. ``allocate(shape, dtype)`` returns an address and the object that keeps the
+    memory. ``report`` is the record for faults, None if the run is waited for. ``functions`` takes the loaded kernels
+    of the run, which must stay loaded."""
+
+    __slots__ = ("_allocate", "_lent", "functions", "made", "report")
+
+    def __init__(
+        self,
+        allocate: Callable[[tuple[int, ...], np.dtype[Any]], tuple[int, object]],
+        report: StandingReport | None,
+        functions: dict[int, object],
+    ) -> None:
+        self._allocate = allocate
+        self.report = report
+        self.functions = functions
+        self._lent: list[Allocation] = []
+        self.made: list[Allocation] = []  # the memory that operations of the run allocated
+
+    def allocation(self, timeline: Timeline, nbytes: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Allocation:
+        """Returns new memory of the library."""
+        address, owner = self._allocate(shape, dtype)
+        allocation = self.lent(timeline, address, nbytes, shape, dtype, owner)
+        self.made.append(allocation)
+        return allocation
+
+    def lent(
+        self,
+        timeline: Timeline,
+        address: int,
+        nbytes: int,
+        shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        owner: object,
+    ) -> Allocation:
+        """Returns memory of the library as an allocation, for a run on ``timeline``."""
+        if self.report is None and nbytes:  # the CPU device, which checks the ranges of copies
+            timeline.driver.adopt(address, nbytes)
+        try:  # dropping an allocation costs a sweep
+            allocation = _spare.pop()
+            allocation.__init__(timeline, nbytes, shape, dtype)
+        except IndexError:
+            allocation = Allocation(timeline, nbytes, shape, dtype)
+        allocation.adopted = True
+        allocation.owners = ((address, nbytes, owner),)
+        allocation.address = address
+        self._lent.append(allocation)
+        return allocation
+
+    def give_back(self) -> None:
+        """Ends the loan of all memory that nothing refers to any more. Call it when the run was submitted, or is over
+        if it is waited for, and its boxes and its operation were dropped."""
+        self.made.clear()
+        lent = self._lent
+        for place in range(len(lent)):
+            if _references(lent, place) <= _ALONE and not _used_elsewhere(lent[place]):
+                _end(lent[place], waited_for=self.report is None)
+        lent.clear()
+
+
+def _references(things: list[Any], place: int) -> int:
+    return getrefcount(things[place])
+
+
+_ALONE: Final[int] = _references([object()], 0)
+"""The number of references to an object that only a list refers to."""
+
+
+def _end(allocation: Allocation, *, waited_for: bool) -> None:
+    """Ends the loan of an allocation: it has no memory from now on, so dropping it frees none."""
+    if waited_for and allocation.address:
+        allocation.device.driver.disown(allocation.address, allocation.nbytes)
+    allocation.address = 0
+    allocation.owners = ()
+    if len(_spare) < _MOST_SPARE:
+        _spare.append(allocation)
+
+
+def _used_elsewhere(allocation: Allocation) -> bool:
+    """Returns whether the memory was also used on another stream."""
+    home, reads = allocation.home, allocation.reads
+    at_home = not reads or (len(reads) == 1 and home in reads)
+    return not at_home or (allocation.written_by is not None and allocation.written_by is not home)
+
+
+def submit_lent(operation: Submittable[T], stream: Stream, lender: Lender, captures: bool) -> T:
+    """Submits ``operation`` to ``stream``, another library's, and returns its result, which may be in flight. With
+    ``captures``, that library is recording the stream's work in a graph.
+
+    Raises ``GraphError`` while the library captures work that must be waited for: an upload, or a graph's launch.
+    """
+    context = context_for(operation, stream, sweeps=not captures)
+    context.lender = lender
+    try:
+        result = operation.run(context)
+        if context._joined:
+            context.wait_for_joined()
+        if context._declared:
+            context.settle(context.timeline.advance())
+        context._declared = None
+        waits = bool(context._faults)
+        for thing in context._kept:
+            if hasattr(thing, "reports"):  # a loaded kernel
+                lender.functions[id(thing)] = thing
+            elif thing is not None:
+                waits = True
+        if waits:
+            if captures:
+                raise GraphError(
+                    f"{operation!r} cannot be captured by another library: it uploads, launches a graph or uses memory "
+                    f"that two libraries share, and such work must be kept until it has run"
+                )
+            stream._adopt(Submission(context, result, operation.title()))
+    except BaseException as error:
+        if captures:
+            context.settle(context.timeline.advance())
+        else:
+            give_up(context, operation, error)
+        raise
+    return result
