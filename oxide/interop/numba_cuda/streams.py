@@ -84,7 +84,7 @@ class Stream:
 
 
 _made: WeakTable[Stream, None] = WeakTable()
-_defaults: WeakTable[oxide.Device, Stream] = WeakTable()
+_defaults: dict[oxide.Device, Stream] = {}  # of one runtime's devices
 
 
 def stream() -> Stream:
@@ -99,7 +99,9 @@ def default_stream() -> Stream:
     device = devices.current()
     found = _defaults.get(device)
     if found is None:
-        found = _defaults.set(device, Stream(device.new_stream(), default=True))
+        if any(other.runtime is not device.runtime for other in _defaults):
+            _defaults.clear()  # so that no ended runtime is kept
+        found = _defaults[device] = Stream(device.new_stream(), default=True)
     return found
 
 
