@@ -88,6 +88,7 @@ def module(
 
     Raises ``TypeError`` for another source, and for options of code that is compiled already.
     """
+    is_text = not isinstance(source, (bytes, bytearray, memoryview))
     if isinstance(source, os.PathLike):
         source = Path(source).read_bytes()
     if isinstance(source, str):
@@ -113,6 +114,10 @@ def module(
         if re.fullmatch(r"\S+\.(cu|ptx|cubin|fatbin)", text):
             raise TypeError(f"oxide.module: {text!r} is the name of a file; pass pathlib.Path({text!r}) to read it")
         kind = "ptx" if re.search(r"^\s*\.version\s", text, re.MULTILINE) else "c++"
+    if kind == "c++" and not is_text:
+        raise TypeError(
+            f"oxide.module: {byte_count(len(image))} are neither PTX nor a cubin nor a fatbin; pass CUDA C++ as text"
+        )
     if options and kind != "c++":
         raise TypeError(f"oxide.module: options are for CUDA C++, and this is {'PTX' if kind == 'ptx' else 'a binary'}")
     return ForeignModule(image, kind, dict(options or {}))
@@ -371,8 +376,8 @@ class ForeignLaunch(DeviceOperation[tuple[Any, ...]]):
 def _require_cuda(kernel: ForeignKernel, kind: str) -> None:
     if kind != "cuda":
         raise LaunchError(
-            f"kernel {kernel.name} is foreign code for CUDA devices, and the runtime's devices are {kind} devices: set "
-            f"OXIDE_DEVICE=cuda, or write it as an oxide kernel, which runs on both"
+            f"kernel {kernel.name} is foreign code for CUDA devices, and the runtime's devices are {kind} devices: run "
+            f"it where there is a GPU, with OXIDE_DEVICE=cuda or unset, or write it as an oxide kernel, which runs on both"
         )
 
 

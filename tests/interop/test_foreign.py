@@ -267,6 +267,7 @@ def test_the_cpu_device_refuses_with_the_kernels_name() -> None:
         ("  ", ValueError, "is empty"),
         ("kernels.cu", TypeError, r"pass pathlib.Path\('kernels.cu'\)"),
         (b"\xff\xfe\xfd", TypeError, "neither text nor"),
+        (b"abc", TypeError, "3 bytes are neither PTX nor a cubin nor a fatbin"),
     ],
 )
 def test_a_source_that_is_none_is_refused(source: Any, error: type[Exception], message: str) -> None:

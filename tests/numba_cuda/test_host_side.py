@@ -316,7 +316,7 @@ def test_devices_and_contexts() -> None:
         free, total = context.get_memory_info()
         assert 0 < free <= total
     assert cuda.select_device(0) == cuda.current_context()
-    with pytest.raises(IndexError):
+    with pytest.raises(IndexError, match="no device 99; there"):
         cuda.select_device(99)
     with pytest.raises(NotImplementedError, match=r"context\.memalloc"):
         cuda.current_context().memalloc(4)

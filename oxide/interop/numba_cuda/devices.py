@@ -252,7 +252,11 @@ class DeviceList:
     """The devices: ``gpus[0]`` is a context manager that makes the device current."""
 
     def __getitem__(self, number: int) -> Context:
-        return Context(Device(oxide.devices()[number]))
+        there = oxide.devices()
+        try:
+            return Context(Device(there[number]))
+        except IndexError:
+            raise IndexError(f"there is no device {number}; there are {len(there)}, numbered from 0") from None
 
     @property
     def lst(self) -> list[Context]:

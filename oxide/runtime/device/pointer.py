@@ -10,6 +10,9 @@ from __future__ import annotations
 import operator
 from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex, final
 
+import numpy as np
+from numpy.lib.array_utils import byte_bounds
+
 from oxide.errors import DeviceError
 from oxide.language.types import as_dtype
 from oxide.messages import byte_count, dtype_name, written
@@ -18,8 +21,6 @@ from oxide.runtime.device.arc import Arc
 from oxide.runtime.device.memory import Allocation, DeviceBox, number_of_elements, parse_shape, require_data
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from oxide.language.types import ScalarType
     from oxide.runtime.device.address_ranges import Known
     from oxide.runtime.device.runtime import Device
@@ -137,7 +138,23 @@ def box_of(
     if isinstance(inner, (DeviceBox, DevicePointer)):  # oxide's own memory
         allocation = inner._allocation
         return _part(allocation, address - allocation.address, sizes, resolved, nbytes, inner._known)
+    if isinstance(inner, np.ndarray):
+        _require_inside(inner, address, nbytes)
     return _foreign(address, sizes, resolved, nbytes, owner)
+
+
+def _require_inside(array: np.ndarray[Any, Any], address: int, nbytes: int) -> None:
+    """Raises ``ValueError`` if memory begins in an array and does not end there, or if the array is read-only."""
+    first, after = byte_bounds(array)
+    if not first <= address < after:
+        return  # an array may keep memory that is not its own
+    if address + nbytes > after:
+        raise ValueError(
+            f"{_WHAT}: {byte_count(nbytes)} at byte {address - first} overrun the owner, an array of "
+            f"{byte_count(after - first)}"
+        )
+    if not array.flags.writeable:
+        raise ValueError(f"{_WHAT}: the owner is a read-only array, and boxes can be written: pass a copy")
 
 
 def _part(

@@ -422,3 +422,14 @@ def test_a_failure_at_any_driver_call_leaves_nothing(in_a_graph: bool) -> None:
             left.pop("streams")
         assert set(left.values()) == {0}, f"call {number}: {left}"
     assert failures > len(calls) // 2
+
+
+def test_an_array_that_owns_the_memory_bounds_the_box() -> None:
+    with use_driver(step_driver()):
+        array = np.zeros(4, np.float32)
+        DeviceBox.from_raw_parts(array.ctypes.data + 4, 3, f32, owner=array)
+        with pytest.raises(ValueError, match=r"16 bytes at byte 4 overrun the owner, an array of 16 bytes"):
+            DeviceBox.from_raw_parts(array.ctypes.data + 4, 4, f32, owner=array)
+        array.flags.writeable = False
+        with pytest.raises(ValueError, match="read-only"):
+            DeviceBox.from_raw_parts(array.ctypes.data, 4, f32, owner=array)
