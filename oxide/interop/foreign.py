@@ -377,7 +377,8 @@ def _require_cuda(kernel: ForeignKernel, kind: str) -> None:
     if kind != "cuda":
         raise LaunchError(
             f"kernel {kernel.name} is foreign code for CUDA devices, and the runtime's devices are {kind} devices: run "
-            f"it where there is a GPU, with OXIDE_DEVICE=cuda or unset, or write it as an oxide kernel, which runs on both"
+            f"it where there is a GPU, with OXIDE_DEVICE=cuda or unset, or write it as an oxide kernel, which runs on "
+            f"both"
         )
 
 
