@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import platform
@@ -89,9 +90,13 @@ def thread_times() -> dict[str, int]:
     """The processor time of each of the process's threads, in clock ticks."""
     times = {}
     for thread in os.listdir("/proc/self/task"):
-        with open(f"/proc/self/task/{thread}/stat", encoding="ascii", errors="replace") as stat:
+        # a thread of an earlier test may end meanwhile
+        with (
+            contextlib.suppress(FileNotFoundError, ProcessLookupError),
+            open(f"/proc/self/task/{thread}/stat", encoding="ascii", errors="replace") as stat,
+        ):
             fields = stat.read().rpartition(")")[2].split()
-        times[thread] = int(fields[11]) + int(fields[12])
+            times[thread] = int(fields[11]) + int(fields[12])
     return times
 
 
