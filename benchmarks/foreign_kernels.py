@@ -1,4 +1,4 @@
-"""Runs kernels of packages that nobody here wrote, and compares their results with numba-cuda's simulator.
+"""Runs the kernels of other packages, and compares their results with numba-cuda's simulator.
 
 ``python -m benchmarks.foreign_kernels FOLDER:PACKAGE … -o FILE.json`` imports all modules below ``FOLDER/PACKAGE`` that
 mention ``cuda.jit``, once on oxide (``oxide.numba_cuda.install()``) and once in numba-cuda's simulator, an interpreter

@@ -1,4 +1,4 @@
-"""What a call of an operator costs the host: ``oxide.torch.op`` beside ``torch.library.custom_op`` with the same work.
+"""Measures the host's time for a call of an operator: ``oxide.torch.op`` beside ``torch.library.custom_op``.
 
 ``python -m benchmarks.torch_op [--json FILE]`` prints microseconds for each call, the best of several rounds in which
 the operators take turns. A round submits many calls and then waits for the device, outside of what is timed. The work

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, NoReturn, final
 
 from oxide import disk
-from oxide.compiler.cache import Facts, decoded, encoded
-from oxide.compiler.description import KernelDescription, LaunchNeeds
+from oxide.compiler.cache import Facts, decoded, decoded_needs, encoded
+from oxide.compiler.description import KernelDescription
 from oxide.compiler.signature.signature import Closed
 from oxide.driver.base import Code, Target
 from oxide.errors import CompileError
@@ -104,9 +104,9 @@ class BuiltEntry:
 
     @cached_property
     def _facts(self) -> Facts:
-        record, needs = self._record, dict(self._record["needs"])
+        record = self._record
         return Facts(
-            needs=LaunchNeeds(**(needs | {"tiled": tuple(needs["tiled"])})),
+            needs=decoded_needs(record["needs"]),
             sites=decoded(record["sites"], {}),
             widenings=decoded(record["widenings"], {}),
             elementwise=lambda: "it was built ahead of time, without its IR",

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from .description import KernelDescription
     from .elementwise.accesses import Elementwise
 
-__all__ = ["Entry", "Facts", "Unknown", "decoded", "encoded", "entry_of", "warn_of_unknown"]
+__all__ = ["Entry", "Facts", "Unknown", "decoded", "decoded_needs", "encoded", "entry_of", "warn_of_unknown"]
 
 
 @final
@@ -138,7 +138,7 @@ class Entry:
             return None
         found = json.loads(text)
         return Facts(
-            needs=LaunchNeeds(**(found["needs"] | {"tiled": tuple(found["needs"]["tiled"])})),
+            needs=decoded_needs(found["needs"]),
             sites=decoded(found["sites"], self._files),
             widenings=decoded(found["widenings"], self._files),
             elementwise=lambda: decoded(found["elementwise"], self._files),
@@ -236,3 +236,8 @@ def decoded(value: Any, files: Mapping[str, str]) -> Any:
         return parse(fields)
     found = getattr(importlib.import_module(_CLASSES[name], __package__), name)
     return found(**{field: decoded(item, files) for field, item in fields.items()})
+
+
+def decoded_needs(needs: dict[str, Any]) -> LaunchNeeds:
+    """Returns the needs of a launch that ``dataclasses.asdict`` made and JSON kept, which has no tuples."""
+    return LaunchNeeds(**(needs | {"tiled": tuple(needs["tiled"])}))

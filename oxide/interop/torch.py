@@ -236,7 +236,7 @@ def _number_type(parameter: Any) -> str | None:
 
 @final
 class _KernelArguments:
-    """How an operator's arguments become a kernel's, and which of these are outputs."""
+    """Maps an operator's arguments to a kernel's parameters, and lists the outputs."""
 
     def __init__(self, name: str, kernel: Any, launches: Any, outputs: Callable[..., Any] | None) -> None:
         self._name = name

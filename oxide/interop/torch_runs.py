@@ -33,7 +33,7 @@ _LEGACY_DEFAULT_STREAM = 1
 _raw_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 """Returns the number of a device's current stream, in a tenth of the time of ``torch.cuda.current_stream``. Inductor's
 code calls it, too. A torch that was built without CUDA does not have it."""
-_MOST_REPEATED = 256  # the combinations of shapes that one operator remembers
+_MOST_REPEATED = 256  # the number of combinations of shapes that one operator remembers
 _SAME_NAME = (
     "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "float16", "float32", "float64",
     "complex64", "complex128",
@@ -78,7 +78,7 @@ class _Place:
 
 @final
 class _State:
-    """What the operators share while one runtime is in force."""
+    """The state that all operators share while one runtime is current."""
 
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime

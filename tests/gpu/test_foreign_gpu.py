@@ -18,23 +18,19 @@ import oxide
 from oxide import (
     ArgumentError,
     CompileError,
-    DisjointSlice,
     In,
     InOut,
     LaunchConfig,
     LaunchError,
     Out,
-    Slice,
     d2h,
-    f32,
     h2d,
     i32,
-    kernel,
-    thread,
     zeros,
 )
 from oxide.driver.cuda import CudaDriver
 from oxide.testing import use_driver
+from tests.interop.test_foreign import scaled
 
 pytestmark = pytest.mark.gpu
 RANDOM = np.random.default_rng(26)
@@ -63,14 +59,6 @@ extern "C" __global__ void spread(Pair pair, double *y) { y[0] = pair.a; y[1] = 
 
 extern "C" __global__ void wild(float *x) { x[1LL << 40] = 1.0f; }
 """
-
-
-@kernel
-def scaled(x: Slice[f32], factor: f32, y: DisjointSlice[f32]) -> None:
-    index = thread.index_1d()
-    element = y.get_mut(index)
-    if element is not None:
-        element.value = factor * x[index.get()]
 
 
 @pytest.fixture(scope="module", autouse=True)

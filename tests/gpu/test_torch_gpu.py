@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,66 +13,12 @@ if not torch.cuda.is_available():
     pytest.skip("torch has no CUDA device", allow_module_level=True)
 
 import oxide  # noqa: E402
-from oxide import (  # noqa: E402
-    BoundsError,
-    DeviceBox,
-    DeviceError,
-    DeviceOperation,
-    DisjointSlice,
-    DisjointSlice2,
-    GraphError,
-    LaunchConfig,
-    Slice,
-    Slice2,
-    empty,
-    f32,
-    f64,
-    h2d,
-    kernel,
-    thread,
-)
+from oxide import BoundsError, DeviceError, GraphError, h2d  # noqa: E402
 from oxide.driver.cuda import CudaDriver  # noqa: E402
 from oxide.testing import use_driver  # noqa: E402
+from tests.interop.torch_operators import multiply, reaches_too_far, scale, scaled_twice  # noqa: E402
 
 pytestmark = pytest.mark.gpu
-T = TypeVar("T", f32, f64)
-
-
-@kernel(block=128)
-def scale(x: Slice[T], s: T, y: DisjointSlice[T]) -> None:
-    index = thread.index_1d()
-    element = y.get_mut(index)
-    if element is not None:
-        element.value = x[index.get()] * s
-
-
-@kernel
-def product(a: Slice2[f64], b: Slice2[f64], c: DisjointSlice2[f64]) -> None:
-    index = thread.index_2d(c.shape[1])
-    element = c.get_mut(index) if index is not None else None
-    if element is not None:
-        total = f64(0.0)
-        for k in range(a.shape[1]):
-            total += a[thread.index_2d_row(), k] * b[k, thread.index_2d_col()]
-        element.value = total
-
-
-@kernel(block=64)
-def reaches_too_far(x: Slice[f32], y: DisjointSlice[f32]) -> None:
-    index = thread.index_1d()
-    element = y.get_mut(index)
-    if element is not None:
-        element.value = x[index.get() + 1]
-
-
-def multiply(a: DeviceBox, b: DeviceBox) -> DeviceOperation[DeviceBox]:
-    rows, columns = a.shape[0], b.shape[1]
-    return product[LaunchConfig.for_shape((rows, columns), (8, 8))](a, b, empty((rows, columns), f64)).last()
-
-
-def scaled_twice(x: DeviceBox, s: float) -> DeviceOperation[DeviceBox]:
-    once = scale(x, s, empty(x.shape, x.dtype)).last()
-    return once.and_then(lambda box: scale(box, s, empty(x.shape, x.dtype)).last())
 
 
 def keep_factor(ctx: Any, inputs: Any, output: Any) -> None:

@@ -69,7 +69,7 @@ def scaled(x: Slice[f32], factor: f32, y: DisjointSlice[f32]) -> None:
 
 @dataclass
 class Loaded:
-    """What the driver protocol says that loading foreign code returns."""
+    """The result of loading foreign code, by the driver protocol."""
 
     kernels: dict[str, Any]
     parameters: dict[str, Any]
@@ -280,7 +280,7 @@ def test_cuda_cpp_without_nvrtc_says_what_to_install(monkeypatch: pytest.MonkeyP
     core = pytest.importorskip("cuda.core")
 
     class DynamicLibNotFoundError(RuntimeError):
-        """As of cuda.pathfinder."""
+        """The error of cuda.pathfinder for a missing library."""
 
     def program(*_: object) -> None:
         raise DynamicLibNotFoundError("Failure finding libnvrtc.so")

@@ -9,7 +9,7 @@ import sys
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,13 +26,11 @@ from oxide import (  # noqa: E402
     DeviceError,
     DeviceOperation,
     DisjointSlice,
-    DisjointSlice2,
     LaunchConfig,
     LaunchError,
     Slice,
     Slice2,
     dup,
-    empty,
     f32,
     f64,
     h2d,
@@ -49,17 +47,9 @@ from oxide.interop.torch_launches import repeated  # noqa: E402
 from oxide.runtime.device.fault_records import StandingReport  # noqa: E402
 from oxide.runtime.submission.lending import Lender  # noqa: E402
 from oxide.testing import FailingDriver, use_driver  # noqa: E402
+from tests.interop.torch_operators import multiply, reaches_too_far, scale, scaled_twice  # noqa: E402
 
-T = TypeVar("T", f32, f64)
 SIZES = [0, 1, 31, 33, 1000003]
-
-
-@kernel(block=128)
-def scale(x: Slice[T], s: T, y: DisjointSlice[T]) -> None:
-    index = thread.index_1d()
-    element = y.get_mut(index)
-    if element is not None:
-        element.value = x[index.get()] * s
 
 
 @kernel(block=128)
@@ -72,39 +62,10 @@ def sum_and_product(x: Slice[f64], y: Slice[f64], total: DisjointSlice[f64], pro
 
 
 @kernel
-def product(a: Slice2[f64], b: Slice2[f64], c: DisjointSlice2[f64]) -> None:
-    index = thread.index_2d(c.shape[1])
-    element = c.get_mut(index) if index is not None else None
-    if element is not None:
-        total = f64(0.0)
-        for k in range(a.shape[1]):
-            total += a[thread.index_2d_row(), k] * b[k, thread.index_2d_col()]
-        element.value = total
-
-
-@kernel(block=64)
-def reaches_too_far(x: Slice[f32], y: DisjointSlice[f32]) -> None:
-    index = thread.index_1d()
-    element = y.get_mut(index)
-    if element is not None:
-        element.value = x[index.get() + 1]
-
-
-@kernel
 def count(x: Slice[i32], bins: AtomicSlice[u32]) -> None:
     index = thread.index_1d().get()
     if index < len(x):
         bins.fetch_add(x[index], 1)
-
-
-def multiply(a: DeviceBox, b: DeviceBox) -> DeviceOperation[DeviceBox]:
-    rows, columns = a.shape[0], b.shape[1]
-    return product[LaunchConfig.for_shape((rows, columns), (8, 8))](a, b, empty((rows, columns), f64)).last()
-
-
-def scaled_twice(x: DeviceBox, s: float = 2.0) -> DeviceOperation[DeviceBox]:
-    once = scale(x, s, empty(x.shape, x.dtype)).last()
-    return once.and_then(lambda box: scale(box, s, empty(x.shape, x.dtype)).last())
 
 
 def scale_gradient() -> Any:

@@ -1,4 +1,4 @@
-"""Where torch is not installed, ``oxide.torch`` says what to install, and nothing else needs it."""
+"""Without torch, ``oxide.torch`` raises an error that names the package, and all else works."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import math
 import pickle
+import re
 import weakref
 from typing import Any
 
@@ -305,6 +306,7 @@ def test_devices_and_contexts() -> None:
     assert len(cuda.gpus) == len(cuda.list_devices()) == len(oxide.devices())
     device = cuda.get_current_device()
     assert device.id == 0
+    assert re.fullmatch("GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", device.uuid)
     assert device.WARP_SIZE == 32
     assert device.MAX_THREADS_PER_BLOCK == 1024
     assert device.MULTIPROCESSOR_COUNT > 0

@@ -1,7 +1,8 @@
-"""A GPU's attributes and free memory by the driver's names, for programs that ask as numba.cuda lets them."""
+"""A GPU's attributes, its free memory and its identifier, as the driver tells them."""
 
 from __future__ import annotations
 
+import cuda.core as core
 from cuda.bindings import driver
 
 from oxide.driver.cuda.errors import check
@@ -13,27 +14,19 @@ def device_attribute(ordinal: int, name: str) -> int:
     attribute = getattr(driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}", None)
     if attribute is None:
         raise AttributeError(f"the CUDA driver has no device attribute {name}")
-    error, device = driver.cuDeviceGet(ordinal)
-    check(error, "cuDeviceGet")
-    error, found = driver.cuDeviceGetAttribute(attribute, device)
-    check(error, "cuDeviceGetAttribute")
+    error, found = driver.cuDeviceGetAttribute(attribute, ordinal)
+    check(error, f"cuDeviceGetAttribute({name})")
     return int(found)
 
 
 def memory_info(ordinal: int) -> tuple[int, int]:
-    """Returns the free and the total memory of a device in bytes."""
-    error, device = driver.cuDeviceGet(ordinal)
-    check(error, "cuDeviceGet")
-    error, context = driver.cuDevicePrimaryCtxRetain(device)
-    check(error, "cuDevicePrimaryCtxRetain")
-    try:
-        (error,) = driver.cuCtxPushCurrent(context)
-        check(error, "cuCtxPushCurrent")
-        try:
-            error, free, total = driver.cuMemGetInfo()
-            check(error, "cuMemGetInfo")
-            return int(free), int(total)
-        finally:
-            driver.cuCtxPopCurrent()
-    finally:
-        driver.cuDevicePrimaryCtxRelease(device)
+    """Returns the free and the total memory of a device in bytes. Makes the device's context current."""
+    core.Device(ordinal).set_current()
+    error, free, total = driver.cuMemGetInfo()
+    check(error, "cuMemGetInfo")
+    return int(free), int(total)
+
+
+def identifier(ordinal: int) -> str:
+    """Returns the device's UUID, as ``nvidia-smi -L`` shows it."""
+    return f"GPU-{core.Device(ordinal).uuid}"

@@ -46,6 +46,7 @@ from oxide.driver.base import (
     KernelResources,
     StreamPriority,
 )
+from oxide.driver.cuda.attributes import memory_info
 from oxide.driver.cuda.blocks import LARGEST, SpareBlocks
 from oxide.driver.cuda.clock import new_clock
 from oxide.driver.cuda.conditional import (
@@ -654,11 +655,8 @@ class CudaDriver:
         return next((context for context in self._contexts if context is not None), None) or self._context(0)
 
     def _out_of_device_memory(self, nbytes: int, device: int) -> str:
-        context = self._context(device)
-        _enter(context)
-        error, free, total = driver.cuMemGetInfo()
-        check(error, "cuMemGetInfo")
-        pool = context.pool
+        pool = self._context(device).pool
+        free, total = memory_info(device)
         attributes = driver.CUmemPool_attribute
         error, reserved = driver.cuMemPoolGetAttribute(pool, attributes.CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)
         check(error, "cuMemPoolGetAttribute")

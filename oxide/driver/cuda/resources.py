@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 import time
+from functools import partial
 
 from cuda.bindings import driver
 
 from oxide.driver.base import Code, KernelResources
+from oxide.driver.cuda.attributes import device_attribute
 from oxide.driver.cuda.errors import check
 from oxide.driver.cuda.ptx_modules import CudaFunction
 
@@ -31,7 +33,7 @@ def resources_of(
     if threads <= most:
         error, blocks = driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(function.handle, threads, whole_shared)
         check(error, f"cuOccupancyMaxActiveBlocksPerMultiprocessor({function.entry}, {threads}, {whole_shared})")
-    resident = _of_device(function, "MAX_THREADS_PER_MULTIPROCESSOR")
+    resident = device_attribute(function.device, "MAX_THREADS_PER_MULTIPROCESSOR")
     local = attribute("LOCAL_SIZE_BYTES")
     return KernelResources(
         registers=attribute("NUM_REGS"),
@@ -84,7 +86,8 @@ def launch_detail(function: CudaFunction, code: int) -> str:
     local = _attribute(function, "LOCAL_SIZE_BYTES")
     if local < _MUCH_LOCAL:
         return ""
-    threads = _of_device(function, "MAX_THREADS_PER_MULTIPROCESSOR") * _of_device(function, "MULTIPROCESSOR_COUNT")
+    of_device = partial(device_attribute, function.device)
+    threads = of_device("MAX_THREADS_PER_MULTIPROCESSOR") * of_device("MULTIPROCESSOR_COUNT")
     return (
         f"a thread takes {local} bytes of local memory, and the driver sets that aside for all {threads} threads that "
         f"the GPU has room for, {threads * local} bytes; make the kernel's LocalArrays smaller"
@@ -95,11 +98,4 @@ def _attribute(function: CudaFunction, name: str) -> int:
     kind = getattr(driver.CUfunction_attribute, f"CU_FUNC_ATTRIBUTE_{name}")
     error, value = driver.cuFuncGetAttribute(kind, function.handle)
     check(error, f"cuFuncGetAttribute({function.entry}, {name})")
-    return int(value)
-
-
-def _of_device(function: CudaFunction, name: str) -> int:
-    kind = getattr(driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
-    error, value = driver.cuDeviceGetAttribute(kind, function.device)
-    check(error, f"cuDeviceGetAttribute({name})")
     return int(value)

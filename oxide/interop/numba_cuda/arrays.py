@@ -11,7 +11,7 @@ import numpy as np
 import oxide
 from oxide.interop.numba_cuda.streams import resolved
 from oxide.runtime.device.memory import DeviceBox
-from oxide.runtime.device.strides import contiguous_strides
+from oxide.runtime.device.strides import contiguous_strides, span
 
 
 class DeviceNDArray:
@@ -158,7 +158,6 @@ class DeviceNDArray:
     def view(self, dtype: Any) -> DeviceNDArray:
         """Returns the same memory with elements of another type. Raises ``ValueError`` for a type that does not fit."""
         box, wanted = self.box, np.dtype(dtype)
-        geometry = np.lib.stride_tricks.as_strided(np.empty((), self.dtype), self.shape, self.strides)
         shape, strides = self.shape, self.strides
         if wanted.itemsize != self.dtype.itemsize:
             if not shape or strides[-1] != self.dtype.itemsize:
@@ -170,7 +169,6 @@ class DeviceNDArray:
                     "last axis of the array."
                 )
             shape, strides = (*shape[:-1], length), (*strides[:-1], wanted.itemsize)
-        del geometry
         return on_box(_retyped(box, wanted, shape, strides, 0))
 
     def split(self, section: int, stream: Any = 0) -> tuple[DeviceNDArray, ...]:
@@ -314,8 +312,6 @@ def _empty(shape: tuple[int, ...], dtype: np.dtype[Any], strides: Any, stream: A
     wanted = tuple(map(int, strides))
     if wanted[::-1] == contiguous_strides(shape[::-1], dtype.itemsize):
         return oxide.empty(shape[::-1], dtype).async_on(found).T
-    from oxide.runtime.device.strides import span
-
     low, high = span(shape, wanted, dtype.itemsize)
     bytes_ = oxide.empty(high - low, np.dtype(np.uint8)).async_on(found)
     return _retyped(bytes_, dtype, shape, wanted, -low)

@@ -79,7 +79,11 @@ class Device:
 
     @property
     def uuid(self) -> str:
-        """Returns an identifier that is unique in this process."""
+        """Returns the device's identifier; for a CPU device, one that is unique in this process."""
+        if self.oxide_device.kind == "cuda":
+            from oxide.driver.cuda.attributes import identifier
+
+            return identifier(self.id)
         return f"GPU-00000000-0000-0000-0000-{self.id:012x}"
 
     @property

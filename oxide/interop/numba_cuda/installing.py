@@ -17,7 +17,7 @@ _ABSENT = object()
 
 
 class Installed:
-    """What ``install()`` returns: a context manager that uninstalls at its end."""
+    """A context manager that uninstalls at its end. ``install()`` returns it."""
 
     def __enter__(self) -> Installed:
         return self
@@ -57,7 +57,7 @@ def _replace(module: Any, names: dict[str, Any]) -> None:
 def _install() -> None:
     import oxide.numba_cuda as served
     from oxide.compiler.frontend.lowering.numba_programs import numba_cuda, vectorizers_on
-    from oxide.interop.numba_cuda import arrays, devices, substitutes
+    from oxide.interop.numba_cuda import substitutes
     from oxide.interop.numba_cuda.unserved import UNSERVED, unserved
 
     importlib.import_module("oxide.compiler.frontend.frontend")  # takes numba-cuda's own names before they change
@@ -82,16 +82,6 @@ def _install() -> None:
     )
     # Not ``decorators.jit``: numba-cuda itself compiles its implementations of functions with it.
     _replace(module("kernels.transpose"), {"transpose": substitutes.transpose})
-    _replace(
-        module("cudadrv.devicearray"),
-        {"DeviceNDArray": arrays.DeviceNDArray, "is_cuda_ndarray": arrays.is_cuda_ndarray},
-    )
-    _replace(
-        module("cudadrv.devices"),
-        {"gpus": devices.gpus, "get_context": devices.current_context, "reset": devices.close},
-    )
-    _replace(
-        module("cudadrv.driver"),
-        {"CudaAPIError": devices.CudaAPIError, "CudaDriverError": devices.CudaDriverError},
-    )
+    for name, names in substitutes.CUDADRV.items():
+        _replace(module(f"cudadrv.{name}"), names)
     _replace(module("api"), {name: value for name, value in ours.items() if name in vars(module("api"))})

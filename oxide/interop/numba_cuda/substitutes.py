@@ -78,44 +78,42 @@ class Reduce:
 
 def vectorize(ftylist_or_function: Any = (), target: str = "cuda", **kws: Any) -> Any:
     """Makes a ufunc of a function of scalars; with signatures, as numba's ``vectorize(..., target="cuda")``."""
-    from oxide.compiler.frontend.lowering.numba_programs import vectorizers_on
-
-    builder = vectorizers_on(_cuda()).CUDAVectorize
     if target != "cuda":
         raise NotImplementedError(f"vectorize(target={target!r}): numba's own vectorize makes it")
-    return _vectorizer(builder, ftylist_or_function, kws)
-
-
-def _vectorizer(builder: Any, signatures: Any, options: dict[str, Any]) -> Any:
-    if callable(signatures) and not isinstance(signatures, str | list | tuple):
+    if callable(ftylist_or_function) and not isinstance(ftylist_or_function, str | list | tuple):
         raise TypeError("vectorize for CUDA needs signatures: @vectorize(['float32(float32)'], target='cuda')")
-    listed = [signatures] if isinstance(signatures, str) or not isinstance(signatures, list | tuple) else signatures
-
-    def wrap(function: Any) -> Any:
-        made = builder(function, **options)
-        for signature in listed:
-            made.add(signature)
-        return made.build_ufunc()
-
-    return wrap
+    return _ufuncs_of("CUDAVectorize", ftylist_or_function, (), kws)
 
 
 def guvectorize(ftylist: Any, signature: str, target: str = "cuda", **kws: Any) -> Any:
     """Makes a generalised ufunc, as numba's ``guvectorize(..., target="cuda")``."""
-    from oxide.compiler.frontend.lowering.numba_programs import vectorizers_on
-
     if target != "cuda":
         raise NotImplementedError(f"guvectorize(target={target!r}): numba's own guvectorize makes it")
-    builder = vectorizers_on(_cuda()).CUDAGUFuncVectorize
-    listed = [ftylist] if isinstance(ftylist, str) or not isinstance(ftylist, list | tuple) else ftylist
+    return _ufuncs_of("CUDAGUFuncVectorize", ftylist, (signature,), kws)
+
+
+def _ufuncs_of(builder: str, signatures: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    """Returns a decorator that makes ufuncs by one of numba-cuda's builders."""
+    from oxide.compiler.frontend.lowering.numba_programs import vectorizers_on
+
+    make = getattr(vectorizers_on(_cuda()), builder)
+    listed = signatures if isinstance(signatures, list | tuple) else [signatures]
 
     def wrap(function: Any) -> Any:
-        made = builder(function, signature, **kws)
+        made = make(function, *arguments, **options)
         for each in listed:
             made.add(each)
         return made.build_ufunc()
 
     return wrap
+
+
+CUDADRV: dict[str, dict[str, Any]] = {
+    "devicearray": {"DeviceNDArray": arrays.DeviceNDArray, "is_cuda_ndarray": arrays.is_cuda_ndarray},
+    "devices": {"gpus": devices.gpus, "get_context": devices.current_context, "reset": devices.close},
+    "driver": {"CudaAPIError": devices.CudaAPIError, "CudaDriverError": devices.CudaDriverError},
+}
+"""The names of ``numba.cuda.cudadrv``'s modules that oxide serves."""
 
 
 class _Cudadrv(ModuleType):
@@ -128,17 +126,13 @@ class _Cudadrv(ModuleType):
 def _cudadrv() -> ModuleType:
     made = _Cudadrv("oxide.numba_cuda.cudadrv", "numba.cuda.cudadrv")
     made.devicearray = SimpleNamespace(  # type: ignore[attr-defined]
-        DeviceNDArray=arrays.DeviceNDArray,
+        **CUDADRV["devicearray"],
         DeviceNDArrayBase=arrays.DeviceNDArray,
-        is_cuda_ndarray=arrays.is_cuda_ndarray,
         is_contiguous=lambda array: array.is_c_contiguous(),
     )
-    made.devices = SimpleNamespace(  # type: ignore[attr-defined]
-        gpus=devices.gpus, get_context=devices.current_context, reset=devices.close
-    )
+    made.devices = SimpleNamespace(**CUDADRV["devices"])  # type: ignore[attr-defined]
     made.driver = SimpleNamespace(  # type: ignore[attr-defined]
-        CudaAPIError=devices.CudaAPIError,
-        CudaDriverError=devices.CudaDriverError,
+        **CUDADRV["driver"],
         Device=devices.Device,
         Context=devices.Context,
         driver=SimpleNamespace(is_available=True, initialization_error=None),

@@ -132,11 +132,15 @@ class ReportRecords:
         """Returns a record's address as the last bytes of a kernel's parameters, and zeroes the record. Records must be
         first requested in order: 0, 1, 2, …"""
         if self.flags[number * _RECORD_WORDS]:  # a launch before claimed it; kernels write no other records
-            self.records[number : number + 1].view(np.uint64)[:] = 0
+            self.clear(number)
         if number == len(self.words):
             address = int.from_bytes(self.words[0], sys.byteorder) + number * RECORD_BYTES
             self.words.append(address.to_bytes(8, sys.byteorder))
         return self.words[number]
+
+    def clear(self, number: int) -> None:
+        """Zeroes a record."""
+        self.records[number : number + 1].view(np.uint64)[:] = 0
 
 
 @final
@@ -255,7 +259,7 @@ class StandingReport:
         """Raises the fault that a kernel recorded, if any, and zeroes the record. Call it only once the devices are
         past the launches."""
         record = self._records.records[0].copy()
-        self._records.records[0:1].view(np.uint64)[:] = 0
+        self._records.clear(0)
         if record["claimed"]:
             _raise_recorded(record, self._kernels[int(record["kernel_id"])], (None,), None)
 

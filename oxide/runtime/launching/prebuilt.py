@@ -10,6 +10,7 @@ from __future__ import annotations
 import platform
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, TypeVar, cast, final
@@ -88,23 +89,22 @@ def evaluated(text: str, variables: Mapping[str, Sequence[str]]) -> Any:
 
 def _names(variables: Mapping[str, Sequence[str]]) -> dict[str, Any]:
     """Returns the names that a declaration may use: those of oxide's types and annotations, and type variables."""
-    from oxide.language import tile, tiles
-
-    names: dict[str, Any] = {"__builtins__": {"int": int, "float": float, "str": str, "bool": bool}}
-    for module in (arrays, shaped, slices, tiles):
-        names |= {name: value for name, value in vars(module).items() if isinstance(value, type)}
-    names |= {"tile": tile, "AtomicSlice": _atomic_slice(), "dtype": np.dtype}
-    names |= SCALARS
+    names = _names_of_types().copy()
     for name, choices in variables.items():
         kinds = [SCALARS[choice] for choice in choices]
         names[name] = TypeVar(name, *kinds) if len(kinds) > 1 else kinds[0]
     return names
 
 
-def _atomic_slice() -> Any:
+@cache
+def _names_of_types() -> dict[str, Any]:
+    from oxide.language import tile, tiles
     from oxide.language.atomic import AtomicSlice
 
-    return AtomicSlice
+    names: dict[str, Any] = {"__builtins__": {"int": int, "float": float, "str": str, "bool": bool}}
+    for module in (arrays, shaped, slices, tiles):
+        names |= {name: value for name, value in vars(module).items() if isinstance(value, type)}
+    return names | {"tile": tile, "AtomicSlice": AtomicSlice, "dtype": np.dtype} | SCALARS
 
 
 def _kernel(name: str, declared: Mapping[str, Any], built: BuiltKernel) -> Any:

@@ -143,16 +143,7 @@ def _size(context: ExecutionContext, what: str, nbytes: object) -> int:
 def _device_bytes(thing: object, nbytes: int, what: str, name: str) -> DeviceBox:
     """Returns the first ``nbytes`` of device memory as a box of bytes."""
     inner = thing.value if isinstance(thing, Arc) else thing
-    if isinstance(inner, DevicePointer):
-        allocation, offset, available = inner._allocation, inner._offset, inner.nbytes
-    elif isinstance(inner, DeviceBox):
-        if not inner.is_contiguous:
-            raise ValueError(
-                f"{what}: {name} is a strided view, of shape {inner.shape} and strides {inner.strides} bytes, and its "
-                f"bytes do not follow each other; memcpy and dup copy its elements"
-            )
-        allocation, offset, available = inner._allocation, inner._offset, inner.nbytes
-    else:
+    if not isinstance(inner, (DevicePointer, DeviceBox)):
         hint = ""
         if isinstance(inner, (int, np.integer)) and not isinstance(inner, bool):
             hint = "; an address alone neither keeps nor orders its memory: DeviceBox.from_raw_parts(…, owner=…) does"
@@ -162,9 +153,14 @@ def _device_bytes(thing: object, nbytes: int, what: str, name: str) -> DeviceBox
             f"{what}: {name} is {written(inner)}; it must be a DevicePointer or a DeviceBox"
             f"{' or a NumPy array' if what.endswith('memcpy_async') else ''}{hint}"
         )
-    if nbytes > available:
-        raise ValueError(f"{what}: {byte_count(nbytes)} overrun {name}, which has {byte_count(available)}")
-    box = DeviceBox(allocation, (nbytes,), _BYTE, offset)
+    if isinstance(inner, DeviceBox) and not inner.is_contiguous:
+        raise ValueError(
+            f"{what}: {name} is a strided view, of shape {inner.shape} and strides {inner.strides} bytes, and its "
+            f"bytes do not follow each other; memcpy and dup copy its elements"
+        )
+    if nbytes > inner.nbytes:
+        raise ValueError(f"{what}: {byte_count(nbytes)} overrun {name}, which has {byte_count(inner.nbytes)}")
+    box = DeviceBox(inner._allocation, (nbytes,), _BYTE, inner._offset)
     box._known = inner._known
     return box
 

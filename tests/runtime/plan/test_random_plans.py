@@ -235,8 +235,8 @@ class Canaries(DelegatingDriver):
         return int(live.device_count + live.host_count)
 
     def are_intact(self) -> bool:
-        """Whether all canaries are unchanged. Call it when no work is left. Frees the memory that the program has
-        freed."""
+        """Returns whether all canaries are unchanged. Call it when no work is left. Frees the memory that the program
+        has freed."""
         streams = [self.inner.create_stream(device) for device in range(self.inner.device_count())]
         around = [place for address, size in self._sizes.items() for place in (address - self.AROUND, address + size)]
         intact = all(self.read(place, streams) == self.BYTES for place in around)
@@ -259,13 +259,13 @@ def uncaptured(recipe: Recipe, boxes: list[DeviceBox]) -> Callable[[], DeviceOpe
 
 
 def agrees(recipe: Recipe, seed: int, prepare: Any = captured) -> bool:
-    """Whether a recipe does under a random schedule what NumPy does."""
+    """Returns whether a recipe does under a random schedule what NumPy does."""
     return agrees_on(Canaries(step_driver(2, seed=seed)), recipe, prepare)
 
 
 def agrees_on(canaries: Canaries, recipe: Recipe, prepare: Any) -> bool:
-    """Whether three runs do what NumPy does, with other work before, between and after them. Checks that the canaries
-    are unchanged, and that no memory is left."""
+    """Returns whether three runs do what NumPy does, with other work before, between and after them. Checks that the
+    canaries are unchanged, and that no memory is left."""
     with use_driver(canaries):
         arrays = [np.arange(SIZE) + 10.0 * number for number in range(BOXES)]
         boxes = [h2d(array).sync() for array in arrays]

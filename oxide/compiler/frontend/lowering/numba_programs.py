@@ -69,6 +69,7 @@ def numba_cuda() -> Any:
 
 
 _original_jit = importlib.import_module("numba.cuda.decorators").jit
+_decorating = threading.Lock()
 
 
 def is_signature(given: Any) -> bool:
@@ -84,9 +85,6 @@ def decorated(function: Any, signature: Any, device: bool, options: dict[str, An
         if signature is None:
             return _original_jit(function, device=device, opt=True, debug=False, **options)
         return _original_jit(signature, device=device, opt=True, debug=False, **options)(function)
-
-
-_decorating = threading.Lock()
 
 
 @functools.cache
