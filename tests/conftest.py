@@ -154,12 +154,14 @@ def frozen_past(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.fixture
-def small_heap() -> Iterator[None]:
-    """``frozen_past`` for a test that collects garbage hundreds of times: of the tests before it in its module too."""
+def small_heap() -> None:
+    """``frozen_past`` for a test that collects garbage hundreds of times: of the tests before it in its module too.
+
+    All of it stays frozen until the module ends: ``gc.unfreeze`` would give back the earlier modules' objects as well,
+    to every collection of the tests that follow.
+    """
     gc.collect()
     gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)

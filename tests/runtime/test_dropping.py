@@ -219,7 +219,7 @@ RUNS: dict[str, Callable[[], object]] = {
 @pytest.mark.parametrize("what", RUNS)
 @pytest.mark.filterwarnings("ignore:.*was never run")
 def test_an_interrupt_at_any_place_leaves_nothing_in_flight_and_loses_no_memory(
-    what: str, driver: CpuDriver, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+    what: str, driver: CpuDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lost: list[object] = []
     monkeypatch.setattr(sys, "unraisablehook", lost.append)
@@ -232,10 +232,9 @@ def test_an_interrupt_at_any_place_leaves_nothing_in_flight_and_loses_no_memory(
         address_ranges, pinned, submission, memory, reclaim, interop, dlpack, fault_records, capture, graph
     )
     run = RUNS[what]
-    run()
+    run()  # compiles
     gc.collect()
-    gc.freeze()  # so that a collection takes no time
-    request.addfinalizer(gc.unfreeze)
+    gc.freeze()  # as ``small_heap``
     for interrupt in interrupts_at_checks(steps, more_than=5):
         with interrupt:
             run()
@@ -255,6 +254,7 @@ def test_an_interrupt_at_any_place_leaves_nothing_in_flight_and_loses_no_memory(
 
 
 @needs_calls
+@pytest.mark.usefixtures("small_heap")
 def test_memory_in_use_on_another_stream_outlives_an_interrupted_submission(driver: CpuDriver) -> None:
     from oxide.runtime.launching import launch
     from oxide.runtime.submission import submission
