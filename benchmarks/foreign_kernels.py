@@ -236,7 +236,10 @@ def kernels_of(module: ModuleType) -> Iterator[tuple[str, Any, Any]]:
     for name, value in list(vars(module).items()):
         function = getattr(value, "py_func", None) or getattr(value, "fn", None)
         kind = type(value).__name__
-        if kind not in ("Dispatcher", "FakeCUDAKernel") or getattr(function, "__module__", "") != module.__name__:
+        if (
+            kind not in ("Dispatcher", "CUDADispatcher", "FakeCUDAKernel")
+            or getattr(function, "__module__", "") != module.__name__
+        ):
             continue
         if getattr(value, "_device", False) or returns(function):
             continue
@@ -440,9 +443,13 @@ class Stubs(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 class Stub(ModuleType):
-    """A module whose every name is a mock."""
+    """A module whose every name is a mock. It can be called: a name may be a module's and a function's, as dask's
+    ``delayed``."""
 
     __version__ = "13.0.0"
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        return MagicMock()
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name != "__version__":

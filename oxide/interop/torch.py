@@ -72,6 +72,7 @@ def op(
         kernel_plan = _KernelArguments(name, kernel, function, outputs)
         schema = kernel_plan.schema if schema is None else schema
         made, build = kernel_plan.outputs, kernel_plan.build
+        like_inputs = outputs is None
     else:
         if not callable(function):
             raise TypeError(
@@ -83,8 +84,8 @@ def op(
                 f"pass outputs=, a function of the same arguments, as outputs=lambda x: torch.empty_like(x)"
             )
         schema = _schema_of(name, function) if schema is None else schema
-        made, build = outputs, None
-    return _define(name, schema, _contiguous(name, made), function, build, backward, setup_context)
+        made, build, like_inputs = outputs, None, False
+    return _define(name, schema, _contiguous(name, made), function, build, like_inputs, backward, setup_context)
 
 
 def _define(
@@ -93,6 +94,7 @@ def _define(
     outputs: Callable[..., tuple[Any, ...]],
     function: Any,
     build: Callable[..., DeviceOperation[Any]] | None,
+    like_inputs: bool,
     backward: Callable[..., Any] | None,
     setup_context: Callable[..., None] | None,
 ) -> Any:
@@ -106,7 +108,7 @@ def _define(
     library.define(short + schema, tags=(torch.Tag.pt2_compliant_tag,))
     _libraries[name] = library
     single = len(parsed.returns) == 1
-    run = Run(name, parsed, outputs, function, build)
+    run = Run(name, parsed, outputs, function, build, like_inputs)
     for key in ("CPU", "CUDA"):
         library.impl(short, run, key)
 

@@ -26,10 +26,11 @@ if TYPE_CHECKING:
 class RepeatedLaunch:
     """A launch that may be repeated with other addresses and floats."""
 
-    __slots__ = ("_arguments", "_float_places", "_pack", "_places", "_special", "_values")
+    __slots__ = ("_arguments", "_dtypes", "_float_places", "_pack", "_places", "_special", "_values")
 
-    def __init__(self, launch: KernelLaunch, function: Any, report: StandingReport) -> None:
-        """Takes over what ``launch`` computed. ``function`` is its loaded kernel."""
+    def __init__(self, launch: KernelLaunch, function: Any, report: StandingReport, made: Sequence[Any]) -> None:
+        """Takes over what ``launch`` computed. ``function`` is its loaded kernel, ``made`` are its outputs."""
+        self._dtypes = [each.dtype for each in made]
         config = launch._config
         assert config is not None
         special = self._special = launch.specialization
@@ -54,6 +55,14 @@ class RepeatedLaunch:
         self._places = [*inputs, *outputs]
         self._arguments = (function, config._given_grid, config._given_block, config._shared_mem_bytes)
 
+    def outputs_like(self, first: Any, pointers: list[int]) -> tuple[Any, ...]:
+        """Returns new tensors of the outputs' dtypes and of the shape of ``first``, which is contiguous. Appends their
+        addresses to ``pointers``."""
+        shape = first.shape
+        made = tuple([first.new_empty(shape, dtype=dtype) for dtype in self._dtypes])
+        pointers += [each.data_ptr() for each in made]
+        return made
+
     def submit(self, device: Device, stream: Stream, pointers: Sequence[int], floats: Sequence[float]) -> bool:
         """Launches with these addresses, of the inputs and then of the outputs, and these floats. Returns False, and
         launches nothing, if a float needs a check. Raises ``LaunchError``."""
@@ -70,7 +79,7 @@ class RepeatedLaunch:
         return True
 
 
-def repeated(launch: Any, device: Device, report: StandingReport) -> RepeatedLaunch | None:
+def repeated(launch: Any, device: Device, report: StandingReport, outputs: Sequence[Any]) -> RepeatedLaunch | None:
     """Returns a launch that has run on ``device`` as one to repeat, None if each of its calls must be checked."""
     if type(launch) is not KernelLaunch or launch._binding is None or launch._config is None:
         return None
@@ -86,4 +95,4 @@ def repeated(launch: Any, device: Device, report: StandingReport) -> RepeatedLau
         # Integers are a part of what is compared; other floats than f32 and f64 are passed as bits.
         if parameter.kind == "scalar" and parameter.scalar.kind == "f" and (not parameter.is_float or slot.judged):
             return None
-    return RepeatedLaunch(launch, function, report)
+    return RepeatedLaunch(launch, function, report, outputs)

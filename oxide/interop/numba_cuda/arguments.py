@@ -7,6 +7,7 @@ program that writes a little past the end of one, which a GPU's memory forgives,
 
 from __future__ import annotations
 
+import operator
 import weakref
 from functools import partial
 from typing import Any
@@ -82,6 +83,8 @@ class HostArguments:
             return self._host(np.asarray(value), True, True)  # a view of the same record
         if isinstance(value, tuple):
             parts = [self.convert(part) for part in value]
+            if all(map(operator.is_, parts, value)):
+                return value  # the same object at each launch, which is then not packed again
             return tuple(parts) if kind is tuple else kind(*parts)
         if not isinstance(value, np.generic) and hasattr(value, "__cuda_array_interface__"):
             return arrays.as_cuda_array(value).box
@@ -112,7 +115,7 @@ class HostArguments:
                 np.copyto(array, kept.elements(self._stream))
 
 
-_NUMBERS = {int, float, bool, complex, np.float32, np.float64, np.int32, np.int64, np.bool_}
+_NUMBERS = {int, float, bool, complex, *(np.dtype(code).type for code in "?bhilqBHILQefdFD")}
 
 
 class Kept:

@@ -24,13 +24,14 @@ from typing import TYPE_CHECKING, Any, Final, final
 import numpy as np
 
 from oxide.compiler.signature.signature import SAFE_FLOAT, NumbaParameter, Parameter
-from oxide.compiler.signature.untyped_arguments import NumberType
+from oxide.compiler.signature.untyped_arguments import ArrayType, NoneType, NumberType, TupleType, arrays_in
 from oxide.errors import ArgumentError
 from oxide.runtime.device.arc import Arc
 from oxide.runtime.device.memory import Allocation, DeviceBox
 from oxide.runtime.device.runtime import Device
 from oxide.runtime.launching.reach import threads_of
 from oxide.runtime.launching.tiled import even_rows
+from oxide.runtime.launching.untyped import argument_type_of, converts
 
 if TYPE_CHECKING:
     from oxide.compiler.description import LaunchNeeds
@@ -72,8 +73,8 @@ class ParameterSlot:
     """The rules that bind an argument to one parameter."""
 
     __slots__ = (
-        "alignment", "before", "bits", "dtype", "fits", "floats", "integers", "judged", "kind", "last", "most", "ndim",
-        "pack", "parameter", "parts", "rest", "tile", "type",
+        "alignment", "before", "bits", "converted", "dtype", "fits", "floats", "integers", "judged", "kind", "last",
+        "most", "ndim", "pack", "parameter", "parts", "rest", "tile", "type",
     )  # fmt: skip
 
     def __init__(self, parameter: Closed, offset: int, named: set[str]) -> None:
@@ -93,6 +94,7 @@ class ParameterSlot:
         self.integers: Any = None if scalar is None else scalar.integers
         self.floats: bool = scalar is not None and scalar.is_float
         self.type: Any = parameter.type if isinstance(parameter, NumbaParameter) else None
+        self.converted: Any = None  # another type of arrays that an explicit signature takes as ``type``
         self.tile: int = math.prod(parameter.tile) if isinstance(parameter, Parameter) else 1
         """The number of elements that one thread accesses."""
         self.most = _ANY
@@ -219,15 +221,33 @@ def bind(plan: Plan, arguments: tuple[Any, ...]) -> Binding | None:
         if kind == _ARGUMENT:
             found = slot.type
             if not isinstance(box, DeviceBox):
-                if type(found) is not NumberType or not (type(box) in _NUMBERS or isinstance(box, np.generic)):
+                last = slot.last
+                if argument is last.number:
+                    pieces.append(last.piece)
+                    continue
+                if not _is_plain(found, box):
                     return None
-                pieces.append(slot.pack(*found.flatten(box))[slot.rest :])
+                piece = slot.pack(*found.flatten(box))[slot.rest :]
+                pieces.append(piece)
+                if type(found) is not NumberType:
+                    arrays = arrays_in(found, box)
+                    if not arrays:
+                        slot.last = Packed(argument, piece, ())
+                    for array in arrays:
+                        if device is None:
+                            device = array._allocation.device
+                        elif array._allocation.device is not device:
+                            return None
+                        writes.append(array._allocation)
                 continue
             given = box._argument or box.as_argument()
-            if given.type is not found:
-                if given.type != found:
+            if given.type is not found and given.type is not slot.converted:
+                if given.type == found:
+                    slot.type = given.type  # makes the next launch find the identical one
+                elif type(found) is ArrayType and converts(given.type, found) and given.type.strided is found.strided:
+                    slot.converted = given.type
+                else:
                     return None
-                slot.type = given.type  # equal types: makes the next launch find the identical one
             words = given.words
         elif (
             kind == _OTHER
@@ -269,6 +289,18 @@ def bind(plan: Plan, arguments: tuple[Any, ...]) -> Binding | None:
     if plan.end:
         pieces.append(plan.end)
     return Binding(b"".join(pieces), reads, writes, device)
+
+
+def _is_plain(wanted: Any, value: object) -> bool:
+    """Returns whether a value that is no box is passed as ``wanted`` without a closer check."""
+    kind = type(wanted)
+    if kind is NumberType:
+        if type(value) is complex:
+            return bool(wanted.dtype.kind == "c")
+        return type(value) in _NUMBERS or isinstance(value, np.generic)
+    if kind is TupleType:
+        return isinstance(value, tuple) and argument_type_of(value) == wanted
+    return kind is NoneType and value is None
 
 
 def _pack(slot: ParameterSlot, argument: object) -> Packed | None:

@@ -26,10 +26,11 @@ from oxide import (
     i16,
     i64,
     kernel,
+    numba_cuda,
     thread,
     u8,
 )
-from oxide.compiler.signature.untyped_arguments import ArrayType
+from oxide.compiler.signature.untyped_arguments import ArrayType, TupleType
 from oxide.driver.cpu import CpuDriver
 from oxide.runtime.launching.binding import Plan, bind
 from oxide.testing import RecordingDriver, step_driver, use_driver
@@ -285,3 +286,83 @@ def test_a_launch_with_an_atomic_slice_takes_the_full_way_and_writes_it() -> Non
         assert result[0] == 5
         here.synchronize()
         del result, box
+
+
+@kernel
+def mixed_untyped(narrow, pair, skipped, turned, out):  # type: ignore[no-untyped-def]
+    i = cuda.grid(1)
+    if i < out.size:
+        out[i] = narrow + pair[0][i] * pair[1] + turned.real + 2 * turned.imag
+        if skipped is not None:
+            out[i] = skipped
+
+
+@pytest.mark.parametrize("skipped", [None, 7.0])
+def test_tuples_none_and_complex_numbers_bind_as_the_full_way_packs_them(skipped: Any) -> None:
+    """Not only the first time: a tuple of other numbers, a view, and one of numbers alone, which is kept."""
+    whole, out = h2d(np.arange(8, dtype=np.float32)).sync(), h2d(ONES).sync()
+    first, second = whole.split(4)
+    for array, factor in ((first, 2.0), (first, 3.0), (second, 2.0), (first, 2.0)):
+        launch = mixed_untyped[FOUR](np.int8(-3), (array, factor), skipped, 1 + 2j, out)
+        binding = launch._binding
+        assert binding is not None
+        types = [parameter.type for parameter in launch.specialization.parameters]
+        given = (np.int8(-3), (array, factor), skipped, 1 + 2j, out)
+        values = [kind.flatten(value) for kind, value in zip(types, given, strict=True)]
+        assert binding.params + bytes(8) == launch.specialization.pack(values, 0)
+        assert binding.writes == [array._allocation, out._allocation]
+        launch.sync()
+        expected = -3 + d2h(array).sync() * factor + 5 if skipped is None else np.full(4, skipped)
+        np.testing.assert_array_equal(d2h(out).sync(), expected)
+
+
+@kernel
+def first_of(pair, out):  # type: ignore[no-untyped-def]
+    i = cuda.grid(1)
+    if i < out.size:
+        out[i] = pair[0]
+
+
+@numba_cuda.jit("void(int32[:], complex64)")
+def signed(out, number):  # type: ignore[no-untyped-def]
+    i = cuda.grid(1)
+    if i < out.size:
+        out[i] += number.imag
+
+
+def test_a_tuple_of_numbers_is_packed_once_and_others_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = h2d(ONES).sync()
+    kept = (5.0, 6.0)
+    for pair in (kept, kept, (8.0, 6.0), kept, (5, 6.0), kept):
+        first_of[FOUR](pair, out).sync()
+        np.testing.assert_array_equal(d2h(out).sync(), pair[0])
+    packed: list[Any] = []
+    flatten = TupleType.flatten
+    monkeypatch.setattr(TupleType, "flatten", lambda self, value: packed.append(value) or flatten(self, value))
+    for _ in range(3):
+        first_of[FOUR](kept, out).sync()
+    assert not packed
+
+
+def test_arrays_of_the_other_sign_bind_where_an_explicit_signature_takes_them() -> None:
+    for dtype in (np.uint32, np.int32, np.uint32):
+        out = h2d(np.arange(4, dtype=dtype)).sync()
+        launch = signed.kernel[FOUR](out, 3j)
+        assert launch._binding is not None
+        launch.sync()
+        np.testing.assert_array_equal(d2h(out).sync(), np.arange(3, 7))
+    with pytest.raises(oxide.ArgumentError):
+        signed.kernel[FOUR](h2d(np.arange(4, dtype=np.int64)).sync(), 3j)
+
+
+def test_arrays_of_two_devices_in_a_tuple_do_not_bind() -> None:
+    driver = CpuDriver(2)
+    with use_driver(driver):
+        here, there = (device.new_stream() for device in oxide.devices())
+        x, out = h2d(ONES).sync_on(there), h2d(ONES).sync_on(here)
+        launch = mixed_untyped[FOUR](np.int8(1), (x, 2.0), None, 1j, out)
+        assert launch._binding is None
+        with pytest.raises(oxide.DeviceError, match="parameter pair"):
+            launch.sync_on(here)
+        del x, out, launch
+    driver.close()
