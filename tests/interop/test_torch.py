@@ -449,8 +449,11 @@ def test_a_repeated_launch_takes_other_addresses_and_floats() -> None:
     report = StandingReport(device.runtime.fault_records)
     launch = scale(h2d(np.ones(33)).sync(), 2.0, zeros(33, f64).sync())
     launch.sync_on(stream)
-    again = repeated(launch, device, report)
+    again = repeated(launch, device, report, [torch.zeros(33, dtype=torch.float64)])
     assert again is not None
+    pointers: list[int] = []
+    (made,) = again.outputs_like(torch.zeros(3, 11), pointers)
+    assert (made.shape, made.dtype, [made.data_ptr()]) == ((3, 11), torch.float64, pointers)
     x, y = np.random.default_rng(1).random(33), np.zeros(33)
     assert again.submit(device, stream, [x.ctypes.data, y.ctypes.data], [7.0])
     stream.synchronize()
@@ -465,7 +468,7 @@ def test_faults_of_repeated_launches_are_reported() -> None:
     report = StandingReport(device.runtime.fault_records)
     launch = reaches_too_far(zeros(6).sync(), zeros(5).sync())
     launch.sync_on(stream)
-    again = repeated(launch, device, report)
+    again = repeated(launch, device, report, [torch.zeros(5)])
     assert again is not None
     x, y = np.zeros(6, np.float32), np.zeros(5, np.float32)
     assert again.submit(device, stream, [x.ctypes.data, y.ctypes.data], [])
@@ -474,7 +477,7 @@ def test_faults_of_repeated_launches_are_reported() -> None:
     launch = reaches_too_far(zeros(5).sync(), zeros(5).sync())
     with pytest.raises(BoundsError):
         launch.sync_on(stream)
-    again = repeated(launch, device, report)
+    again = repeated(launch, device, report, [torch.zeros(5)])
     assert again is not None
     again.submit(device, stream, [x.ctypes.data, y.ctypes.data], [])
     stream.synchronize()
