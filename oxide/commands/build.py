@@ -67,7 +67,8 @@ def build(
     )
     count = len({row.kernel for row in written})
     plural = "s" if count > 1 else ""
-    say(f"{output}: code of {count} kernel{plural} in {len(written)} files, and the manifest")
+    files = f"{len(written)} file{'s' * (len(written) > 1)}"
+    say(f"{output}: code of {count} kernel{plural} in {files}, and the manifest")
 
 
 def _named(arguments: Sequence[str]) -> list[tuple[str, list[str]]]:

@@ -475,3 +475,13 @@ def test_boxes_are_arguments_and_arrays_have_boxes() -> None:
     assert not cuda.is_cuda_array(np.zeros(1))
     with pytest.raises(TypeError, match="cuda array interface"):
         cuda.as_cuda_array(np.zeros(1))
+
+
+@pytest.mark.parametrize("dtype", [object, np.longdouble, np.dtype(">f8")])
+def test_a_host_array_that_no_kernel_takes_is_refused_by_the_parameters_name(dtype: Any) -> None:
+    @cuda.jit
+    def copied(to, given):  # type: ignore[no-untyped-def]
+        to[0] = given[0]
+
+    with pytest.raises(TypeError, match=r"kernel copied, parameter given: .* astype"):
+        copied[1, 1](np.zeros(1), np.zeros(1, dtype))

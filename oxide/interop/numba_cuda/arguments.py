@@ -124,8 +124,12 @@ class Kept:
     __slots__ = ("array", "box", "runtime", "view")
 
     def __init__(self, array: np.ndarray[Any, Any], plain: np.ndarray[Any, Any], stream: oxide.Stream) -> None:
-        if array.dtype.hasobject:
-            raise TypeError(f"kernels take arrays of numbers and records, not of {array.dtype}")
+        kind, each = array.dtype.kind, array.dtype.itemsize
+        if array.dtype.hasobject or not array.dtype.isnative or (kind in "fc" and each > {"f": 8, "c": 16}[kind]):
+            raise TypeError(
+                f"kernels take arrays of records and of numbers of up to 64 bits in the machine's byte order, and the "
+                f"array is of {array.dtype}; convert it with astype"
+            )
         forget = partial(_kept.pop, id(array))  # in C: see ``oxide.dropping``
         self.array = weakref.ref(array, forget)
         self.runtime = stream.device.runtime

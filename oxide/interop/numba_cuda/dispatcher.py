@@ -220,7 +220,12 @@ class Configured:
             else:
                 if hosts is None:
                     hosts = HostArguments(stream)
-                boxes.append(hosts.convert(arg))
+                try:
+                    boxes.append(hosts.convert(arg))
+                except TypeError as error:
+                    code = self._dispatcher.py_func.__code__
+                    name = code.co_varnames[len(boxes)] if len(boxes) < code.co_argcount else f"number {len(boxes) + 1}"
+                    raise TypeError(f"kernel {code.co_name}, parameter {name}: {error}") from None
         launcher(*boxes).async_on(stream)
         if hosts:
             hosts.finish()

@@ -16,7 +16,7 @@ from typing import Any, final
 import oxide.runtime.awaiting.crash_reports as crash_reports
 import oxide.runtime.host_memory.moves as moves
 import oxide.runtime.loop.alarm as alarm
-from oxide.compiler.built import described_code, described_entry
+from oxide.compiler.built import described_code, described_entry, key_of
 from oxide.compiler.cache import Facts
 from oxide.compiler.cpu.native_functions import host_object, provided_key
 from oxide.compiler.ir.files import ir_file
@@ -82,9 +82,9 @@ def build(
                 f"{kernel.function.__module__}: build them to two directories"
             )
         entry = entries.setdefault(kernel.name, {**described, "built": []})
-        found = builder.built(kernel.name, _specialized(kernel, types))
-        if found["key"] not in [known["key"] for known in entry["built"]]:
-            entry["built"].append(found)
+        special = _specialized(kernel, types)
+        if key_of(special.description, special.parameters) not in [known["key"] for known in entry["built"]]:
+            entry["built"].append(builder.built(kernel.name, special))
     copies = [
         builder.built(f"oxide_{strided_copy.KERNEL.name}", strided_copy.KERNEL.specialize(T=word))
         for word in (u8, u16, u32, u64)

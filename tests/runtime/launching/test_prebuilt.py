@@ -249,6 +249,12 @@ def test_the_manifest_says_what_was_built(directory: Path) -> None:
     assert len(found["kernels"]["scale"]["built"]) == 2
 
 
+def test_a_kernel_that_is_named_twice_with_the_same_types_is_built_once(tmp_path: Path) -> None:
+    scale = (f"{FILE}:scale", "T=f32")
+    ran = build(*scale, *scale, "--cpu", "-o", str(tmp_path / "built"))
+    assert "code of 1 kernel in 1 file" in " ".join(ran.stdout.split()), ran.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
