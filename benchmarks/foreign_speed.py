@@ -1,4 +1,4 @@
-"""The speed of kernels that nobody here wrote: numba-cuda and ``oxide.numba_cuda`` beside each other, on a GPU.
+"""Measures the kernels of other packages on a GPU: on numba-cuda and on ``oxide.numba_cuda``, in one run.
 
 ``python -m benchmarks.foreign_speed FOLDER:PACKAGE[:NAME] … [--tests] -o FILE.json`` takes the kernels of packages that
 ``foreign_kernels`` found right on the CPU device (``results/foreign-kernels-cpu.json``, by ``NAME``), and with
@@ -88,23 +88,24 @@ def summarised(found: list[dict[str, Any]]) -> dict[str, Any]:
     import oxide
     from oxide.native import is_compiled
 
-    ratios = sorted(each["speed"] for each in found if "speed" in each)
-    large = sorted(each["large_speed"] for each in found if "large_speed" in each)
     return {
         "device": oxide.devices()[0].name,
         "form": "compiled" if is_compiled() else "interpreted",
         "versions": {name: version(name) for name in ("numba", "numba-cuda", "numpy")},
         "unit": "microseconds of a launch; speed is numba-cuda's time divided by oxide's",
-        "launches": {"kernels": len(ratios), "of_at_least_1": sum(each >= 1 for each in ratios), **quartiles(ratios)},
-        "large": {"kernels": len(large), "of_at_least_0.98": sum(each >= 0.98 for each in large), **quartiles(large)},
+        "launches": spread([each["speed"] for each in found if "speed" in each]),
+        "large": spread([each["large_speed"] for each in found if "large_speed" in each]),
         "kernels": found,
     }
 
 
-def quartiles(ratios: list[float]) -> dict[str, Any]:
+def spread(ratios: list[float]) -> dict[str, Any]:
+    """Returns the number of ratios, how many are at least 1 and 0.98, the least, and the quartiles."""
+    counts = {f"of_at_least_{bound}": sum(each >= bound for each in ratios) for bound in (1, 0.98)}
     if len(ratios) < 2:
-        return {}
-    return {"least": ratios[0], "quartiles": [round(each, 3) for each in statistics.quantiles(ratios)]}
+        return {"kernels": len(ratios), **counts}
+    middle = [round(each, 3) for each in statistics.quantiles(ratios)]
+    return {"kernels": len(ratios), **counts, "least": min(ratios), "quartiles": middle}
 
 
 def compared(package: str, folder: str, module: str, kernels: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
