@@ -88,6 +88,7 @@ from oxide.runtime.submission.submission import ExecutionContext
 
 if TYPE_CHECKING:
     from oxide import numba_cuda, tile
+    from oxide.distributed import collectives as collectives  # not in __all__: no kernel needs it
     from oxide.interop import torch as torch  # not in __all__: a star import must not replace torch itself
     from oxide.interop.foreign import ForeignModule, In, InOut, Out, module
     from oxide.language import debug, fast, intrinsics, tensor
@@ -132,6 +133,7 @@ _LATER = {
     "Tiles": "language.tiles",
     "Trace": "tracing.sessions",
     "VectorView": "language.views",
+    "collectives": "distributed.collectives",
     "arange": "runtime.operations.generated_numbers",
     "fast": "language.fast",
     "from_cuda_array_interface": "runtime.device.interop",
@@ -160,7 +162,7 @@ def __getattr__(name: str) -> Any:
     import importlib
 
     module = importlib.import_module(f"oxide.{_LATER[name]}")
-    modules = (name, f"language.{name}", f"interop.{name}")
+    modules = (name, f"language.{name}", f"interop.{name}", f"distributed.{name}")
     found = globals()[name] = module if _LATER[name] in modules else getattr(module, name)
     return found
 

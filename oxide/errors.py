@@ -51,6 +51,17 @@ class TraceError(OxideError):
     """Raised if a trace cannot be written, or a file is no trace and cannot be drawn."""
 
 
+class CollectiveError(OxideError):
+    """Raised on every rank of a group that can no longer complete its collectives. ``collective`` names the one that
+    failed, and ``rank`` the rank that is the reason: it ended, did not arrive in time, left, or asked for something
+    else."""
+
+    def __init__(self, message: str, collective: str = "", rank: int | None = None) -> None:
+        super().__init__(message)
+        self.collective = collective
+        self.rank = rank
+
+
 class OrderingError(OxideError):
     """Raised if nothing orders two uses of one box. Under strict ordering: the runtime would have had to insert a wait.
     In any mode: work on another stream, declared by ``ctx.reads`` or ``ctx.writes``, is still being submitted, or a

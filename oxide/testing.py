@@ -60,6 +60,7 @@ SUBMISSIONS = frozenset(
         "launch_graph",
         "record_event",
         "wait_event",
+        "call",
         "launch_host_function",
         "launch_native_host_function",
     }
@@ -301,6 +302,9 @@ class DelegatingDriver:
 
     def launch_host_function(self, function: Callable[[], None], stream: StreamHandle) -> None:
         self.invoke("launch_host_function", function, stream)
+
+    def call(self, what: str, function: Callable[[int], None], stream: StreamHandle) -> None:
+        self.invoke("call", what, function, stream)
 
     def launch_native_host_function(self, function: int, argument: int, stream: StreamHandle) -> None:
         self.invoke("launch_native_host_function", function, argument, stream)

@@ -16,6 +16,7 @@ from oxide.commands import (
     graph,
     info,
     inspect,
+    launch,
     new,
     profile,
     run,
@@ -67,6 +68,7 @@ def _options(
 app.command("doctor", short_help="is everything here that kernels need?")(doctor.doctor)
 app.command("new", short_help="make a project that runs and tests at once")(new.new)
 app.command("run", short_help="run a program on a chosen device", context_settings=_AS_GIVEN)(run.run)
+app.command("launch", short_help="run a program as several ranks", context_settings=_AS_GIVEN)(launch.launch)
 app.command("profile", short_help="which kernels take the time?", context_settings=_AS_GIVEN)(profile.profile)
 app.command("trace", short_help="draw a timeline")(trace.trace)
 app.command("sanitize", short_help="find memory errors and races", context_settings=_AS_GIVEN)(sanitize.sanitize)

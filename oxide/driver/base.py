@@ -404,6 +404,14 @@ class Driver(Protocol):
         """Submits a call of a Python function, which must not call the driver. Its exceptions go to
         ``sys.unraisablehook``."""
 
+    def call(self, what: str, function: Callable[[int], None], stream: StreamHandle) -> None:
+        """Submits work that no other method submits: a collective. ``what`` names it in messages and traces.
+
+        A CUDA device calls ``function(address)`` now, with the address of the stream, also in a capture: it submits
+        another library's work to that stream, and nothing else. The CPU device calls it in stream order on a worker
+        thread: it does the work itself. It may block there, and raises nothing.
+        """
+
     def launch_native_host_function(self, function: int, argument: int, stream: StreamHandle) -> None:
         """Submits a call of the C function ``void function(void *argument)``, which never takes the GIL."""
 

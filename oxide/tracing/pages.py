@@ -36,6 +36,7 @@ _COLOURS = {
     "fill": "#8e7cc3",
     "report": "#8e7cc3",
     "host function": "#b08d57",
+    "collective": "#b0577d",
     "host copy or wake-up": "#b08d57",
     "wait": "#c9c9c9",
     "submit": "#a64d79",

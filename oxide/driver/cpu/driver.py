@@ -489,6 +489,11 @@ class CpuDriver:
         stream goes on."""
         self._submit(check_idle(stream), python_call(function))
 
+    def call(self, what: str, function: Callable[[int], None], stream: CpuStream) -> None:
+        """Submits a call of ``function`` on a worker thread, also in a capture."""
+        address = self.stream_address(stream)
+        self._submit(stream, Task(what, lambda: function(address)))
+
     def launch_native_host_function(self, function: int, argument: int, stream: CpuStream) -> None:
         """Submits a call of a C function on a worker thread, without the GIL."""
         self._submit(check_idle(stream), native_call(function, argument))

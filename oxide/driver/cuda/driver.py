@@ -562,6 +562,10 @@ class CudaDriver:
             self._host_functions.discard(key)
             raise
 
+    def call(self, what: str, function: Callable[[int], None], stream: CudaStream) -> None:
+        """Calls ``function`` now, which submits another library's work."""
+        function(stream.address)
+
     def launch_native_host_function(self, function: int, argument: int, stream: CudaStream) -> None:
         code = self._launch_host_function(stream.address, function, argument)
         if code:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import sys
 from collections import Counter, deque
 from collections.abc import Callable
+from copy import copy
 from functools import partial
 from itertools import starmap
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
@@ -26,7 +27,7 @@ import numpy as np
 from oxide.compiler.source.faults import RECORD
 from oxide.driver.base import Driver
 from oxide.dropping import calls_drop
-from oxide.errors import DeviceError
+from oxide.errors import DeviceError, OxideError
 from oxide.native import is_compiled, mypyc_attr
 from oxide.runtime.device.launch_places import add_note_once, launch_notes, place_notes, place_of_site
 from oxide.runtime.host_memory.pinned import PinnedBlock
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from oxide.compiler.specialization import Specialization
     from oxide.runtime.device.launch_places import LaunchPlace
 
-    Report: TypeAlias = "FaultReport | GraphFaultReport"
+    Report: TypeAlias = "FaultReport | GraphFaultReport | HostReport"
 
 PAGE_RECORDS: Final = 64
 """The number of launches of a graph that one page serves."""
@@ -231,6 +232,26 @@ class GraphFaultReport:
             record = self._page.record(self._number)
             special, places = self._kernels[int(record["kernel_id"])]
             _raise_recorded(record, special, places, self._graph_place)
+
+
+@final
+class HostReport:
+    """The outcome of work whose failure the host finds, such as a collective. ``error`` is set before the device is
+    past the work, by any thread."""
+
+    __slots__ = ("error",)
+
+    def __init__(self) -> None:
+        self.error: OxideError | None = None
+
+    def claimed(self) -> bool:
+        """Returns whether the work failed."""
+        return self.error is not None
+
+    def raise_fault(self) -> None:
+        """Raises the error, if there is one: a copy for each waiter, which gets notes of its own."""
+        if self.error is not None:
+            raise copy(self.error)
 
 
 @final

@@ -170,7 +170,7 @@ class RecordedWork:
 
     def __init__(self, recording: Recording) -> None:
         self._nodes = recording.nodes
-        self._uploads = recording.uploads
+        self._uploads = [allocation for allocation in recording.uploads if allocation is not None]
 
     def summary(self) -> str:
         """Returns the numbers of launches and copies as text."""
@@ -267,6 +267,8 @@ def _call_node(sketch: Sketch, node: Node) -> int:
     if method == "fill":
         _, pattern, count = arguments
         return sketch.node("memory", "full" if any(pattern) else "zeros", (byte_count(len(pattern) * count),))
+    if method == "call":
+        return sketch.node("copy", node.kernel, ("collective",))
     title, where = {
         "copy_to_device": ("h2d", "host to device"),
         "copy_to_host": ("d2h", "device to host"),

@@ -58,7 +58,7 @@ class Planned(DeviceOperation[T]):
         finally:
             context.absorb(inner)
         nodes: list[PlanNode] = [
-            Node(_UPLOAD, (function,), "", (), (written,))
+            Node(_UPLOAD, (function,), "", (), () if written is None else (written,))
             for function, written in zip(recording.at_launch, recording.uploads, strict=True)
         ]
         nodes += recording.nodes

@@ -73,7 +73,8 @@ class Recording:
         self.nodes: list[PlanNode] = []  # of the body that is being recorded, if any
         self.bodies: tuple[str, ...] = ()  # the bodies that are being recorded, as errors name them
         self.at_launch: list[Callable[[ExecutionContext], None]] = []
-        self.uploads: list[Allocation] = []  # what each function of ``at_launch`` writes
+        # What each function of ``at_launch`` writes; None for one that uploads nothing.
+        self.uploads: list[Allocation | None] = []
         self.made: list[Allocation] = []  # the memory that operations allocated
         self.inputs: dict[int, DeviceBox] = {}  # the declared inputs, by number
         self.known: list[Known | None] = []  # entries of ``address_ranges``, kept as long as the graph
@@ -201,6 +202,9 @@ class Recording:
 
     def fill(self, address: int, pattern: bytes, count: int, stream: StreamHandle) -> None:
         self._note("fill", (address, pattern, count))
+
+    def call(self, what: str, function: Callable[[int], None], stream: StreamHandle) -> None:
+        self.nodes.append(Node("call", (what, function), what, *self._using))
 
     def _note(self, method: str, arguments: tuple[Any, ...]) -> None:
         kernel, launched = (self.kernel, self.launched) if method == "launch" else ("", None)

@@ -261,6 +261,16 @@ class TracingDriver:
         """Notes a host function. Its time is not measured by events or CUPTI."""
         self._submit("host function", -1, stream, self.inner.launch_host_function, function, stream)
 
+    def call(self, what: str, function: Callable[[int], None], stream: StreamHandle) -> None:
+        """Notes a collective and has it measured."""
+        known = self._known
+        if known.ended or (known.capturing and stream in known.capturing):
+            self.inner.call(what, function, stream)
+            if stream in known.capturing:
+                known.capturing[stream].append(what)
+            return
+        self._measure("collective", what, -1, (), stream, self.inner.call, (what, function, stream))
+
     def launch_native_host_function(self, function: int, argument: int, stream: StreamHandle) -> None:
         """Notes a function of the runtime: a copy of host memory, or a wake-up."""
         launch = self.inner.launch_native_host_function

@@ -1,0 +1,212 @@
+"""One step of data-parallel training, as an operation.
+
+The network is that of ``async_mlp``'s digits: ``scores = relu(pixels @ w0) @ w1``, with softmax cross-entropy. Every
+device has the weights and a share of the batch. The step computes the gradients of the shares, adds them up with
+``all_reduce``, and subtracts them from the weights of every device. So all devices keep the same weights, and these are
+the weights that one device would have with the whole batch.
+
+The gradient of ``w1`` is known first. Its ``all_reduce`` runs while the devices compute the gradient of ``w0``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import oxide
+from oxide import (
+    DeviceBox,
+    DeviceOperation,
+    DisjointSlice,
+    DisjointSlice2,
+    Slice,
+    Slice2,
+    empty,
+    f32,
+    fast,
+    h2d,
+    i32,
+    kernel,
+    thread,
+)
+from oxide_kernels import ops
+
+Float32Array = NDArray[np.float32]
+
+
+@kernel(block=(16, 16))
+def softmax_gradient(scale: f32, scores: Slice2[f32], labels: Slice[i32], gradient: DisjointSlice2[f32]) -> None:
+    """Computes ``gradient = scale * (softmax(scores) - one_hot(labels))``, row by row."""
+    index = thread.index_2d(gradient.shape[1])
+    if index is not None:
+        element = gradient.get_mut(index)
+        if element is not None:
+            row, column = thread.index_2d_row(), thread.index_2d_col()
+            largest = scores[row, 0]
+            for other in range(1, scores.shape[1]):
+                largest = max(largest, scores[row, other])
+            total = 0.0
+            for other in range(scores.shape[1]):
+                total += fast.exp(scores[row, other] - largest)
+            share = fast.exp(scores[row, column] - largest) / total
+            element.value = scale * (share - (1.0 if labels[row] == column else 0.0))
+
+
+@kernel(block=256, requires=("len(hidden) == len(gradient)",))
+def relu_gradient(hidden: Slice[f32], gradient: DisjointSlice[f32]) -> None:
+    """Sets the gradient to 0 where the hidden layer is 0."""
+    index = thread.index_1d()
+    element = gradient.get_mut(index)
+    if element is not None and hidden[index.get()] <= 0:
+        element.value = 0.0
+
+
+@kernel(block=256, requires=("len(weights) == len(gradient)",))
+def descend(rate: f32, gradient: Slice[f32], weights: DisjointSlice[f32]) -> None:
+    """Computes ``weights -= rate * gradient``."""
+    index = thread.index_1d()
+    element = weights.get_mut(index)
+    if element is not None:
+        element.value -= rate * gradient[index.get()]
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """The weights of one device: ``w0``, ``(pixels, hidden)``, and ``w1``, ``(hidden, classes)``."""
+
+    device: oxide.Device
+    w0: DeviceBox
+    w1: DeviceBox
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """The part of a batch that one device computes: ``pixels``, ``(rows, pixels)``, and ``labels``, i32, on the
+    device."""
+
+    pixels: DeviceBox
+    labels: DeviceBox
+
+
+def replicas(devices: Sequence[oxide.Device], w0: Float32Array, w1: Float32Array) -> list[Replica]:
+    """Uploads the weights to each device."""
+    made = []
+    for device in devices:
+        first, second = oxide.zip(h2d(w0), h2d(w1)).on(device).sync()
+        made.append(Replica(device, first, second))
+    return made
+
+
+def shares(
+    devices: Sequence[oxide.Device], pixels: Float32Array, labels: NDArray[Any], ranks: Sequence[int], size: int
+) -> DeviceOperation[Any]:
+    """Uploads to each device its share of a batch: rank r of n gets the r-th of n parts, which differ by at most one
+    row. Yields a tuple of ``Share``s."""
+    bounds = [rank * len(pixels) // size for rank in range(size + 1)]
+    uploads = []
+    for rank, device in zip(ranks, devices, strict=True):
+        part = slice(bounds[rank], bounds[rank + 1])
+        both = oxide.zip(h2d(pixels[part]), h2d(labels[part].astype(np.int32)))
+        uploads.append(both.map(lambda boxes: Share(*boxes)).on(device))
+    return oxide.zip(*uploads)
+
+
+def step(
+    group: oxide.collectives.Group | None,
+    here: Sequence[Replica],
+    parts: Sequence[Share],
+    batch: int,
+    rate: float,
+) -> DeviceOperation[Any]:
+    """One step of gradient descent on a batch of ``batch`` rows in all, of which ``parts`` are on the devices of this
+    process. Without a group, the one replica is all there is. Yields the weights."""
+
+    def reduced(gradients: Sequence[DeviceBox]) -> DeviceOperation[tuple[DeviceBox, ...]]:
+        if group is None:
+            return oxide.value(tuple(gradients))
+        done: DeviceOperation[Any] = group.all_reduce(*gradients)
+        return done.map(lambda boxes: boxes if isinstance(boxes, tuple) else (boxes,))
+
+    def rest(fronts: tuple[Front, ...]) -> DeviceOperation[Any]:
+        """The all_reduce of w1's gradients, and beside it the gradients of w0."""
+        backs = oxide.zip(
+            *[
+                back(replica, part, front).on(replica.device)
+                for replica, part, front in zip(here, parts, fronts, strict=True)
+            ]
+        )
+        return oxide.zip(reduced([front.w1 for front in fronts]), backs.and_then(reduced))
+
+    def update(gradients: tuple[tuple[DeviceBox, ...], tuple[DeviceBox, ...]]) -> DeviceOperation[Any]:
+        g1, g0 = gradients
+        return oxide.zip(
+            *[
+                oxide.zip(
+                    descend(rate, flat(g0[number]), flat(replica.w0)).last(),
+                    descend(rate, flat(g1[number]), flat(replica.w1)).last(),
+                ).on(replica.device)
+                for number, replica in enumerate(here)
+            ]
+        )
+
+    fronts = [front(replica, part, batch).on(replica.device) for replica, part in zip(here, parts, strict=True)]
+    return oxide.zip(*fronts).and_then(rest).and_then(update)
+
+
+@dataclass(frozen=True, slots=True)
+class Front:
+    """The first half of a step on one device: the hidden layer, the gradients of the scores and of ``w1``."""
+
+    hidden: DeviceBox
+    scores: DeviceBox
+    w1: DeviceBox
+
+
+def front(replica: Replica, part: Share, batch: int) -> DeviceOperation[Front]:
+    """Computes the scores of one device's share, and the gradient of ``w1``."""
+
+    def gradients(hidden: DeviceBox) -> DeviceOperation[Front]:
+        def of_scores(scores: DeviceBox) -> DeviceOperation[DeviceBox]:
+            return softmax_gradient(1 / batch, scores, part.labels, empty(scores.shape)).last()
+
+        def of_w1(scores: DeviceBox) -> DeviceOperation[Front]:
+            product = ops.matmul(hidden.T, scores, precision="high")
+            return product.map(lambda w1: Front(hidden, scores, w1))
+
+        return ops.matmul(hidden, replica.w1, precision="high").and_then(of_scores).and_then(of_w1)
+
+    return ops.matmul(part.pixels, replica.w0, activation="relu", precision="high").and_then(gradients)
+
+
+def back(replica: Replica, part: Share, front: Front) -> DeviceOperation[DeviceBox]:
+    """Computes the gradient of ``w0``."""
+
+    def masked(gradient: DeviceBox) -> DeviceOperation[DeviceBox]:
+        return relu_gradient(flat(front.hidden), flat(gradient)).map(lambda _: gradient)
+
+    through = ops.matmul(front.scores, replica.w1.T, precision="high").and_then(masked)
+    return through.and_then(lambda gradient: ops.matmul(part.pixels.T, gradient, precision="high"))
+
+
+def flat(box: DeviceBox) -> DeviceBox:
+    """Returns a box of one axis with the same elements."""
+    return box.reshape(box.size)
+
+
+def step_of_numpy(
+    w0: NDArray[Any], w1: NDArray[Any], pixels: NDArray[Any], labels: NDArray[Any], rate: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Returns the weights after one step, by NumPy in float64."""
+    w0, w1, pixels = w0.astype(np.float64), w1.astype(np.float64), pixels.astype(np.float64)
+    hidden = np.maximum(pixels @ w0, 0)
+    scores = hidden @ w1
+    shares = np.exp(scores - scores.max(axis=1, keepdims=True))
+    shares /= shares.sum(axis=1, keepdims=True)
+    shares[np.arange(len(labels)), labels] -= 1
+    shares /= len(labels)
+    back = (shares @ w1.T) * (hidden > 0)
+    return w0 - rate * pixels.T @ back, w1 - rate * hidden.T @ shares

@@ -1,0 +1,102 @@
+"""``oxide launch``: the processes of one group, one for each rank."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from typing import Annotated
+
+import typer
+
+from oxide.commands.output import refuse
+from oxide.commands.running import Arguments, AsModule, File, checked_program, with_device
+
+_LOOK_SECONDS = 0.05
+_GRACE_SECONDS = 5.0
+
+
+def launch(
+    file: File,
+    arguments: Arguments = None,
+    as_module: AsModule = False,
+    ranks: Annotated[int, typer.Option("--ranks", "-n", help="how many processes, each one rank")] = 0,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda")] = None,
+) -> None:
+    """Runs a program as several processes, the ranks of one group: oxide.collectives.join_group() connects them.
+
+    Each process has the variables RANK, LOCAL_RANK, WORLD_SIZE and OXIDE_GROUP, and sees one GPU of its own. If one
+    fails, the others are ended, and the status is that of the first that failed.
+
+    \b
+    Examples:
+      oxide launch -n 2 train.py
+      oxide launch -n 4 --device cpu -m examples.data_parallel --steps 20
+    """
+    program = checked_program("launch", file, arguments, as_module)
+    if ranks < 1:
+        refuse("launch", f"-n {ranks}: give the number of processes, as -n 2")
+    environment: dict[str, str] = {}
+    with_device("launch", device, environment)
+    visible = _gpus_of(ranks, environment.get("OXIDE_DEVICE", os.environ.get("OXIDE_DEVICE")))
+    group = secrets.token_hex(8)
+    sys.stdout.flush()
+    processes: list[subprocess.Popen[bytes]] = []
+    try:
+        for rank in range(ranks):
+            own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks), "OXIDE_GROUP": group}
+            if visible:
+                own["CUDA_VISIBLE_DEVICES"] = visible[rank]
+            processes.append(subprocess.Popen(program.command, env={**os.environ, **environment, **own}))
+        raise typer.Exit(_status(processes))
+    finally:
+        _end(processes)
+
+
+def _gpus_of(ranks: int, kind: str | None) -> list[str]:
+    """Returns the GPU for each rank, as ``CUDA_VISIBLE_DEVICES`` names it; none on the CPU device. Ends the command if
+    there are too few."""
+    if kind == "cpu":
+        return []
+    from oxide.commands.machine import cuda_driver
+
+    found = cuda_driver()
+    if found.problem is not None or not found.gpus:
+        return []
+    if len(found.gpus) < ranks:
+        are = "is 1 GPU" if len(found.gpus) == 1 else f"are {len(found.gpus)} GPUs"
+        refuse("launch", f"-n {ranks}: there {are}, and each rank needs one; or run with --device cpu")
+    visible = [each.strip() for each in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if each.strip()]
+    return visible[:ranks] if visible else [str(number) for number in range(ranks)]
+
+
+def _status(processes: list[subprocess.Popen[bytes]]) -> int:
+    """Waits until all processes have ended well, or one has failed. Returns the status."""
+    while True:
+        states = [process.poll() for process in processes]
+        for state in states:
+            if state:
+                return state if state > 0 else 128 - state
+        if all(state == 0 for state in states):
+            return 0
+        time.sleep(_LOOK_SECONDS)
+
+
+def _end(processes: list[subprocess.Popen[bytes]]) -> None:
+    """Ends what still runs: with SIGTERM, and with SIGKILL what ignores that. First leaves the others of a failed rank
+    the time to say what they saw."""
+    deadline = time.monotonic() + _GRACE_SECONDS
+    while time.monotonic() < deadline and any(process.poll() is None for process in processes):
+        time.sleep(_LOOK_SECONDS)
+    for ending in (signal.SIGTERM, signal.SIGKILL):
+        for process in processes:
+            if process.poll() is None:
+                process.send_signal(ending)
+        for process in processes:
+            try:
+                process.wait(_GRACE_SECONDS)
+            except subprocess.TimeoutExpired:
+                continue

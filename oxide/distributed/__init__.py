@@ -1,0 +1,1 @@
+"""Programs of several devices and of several processes."""

@@ -1,0 +1,102 @@
+"""Calls: one collective of one rank or of several, as the planes that do the work take it.
+
+A *plane* is what moves the data of a group: ``shared_memory`` for CPU devices, ``nccl`` for GPUs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias, final
+
+import numpy as np
+
+from oxide.errors import ArgumentError
+from oxide.messages import written
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from oxide.errors import CollectiveError
+    from oxide.runtime.device.fault_records import HostReport
+    from oxide.runtime.device.memory import DeviceBox
+    from oxide.runtime.submission.submission import ExecutionContext
+
+Kind: TypeAlias = Literal["all_reduce", "all_gather", "reduce_scatter", "broadcast", "send", "recv", "send_recv"]
+Reduction: TypeAlias = Literal["sum", "prod", "min", "max", "avg"]
+REDUCTIONS: Final[tuple[Reduction, ...]] = ("sum", "prod", "min", "max", "avg")
+
+REDUCED: Final = frozenset(
+    (
+        *("int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"),
+        *("float32", "float64", "complex64", "complex128"),
+    )
+)
+"""The dtypes that NCCL reduces; complex numbers are reduced as pairs of floats."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One collective. ``inputs`` and ``outputs`` have a box for each rank of this process, and ``size`` is the number
+    of ranks. ``count`` is the number of elements that one rank contributes, or gets from ``reduce_scatter``. ``root``
+    is the rank that broadcasts; ``to`` and ``source`` are the other ranks of transfers, -1 if there is none."""
+
+    kind: Kind
+    inputs: tuple[DeviceBox, ...]
+    outputs: tuple[DeviceBox, ...]
+    size: int
+    count: int
+    dtype: np.dtype[Any]
+    reduction: Reduction = "sum"
+    root: int = 0
+    to: int = -1
+    source: int = -1
+
+    @property
+    def text(self) -> str:
+        """Returns the call as messages show it. Ranks that take part in one collective have the same text, except for
+        transfers."""
+        what = f"{self.kind} of {self.count} {self.dtype.name}"
+        if self.kind in ("all_reduce", "reduce_scatter"):
+            return f"{what}, {self.reduction}"
+        if self.kind == "broadcast":
+            return f"{what} from rank {self.root}"
+        return what
+
+    def transfer_text(self, source: int, destination: int) -> str:
+        """Returns the text of one transfer, which both of its ranks send."""
+        return f"transfer of {self.count} {self.dtype.name} from rank {source} to rank {destination}"
+
+
+class Plane(Protocol):
+    """What moves the data of a group. ``failure`` is the error that has broken the group, if any."""
+
+    failure: CollectiveError | None
+
+    def submit(self, contexts: tuple[ExecutionContext, ...], call: Call, report: HostReport) -> None:
+        """Submits a collective: rank by rank, to the streams of ``contexts``. Called with the submission lock held,
+        between ``begin`` and ``end``. ``report`` gets the error, if the collective fails."""
+
+    def record(self, context: ExecutionContext, call: Call) -> None:
+        """Records a collective in a capture, as ``submit`` submits one."""
+
+    def close(self) -> None:
+        """Leaves the group. All its work has ended."""
+
+
+def require_reduced(call: str, dtype: np.dtype[Any], reduction: object) -> None:
+    """Raises ``ArgumentError`` unless ``dtype`` can be reduced so."""
+    if reduction not in REDUCTIONS:
+        raise ArgumentError(f"{call}, op: {written(reduction)}; it must be one of {', '.join(REDUCTIONS)}")
+    if dtype.name not in REDUCED:
+        raise ArgumentError(f"{call}: boxes of {dtype.name} cannot be reduced; those of these can: {_names()}")
+    if dtype.kind == "c" and reduction not in ("sum", "avg"):
+        raise ArgumentError(
+            f"{call}, op={reduction!r}: complex numbers have no order and no product here; use sum or avg"
+        )
+    if dtype.kind in "iu" and reduction == "avg":
+        raise ArgumentError(f"{call}, op='avg': an average of {dtype.name} would be rounded; use sum, and divide")
+
+
+def _names() -> str:
+    return ", ".join(sorted(REDUCED))

@@ -1,0 +1,484 @@
+"""Collectives: operations of several devices together, as in MPI and NCCL.
+
+A ``Group`` is a number of *ranks*, each with a device. There are two forms. In one, a process drives all ranks:
+``local_group(devices())``. In the other, each process is one rank: ``join_group(rank, size)``. The same methods make
+the operations. They take a box for each rank of the process: ``group.all_reduce(x)``, or ``group.all_reduce(x0, x1)``
+where one process has two.
+
+A collective is ordered as every operation is, by the boxes that it reads and writes. It runs on a stream of the
+group's, so work that does not use these boxes goes on beside it, also in the same run. Collectives of one group run in
+the order in which they were submitted, which must be the same on all ranks.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+
+from oxide.distributed.calls import Call, Kind, Plane, Reduction, require_reduced
+from oxide.errors import ArgumentError, CollectiveError, DeviceError, GraphError
+from oxide.messages import written
+from oxide.runtime.device.arc import Arc
+from oxide.runtime.device.fault_records import HostReport
+from oxide.runtime.device.memory import Allocation, DeviceBox
+from oxide.runtime.device.runtime import Device, current_runtime
+from oxide.runtime.device.scheduling import find_device
+from oxide.runtime.operations.operation import BoxSpec, Depiction, DeviceOperation, Spec
+from oxide.runtime.operations.transfers import describe, new_box
+from oxide.runtime.submission.capture import NotRecordable
+from oxide.runtime.submission.submission import ExecutionContext
+
+if TYPE_CHECKING:
+    Box = DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]
+
+DEFAULT_TIMEOUT = 60.0
+
+
+def local_group(devices: Sequence[int | Device] | None = None) -> Group:
+    """Returns a group whose ranks are devices of this process: all that are set up, or those given, by number or
+    object. The first is rank 0.
+
+    Raises ``DeviceError`` for a device that is not set up or is given twice, and on GPUs without NCCL.
+    """
+    runtime = current_runtime()
+    given = list(runtime.devices) if devices is None else [find_device(runtime, each) for each in devices]
+    if not given:
+        raise DeviceError("local_group: no devices were given; give numbers, or devices()")
+    if len(set(given)) != len(given):
+        raise DeviceError(f"local_group: {written(devices)} has a device twice; each rank is a device of its own")
+    plane: Plane
+    if given[0].kind == "cpu":
+        from oxide.distributed.shared_memory import OneProcess as OneProcessCpu
+
+        plane = OneProcessCpu()
+    else:
+        from oxide.distributed.nccl import OneProcess as OneProcessNccl
+
+        plane = OneProcessNccl(tuple(given))
+    return Group(plane, tuple(given), tuple(range(len(given))), len(given))
+
+
+def join_group(
+    rank: int | None = None,
+    size: int | None = None,
+    *,
+    name: str | None = None,
+    device: int | Device | None = None,
+    timeout: float = DEFAULT_TIMEOUT,
+) -> Group:
+    """Returns a group of ``size`` processes on this machine, of which this one is ``rank``. Blocks until all have
+    joined.
+
+    ``rank``, ``size`` and ``name`` default to what ``python -m oxide launch`` and torchrun set: ``RANK``,
+    ``WORLD_SIZE``, and ``OXIDE_GROUP`` or ``MASTER_PORT``. A group of another name is another group. ``device`` is the
+    rank's device, by default the runtime's default device. ``timeout`` is how long, in seconds, this rank waits for the
+    others: here, and in each collective.
+
+    Raises ``CollectiveError`` if a rank does not come in time, and ``DeviceError`` for wrong arguments, for a rank that
+    another process has, and on GPUs without NCCL.
+    """
+    from oxide.distributed import peers as connections
+
+    rank = _number(rank, "rank", "RANK", 0)
+    size = _number(size, "size", "WORLD_SIZE", 1)
+    if rank >= size:
+        raise DeviceError(f"join_group: rank {rank} of {size}; ranks are numbered from 0 to {size - 1}")
+    if name is None:
+        name = os.environ.get("OXIDE_GROUP") or os.environ.get("MASTER_PORT")
+        if not name:
+            raise DeviceError("join_group: give the group's name, one for each run of the program: name='training-7'")
+    if not isinstance(name, str) or not name or "/" in name or "\0" in name:
+        raise DeviceError(f"join_group: the group's name is {written(name)}; it must be a word without a slash")
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 < timeout < 1e9:
+        raise DeviceError(f"join_group: timeout is {written(timeout)}; it must be a positive number of seconds")
+    runtime = current_runtime()
+    own = runtime.default_device if device is None else find_device(runtime, device)
+    if own.kind == "cuda":
+        from oxide.distributed.nccl import bindings
+
+        bindings()  # before this process waits for the others
+    found = connections.join(name, rank, size, timeout)
+    plane: Plane
+    try:
+        if own.kind == "cpu":
+            from oxide.distributed.shared_memory import ManyProcesses as ManyProcessesCpu
+
+            plane = ManyProcessesCpu(found)
+        else:
+            from oxide.distributed.nccl import ManyProcesses as ManyProcessesNccl
+
+            plane = ManyProcessesNccl(found, own)
+    except CollectiveError as error:
+        found.give_up(error)
+        found.close()
+        raise
+    except BaseException:
+        found.close()
+        raise
+    return Group(plane, (own,), (rank,), size)
+
+
+def _number(given: int | None, what: str, variable: str, least: int) -> int:
+    text: object = os.environ.get(variable) if given is None else given
+    if text is None:
+        raise DeviceError(f"join_group: give the {what}, or set {variable}; python -m oxide launch does")
+    if isinstance(text, str) and text.isascii() and text.isdecimal() and len(text) < 10:
+        text = int(text)
+    if isinstance(text, bool) or not isinstance(text, (int, np.integer)) or text < least:
+        where = what if given is not None else f"{what}, {variable},"
+        raise DeviceError(f"join_group: the {where} is {written(text)}; it must be an int of {least} or more")
+    return int(text)
+
+
+@final
+class Group:
+    """Ranks that run collectives together. ``local_group`` and ``join_group`` make one; close it after use, or use it
+    in a ``with``.
+
+    Once a collective has failed, the group is broken: this and every later one raises ``CollectiveError``.
+    """
+
+    def __init__(self, plane: Plane, devices: tuple[Device, ...], ranks: tuple[int, ...], size: int) -> None:
+        self._plane = plane
+        self._devices = devices
+        self._ranks = ranks
+        self._size = size
+        self._closed = False
+        self._lock = threading.Lock()
+        self._streams = [device.new_stream(priority="high") for device in devices]
+        # Every collective writes its rank's turn, so collectives of one group never run at the same time, whatever
+        # streams they are on: a graph's launches run on other streams.
+        self._turns = [Allocation(stream._timeline, 4, (1,), np.dtype(np.int32)) for stream in self._streams]
+        for turn in self._turns:
+            turn.obtain()
+
+    @property
+    def size(self) -> int:
+        """Returns the number of ranks."""
+        return self._size
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Returns the ranks of this process."""
+        return self._ranks
+
+    @property
+    def rank(self) -> int:
+        """Returns the rank of this process. Raises ``DeviceError`` if it has several."""
+        if len(self._ranks) > 1:
+            raise DeviceError(f"this process has ranks {self._ranks[0]} to {self._ranks[-1]} of the group; see ranks")
+        return self._ranks[0]
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """Returns the devices of this process's ranks."""
+        return self._devices
+
+    @property
+    def closed(self) -> bool:
+        """Returns whether the group was closed."""
+        return self._closed
+
+    def all_reduce(self, *boxes: Box, op: Reduction = "sum") -> DeviceOperation[Any]:
+        """Replaces each rank's box by the reduction of all ranks' boxes, element by element.
+
+        ``op`` is ``"sum"``, ``"prod"``, ``"min"``, ``"max"`` or ``"avg"``. Boxes have one shape and dtype on all ranks:
+        int8, uint8, int32, uint32, int64, uint64, float16, bfloat16, float8_e4m3fn, float8_e5m2, float32, float64,
+        complex64 or complex128. Yields the box; with several ranks in this process, the tuple of their boxes.
+
+        Like all these methods, raises ``TypeError`` for arguments that are no boxes, and ``DeviceError`` for a closed
+        group. Running raises ``ArgumentError`` for boxes that do not fit, and ``CollectiveError`` if the ranks do not
+        complete the collective together.
+        """
+        return Collective(self, "all_reduce", boxes, reduction=op)
+
+    def all_gather(self, *boxes: Box) -> DeviceOperation[Any]:
+        """Yields, on each rank, a new box of all ranks' boxes one after another: n boxes of shape ``(m, …)`` become one
+        of ``(n * m, …)``. Boxes have one shape and dtype on all ranks; a scalar counts as one of shape ``(1,)``."""
+        return Collective(self, "all_gather", boxes)
+
+    def reduce_scatter(self, *boxes: Box, op: Reduction = "sum") -> DeviceOperation[Any]:
+        """Yields, on each rank r, a new box with the r-th of n equal parts of the reduction of all ranks' boxes: boxes
+        of shape ``(n * m, …)`` give one of ``(m, …)``. ``op`` and dtypes as for ``all_reduce``."""
+        return Collective(self, "reduce_scatter", boxes, reduction=op)
+
+    def broadcast(self, *boxes: Box, root: int = 0) -> DeviceOperation[Any]:
+        """Replaces each rank's box by that of rank ``root``. Yields the box."""
+        return Collective(self, "broadcast", boxes, root=self._other(root, "broadcast", "root", own=True))
+
+    def send(self, box: Box, to: int) -> DeviceOperation[DeviceBox]:
+        """Sends a box to rank ``to``, which receives it with ``recv``. Yields the box.
+
+        ``send`` and ``recv`` are for groups of several processes; within one process, ``to_device`` copies a box to
+        another device. A send may wait for its ``recv``: two ranks that both send first wait for each other until the
+        timeout. For that there is ``send_recv``.
+        """
+        self._require_processes("send")
+        return Collective(self, "send", (box,), to=self._other(to, "send", "to"))
+
+    def recv(self, box: Box, source: int) -> DeviceOperation[DeviceBox]:
+        """Replaces a box by the one that rank ``source`` sends, of the same number of elements and dtype. Yields the
+        box."""
+        self._require_processes("recv")
+        return Collective(self, "recv", (box,), source=self._other(source, "recv", "source"))
+
+    def send_recv(self, box: Box, to: int, into: Box, source: int) -> DeviceOperation[DeviceBox]:
+        """Sends ``box`` to rank ``to`` and receives ``into`` from rank ``source`` at the same time, as in a ring. The
+        two boxes have the same number of elements and dtype, and share no memory. Yields ``into``."""
+        self._require_processes("send_recv")
+        to, source = self._other(to, "send_recv", "to"), self._other(source, "send_recv", "source")
+        return Collective(self, "send_recv", (box, into), to=to, source=source)
+
+    def close(self) -> None:
+        """Waits for this process's collectives, and leaves the group. May be called again.
+
+        Other ranks that still wait for this one get a ``CollectiveError``.
+        """
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        try:
+            for stream in self._streams:
+                stream.synchronize()
+            for turn in self._turns:
+                for timeline, position in turn.uses():
+                    if not timeline.passed(position):
+                        timeline.synchronize()
+        finally:
+            self._plane.close()
+
+    def __enter__(self) -> Group:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        which = f"rank {self._ranks[0]}" if len(self._ranks) == 1 else f"ranks {self._ranks[0]} to {self._ranks[-1]}"
+        return f"<oxide.collectives.Group of {self._size}, {which} on {', '.join([d.label for d in self._devices])}>"
+
+    # Used by the operations
+
+    def require_open(self, call: str) -> None:
+        """Raises ``DeviceError`` if the group was closed, ``CollectiveError`` if it is broken."""
+        if self._closed:
+            raise DeviceError(f"{call}: the group was closed")
+        failure = self._plane.failure
+        if failure is not None:
+            raise CollectiveError(f"{call}: the group is broken: {failure}", failure.collective, failure.rank)
+
+    def submit(self, context: ExecutionContext, contexts: tuple[ExecutionContext, ...], call: Call) -> None:
+        """Submits or records a collective. ``contexts`` are on the group's streams; a capture has its own."""
+        if context.recording is not None:
+            reads, writes = _uses(call, self._turns)
+            with context.submission_lock, context.ordered(reads, writes):
+                self._plane.record(context, call)
+            return
+        report = HostReport()
+        context.watch_faults([report])
+        if context.visible is not None:
+            context.visible.run.used_by_others = True  # other ranks wait for it, so it is never dropped
+        lead = contexts[:1] if self._devices[0].kind == "cpu" else contexts
+        with context.submission_lock:
+            uses = [_uses(_part(call, number), self._turns[number : number + 1]) for number in range(len(contexts))]
+            if len(lead) == 1:
+                uses = [([a for reads, _ in uses for a in reads], [a for _, writes in uses for a in writes])]
+            submitted = False
+            for each, (reads, writes) in zip(lead, uses, strict=True):
+                each.begin(reads, writes)
+            try:
+                self._plane.submit(contexts, call, report)
+                submitted = True
+            finally:
+                for each, (reads, writes) in zip(lead, uses, strict=True):
+                    each.end(reads, writes, submitted=submitted)
+
+    def _require_processes(self, call: str) -> None:
+        if len(self._ranks) > 1:
+            raise DeviceError(
+                f"{call}: this process has all ranks of the group; oxide.to_device(box, device) copies a box to "
+                f"another device"
+            )
+
+    def _other(self, rank: int, call: str, what: str, *, own: bool = False) -> int:
+        if isinstance(rank, bool) or not isinstance(rank, (int, np.integer)) or not 0 <= rank < self._size:
+            raise ArgumentError(f"{call}, {what}: {written(rank)} is no rank; ranks are 0 to {self._size - 1}")
+        if not own and rank == self._ranks[0]:
+            raise ArgumentError(f"{call}, {what}: rank {rank} is this process itself")
+        return int(rank)
+
+
+@final
+class Collective(DeviceOperation[Any]):
+    """The operation that the methods of ``Group`` return."""
+
+    def __init__(
+        self,
+        group: Group,
+        kind: Kind,
+        boxes: tuple[Box, ...],
+        *,
+        reduction: Reduction = "sum",
+        root: int = 0,
+        to: int = -1,
+        source: int = -1,
+    ) -> None:
+        parts = [box for box in boxes if isinstance(box, DeviceOperation)]
+        for part in parts:
+            part.consume()
+        self._group = group
+        self._kind: Kind = kind
+        self._boxes = boxes
+        self._reduction: Reduction = reduction
+        self._root, self._to, self._source = root, to, source
+        group.require_open(kind)
+        for box in boxes:
+            if not isinstance(box, (DeviceBox, Arc, DeviceOperation)):
+                hint = "; h2d(array) copies it to the device" if isinstance(box, np.ndarray) else ""
+                hint = "; pass one box for each rank: all_reduce(*boxes)" if isinstance(box, (tuple, list)) else hint
+                raise TypeError(f"{kind} takes DeviceBoxes and operations that yield them, not {written(box)}{hint}")
+        needed = 2 if kind == "send_recv" else len(group.ranks)
+        if len(boxes) != needed:
+            raise ArgumentError(
+                f"{kind} takes {needed} box{'es' * (needed > 1)}, one for each rank of this process; got {len(boxes)}"
+            )
+        super().__init__(*parts)
+
+    def traced_name(self) -> str:
+        return self._kind
+
+    def execute(self, context: ExecutionContext) -> Any:
+        group, kind = self._group, self._kind
+        boxes = [self._box(context, box, number) for number, box in enumerate(self._boxes)]
+        group.require_open(kind)
+        if context.recording is not None:
+            if context.recording.outer is not None:
+                raise NotRecordable
+            if len(group.devices) > 1:
+                raise GraphError(
+                    f"{kind} of several devices cannot be captured: a graph runs on one device. Start a process for "
+                    f"each rank (join_group), and capture a graph in each"
+                )
+            if context.recording.bodies:
+                raise GraphError(f"{kind} cannot be part of {context.recording.bodies[-1]}: ranks may disagree on it")
+            if context.device is not group.devices[0]:
+                raise GraphError(f"{kind} runs on {group.devices[0].label}, and the graph is of {context.device.label}")
+            call = self._call((context,), boxes)
+            group.submit(context, (context,), call)
+            return self._result(call)
+        contexts = tuple([context.part(None, stream, context.visible) for stream in group._streams])
+        try:
+            call = self._call(contexts, boxes)
+            group.submit(context, contexts, call)
+        except BaseException as error:
+            if not isinstance(error, Exception):
+                for each in contexts:
+                    each.interrupted()
+            raise
+        finally:
+            for each in contexts:
+                context.join(each)
+        return self._result(call)
+
+    def spec(self) -> Spec:
+        if self._kind in ("all_gather", "reduce_scatter"):
+            return None
+        specs = [box.spec() if isinstance(box, DeviceOperation) else _spec(box) for box in self._boxes]
+        return specs[-1] if len(self._group.ranks) == 1 else tuple(specs)
+
+    def depict(self) -> Depiction:
+        lines = (f"{self._group.size} ranks",)
+        return "copy", self._kind, lines, tuple([("", box) for box in self._boxes])
+
+    def _box(self, context: ExecutionContext, given: Box, number: int) -> DeviceBox:
+        """Returns a box that fits its rank."""
+        made = given.run(context) if isinstance(given, DeviceOperation) else given
+        box = made.value if isinstance(made, Arc) else made
+        what = f"{self._kind}, {self._name(number)}"
+        if not isinstance(box, DeviceBox):
+            raise ArgumentError(f"{what}: expected a DeviceBox, got {type(box).__name__}")
+        device = self._group.devices[0 if self._kind == "send_recv" else number]
+        if box.device is not device:
+            raise ArgumentError(f"{what}: the rank's device is {device.label}, and the box is on {box.device.label}")
+        if not box.is_contiguous:
+            raise ArgumentError(f"{what}: a strided view of shape {box.shape}; dup(view) makes a contiguous copy")
+        return box
+
+    def _name(self, number: int) -> str:
+        if self._kind == "send_recv":
+            return ("box", "into")[number]
+        return f"box of rank {self._group.ranks[number]}"
+
+    def _call(self, contexts: tuple[ExecutionContext, ...], boxes: list[DeviceBox]) -> Call:
+        """Checks the boxes, and makes those of the result."""
+        group, kind, first = self._group, self._kind, boxes[0]
+        for number, box in enumerate(boxes[1:], 1):
+            if (box.shape if kind != "send_recv" else box.size) != (
+                first.shape if kind != "send_recv" else first.size
+            ) or box.dtype != first.dtype:
+                raise ArgumentError(
+                    f"{kind}, {self._name(number)}: {describe(box.shape, box.dtype)}, where {self._name(0)} is "
+                    f"{describe(first.shape, first.dtype)}; they must be alike"
+                )
+        if kind in ("all_reduce", "reduce_scatter"):
+            require_reduced(kind, first.dtype, self._reduction)
+        inputs = outputs = tuple(boxes)
+        count = first.size
+        if kind == "all_gather":
+            rows, *rest = first.shape or (1,)
+            outputs = self._new(contexts, (group.size * rows, *rest), first.dtype)
+        elif kind == "reduce_scatter":
+            if not first.shape or first.shape[0] % group.size:
+                raise ArgumentError(
+                    f"{kind}, {self._name(0)}: its shape {first.shape} cannot be divided into {group.size} equal parts "
+                    f"along the first axis"
+                )
+            outputs = self._new(contexts, (first.shape[0] // group.size, *first.shape[1:]), first.dtype)
+            count = first.size // group.size
+        elif kind == "send_recv":
+            if first._allocation is boxes[1]._allocation:
+                raise ArgumentError("send_recv, into: it shares memory with box")
+            inputs, outputs = (first,), (boxes[1],)
+        return Call(
+            kind, inputs, outputs, group.size, count, first.dtype, self._reduction, self._root, self._to, self._source
+        )
+
+    @staticmethod
+    def _new(
+        contexts: tuple[ExecutionContext, ...], shape: tuple[int, ...], dtype: np.dtype[Any]
+    ) -> tuple[DeviceBox, ...]:
+        return tuple([new_box(context, shape, dtype) for context in contexts])
+
+    @staticmethod
+    def _result(call: Call) -> Any:
+        return call.outputs[0] if len(call.outputs) == 1 else call.outputs
+
+    def __repr__(self) -> str:
+        return f"<oxide operation {self._kind} of {self._group!r}>"
+
+
+def _part(call: Call, number: int) -> Call:
+    """Returns the part of one rank of this process."""
+    return replace(call, inputs=call.inputs[number : number + 1], outputs=call.outputs[number : number + 1])
+
+
+def _uses(call: Call, turns: Sequence[Allocation]) -> tuple[list[Allocation], list[Allocation]]:
+    """Returns the memory that a collective reads and writes."""
+    reads = [box._allocation for box in call.inputs] if call.kind != "recv" else []
+    writes = [box._allocation for box in call.outputs] if call.kind != "send" else []
+    written = dict.fromkeys([*writes, *turns])
+    return [each for each in dict.fromkeys(reads) if each not in written], list(written)
+
+
+def _spec(box: DeviceBox | Arc[DeviceBox]) -> BoxSpec:
+    found = box.value if isinstance(box, Arc) else box
+    return BoxSpec(found.shape, found.dtype)

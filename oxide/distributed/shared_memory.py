@@ -1,0 +1,264 @@
+"""Collectives of CPU devices: this process does the work, in stream order, on the CPU device's threads.
+
+If all ranks are devices of this process, it reads and writes their boxes directly. Otherwise each process is one rank
+and has a *segment*, a file in shared memory that the other ranks have mapped. A collective goes through it in pieces.
+Each piece takes two steps, and every rank tells the others when it has done one:
+
+1. It has copied its part of the piece into its segment. The others may read it now.
+2. It has read what it needs of the others' segments, and has put its share of the result into its own. The others may
+   read that, and overwrite what they had put there.
+
+The first message of a collective says which one it is, so ranks that ask for different ones find out.
+
+Reductions add in the order of the ranks, so every rank computes the same bits. Floats of 8 and 16 bits are added in
+float32 and rounded once.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+
+from oxide.errors import CollectiveError, DeviceError
+from oxide.runtime.device.fault_records import HostReport
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    from oxide.distributed.calls import Call, Reduction
+    from oxide.distributed.peers import Peers
+    from oxide.runtime.device.memory import DeviceBox
+    from oxide.runtime.submission.submission import ExecutionContext
+
+    Array = NDArray[Any]
+
+PIECE_BYTES = 1 << 20
+"""The bytes of a piece. Measured for ``all_reduce`` of 64 MiB by two processes on two cores: see
+``benchmarks/collectives.py``."""
+
+
+class CpuPlane:
+    """The base of the two planes: submits a collective as one task of the first rank's stream."""
+
+    def __init__(self) -> None:
+        self.failure: CollectiveError | None = None
+
+    def submit(self, contexts: tuple[ExecutionContext, ...], call: Call, report: HostReport) -> None:
+        first = contexts[0]
+        # Not the context's driver: the other ranks wait for this work, so it runs even if nobody awaits its result.
+        first.runtime.driver.call(call.text, self._task(call, report), first.timeline.handle)
+
+    def record(self, context: ExecutionContext, call: Call) -> None:
+        assert context.recording is not None
+        report = HostReport()
+        context.recording.call(call.text, self._task(call, report), context.timeline.handle)
+        context.recording.at_launch.append(lambda now: now.watch_faults([report]))
+        context.recording.uploads.append(None)
+
+    def _task(self, call: Call, report: HostReport) -> Callable[[int], None]:
+        def run(_stream: int) -> None:
+            if self.failure is not None:
+                report.error = self.failure
+                return
+            try:
+                self.run(call)
+            except CollectiveError as error:
+                report.error = self.failure = error
+                self.give_up(error)
+            except BaseException as error:
+                failure = CollectiveError(f"{call.text}: {type(error).__name__}: {error}", call.text)
+                report.error = self.failure = failure
+                self.give_up(failure)
+
+        return run
+
+    def run(self, call: Call) -> None:
+        """Does the work of a collective."""
+        raise NotImplementedError
+
+    def give_up(self, error: CollectiveError) -> None:
+        """Tells the other processes, if any, that the group is broken."""
+
+    def close(self) -> None:
+        """Leaves the group."""
+
+
+@final
+class OneProcess(CpuPlane):
+    """The plane of ranks that are all devices of this process."""
+
+    def run(self, call: Call) -> None:
+        inputs = [memory(box) for box in call.inputs]
+        outputs = [memory(box) for box in call.outputs]
+        if call.kind == "all_reduce":
+            step = max(1, PIECE_BYTES // call.dtype.itemsize)
+            for start in range(0, call.count, step):
+                piece = slice(start, start + step)
+                result = combined(call.reduction, [each[piece] for each in inputs])
+                for output in outputs:
+                    output[piece] = result
+        elif call.kind == "reduce_scatter":
+            for rank, output in enumerate(outputs):
+                mine = slice(rank * call.count, (rank + 1) * call.count)
+                output[:] = combined(call.reduction, [each[mine] for each in inputs])
+        elif call.kind == "all_gather":
+            for output in outputs:
+                for rank, each in enumerate(inputs):
+                    output[rank * call.count : (rank + 1) * call.count] = each
+        else:
+            for rank, output in enumerate(outputs):
+                if rank != call.root:
+                    output[:] = inputs[call.root]
+
+
+@final
+class ManyProcesses(CpuPlane):
+    """The plane of a process that is one rank of several."""
+
+    def __init__(self, peers: Peers) -> None:
+        """Makes the segments. Raises ``CollectiveError`` if another rank ends meanwhile."""
+        super().__init__()
+        self._peers = peers
+        deadline = time.monotonic() + peers.timeout
+        own, path = _new_segment()
+        try:
+            names = peers.tell("join", os.fsencode(path), deadline)
+            segments = {rank: _opened(os.fsdecode(name)) for rank, name in names.items()}
+            peers.step(peers.others, "join", deadline)  # every rank has mapped every segment
+        finally:
+            os.unlink(path)
+        segments[peers.rank] = own
+        self._segments = [segments[rank] for rank in range(peers.size)]
+
+    def give_up(self, error: CollectiveError) -> None:
+        self._peers.give_up(error)
+
+    def close(self) -> None:
+        self._peers.close()
+
+    def run(self, call: Call) -> None:
+        if call.kind in ("send", "recv", "send_recv"):
+            self._transfer(call)
+            return
+        peers, dtype = self._peers, call.dtype
+        staged = [_part(segment, 0, dtype) for segment in self._segments]
+        results = [_part(segment, 1, dtype) for segment in self._segments]
+        own, given, output = staged[peers.rank], memory(call.inputs[0]), memory(call.outputs[0])
+        ways = peers.size if call.kind == "reduce_scatter" else 1  # parts of the input that a piece takes something of
+        step = max(1, PIECE_BYTES // dtype.itemsize // ways)
+        deadline = time.monotonic() + peers.timeout
+        for start in range(0, max(call.count, 1), step):
+            length = min(step, call.count - start)
+            if call.kind != "broadcast" or peers.rank == call.root:
+                for way in range(ways):
+                    begin = way * call.count + start
+                    own[way * length : (way + 1) * length] = given[begin : begin + length]
+            if start == 0:
+                peers.exchange(peers.others, call.text, deadline)
+            else:
+                peers.step(peers.others, call.text, deadline)
+            if call.kind == "all_reduce":
+                bounds = [rank * length // peers.size for rank in range(peers.size + 1)]
+                begin, end = bounds[peers.rank : peers.rank + 2]
+                results[peers.rank][begin:end] = combined(call.reduction, [each[begin:end] for each in staged])
+            elif call.kind == "reduce_scatter":
+                mine = slice(peers.rank * length, (peers.rank + 1) * length)
+                output[start : start + length] = combined(call.reduction, [each[mine] for each in staged])
+            elif call.kind == "all_gather":
+                for rank, each in enumerate(staged):
+                    begin = rank * call.count + start
+                    output[begin : begin + length] = each[:length]
+            elif peers.rank != call.root:
+                output[start : start + length] = staged[call.root][:length]
+            deadline = time.monotonic() + peers.timeout
+            peers.step(peers.others, call.text, deadline)
+            if call.kind == "all_reduce":
+                for begin, end, each in zip(bounds, bounds[1:], results, strict=False):
+                    output[start + begin : start + end] = each[begin:end]
+
+    def _transfer(self, call: Call) -> None:
+        """Sends a box to one rank, receives one from another, or does both at once."""
+        peers, dtype = self._peers, call.dtype
+        own = _part(self._segments[peers.rank], 0, dtype)
+        step = max(1, PIECE_BYTES // dtype.itemsize)
+        deadline = time.monotonic() + peers.timeout
+        outgoing = call.transfer_text(peers.rank, call.to).encode()
+        incoming = call.transfer_text(call.source, peers.rank)
+        for start in range(0, max(call.count, 1), step):
+            piece = slice(start, min(start + step, call.count))
+            length = piece.stop - piece.start
+            if call.to >= 0:
+                own[:length] = memory(call.inputs[0])[piece]
+                peers.send([call.to], b"C" if start == 0 else b"P", outgoing if start == 0 else b"")
+            if call.source >= 0:
+                kind, text = peers.receive(call.source, incoming, deadline)
+                if start == 0:
+                    peers.require_same(call.source, incoming, kind, text)
+                memory(call.outputs[0])[piece] = _part(self._segments[call.source], 0, dtype)[:length]
+                peers.send([call.source], b"P")
+            if call.to >= 0:
+                kind, text = peers.receive(call.to, outgoing.decode(), deadline)
+                if kind != b"P":
+                    peers.require_same(call.to, outgoing.decode(), kind, text)
+            deadline = time.monotonic() + peers.timeout
+
+
+def memory(box: DeviceBox) -> Array:
+    """Returns the elements of a contiguous box of a CPU device, which must live as long as the array is used."""
+    if not box.nbytes:
+        return np.empty(0, box.dtype)
+    elements: Array = np.frombuffer(memoryview((ctypes.c_char * box.nbytes).from_address(box.ptr)), box.dtype)
+    return elements
+
+
+def combined(reduction: Reduction, parts: Sequence[Array]) -> Array:
+    """Returns the reduction of arrays of one length and dtype, in the order of the arrays."""
+    dtype = parts[0].dtype
+    small = dtype.kind not in "iuc" and dtype.itemsize <= 2
+    result = parts[0].astype(np.float32 if small else dtype)
+    function: Any = {"prod": np.multiply, "min": np.minimum, "max": np.maximum}.get(reduction, np.add)
+    with np.errstate(all="ignore"):
+        for part in parts[1:]:
+            function(result, part.astype(np.float32) if small else part, out=result)
+        if reduction == "avg":
+            result /= len(parts)
+        return result.astype(dtype, copy=False)
+
+
+def _new_segment() -> tuple[mmap.mmap, str]:
+    """Returns a new segment and the name of its file."""
+    folder = "/dev/shm" if Path("/dev/shm").is_dir() else None
+    file, path = tempfile.mkstemp(prefix="oxide-", dir=folder)
+    try:
+        os.ftruncate(file, 2 * PIECE_BYTES)
+        return mmap.mmap(file, 2 * PIECE_BYTES), path
+    except BaseException:
+        os.unlink(path)
+        raise
+    finally:
+        os.close(file)
+
+
+def _opened(path: str) -> mmap.mmap:
+    try:
+        file = os.open(path, os.O_RDWR)
+    except OSError as error:
+        raise DeviceError(f"joining the group: the shared memory of another rank cannot be opened: {error}") from None
+    try:
+        return mmap.mmap(file, 2 * PIECE_BYTES)
+    finally:
+        os.close(file)
+
+
+def _part(segment: mmap.mmap, number: int, dtype: np.dtype[Any]) -> Array:
+    """Returns one half of a segment: 0 for what a rank gives, 1 for its share of a result."""
+    return np.frombuffer(segment, dtype, PIECE_BYTES // dtype.itemsize, number * PIECE_BYTES)
