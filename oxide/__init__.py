@@ -87,8 +87,7 @@ from oxide.runtime.operations.transfers import d2h, dup, empty, full, h2d, memcp
 from oxide.runtime.submission.submission import ExecutionContext
 
 if TYPE_CHECKING:
-    from oxide import numba_cuda, tile
-    from oxide.distributed import collectives as collectives  # not in __all__: no kernel needs it
+    from oxide import collectives, numba_cuda, tile
     from oxide.interop import torch as torch  # not in __all__: a star import must not replace torch itself
     from oxide.interop.foreign import ForeignModule, In, InOut, Out, module
     from oxide.language import debug, fast, intrinsics, tensor
@@ -133,7 +132,7 @@ _LATER = {
     "Tiles": "language.tiles",
     "Trace": "tracing.sessions",
     "VectorView": "language.views",
-    "collectives": "distributed.collectives",
+    "collectives": "collectives",
     "arange": "runtime.operations.generated_numbers",
     "fast": "language.fast",
     "from_cuda_array_interface": "runtime.device.interop",
@@ -162,7 +161,7 @@ def __getattr__(name: str) -> Any:
     import importlib
 
     module = importlib.import_module(f"oxide.{_LATER[name]}")
-    modules = (name, f"language.{name}", f"interop.{name}", f"distributed.{name}")
+    modules = (name, f"language.{name}", f"interop.{name}")
     found = globals()[name] = module if _LATER[name] in modules else getattr(module, name)
     return found
 
@@ -248,6 +247,7 @@ __all__ = [
     "bool_",
     "c64",
     "c128",
+    "collectives",
     "cond",
     "d2h",
     "debug",

@@ -5,12 +5,11 @@ A *plane* is what moves the data of a group: ``shared_memory`` for CPU devices, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias, final
 
 import numpy as np
 
-from oxide.errors import ArgumentError
 from oxide.messages import written
 
 if TYPE_CHECKING:
@@ -35,37 +34,45 @@ REDUCED: Final = frozenset(
 
 
 @final
-@dataclass(frozen=True, slots=True)
 class Call:
     """One collective. ``inputs`` and ``outputs`` have a box for each rank of this process, and ``size`` is the number
     of ranks. ``count`` is the number of elements that one rank contributes, or gets from ``reduce_scatter``. ``root``
-    is the rank that broadcasts; ``to`` and ``source`` are the other ranks of transfers, -1 if there is none."""
+    is the rank that broadcasts; ``to`` and ``source`` are the other ranks of transfers, -1 if there is none. ``text``
+    shows the call in messages: ranks that take part in one collective have the same text, except for transfers."""
 
-    kind: Kind
-    inputs: tuple[DeviceBox, ...]
-    outputs: tuple[DeviceBox, ...]
-    size: int
-    count: int
-    dtype: np.dtype[Any]
-    reduction: Reduction = "sum"
-    root: int = 0
-    to: int = -1
-    source: int = -1
+    __slots__ = ("count", "dtype", "inputs", "kind", "outputs", "reduction", "root", "size", "source", "text", "to")
 
-    @property
-    def text(self) -> str:
-        """Returns the call as messages show it. Ranks that take part in one collective have the same text, except for
-        transfers."""
-        what = f"{self.kind} of {self.count} {self.dtype.name}"
-        if self.kind in ("all_reduce", "reduce_scatter"):
-            return f"{what}, {self.reduction}"
-        if self.kind == "broadcast":
-            return f"{what} from rank {self.root}"
-        return what
+    def __init__(
+        self,
+        kind: Kind,
+        inputs: tuple[DeviceBox, ...],
+        outputs: tuple[DeviceBox, ...],
+        size: int,
+        count: int,
+        reduction: Reduction = "sum",
+        root: int = 0,
+        to: int = -1,
+        source: int = -1,
+    ) -> None:
+        self.kind: Kind = kind
+        self.inputs = inputs
+        self.outputs = outputs
+        self.size = size
+        self.count = count
+        self.dtype = inputs[0].dtype
+        self.reduction: Reduction = reduction
+        self.root = root
+        self.to = to
+        self.source = source
+        self.text = f"{kind} of {count} {name_of(self.dtype)}"
+        if kind in ("all_reduce", "reduce_scatter"):
+            self.text = f"{self.text}, {reduction}"
+        elif kind == "broadcast":
+            self.text = f"{self.text} from rank {root}"
 
     def transfer_text(self, source: int, destination: int) -> str:
         """Returns the text of one transfer, which both of its ranks send."""
-        return f"transfer of {self.count} {self.dtype.name} from rank {source} to rank {destination}"
+        return f"transfer of {self.count} {name_of(self.dtype)} from rank {source} to rank {destination}"
 
 
 class Plane(Protocol):
@@ -84,19 +91,21 @@ class Plane(Protocol):
         """Leaves the group. All its work has ended."""
 
 
-def require_reduced(call: str, dtype: np.dtype[Any], reduction: object) -> None:
-    """Raises ``ArgumentError`` unless ``dtype`` can be reduced so."""
+@cache
+def name_of(dtype: np.dtype[Any]) -> str:
+    """Returns ``dtype.name``, which NumPy makes anew each time."""
+    return dtype.name
+
+
+@cache
+def unfit(dtype: np.dtype[Any], reduction: object) -> str:
+    """Returns why elements of ``dtype`` cannot be reduced so, or ""."""
     if reduction not in REDUCTIONS:
-        raise ArgumentError(f"{call}, op: {written(reduction)}; it must be one of {', '.join(REDUCTIONS)}")
+        return f"op: {written(reduction)}; it must be one of {', '.join(REDUCTIONS)}"
     if dtype.name not in REDUCED:
-        raise ArgumentError(f"{call}: boxes of {dtype.name} cannot be reduced; those of these can: {_names()}")
+        return f"boxes of {dtype.name} cannot be reduced; those of these can: {', '.join(sorted(REDUCED))}"
     if dtype.kind == "c" and reduction not in ("sum", "avg"):
-        raise ArgumentError(
-            f"{call}, op={reduction!r}: complex numbers have no order and no product here; use sum or avg"
-        )
+        return f"op={reduction!r}: complex numbers have no order and no product here; use sum or avg"
     if dtype.kind in "iu" and reduction == "avg":
-        raise ArgumentError(f"{call}, op='avg': an average of {dtype.name} would be rounded; use sum, and divide")
-
-
-def _names() -> str:
-    return ", ".join(sorted(REDUCED))
+        return f"op='avg': an average of {dtype.name} would be rounded; use sum, and divide"
+    return ""

@@ -13,6 +13,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, final
 
+from oxide.distributed.calls import name_of
 from oxide.errors import CollectiveError, DeviceError
 from oxide.runtime.device.fault_records import HostReport
 
@@ -83,7 +84,7 @@ class NcclPlane:
         nccl, communicator = self._nccl, self._communicators[number]
         given, output = call.inputs[number].ptr, call.outputs[number].ptr
         reduction, count = _REDUCTIONS[call.reduction], call.count
-        name = call.dtype.name
+        name = name_of(call.dtype)
         if name in _FLOATS_OF_COMPLEX:
             name, count = _FLOATS_OF_COMPLEX[name], 2 * count
         kind = _TYPES.get(name)

@@ -15,13 +15,12 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Sequence
-from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from oxide.distributed.calls import Call, Kind, Plane, Reduction, require_reduced
+from oxide.distributed.calls import Call, Kind, Plane, Reduction, unfit
 from oxide.errors import ArgumentError, CollectiveError, DeviceError, GraphError
 from oxide.messages import written
 from oxide.runtime.device.arc import Arc
@@ -244,10 +243,11 @@ class Group:
             if self._closed:
                 return
             self._closed = True
+        turns, self._turns = self._turns, []
         try:
             for stream in self._streams:
                 stream.synchronize()
-            for turn in self._turns:
+            for turn in turns:
                 for timeline, position in turn.uses():
                     if not timeline.passed(position):
                         timeline.synchronize()
@@ -279,7 +279,7 @@ class Group:
     def submit(self, context: ExecutionContext, contexts: tuple[ExecutionContext, ...], call: Call) -> None:
         """Submits or records a collective. ``contexts`` are on the group's streams; a capture has its own."""
         if context.recording is not None:
-            reads, writes = _uses(call, self._turns)
+            reads, writes = _uses(call, call.inputs, call.outputs, self._turns)
             with context.submission_lock, context.ordered(reads, writes):
                 self._plane.record(context, call)
             return
@@ -287,11 +287,14 @@ class Group:
         context.watch_faults([report])
         if context.visible is not None:
             context.visible.run.used_by_others = True  # other ranks wait for it, so it is never dropped
-        lead = contexts[:1] if self._devices[0].kind == "cpu" else contexts
+        if self._devices[0].kind == "cpu":  # the first rank's stream does the work of all
+            lead = contexts[:1]
+            uses = [_uses(call, call.inputs, call.outputs, self._turns)]
+        else:
+            lead = contexts
+            parts = zip(call.inputs, call.outputs, self._turns, strict=True)
+            uses = [_uses(call, (given,), (output,), (turn,)) for given, output, turn in parts]
         with context.submission_lock:
-            uses = [_uses(_part(call, number), self._turns[number : number + 1]) for number in range(len(contexts))]
-            if len(lead) == 1:
-                uses = [([a for reads, _ in uses for a in reads], [a for _, writes in uses for a in writes])]
             submitted = False
             for each, (reads, writes) in zip(lead, uses, strict=True):
                 each.begin(reads, writes)
@@ -430,7 +433,9 @@ class Collective(DeviceOperation[Any]):
                     f"{describe(first.shape, first.dtype)}; they must be alike"
                 )
         if kind in ("all_reduce", "reduce_scatter"):
-            require_reduced(kind, first.dtype, self._reduction)
+            reason = unfit(first.dtype, self._reduction)
+            if reason:
+                raise ArgumentError(f"{kind}, {reason}")
         inputs = outputs = tuple(boxes)
         count = first.size
         if kind == "all_gather":
@@ -448,9 +453,7 @@ class Collective(DeviceOperation[Any]):
             if first._allocation is boxes[1]._allocation:
                 raise ArgumentError("send_recv, into: it shares memory with box")
             inputs, outputs = (first,), (boxes[1],)
-        return Call(
-            kind, inputs, outputs, group.size, count, first.dtype, self._reduction, self._root, self._to, self._source
-        )
+        return Call(kind, inputs, outputs, group.size, count, self._reduction, self._root, self._to, self._source)
 
     @staticmethod
     def _new(
@@ -466,17 +469,13 @@ class Collective(DeviceOperation[Any]):
         return f"<oxide operation {self._kind} of {self._group!r}>"
 
 
-def _part(call: Call, number: int) -> Call:
-    """Returns the part of one rank of this process."""
-    return replace(call, inputs=call.inputs[number : number + 1], outputs=call.outputs[number : number + 1])
-
-
-def _uses(call: Call, turns: Sequence[Allocation]) -> tuple[list[Allocation], list[Allocation]]:
-    """Returns the memory that a collective reads and writes."""
-    reads = [box._allocation for box in call.inputs] if call.kind != "recv" else []
-    writes = [box._allocation for box in call.outputs] if call.kind != "send" else []
-    written = dict.fromkeys([*writes, *turns])
-    return [each for each in dict.fromkeys(reads) if each not in written], list(written)
+def _uses(
+    call: Call, inputs: tuple[DeviceBox, ...], outputs: tuple[DeviceBox, ...], turns: Sequence[Allocation]
+) -> tuple[list[Allocation], list[Allocation]]:
+    """Returns the memory that a collective reads and writes, or the part of it with these boxes and turns."""
+    reads = [] if call.kind == "recv" else [box._allocation for box in inputs]
+    writes = [*turns] if call.kind == "send" else [*[box._allocation for box in outputs], *turns]
+    return [each for each in reads if each not in writes], writes
 
 
 def _spec(box: DeviceBox | Arc[DeviceBox]) -> BoxSpec:

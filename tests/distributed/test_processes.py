@@ -1,0 +1,175 @@
+"""Collectives of several processes: their results, and what every rank sees when one fails."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.distributed.rank import TIMEOUT
+
+ROOT = Path(__file__).parent.parent.parent
+SOON = 1.0 if os.environ.get("OXIDE_DEVICE") != "cuda" else 5.0
+"""The seconds within which the end of a rank is an error on the others."""
+
+
+def start(scenario: str, size: int, device: str) -> list[subprocess.Popen[str]]:
+    group = secrets.token_hex(8)
+    processes = []
+    for rank in range(size):
+        own = {
+            "RANK": str(rank),
+            "WORLD_SIZE": str(size),
+            "OXIDE_GROUP": group,
+            "PYTHONPATH": os.pathsep.join(sys.path),
+        }
+        if device == "cuda":
+            own["CUDA_VISIBLE_DEVICES"] = str(rank)
+        else:
+            own["OXIDE_CPU_THREADS"] = "1"
+        processes.append(
+            subprocess.Popen(
+                [sys.executable, str(Path(__file__).with_name("rank.py")), scenario],
+                cwd=ROOT,
+                env={**os.environ, "OXIDE_DEVICE": device, **own},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        )
+    return processes
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[int, dict[str, Any]]:
+    """The status of a process, and what it printed."""
+    output, errors = process.communicate(timeout=110)
+    assert process.returncode in (0, -signal.SIGKILL), errors
+    return process.returncode, json.loads(output) if output else {}
+
+
+def run(scenario: str, size: int, device: str) -> list[tuple[int, dict[str, Any]]]:
+    processes = start(scenario, size, device)
+    try:
+        return [ended(process) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+
+
+@pytest.mark.parametrize("scenario", ["results", "captured"])
+def test_each_rank_gets_the_right_results(scenario: str, size: int, device: str) -> None:
+    for rank, (status, seen) in enumerate(run(scenario, size, device)):
+        assert status == 0
+        assert seen == {"rank": rank}
+
+
+@pytest.mark.parametrize("scenario", ["killed", "in_the_middle", "launched_graph"])
+def test_the_end_of_a_rank_is_an_error_on_every_other(scenario: str, size: int, device: str) -> None:
+    for rank, (status, seen) in enumerate(run(scenario, size, device)):
+        if rank == 1:
+            assert status == -signal.SIGKILL
+            continue
+        assert seen["here"] == rank
+        assert seen["rank"] == 1
+        assert "all_reduce of" in seen["message"]
+        assert "the process of rank 1 has ended" in seen["message"]
+        assert seen["seconds"] < SOON
+        if scenario == "killed":
+            assert "all_reduce: the group is broken: all_reduce of 1000 float32, sum on rank" in seen["again"]
+
+
+def test_a_rank_that_does_not_arrive_is_named_after_the_timeout(size: int, device: str) -> None:
+    processes = start("absent", size, device)
+    try:
+        for rank in (each for each in range(size) if each != 1):
+            _, seen = ended(processes[rank])
+            assert seen["rank"] == 1
+            assert "rank 1 did not arrive within 2 s" in seen["message"]
+            assert TIMEOUT <= seen["seconds"] + 0.1 < TIMEOUT + SOON
+        _, seen = ended(processes[1])  # which closes its standard input
+        assert seen["rank"] == 1
+        assert "has given up" in seen["message"]
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+
+
+@pytest.mark.parametrize(
+    ("scenario", "words"),
+    [
+        ("mismatched", ("all_reduce of 1000 float32, sum", "all_reduce of 7 float32, sum")),
+        ("other_kind", ("all_reduce of 1000 float32, sum", "broadcast of 1000 float32 from rank 0")),
+    ],
+)
+def test_ranks_that_disagree_are_an_error_on_all(scenario: str, words: tuple[str, str], size: int, device: str) -> None:
+    for rank, (_, seen) in enumerate(run(scenario, size, device)):
+        assert seen["here"] == rank
+        assert all(word in seen["message"] for word in words)
+        assert "all ranks must ask for the same collectives in one order" in seen["message"]
+        assert seen["rank"] is not None
+        assert seen["seconds"] < SOON
+
+
+def test_a_rank_that_has_left_is_named(size: int, device: str) -> None:
+    for rank, (_, seen) in enumerate(run("left", size, device)):
+        if rank != 1:
+            assert seen["rank"] == 1
+            assert "rank 1 has left the group" in seen["message"]
+            assert seen["seconds"] < SOON
+
+
+def test_a_rank_that_never_joins_is_named(size: int, device: str) -> None:
+    for rank, (_, seen) in enumerate(run("nobody", size, device)):
+        if rank != 1:
+            assert seen["here"] == rank
+            assert seen["rank"] == 1
+            assert "rank 1 did not come within 2 s" in seen["message"]
+            assert seen["seconds"] < TIMEOUT + SOON
+
+
+def test_groups_of_different_sizes_are_refused(size: int, device: str) -> None:
+    seen = [each for _, each in run("other_size", size, device)]
+    assert any(f"rank 1 says that it has {size + 1} ranks" in each["message"] for each in seen)
+    assert all(each["message"] for each in seen)
+
+
+def test_launch_starts_a_process_for_each_rank(device: str, size: int) -> None:
+    command = [sys.executable, "-m", "oxide", "launch", "-n", str(size), "--device", device]
+    program = [str(Path(__file__).with_name("rank.py")), "results"]
+    done = subprocess.run([*command, *program], cwd=ROOT, capture_output=True, text=True, timeout=110, check=False)
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.split("\n")[:-1]) == [json.dumps({"rank": rank}) for rank in range(size)]
+
+
+def test_launch_ends_with_the_status_of_the_rank_that_failed(device: str, size: int, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import sys\n"
+        "import oxide\n"
+        "with oxide.collectives.join_group() as group:\n"
+        "    if group.rank == 1:\n"
+        "        sys.exit(3)\n"
+        "    group.all_reduce(oxide.ones(4)).sync()\n"
+    )
+    command = [sys.executable, "-m", "oxide", "launch", "-n", str(size), "--device", device, str(program)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=110, check=False)
+    assert done.returncode in (1, 3)  # whichever was seen first
+    assert "rank 1 has left the group" in done.stderr
+
+
+@pytest.mark.parametrize(("words", "message"), [(["-n", "0"], "give the number of processes"), ([], "as -n 2")])
+def test_launch_refuses_a_wrong_number(words: list[str], message: str) -> None:
+    command = [sys.executable, "-m", "oxide", "launch", *words, __file__]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert message in done.stderr
