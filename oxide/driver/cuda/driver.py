@@ -108,6 +108,9 @@ class CudaDriver:
         error, count = driver.cuDeviceGetCount()
         check(error, "cuDeviceGetCount")
         self._contexts: list[CudaContext | None] = [None] * count
+        # True once two contexts are open. Copies and fills of a pool's memory without peer access then need that of
+        # their stream to be the thread's current one, and NCCL, for example, leaves another one.
+        self._several = False
         self._contexts_lock = threading.Lock()
         self._peers: set[tuple[int, int]] = set()  # pairs whose peer access was granted or refused
         self._packets: deque[ParameterPacket] = deque()
@@ -309,16 +312,22 @@ class CudaDriver:
             check(driver.cuMemFreeHost(address)[0], "cuMemFreeHost")
 
     def copy_to_device(self, destination: int, source: int, nbytes: int, stream: CudaStream) -> None:
+        if self._several:
+            _enter(stream.context)
         (error,) = driver.cuMemcpyHtoDAsync(destination, source, nbytes, stream.handle)
         if error:
             raise failure(error, "cuMemcpyHtoDAsync")
 
     def copy_to_host(self, destination: int, source: int, nbytes: int, stream: CudaStream) -> None:
+        if self._several:
+            _enter(stream.context)
         (error,) = driver.cuMemcpyDtoHAsync(destination, source, nbytes, stream.handle)
         if error:
             raise failure(error, "cuMemcpyDtoHAsync")
 
     def copy_on_device(self, destination: int, source: int, nbytes: int, stream: CudaStream) -> None:
+        if self._several:
+            _enter(stream.context)
         # The driver finds the device of each side by the unified address space.
         (error,) = driver.cuMemcpyAsync(destination, source, nbytes, stream.handle)
         if error:
@@ -348,6 +357,8 @@ class CudaDriver:
             raise failure(error, "cuMemcpyPeerAsync")
 
     def fill(self, address: int, pattern: bytes, count: int, stream: CudaStream) -> None:
+        if self._several:
+            _enter(stream.context)
         value = int.from_bytes(pattern, "little")
         match len(pattern):
             case 1:
@@ -640,6 +651,7 @@ class CudaDriver:
                 raise DeviceError(f"CUDA device {device} was asked for, but the CUDA driver has been closed")
             context = self._contexts[device]
             if context is None:
+                self._several = any(each is not None for each in self._contexts)
                 context = self._contexts[device] = open_context(device)
             return context
 
