@@ -29,6 +29,7 @@ MAY_IMPORT = {
     },
     "oxide.runtime": {"oxide.compiler", "oxide.language", "oxide.driver", "oxide.pictures"},
     "oxide.serving": {"oxide.runtime"},
+    "oxide.distributed": {"oxide.runtime", "oxide.driver"},
     "oxide.interop": {"oxide.compiler", "oxide.runtime", "oxide.driver", "oxide.numba_cuda", "oxide"},
     "oxide.tracing": {"oxide.runtime", "oxide.driver"},
 }

@@ -1,9 +1,9 @@
 """Collectives of GPUs: NCCL does the work, reached through nccl4py (``pip install 'oxide-gpu[nccl]'``).
 
 NCCL cannot tell that a rank is missing, has ended or asks for something else: its kernels then wait forever. So each
-process tells the others which collectives it submits, and a thread compares (``_Watch``). It looks ten times a second;
-a submission does not wait for it. If ranks disagree or one is missing, it aborts NCCL's communicator. The kernels that
-wait then end, and the runs that they belong to raise the error.
+process tells the others which collectives it submits, and compares (``_Watch``). A submission does not wait for that.
+If ranks disagree or one is missing, it aborts NCCL's communicator. The kernels that wait then end, and the runs that
+they belong to raise the error.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from copy import copy
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final, final
 
 from oxide.distributed.calls import name_of
@@ -18,11 +20,12 @@ from oxide.errors import CollectiveError, DeviceError
 from oxide.runtime.device.fault_records import HostReport
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from oxide.distributed.calls import Call
     from oxide.distributed.peers import Peers
     from oxide.runtime.device.runtime import Device
+    from oxide.runtime.submission.capture import Recording
     from oxide.runtime.submission.submission import ExecutionContext
 
 # ncclDataType_t and ncclRedOp_t, which never change.
@@ -65,7 +68,7 @@ class NcclPlane:
                 driver = context.runtime.driver  # not the context's, as the other ranks wait for this work
                 driver.call(call.text, self._submission(call, number), context.timeline.handle)
         except self._nccl.NCCLError as error:
-            raise DeviceError(f"{call.text}: {error}") from None
+            raise DeviceError(f"{call.text}: NCCL: {error}") from None
         finally:
             if len(contexts) > 1:
                 self._nccl.group_end()
@@ -136,26 +139,36 @@ class ManyProcesses(NcclPlane):
         communicator = _initialised(nccl, peers, device, told.get(0, identity), deadline)
         super().__init__([communicator])
         self._watch = _Watch(self, peers)
+        self._captured: dict[int, tuple[Recording, list[Call]]] = {}  # of each open capture, its collectives
 
     def submit(self, contexts: tuple[ExecutionContext, ...], call: Call, report: HostReport) -> None:
-        self._watch.arrive(call, report)
-        super().submit(contexts, call, report)
-        self._watch.submitted(report, contexts[0])
+        self._watch.arrive([call], report)
+        try:
+            super().submit(contexts, call, report)
+        except DeviceError as error:
+            raise self._watch.failed(call, error) from None
 
     def record(self, context: ExecutionContext, call: Call) -> None:
         super().record(context, call)
-        assert context.recording is not None
+        recording = context.recording
+        assert recording is not None
+        self._captured = {key: each for key, each in self._captured.items() if each[0].is_open}
+        known = self._captured.get(id(recording))
+        if known is not None:
+            known[1].append(call)
+            return
+        calls = [call]
+        self._captured[id(recording)] = recording, calls
 
         def at_launch(now: ExecutionContext) -> None:
             if self.failure is not None:
-                raise self.failure
+                raise copy(self.failure)
             report = HostReport()
             now.watch_faults([report])
-            self._watch.arrive(call, report)
-            self._watch.submitted(report, now)
+            self._watch.arrive(calls, report)
 
-        context.recording.at_launch.append(at_launch)
-        context.recording.uploads.append(None)
+        recording.at_launch.append(at_launch)
+        recording.uploads.append(None)
 
     def abort(self) -> None:
         """Ends the kernels that wait for other ranks."""
@@ -169,53 +182,81 @@ class ManyProcesses(NcclPlane):
 
 
 @final
+class _Arrival:
+    """What this rank has told another about one submission: the texts of its collectives, and until when the other must
+    have come there too."""
+
+    __slots__ = ("deadline", "report", "text")
+
+    def __init__(self, text: str, deadline: float, report: HostReport) -> None:
+        self.text = text
+        self.deadline = deadline
+        self.report = report
+
+
+@final
 class _Watch:
-    """A thread that finds out that ranks disagree, or that one is missing."""
+    """Compares what the ranks have submitted: ten times a second in a thread, and when a submission has ended.
+
+    A rank tells what it submits before it submits it. So once the device is past a collective, the messages of all its
+    ranks have come, and the comparison knows whether they did the same.
+    """
 
     def __init__(self, plane: ManyProcesses, peers: Peers) -> None:
         self._plane = plane
         self._peers = peers
         self._lock = threading.Lock()
-        self._mine: dict[int, deque[tuple[str, float]]] = {rank: deque() for rank in peers.others}
-        self._theirs: dict[int, deque[bytes]] = {rank: deque() for rank in peers.others}
-        self._in_flight: deque[tuple[HostReport, ExecutionContext | None, int]] = deque()
+        self._mine: dict[int, deque[_Arrival]] = {rank: deque() for rank in peers.others}
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="oxide-collectives", daemon=True)
         self._thread.start()
 
-    def arrive(self, call: Call, report: HostReport) -> None:
-        """Tells the other ranks of a collective what is about to be submitted."""
-        deadline = time.monotonic() + self._peers.timeout
+    def arrive(self, calls: Sequence[Call], report: HostReport) -> None:
+        """Tells the other ranks what is about to be submitted: a collective, or those of a graph."""
+        texts = self._texts(calls)
+        report.check = self.look
+        with self._lock:
+            deadline = time.monotonic() + self._peers.timeout
+            for rank, text in texts.items():
+                self._mine[rank].append(_Arrival(text, deadline, report))
+        for rank, text in texts.items():
+            self._peers.send([rank], b"C", text.encode())
+
+    def _texts(self, calls: Sequence[Call]) -> dict[int, str]:
+        """Returns what to tell each other rank, without those that take no part."""
         rank = self._peers.rank
-        if call.kind in ("send", "recv", "send_recv"):
-            texts = {call.to: [call.transfer_text(rank, call.to)]} if call.to >= 0 else {}
-            if call.source >= 0:
-                texts.setdefault(call.source, []).append(call.transfer_text(call.source, rank))
-            texts = {other: sorted(found) for other, found in texts.items()}
-        else:
-            texts = {other: [call.text] for other in self._peers.others}
-        with self._lock:
-            self._in_flight.append((report, None, 0))
-            for other, found in texts.items():
-                for text in found:
-                    self._mine[other].append((text, deadline))
-        for other, found in texts.items():
-            for text in found:
-                self._peers.send([other], b"C", text.encode())
+        found: dict[int, list[str]] = {other: [] for other in self._peers.others}
+        for call in calls:
+            if call.kind not in ("send", "recv", "send_recv"):
+                for each in found.values():
+                    each.append(call.text)
+                continue
+            moved = [(call.to, rank, call.to)] if call.to >= 0 else []
+            moved += [(call.source, call.source, rank)] if call.source >= 0 else []
+            for other, source, destination in sorted(moved, key=lambda each: each[1]):
+                found[other].append(call.transfer_text(source, destination))
+        texts = {other: "; ".join(each) for other, each in found.items() if each}
+        if len(calls) == 1:
+            return texts
+        # A message is short: a long text is told by its beginning and its digest.
+        return {
+            other: f"a graph of {len(calls)} collectives: {text[:200]}… ({sha256(text.encode()).hexdigest()[:16]})"
+            if len(text) > 200
+            else f"a graph of {len(calls)} collectives: {text}"
+            for other, text in texts.items()
+        }
 
-    def submitted(self, report: HostReport, context: ExecutionContext) -> None:
-        """Notes where the collective is in its stream."""
-        position = context.timeline.advance()
-        with self._lock:
-            while self._in_flight and self._is_over(*self._in_flight[0]):
-                self._in_flight.popleft()
-            for number, (each, _, _) in enumerate(self._in_flight):
-                if each is report:
-                    self._in_flight[number] = (report, context, position)
-
-    @staticmethod
-    def _is_over(report: HostReport, context: ExecutionContext | None, position: int) -> bool:
-        return context is not None and position <= context.timeline.seen
+    def failed(self, call: Call, error: DeviceError) -> CollectiveError:
+        """Returns the error for a collective that NCCL refused. Looks for the rank that is the reason, whose end may
+        have been seen by NCCL first."""
+        until = time.monotonic() + 10 * _LOOK_SECONDS
+        while self._plane.failure is None and time.monotonic() < until:
+            self.look()
+            time.sleep(_LOOK_SECONDS / 10)
+        if self._plane.failure is None:
+            self._fail(CollectiveError(str(error), call.text))
+        assert self._plane.failure is not None
+        return copy(self._plane.failure)
 
     def end(self) -> None:
         """Ends the thread and leaves the group."""
@@ -224,40 +265,42 @@ class _Watch:
         self._peers.close()
 
     def _run(self) -> None:
-        while not self._over.wait(_LOOK_SECONDS):
-            try:
-                self._look()
-            except CollectiveError as error:
-                self._fail(error)
-                return
+        while not self._over.wait(_LOOK_SECONDS) and self._plane.failure is None:
+            self.look()
 
-    def _look(self) -> None:
-        """Takes in what the others say, and compares. Raises ``CollectiveError`` if the group is broken."""
+    def look(self) -> None:
+        """Takes in what the others say, and compares. Aborts if the ranks cannot go on together."""
+        if self._plane.failure is not None:
+            return
+        with self._lock:
+            try:
+                for rank, mine in self._mine.items():
+                    self._compare(rank, mine)
+                return
+            except CollectiveError as error:
+                failure = error
+        self._fail(failure)
+
+    def _compare(self, rank: int, mine: deque[_Arrival]) -> None:
+        """Compares with one rank. Whatever is wrong with it matters once this rank waits for it."""
         peers = self._peers
-        for rank in peers.others:
-            with self._lock:
-                waiting = bool(self._mine[rank])
-                what = self._mine[rank][0][0] if waiting else "a collective"
-            while peers.has_message(rank):
-                if not waiting:  # whatever is wrong with the rank matters once this one waits for it
-                    break
-                _, text = peers.receive(rank, what, time.monotonic())
-                self._theirs[rank].append(text)
-            with self._lock:
-                mine, theirs = self._mine[rank], self._theirs[rank]
-                while mine and theirs:
-                    peers.require_same(rank, mine.popleft()[0], b"C", theirs.popleft())
-                late = bool(mine) and mine[0][1] < time.monotonic()
-                what = mine[0][0] if mine else ""
-            if late:
-                raise peers.error(what, rank, f"rank {rank} did not arrive within {peers.timeout:g} s")
+        while mine:
+            first = mine[0]
+            if not peers.has_message(rank):
+                if first.deadline < time.monotonic():
+                    raise peers.error(first.text, rank, f"rank {rank} did not arrive within {peers.timeout:g} s")
+                return
+            peers.require_same(rank, first.text, *peers.receive(rank, first.text, time.monotonic()))
+            mine.popleft()
 
     def _fail(self, error: CollectiveError) -> None:
         with self._lock:
+            if self._plane.failure is not None:
+                return
             self._plane.failure = error
-            for report, context, position in self._in_flight:
-                if not self._is_over(report, context, position):
-                    report.error = error
+            for mine in self._mine.values():
+                for arrival in mine:
+                    arrival.report.error = error
         self._peers.give_up(error)
         self._plane.abort()
 

@@ -32,8 +32,6 @@ def start(scenario: str, size: int, device: str) -> list[subprocess.Popen[str]]:
         }
         if device == "cuda":
             own["CUDA_VISIBLE_DEVICES"] = str(rank)
-        else:
-            own["OXIDE_CPU_THREADS"] = "1"
         processes.append(
             subprocess.Popen(
                 [sys.executable, str(Path(__file__).with_name("rank.py")), scenario],

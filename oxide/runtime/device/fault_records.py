@@ -236,16 +236,20 @@ class GraphFaultReport:
 
 @final
 class HostReport:
-    """The outcome of work whose failure the host finds, such as a collective. ``error`` is set before the device is
-    past the work, by any thread."""
+    """The outcome of work whose failure the host finds, such as a collective. ``error`` is set by any thread, before
+    the device is past the work, or by ``check``, which is called when it is."""
 
-    __slots__ = ("error",)
+    __slots__ = ("check", "error")
 
-    def __init__(self) -> None:
+    def __init__(self, check: Callable[[], None] | None = None) -> None:
         self.error: OxideError | None = None
+        self.check = check
 
     def claimed(self) -> bool:
         """Returns whether the work failed."""
+        if self.error is None and self.check is not None:
+            self.check()
+            self.check = None
         return self.error is not None
 
     def raise_fault(self) -> None:
