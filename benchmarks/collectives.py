@@ -29,7 +29,7 @@ import numpy as np
 
 import oxide
 from benchmarks.record import path_of
-from examples.data_parallel.training import Replica, Share, replicas, shares, step
+from examples.data_parallel.training import Replica, Share, captured_step, replicas, shares, step
 from oxide import collectives, devices
 
 MIB = 1 << 20
@@ -205,13 +205,14 @@ def step_times(group: collectives.Group, options: argparse.Namespace) -> dict[st
     own_graph = step(None, alone, whole, rows, RATE).graph()
     contenders = {
         "together": runs(lambda: step(group, together, parts, rows, RATE)),
-        "together, graph": runs(graph.launch),
+        "together, graphs": runs(captured_step(group, together, parts, rows, RATE)),
+        "together, one graph": runs(graph.launch),
     }
     times = taken(group, contenders, options.turns)
     if group.rank == 0:
         own = {
             "alone": runs(lambda: step(None, alone, whole, rows, RATE)),
-            "alone, graph": runs(own_graph.launch),
+            "alone, one graph": runs(own_graph.launch),
         }
         times |= taken(None, own, options.turns)
     group.all_reduce(oxide.zeros(1).sync()).sync()
@@ -221,21 +222,24 @@ def step_times(group: collectives.Group, options: argparse.Namespace) -> dict[st
 
 
 def overlap(group: collectives.Group, options: argparse.Namespace) -> dict[str, Any]:
-    """Returns, from the trace of one step, the microseconds of its collectives, and for how many of them kernels ran
-    on the same device."""
+    """Returns, from the trace of three steps, the microseconds of their collectives, and for how many of them kernels
+    ran on the same device: of graphs or by themselves."""
     start, pixels, labels = problem(options)
     here = replicas(list(group.devices), *start)
     parts = shares(list(group.devices), pixels, labels, group.ranks, group.size).sync()
-    step(group, here, parts, options.batch, RATE).sync()
+    build = captured_step(group, here, parts, options.batch, RATE)
+    build().sync()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
         with oxide.trace(path):
-            step(group, here, parts, options.batch, RATE).sync()
+            for _ in range(3):
+                build().sync()
         events = json.loads(path.read_text())["traceEvents"]
     spans: dict[str, list[tuple[float, float]]] = {"collective": [], "kernel": []}
     for event in events:
-        if event.get("ph") == "X" and event.get("cat") in spans:
-            spans[event["cat"]].append((event["ts"], event["ts"] + event["dur"]))
+        kind = {"node": "kernel", "graph": "kernel"}.get(event.get("cat"), event.get("cat"))
+        if event.get("ph") == "X" and kind in spans:
+            spans[kind].append((event["ts"], event["ts"] + event["dur"]))
     both = sum(
         max(0.0, min(end, other_end) - max(begin, other_begin))
         for begin, end in spans["collective"]
@@ -272,15 +276,25 @@ def step_of_one_process(options: argparse.Namespace) -> dict[str, Any]:
         ]
         stream = used[0].new_stream()
 
-        def runs(group: collectives.Group | None, here: list[Replica], parts: Sequence[Share]) -> Callable[[], None]:
+        def runs(
+            group: collectives.Group | None, here: list[Replica], parts: Sequence[Share], captured: bool
+        ) -> Callable[[], None]:
+            build = captured_step(group, here, parts, rows, RATE) if captured else None
+
             def run() -> None:
                 for _ in range(count):
-                    step(group, here, parts, rows, RATE).async_on(stream)
+                    operation = step(group, here, parts, rows, RATE) if build is None else build()
+                    operation.async_on(stream)
                 stream.synchronize()
 
             return run
 
-        contenders = {"together": runs(group, together, parts), "alone": runs(None, alone, whole)}
+        contenders = {
+            "together": runs(group, together, parts, False),
+            "together, graphs": runs(group, together, parts, True),
+            "alone": runs(None, alone, whole, False),
+            "alone, graphs": runs(None, alone, whole, True),
+        }
         times = taken(None, contenders, options.turns)
     figures: dict[str, Any] = {name: summary([seconds / count for seconds in each]) for name, each in times.items()}
     figures["difference of the weights"] = max(differences)

@@ -10,7 +10,7 @@ The gradient of ``w1`` is known first. Its ``all_reduce`` runs while the devices
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 import oxide
 from oxide import (
+    CudaGraph,
     DeviceBox,
     DeviceOperation,
     DisjointSlice,
@@ -115,48 +116,6 @@ def shares(
     return oxide.zip(*uploads)
 
 
-def step(
-    group: oxide.collectives.Group | None,
-    here: Sequence[Replica],
-    parts: Sequence[Share],
-    batch: int,
-    rate: float,
-) -> DeviceOperation[Any]:
-    """One step of gradient descent on a batch of ``batch`` rows in all, of which ``parts`` are on the devices of this
-    process. Without a group, the one replica is all there is. Yields the weights."""
-
-    def reduced(gradients: Sequence[DeviceBox]) -> DeviceOperation[tuple[DeviceBox, ...]]:
-        if group is None:
-            return oxide.value(tuple(gradients))
-        done: DeviceOperation[Any] = group.all_reduce(*gradients)
-        return done.map(lambda boxes: boxes if isinstance(boxes, tuple) else (boxes,))
-
-    def rest(fronts: tuple[Front, ...]) -> DeviceOperation[Any]:
-        """The all_reduce of w1's gradients, and beside it the gradients of w0."""
-        backs = oxide.zip(
-            *[
-                back(replica, part, front).on(replica.device)
-                for replica, part, front in zip(here, parts, fronts, strict=True)
-            ]
-        )
-        return oxide.zip(reduced([front.w1 for front in fronts]), backs.and_then(reduced))
-
-    def update(gradients: tuple[tuple[DeviceBox, ...], tuple[DeviceBox, ...]]) -> DeviceOperation[Any]:
-        g1, g0 = gradients
-        return oxide.zip(
-            *[
-                oxide.zip(
-                    descend(rate, flat(g0[number]), flat(replica.w0)).last(),
-                    descend(rate, flat(g1[number]), flat(replica.w1)).last(),
-                ).on(replica.device)
-                for number, replica in enumerate(here)
-            ]
-        )
-
-    fronts = [front(replica, part, batch).on(replica.device) for replica, part in zip(here, parts, strict=True)]
-    return oxide.zip(*fronts).and_then(rest).and_then(update)
-
-
 @dataclass(frozen=True, slots=True)
 class Front:
     """The first half of a step on one device: the hidden layer, the gradients of the scores and of ``w1``."""
@@ -195,6 +154,80 @@ def back(replica: Replica, part: Share, front: Front) -> DeviceOperation[DeviceB
 def flat(box: DeviceBox) -> DeviceBox:
     """Returns a box of one axis with the same elements."""
     return box.reshape(box.size)
+
+
+def update(replica: Replica, w0: DeviceBox, w1: DeviceBox, rate: float) -> DeviceOperation[Any]:
+    """Subtracts the gradients from one device's weights, and yields these."""
+    first = descend(rate, flat(w0), flat(replica.w0)).map(lambda _: replica.w0)
+    return oxide.zip(first, descend(rate, flat(w1), flat(replica.w1)).map(lambda _: replica.w1))
+
+
+def step(
+    group: oxide.collectives.Group | None, here: Sequence[Replica], parts: Sequence[Share], batch: int, rate: float
+) -> DeviceOperation[Any]:
+    """One step of gradient descent on a batch of ``batch`` rows in all, of which ``parts`` are on the devices of this
+    process. Without a group, the one replica is all there is. Yields the weights."""
+
+    def backs(fronts: Sequence[Front]) -> DeviceOperation[Any]:
+        return on_each(here, [back(*each) for each in zip(here, parts, fronts, strict=True)])
+
+    def updates(w0: Sequence[DeviceBox], w1: Sequence[DeviceBox]) -> DeviceOperation[Any]:
+        return on_each(here, [update(*each, rate) for each in zip(here, w0, w1, strict=True)])
+
+    fronts = on_each(here, [front(replica, part, batch) for replica, part in zip(here, parts, strict=True)])
+    return together(group, fronts, backs, updates)
+
+
+def captured_step(
+    group: oxide.collectives.Group | None, here: Sequence[Replica], parts: Sequence[Share], batch: int, rate: float
+) -> Callable[[], DeviceOperation[Any]]:
+    """Captures each device's work between the collectives into graphs. Returns a function that builds the step: it
+    launches three graphs a device, and the boxes of ``parts`` may be filled anew before each."""
+
+    def captured(operations: list[DeviceOperation[Any]]) -> tuple[list[CudaGraph[Any]], list[Any]]:
+        graphs = [each.on(replica.device).graph() for each, replica in zip(operations, here, strict=True)]
+        return graphs, [graph.take_output() for graph in graphs]
+
+    def launches(graphs: list[CudaGraph[Any]], outputs: Sequence[Any]) -> DeviceOperation[Any]:
+        return on_each(here, [graph.launch() for graph in graphs]).map(lambda _: tuple(outputs))
+
+    first, fronts = captured([front(replica, part, batch) for replica, part in zip(here, parts, strict=True)])
+    second, w0 = captured([back(*each) for each in zip(here, parts, fronts, strict=True)])
+    last, weights = captured(
+        [update(replica, g0, done.w1, rate) for replica, g0, done in zip(here, w0, fronts, strict=True)]
+    )
+
+    def build() -> DeviceOperation[Any]:
+        return together(
+            group, launches(first, fronts), lambda _: launches(second, w0), lambda *_: launches(last, weights)
+        )
+
+    return build
+
+
+def together(
+    group: oxide.collectives.Group | None,
+    fronts: DeviceOperation[Any],
+    backs: Callable[[Sequence[Front]], DeviceOperation[Any]],
+    updates: Callable[[Sequence[DeviceBox], Sequence[DeviceBox]], DeviceOperation[Any]],
+) -> DeviceOperation[Any]:
+    """Builds a step from its three parts on all devices of this process, with the collectives between them."""
+
+    def reduced(gradients: Sequence[DeviceBox]) -> DeviceOperation[tuple[DeviceBox, ...]]:
+        if group is None:
+            return oxide.value(tuple(gradients))
+        done: DeviceOperation[Any] = group.all_reduce(*gradients)
+        return done.map(lambda boxes: boxes if isinstance(boxes, tuple) else (boxes,))
+
+    def rest(done: Sequence[Front]) -> DeviceOperation[Any]:
+        return oxide.zip(reduced([each.w1 for each in done]), backs(done).and_then(reduced))
+
+    return fronts.and_then(rest).and_then(lambda gradients: updates(gradients[1], gradients[0]))
+
+
+def on_each(here: Sequence[Replica], operations: Sequence[DeviceOperation[Any]]) -> DeviceOperation[Any]:
+    """Runs an operation on each replica's device, and yields the tuple of results."""
+    return oxide.zip(*[each.on(replica.device) for each, replica in zip(operations, here, strict=True)])
 
 
 def step_of_numpy(

@@ -16,6 +16,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final, final
 
 from oxide.distributed.calls import name_of
+from oxide.distributed.peers import ARRIVED, FAILED
 from oxide.errors import CollectiveError, DeviceError
 from oxide.runtime.device.fault_records import HostReport
 
@@ -140,6 +141,7 @@ class ManyProcesses(NcclPlane):
         super().__init__([communicator])
         self._watch = _Watch(self, peers)
         self._captured: dict[int, tuple[Recording, list[Call]]] = {}  # of each open capture, its collectives
+        self._in_graphs = False
 
     def submit(self, contexts: tuple[ExecutionContext, ...], call: Call, report: HostReport) -> None:
         self._watch.arrive([call], report)
@@ -152,6 +154,7 @@ class ManyProcesses(NcclPlane):
         super().record(context, call)
         recording = context.recording
         assert recording is not None
+        self._in_graphs = True
         self._captured = {key: each for key, each in self._captured.items() if each[0].is_open}
         known = self._captured.get(id(recording))
         if known is not None:
@@ -171,10 +174,14 @@ class ManyProcesses(NcclPlane):
         recording.uploads.append(None)
 
     def abort(self) -> None:
-        """Ends the kernels that wait for other ranks."""
+        """Ends the kernels that wait for other ranks, and frees the communicator. If it was captured, NCCL then waits
+        for the graphs to be dropped, in a thread."""
         communicators, self._communicators = self._communicators, []
         for communicator in communicators:
-            self._nccl.comm_abort(communicator)
+            if self._in_graphs:
+                threading.Thread(target=self._nccl.comm_abort, args=(communicator,), daemon=True).start()
+            else:
+                self._nccl.comm_abort(communicator)
 
     def close(self) -> None:
         self._watch.end()
@@ -207,6 +214,8 @@ class _Watch:
         self._peers = peers
         self._lock = threading.Lock()
         self._mine: dict[int, deque[_Arrival]] = {rank: deque() for rank in peers.others}
+        self._theirs: dict[int, deque[bytes]] = {rank: deque() for rank in peers.others}
+        self._ends: dict[int, bytes] = {}  # the last messages of ranks that have ended or left
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="oxide-collectives", daemon=True)
         self._thread.start()
@@ -250,8 +259,7 @@ class _Watch:
         """Returns the error for a collective that NCCL refused. Looks for the rank that is the reason, whose end may
         have been seen by NCCL first."""
         until = time.monotonic() + 10 * _LOOK_SECONDS
-        while self._plane.failure is None and time.monotonic() < until:
-            self.look()
+        while self.look() is None and time.monotonic() < until:
             time.sleep(_LOOK_SECONDS / 10)
         if self._plane.failure is None:
             self._fail(CollectiveError(str(error), call.text))
@@ -265,33 +273,43 @@ class _Watch:
         self._peers.close()
 
     def _run(self) -> None:
-        while not self._over.wait(_LOOK_SECONDS) and self._plane.failure is None:
-            self.look()
+        while not self._over.wait(_LOOK_SECONDS) and self.look() is None:
+            pass
 
-    def look(self) -> None:
-        """Takes in what the others say, and compares. Aborts if the ranks cannot go on together."""
-        if self._plane.failure is not None:
-            return
-        with self._lock:
-            try:
-                for rank, mine in self._mine.items():
-                    self._compare(rank, mine)
-                return
-            except CollectiveError as error:
-                failure = error
-        self._fail(failure)
+    def look(self) -> CollectiveError | None:
+        """Takes in what the others say, and compares. Aborts if the ranks cannot go on together. Returns the failure of
+        the group, if there is one."""
+        failure = self._plane.failure
+        if failure is None:
+            with self._lock:
+                try:
+                    for rank in self._peers.others:
+                        self._compare(rank, self._mine[rank], self._theirs[rank])
+                except CollectiveError as error:
+                    failure = error
+            if failure is not None:
+                self._fail(failure)
+        return failure
 
-    def _compare(self, rank: int, mine: deque[_Arrival]) -> None:
-        """Compares with one rank. Whatever is wrong with it matters once this rank waits for it."""
+    def _compare(self, rank: int, mine: deque[_Arrival], theirs: deque[bytes]) -> None:
+        """Compares with one rank. The end of the rank matters once this rank waits for it. That it has given up matters
+        at once: then it may have done so in the middle of a collective that it had arrived at."""
         peers = self._peers
-        while mine:
-            first = mine[0]
-            if not peers.has_message(rank):
-                if first.deadline < time.monotonic():
-                    raise peers.error(first.text, rank, f"rank {rank} did not arrive within {peers.timeout:g} s")
-                return
-            peers.require_same(rank, first.text, *peers.receive(rank, first.text, time.monotonic()))
+        while rank not in self._ends and peers.has_message(rank):
+            kind, text = peers.take(rank)
+            if kind == ARRIVED:
+                theirs.append(text)
+            elif kind == FAILED:
+                peers.require_going(rank, mine[0].text if mine else "the collectives", kind, text)
+            else:
+                self._ends[rank] = kind
+        while mine and theirs:
+            peers.require_same(rank, mine[0].text, ARRIVED, theirs.popleft())
             mine.popleft()
+        if mine and rank in self._ends:
+            peers.require_going(rank, mine[0].text, self._ends[rank], b"")
+        if mine and mine[0].deadline < time.monotonic():
+            raise peers.error(mine[0].text, rank, f"rank {rank} did not arrive within {peers.timeout:g} s")
 
     def _fail(self, error: CollectiveError) -> None:
         with self._lock:

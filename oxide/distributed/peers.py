@@ -35,6 +35,7 @@ _RETRY_SECONDS = 0.02  # between two attempts to connect to a rank that does not
 _LONGEST = 1 << 16  # bytes of a message
 
 ARRIVED, STEP, KNOWN, FAILED, LEFT = b"C", b"P", b"I", b"F", b"L"
+ENDED = b""  # the kind of the message that a process which has ended did not send
 
 
 @final
@@ -61,20 +62,34 @@ class Peers:
         Raises ``CollectiveError``, which names ``what``, if the rank has ended, has left or has given up, or if no
         message has come.
         """
-        connection = self._connections[rank]
         try:
-            if not connection.poll(max(0.0, deadline - time.monotonic())):
-                raise self.error(what, rank, f"rank {rank} did not arrive within {self.timeout:g} s")
-            message = connection.recv_bytes(_LONGEST)
+            in_time = self._connections[rank].poll(max(0.0, deadline - time.monotonic()))
+        except OSError:
+            in_time = True  # it has ended
+        if not in_time:
+            raise self.error(what, rank, f"rank {rank} did not arrive within {self.timeout:g} s")
+        kind, text = self.take(rank)
+        self.require_going(rank, what, kind, text)
+        return kind, text
+
+    def take(self, rank: int) -> tuple[bytes, bytes]:
+        """Returns the next message of ``rank``, which must be there: its kind and its text. The kind is ``ENDED`` if
+        there are no more, as the process has ended."""
+        try:
+            message = self._connections[rank].recv_bytes(_LONGEST)
         except (EOFError, OSError):
-            raise self.error(what, rank, f"the process of rank {rank} has ended") from None
-        kind, text = message[:1], message[1:]
+            return ENDED, b""
+        return message[:1], message[1:]
+
+    def require_going(self, rank: int, what: str, kind: bytes, text: bytes) -> None:
+        """Raises ``CollectiveError``, which names ``what``, if a message of ``rank`` says that it goes no further."""
+        if kind == ENDED:
+            raise self.error(what, rank, f"the process of rank {rank} has ended")
         if kind == FAILED:
             culprit, _, reason = text.decode().partition(" ")
             raise self.error(what, int(culprit), f"rank {rank} has given up: {reason}")
         if kind == LEFT:
             raise self.error(what, rank, f"rank {rank} has left the group")
-        return kind, text
 
     def has_message(self, rank: int) -> bool:
         """Returns whether a message of ``rank``, or its end, can be received without waiting."""

@@ -237,19 +237,19 @@ class GraphFaultReport:
 @final
 class HostReport:
     """The outcome of work whose failure the host finds, such as a collective. ``error`` is set by any thread, before
-    the device is past the work, or by ``check``, which is called when it is."""
+    the device is past the work. Or ``check``, which is called when it is, returns it."""
 
     __slots__ = ("check", "error")
 
-    def __init__(self, check: Callable[[], None] | None = None) -> None:
+    def __init__(self) -> None:
         self.error: OxideError | None = None
-        self.check = check
+        self.check: Callable[[], OxideError | None] | None = None
 
     def claimed(self) -> bool:
         """Returns whether the work failed."""
-        if self.error is None and self.check is not None:
-            self.check()
-            self.check = None
+        check, self.check = self.check, None
+        if self.error is None and check is not None:
+            self.error = check()
         return self.error is not None
 
     def raise_fault(self) -> None:
