@@ -1,8 +1,8 @@
 """Collectives: ``all_reduce`` beside torch.distributed's, and a data-parallel step beside one device's.
 
 A process for each rank, as ``oxide launch`` starts them. The contenders take turns in these processes, after warm-up;
-times are rank 0's, medians, and each turn begins together. ``all_reduce`` is measured in both forms of either library:
-call by call, and many calls in a CUDA graph. The step is ``examples/data_parallel``'s, over the ranks and then on rank
+times are rank 0's, medians, and each turn begins together. ``all_reduce`` is measured call by call, as many stages of
+one operation, and as a CUDA graph of many. The step is ``examples/data_parallel``'s, over the ranks and then on rank
 0's device alone with the whole batch. Its trace gives the time for which a collective and a kernel ran on one device at
 once. Then one process drives all devices. Writes ``benchmarks/results/collectives-<device>.json``.
 
@@ -151,7 +151,11 @@ def reduce_times(group: collectives.Group, torch: Any, nbytes: int, calls: int, 
         graph.launch().async_on(stream)
         stream.synchronize()
 
-    contenders: dict[str, Callable[[], None]] = {"oxide": eager, "oxide, graph": replayed}
+    def as_one() -> None:
+        chain.async_on(stream)
+        stream.synchronize()
+
+    contenders: dict[str, Callable[[], None]] = {"oxide": eager, "oxide, one run": as_one, "oxide, graph": replayed}
     if torch is not None:
         tensor = torch.zeros(nbytes // 4, device="cuda")
 

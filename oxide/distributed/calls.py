@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 Kind: TypeAlias = Literal["all_reduce", "all_gather", "reduce_scatter", "broadcast", "send", "recv", "send_recv"]
 Reduction: TypeAlias = Literal["sum", "prod", "min", "max", "avg"]
+TRANSFERS: Final[tuple[Kind, ...]] = ("send", "recv", "send_recv")
 REDUCTIONS: Final[tuple[Reduction, ...]] = ("sum", "prod", "min", "max", "avg")
 
 REDUCED: Final = frozenset(

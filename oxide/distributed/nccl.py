@@ -15,7 +15,7 @@ from copy import copy
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final, final
 
-from oxide.distributed.calls import name_of
+from oxide.distributed.calls import TRANSFERS, name_of
 from oxide.distributed.peers import ARRIVED, FAILED
 from oxide.errors import CollectiveError, DeviceError
 from oxide.runtime.device.fault_records import HostReport
@@ -222,7 +222,11 @@ class _Watch:
 
     def arrive(self, calls: Sequence[Call], report: HostReport) -> None:
         """Tells the other ranks what is about to be submitted: a collective, or those of a graph."""
-        texts = self._texts(calls)
+        first = calls[0]
+        if len(calls) == 1 and first.kind not in TRANSFERS:
+            texts = dict.fromkeys(self._peers.others, first.text)
+        else:
+            texts = self._texts(calls)
         report.check = self.look
         with self._lock:
             deadline = time.monotonic() + self._peers.timeout
@@ -236,7 +240,7 @@ class _Watch:
         rank = self._peers.rank
         found: dict[int, list[str]] = {other: [] for other in self._peers.others}
         for call in calls:
-            if call.kind not in ("send", "recv", "send_recv"):
+            if call.kind not in TRANSFERS:
                 for each in found.values():
                     each.append(call.text)
                 continue

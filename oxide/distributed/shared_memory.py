@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
+from oxide.distributed.calls import TRANSFERS
 from oxide.errors import CollectiveError, DeviceError
 from oxide.runtime.device.fault_records import HostReport
 
@@ -146,7 +147,7 @@ class ManyProcesses(CpuPlane):
         self._peers.close()
 
     def run(self, call: Call) -> None:
-        if call.kind in ("send", "recv", "send_recv"):
+        if call.kind in TRANSFERS:
             self._transfer(call)
             return
         peers, dtype = self._peers, call.dtype
