@@ -235,23 +235,22 @@ def overlap(group: collectives.Group, options: argparse.Namespace) -> dict[str, 
     build().sync()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
+        group.all_reduce(oxide.zeros(1).sync()).sync()  # so that all begin together
         with oxide.trace(path):
             for _ in range(3):
                 build().sync()
         events = json.loads(path.read_text())["traceEvents"]
-    spans: dict[str, list[tuple[float, float]]] = {"collective": [], "kernel": []}
+    spans: dict[str, list[tuple[float, float]]] = {"collective": [], "kernel": [], "graph": []}
     for event in events:
-        kind = {"node": "kernel", "graph": "kernel"}.get(event.get("cat"), event.get("cat"))
-        if event.get("ph") == "X" and kind in spans:
-            spans[kind].append((event["ts"], event["ts"] + event["dur"]))
+        if event.get("ph") == "X" and event.get("cat") in spans:
+            spans[event["cat"]].append((event["ts"], event["ts"] + event["dur"]))
     both = sum(
         max(0.0, min(end, other_end) - max(begin, other_begin))
         for begin, end in spans["collective"]
-        for other_begin, other_end in spans["kernel"]
+        for other_begin, other_end in spans["kernel"] or spans["graph"]
     )
     return {
         "collectives": len(spans["collective"]),
-        "kernels": len(spans["kernel"]),
         "collective_us": sum(end - begin for begin, end in spans["collective"]),
         "with_a_kernel_us": both,
     }
