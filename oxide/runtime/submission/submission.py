@@ -349,7 +349,8 @@ class ExecutionContext:
 
     def wait_for_joined(self) -> None:
         """Orders this stream after the joined work."""
-        for mark in reversed(self._joined):  # the later one of two marks of a stream makes the earlier one's wait needless
+        # The wait for the later one of two marks of a stream makes the other needless.
+        for mark in reversed(self._joined):
             self.timeline.wait_for(mark.timeline, mark.position, "a part of the operation was placed on another stream")
         self._joined = ()
 
