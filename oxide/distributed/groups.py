@@ -406,15 +406,19 @@ class Collective(DeviceOperation[Any]):
         """Returns a box that fits its rank."""
         made = given.run(context) if isinstance(given, DeviceOperation) else given
         box = made.value if isinstance(made, Arc) else made
+        device = self._group.devices[0 if self._kind == "send_recv" else number]
+        if not isinstance(box, DeviceBox) or box.device is not device or not box.is_contiguous:
+            raise self._misfit(box, number, device)
+        return box
+
+    def _misfit(self, box: object, number: int, device: Device) -> ArgumentError:
+        """Returns the error for what is no box, or not one of its rank's."""
         what = f"{self._kind}, {self._name(number)}"
         if not isinstance(box, DeviceBox):
-            raise ArgumentError(f"{what}: expected a DeviceBox, got {type(box).__name__}")
-        device = self._group.devices[0 if self._kind == "send_recv" else number]
+            return ArgumentError(f"{what}: expected a DeviceBox, got {type(box).__name__}")
         if box.device is not device:
-            raise ArgumentError(f"{what}: the rank's device is {device.label}, and the box is on {box.device.label}")
-        if not box.is_contiguous:
-            raise ArgumentError(f"{what}: a strided view of shape {box.shape}; dup(view) makes a contiguous copy")
-        return box
+            return ArgumentError(f"{what}: the rank's device is {device.label}, and the box is on {box.device.label}")
+        return ArgumentError(f"{what}: a strided view of shape {box.shape}; dup(view) makes a contiguous copy")
 
     def _name(self, number: int) -> str:
         if self._kind == "send_recv":
