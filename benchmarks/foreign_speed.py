@@ -7,7 +7,7 @@ processes of their own that have the GPU in turn while they measure. A package's
 that it was compared with, which measures the launch, and with arrays of up to a million elements (``large``), which
 measures the kernel. The tests' kernels are measured with copies of what the test gave them.
 
-A figure is the least time of a launch over five batches, each of as many launches as take some milliseconds, with the
+A figure is the least time of a launch over nine batches, each of as many launches as take some milliseconds, with the
 arrays on the device. Results of the large launches are compared as well.
 """
 
@@ -38,7 +38,7 @@ from benchmarks.foreign_kernels import Stubs, adapt, arguments_for, difference, 
 
 RESULTS = Path(__file__).parent / "results"
 SIDES = ("numba-cuda", "oxide")
-BATCHES = 5
+BATCHES = 9
 BATCH_SECONDS = 0.004
 LIMIT = 300.0  # seconds for a process
 LARGE = {1: 1024, 2: 1024, 3: 96, 4: 32}  # the length of an axis, by the most axes of an array

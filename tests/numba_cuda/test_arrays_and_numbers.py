@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from numba import cuda
 
-from oxide import CompileError, device, kernel
+from oxide import Array, CompileError, device, i64, kernel
 from tests.numba_cuda.launching import launch
 
 RNG = np.random.default_rng(7)
@@ -56,6 +56,64 @@ def test_integer_division_rounds_down_and_by_zero_gives_zero(dtype: Any) -> None
     assert modulo[:4].tolist() == [1, 2, -2, -1]
     *_, both = launch(binary(remainder_and_quotient), 1, 32, x[:4], y[:4], np.zeros(4, dtype))
     assert both.tolist() == [2001, -2998, -3002, 1999]
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint32, np.uint64])
+def test_integer_division_of_the_largest_numbers_and_of_many_is_numpys(dtype: Any) -> None:
+    limits = np.iinfo(dtype)
+    edges = [limits.min, limits.min + 1, limits.min // 2, 0, 1, 2, 3, 257, 2**31 - 1, limits.max - 1, limits.max]
+    if limits.min:
+        edges += [-1, -2, -257]
+    many = RNG.integers(limits.min, limits.max, 1001, dtype, endpoint=True)
+    x = np.concatenate([np.repeat(np.array(edges, dtype), len(edges)), many, many])
+    y = np.concatenate([np.tile(np.array(edges, dtype), len(edges)), many[::-1], many[::-1] >> 23])
+    with np.errstate(divide="ignore", over="ignore"):
+        quotients, remainders = x // y, x % y
+    quotients[y == 0] = remainders[y == 0] = 0
+    if dtype is np.int64:  # numba-cuda's result; NumPy's is the least number, also of an int32 in numba's 64 bits
+        quotients[(x == limits.min) & (y == dtype(-1))] = 0
+    for function, expected in ((operator.floordiv, quotients), (operator.mod, remainders)):
+        *_, out = launch(binary(function), -(-x.size // 32), 32, x, y, np.zeros(x.size, dtype))
+        np.testing.assert_array_equal(out, expected)
+
+
+@device
+def next_place(x, y):
+    return (x + 1) % y
+
+
+@device
+def place_before(x, y):
+    return (x - 1) % y
+
+
+@pytest.mark.parametrize("function", [next_place, place_before])
+@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint32])
+def test_a_step_around_a_ring_is_a_remainder_of_any_number(function: Any, dtype: Any) -> None:
+    ends = [1, 2, 3, 7, 255, np.iinfo(dtype).max]
+    ends += [0] if dtype is np.uint32 else [0, -1, -2, -7, np.iinfo(dtype).min]
+    places = sorted({n + d for n in ends for d in (-2, -1, 0, 1, 2) if np.iinfo(dtype).min <= n + d})
+    places = [each for each in places if each + 1 <= np.iinfo(dtype).max and each - 1 >= np.iinfo(dtype).min]
+    step = 1 if function is next_place else -1
+    x, y = (np.array(each, dtype) for each in zip(*[(i, n) for i in places for n in ends], strict=True))
+    *_, out = launch(binary(function), -(-x.size // 32), 32, x, y, np.zeros(x.size, np.int64))
+    assert [int(each) for each in out] == [
+        (int(i) + step) % int(n) if n else 0 for i, n in zip(x.tolist(), y.tolist(), strict=True)
+    ]
+
+
+def test_a_step_around_a_ring_divides_only_at_the_ring_s_end() -> None:
+    @kernel
+    def probe(table, out):
+        place = cuda.grid(1)
+        while table[place] != 0:
+            place = (place + 1) % table.shape[0]
+        out[0] = place
+
+    ptx = probe.specialize(table=Array[i64, 1], out=Array[i64, 1]).ptx((9, 0))
+    assert str(-(2**63)) not in ptx  # no case of the least number by -1
+    loop = ptx[ptx.index("$L__BB0_") :]
+    assert loop.index("setp.lt.s64") < loop.index("rem.s64")
 
 
 @pytest.mark.parametrize("dtype", [np.complex64, np.complex128])

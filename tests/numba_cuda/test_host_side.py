@@ -148,6 +148,53 @@ def test_what_a_launch_keeps_goes_with_the_array() -> None:
     assert len(keys & arguments._kept.keys()) == 1
 
 
+def test_an_array_of_a_subclass_keeps_its_memory_too() -> None:
+    from oxide.interop.numba_cuda import arguments
+
+    x, y = np.zeros(4).view(np.recarray), np.zeros(4)
+    scale[1, 4](x, y, 2.0)
+    kept = arguments._kept[id(x)]
+    scale[1, 4](x, y, 2.0)
+    assert arguments._kept[id(x)] is kept
+
+
+def test_the_memory_of_a_record_goes_to_the_next_record_of_its_type() -> None:
+    from oxide.interop.numba_cuda import arguments
+
+    kind = np.dtype([("number", np.float64), ("count", np.int32)], align=True)
+
+    @cuda.jit
+    def double(one, other):
+        one.number *= 2
+        other.count += 1
+
+    records = np.array([(1.5, 3), (2.5, 5)], kind)
+    double[1, 1](records[0], records[1])
+    spare = arguments._spare[kind]
+    assert len(spare) == 2
+    boxes = {id(each.box) for each in spare}
+    double[1, 1](records[1], records[0])
+    double[1, 1](cuda.In(records[0]), records[0])
+    assert {id(each.box) for each in spare} == boxes
+    assert records.tolist() == [(3.0, 5), (5.0, 6)]
+
+
+@cuda.jit("void(float64[:, :], float64[:, :])")
+def add_one(x, y):
+    i, j = cuda.grid(2)
+    if i < x.shape[0] and j < x.shape[1]:
+        y[i, j] = x[i, j] + 1
+
+
+def test_a_kernel_with_a_signature_takes_arrays_of_both_orders_by_turns() -> None:
+    x = RNG.random((5, 7))
+    given = {order: cuda.to_device(np.array(x, order=order)) for order in "CF"}
+    for first, second in ("CC", "FF", "CF", "FC", "FF", "CC"):
+        y = cuda.to_device(np.zeros((5, 7), order=second))
+        add_one[(1, 1), (8, 8)](given[first], y)
+        np.testing.assert_array_equal(y.copy_to_host(), x + 1)
+
+
 def test_a_write_past_the_end_of_a_host_array_stays_on_the_device() -> None:
     memory = np.zeros(12)
     beyond = memory[:4]  # the device's memory has 256 bytes

@@ -49,16 +49,22 @@ def _shift(operation: str, kind: str) -> str:
 
 
 def _division(operation: str, kind: str) -> str:
-    least = -(2 ** (int(kind[1:]) - 1))
-    signed = operation in ("sdiv", "srem")
-    overflow = f"icmp eq {kind} %a, {least}" if signed else "icmp ne i1 false, false"
-    wrapped = least if operation == "sdiv" else 0
-    return f"""  %zero = icmp eq {kind} %b, 0
-  %least = {overflow}
-  %minus_one = icmp eq {kind} %b, -1
-  %overflow = and i1 %least, %minus_one
-  %special = or i1 %zero, %overflow
-  %divisor = select i1 %special, {kind} 1, {kind} %b
-  %divided = {operation} {kind} %a, %divisor
-  %instead = select i1 %overflow, {kind} {wrapped}, {kind} 0
-  %result = select i1 %special, {kind} %instead, {kind} %divided"""
+    """Defines a division whose divisor is 1 in place of 0 and -1. This choice does not depend on the dividend: in a
+    loop with one divisor, it is made once, and a GPU computes the divisor's reciprocal before the dividend is known."""
+    if operation in ("udiv", "urem"):
+        special = f"  %special = icmp eq {kind} %b, 0"
+    else:
+        special = f"  %above = add {kind} %b, 1\n  %special = icmp ult {kind} %above, 2"
+    divided = f"""{special}
+  %divisor = select i1 %special, {kind} 1, {kind} %b"""
+    if operation in ("srem", "urem"):  # the remainder by 1 is 0, as it is by 0 and -1
+        return f"{divided}\n  %result = {operation} {kind} %a, %divisor"
+    if operation == "udiv":
+        return f"""{divided}
+  %quotient = udiv {kind} %a, %divisor
+  %result = select i1 %special, {kind} 0, {kind} %quotient"""
+    return f"""{divided}
+  %quotient = sdiv {kind} %a, %divisor
+  %negative = sub {kind} 0, %a
+  %instead = and {kind} %negative, %b
+  %result = select i1 %special, {kind} %instead, {kind} %quotient"""

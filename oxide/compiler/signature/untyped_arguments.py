@@ -255,6 +255,12 @@ def of_box(dtype: np.dtype[Any], ndim: int, strided: bool = False) -> ArrayType 
     return RecordType(dtype) if ndim == 0 and dtype.names is not None else ArrayType(dtype, ndim, strided)
 
 
+@lru_cache(maxsize=256)
+def of_elements(elements: tuple[ArgumentType, ...], kind: Any) -> TupleType:
+    """Returns the type of a tuple. Tuples of equal types share one type object, as boxes do."""
+    return TupleType(elements, kind)
+
+
 def laid_out(kind: ArgumentType, value: Any, strided: Callable[[ArrayType, Any], bool]) -> ArgumentType:
     """Returns the type with the layout of each array in it changed: strided if ``strided`` returns True for the array's
     type and its part of ``value``, else contiguous."""
@@ -277,6 +283,8 @@ _PLAIN: dict[type, ArgumentType] = {
     bool: NumberType(np.dtype(np.bool_)),
     complex: NumberType(np.dtype(np.complex128)),
     type(None): NoneType(),
+    # NumPy's classes whose objects all have one dtype; an extended float and a date are not among them
+    **{(kind := np.dtype(code)).type: NumberType(kind) for code in "?bhilqBHILQefdFD"},
 }
 
 
@@ -311,10 +319,14 @@ def type_of(value: Any, array_type: Callable[[Any], ArrayType | RecordType | Non
         inner = values.pop()
         return EnumType(type(value), inner) if not values and isinstance(inner, NumberType | TupleType) else None
     if isinstance(value, tuple):
-        elements = [type_of(element, array_type) for element in value]
-        if any(element is None for element in elements):
-            return None
-        return TupleType(tuple(element for element in elements if element is not None), kind)
+        elements = []
+        for part in value:
+            element = type_of(part, array_type)
+            if element is None:
+                return None
+            elements.append(element)
+        made_of: Any = kind
+        return of_elements(tuple(elements), made_of)
     return array_type(value)
 
 

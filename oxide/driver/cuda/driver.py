@@ -112,6 +112,7 @@ class CudaDriver:
         # their stream to be the thread's current one, and NCCL, for example, leaves another one.
         self._several = False
         self._contexts_lock = threading.Lock()
+        self._default_streams: dict[tuple[int, int], CudaStream] = {}  # CUDA's own, by device and number
         self._peers: set[tuple[int, int]] = set()  # pairs whose peer access was granted or refused
         self._packets: deque[ParameterPacket] = deque()
         self._captures: dict[int, CaptureParts] = {}  # captures with several parts, by the address of their stream
@@ -587,10 +588,16 @@ class CudaDriver:
     def foreign_stream(self, device: int, address: int) -> CudaStream:
         context = self._context(device)
         _enter(context)
+        found = self._default_streams.get((device, address))
+        if found is not None and found.context is context:
+            return found
         try:
-            return CudaStream(device, context, core.Stream.from_handle(address))
+            made = CudaStream(device, context, core.Stream.from_handle(address))
         except Exception as error:
             raise_core_failure(error, "cuStreamGetCtx")
+        if address in (1, 2):  # the numbers of the default streams never belong to other streams
+            self._default_streams[device, address] = made
+        return made
 
     def adopt(self, address: int, nbytes: int) -> int:
         attribute = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL

@@ -1,6 +1,8 @@
 """Arguments of launches: device arrays become boxes, host arrays are copied to the device and back.
 
 The device memory of a host array is kept until the array is dropped, so a launch with the same arrays allocates none.
+That of a record, a NumPy scalar without an identity of its own, goes to the next record of its type. The copies of a
+launch follow one another on its stream, and the thread waits once, for the last.
 The CPU device copies too, though a kernel could use the array in place: arrays of numba.cuda are not checked, and a
 program that writes a little past the end of one, which a GPU's memory forgives, would damage the process's own heap.
 """
@@ -17,6 +19,7 @@ import numpy as np
 import oxide
 from oxide.interop.numba_cuda import arrays
 from oxide.interop.numba_cuda.host_memory import MappedNDArray
+from oxide.runtime.device.interop import on_interface
 from oxide.runtime.device.memory import DeviceBox
 
 
@@ -48,117 +51,151 @@ class InOut(ArgHint):
 class HostArguments:
     """The host arrays of one launch."""
 
-    __slots__ = ("_device", "_out", "_seen", "_stream")
+    __slots__ = ("_device", "_out", "_records", "_seen", "_stream")
 
     def __init__(self, stream: oxide.Stream) -> None:
         self._stream = stream
         self._device = stream.device
         self._out: list[tuple[np.ndarray[Any, Any], Kept]] = []
+        self._records: list[Kept] = []
         self._seen: set[int] = set()
 
     def __bool__(self) -> bool:
-        return bool(self._seen)
+        return bool(self._seen or self._records)
 
     def convert(self, value: Any) -> Any:
         """Returns an argument of the kernel for one of the launch."""
         kind = type(value)
         if kind is arrays.DeviceNDArray:
             return value.box
-        if kind in _NUMBERS or value is None or kind is DeviceBox:
+        if kind in NUMBERS or value is None or kind is DeviceBox:
             return value
         if kind is np.ndarray:
-            return self._host(value, True, True)
+            return self._host(value, value, True, True)
+        if kind is tuple:
+            return self._tuple(value)
         if isinstance(value, MappedNDArray) and value.box is not None:
             return value.box
         if isinstance(value, np.ndarray):
-            return self._host(np.asarray(value), True, True)
+            return self._host(value, np.asarray(value), True, True)
         if isinstance(value, ArgHint):
             given = value.value
             if isinstance(given, np.void):
-                given = np.asarray(given)
+                return self._record(given, value.copies_in, value.copies_out)
             if not isinstance(given, np.ndarray):
                 return self.convert(given)
-            return self._host(np.asarray(given), value.copies_in, value.copies_out)
+            return self._host(given, np.asarray(given), value.copies_in, value.copies_out)
         if isinstance(value, np.void) and value.dtype.names is not None:
-            return self._host(np.asarray(value), True, True)  # a view of the same record
+            return self._record(value, True, True)
         if isinstance(value, tuple):
-            parts = [self.convert(part) for part in value]
-            if all(map(operator.is_, parts, value)):
-                return value  # the same object at each launch, which is then not packed again
-            return tuple(parts) if kind is tuple else kind(*parts)
-        if not isinstance(value, np.generic) and hasattr(value, "__cuda_array_interface__"):
-            return arrays.as_cuda_array(value).box
+            return self._tuple(value)
+        if not isinstance(value, np.generic):
+            # Read once: other libraries compute it at each reading.
+            interface = getattr(value, "__cuda_array_interface__", None)
+            if interface is not None:
+                return on_interface(arrays.Interface(interface, value), self._stream._timeline)
         return value
 
-    def _host(self, array: np.ndarray[Any, Any], copies_in: bool, copies_out: bool) -> DeviceBox:
+    def _tuple(self, value: tuple[Any, ...]) -> tuple[Any, ...]:
+        parts = [self.convert(part) for part in value]
+        if all(map(operator.is_, parts, value)):
+            return value  # the same object at each launch, which is then not packed again
+        return tuple(parts) if type(value) is tuple else type(value)(*parts)
+
+    def _host(self, given: Any, array: np.ndarray[Any, Any], copies_in: bool, copies_out: bool) -> DeviceBox:
+        """Returns the box of an array that the program gave, maybe as an object of a subclass."""
         flags = array.flags
         transposed = flags.f_contiguous and not flags.c_contiguous
         plain = array.T if transposed else array
-        again = id(array) in self._seen  # an array given twice has two copies, as in numba-cuda
-        self._seen.add(id(array))
-        kept = None if again else _kept.get(id(array))
-        if kept is None or not kept.is_of(array, plain, self._device):
-            kept = Kept(array, plain, self._stream)
+        again = id(given) in self._seen  # an array given twice has two copies, as in numba-cuda
+        self._seen.add(id(given))
+        kept = None if again else _kept.get(id(given))
+        if kept is None or kept.array is None or kept.array() is not given or not kept.fits(plain, self._device):
+            kept = Kept(plain, self._stream)
             if not again:
-                _kept[id(array)] = kept
-        if copies_in and array.size:
-            kept.fill(plain, self._stream)
-        if copies_out and flags.writeable:
-            self._out.append((plain, kept))
+                kept.array = weakref.ref(given, partial(_kept.pop, id(given)))  # in C: see ``oxide.dropping``
+                _kept[id(given)] = kept
+        self._copy(plain, kept, copies_in, copies_out and flags.writeable)
         return kept.box.T if transposed else kept.box
+
+    def _record(self, record: np.void, copies_in: bool, copies_out: bool) -> DeviceBox:
+        array = np.asarray(record)  # a view of the same record
+        spare = _spare.get(array.dtype)
+        try:
+            kept = spare.pop() if spare else None
+        except IndexError:  # another thread took it
+            kept = None
+        if kept is None or not kept.fits(array, self._device):
+            kept = Kept(array, self._stream)
+        self._records.append(kept)
+        self._copy(array, kept, copies_in, copies_out and array.flags.writeable)
+        return kept.box
+
+    def _copy(self, array: np.ndarray[Any, Any], kept: Kept, copies_in: bool, copies_out: bool) -> None:
+        if array.size:
+            if copies_in:
+                kept.fill(array, self._stream)
+            if copies_out:
+                self._out.append((array, kept))
 
     def finish(self) -> None:
         """Waits for the launch and copies the arrays back. Raises the kernels' error."""
-        self._stream.synchronize()
-        for array, kept in self._out:
-            if array.size:
-                np.copyto(array, kept.elements(self._stream))
+        stream, on_host = self._stream, self._device.kind == "cpu"
+        # A GPU fills each result before the stream is synchronised. The CPU device's are views, of the boxes' memory.
+        found: list[Any] = [kept.view if on_host else oxide.d2h(kept.box).async_on(stream) for _, kept in self._out]
+        stream.synchronize()
+        for (array, _), elements in zip(self._out, found, strict=True):
+            np.copyto(array, elements)
+        for kept in self._records:
+            if len(_spare) > _MOST_TYPES:
+                _spare.clear()
+            _spare.setdefault(kept.box._dtype, []).append(kept)
 
 
-_NUMBERS = {int, float, bool, complex, *(np.dtype(code).type for code in "?bhilqBHILQefdFD")}
+NUMBERS = {int, float, bool, complex, *(np.dtype(code).type for code in "?bhilqBHILQefdFD")}
 
 
 class Kept:
-    """The device memory of a host array."""
+    """Device memory for a host array."""
 
     __slots__ = ("array", "box", "runtime", "view")
 
-    def __init__(self, array: np.ndarray[Any, Any], plain: np.ndarray[Any, Any], stream: oxide.Stream) -> None:
-        kind, each = array.dtype.kind, array.dtype.itemsize
-        if array.dtype.hasobject or not array.dtype.isnative or (kind in "fc" and each > {"f": 8, "c": 16}[kind]):
+    def __init__(self, plain: np.ndarray[Any, Any], stream: oxide.Stream) -> None:
+        kind, each = plain.dtype.kind, plain.dtype.itemsize
+        if plain.dtype.hasobject or not plain.dtype.isnative or (kind in "fc" and each > {"f": 8, "c": 16}[kind]):
             raise TypeError(
                 f"kernels take arrays of records and of numbers of up to 64 bits in the machine's byte order, and the "
-                f"array is of {array.dtype}; convert it with astype"
+                f"array is of {plain.dtype}; convert it with astype"
             )
-        forget = partial(_kept.pop, id(array))  # in C: see ``oxide.dropping``
-        self.array = weakref.ref(array, forget)
+        self.array: weakref.ref[Any] | None = None
+        """The host array, unless the memory is a record's."""
         self.runtime = stream.device.runtime
-        self.box = oxide.empty(plain.shape, plain.dtype).sync_on(stream)
+        self.box = oxide.empty(plain.shape, plain.dtype).async_on(stream)
         # On the CPU device, an array on the box's memory. No launch is in flight when it is used: see ``finish``.
         self.view = self.box.host_view() if stream.device.kind == "cpu" and plain.size else None
 
-    def is_of(self, array: np.ndarray[Any, Any], plain: np.ndarray[Any, Any], device: oxide.Device) -> bool:
+    def fits(self, plain: np.ndarray[Any, Any], device: oxide.Device) -> bool:
         """Returns whether the memory fits an array as it is now, on a device."""
         box = self.box
         return (
-            self.array() is array
-            and box._shape == plain.shape
+            box._shape == plain.shape
             and box._dtype == plain.dtype
             and box.device is device
             and self.runtime is device.runtime
         )
 
     def fill(self, plain: np.ndarray[Any, Any], stream: oxide.Stream) -> None:
-        """Copies a host array to the device."""
+        """Submits the copy of a host array to the device. The array is read until the stream is synchronised."""
         if self.view is not None:
             np.copyto(self.view, plain)
         else:
-            oxide.memcpy(self.box, np.array(plain, order="C", copy=None)).sync_on(stream)
-
-    def elements(self, stream: oxide.Stream) -> np.ndarray[Any, Any]:
-        """Returns the elements on the host."""
-        return self.view if self.view is not None else oxide.d2h(self.box).sync_on(stream)
+            oxide.memcpy(self.box, np.array(plain, order="C", copy=None)).async_on(stream)
 
 
 _kept: dict[int, Kept] = {}
 """By the id of the host array. A weak reference to the array removes its entry."""
+
+_spare: dict[np.dtype[Any], list[Kept]] = {}
+"""Memory of the records of earlier launches, by their type. No launch in flight uses it."""
+
+_MOST_TYPES = 64

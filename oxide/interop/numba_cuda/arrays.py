@@ -403,7 +403,7 @@ def as_cuda_array(obj: Any, sync: bool = True) -> Any:
     return on_box(oxide.from_cuda_array_interface(obj))
 
 
-class _Interface:
+class Interface:
     """An object with a given array interface."""
 
     def __init__(self, description: dict[str, Any], owner: Any = None) -> None:
@@ -413,4 +413,4 @@ class _Interface:
 
 def from_cuda_array_interface(desc: dict[str, Any], owner: Any = None, sync: bool = True) -> Any:
     """Returns a device array for a description by the CUDA array interface. It keeps ``owner``."""
-    return on_box(oxide.from_cuda_array_interface(_Interface(desc, owner)))
+    return on_box(oxide.from_cuda_array_interface(Interface(desc, owner)))

@@ -10,7 +10,7 @@ from typing import Any
 
 import oxide
 from oxide.errors import LaunchError
-from oxide.interop.numba_cuda.arguments import HostArguments
+from oxide.interop.numba_cuda.arguments import NUMBERS, HostArguments
 from oxide.interop.numba_cuda.arrays import DeviceNDArray
 from oxide.interop.numba_cuda.streams import Stream, resolved
 from oxide.messages import written
@@ -215,7 +215,7 @@ class Configured:
             kind = type(arg)
             if kind is DeviceNDArray:
                 boxes.append(arg.box)
-            elif kind is int or kind is float or kind is bool:
+            elif kind in NUMBERS:
                 boxes.append(arg)
             else:
                 if hosts is None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import oxide
-from oxide.interop.numba_cuda.arrays import _Interface, _plain_shape, _retyped, strides_like
+from oxide.interop.numba_cuda.arrays import Interface, _plain_shape, _retyped, strides_like
 from oxide.runtime.device.memory import DeviceBox
 from oxide.runtime.device.strides import contiguous_strides, span
 
@@ -88,5 +88,5 @@ def _box_on(array: np.ndarray[Any, Any]) -> DeviceBox:
     else:
         address = plain.__array_interface__["data"][0]
         description = {"shape": plain.shape, "typestr": "|u1", "data": (address, False), "version": 3}
-        box = oxide.from_cuda_array_interface(_Interface(description, plain))
+        box = oxide.from_cuda_array_interface(Interface(description, plain))
     return _retyped(box, array.dtype, array.shape, array.strides, 0)

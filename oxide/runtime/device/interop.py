@@ -77,6 +77,12 @@ def from_cuda_array_interface(x: Any) -> DeviceBox:
     object without the interface or a dtype that no box has, ``DeviceError`` on the CPU device, and ``BufferError`` as
     ``from_dlpack`` does.
     """
+    return on_interface(x, None)
+
+
+def on_interface(x: Any, first_use: Timeline | None) -> DeviceBox:
+    """Does ``from_cuda_array_interface``. The stream that waits for the other library is ``first_use``, if that is a
+    stream of the array's device: the box's first use then waits for no further stream."""
     what = "from_cuda_array_interface"
     interface = getattr(x, "__cuda_array_interface__", None)
     if not isinstance(interface, dict):
@@ -92,7 +98,7 @@ def from_cuda_array_interface(x: Any) -> DeviceBox:
             timeline.wait_for(theirs, theirs.mark().position, "the stream of another library")
             theirs.forget_marks()
 
-    return box_on(runtime, layout, None, lambda: x, what, written=True, order=ordered)
+    return box_on(runtime, layout, None, lambda: x, what, written=True, order=ordered, first_use=first_use)
 
 
 def _read_interface(interface: dict[str, Any], what: str) -> tuple[ForeignLayout, int | None]:
@@ -103,9 +109,12 @@ def _read_interface(interface: dict[str, Any], what: str) -> tuple[ForeignLayout
         return BufferError(f"{what}: {name} is {written(interface.get(name))}; the interface has {expected}")
 
     def is_integers(given: Any) -> bool:
-        return isinstance(given, (tuple, list)) and all(
-            isinstance(each, (int, np.integer)) and not isinstance(each, bool) for each in given
-        )
+        if not isinstance(given, (tuple, list)):
+            return False
+        for each in given:  # a loop, as each launch with another library's array comes here
+            if type(each) is not int and (isinstance(each, bool) or not isinstance(each, (int, np.integer))):
+                return False
+        return True
 
     shape: Any = interface.get("shape")
     strides: Any = interface.get("strides")
@@ -155,12 +164,13 @@ def box_on(
     *,
     written: bool,
     order: Callable[[Timeline], None] | None = None,
+    first_use: Timeline | None = None,
 ) -> DeviceBox:
     """Returns a box on another library's memory, ordered with the other boxes on it. ``take`` returns the object that
     keeps the memory alive.
 
     ``written`` is True if the library's work is ordered before the box's uses: the library has made ``timeline`` wait
-    for it, or ``order`` makes the picked stream wait.
+    for it, or ``order`` makes a stream wait: ``first_use`` if possible, else one that the policy picks.
     """
     known = _known(runtime, layout.low, layout.nbytes)
     covered = known is not None and runtime.shared_ranges.covers(known, layout.low, layout.nbytes)
@@ -174,7 +184,10 @@ def box_on(
         else:
             found = known.allocation.device if known is not None else device
         if timeline is None:
-            timeline = picked_stream(runtime.policy, found)._timeline
+            if first_use is not None and first_use.device is found:
+                timeline = first_use
+            else:
+                timeline = picked_stream(runtime.policy, found)._timeline
         elif found is not device:
             raise BufferError(
                 f"{what}: the array's memory is on {found.label}, and it says that it is on {device.label}"

@@ -127,13 +127,15 @@ class Plan:
 
     __slots__ = (
         "end", "fitting", "holds", "interpreted", "needs", "outputs", "reached", "reference", "short",
-        "slots", "special", "tiled", "two_axes", "warns",
+        "slots", "special", "strided", "tiled", "two_axes", "warns",
     )  # fmt: skip
 
     def __init__(self, special: Specialization) -> None:
         self.special: Any = special
         self.interpreted: bool = special.description.interpreted
         self.reference: Any = special.reference
+        self.strided: Any = None
+        """The plan of the last launch that had strided views where this plan takes contiguous ones."""
         formats = "@"
         self.slots: list[ParameterSlot] = []
         contracts = special.description.contracts

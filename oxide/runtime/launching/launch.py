@@ -64,11 +64,22 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         self._arguments = arguments
         self._plan = plan
         special = self._specialization = plan.special
-        self._binding = None if plan.interpreted else bind(plan, arguments)
-        if self._binding is None and (other := take_strides(special, arguments)) is not special:
-            plan = self._plan = _launches_of(kernel).plan_of(other)
-            special = self._specialization = other
-            self._binding = bind(plan, arguments)
+        binding = None if plan.interpreted else bind(plan, arguments)
+        if binding is None:
+            strided = plan.strided
+            if strided is not None:
+                binding = bind(strided, arguments)
+            if binding is not None:
+                plan = self._plan = strided
+                special = self._specialization = plan.special
+            elif (other := take_strides(special, arguments)) is not special:
+                strided = _launches_of(kernel).plan_of(other)
+                if not strided.interpreted:
+                    plan.strided = strided
+                plan = self._plan = strided
+                special = self._specialization = other
+                binding = bind(plan, arguments)
+        self._binding = binding
         if self._binding is not None:  # the fast path: see binding.py
             if config is None and plan.outputs and kernel.description.default_block is not None:
                 place = self._output = plan.outputs[0]

@@ -186,3 +186,19 @@ def test_interfaces_that_a_box_cannot_stand_for_are_refused() -> None:
         assert box.__cuda_array_interface__["strides"] == strided.strides
         np.testing.assert_array_equal(d2h(box).sync(), strided)
         assert from_cuda_array_interface(Described(np.zeros((0, 3)), stream=None)).shape == (0, 3)
+
+
+def test_an_array_of_another_library_is_ordered_on_the_stream_of_its_first_use() -> None:
+    from oxide.runtime.device.interop import on_interface
+
+    with use_driver(Foreign()) as driver:
+        stream = oxide.devices()[0].new_stream()
+        array = np.zeros(4)
+        driver.put(77, lambda: np.copyto(array, np.arange(4.0)))
+        box = on_interface(Described(array), stream._timeline)
+        inserted = current_runtime().counters.waits_inserted.value
+        copy = d2h(box).async_on(stream)
+        assert current_runtime().counters.waits_inserted.value == inserted
+        run(driver, driver.theirs[77])
+        stream.synchronize()
+        np.testing.assert_array_equal(copy, np.arange(4.0))

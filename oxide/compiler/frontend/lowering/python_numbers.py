@@ -5,6 +5,9 @@ NaN. numba-cuda uses libdevice's ``fmax``, which returns the operand that is no 
 as every sum does; numba returns 0. A ``u64`` and a signed integer are divided as integers by Python's rules, with the
 result modulo 2**64 as an ``i64``; numba divides them as floats. Kernels in numba-cuda's own vocabulary keep
 numba-cuda's behaviour.
+
+numba-cuda branches around a division by zero, and around the least integer by -1. Here both are cases of the total
+division, which selects the divisor: in a loop with one divisor, nothing but the division depends on the dividend.
 """
 
 from __future__ import annotations
@@ -14,7 +17,6 @@ from typing import Any
 
 from llvmlite import ir
 from numba.cuda import types
-from numba.cuda.cpython.numbers import int_floordiv_impl
 
 from .mathematics import call_of_floats, lower_divmod
 from .registry import lowering_registry, session
@@ -59,13 +61,65 @@ def _is_zero(value: Any) -> bool:
 
 
 def _lower_floor_division(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    quotient, kind = int_floordiv_impl(context, builder, sig, args), sig.return_type
-    if session.numba_style or not kind.signed:
+    dividend, divisor = _operands(context, builder, sig, args)
+    kind = sig.return_type
+    if not kind.signed:
+        return builder.udiv(dividend, divisor)
+    rounded = builder.zext(_is_rounded_down(builder, builder.srem(dividend, divisor), divisor), dividend.type)
+    quotient = builder.sub(builder.sdiv(dividend, divisor), rounded)
+    if not session.numba_style:
         return quotient
-    dividend, divisor = (context.cast(builder, value, given, kind) for value, given in zip(args, sig.args, strict=True))
     is_least = builder.icmp_signed("==", dividend, ir.Constant(dividend.type, kind.minval))
     by_minus_one = builder.icmp_signed("==", divisor, ir.Constant(divisor.type, -1))
-    return builder.select(builder.and_(is_least, by_minus_one), dividend, quotient)
+    return builder.select(builder.and_(is_least, by_minus_one), ir.Constant(dividend.type, 0), quotient)
+
+
+def _lower_remainder(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    dividend, divisor = _operands(context, builder, sig, args)
+    if not sig.return_type.signed:
+        return builder.urem(dividend, divisor)
+    if not _is_a_step(dividend) or isinstance(divisor, ir.Constant):
+        return _remainder(builder, dividend, divisor)
+    before = builder.block
+    at_least_0 = builder.icmp_signed(">=", dividend, ir.Constant(dividend.type, 0))
+    is_within = builder.and_(at_least_0, builder.icmp_signed("<", dividend, divisor))
+    with builder.if_then(builder.not_(is_within), likely=False):
+        rest = _remainder(builder, dividend, divisor)
+        divided = builder.block
+    result = builder.phi(dividend.type)
+    result.add_incoming(dividend, before)
+    result.add_incoming(rest, divided)
+    return result
+
+
+def _is_a_step(dividend: Any) -> bool:
+    """Returns whether a dividend is a sum with a constant, as in ``(i + 1) % n``. Such steps around a ring rarely reach
+    its end, so a branch around the division pays: 64-bit divisions take a GPU some 30 to 100 instructions."""
+    return (
+        isinstance(dividend, ir.Instruction)
+        and dividend.opname in ("add", "sub")
+        and any(isinstance(each, ir.Constant) for each in dividend.operands)
+    )
+
+
+def _remainder(builder: Any, dividend: Any, divisor: Any) -> Any:
+    rest = builder.srem(dividend, divisor)
+    return builder.select(_is_rounded_down(builder, rest, divisor), builder.add(rest, divisor), rest)
+
+
+def _operands(context: Any, builder: Any, sig: Any, args: Any) -> tuple[Any, Any]:
+    dividend, divisor = (
+        context.cast(builder, value, given, sig.return_type) for value, given in zip(args, sig.args, strict=True)
+    )
+    return dividend, divisor
+
+
+def _is_rounded_down(builder: Any, rest: Any, divisor: Any) -> Any:
+    """Returns whether the exact quotient lies below the quotient rounded towards 0. ``rest`` is the remainder of the
+    latter, which has the dividend's sign."""
+    zero = ir.Constant(rest.type, 0)
+    differ = builder.icmp_signed("<", builder.xor(rest, divisor), zero)
+    return builder.and_(builder.icmp_signed("!=", rest, zero), differ)
 
 
 def _divide_mixed(builder: Any, sig: Any, args: Any) -> tuple[Any, Any]:
@@ -102,4 +156,6 @@ for _function in _EXTREMES:
             lowering_registry.lower(_function, _first, _second)(_lower_extreme(_function))
 for _operator in (operator.floordiv, operator.ifloordiv):
     lowering_registry.lower(_operator, types.Integer, types.Integer)(_lower_floor_division)
+for _operator in (operator.mod, operator.imod):
+    lowering_registry.lower(_operator, types.Integer, types.Integer)(_lower_remainder)
 lowering_registry.lower(divmod, types.Integer, types.Integer)(lower_divmod)
