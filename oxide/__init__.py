@@ -88,6 +88,7 @@ from oxide.runtime.submission.submission import ExecutionContext
 
 if TYPE_CHECKING:
     from oxide import numba_cuda, tile
+    from oxide.distributed import ray as ray  # not in __all__, as torch
     from oxide.interop import torch as torch  # not in __all__: a star import must not replace torch itself
     from oxide.interop.foreign import ForeignModule, In, InOut, Out, module
     from oxide.language import debug, fast, intrinsics, tensor
@@ -144,6 +145,7 @@ _LATER = {
     "prepare": "runtime.operations.preparing",
     "profile": "tracing.sessions",
     "randn": "runtime.operations.generated_numbers",
+    "ray": "distributed.ray",
     "tensor": "language.tensor",
     "to_device": "runtime.operations.peer_copies",
     "torch": "interop.torch",
@@ -160,7 +162,7 @@ def __getattr__(name: str) -> Any:
     import importlib
 
     module = importlib.import_module(f"oxide.{_LATER[name]}")
-    modules = (name, f"language.{name}", f"interop.{name}")
+    modules = (name, f"language.{name}", f"interop.{name}", f"distributed.{name}")
     found = globals()[name] = module if _LATER[name] in modules else getattr(module, name)
     return found
 

@@ -1,0 +1,1 @@
+"""Programs of several processes and machines. ``ray`` runs batches on actors of a Ray cluster."""
