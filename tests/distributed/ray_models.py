@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from examples.embeddings import Embedder
+from examples.embeddings.encoder import Encoder
 from oxide import (
     DeviceBox,
     DeviceLostError,
@@ -24,6 +27,7 @@ from oxide import (
     zeros,
 )
 from oxide_kernels import matmul
+from tests.examples.test_embeddings import random_weights
 
 Array = NDArray[Any]
 
@@ -178,3 +182,19 @@ class Large:
 
     def __call__(self, batch: Array) -> tuple[Array, bool]:
         return np.full(1 << 20, batch[0], np.uint8), not batch.flags.writeable
+
+
+class WordTokenizer:
+    """Makes a token of each word, a number."""
+
+    def enable_truncation(self, most: int) -> None: ...
+
+    def no_padding(self) -> None: ...
+
+    def encode_batch(self, texts: list[str]) -> list[Any]:
+        return [SimpleNamespace(ids=[int(word) for word in text.split()]) for text in texts]
+
+
+def small_embedder() -> Embedder:
+    """An encoder of the layout of all-MiniLM-L6-v2, with small random weights."""
+    return Embedder(Encoder(random_weights(0)), WordTokenizer())  # type: ignore[arg-type]

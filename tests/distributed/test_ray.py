@@ -647,3 +647,22 @@ import ray.cloudpickle
 
 sys.stdout.buffer.write(ray.cloudpickle.dumps(Model))
 """
+
+
+# The book
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_program_of_the_book_runs(number: int, tmp_path: Path) -> None:
+    page = (Path(__file__).parent.parent.parent / "docs" / "ray.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^``` \{ \.python \.ray \}\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 2
+    if number:
+        pytest.importorskip(
+            "ray.data", reason="Ray Data is not installed: pip install 'ray[data]'", exc_type=ImportError
+        )
+    script = tmp_path / "program.py"
+    script.write_text(blocks[number], encoding="utf-8")
+    ran = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=110, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.endswith(["100 results\n", "3.333e+11\n"][number])
