@@ -141,7 +141,7 @@ $(VENV)/.extras: $(VENV)/.test
 	@touch $@
 
 $(VENV)/.ray: $(VENV)/.test
-	$(BIN)/python -m pip install --quiet -e '.[test,ray,encoder]' 'ray[data,serve]'
+	$(BIN)/python -m pip install --quiet -e '.[test,ray]' 'ray[data,serve]'
 	@touch $@
 
 $(VENV)/.docs: pyproject.toml | $(BIN)/python
