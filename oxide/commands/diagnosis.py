@@ -321,7 +321,14 @@ def trial(device: str, outcome: Trial) -> Finding:
 
 def try_kernel(kind: str, number: int, seconds: float = SECONDS) -> Trial:
     """Compiles and runs a kernel on a device, in a process of its own and without the cache."""
-    ours = {"OXIDE_DEVICE", "OXIDE_INTERPRET", "OXIDE_SANITIZE", "OXIDE_CPU_DEVICES", "OXIDE_TRACE"}
+    ours = {
+        "OXIDE_DEVICE",
+        "OXIDE_INTERPRET",
+        "OXIDE_SANITIZE",
+        "OXIDE_CPU_DEVICES",
+        "OXIDE_CPU_THREADS",
+        "OXIDE_TRACE",
+    }
     environment = {name: value for name, value in os.environ.items() if name not in ours}
     environment |= {"OXIDE_DEVICE": kind, "OXIDE_CACHE": "0", "PYTHONWARNINGS": "ignore"}
     # The package's folder comes last: it may be one of many packages, none of which should hide Python's own modules.

@@ -73,6 +73,9 @@ class ScalarType:
             value = complex(value, *imag)
         return converted(value, self.dtype)[()]
 
+    def __reduce__(self) -> str:
+        return self.name  # there is one object of each type
+
     def __repr__(self) -> str:
         return self.name
 

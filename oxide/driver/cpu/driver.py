@@ -77,8 +77,8 @@ class CpuDriver:
     """``devices`` CPU devices that share the machine's cores.
 
     ``devices`` is ``OXIDE_CPU_DEVICES`` or 1 by default. ``threads``, the most threads that run kernels at the same
-    time, is the number of cores by default. Each device may allocate ``OXIDE_CPU_MEMORY`` bytes, by default the
-    machine's memory.
+    time, is ``OXIDE_CPU_THREADS`` or the number of cores by default. Each device may allocate ``OXIDE_CPU_MEMORY``
+    bytes, by default the machine's memory.
 
     With ``step`` there are no threads, and work runs only in ``step``, ``run_until_idle`` and ``synchronize_*``.
     ``seed`` selects the order in which streams make progress, blocks of a kernel run, and warps and threads of a block
@@ -104,7 +104,8 @@ class CpuDriver:
         poison: bool | None = None,
     ) -> None:
         self._devices = (whole_number("OXIDE_CPU_DEVICES", least=1) or 1) if devices is None else devices
-        self._threads = (os.cpu_count() or 1) if threads is None else threads
+        by_default = whole_number("OXIDE_CPU_THREADS", least=1) or os.cpu_count() or 1
+        self._threads = by_default if threads is None else threads
         check_count("devices", self._devices)
         check_count("threads", self._threads)
         if seed is None and not step:

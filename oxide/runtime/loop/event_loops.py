@@ -7,6 +7,7 @@ it runs. Neither library is imported here unless the program has imported it: ot
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import weakref
 from abc import ABC, abstractmethod
@@ -56,6 +57,11 @@ class EventLoop(ABC):
     @abstractmethod
     def call_later(self, seconds: float, callback: Callable[[], None]) -> None:
         """Calls ``callback`` after ``seconds``, unless the loop has ended by then."""
+
+    @abstractmethod
+    def from_threads(self) -> Callable[[Callable[[], None]], None]:
+        """Returns a function that any thread may call: it has the loop call its argument soon, unless the loop has
+        ended."""
 
     @abstractmethod
     async def in_thread(self, function: Callable[[], None]) -> None:
@@ -250,6 +256,17 @@ class _TrioLoop(EventLoop):
 
         trio.lowlevel.spawn_system_task(wait, name="oxide completion, a look")
 
+    def from_threads(self) -> Callable[[Callable[[], None]], None]:
+        import trio
+
+        token = trio.lowlevel.current_trio_token()
+
+        def call_soon(function: Callable[[], None]) -> None:
+            with contextlib.suppress(trio.RunFinishedError):
+                token.run_sync_soon(function)
+
+        return call_soon
+
     async def in_thread(self, function: Callable[[], None]) -> None:
         import trio
 
@@ -365,6 +382,15 @@ class _AsyncioLoop(EventLoop):
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> None:
         self._loop.call_later(seconds, callback)
+
+    def from_threads(self) -> Callable[[Callable[[], None]], None]:
+        loop = self._loop
+
+        def call_soon(function: Callable[[], None]) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(function)
+
+        return call_soon
 
     async def in_thread(self, function: Callable[[], None]) -> None:
         await self._loop.run_in_executor(None, function)

@@ -285,6 +285,15 @@ def test_devices_are_counted_from_the_environment(monkeypatch: pytest.MonkeyPatc
             CpuDriver()
 
 
+def test_threads_are_counted_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OXIDE_CPU_THREADS", "3")
+    assert CpuDriver()._threads == 3
+    assert CpuDriver(threads=2)._threads == 2
+    monkeypatch.setenv("OXIDE_CPU_THREADS", "0")
+    with pytest.raises(DeviceError, match="OXIDE_CPU_THREADS='0': a whole number of 1 or more is needed"):
+        CpuDriver()
+
+
 def test_an_unknown_device_is_refused(driver: CpuDriver) -> None:
     for call in (driver.create_stream, driver.device_info, partial(driver.create_event, timing=False)):
         for device in (-1, 2):

@@ -70,6 +70,12 @@ def test_a_copy_is_the_thing_itself(kept: Any) -> None:
     assert copy.deepcopy([kept]) == [kept]
 
 
+def test_a_scalar_type_is_pickled_by_name() -> None:
+    for each in (f32, oxide.bf16, oxide.u8):
+        assert pickle.loads(pickle.dumps(each)) is each
+        assert copy.deepcopy(each) is each
+
+
 def test_a_configured_kernel_is_pickled_with_its_configuration() -> None:
     x = h2d(np.arange(50, dtype=np.float32)).sync()
     for configured in (double[1, 40], double[LaunchConfig(1, 40)]):
