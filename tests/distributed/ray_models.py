@@ -184,17 +184,26 @@ class Large:
         return np.full(1 << 20, batch[0], np.uint8), not batch.flags.writeable
 
 
+FATAL = "7 7 7"
+
+
 class WordTokenizer:
-    """Makes a token of each word, a number."""
+    """Makes a token of each word, a number. Ends its process at the text ``FATAL``, unless the file ``mark`` exists."""
+
+    def __init__(self, mark: str) -> None:
+        self._mark = mark
 
     def enable_truncation(self, most: int) -> None: ...
 
     def no_padding(self) -> None: ...
 
     def encode_batch(self, texts: list[str]) -> list[Any]:
+        if FATAL in texts and not os.path.exists(self._mark):
+            open(self._mark, "w").close()
+            os.kill(os.getpid(), signal.SIGKILL)
         return [SimpleNamespace(ids=[int(word) for word in text.split()]) for text in texts]
 
 
-def small_embedder() -> Embedder:
+def small_embedder(mark: str) -> Embedder:
     """An encoder of the layout of all-MiniLM-L6-v2, with small random weights."""
-    return Embedder(Encoder(random_weights(0)), WordTokenizer())  # type: ignore[arg-type]
+    return Embedder(Encoder(random_weights(0)), WordTokenizer(mark))  # type: ignore[arg-type]

@@ -9,6 +9,7 @@ import random
 import signal
 import socket
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ serve = pytest.importorskip(
 httpx = pytest.importorskip("httpx")
 
 from examples.service.ray_serve import application  # noqa: E402
-from tests.distributed.ray_models import small_embedder  # noqa: E402
+from tests.distributed.ray_models import FATAL, small_embedder  # noqa: E402
 from tests.examples.test_embeddings import random_weights, reference  # noqa: E402
 
 pytestmark = pytest.mark.skipif(os.environ.get("OXIDE_DEVICE") != "cpu", reason="the replicas use the CPU device")
@@ -29,7 +30,7 @@ REQUESTS, CLIENTS = 300, 8
 
 
 @pytest.fixture(scope="module")
-def address() -> Iterator[str]:
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The service's address."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
@@ -37,7 +38,8 @@ def address() -> Iterator[str]:
     ray.init(num_cpus=8, include_dashboard=False, log_to_driver=False)
     try:
         serve.start(http_options={"host": "127.0.0.1", "port": port})
-        serve.run(application(small_embedder), name="embeddings")
+        mark = str(tmp_path_factory.mktemp("serve") / "killed")
+        serve.run(application(partial(small_embedder, mark)), name="embeddings")
         yield f"http://127.0.0.1:{port}/embed"
     finally:
         serve.shutdown()
@@ -111,6 +113,21 @@ def test_a_request_by_the_fronts_handle_survives_a_killed_replica_too(address: s
         sent += [front.embed.remote([text_of(number)]) for number in range(60, 90)]
         for number, response in enumerate(sent):
             require_vectors(await response, [text_of(number)])
+
+    asyncio.run(main())
+
+
+def test_a_request_that_a_replica_had_accepted_when_it_died_is_sent_again(address: str) -> None:
+    async def main() -> None:
+        async with httpx.AsyncClient(timeout=60) as client, asyncio.TaskGroup() as tasks:
+
+            async def ask(text: str) -> None:
+                answer = await client.post(address, json={"texts": [text]})
+                assert answer.status_code == 200, answer.text
+                require_vectors(answer.json()["embeddings"], [text])
+
+            for text in (FATAL, *map(text_of, range(20))):
+                tasks.create_task(ask(text))
 
     asyncio.run(main())
 
