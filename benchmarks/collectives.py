@@ -127,7 +127,7 @@ def versions(torch: Any) -> dict[str, str]:
         from nccl.core import get_version
 
         found["torch"] = torch.__version__
-        found["nccl"] = str(get_version().libnccl)
+        found["nccl"] = str(get_version().libnccl).partition(" @")[0]
         found["nccl of torch"] = ".".join(map(str, torch.cuda.nccl.version()))
     return found
 
