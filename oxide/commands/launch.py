@@ -45,15 +45,20 @@ def launch(
     group = secrets.token_hex(8)
     sys.stdout.flush()
     processes: list[subprocess.Popen[bytes]] = []
+    for ending in (signal.SIGTERM, signal.SIGHUP):  # by default they would end this process alone
+        signal.signal(ending, lambda number, _frame: sys.exit(128 + number))
     try:
         for rank in range(ranks):
             own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks), "OXIDE_GROUP": group}
             if visible:
                 own["CUDA_VISIBLE_DEVICES"] = visible[rank]
             processes.append(subprocess.Popen(program.command, env={**os.environ, **environment, **own}))
-        raise typer.Exit(_status(processes))
-    finally:
-        _end(processes)
+        status = _status(processes)
+    except BaseException as error:
+        _end(processes, _GRACE_SECONDS if isinstance(error, KeyboardInterrupt) else 0.0)
+        raise
+    _end(processes, _GRACE_SECONDS)
+    raise typer.Exit(status)
 
 
 def _gpus_of(ranks: int, kind: str | None) -> list[str]:
@@ -85,10 +90,10 @@ def _status(processes: list[subprocess.Popen[bytes]]) -> int:
         time.sleep(_LOOK_SECONDS)
 
 
-def _end(processes: list[subprocess.Popen[bytes]]) -> None:
-    """Ends what still runs: with SIGTERM, and with SIGKILL what ignores that. First leaves the others of a failed rank
-    the time to say what they saw."""
-    deadline = time.monotonic() + _GRACE_SECONDS
+def _end(processes: list[subprocess.Popen[bytes]], grace: float) -> None:
+    """Ends what still runs after ``grace`` seconds, in which the others of a failed rank say what they saw: with
+    SIGTERM, and with SIGKILL what ignores that."""
+    deadline = time.monotonic() + grace
     while time.monotonic() < deadline and any(process.poll() is None for process in processes):
         time.sleep(_LOOK_SECONDS)
     for ending in (signal.SIGTERM, signal.SIGKILL):

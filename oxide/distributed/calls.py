@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias, final
 
 import numpy as np
 
-from oxide.messages import written
-
 if TYPE_CHECKING:
     from typing import Any
 
@@ -22,6 +20,7 @@ if TYPE_CHECKING:
 
 Kind: TypeAlias = Literal["all_reduce", "all_gather", "reduce_scatter", "broadcast", "send", "recv", "send_recv"]
 Reduction: TypeAlias = Literal["sum", "prod", "min", "max", "avg"]
+CLOSED: Final = "the group of a collective was closed"
 TRANSFERS: Final[tuple[Kind, ...]] = ("send", "recv", "send_recv")
 REDUCTIONS: Final[tuple[Reduction, ...]] = ("sum", "prod", "min", "max", "avg")
 
@@ -65,7 +64,7 @@ class Call:
         self.root = root
         self.to = to
         self.source = source
-        self.text = f"{kind} of {count} {name_of(self.dtype)}"
+        self.text = f"{kind} of {'x'.join(map(str, inputs[0].shape)) or 'scalar'} {name_of(self.dtype)}"
         if kind in ("all_reduce", "reduce_scatter"):
             self.text = f"{self.text}, {reduction}"
         elif kind == "broadcast":
@@ -77,9 +76,11 @@ class Call:
 
 
 class Plane(Protocol):
-    """What moves the data of a group. ``failure`` is the error that has broken the group, if any."""
+    """What moves the data of a group. ``failure`` is the error that has broken the group, if any. Once the group was
+    ``closed``, launches of captured graphs are refused."""
 
     failure: CollectiveError | None
+    closed: bool
 
     def submit(self, contexts: tuple[ExecutionContext, ...], call: Call, report: HostReport) -> None:
         """Submits a collective: rank by rank, to the streams of ``contexts``. Called with the submission lock held,
@@ -88,8 +89,11 @@ class Plane(Protocol):
     def record(self, context: ExecutionContext, call: Call) -> None:
         """Records a collective in a capture, as ``submit`` submits one."""
 
+    def give_up(self, error: CollectiveError) -> None:
+        """Tells the other processes, if any, that the group is broken."""
+
     def close(self) -> None:
-        """Leaves the group. All its work has ended."""
+        """Leaves the group."""
 
 
 @cache
@@ -99,10 +103,8 @@ def name_of(dtype: np.dtype[Any]) -> str:
 
 
 @cache
-def unfit(dtype: np.dtype[Any], reduction: object) -> str:
+def unfit(dtype: np.dtype[Any], reduction: Reduction) -> str:
     """Returns why elements of ``dtype`` cannot be reduced so, or ""."""
-    if reduction not in REDUCTIONS:
-        return f"op: {written(reduction)}; it must be one of {', '.join(REDUCTIONS)}"
     if dtype.name not in REDUCED:
         return f"boxes of {dtype.name} cannot be reduced; those of these can: {', '.join(sorted(REDUCED))}"
     if dtype.kind == "c" and reduction not in ("sum", "avg"):

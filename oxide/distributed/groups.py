@@ -16,11 +16,11 @@ import os
 import threading
 from collections.abc import Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, NoReturn, final
 
 import numpy as np
 
-from oxide.distributed.calls import Call, Kind, Plane, Reduction, unfit
+from oxide.distributed.calls import REDUCTIONS, Call, Kind, Plane, Reduction, unfit
 from oxide.errors import ArgumentError, CollectiveError, DeviceError, GraphError
 from oxide.messages import written
 from oxide.runtime.device.arc import Arc
@@ -34,6 +34,8 @@ from oxide.runtime.submission.capture import NotRecordable
 from oxide.runtime.submission.submission import ExecutionContext
 
 if TYPE_CHECKING:
+    from oxide.runtime.device.runtime import Runtime
+
     Box = DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]
 
 DEFAULT_TIMEOUT = 60.0
@@ -46,6 +48,8 @@ def local_group(devices: Sequence[int | Device] | None = None) -> Group:
     Raises ``DeviceError`` for a device that is not set up or is given twice, and on GPUs without NCCL.
     """
     runtime = current_runtime()
+    if devices is not None and (isinstance(devices, str) or not isinstance(devices, Sequence)):
+        raise TypeError(f"local_group takes a list of devices, by number or object, not {written(devices)}")
     given = list(runtime.devices) if devices is None else [find_device(runtime, each) for each in devices]
     if not given:
         raise DeviceError("local_group: no devices were given; give numbers, or devices()")
@@ -76,8 +80,9 @@ def join_group(
 
     ``rank``, ``size`` and ``name`` default to what ``python -m oxide launch`` and torchrun set: ``RANK``,
     ``WORLD_SIZE``, and ``OXIDE_GROUP`` or ``MASTER_PORT``. A group of another name is another group. ``device`` is the
-    rank's device, by default the runtime's default device. ``timeout`` is how long, in seconds, this rank waits for the
-    others: here, and in each collective.
+    rank's device, by default the runtime's default device. If that is the first of several, as under torchrun, the
+    device whose number is ``LOCAL_RANK`` becomes the default device of the process. ``timeout`` is how long, in
+    seconds, this rank waits for the others: here, and in each collective.
 
     Raises ``CollectiveError`` if a rank does not come in time, and ``DeviceError`` for wrong arguments, for a rank that
     another process has, and on GPUs without NCCL.
@@ -97,7 +102,7 @@ def join_group(
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 < timeout < 1e9:
         raise DeviceError(f"join_group: timeout is {written(timeout)}; it must be a positive number of seconds")
     runtime = current_runtime()
-    own = runtime.default_device if device is None else find_device(runtime, device)
+    own = _own_device(runtime) if device is None else find_device(runtime, device)
     if own.kind == "cuda":
         from oxide.distributed.nccl import bindings
 
@@ -121,6 +126,17 @@ def join_group(
         found.close()
         raise
     return Group(plane, (own,), (rank,), size)
+
+
+def _own_device(runtime: Runtime) -> Device:
+    """Returns the default device of this process. If it is the first of several, and the launcher has numbered the
+    ranks of this machine, the device of that number becomes the default."""
+    local = os.environ.get("LOCAL_RANK", "")
+    if runtime.default_device.id == 0 and local.isascii() and local.isdecimal() and len(local) < 10:
+        number = int(local)
+        if number < len(runtime.devices):
+            runtime.default_device = runtime.devices[number]
+    return runtime.default_device
 
 
 def _number(given: int | None, what: str, variable: str, least: int) -> int:
@@ -237,14 +253,21 @@ class Group:
     def close(self) -> None:
         """Waits for this process's collectives, and leaves the group. May be called again.
 
-        Other ranks that still wait for this one get a ``CollectiveError``.
+        Other ranks that still wait for this one get a ``CollectiveError``. So do all if a ``with`` of the group is left
+        by an exception, which waits for nothing.
         """
+        self._leave(None)
+
+    def _leave(self, error: BaseException | None) -> None:
         with self._lock:
             if self._closed:
                 return
             self._closed = True
         turns, self._turns = self._turns, []
         try:
+            if error is not None:
+                self._plane.give_up(CollectiveError(f"rank {self._ranks[0]} left its block by {type(error).__name__}"))
+                return
             for stream in self._streams:
                 stream.synchronize()
             for turn in turns:
@@ -260,7 +283,10 @@ class Group:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        self._leave(error)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Group cannot be pickled or copied: each process joins it with join_group()")
 
     def __repr__(self) -> str:
         which = f"rank {self._ranks[0]}" if len(self._ranks) == 1 else f"ranks {self._ranks[0]} to {self._ranks[-1]}"
@@ -344,6 +370,8 @@ class Collective(DeviceOperation[Any]):
         self._reduction: Reduction = reduction
         self._root, self._to, self._source = root, to, source
         group.require_open(kind)
+        if not isinstance(reduction, str) or reduction not in REDUCTIONS:
+            raise ArgumentError(f"{kind}, op: {written(reduction)}; it must be one of {', '.join(REDUCTIONS)}")
         for box in boxes:
             if not isinstance(box, (DeviceBox, Arc, DeviceOperation)):
                 hint = "; h2d(array) copies it to the device" if isinstance(box, np.ndarray) else ""
@@ -478,7 +506,8 @@ def _uses(
 ) -> tuple[list[Allocation], list[Allocation]]:
     """Returns the memory that a collective reads and writes, or the part of it with these boxes and turns."""
     reads = [] if call.kind == "recv" else [box._allocation for box in inputs]
-    writes = [*turns] if call.kind == "send" else [*[box._allocation for box in outputs], *turns]
+    # The turns first: where two edges of a picture are one, it shows the last.
+    writes = [*turns] if call.kind == "send" else [*turns, *[box._allocation for box in outputs]]
     return [each for each in reads if each not in writes], writes
 
 

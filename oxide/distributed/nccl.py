@@ -15,7 +15,7 @@ from copy import copy
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final, final
 
-from oxide.distributed.calls import TRANSFERS, name_of
+from oxide.distributed.calls import CLOSED, TRANSFERS, name_of
 from oxide.distributed.peers import ARRIVED, FAILED
 from oxide.errors import CollectiveError, DeviceError
 from oxide.runtime.device.fault_records import HostReport
@@ -58,6 +58,7 @@ class NcclPlane:
 
     def __init__(self, communicators: list[Any]) -> None:
         self.failure: CollectiveError | None = None
+        self.closed = False
         self._nccl = bindings()
         self._communicators = communicators
 
@@ -78,7 +79,12 @@ class NcclPlane:
         assert context.recording is not None
         context.recording.call(call.text, self._submission(call, 0), context.timeline.handle)
 
+    def give_up(self, error: CollectiveError) -> None:
+        """Tells the other processes, if any, that the group is broken."""
+
     def close(self) -> None:
+        """Leaves the group."""
+        self.closed = True
         communicators, self._communicators = self._communicators, []
         for communicator in communicators:
             self._nccl.comm_destroy(communicator)
@@ -164,8 +170,8 @@ class ManyProcesses(NcclPlane):
         self._captured[id(recording)] = recording, calls
 
         def at_launch(now: ExecutionContext) -> None:
-            if self.failure is not None:
-                raise copy(self.failure)
+            if self.closed or self.failure is not None:
+                raise copy(self.failure) if self.failure is not None else DeviceError(CLOSED)
             report = HostReport()
             now.watch_faults([report])
             self._watch.arrive(calls, report)
@@ -183,9 +189,13 @@ class ManyProcesses(NcclPlane):
             else:
                 self._nccl.comm_abort(communicator)
 
+    def give_up(self, error: CollectiveError) -> None:
+        self._watch.give_up(error)
+
     def close(self) -> None:
         self._watch.end()
         self.abort()  # ``comm_destroy`` would wait until the other ranks destroy theirs
+        super().close()
 
 
 @final
@@ -266,14 +276,16 @@ class _Watch:
         while self.look() is None and time.monotonic() < until:
             time.sleep(_LOOK_SECONDS / 10)
         if self._plane.failure is None:
-            self._fail(CollectiveError(str(error), call.text))
+            self.give_up(CollectiveError(str(error), call.text))
         assert self._plane.failure is not None
         return copy(self._plane.failure)
 
     def end(self) -> None:
-        """Ends the thread and leaves the group."""
+        """Ends the thread and leaves the group. All collectives have ended: what is known of them now is final."""
         self._over.set()
         self._thread.join()
+        self.look()
+        self._plane.closed = True
         self._peers.close()
 
     def _run(self) -> None:
@@ -283,39 +295,42 @@ class _Watch:
     def look(self) -> CollectiveError | None:
         """Takes in what the others say, and compares. Aborts if the ranks cannot go on together. Returns the failure of
         the group, if there is one."""
-        failure = self._plane.failure
-        if failure is None:
+        found: CollectiveError | None = None
+        if self._plane.failure is None and not self._plane.closed:
             with self._lock:
                 try:
                     for rank in self._peers.others:
                         self._compare(rank, self._mine[rank], self._theirs[rank])
                 except CollectiveError as error:
-                    failure = error
-            if failure is not None:
-                self._fail(failure)
-        return failure
+                    found = error
+            if found is not None:
+                self.give_up(found)
+        return self._plane.failure
 
     def _compare(self, rank: int, mine: deque[_Arrival], theirs: deque[bytes]) -> None:
         """Compares with one rank. The end of the rank matters once this rank waits for it. That it has given up matters
         at once: then it may have done so in the middle of a collective that it had arrived at."""
-        peers = self._peers
+        peers, what, reason = self._peers, mine[0].text if mine else "the collectives", None
         while rank not in self._ends and peers.has_message(rank):
             kind, text = peers.take(rank)
             if kind == ARRIVED:
                 theirs.append(text)
-            elif kind == FAILED:
-                peers.require_going(rank, mine[0].text if mine else "the collectives", kind, text)
-            else:
-                self._ends[rank] = kind
+                continue
+            self._ends[rank] = kind
+            if kind == FAILED:
+                reason = text
         while mine and theirs:
             peers.require_same(rank, mine[0].text, ARRIVED, theirs.popleft())
             mine.popleft()
+        if reason is not None:
+            peers.require_going(rank, what, FAILED, reason)
         if mine and rank in self._ends:
             peers.require_going(rank, mine[0].text, self._ends[rank], b"")
         if mine and mine[0].deadline < time.monotonic():
             raise peers.error(mine[0].text, rank, f"rank {rank} did not arrive within {peers.timeout:g} s")
 
-    def _fail(self, error: CollectiveError) -> None:
+    def give_up(self, error: CollectiveError) -> None:
+        """Breaks the group for the reason ``error``: here, and on the other ranks."""
         with self._lock:
             if self._plane.failure is not None:
                 return

@@ -24,6 +24,7 @@ import stat
 import struct
 import tempfile
 import time
+import weakref
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -33,6 +34,7 @@ from oxide.errors import CollectiveError, DeviceError
 
 _RETRY_SECONDS: Final = 0.02  # between two attempts to connect to a rank that does not listen yet
 _CHUNK: Final = 1 << 16
+_OLD_SECONDS: Final = 3600.0
 _LENGTH: Final = struct.Struct("@I")
 
 ARRIVED, STEP, KNOWN, FAILED, LEFT = b"C", b"P", b"I", b"F", b"L"
@@ -51,6 +53,7 @@ class Channel:
         self._poll.register(connected, select.POLLIN)
         self._received = bytearray()
         self._ended = False
+        _open.add(self)
 
     def send(self, message: bytes) -> None:
         """Sends a message. Waits while the other process has too many to read. Raises ``OSError`` if it has ended."""
@@ -66,7 +69,7 @@ class Channel:
                 left = deadline - time.monotonic()
                 if left <= 0:
                     return False
-                self._poll.poll(left * 1000)
+                self._poll.poll(min(left, 3600.0) * 1000)
                 continue
             except OSError:  # the other process ended with messages unread
                 found = b""
@@ -85,12 +88,29 @@ class Channel:
         return message
 
     def close(self) -> None:
-        """Closes the connection."""
+        """Closes the connection. A thread that waits for a message sees its end."""
+        with suppress(OSError):  # the other process has closed it
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+    def leave_to_parent(self) -> None:
+        """Closes the connection in a forked child, which would keep it open past the end of its parent."""
         self._socket.close()
 
     def _is_whole(self) -> bool:
         received = self._received
         return len(received) >= _LENGTH.size and len(received) >= _LENGTH.size + _LENGTH.unpack_from(received)[0]
+
+
+_open: weakref.WeakSet[Channel] = weakref.WeakSet()
+
+
+def _close_in_child() -> None:
+    for channel in list(_open):
+        channel.leave_to_parent()
+
+
+os.register_at_fork(after_in_child=_close_in_child)
 
 
 @final
@@ -244,7 +264,11 @@ def _socket_of(folder: Path, name: str, rank: int) -> str:
 def _listen(folder: Path, name: str, rank: int) -> socket.socket:
     path = _socket_of(folder, name, rank)
     if len(os.fsencode(path)) > 100:  # the limit of a socket's address is 107 bytes
-        raise DeviceError(f"the group's name {name!r} is too long: its sockets would be {path}, over 100 bytes")
+        raise DeviceError(
+            f"group {name!r}: its sockets would be {path}, and over 100 bytes are too long for a socket; choose a "
+            f"shorter name, or set TMPDIR to a shorter folder"
+        )
+    _sweep(folder)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         try:
@@ -262,6 +286,14 @@ def _listen(folder: Path, name: str, rank: int) -> socket.socket:
         listener.close()
         raise
     return listener
+
+
+def _sweep(folder: Path) -> None:
+    """Removes the sockets of processes that were killed while they joined, long ago."""
+    for path in folder.iterdir():
+        with suppress(OSError):
+            if time.time() - path.lstat().st_mtime > _OLD_SECONDS and _connect(str(path)) is None:
+                path.unlink()
 
 
 def _connect(path: str) -> Channel | None:

@@ -93,6 +93,8 @@ class DeviceActor:
             traceback.print_exc()
             print("oxide.ray: the device is lost, and the actor's process ends", file=sys.stderr, flush=True)
             os._exit(1)
+        except (KeyboardInterrupt, SystemExit) as error:
+            raise _ordinary(error, "the model") from error
         _require_host(self._settings.name, result)
         return result
 
@@ -107,9 +109,17 @@ class DeviceActor:
 
         def make() -> Any:
             model, arguments = ray.cloudpickle.loads(self._settings.model)
-            return model(**boxes, **arguments)
+            try:
+                return model(**boxes, **arguments)
+            except (KeyboardInterrupt, SystemExit) as error:
+                raise _ordinary(error, "the model's constructor") from error
 
         return await asyncio.to_thread(make)  # it may compile, and wait for the device
+
+
+def _ordinary(error: BaseException, where: str) -> RuntimeError:
+    """Returns an error that an event loop passes on: these two would end the loop, and Ray would wait for it."""
+    return RuntimeError(f"{where} raised {type(error).__name__}({error}), which ends no actor; raise another exception")
 
 
 def _require_host(model: str, result: object) -> None:

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from oxide.distributed.calls import TRANSFERS
+from oxide.distributed.calls import CLOSED, TRANSFERS
 from oxide.errors import CollectiveError, DeviceError
 from oxide.runtime.device.fault_records import HostReport
 
@@ -52,6 +52,7 @@ class CpuPlane:
 
     def __init__(self) -> None:
         self.failure: CollectiveError | None = None
+        self.closed = False
 
     def submit(self, contexts: tuple[ExecutionContext, ...], call: Call, report: HostReport) -> None:
         first = contexts[0]
@@ -67,8 +68,8 @@ class CpuPlane:
 
     def _task(self, call: Call, report: HostReport) -> Callable[[int], None]:
         def run(_stream: int) -> None:
-            if self.failure is not None:
-                report.error = self.failure
+            if self.closed or self.failure is not None:
+                report.error = self.failure or DeviceError(CLOSED)
                 return
             try:
                 self.run(call)
@@ -91,6 +92,7 @@ class CpuPlane:
 
     def close(self) -> None:
         """Leaves the group."""
+        self.closed = True
 
 
 @final
@@ -141,9 +143,11 @@ class ManyProcesses(CpuPlane):
         self._segments = [segments[rank] for rank in range(peers.size)]
 
     def give_up(self, error: CollectiveError) -> None:
+        self.failure = error
         self._peers.give_up(error)
 
     def close(self) -> None:
+        super().close()
         self._peers.close()
 
     def run(self, call: Call) -> None:

@@ -168,6 +168,52 @@ def other_kind() -> dict[str, Any]:
     return failing(lambda group: group.broadcast(oxide.ones(1000).sync()).sync())
 
 
+def raised() -> dict[str, Any]:
+    """Rank 1 leaves the block of its group by an exception, while its collective waits for the others."""
+    began = time.monotonic()
+    try:
+        with join_group(timeout=LONG) as group:
+            here = group.rank
+            box = oxide.ones(1000).sync()
+            group.all_reduce(box).sync()
+            if group.rank == 1:
+                group.all_reduce(box).async_on(oxide.devices()[0].new_stream())
+                raise ValueError("a mistake")
+            time.sleep(0.5)  # so that rank 1's collective waits; without it the test would still pass
+            group.broadcast(box).sync()
+    except (CollectiveError, ValueError) as error:
+        return {"here": here, "message": str(error), "seconds": time.monotonic() - began}
+
+
+def forked() -> dict[str, Any]:
+    """Rank 1 ends, and a child that it had forked goes on."""
+
+    def act(_: Group) -> None:
+        if os.fork() == 0:
+            sys.stdin.read(1)  # until the test has seen the others
+            os._exit(0)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    return failing(act)
+
+
+def shapes() -> dict[str, Any]:
+    """Rank 1 gives as many elements in another shape."""
+    return failing(lambda group: group.all_reduce(oxide.ones((10, 100)).sync()).sync())
+
+
+def closed() -> dict[str, Any]:
+    """Launches a captured graph after its group was closed."""
+    with join_group(timeout=LONG) as group:
+        graph = group.all_reduce(oxide.ones(9).sync()).graph()
+        graph.launch().sync()
+    try:
+        graph.launch().sync()
+    except oxide.DeviceError as error:
+        return {"here": group.rank, "message": str(error)}
+    return {}
+
+
 def launched_graph() -> dict[str, Any]:
     """A graph that was captured before rank 1 ended, launched after."""
     group = join_group(timeout=LONG)

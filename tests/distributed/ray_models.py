@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -96,6 +97,21 @@ class Unmade:
         raise LookupError(reason)
 
     def __call__(self, batch: int) -> int:
+        return batch
+
+
+class Quits:
+    """Raises what would end an event loop: in its constructor, or for a batch."""
+
+    def __init__(self, at_once: bool) -> None:
+        if at_once:
+            sys.exit(3)
+
+    def __call__(self, batch: str) -> str:
+        if batch == "interrupt":
+            raise KeyboardInterrupt
+        if batch == "exit":
+            sys.exit(3)
         return batch
 
 

@@ -72,7 +72,7 @@ def test_each_rank_gets_the_right_results(scenario: str, size: int, device: str)
         assert seen == {"rank": rank}
 
 
-@pytest.mark.parametrize("scenario", ["killed", "in_the_middle", "launched_graph"])
+@pytest.mark.parametrize("scenario", ["killed", "in_the_middle", "forked", "launched_graph"])
 def test_the_end_of_a_rank_is_an_error_on_every_other(scenario: str, size: int, device: str) -> None:
     for rank, (status, seen) in enumerate(run(scenario, size, device)):
         if rank == 1:
@@ -108,6 +108,7 @@ def test_a_rank_that_does_not_arrive_is_named_after_the_timeout(size: int, devic
     ("scenario", "words"),
     [
         ("mismatched", ("all_reduce of 1000 float32, sum", "all_reduce of 7 float32, sum")),
+        ("shapes", ("all_reduce of 1000 float32, sum", "all_reduce of 10x100 float32, sum")),
         ("other_kind", ("all_reduce of 1000 float32, sum", "broadcast of 1000 float32 from rank 0")),
     ],
 )
@@ -126,6 +127,20 @@ def test_a_rank_that_has_left_is_named(size: int, device: str) -> None:
             assert seen["rank"] == 1
             assert "rank 1 has left the group" in seen["message"]
             assert seen["seconds"] < SOON
+
+
+def test_a_block_left_by_an_exception_waits_for_nothing_and_tells_the_others(size: int, device: str) -> None:
+    for rank, (status, seen) in enumerate(run("raised", size, device)):
+        assert status == 0
+        assert seen["here"] == rank
+        assert seen["seconds"] < 2 * SOON
+        assert seen["message"] == "a mistake" if rank == 1 else "rank 1 left its block by ValueError" in seen["message"]
+
+
+def test_a_graph_of_a_closed_group_is_refused(size: int, device: str) -> None:
+    for rank, (_, seen) in enumerate(run("closed", size, device)):
+        assert seen["here"] == rank
+        assert "the group of a collective was closed" in seen["message"]
 
 
 def test_a_rank_that_never_joins_is_named(size: int, device: str) -> None:
@@ -167,7 +182,21 @@ def test_launch_ends_with_the_status_of_the_rank_that_failed(device: str, size: 
     command = [sys.executable, "-m", "oxide", "launch", "-n", str(size), "--device", device, str(program)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=110, check=False)
     assert done.returncode in (1, 3)  # whichever was seen first
-    assert "rank 1 has left the group" in done.stderr
+    assert "rank 1 left its block by SystemExit" in done.stderr
+
+
+def test_launch_ends_its_processes_when_it_is_ended(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text("import os, time\nos.write(1, b'%d\\n' % os.getpid())\ntime.sleep(100)\n")
+    command = [sys.executable, "-m", "oxide", "launch", "-n", "2", "--device", "cpu", str(program)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as launcher:
+        assert launcher.stdout is not None
+        ranks = [int(launcher.stdout.readline()) for _ in range(2)]
+        launcher.terminate()
+        assert launcher.wait(60) == 128 + signal.SIGTERM
+    for rank in ranks:
+        with pytest.raises(ProcessLookupError):
+            os.kill(rank, 0)
 
 
 @pytest.mark.parametrize(("words", "message"), [(["-n", "0"], "give the number of processes"), ([], "as -n 2")])

@@ -37,6 +37,7 @@ from tests.distributed.ray_models import (  # noqa: E402
     Mortal,
     Pairs,
     Product,
+    Quits,
     Unmade,
     affine,
 )
@@ -387,6 +388,26 @@ def test_the_error_of_a_constructor_is_raised_by_the_block() -> None:
             async with ActorPool[int, int](Unmade, arguments={"reason": "no such model"}):
                 pytest.fail("the block began")
         assert raised.value.__notes__ == ["when actor 0 of an oxide.ray.ActorPool made its model"]
+
+    run(main)
+
+
+@pytest.mark.parametrize("batch", ["interrupt", "exit"])
+def test_what_ends_an_event_loop_is_an_error_of_its_batch(batch: str) -> None:
+    async def main() -> None:
+        async with ActorPool[str, str](Quits, arguments={"at_once": False}) as pool:
+            with pytest.raises(RuntimeError, match=r"the model raised (KeyboardInterrupt|SystemExit)"):
+                [result async for result in pool.map_batches([batch])]
+            assert [result async for result in pool.map_batches(["a", "b"])] == ["a", "b"]
+
+    run(main)
+
+
+def test_a_constructor_that_exits_is_an_error_of_the_block() -> None:
+    async def main() -> None:
+        with pytest.raises(RuntimeError, match=r"the model's constructor raised SystemExit\(3\)"):
+            async with ActorPool[str, str](Quits, arguments={"at_once": True}):
+                pytest.fail("the block began")
 
     run(main)
 

@@ -1,0 +1,145 @@
+"""What two ranks on GPUs find out about each other, with stand-ins for NCCL and the GPUs: no collective runs here."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import oxide
+from oxide import DeviceError
+from oxide.distributed import nccl
+from oxide.distributed.calls import Call
+from oxide.distributed.peers import Channel, Peers
+from oxide.driver.cpu import CpuDriver
+from oxide.errors import CollectiveError
+from oxide.runtime.device.fault_records import HostReport
+from oxide.testing import use_driver
+
+
+class Nccl:
+    """Notes the communicators that were aborted."""
+
+    NCCLError = ValueError
+
+    def __init__(self) -> None:
+        self.aborted: list[Any] = []
+
+    def comm_abort(self, communicator: Any) -> None:
+        self.aborted.append(communicator)
+
+
+@pytest.fixture
+def planes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+    """The planes of two ranks, connected. Their threads look for nothing: the tests do."""
+    library = Nccl()
+    monkeypatch.setattr(nccl, "bindings", lambda: library)
+    monkeypatch.setattr(nccl, "_LOOK_SECONDS", 3600.0)
+    ends = socket.socketpair()
+    made: list[Any] = []
+    for rank in (0, 1):
+        plane: Any = nccl.ManyProcesses.__new__(nccl.ManyProcesses)
+        nccl.NcclPlane.__init__(plane, [f"communicator of rank {rank}"])
+        plane._watch = nccl._Watch(plane, Peers(rank, 2, 60.0, {1 - rank: Channel(ends[rank])}))
+        plane._captured, plane._in_graphs, plane.library = {}, False, library
+        made.append(plane)
+    with use_driver(CpuDriver()):
+        yield made
+    for plane in made:
+        plane._watch._over.set()
+        plane._watch._peers.close()
+
+
+def all_reduce(n: int = 4) -> Call:
+    box = oxide.zeros(n).sync()
+    return Call("all_reduce", (box,), (box,), 2, n)
+
+
+def arrived(plane: Any, *calls: Call) -> HostReport:
+    report = HostReport()
+    plane._watch.arrive(list(calls), report)
+    return report
+
+
+def test_ranks_that_agree_find_nothing(planes: list[Any]) -> None:
+    for _ in range(3):
+        reports = [arrived(plane, all_reduce()) for plane in planes]
+        assert not any(report.claimed() for report in reports)
+    graphs = [arrived(plane, *[all_reduce(n) for n in range(1, 40)]) for plane in planes]
+    assert not any(report.claimed() for report in graphs)
+    assert not planes[0].library.aborted
+
+
+def test_ranks_that_disagree_find_it_when_the_collective_has_ended(planes: list[Any]) -> None:
+    first, second = arrived(planes[0], all_reduce(4)), arrived(planes[1], all_reduce(7))
+    for report, rank in ((first, 1), (second, 0)):
+        assert report.claimed()
+        with pytest.raises(CollectiveError, match="all ranks must ask for the same") as raised:
+            report.raise_fault()
+        assert raised.value.rank == rank
+    assert planes[0].library.aborted == ["communicator of rank 0", "communicator of rank 1"]
+    assert isinstance(planes[0].failure, CollectiveError)
+
+
+def test_a_rank_that_is_late_is_named(planes: list[Any]) -> None:
+    planes[0]._watch._peers.timeout = 0.01
+    report = arrived(planes[0], all_reduce())
+    while planes[0]._watch.look() is None:
+        time.sleep(0.01)
+    with pytest.raises(CollectiveError, match=r"rank 1 did not arrive within 0.01 s"):
+        report.raise_fault()
+    assert planes[0].library.aborted == ["communicator of rank 0"]
+
+
+def test_a_rank_that_gave_up_after_it_had_arrived_is_noticed(planes: list[Any]) -> None:
+    """Its part of the collective may have been aborted, and the result be wrong."""
+    report = arrived(planes[0], all_reduce())
+    arrived(planes[1], all_reduce())
+    planes[1].give_up(CollectiveError("enough", "all_reduce", 1))
+    assert report.claimed()
+    with pytest.raises(CollectiveError, match="rank 1 has given up: enough"):
+        report.raise_fault()
+
+
+def test_the_end_of_a_rank_matters_once_it_is_waited_for(planes: list[Any]) -> None:
+    reports = [arrived(plane, all_reduce()) for plane in planes]
+    planes[1].close()
+    assert not any(report.claimed() for report in reports)
+    assert planes[0]._watch.look() is None
+    report = arrived(planes[0], all_reduce())
+    assert report.claimed()
+    with pytest.raises(CollectiveError, match="rank 1 has left the group"):
+        report.raise_fault()
+
+
+def test_what_ended_well_is_no_error_after_the_group_was_closed(planes: list[Any]) -> None:
+    reports = [arrived(plane, all_reduce()) for plane in planes]
+    for plane in planes:
+        plane.close()
+    assert not any(report.claimed() for report in reports)
+
+
+def test_a_graph_is_refused_once_the_group_was_closed(planes: list[Any]) -> None:
+    recording: Any = SimpleNamespace(is_open=True, call=lambda *_: None, at_launch=[], uploads=[])
+    context: Any = SimpleNamespace(recording=recording, timeline=SimpleNamespace(handle=None))
+    now: Any = SimpleNamespace(watch_faults=lambda reports: None)
+    planes[0].record(context, all_reduce())
+    planes[0].record(context, all_reduce())
+    (at_launch,) = recording.at_launch  # one message for both
+    at_launch(now)
+    planes[0].close()
+    with pytest.raises(DeviceError, match="the group of a collective was closed"):
+        at_launch(now)
+
+
+def test_an_error_of_nccl_names_the_rank_that_is_the_reason(planes: list[Any]) -> None:
+    call = all_reduce()
+    arrived(planes[0], call)
+    planes[1].close()
+    error = planes[0]._watch.failed(call, DeviceError("NCCL: a remote error"))
+    assert error.rank == 1
+    assert "rank 1 has left the group" in str(error)
