@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias, final
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from oxide.errors import CollectiveError
     from oxide.runtime.device.fault_records import HostReport
-    from oxide.runtime.device.memory import DeviceBox
+    from oxide.runtime.device.memory import Allocation, DeviceBox
     from oxide.runtime.submission.submission import ExecutionContext
 
 Kind: TypeAlias = Literal["all_reduce", "all_gather", "reduce_scatter", "broadcast", "send", "recv", "send_recv"]
@@ -38,9 +39,17 @@ class Call:
     """One collective. ``inputs`` and ``outputs`` have a box for each rank of this process, and ``size`` is the number
     of ranks. ``count`` is the number of elements that one rank contributes, or gets from ``reduce_scatter``. ``root``
     is the rank that broadcasts; ``to`` and ``source`` are the other ranks of transfers, -1 if there is none. ``text``
-    shows the call in messages: ranks that take part in one collective have the same text, except for transfers."""
+    shows the call in messages: ranks that take part in one collective have the same text, except for transfers.
 
-    __slots__ = ("count", "dtype", "inputs", "kind", "outputs", "reduction", "root", "size", "source", "text", "to")
+    An operation on boxes makes its call once. ``uses`` and ``submissions`` are what its submissions need each time: the
+    memory that each rank's part reads and writes, and the functions that submit the parts. They are None before the
+    first.
+    """
+
+    __slots__ = (
+        "count", "dtype", "inputs", "kind", "outputs", "reduction", "root", "size", "source", "submissions", "text",
+        "to", "uses",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -64,6 +73,8 @@ class Call:
         self.root = root
         self.to = to
         self.source = source
+        self.uses: list[tuple[list[Allocation], list[Allocation]]] | None = None
+        self.submissions: list[Callable[[int], None]] | None = None
         self.text = f"{kind} of {'x'.join(map(str, inputs[0].shape)) or 'scalar'} {name_of(self.dtype)}"
         if kind in ("all_reduce", "reduce_scatter"):
             self.text = f"{self.text}, {reduction}"

@@ -313,13 +313,10 @@ class Group:
         context.watch_faults([report])
         if context.visible is not None:
             context.visible.run.used_by_others = True  # other ranks wait for it, so it is never dropped
-        if self._devices[0].kind == "cpu":  # the first rank's stream does the work of all
-            lead = contexts[:1]
-            uses = [_uses(call, call.inputs, call.outputs, self._turns)]
-        else:
-            lead = contexts
-            parts = zip(call.inputs, call.outputs, self._turns, strict=True)
-            uses = [_uses(call, (given,), (output,), (turn,)) for given, output, turn in parts]
+        lead = contexts[:1] if self._devices[0].kind == "cpu" else contexts
+        uses = call.uses
+        if uses is None:
+            uses = call.uses = self._uses(call)
         with context.submission_lock:
             submitted = False
             for each, (reads, writes) in zip(lead, uses, strict=True):
@@ -330,6 +327,14 @@ class Group:
             finally:
                 for each, (reads, writes) in zip(lead, uses, strict=True):
                     each.end(reads, writes, submitted=submitted)
+
+    def _uses(self, call: Call) -> list[tuple[list[Allocation], list[Allocation]]]:
+        """Returns the memory that a call reads and writes on each stream that does its work: on CPU devices the first
+        rank's does the work of all."""
+        if self._devices[0].kind == "cpu":
+            return [_uses(call, call.inputs, call.outputs, self._turns)]
+        parts = zip(call.inputs, call.outputs, self._turns, strict=True)
+        return [_uses(call, (given,), (output,), (turn,)) for given, output, turn in parts]
 
     def _require_processes(self, call: str) -> None:
         if len(self._ranks) > 1:
@@ -369,6 +374,7 @@ class Collective(DeviceOperation[Any]):
         self._boxes = boxes
         self._reduction: Reduction = reduction
         self._root, self._to, self._source = root, to, source
+        self._call_of_boxes: Call | None = None  # made once, where neither boxes nor results are those of a run
         group.require_open(kind)
         if not isinstance(reduction, str) or reduction not in REDUCTIONS:
             raise ArgumentError(f"{kind}, op: {written(reduction)}; it must be one of {', '.join(REDUCTIONS)}")
@@ -388,8 +394,9 @@ class Collective(DeviceOperation[Any]):
         return self._kind
 
     def execute(self, context: ExecutionContext) -> Any:
-        group, kind = self._group, self._kind
-        boxes = [self._box(context, box, number) for number, box in enumerate(self._boxes)]
+        group, kind, call = self._group, self._kind, self._call_of_boxes
+        if call is None:
+            boxes = [self._box(context, box, number) for number, box in enumerate(self._boxes)]
         group.require_open(kind)
         if context.recording is not None:
             if context.recording.outer is not None:
@@ -403,12 +410,14 @@ class Collective(DeviceOperation[Any]):
                 raise GraphError(f"{kind} cannot be part of {context.recording.bodies[-1]}: ranks may disagree on it")
             if context.device is not group.devices[0]:
                 raise GraphError(f"{kind} runs on {group.devices[0].label}, and the graph is of {context.device.label}")
-            call = self._call((context,), boxes)
+            if call is None:
+                call = self._call((context,), boxes)
             group.submit(context, (context,), call)
             return self._result(call)
         contexts = tuple([context.part(None, stream, context.visible) for stream in group._streams])
         try:
-            call = self._call(contexts, boxes)
+            if call is None:
+                call = self._call(contexts, boxes)
             group.submit(context, contexts, call)
         except BaseException as error:
             if not isinstance(error, Exception):
@@ -485,7 +494,10 @@ class Collective(DeviceOperation[Any]):
             if first._allocation is boxes[1]._allocation:
                 raise ArgumentError("send_recv, into: it shares memory with box")
             inputs, outputs = (first,), (boxes[1],)
-        return Call(kind, inputs, outputs, group.size, count, self._reduction, self._root, self._to, self._source)
+        call = Call(kind, inputs, outputs, group.size, count, self._reduction, self._root, self._to, self._source)
+        if inputs is outputs and all(isinstance(box, DeviceBox) for box in self._boxes):
+            self._call_of_boxes = call
+        return call
 
     @staticmethod
     def _new(

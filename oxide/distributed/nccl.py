@@ -63,12 +63,15 @@ class NcclPlane:
         self._communicators = communicators
 
     def submit(self, contexts: tuple[ExecutionContext, ...], call: Call, report: HostReport) -> None:
+        submissions = call.submissions
+        if submissions is None:
+            submissions = call.submissions = [self._submission(call, number) for number in range(len(contexts))]
         if len(contexts) > 1:
             self._nccl.group_start()
         try:
-            for number, context in enumerate(contexts):
-                driver = context.runtime.driver  # not the context's, as the other ranks wait for this work
-                driver.call(call.text, self._submission(call, number), context.timeline.handle)
+            for submission, context in zip(submissions, contexts, strict=True):
+                # Not the context's driver: the other ranks wait for this work, so nothing may drop it.
+                context.runtime.driver.call(call.text, submission, context.timeline.handle)
         except self._nccl.NCCLError as error:
             raise DeviceError(f"{call.text}: NCCL: {error}") from None
         finally:
