@@ -235,18 +235,22 @@ class _Watch:
 
     def arrive(self, calls: Sequence[Call], report: HostReport) -> None:
         """Tells the other ranks what is about to be submitted: a collective, or those of a graph."""
+        report.check = self.look
+        deadline = time.monotonic() + self._peers.timeout
         first = calls[0]
         if len(calls) == 1 and first.kind not in TRANSFERS:
-            texts = dict.fromkeys(self._peers.others, first.text)
-        else:
-            texts = self._texts(calls)
-        report.check = self.look
+            arrival = _Arrival(first.text, deadline, report)
+            with self._lock:
+                for waiting in self._mine.values():
+                    waiting.append(arrival)
+            self._peers.send(self._peers.others, ARRIVED, first.text.encode())
+            return
+        texts = self._texts(calls)
         with self._lock:
-            deadline = time.monotonic() + self._peers.timeout
             for rank, text in texts.items():
                 self._mine[rank].append(_Arrival(text, deadline, report))
         for rank, text in texts.items():
-            self._peers.send([rank], b"C", text.encode())
+            self._peers.send([rank], ARRIVED, text.encode())
 
     def _texts(self, calls: Sequence[Call]) -> dict[int, str]:
         """Returns what to tell each other rank, without those that take no part."""

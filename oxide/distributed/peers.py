@@ -127,9 +127,12 @@ class Peers:
     def send(self, ranks: Iterable[int], kind: bytes, text: bytes = b"") -> None:
         """Sends a message to each of ``ranks``. A rank that has ended gets none: what it sent last is still to be
         received, and tells more."""
+        message = kind + text
         for rank in ranks:
-            with suppress(OSError):
-                self._channels[rank].send(kind + text)
+            try:
+                self._channels[rank].send(message)
+            except OSError:
+                continue
 
     def receive(self, rank: int, what: str, deadline: float) -> tuple[bytes, bytes]:
         """Returns the next message of ``rank``: its kind and its text. Waits until ``deadline``, by ``time.monotonic``.
