@@ -235,7 +235,9 @@ def test_perf_reports_kernels_by_name_and_line(program: Path, tmp_path: Path) ->
     shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     summary = dict(re.findall(r"^ +(\d+\.\d+) program\.py:(\d+)", shown, re.MULTILINE))
     shares = {int(line): float(share) for share, line in summary.items()}
-    assert shares.get(place("scaled"), 0) + shares.get(place("loop"), 0) > 50, shown[:2000]
+    # On some machines nearly all samples are at the comparison that ends an iteration: it has the line of the `for`.
+    loop = (place("scaled"), place("loop") - 1, place("loop"))
+    assert sum(shares.get(line, 0) for line in loop) > 50, shown[:2000]
     names = subprocess.run(
         [perf, "report", "-i", injected, "--stdio", "-s", "sym"], capture_output=True, text=True, check=True
     ).stdout
