@@ -14,8 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import secrets
 import statistics
 import subprocess
 import sys
@@ -55,17 +53,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     with tempfile.TemporaryDirectory() as folder:
         found = Path(folder) / "figures.json"
-        group = secrets.token_hex(8)
-        command = [sys.executable, "-m", "benchmarks.collectives", *(sys.argv[1:] if arguments is None else arguments)]
-        processes = []
-        for rank in range(options.ranks):
-            own = {"RANK": str(rank), "WORLD_SIZE": str(options.ranks), "OXIDE_GROUP": group}
-            if os.environ.get("OXIDE_DEVICE") != "cpu":
-                own["CUDA_VISIBLE_DEVICES"] = str(rank)
-            processes.append(subprocess.Popen([*command, "--rank-of", str(found)], env={**os.environ, **own}))
-        statuses = [process.wait() for process in processes]
-        if any(statuses):
-            return 1
+        launch = [sys.executable, "-m", "oxide", "launch", "-n", str(options.ranks), "-m", "benchmarks.collectives"]
+        given = sys.argv[1:] if arguments is None else arguments
+        status = subprocess.run([*launch, *given, "--rank-of", str(found)], check=False).returncode
+        if status:
+            return status
         figures = json.loads(found.read_text())
     figures["one process"] = step_of_one_process(options)
     for line in report(figures):
@@ -189,11 +181,7 @@ def step_times(group: collectives.Group, options: argparse.Namespace) -> dict[st
     parts = shares(device, pixels, labels, group.ranks, group.size).sync()
     first = step(group, together, parts, rows, RATE).sync()
     alone, whole = replicas(device, *start), shares(device, pixels, labels, [0], 1).sync()
-    single = step(None, alone, whole, rows, RATE).sync()
-    differences = [
-        float(np.linalg.norm(a - b) / np.linalg.norm(b))
-        for a, b in zip(weights_of(first), weights_of(single), strict=True)
-    ]
+    furthest = difference(first, step(None, alone, whole, rows, RATE).sync())
     stream = group.devices[0].new_stream()
     count = 2 if options.quick else 20
 
@@ -221,7 +209,7 @@ def step_times(group: collectives.Group, options: argparse.Namespace) -> dict[st
         times |= taken(None, own, options.turns)
     group.all_reduce(oxide.zeros(1).sync()).sync()
     figures: dict[str, Any] = {name: summary([seconds / count for seconds in each]) for name, each in times.items()}
-    figures["difference of the weights"] = max(differences)
+    figures["difference of the weights"] = furthest
     return figures
 
 
@@ -272,11 +260,7 @@ def step_of_one_process(options: argparse.Namespace) -> dict[str, Any]:
         alone, whole = replicas(used[:1], *start), shares(used[:1], pixels, labels, [0], 1).sync()
         first = step(group, together, parts, rows, RATE).sync()
         single = step(None, alone, whole, rows, RATE).sync()
-        differences = [
-            float(np.linalg.norm(a - b) / np.linalg.norm(b))
-            for each in first
-            for a, b in zip(weights_of((each,)), weights_of(single), strict=True)
-        ]
+        furthest = difference(first, single)
         stream = used[0].new_stream()
 
         def runs(
@@ -300,7 +284,7 @@ def step_of_one_process(options: argparse.Namespace) -> dict[str, Any]:
         }
         times = taken(None, contenders, options.turns)
     figures: dict[str, Any] = {name: summary([seconds / count for seconds in each]) for name, each in times.items()}
-    figures["difference of the weights"] = max(differences)
+    figures["difference of the weights"] = furthest
     return figures
 
 
@@ -316,9 +300,19 @@ def problem(options: argparse.Namespace) -> tuple[tuple[Any, Any], Any, Any]:
     return (w0, w1), pixels, random.integers(0, 10, options.batch)
 
 
-def weights_of(result: Any) -> list[Any]:
-    """Returns the first replica's weights as arrays."""
-    return [oxide.d2h(box).on(box.device).sync().astype(np.float64) for box in result[0]]
+def difference(several: Any, single: Any) -> float:
+    """Returns the largest distance of a replica's weights from those of one device, relative to their norm."""
+    (expected,) = [arrays_of(weights) for weights in single]
+    return max(
+        float(np.linalg.norm(found - right) / np.linalg.norm(right))
+        for weights in several
+        for found, right in zip(arrays_of(weights), expected, strict=True)
+    )
+
+
+def arrays_of(weights: Any) -> list[Any]:
+    """Returns a replica's weights as arrays."""
+    return [oxide.d2h(box).on(box.device).sync().astype(np.float64) for box in weights]
 
 
 def taken(

@@ -31,7 +31,7 @@ from .app import FEW_CHARACTERS, MOST_IN_BATCH, MOST_TOKENS, BadRequest, body_of
 from .hashing import Embeds, HashingEmbedder, Tokens, Vectors
 
 TRIES = 4
-"""How often a request is sent to replicas that die of it, or beside it."""
+"""The most replicas that a request is sent to, each after the death of the one before."""
 
 
 class Embeddings:

@@ -36,10 +36,10 @@ REDUCED: Final = frozenset(
 
 @final
 class Call:
-    """One collective. ``inputs`` and ``outputs`` have a box for each rank of this process, and ``size`` is the number
-    of ranks. ``count`` is the number of elements that one rank contributes, or gets from ``reduce_scatter``. ``root``
-    is the rank that broadcasts; ``to`` and ``source`` are the other ranks of transfers, -1 if there is none. ``text``
-    shows the call in messages: ranks that take part in one collective have the same text, except for transfers.
+    """One collective. ``inputs`` and ``outputs`` have a box for each rank of this process. ``count`` is the number of
+    elements that one rank contributes, or gets from ``reduce_scatter``. ``root`` is the rank that broadcasts. ``to``
+    and ``source`` are the other ranks of transfers, -1 if there is none. ``text`` shows the call in messages: ranks
+    that take part in one collective have the same text, except for transfers.
 
     An operation on boxes makes its call once. ``uses`` and ``submissions`` are what its submissions need each time: the
     memory that each rank's part reads and writes, and the functions that submit the parts. They are None before the
@@ -47,7 +47,7 @@ class Call:
     """
 
     __slots__ = (
-        "count", "dtype", "inputs", "kind", "outputs", "reduction", "root", "size", "source", "submissions", "text",
+        "count", "dtype", "inputs", "kind", "outputs", "reduction", "root", "source", "submissions", "text",
         "to", "uses",
     )  # fmt: skip
 
@@ -56,7 +56,6 @@ class Call:
         kind: Kind,
         inputs: tuple[DeviceBox, ...],
         outputs: tuple[DeviceBox, ...],
-        size: int,
         count: int,
         reduction: Reduction = "sum",
         root: int = 0,
@@ -66,7 +65,6 @@ class Call:
         self.kind: Kind = kind
         self.inputs = inputs
         self.outputs = outputs
-        self.size = size
         self.count = count
         self.dtype = inputs[0].dtype
         self.reduction: Reduction = reduction

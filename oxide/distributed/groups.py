@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, final
 import numpy as np
 
 from oxide.distributed.calls import REDUCTIONS, Call, Kind, Plane, Reduction, unfit
+from oxide.environment import whole_number
 from oxide.errors import ArgumentError, CollectiveError, DeviceError, GraphError
 from oxide.messages import written
 from oxide.runtime.device.arc import Arc
@@ -131,24 +132,19 @@ def join_group(
 def _own_device(runtime: Runtime) -> Device:
     """Returns the default device of this process. If it is the first of several, and the launcher has numbered the
     ranks of this machine, the device of that number becomes the default."""
-    local = os.environ.get("LOCAL_RANK", "")
-    if runtime.default_device.id == 0 and local.isascii() and local.isdecimal() and len(local) < 10:
-        number = int(local)
-        if number < len(runtime.devices):
-            runtime.default_device = runtime.devices[number]
+    local = whole_number("LOCAL_RANK", least=0)
+    if local is not None and runtime.default_device.id == 0 and local < len(runtime.devices):
+        runtime.default_device = runtime.devices[local]
     return runtime.default_device
 
 
 def _number(given: int | None, what: str, variable: str, least: int) -> int:
-    text: object = os.environ.get(variable) if given is None else given
-    if text is None:
+    number = whole_number(variable, least=least) if given is None else given
+    if number is None:
         raise DeviceError(f"join_group: give the {what}, or set {variable}; python -m oxide launch does")
-    if isinstance(text, str) and text.isascii() and text.isdecimal() and len(text) < 10:
-        text = int(text)
-    if isinstance(text, bool) or not isinstance(text, (int, np.integer)) or text < least:
-        where = what if given is not None else f"{what}, {variable},"
-        raise DeviceError(f"join_group: the {where} is {written(text)}; it must be an int of {least} or more")
-    return int(text)
+    if isinstance(number, bool) or not isinstance(number, (int, np.integer)) or number < least:
+        raise DeviceError(f"join_group: the {what} is {written(number)}; it must be an int of {least} or more")
+    return int(number)
 
 
 @final
@@ -494,7 +490,7 @@ class Collective(DeviceOperation[Any]):
             if first._allocation is boxes[1]._allocation:
                 raise ArgumentError("send_recv, into: it shares memory with box")
             inputs, outputs = (first,), (boxes[1],)
-        call = Call(kind, inputs, outputs, group.size, count, self._reduction, self._root, self._to, self._source)
+        call = Call(kind, inputs, outputs, count, self._reduction, self._root, self._to, self._source)
         if inputs is outputs and all(isinstance(box, DeviceBox) for box in self._boxes):
             self._call_of_boxes = call
         return call

@@ -166,11 +166,10 @@ class Peers:
         """Returns whether a message of ``rank``, or its end, can be received without waiting."""
         return self._channels[rank].has_message()
 
-    def exchange(self, ranks: Iterable[int], what: str, deadline: float) -> None:
-        """Arrives at the collective ``what``, and waits until all of ``ranks`` have arrived there, too."""
-        ranks = list(ranks)
-        self.send(ranks, ARRIVED, what.encode())
-        for rank in ranks:
+    def exchange(self, what: str, deadline: float) -> None:
+        """Arrives at the collective ``what``, and waits until all other ranks have arrived there, too."""
+        self.send(self.others, ARRIVED, what.encode())
+        for rank in self.others:
             self.require_same(rank, what, *self.receive(rank, what, deadline))
 
     def require_same(self, rank: int, what: str, kind: bytes, text: bytes) -> None:
@@ -181,11 +180,10 @@ class Peers:
                 what, rank, f"rank {rank} asks for {theirs}; all ranks must ask for the same collectives in one order"
             )
 
-    def step(self, ranks: Iterable[int], what: str, deadline: float) -> None:
-        """Waits until all of ``ranks`` have done this step of ``what``, as this rank has."""
-        ranks = list(ranks)
-        self.send(ranks, STEP)
-        for rank in ranks:
+    def step(self, what: str, deadline: float) -> None:
+        """Waits until all other ranks have done this step of ``what``, as this rank has."""
+        self.send(self.others, STEP)
+        for rank in self.others:
             self.receive(rank, what, deadline)
 
     def tell(self, what: str, text: bytes, deadline: float) -> dict[int, bytes]:
@@ -256,7 +254,9 @@ def _folder() -> Path:
     folder.mkdir(mode=0o700, exist_ok=True)
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-        raise DeviceError(f"{folder} must be a folder of this user's that nobody else can enter; remove it")
+        raise DeviceError(
+            f"{folder} must be a folder that belongs to this user and that no other user can enter; remove it"
+        )
     return folder
 
 
@@ -300,7 +300,7 @@ def _sweep(folder: Path) -> None:
 
 
 def _connect(path: str) -> Channel | None:
-    """Returns a channel to a socket, None if nobody listens there."""
+    """Returns a channel to a socket, None if no process listens there."""
     connecting = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connecting.connect(path)

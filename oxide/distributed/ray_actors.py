@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @final
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What each actor of a pool is told."""
+    """The settings of a pool's actors."""
 
     model: bytes
     """The class and the constructor's arguments, pickled: they are unpickled only once the environment is set."""
@@ -39,7 +39,7 @@ class Settings:
 @final
 @dataclass(frozen=True, slots=True)
 class ActorFacts:
-    """Where an actor runs."""
+    """The process and the device of an actor that is ready."""
 
     pid: int
     node: str

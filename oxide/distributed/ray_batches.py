@@ -30,6 +30,7 @@ from ray.exceptions import (
 
 from oxide.distributed.ray_actors import RestartedError
 from oxide.errors import ActorLostError, OperationCancelledError
+from oxide.native import caused
 from oxide.runtime.loop.event_loops import EventLoop, Sleeper
 
 if TYPE_CHECKING:
@@ -156,8 +157,7 @@ class Scheduler:
         lost = ActorLostError(
             f"{worker} is dead, and Ray does not start it again: {_first_line(error)}", None, str(worker), 0
         )
-        lost.__cause__ = error
-        return lost
+        return caused(lost, error)
 
     def _lose(self, worker: Worker) -> None:
         """Stops sending batches to an actor until it is ready again."""
@@ -187,7 +187,7 @@ class Scheduler:
         return batch
 
     def withdraw(self, given: Iterable[Batch]) -> None:
-        """Drops batches whose results nobody wants, and cancels their tasks in Ray."""
+        """Drops batches whose results are no longer wanted, and cancels their tasks in Ray."""
         dropped = set(given)
         self._waiting = [each for each in self._waiting if each not in dropped]
         heapq.heapify(self._waiting)
@@ -270,8 +270,7 @@ class Scheduler:
             str(worker),
             batch.attempts,
         )
-        lost.__cause__ = error
-        batch.batches.settle(batch.index, None, lost)
+        batch.batches.settle(batch.index, None, caused(lost, error))
 
     def _give_up(self, batch: Batch) -> None:
         """Settles a batch for which no actor is left."""
@@ -284,8 +283,7 @@ class Scheduler:
             str(last),
             batch.attempts,
         )
-        lost.__cause__ = cause
-        batch.batches.settle(batch.index, None, lost)
+        batch.batches.settle(batch.index, None, caused(lost, cause))
 
 
 @final

@@ -21,6 +21,7 @@ import mmap
 import os
 import tempfile
 import time
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
@@ -47,7 +48,7 @@ PIECE_BYTES = 1 << 20
 ``benchmarks/collectives.py``."""
 
 
-class CpuPlane:
+class CpuPlane(ABC):
     """The base of the two planes: submits a collective as one task of the first rank's stream."""
 
     def __init__(self) -> None:
@@ -56,7 +57,7 @@ class CpuPlane:
 
     def submit(self, contexts: tuple[ExecutionContext, ...], call: Call, report: HostReport) -> None:
         first = contexts[0]
-        # Not the context's driver: the other ranks wait for this work, so it runs even if nobody awaits its result.
+        # Not the context's driver: the other ranks wait for this work, so it runs even if its result is not awaited.
         first.runtime.driver.call(call.text, self._task(call, report), first.timeline.handle)
 
     def record(self, context: ExecutionContext, call: Call) -> None:
@@ -83,11 +84,11 @@ class CpuPlane:
 
         return run
 
+    @abstractmethod
     def run(self, call: Call) -> None:
         """Does the work of a collective."""
-        raise NotImplementedError
 
-    def give_up(self, error: CollectiveError) -> None:
+    def give_up(self, error: CollectiveError) -> None:  # noqa: B027
         """Tells the other processes, if any, that the group is broken."""
 
     def close(self) -> None:
@@ -136,7 +137,7 @@ class ManyProcesses(CpuPlane):
         try:
             names = peers.tell("join", os.fsencode(path), deadline)
             segments = {rank: _opened(os.fsdecode(name)) for rank, name in names.items()}
-            peers.step(peers.others, "join", deadline)  # every rank has mapped every segment
+            peers.step("join", deadline)  # every rank has mapped every segment
         finally:
             os.unlink(path)
         segments[peers.rank] = own
@@ -168,9 +169,9 @@ class ManyProcesses(CpuPlane):
                     begin = way * call.count + start
                     own[way * length : (way + 1) * length] = given[begin : begin + length]
             if start == 0:
-                peers.exchange(peers.others, call.text, deadline)
+                peers.exchange(call.text, deadline)
             else:
-                peers.step(peers.others, call.text, deadline)
+                peers.step(call.text, deadline)
             if call.kind == "all_reduce":
                 bounds = [rank * length // peers.size for rank in range(peers.size + 1)]
                 begin, end = bounds[peers.rank : peers.rank + 2]
@@ -185,7 +186,7 @@ class ManyProcesses(CpuPlane):
             elif peers.rank != call.root:
                 output[start : start + length] = staged[call.root][:length]
             deadline = time.monotonic() + peers.timeout
-            peers.step(peers.others, call.text, deadline)
+            peers.step(call.text, deadline)
             if call.kind == "all_reduce":
                 for begin, end, each in zip(bounds, bounds[1:], results, strict=False):
                     output[start + begin : start + end] = each[begin:end]

@@ -229,7 +229,7 @@ def launched_graph() -> dict[str, Any]:
         return {"rank": error.rank, "here": group.rank, "message": str(error), "seconds": 0.0}
 
 
-def nobody() -> dict[str, Any]:
+def never_joins() -> dict[str, Any]:
     """Joins a group whose rank 1 never comes."""
     if os.environ["RANK"] == "1":
         return {"here": 1}

@@ -56,7 +56,7 @@ def planes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
 
 def all_reduce(n: int = 4) -> Call:
     box = oxide.zeros(n).sync()
-    return Call("all_reduce", (box,), (box,), 2, n)
+    return Call("all_reduce", (box,), (box,), n)
 
 
 def arrived(plane: Any, *calls: Call) -> HostReport:

@@ -144,7 +144,7 @@ def test_a_graph_of_a_closed_group_is_refused(size: int, device: str) -> None:
 
 
 def test_a_rank_that_never_joins_is_named(size: int, device: str) -> None:
-    for rank, (_, seen) in enumerate(run("nobody", size, device)):
+    for rank, (_, seen) in enumerate(run("never_joins", size, device)):
         if rank != 1:
             assert seen["here"] == rank
             assert seen["rank"] == 1
