@@ -24,12 +24,12 @@ import stat
 import struct
 import tempfile
 import time
-import weakref
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, final
 
+from oxide.dropping import WeakTable
 from oxide.errors import CollectiveError, DeviceError
 
 _RETRY_SECONDS: Final = 0.02  # between two attempts to connect to a rank that does not listen yet
@@ -53,7 +53,7 @@ class Channel:
         self._poll.register(connected, select.POLLIN)
         self._received = bytearray()
         self._ended = False
-        _open.add(self)
+        _open.set(self, None)
 
     def send(self, message: bytes) -> None:
         """Sends a message. Waits while the other process has too many to read. Raises ``OSError`` if it has ended."""
@@ -102,11 +102,11 @@ class Channel:
         return len(received) >= _LENGTH.size and len(received) >= _LENGTH.size + _LENGTH.unpack_from(received)[0]
 
 
-_open: weakref.WeakSet[Channel] = weakref.WeakSet()
+_open: WeakTable[Channel, None] = WeakTable()
 
 
 def _close_in_child() -> None:
-    for channel in list(_open):
+    for channel in _open.objects():
         channel.leave_to_parent()
 
 
