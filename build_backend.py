@@ -46,7 +46,7 @@ __all__ = [
     "prepare_metadata_for_build_wheel",
 ]
 
-COMPILED = ("oxide/runtime", "oxide/driver/cuda", "oxide/tracing/recording")
+COMPILED = ("oxide/runtime", "oxide/driver/cuda", "oxide/tracing/recording", "oxide/distributed")
 """The folders whose modules are compiled. An ``__init__.py`` is not: it has a docstring and re-exports."""
 
 INTERPRETED = {
@@ -64,6 +64,10 @@ INTERPRETED = {
     "oxide/runtime/launching/tile_kernel.py": "it reads the frame of its caller, which a compiled one does not have",
     "oxide/runtime/launching/tuning.py": "a child process runs its functions, which it finds by their names",
     "oxide/runtime/operations/strided_copy.py": "its kernels: the kernel compiler reads the bytecode of functions",
+    "oxide/distributed/ray_actors.py": "Ray pickles its classes and functions, and looks into them",
+    "oxide/distributed/ray_batches.py": "Ray pickles its classes and functions, and looks into them",
+    "oxide/distributed/ray_kernels.py": "Ray pickles its classes and functions, and looks into them",
+    "oxide/distributed/ray_pool.py": "Ray pickles its classes and functions, and looks into them",
     "oxide/driver/cuda/early.py": "it runs once, and its tests replace functions, which compiled callers do not see",
     "oxide/driver/cuda/graph.py": "its driver calls are tested with stand-ins for streams, which compiled code refuses",
     "oxide/driver/cuda/peer.py": "its driver calls are tested with stand-ins for contexts, which compiled code refuses",

@@ -58,13 +58,13 @@ def local_group(devices: Sequence[int | Device] | None = None) -> Group:
         raise DeviceError(f"local_group: {written(devices)} has a device twice; each rank is a device of its own")
     plane: Plane
     if given[0].kind == "cpu":
-        from oxide.distributed.shared_memory import OneProcess as OneProcessCpu
+        from oxide.distributed.shared_memory import OneProcess
 
-        plane = OneProcessCpu()
+        plane = OneProcess()
     else:
-        from oxide.distributed.nccl import OneProcess as OneProcessNccl
+        from oxide.distributed.nccl import one_process
 
-        plane = OneProcessNccl(tuple(given))
+        plane = one_process(tuple(given))
     return Group(plane, tuple(given), tuple(range(len(given))), len(given))
 
 
@@ -112,13 +112,13 @@ def join_group(
     plane: Plane
     try:
         if own.kind == "cpu":
-            from oxide.distributed.shared_memory import ManyProcesses as ManyProcessesCpu
+            from oxide.distributed.shared_memory import ManyProcesses
 
-            plane = ManyProcessesCpu(found)
+            plane = ManyProcesses(found)
         else:
-            from oxide.distributed.nccl import ManyProcesses as ManyProcessesNccl
+            from oxide.distributed.nccl import many_processes
 
-            plane = ManyProcessesNccl(found, own)
+            plane = many_processes(found, own)
     except CollectiveError as error:
         found.give_up(error)
         found.close()

@@ -54,12 +54,12 @@ def bindings() -> Any:
 
 
 class NcclPlane:
-    """The base of the two planes: one communicator for each rank of this process."""
+    """The plane of a process that has one communicator or several, each for one of its ranks. ``library`` is NCCL."""
 
-    def __init__(self, communicators: list[Any]) -> None:
+    def __init__(self, library: Any, communicators: list[Any]) -> None:
         self.failure: CollectiveError | None = None
         self.closed = False
-        self._nccl = bindings()
+        self._nccl = library
         self._communicators = communicators
 
     def submit(self, contexts: tuple[ExecutionContext, ...], call: Call, report: HostReport) -> None:
@@ -128,27 +128,30 @@ class NcclPlane:
         return submit
 
 
-@final
-class OneProcess(NcclPlane):
-    """The plane of ranks that are all devices of this process."""
+def one_process(devices: tuple[Device, ...]) -> NcclPlane:
+    """Returns the plane of ranks that are all devices of this process."""
+    nccl = bindings()
+    return NcclPlane(nccl, list(nccl.comm_init_all(len(devices), [device.id for device in devices])))
 
-    def __init__(self, devices: tuple[Device, ...]) -> None:
-        super().__init__(list(bindings().comm_init_all(len(devices), [device.id for device in devices])))
+
+def many_processes(peers: Peers, device: Device) -> ManyProcesses:
+    """Returns the plane of a process that is one rank of several, once all of them are connected. Raises
+    ``CollectiveError`` if another rank ends meanwhile."""
+    nccl = bindings()
+    deadline = time.monotonic() + peers.timeout
+    identity = bytes(nccl.get_unique_id()) if peers.rank == 0 else b""
+    told = peers.tell("join", identity, deadline)
+    return ManyProcesses(nccl, _initialised(nccl, peers, device, told.get(0, identity), deadline), peers)
 
 
 @final
 class ManyProcesses(NcclPlane):
-    """The plane of a process that is one rank of several."""
+    """The plane of a process that is one rank of several. Its thread looks for what the others say every
+    ``look_seconds``."""
 
-    def __init__(self, peers: Peers, device: Device) -> None:
-        """Makes the communicator. Raises ``CollectiveError`` if another rank ends meanwhile."""
-        nccl = bindings()
-        deadline = time.monotonic() + peers.timeout
-        identity = bytes(nccl.get_unique_id()) if peers.rank == 0 else b""
-        told = peers.tell("join", identity, deadline)
-        communicator = _initialised(nccl, peers, device, told.get(0, identity), deadline)
-        super().__init__([communicator])
-        self._watch = _Watch(self, peers)
+    def __init__(self, library: Any, communicator: Any, peers: Peers, look_seconds: float = _LOOK_SECONDS) -> None:
+        super().__init__(library, [communicator])
+        self._watch = _Watch(self, peers, look_seconds)
         self._captured: dict[int, tuple[Recording, list[Call]]] = {}  # of each open capture, its collectives
         self._in_graphs = False
 
@@ -216,22 +219,23 @@ class _Arrival:
 
 @final
 class _Watch:
-    """Compares what the ranks have submitted: ten times a second in a thread, and when a submission has ended.
+    """Compares what the ranks have submitted: every ``look_seconds`` in a thread, and when a submission has ended.
 
     A rank tells what it submits before it submits it. So once the device is past a collective, the messages of all its
     ranks have come, and the comparison knows whether they did the same.
     """
 
-    def __init__(self, plane: ManyProcesses, peers: Peers) -> None:
+    def __init__(self, plane: ManyProcesses, peers: Peers, look_seconds: float) -> None:
         self._plane = plane
         self._peers = peers
+        self._look_seconds = look_seconds
         self._lock = threading.Lock()
         self._mine: dict[int, deque[_Arrival]] = {rank: deque() for rank in peers.others}
         self._theirs: dict[int, deque[bytes]] = {rank: deque() for rank in peers.others}
         self._ends: dict[int, bytes] = {}  # the last messages of ranks that have ended or left
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="oxide-collectives", daemon=True)
-        self._thread.start()
+        self._watcher = threading.Thread(target=self._run, name="oxide-collectives", daemon=True)
+        self._watcher.start()
 
     def arrive(self, calls: Sequence[Call], report: HostReport) -> None:
         """Tells the other ranks what is about to be submitted: a collective, or those of a graph."""
@@ -290,13 +294,13 @@ class _Watch:
     def end(self) -> None:
         """Ends the thread and leaves the group. All collectives have ended: what is known of them now is final."""
         self._over.set()
-        self._thread.join()
+        self._watcher.join()
         self.look()
         self._plane.closed = True
         self._peers.close()
 
     def _run(self) -> None:
-        while not self._over.wait(_LOOK_SECONDS) and self.look() is None:
+        while not self._over.wait(self._look_seconds) and self.look() is None:
             pass
 
     def look(self) -> CollectiveError | None:

@@ -53,7 +53,7 @@ class Channel:
         self._poll.register(connected, select.POLLIN)
         self._received = bytearray()
         self._ended = False
-        _open.set(self, None)
+        _open.set(connected, None)
 
     def send(self, message: bytes) -> None:
         """Sends a message. Waits while the other process has too many to read. Raises ``OSError`` if it has ended."""
@@ -93,21 +93,18 @@ class Channel:
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
-    def leave_to_parent(self) -> None:
-        """Closes the connection in a forked child, which would keep it open past the end of its parent."""
-        self._socket.close()
-
     def _is_whole(self) -> bool:
         received = self._received
         return len(received) >= _LENGTH.size and len(received) >= _LENGTH.size + _LENGTH.unpack_from(received)[0]
 
 
-_open: WeakTable[Channel, None] = WeakTable()
+_open: WeakTable[socket.socket, None] = WeakTable()
 
 
 def _close_in_child() -> None:
-    for channel in _open.objects():
-        channel.leave_to_parent()
+    """Closes the connections in a forked child, which would keep them open past the end of its parent."""
+    for connected in _open.objects():
+        connected.close()
 
 
 os.register_at_fork(after_in_child=_close_in_child)

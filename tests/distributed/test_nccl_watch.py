@@ -34,19 +34,14 @@ class Nccl:
 
 
 @pytest.fixture
-def planes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+def planes() -> Iterator[list[Any]]:
     """The planes of two ranks, connected. Their threads look for nothing: the tests do."""
     library = Nccl()
-    monkeypatch.setattr(nccl, "bindings", lambda: library)
-    monkeypatch.setattr(nccl, "_LOOK_SECONDS", 3600.0)
     ends = socket.socketpair()
     made: list[Any] = []
     for rank in (0, 1):
-        plane: Any = nccl.ManyProcesses.__new__(nccl.ManyProcesses)
-        nccl.NcclPlane.__init__(plane, [f"communicator of rank {rank}"])
-        plane._watch = nccl._Watch(plane, Peers(rank, 2, 60.0, {1 - rank: Channel(ends[rank])}))
-        plane._captured, plane._in_graphs, plane.library = {}, False, library
-        made.append(plane)
+        peers = Peers(rank, 2, 60.0, {1 - rank: Channel(ends[rank])})
+        made.append(nccl.ManyProcesses(library, f"communicator of rank {rank}", peers, look_seconds=3600.0))
     with use_driver(CpuDriver()):
         yield made
     for plane in made:
@@ -71,7 +66,7 @@ def test_ranks_that_agree_find_nothing(planes: list[Any]) -> None:
         assert not any(report.claimed() for report in reports)
     graphs = [arrived(plane, *[all_reduce(n) for n in range(1, 40)]) for plane in planes]
     assert not any(report.claimed() for report in graphs)
-    assert not planes[0].library.aborted
+    assert not planes[0]._nccl.aborted
 
 
 def test_ranks_that_disagree_find_it_when_the_collective_has_ended(planes: list[Any]) -> None:
@@ -81,7 +76,7 @@ def test_ranks_that_disagree_find_it_when_the_collective_has_ended(planes: list[
         with pytest.raises(CollectiveError, match="all ranks must ask for the same") as raised:
             report.raise_fault()
         assert raised.value.rank == rank
-    assert planes[0].library.aborted == ["communicator of rank 0", "communicator of rank 1"]
+    assert planes[0]._nccl.aborted == ["communicator of rank 0", "communicator of rank 1"]
     assert isinstance(planes[0].failure, CollectiveError)
 
 
@@ -92,7 +87,7 @@ def test_a_rank_that_is_late_is_named(planes: list[Any]) -> None:
         time.sleep(0.01)
     with pytest.raises(CollectiveError, match=r"rank 1 did not arrive within 0.01 s"):
         report.raise_fault()
-    assert planes[0].library.aborted == ["communicator of rank 0"]
+    assert planes[0]._nccl.aborted == ["communicator of rank 0"]
 
 
 def test_a_rank_that_gave_up_after_it_had_arrived_is_noticed(planes: list[Any]) -> None:
