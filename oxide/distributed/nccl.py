@@ -1,7 +1,8 @@
 """Collectives of GPUs: NCCL does the work, reached through nccl4py (``pip install 'oxide-gpu[nccl]'``).
 
 NCCL cannot tell that a rank is missing, has ended or asks for something else: its kernels then wait forever. So each
-process tells the others which collectives it submits, and compares (``_Watch``). A submission does not wait for that.
+process tells the others which collectives it submits, on its board (``boards``), and compares (``_Watch``). A
+submission does not wait for that.
 If ranks disagree or one is missing, it aborts NCCL's communicator. The kernels that wait then end, and the runs that
 they belong to raise the error.
 """
@@ -12,9 +13,9 @@ import threading
 import time
 from collections import deque
 from copy import copy
-from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final, final
 
+from oxide.distributed.boards import TO_ALL, Boards, board_bytes, fitting, shared_segments
 from oxide.distributed.calls import CLOSED, TRANSFERS, name_of
 from oxide.distributed.peers import ARRIVED, FAILED
 from oxide.errors import CollectiveError, DeviceError
@@ -38,6 +39,7 @@ _REDUCTIONS: Final = {"sum": 0, "prod": 1, "max": 2, "min": 3, "avg": 4}
 _BYTES: Final = _TYPES["uint8"]
 _FLOATS_OF_COMPLEX: Final = {"complex64": "float32", "complex128": "float64"}
 _LOOK_SECONDS: Final = 0.1
+_FULL_SECONDS: Final = 0.001  # between two attempts to write to a full board
 
 
 def bindings() -> Any:
@@ -141,7 +143,9 @@ def many_processes(peers: Peers, device: Device) -> ManyProcesses:
     deadline = time.monotonic() + peers.timeout
     identity = bytes(nccl.get_unique_id()) if peers.rank == 0 else b""
     told = peers.tell("join", identity, deadline)
-    return ManyProcesses(nccl, _initialised(nccl, peers, device, told.get(0, identity), deadline), peers)
+    segments = shared_segments(peers, board_bytes(peers.size), deadline)
+    communicator = _initialised(nccl, peers, device, told.get(0, identity), deadline)
+    return ManyProcesses(nccl, communicator, peers, Boards(peers.rank, segments))
 
 
 @final
@@ -149,9 +153,11 @@ class ManyProcesses(NcclPlane):
     """The plane of a process that is one rank of several. Its thread looks for what the others say every
     ``look_seconds``."""
 
-    def __init__(self, library: Any, communicator: Any, peers: Peers, look_seconds: float = _LOOK_SECONDS) -> None:
+    def __init__(
+        self, library: Any, communicator: Any, peers: Peers, boards: Boards, look_seconds: float = _LOOK_SECONDS
+    ) -> None:
         super().__init__(library, [communicator])
-        self._watch = _Watch(self, peers, look_seconds)
+        self._watch = _Watch(self, peers, boards, look_seconds)
         self._captured: dict[int, tuple[Recording, list[Call]]] = {}  # of each open capture, its collectives
         self._in_graphs = False
 
@@ -225,36 +231,48 @@ class _Watch:
     ranks have come, and the comparison knows whether they did the same.
     """
 
-    def __init__(self, plane: ManyProcesses, peers: Peers, look_seconds: float) -> None:
+    def __init__(self, plane: ManyProcesses, peers: Peers, boards: Boards, look_seconds: float) -> None:
         self._plane = plane
         self._peers = peers
+        self._boards = boards
         self._look_seconds = look_seconds
         self._lock = threading.Lock()
         self._mine: dict[int, deque[_Arrival]] = {rank: deque() for rank in peers.others}
-        self._theirs: dict[int, deque[bytes]] = {rank: deque() for rank in peers.others}
+        self._theirs: dict[int, deque[str]] = {rank: deque() for rank in peers.others}
         self._ends: dict[int, bytes] = {}  # the last messages of ranks that have ended or left
         self._over = threading.Event()
         self._watcher = threading.Thread(target=self._run, name="oxide-collectives", daemon=True)
         self._watcher.start()
 
     def arrive(self, calls: Sequence[Call], report: HostReport) -> None:
-        """Tells the other ranks what is about to be submitted: a collective, or those of a graph."""
+        """Tells the other ranks what is about to be submitted: a collective, or those of a graph. Raises
+        ``CollectiveError`` if the group breaks while this rank waits for a rank that is late in reading."""
         report.check = self.look
         deadline = time.monotonic() + self._peers.timeout
         first = calls[0]
         if len(calls) == 1 and first.kind not in TRANSFERS:
-            arrival = _Arrival(first.text, deadline, report)
-            with self._lock:
-                for waiting in self._mine.values():
-                    waiting.append(arrival)
-            self._peers.send(self._peers.others, ARRIVED, first.text.encode())
-            return
-        texts = self._texts(calls)
-        with self._lock:
-            for rank, text in texts.items():
-                self._mine[rank].append(_Arrival(text, deadline, report))
+            texts = {TO_ALL: fitting(first.text)}
+        else:
+            texts = {rank: fitting(text) for rank, text in self._texts(calls).items()}
         for rank, text in texts.items():
-            self._peers.send([rank], ARRIVED, text.encode())
+            arrival = _Arrival(text, deadline, report)
+            while not self._noted(rank, arrival):
+                failure = self.look()
+                if failure is not None:
+                    raise copy(failure)
+                time.sleep(_FULL_SECONDS)
+
+    def _noted(self, to: int, arrival: _Arrival) -> bool:
+        """Writes what this rank does to its board, and expects the same of rank ``to``, or of all others. Returns False
+        if the board is full: a rank is late in reading it."""
+        with self._lock:
+            if not self._boards.has_room():
+                return False
+            for rank, waiting in self._mine.items():
+                if to in (TO_ALL, rank):
+                    waiting.append(arrival)
+            self._boards.write(arrival.text, to)
+            return True
 
     def _texts(self, calls: Sequence[Call]) -> dict[int, str]:
         """Returns what to tell each other rank, without those that take no part."""
@@ -272,13 +290,7 @@ class _Watch:
         texts = {other: "; ".join(each) for other, each in found.items() if each}
         if len(calls) == 1:
             return texts
-        # A message is short: a long text is told by its beginning and its digest.
-        return {
-            other: f"a graph of {len(calls)} collectives: {text[:200]}… ({sha256(text.encode()).hexdigest()[:16]})"
-            if len(text) > 200
-            else f"a graph of {len(calls)} collectives: {text}"
-            for other, text in texts.items()
-        }
+        return {other: f"a graph of {len(calls)} collectives: {text}" for other, text in texts.items()}
 
     def failed(self, call: Call, error: DeviceError) -> CollectiveError:
         """Returns the error for a collective that NCCL refused. Looks for the rank that is the reason, whose end may
@@ -298,6 +310,7 @@ class _Watch:
         self.look()
         self._plane.closed = True
         self._peers.close()
+        self._boards.end()
 
     def _run(self) -> None:
         while not self._over.wait(self._look_seconds) and self.look() is None:
@@ -318,27 +331,32 @@ class _Watch:
                 self.give_up(found)
         return self._plane.failure
 
-    def _compare(self, rank: int, mine: deque[_Arrival], theirs: deque[bytes]) -> None:
+    def _compare(self, rank: int, mine: deque[_Arrival], theirs: deque[str]) -> None:
         """Compares with one rank. The end of the rank matters once this rank waits for it. That it has given up matters
         at once: then it may have done so in the middle of a collective that it had arrived at."""
+        self._match(rank, mine, theirs)
+        if not mine and not self._boards.has_ended(rank):
+            return
         peers, what, reason = self._peers, mine[0].text if mine else "the collectives", None
         while rank not in self._ends and peers.has_message(rank):
             kind, text = peers.take(rank)
-            if kind == ARRIVED:
-                theirs.append(text)
-                continue
             self._ends[rank] = kind
             if kind == FAILED:
                 reason = text
-        while mine and theirs:
-            peers.require_same(rank, mine[0].text, ARRIVED, theirs.popleft())
-            mine.popleft()
+        self._match(rank, mine, theirs)  # what the rank wrote before it ended
         if reason is not None:
             peers.require_going(rank, what, FAILED, reason)
         if mine and rank in self._ends:
             peers.require_going(rank, mine[0].text, self._ends[rank], b"")
         if mine and mine[0].deadline < time.monotonic():
             raise peers.error(mine[0].text, rank, f"rank {rank} did not arrive within {peers.timeout:g} s")
+
+    def _match(self, rank: int, mine: deque[_Arrival], theirs: deque[str]) -> None:
+        """Takes what another rank has written, and compares it with what this one has."""
+        theirs.extend(self._boards.take(rank))
+        while mine and theirs:
+            self._peers.require_same(rank, mine[0].text, ARRIVED, theirs.popleft().encode())
+            mine.popleft()
 
     def give_up(self, error: CollectiveError) -> None:
         """Breaks the group for the reason ``error``: here, and on the other ranks."""
@@ -350,6 +368,7 @@ class _Watch:
                 for arrival in mine:
                     arrival.report.error = error
         self._peers.give_up(error)
+        self._boards.end()
         self._plane.abort()
 
 

@@ -17,22 +17,20 @@ float32 and rounded once.
 from __future__ import annotations
 
 import ctypes
-import mmap
-import os
-import tempfile
 import time
 from abc import ABC, abstractmethod
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
+from oxide.distributed.boards import shared_segments
 from oxide.distributed.calls import CLOSED, TRANSFERS
 from oxide.errors import CollectiveError, DeviceError
 from oxide.runtime.device.fault_records import HostReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from mmap import mmap
 
     from numpy.typing import NDArray
 
@@ -132,16 +130,7 @@ class ManyProcesses(CpuPlane):
         """Makes the segments. Raises ``CollectiveError`` if another rank ends meanwhile."""
         super().__init__()
         self._peers = peers
-        deadline = time.monotonic() + peers.timeout
-        own, path = _new_segment()
-        try:
-            names = peers.tell("join", os.fsencode(path), deadline)
-            segments = {rank: _opened(os.fsdecode(name)) for rank, name in names.items()}
-            peers.step("join", deadline)  # every rank has mapped every segment
-        finally:
-            os.unlink(path)
-        segments[peers.rank] = own
-        self._segments = [segments[rank] for rank in range(peers.size)]
+        self._segments = shared_segments(peers, 2 * PIECE_BYTES, time.monotonic() + peers.timeout)
 
     def give_up(self, error: CollectiveError) -> None:
         self.failure = error
@@ -240,31 +229,6 @@ def combined(reduction: Reduction, parts: Sequence[Array]) -> Array:
         return result.astype(dtype, copy=False)
 
 
-def _new_segment() -> tuple[mmap.mmap, str]:
-    """Returns a new segment and the name of its file."""
-    folder = "/dev/shm" if Path("/dev/shm").is_dir() else None
-    file, path = tempfile.mkstemp(prefix="oxide-", dir=folder)
-    try:
-        os.ftruncate(file, 2 * PIECE_BYTES)
-        return mmap.mmap(file, 2 * PIECE_BYTES), path
-    except BaseException:
-        os.unlink(path)
-        raise
-    finally:
-        os.close(file)
-
-
-def _opened(path: str) -> mmap.mmap:
-    try:
-        file = os.open(path, os.O_RDWR)
-    except OSError as error:
-        raise DeviceError(f"joining the group: the shared memory of another rank cannot be opened: {error}") from None
-    try:
-        return mmap.mmap(file, 2 * PIECE_BYTES)
-    finally:
-        os.close(file)
-
-
-def _part(segment: mmap.mmap, number: int, dtype: np.dtype[Any]) -> Array:
+def _part(segment: mmap, number: int, dtype: np.dtype[Any]) -> Array:
     """Returns one half of a segment: 0 for what a rank gives, 1 for its share of a result."""
     return np.frombuffer(segment, dtype, PIECE_BYTES // dtype.itemsize, number * PIECE_BYTES)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import mmap
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -13,6 +15,7 @@ import pytest
 import oxide
 from oxide import DeviceError
 from oxide.distributed import nccl
+from oxide.distributed.boards import NOTES, Boards, board_bytes
 from oxide.distributed.calls import Call
 from oxide.distributed.peers import Channel, Peers
 from oxide.driver.cpu import CpuDriver
@@ -38,10 +41,12 @@ def planes() -> Iterator[list[Any]]:
     """The planes of two ranks, connected. Their threads look for nothing: the tests do."""
     library = Nccl()
     ends = socket.socketpair()
+    segments = [mmap.mmap(-1, board_bytes(2)) for _ in ends]
     made: list[Any] = []
     for rank in (0, 1):
         peers = Peers(rank, 2, 60.0, {1 - rank: Channel(ends[rank])})
-        made.append(nccl.ManyProcesses(library, f"communicator of rank {rank}", peers, look_seconds=3600.0))
+        boards = Boards(rank, segments)
+        made.append(nccl.ManyProcesses(library, f"communicator of rank {rank}", peers, boards, look_seconds=3600.0))
     with use_driver(CpuDriver()):
         yield made
     for plane in made:
@@ -138,3 +143,36 @@ def test_an_error_of_nccl_names_the_rank_that_is_the_reason(planes: list[Any]) -
     error = planes[0]._watch.failed(call, DeviceError("NCCL: a remote error"))
     assert error.rank == 1
     assert "rank 1 has left the group" in str(error)
+
+
+def test_a_rank_that_is_far_ahead_waits_until_the_others_have_read(planes: list[Any]) -> None:
+    call = all_reduce()
+    for _ in range(NOTES):
+        arrived(planes[0], call)
+    assert not planes[0]._watch._boards.has_room()
+    ahead = threading.Thread(target=arrived, args=(planes[0], call))
+    ahead.start()
+    for _ in range(NOTES):
+        arrived(planes[1], call)
+    assert planes[1]._watch.look() is None
+    ahead.join()
+    assert planes[0]._watch.look() is None
+    assert len(planes[0]._watch._mine[1]) == 1
+
+
+def test_a_rank_that_is_far_ahead_of_one_that_has_ended_gets_the_error(planes: list[Any]) -> None:
+    planes[1].close()
+    call = all_reduce()
+    for _ in range(NOTES):
+        arrived(planes[0], call)
+    with pytest.raises(CollectiveError, match="rank 1 has left the group"):
+        arrived(planes[0], call)
+
+
+def test_collectives_that_differ_past_what_a_note_holds_are_told_apart(planes: list[Any]) -> None:
+    graphs = [[all_reduce(n) for n in (*range(1, 60), last)] for last in (60, 61)]
+    report = arrived(planes[0], *graphs[0])
+    arrived(planes[1], *graphs[1])
+    assert report.claimed()
+    with pytest.raises(CollectiveError, match="a graph of 60 collectives: all_reduce of 1 float32"):
+        report.raise_fault()
