@@ -112,3 +112,62 @@ def test_the_partition_that_gives_the_grid_can_be_gathered_from() -> None:
     x = np.random.default_rng(1).integers(-9, 9, (9, 60)).astype(np.float32)
     y, _, _ = running_sums(zeros(x.shape), h2d(x).sync().partition((4, 64)), 16).sync()
     np.testing.assert_array_equal(d2h(y).sync(), np.cumsum(x, axis=1))
+
+
+@tile.kernel
+def kept_before_the_last(z: tile.Partition[f32, 1], w: tile.Partition[f32, 1], x: tile.Tensor[f32, 1], n: i32) -> None:
+    now = x.load(0, 16)
+    before = x.load(0, 16) * 0
+    for _ in range(n):
+        new = tile.cumsum(now)
+        old = now
+        now = new
+        before = old
+    z.store(now)
+    w.store(before)
+
+
+@tile.kernel
+def kept_before_the_first(z: tile.Partition[f32, 1], w: tile.Partition[f32, 1], x: tile.Tensor[f32, 1], n: i32) -> None:
+    before = x.load(0, 16) * 0
+    now = x.load(0, 16)
+    for _ in range(n):
+        before = now
+        now = tile.cumsum(now)
+    z.store(now)
+    w.store(before)
+
+
+@pytest.mark.parametrize("kernel", [kept_before_the_last, kept_before_the_first], ids=lambda k: str(k.name))
+@pytest.mark.parametrize("n", [0, 1, 2, 3])
+def test_a_variable_takes_the_old_value_of_another(kernel: Any, n: int) -> None:
+    x = np.arange(1, 17, dtype=np.float32)
+    z, w, *_ = kernel(zeros(16).partition(16), zeros(16).partition(16), h2d(x), n).sync()
+    before, now = x * 0, x
+    for _ in range(n):
+        before, now = now, np.cumsum(now)
+    np.testing.assert_array_equal(d2h(z.box).sync(), now)
+    np.testing.assert_array_equal(d2h(w.box).sync(), before)
+
+
+@tile.kernel
+def turned(
+    a: tile.Partition[f32, 1], b: tile.Partition[f32, 1], c: tile.Partition[f32, 1], x: tile.Tensor[f32, 1], n: i32
+) -> None:
+    p, q, r = x.load(0, 16), x.load(0, 16) * 2, tile.cumsum(x.load(0, 16))
+    for _ in range(n):
+        p, q, r = q, tile.cumsum(r), p
+    a.store(p)
+    b.store(q)
+    c.store(r)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 5])
+def test_variables_change_places(n: int) -> None:
+    x = np.arange(1, 17, dtype=np.float32)
+    a, b, c, *_ = turned(*[zeros(16).partition(16) for _ in range(3)], h2d(x), n).sync()
+    p, q, r = x, x * 2, np.cumsum(x)
+    for _ in range(n):
+        p, q, r = q, np.cumsum(r), p
+    for found, expected in zip((a, b, c), (p, q, r), strict=True):
+        np.testing.assert_array_equal(d2h(found.box).sync(), expected)

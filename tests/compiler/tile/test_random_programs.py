@@ -250,6 +250,7 @@ class Writer:
         name, dtype, shape = self.pick("iuf")
         if dtype.kind not in "iuf":
             return
+        last = self.define(f"{name} * 2", dtype, shape) if self.random.random() < 0.4 else None
         total = self.define(f"{name} * 1", dtype, shape)
         self.say(f"for k in range({self.random.choice(['3', 'n', '1, n + 2', '4, 0, -1'])}):")
         self.depth += 1
@@ -263,7 +264,16 @@ class Writer:
             self.statement()
         usable = [each for each in self.known if each[1] == dtype and each[2] == shape and each[0] != total]
         other = self.random.choice(usable)[0] if usable else total
-        self.say(f"{total} = {other} - {total}" if self.random.random() < 0.5 else f"{total} = {total} + {other}")
+        new = self.random.choice([f"{other} - {total}", f"{total} + {other}", other])
+        if last is None:
+            self.say(f"{total} = {new}")
+        elif self.random.random() < 0.5:
+            self.say(f"{last} = {total}")
+            self.say(f"{total} = {new}")
+        else:
+            self.say(f"old = {total}")
+            self.say(f"{total} = {new}")
+            self.say(f"{last} = old")
         if self.random.random() < 0.3:
             self.say("if k > 1:")
             self.say(f"    {total} = {total} + 1")

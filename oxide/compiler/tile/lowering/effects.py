@@ -230,13 +230,14 @@ def _write(low: Lowering, cells: Sequence[Cell], values: Sequence[Node | None]) 
     for cell, found in scalars:
         code.emit(f"store {llvm_type(cell.dtype)} {found}, ptr {low.cells[cell]}")
     copied = [(cell, value) for cell, value in plain if low.buffers.get(value) is not low.cells[cell]]
-    # A variable that another one's value reads from memory: copied first, so that it is read before it is written.
-    read = {id(low.buffers[value]) for _, value in copied if value in low.buffers}
+    # A value that lies in the buffer of a variable which is written before it is read is copied first.
+    written: set[int] = set()
     for cell, value in copied:
-        if id(low.cells[cell]) in read and value in low.buffers and len(copied) > 1:
+        if id(low.buffers.get(value)) in written:
             again = low.buffer(value.dtype, value.shape)
             low.fill(again, value)
             low.buffers[value] = again
+        written.add(id(low.cells[cell]))
     for cell, value in copied:
         buffer: Any = low.cells[cell]
         low.fill(buffer, value)
