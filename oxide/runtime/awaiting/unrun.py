@@ -130,8 +130,8 @@ def _caller(frame: FrameType) -> FrameType:
 
 
 def report_ignored(error: Exception, source: object) -> None:
-    """Reports an error as Python reports an error of a finaliser. Prints it itself if Python's own hook is set, as that
-    accepts only arguments that Python made."""
+    """Reports an error as Python reports an error of a finaliser. Prints the error itself if Python's own hook is set,
+    because this hook accepts only arguments that Python made."""
     hook: Any = sys.unraisablehook
     if hook is sys.__unraisablehook__:
         print(f"Exception ignored in: {source!r}", file=sys.stderr)
