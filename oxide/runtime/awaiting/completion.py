@@ -4,8 +4,9 @@ There are two ways, and the default mode uses both. *Polling*: the task queries 
 stream, ``device/timeline.py``), lets other tasks run, and queries the mark again. For short work this is the fastest
 way (12 µs from launch to result under trio on an H100), but it keeps the loop busy. So after a budget of time, learned
 for each stream (``loop/pace.py``), the task is *parked*: a host callback writes to a file descriptor that the loop
-watches (39 µs). The callback is on a separate stream, which waits for the mark. It is compiled and never takes the GIL.
-For very short work the default mode *spins* first: it queries the mark without letting other tasks run.
+watches. The callback is on a separate stream, which waits for the mark. The wake-up takes 39 µs. The callback is
+compiled and never takes the GIL. For very short work the default mode *spins* first: it queries the mark without
+letting other tasks run.
 
 Two other ways were measured and left out: a Python callback that calls ``run_sync_soon`` (68 µs, and it runs Python on
 the driver's thread), and a thread that blocks in ``cuStreamSynchronize`` (73 µs, and it takes a thread for each wait).
@@ -45,7 +46,7 @@ descriptors, and each task takes 10 to 20 microseconds, 4 of them in trio itself
 
 
 async def wait_any(loop: EventLoop, runtime: Runtime, marks: list[Mark]) -> None:
-    """Returns once the device is past one of ``marks``. Always a checkpoint.
+    """Returns once the device is past one of ``marks``. Is always a checkpoint.
 
     Raises the loop's cancellation, and the error of a mark's stream.
     """
@@ -126,7 +127,7 @@ def reactor_of(loop: EventLoop) -> Reactor:
 
 @final
 class Reactor:
-    """The parked tasks of one run of an event loop, and the wake-ups for them. Used on the loop's thread only."""
+    """The parked tasks of one run of an event loop, and the wake-ups for them. It is used on the loop's thread only."""
 
     def __init__(self, loop: EventLoop) -> None:
         self._parked: StreamOrder[Sleeper | None] = StreamOrder()
@@ -156,7 +157,7 @@ class Reactor:
         await sleeper.sleep()
 
     async def left(self, loop: EventLoop, once: Once) -> None:
-        """Sleeps until another thread's run of ``once`` has ended. Always a checkpoint."""
+        """Sleeps until another thread's run of ``once`` has ended. Is always a checkpoint."""
         sleeper = loop.sleeper()
 
         def wake() -> None:  # runs in the other thread
@@ -237,8 +238,8 @@ class Reactor:
             self._alarm.ring()
 
     def _wake_finished(self) -> None:
-        """Wakes the tasks whose marks the device has passed, then sweeps. Each of the two takes a few milliseconds at
-        most. If more is left to do, rings the alarm, so that the loop's next turn continues."""
+        """Wakes the tasks whose marks the device has passed, then has the reclaimers sweep. Each of the two takes a few
+        milliseconds at most. If more is left to do, rings the alarm, so that the loop's next turn continues."""
         if not self._ready:
             self._wait_turn(self._parked.pop_passed(WAKE_AT_ONCE))
         for _ in range(min(len(self._ready), WAKE_AT_ONCE)):

@@ -169,8 +169,8 @@ class DeviceFuture(Generic[T]):
     # Used by the runtime
 
     def start(self, turn: Turn | None = None) -> Once | None:
-        """Submits the work, unless this has been done before. Adds the time that it takes to ``turn``, by default the
-        calling thread's turn. An error of the submission becomes the outcome.
+        """Submits the work, unless this has been done before. The time of the submission counts in ``turn``, by default
+        the calling thread's turn. An error of the submission becomes the outcome.
 
         If the work uses a shared operation whose source another thread is running, submits nothing and returns the
         ``Once`` to wait for. Otherwise returns None.

@@ -3,13 +3,13 @@
 A kernel's first launch compiles its IR to machine code, 25 to 60 ms, and loads the code. Before a GPU's driver loads
 code, it waits until nothing runs on the device, however long that takes. No way of loading without this wait was found.
 Loading on an event loop's thread would stall all other tasks. So when a task awaits an operation, a thread first loads
-the new kernels, those of which a launch was built and whose code was never loaded. The loop runs meanwhile. The
+the new kernels: those of which a launch was built and whose code was never loaded. The loop runs meanwhile. The
 exception is a kernel whose first launch a function of ``and_then`` builds: that launch is built and submitted in one
 step, on the loop.
 
-The thread also prepares a device for its first large copy. When a large copy has been built, the next task that awaits
-an operation has the thread make the ring of page-locked memory of the operation's device, if the thread has not made it
-before (``device/staging_ring.py``). The thread also generates the numbers that the host generates for operations
+The thread also prepares a device for its first large copy. Once a large copy has been built, the next task that awaits
+an operation has the thread make the staging ring of the operation's device (``device/staging_ring.py``), unless a
+thread has made it before. The thread also generates the numbers that the host generates for operations
 (``operations/generated_numbers.py``), for all operations that were built and not yet run.
 """
 
@@ -55,7 +55,7 @@ _large_copies = False  # whether a large copy was built, and neither run nor pre
 
 
 def announce_large_copy() -> None:
-    """Records that a large copy was built. It will be staged: it goes through page-locked memory."""
+    """Records that a large copy was built, which will go through page-locked staging memory."""
     global _large_copies
     _large_copies = True
 
@@ -130,7 +130,8 @@ def note_compiled(kernel: str, seconds: float) -> None:
 
 
 def may_load(device: Device) -> bool:
-    """Returns whether ``load_beside`` may have something to do. Cheap, as every awaited submission calls it first."""
+    """Returns whether ``load_beside`` may have something to do. This check is cheap, as every awaited submission calls
+    it first."""
     return bool(_new or device.loading_beside or _large_copies or _numbers)
 
 
@@ -141,7 +142,7 @@ async def load_beside(loop: EventLoop, device: Device) -> None:
     error."""
     reactor = reactor_of(loop)
     while True:
-        # First waits for another task of this loop that is loading: afterwards nothing may be left to do.
+        # First waits for another task of this loop that is loading: perhaps nothing is left to do then.
         wanted = [] if reactor.works_beside else _take_unloaded(device)
         copies = not reactor.works_beside and _take_large_copies(device)
         numbers = [] if reactor.works_beside else _take_unmade()

@@ -36,12 +36,13 @@ class Arc(Generic[T]):
         return Arc(self.value, self._owners)
 
     def partition(self, tile_shape: int | tuple[int, ...]) -> Arc[Any]:
-        """Returns another owner, of the box divided into tiles of one shape, for a ``Partition`` parameter of a tile
-        kernel. Raises ``TypeError`` if the value is no box."""
+        """Returns another owner, whose value is the box divided into tiles of one shape, for a ``Partition`` parameter
+        of a tile kernel. Raises ``TypeError`` if the value is no box."""
         return Arc(self._method("partition", "a box")(tile_shape), self._owners)
 
     def unpartition(self) -> Arc[Any]:
-        """Returns another owner, of the box of a partition. Raises ``TypeError`` if the value is no partition."""
+        """Returns another owner, whose value is the box of the partition. Raises ``TypeError`` if the value is no
+        partition."""
         return Arc(self._method("unpartition", "a partition")(), self._owners)
 
     def _method(self, name: str, kind: str) -> Any:

@@ -291,7 +291,8 @@ calls_drop(ImportedTensor)
 
 @lru_cache(maxsize=64)
 def _deleter_at(address: int) -> Callable[[int], None]:
-    """Returns a library's deleter as a callable. Cached, because a library uses one deleter for all its tensors."""
+    """Returns a library's deleter as a callable. The callable is cached, because a library uses one deleter for all its
+    tensors."""
     return _Deleter(address)
 
 

@@ -10,7 +10,7 @@ submits extra work only when a launch begins a new page.
 
 Records are reused. A submission holds its reports until the device is past it, even if it was abandoned. So the device
 never writes to a record that another submission has taken since, and a fault is never attributed to another launch.
-Finalisers return records, and only append (``oxide.dropping``).
+Records are returned by finalisers, which only append them to a queue (``oxide.dropping``).
 """
 
 from __future__ import annotations
@@ -132,8 +132,8 @@ class ReportRecords:
         self.flags = records.view(np.uint32).data
 
     def word(self, number: int) -> bytes:
-        """Zeroes a record, and returns its address as the last bytes of a kernel's parameters. The first requests for
-        each record must come in order: 0, 1, 2, …"""
+        """Zeroes a record, and returns its address as the last bytes of a kernel's parameters. The records must be
+        requested for the first time in the order 0, 1, 2, …"""
         if self.flags[number * _RECORD_WORDS]:  # an earlier launch claimed it; an unclaimed record is zero
             self.clear(number)
         if number == len(self.words):
@@ -156,7 +156,7 @@ class FaultRecordPool:
         self._returned: deque[ReportRecords] = deque()
 
     def acquire(self) -> FaultReport:
-        """Returns a report of free records."""
+        """Returns a report with free records."""
         return FaultReport(self, self._taken() if _COMPILED else None)
 
     def _taken(self) -> ReportRecords:
@@ -264,9 +264,9 @@ class HostReport:
 
 @final
 class StandingReport:
-    """One record for all launches that no submission waits for. They may be on any streams, or in graphs of other
-    libraries, which may be replayed at any time. The record is never returned to the pool. Of several faults it keeps
-    the first."""
+    """One record for all launches that no submission waits for. These launches may be on any streams, or in graphs of
+    other libraries, which may be replayed at any time. The record is never returned to the pool. Of several faults it
+    keeps the first."""
 
     __slots__ = ("_kernels", "_records", "_report", "_word")
 

@@ -282,7 +282,7 @@ def to_dlpack(
     dl_device: tuple[int, int] | None,
     copy: bool | None,
 ) -> object:
-    """Returns a box's capsule. See ``DeviceBox.__dlpack__``."""
+    """Returns a DLPack capsule of a box. See ``DeviceBox.__dlpack__``."""
     _require_pair("max_version", max_version)
     _require_pair("dl_device", dl_device)
     if copy:

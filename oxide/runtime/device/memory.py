@@ -170,7 +170,7 @@ class Allocation:
         self.claims += ((timeline, writes),)
 
     def settle(self, timeline: Timeline, position: int, *, writes: bool) -> None:
-        """Ends a claim and records its use. All work of the claim must precede ``position``."""
+        """Ends a claim and records the claimed use. All work of the claim must precede ``position``."""
         self._end_claim(timeline, writes)
         (self.note_write if writes else self.note_read)(timeline, position)
 
@@ -437,7 +437,7 @@ class DeviceBox:
         return words
 
     def as_argument(self) -> BoxArgument:
-        """Returns the box as an argument of numba-cuda's kernels. The first call makes it."""
+        """Returns the box as an argument of a kernel in numba-cuda's form. The first call makes the argument."""
         argument = self._argument
         if argument is None:
             argument = self._argument = BoxArgument(self)
@@ -600,7 +600,8 @@ _PLAIN: Final = 2**48
 
 
 def parse_shape(shape: object, what: str) -> tuple[int, ...]:
-    """Returns a user's shape, an int or a tuple, as a tuple. Raises ``TypeError`` or ``ValueError``."""
+    """Returns a user's shape, an int or a tuple, as a tuple. Raises ``TypeError`` for a size that is not an int, and
+    ``ValueError`` for a size that is negative or too large."""
     sizes = shape if isinstance(shape, (tuple, list)) else (shape,)
     result: list[int] = []
     for size in sizes:

@@ -215,8 +215,8 @@ class Reclaimer:
         self._in_flight[mark] = kept
 
     def release(self, mark: Mark) -> bool:
-        """Ends ``hold`` for ``mark``. Returns False if it had ended before: if several threads call, only one gets
-        True."""
+        """Ends ``hold`` for ``mark``. Returns False if ``hold`` had ended before: if several threads call, only one
+        gets True."""
         return self._in_flight.pop(mark, None) is not None
 
     def awaited(self) -> int:
@@ -246,7 +246,7 @@ class Reclaimer:
 
     @property
     def idle(self) -> bool:
-        """Returns whether nothing is pending. Cheap, as every submission calls it."""
+        """Returns whether nothing is pending. This check is cheap, as every submission calls it."""
         waiting = self._abandoned or self._dying or self._limbo or self._stranded
         return not (waiting or dropped or self._retired or self._adopted or self._events or self._graphs)
 

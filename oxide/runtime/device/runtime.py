@@ -144,7 +144,7 @@ class Device:
 
     def raise_lost(self, error: DeviceLostError) -> NoReturn:
         """Raises ``error`` and records it as the loss of this device. If the device was lost before, raises a new error
-        with the cause of the first."""
+        with the cause of the first error."""
         if self.lost is None:
             self.lost = error
             raise error
@@ -242,7 +242,7 @@ class Runtime:
         self.ordering = order
 
     def device(self, number: Given[int]) -> Device:
-        """Returns the device of that number. Raises ``DeviceError`` if there is none."""
+        """Returns the device with a number. Raises ``DeviceError`` if there is no such device."""
         if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < len(self.devices):
             raise DeviceError(
                 f"there is no device {written(number)}; init_device_contexts set up 0 to {len(self.devices) - 1}"
@@ -349,7 +349,8 @@ def devices() -> tuple[Device, ...]:
 
 
 def current_runtime() -> Runtime:
-    """Returns the current runtime. The first call sets up the default one."""
+    """Returns the current runtime. If there is none, sets up the default runtime. Raises ``DeviceLostError`` in a
+    forked child."""
     runtime = _current
     if runtime is None:
         with _lock:

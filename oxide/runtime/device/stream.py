@@ -113,7 +113,7 @@ class Stream:
         self._note_behind(event._behind)
 
     def fork(self) -> Stream:
-        """Returns a new stream of the same priority whose work runs after all work submitted to this one so far."""
+        """Returns a new stream of the same priority, whose work runs after all work submitted to this stream so far."""
         refuse_in_capture("fork()", self)
         branch = self.device.new_stream(priority=self.priority)
         branch.join(self)
@@ -186,7 +186,8 @@ class LooseResults:
         self._ask_at = _FEW  # the number of submissions at which the device is queried
 
     def adopt(self, submission: InFlight) -> None:
-        """Adds a submission. Drops finished ones from time to time: a query takes 1.4 µs, too long for each call."""
+        """Adds a submission. Drops finished submissions from time to time: a query takes 1.4 µs, too long for each
+        call."""
         with self._lock:
             if len(self._submissions) >= self._ask_at:
                 self._let_go()

@@ -1,4 +1,4 @@
-"""Timelines: the numbered history of a stream's submissions, and marks: points in it that the device reports.
+"""Timelines number the submissions to a stream. Marks are points in a timeline that the device can be found past.
 
 A timeline numbers the submissions to its stream; the number is a *position*. A use of a buffer is a (timeline,
 position) pair. So whether the device has passed a use, and whether a stream must still be made to wait for a use, are
@@ -152,7 +152,7 @@ class Timeline:
                 self.end = None
 
     def event_of(self, mark: Mark) -> EventHandle:
-        """Returns the mark's event. Records it if the mark has none."""
+        """Returns the mark's event. If the mark has none, records one."""
         with self._lock:
             if mark.event is None:
                 self._record(mark)
@@ -187,7 +187,7 @@ class Timeline:
 
     def wait_for(self, other: Timeline, position: int, cause: str = "") -> bool:
         """Orders this stream after ``other``'s work up to ``position``. Returns True if that took an event wait.
-        ``cause`` is the reason for the wait that traces show."""
+        ``cause`` is the reason that traces show for the wait."""
         if self.is_after(other, position):
             if other is not self:
                 self.device.runtime.counters.waits_avoided.add()

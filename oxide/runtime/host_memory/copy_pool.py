@@ -13,8 +13,9 @@ The threads share a structure, ``COPY_POOL`` of ``driver/records.py``, in memory
 
 - A thread that has a copy to make sets ``busy`` and becomes the copy's owner. If ``busy`` was already set, the thread
   makes its copy alone.
-- The owner writes the copy's addresses and length, zeroes ``next``, opens the copy by setting ``open``, and wakes the
-  helpers. Every thread claims pieces of the copy by adding to ``next``.
+- The owner writes the copy's addresses and length, zeroes ``next``, and opens the copy by setting ``open``. Then it
+  increments ``generation``, on which idle helpers wait, and wakes them. Every thread claims pieces of the copy by
+  adding to ``next``.
 - A helper adds itself to ``inside`` *before* it checks whether a copy is open. The owner closes the copy *before* it
   checks ``inside``, and leaves only when ``inside`` is 0. So either the helper sees the copy closed, or the owner waits
   for the helper: no helper claims a piece of one copy with the addresses of another.

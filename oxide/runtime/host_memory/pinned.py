@@ -159,9 +159,9 @@ class PinnedPool:
         self.limit = _limit()
 
     def try_acquire(self, nbytes: int) -> PinnedBuffer | None:
-        """Returns a buffer of at least ``nbytes`` (more than 0), contents undefined. Returns None if the limit or the
-        system leaves no room. On an event loop's thread, also returns None if a large buffer would have to be made: see
-        ``want``."""
+        """Returns a buffer of at least ``nbytes`` (more than 0), with undefined contents. Returns None if the limit or
+        the system leaves no room. On an event loop's thread, also returns None if a large buffer would have to be made:
+        see ``want``."""
         capacity = _capacity(nbytes)
         with self._lock:
             self._collect()
@@ -181,8 +181,8 @@ class PinnedPool:
             return self._take(capacity, nbytes)
 
     def want(self, nbytes: int, count: int) -> None:
-        """Has a background thread make buffers of at least ``nbytes``, if ``try_acquire`` returns None for this size on
-        an event loop's thread. At most ``count`` buffers of a size are queued at a time.
+        """Has a background thread make buffers of at least ``nbytes``. At most ``count`` buffers of a size are queued
+        at a time. Does nothing outside of event loops and for small buffers, which ``try_acquire`` makes itself.
 
         Call it after submitting the copy that got no buffer: while the driver locks pages, driver calls of other
         threads wait, 2 ms each on an H100.
@@ -251,7 +251,7 @@ class PinnedPool:
                         raise
 
     def _trim_pages(self, capacity: int, blocks: list[PinnedBlock]) -> None:
-        """Frees the pages of which no block is in use, for ``trim``. Called with the lock held."""
+        """Frees the pages of which no block is in use, for ``trim``. Call it with the lock held."""
         by_page: dict[int, dict[int, PinnedBlock]] = {}  # keyed by address too, as a block may be listed twice
         for block in blocks:
             if not block.user:
@@ -299,7 +299,7 @@ class PinnedPool:
 
     def _grow(self, capacity: int, wanted: int) -> None:
         """Queues a size for the background thread, until the size is queued ``wanted`` times or the limit is reached.
-        Starts the thread if necessary. Called with the lock held."""
+        Starts the thread if necessary. Call it with the lock held."""
         while self._wanted.count(capacity) < wanted and self._held + capacity <= self.limit:
             self._held += capacity
             self._wanted.append(capacity)
@@ -334,8 +334,8 @@ class PinnedPool:
                     self._held -= capacity
 
     def _take(self, capacity: int, nbytes: int) -> PinnedBuffer | None:
-        """Takes a free block of this class. If none is free and the limit allows no new one, takes the smallest larger
-        free block. Returns None without such a block."""
+        """Takes a free block of the size class ``capacity``. If none is free and the limit allows no new one, takes the
+        smallest larger free block. Returns None if there is no such block."""
         blocks = self._free.get(capacity)
         if (blocks is None or not _has_unused(blocks)) and self._held + _given(capacity) > self.limit:
             larger = [other for other, free in self._free.items() if other > capacity and _has_unused(free)]
@@ -355,7 +355,7 @@ class PinnedPool:
             self._returned.popleft()
 
     def _pooled(self) -> int:
-        """Returns the number of bytes in free buffers. Called with the lock held."""
+        """Returns the number of bytes in free buffers. Call it with the lock held."""
         return sum(
             {block.address: block.nbytes for free in self._free.values() for block in free if not block.user}.values()
         )

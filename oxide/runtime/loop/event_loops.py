@@ -48,7 +48,7 @@ class EventLoop(ABC):
 
     @abstractmethod
     def local(self, make: Callable[[EventLoop], Any]) -> Any:
-        """Returns the object that belongs to this loop for as long as it runs. The first call makes it with
+        """Returns the object that this loop holds for as long as the loop runs. The first call makes the object with
         ``make``."""
 
     @abstractmethod

@@ -29,7 +29,7 @@ class Turn:
 
     def __init__(self) -> None:
         self.number = 0
-        self.gives_up = False  # True while a future submits: it must not wait for another thread (``once``)
+        self.gives_up = False  # True while a future submits, which must not wait for other threads (``once``)
         self.spent = 0.0  # seconds that submissions took in this turn
         self._usual = 20e-6  # running mean of a submission's seconds
 
