@@ -1,1 +1,1 @@
-"""Futures, the completion of awaited work, and the preloading of kernels."""
+"""Futures, the completion of awaited work, the preloading of kernels, and warnings for unused objects."""

@@ -1,17 +1,21 @@
-"""Completion: an awaiting task learns that the device is done, while no thread waits.
+"""Completion: how an awaiting task learns, without a thread that waits, that the device has done its work.
 
-There are two ways, and the default uses both. *Polling*: query the mark's event, let other tasks run, query again. For
-short work this is the fastest way (12 µs from launch to result under trio on an H100), but it keeps the loop busy. So
-after a budget, learned for each stream (``loop/pace.py``), the task is *parked*: a host callback, submitted behind the
-mark on a stream of its own, writes to a file descriptor that the loop watches (39 µs). The callback is compiled and
-never takes the GIL. Measured and left out: a Python callback with ``run_sync_soon`` (68 µs, and Python on the driver's
-thread), and a thread that blocks in ``cuStreamSynchronize`` (73 µs, and a thread for each wait).
+There are two ways, and the default mode uses both. *Polling*: the task queries its mark (a point in the work of a
+stream, ``device/timeline.py``), lets other tasks run, and queries the mark again. For short work this is the fastest
+way (12 µs from launch to result under trio on an H100), but it keeps the loop busy. So after a budget of time, learned
+for each stream (``loop/pace.py``), the task is *parked*: a host callback writes to a file descriptor that the loop
+watches. The callback is on a separate stream, which waits for the mark. The wake-up takes 39 µs. The callback is
+compiled and never takes the GIL. For very short work the default mode *spins* first: it queries the mark without
+letting other tasks run.
 
-A reactor belongs to one run of one event loop. Its invariant: *whenever a task is parked on a mark, a callback is
-outstanding that fires when the device passes this mark or an earlier one of the same stream, or the task has been
-woken.* It holds because a callback is submitted whenever a task becomes the first of its stream: when it parks, or when
-all earlier tasks have been woken. A stream passes its marks in order, so one callback per stream is enough, and one
-wake-up finds everything that has finished.
+Two other ways were measured and left out: a Python callback that calls ``run_sync_soon`` (68 µs, and it runs Python on
+the driver's thread), and a thread that blocks in ``cuStreamSynchronize`` (73 µs, and it takes a thread for each wait).
+
+A *reactor* holds the parked tasks of one run of one event loop. Its invariant: *for each task that is parked on a mark,
+either a callback is outstanding that fires when the device passes this mark or an earlier mark of the same stream, or
+the task has been woken.* The invariant holds because a callback is submitted whenever a task becomes the first parked
+task of its stream: when it parks, or when all earlier tasks have been woken. The device passes a stream's marks in
+order, so one callback for each stream is enough, and one wake-up finds everything that has finished.
 """
 
 from __future__ import annotations
@@ -32,16 +36,17 @@ from oxide.runtime.loop.turns import current_turn
 from oxide.runtime.submission.once import Once
 
 LOOK_SECONDS = 0.25
-"""The interval at which marks of parked tasks are queried even without a callback: a lost CUDA device runs none."""
+"""The interval at which the marks of parked tasks are queried even if no callback has fired: on a lost CUDA device no
+callback fires."""
 
 
 WAKE_AT_ONCE = 128
-"""The most tasks woken at a time. A loop runs all ready tasks before it looks at anything else, and each task takes 10
-to 20 microseconds, 4 of them in trio itself."""
+"""The largest number of tasks that are woken at a time. A loop runs all ready tasks before it looks at timers and file
+descriptors, and each task takes 10 to 20 microseconds, 4 of them in trio itself."""
 
 
 async def wait_any(loop: EventLoop, runtime: Runtime, marks: list[Mark]) -> None:
-    """Returns once the device is past one of ``marks``. Always a checkpoint.
+    """Returns once the device is past one of ``marks``. Is always a checkpoint.
 
     Raises the loop's cancellation, and the error of a mark's stream.
     """
@@ -53,8 +58,9 @@ async def wait_any(loop: EventLoop, runtime: Runtime, marks: list[Mark]) -> None
 
 
 def spin(runtime: Runtime, marks: list[Mark], begun: float) -> bool:
-    """Busy-polls ``marks`` for the spin budget of the first mark's stream, in adaptive mode only. Returns True if a
-    mark has passed. Separate from ``wait_on``, as starting a coroutine takes longer than most spins."""
+    """Busy-polls ``marks`` in adaptive mode, for the spin budget of the first mark's stream. Returns True once the
+    device is past a mark. Returns False when the budget is used up, and at once in other modes. This function is
+    separate from ``wait_on``, because starting a coroutine takes longer than most spins."""
     if runtime.completion != "adaptive":
         return False
     # The first of several marks was submitted first, so it is the likeliest to pass next.
@@ -71,8 +77,8 @@ def spin(runtime: Runtime, marks: list[Mark], begun: float) -> bool:
 
 
 async def wait_on(loop: EventLoop, runtime: Runtime, marks: list[Mark], begun: float) -> None:
-    """Returns once one of ``marks`` has passed. Call it after a checkpoint, if ``spin`` returned False. ``begun`` is
-    the start of the wait by ``time.perf_counter``."""
+    """Returns once the device is past one of ``marks``. Call it after a checkpoint, if ``spin`` returned False.
+    ``begun`` is the start of the wait by ``time.perf_counter``."""
     if runtime.completion == "poll":
         while not _one_passed(marks):
             await checkpoint(loop)
@@ -114,27 +120,28 @@ def _one_passed(marks: list[Mark]) -> bool:
 
 
 def reactor_of(loop: EventLoop) -> Reactor:
-    """Returns the reactor of the running loop."""
+    """Returns the reactor of the running loop. The first call makes it."""
     reactor: Reactor = loop.local(Reactor)
     return reactor
 
 
 @final
 class Reactor:
-    """The parked tasks of one event loop, and the wake-ups for them. Used on the loop's thread only."""
+    """The parked tasks of one run of an event loop, and the wake-ups for them. It is used on the loop's thread only."""
 
     def __init__(self, loop: EventLoop) -> None:
         self._parked: StreamOrder[Sleeper | None] = StreamOrder()
         self._armed: dict[Timeline, int] = {}
         self._look_planned = False
-        self._ready: deque[Sleeper] = deque()  # to be woken, now or in a later turn of the loop
-        self._in_line: deque[Sleeper] = deque()  # to submit in a later turn of the loop
-        self._beside: list[Sleeper] | None = None  # tasks that wait for another task's work, which runs in a thread
+        self._ready: deque[Sleeper] = deque()  # tasks to wake, now or in a later turn of the loop
+        self._in_line: deque[Sleeper] = deque()  # tasks that may submit in a later turn of the loop
+        # The tasks that wait while a thread runs another task's work. None if no thread does.
+        self._beside: list[Sleeper] | None = None
         self._alarm = Alarm.take()
         loop.watch_readable(self._alarm.descriptor, self._on_alarm, self._alarm.give_back)
 
     async def park(self, loop: EventLoop, marks: list[Mark]) -> None:
-        """Sleeps until the device may be past one of ``marks``. The caller must query them again."""
+        """Sleeps until the device may be past one of ``marks``. The caller must then query the marks again."""
         sleeper = loop.sleeper()
         for mark in marks:
             self._add(mark, sleeper)
@@ -142,7 +149,7 @@ class Reactor:
         await sleeper.sleep()
 
     async def next_turn(self, loop: EventLoop) -> None:
-        """Sleeps until a turn of the event loop in which time for submissions is left (``loop/turns.py``)."""
+        """Sleeps until a turn of the event loop has time left for submissions (``loop/turns.py``)."""
         sleeper = loop.sleeper()
         if not self._in_line:
             self._alarm.ring()
@@ -150,7 +157,7 @@ class Reactor:
         await sleeper.sleep()
 
     async def left(self, loop: EventLoop, once: Once) -> None:
-        """Sleeps until another thread's run of ``once`` has ended. Always a checkpoint."""
+        """Sleeps until another thread's run of ``once`` has ended. Is always a checkpoint."""
         sleeper = loop.sleeper()
 
         def wake() -> None:  # runs in the other thread
@@ -167,12 +174,13 @@ class Reactor:
 
     @property
     def works_beside(self) -> bool:
-        """Returns whether a thread is running a task's ``work_beside``."""
+        """Returns whether a thread is running the work of a task that called ``work_beside``."""
         return self._beside is not None
 
     async def work_beside(self, loop: EventLoop, work: Callable[[], None]) -> None:
-        """Calls ``work`` in a thread and waits for it. If a thread is running another task's work, waits for that
-        thread instead and does not call ``work``. The caller must then check again whether work is left."""
+        """Calls ``work`` in a thread and waits for the thread. If a thread is already running another task's work,
+        waits for that thread instead and does not call ``work``. The caller must then check again whether work is
+        left."""
         if self._beside is not None:
             sleeper = loop.sleeper()
             self._beside.append(sleeper)
@@ -188,9 +196,9 @@ class Reactor:
                 self._alarm.ring()
 
     def notice(self, mark: Mark) -> None:
-        """Makes the reclaimer sweep twice after a cancellation. The first sweep is in the loop's next turn, when the
-        cancelled task no longer references the run, so that the run can be dropped. The second is once the device is
-        past ``mark``."""
+        """Makes the reclaimer sweep twice after a cancellation. The first sweep is in the loop's next turn: by then the
+        cancelled task no longer references the results of its run, so the run can be dropped. The second sweep is once
+        the device is past ``mark``."""
         with contextlib.suppress(DeviceError):
             self._add(mark, None)
             self._alarm.ring()
@@ -201,7 +209,7 @@ class Reactor:
 
     def _arm(self, mark: Mark) -> None:
         timeline = mark.timeline
-        # An outstanding callback at or before the mark is enough: its wake-up arms the next one.
+        # An outstanding callback for this mark or an earlier one is enough: its wake-up submits the next callback.
         if not timeline.seen < self._armed.get(timeline, 0) <= mark.position:
             timeline.watch(mark, notify_function(), self._alarm.argument)
             self._armed[timeline] = mark.position
@@ -218,8 +226,8 @@ class Reactor:
         self._plan_look(loop)
 
     def _on_alarm(self) -> None:
-        """Handles the alarm. Runs in the loop and not in a task, so it raises no errors: the woken tasks' queries raise
-        them."""
+        """Handles the alarm. It runs in the loop and not in a task, so it raises no error of the device: the woken
+        tasks query again, and these queries raise the error."""
         self._alarm.clear()
         turn = current_turn()
         turn.next()
@@ -230,8 +238,8 @@ class Reactor:
             self._alarm.ring()
 
     def _wake_finished(self) -> None:
-        """Wakes tasks whose marks have passed, and sweeps, for a few milliseconds. If more is left, rings the alarm for
-        the loop's next turn."""
+        """Wakes the tasks whose marks the device has passed, then has the reclaimers sweep. Each of the two takes a few
+        milliseconds at most. If more is left to do, rings the alarm, so that the loop's next turn continues."""
         if not self._ready:
             self._wait_turn(self._parked.pop_passed(WAKE_AT_ONCE))
         for _ in range(min(len(self._ready), WAKE_AT_ONCE)):
@@ -239,7 +247,7 @@ class Reactor:
         more = bool(self._ready)
         for mark in self._parked.heads():
             try:
-                if mark.passed():  # the limit was reached: the alarm brings the loop back for the rest
+                if mark.passed():  # the limit was reached: the loop's next turn wakes the rest
                     more = True
                 else:
                     self._arm(mark)

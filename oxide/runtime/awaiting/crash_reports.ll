@@ -1,7 +1,7 @@
-; A signal handler that names the kernel whose code was running. It calls what may be called in a handler alone: write
+; A signal handler that names the kernel whose code was running. It calls only functions that a handler may call: write
 ; and sigaction, by their addresses.
 ;
-; Called with signal 0 it takes a crash_table (driver/records.py).
+; A call with signal 0 stores the address of a crash_table (driver/records.py), its second argument, for later signals.
 
 @table = internal global ptr null
 
@@ -49,7 +49,7 @@ tell:
   %written = call i64 %write(i32 2, ptr %text, i64 %length)
   br label %pass_on
 pass_on:
-  ; The instruction runs again, and fails under the action that there was before.
+  ; After the return the instruction runs and fails again: then the signal's previous action handles the failure.
   %signal.wide = zext i32 %signal to i64
   %all.old.at = getelementptr i8, ptr %known, i64 <crash_table.before>
   %old.at = getelementptr i64, ptr %all.old.at, i64 %signal.wide

@@ -1,9 +1,9 @@
-"""Crash reports: a line on standard error for a kernel that ends the process.
+"""Crash reports: a line on standard error that names the kernel whose memory access ends the process.
 
 A kernel without bounds checks may access memory that is not the process's. On the CPU device a signal then ends the
-process. Before it does, a handler looks up the kernel whose code was running, and prints how to find the access. Then
-the previous action of the signal runs: that of Python's ``faulthandler``, for example, or the system's.
-``OXIDE_CRASH_REPORT=0`` turns the handler off. It exists on Linux, for x86-64 and AArch64.
+process. Before that, a signal handler looks up the kernel whose code was running, and prints the kernel's name and how
+to find the access. Then the signal's previous action runs: the handler of Python's ``faulthandler``, for example, or
+the system's action. ``OXIDE_CRASH_REPORT=0`` turns crash reports off. They exist on Linux, for x86-64 and AArch64.
 """
 
 from __future__ import annotations
@@ -42,12 +42,13 @@ class _Action(ctypes.Structure):
 
 _lock: Final = threading.Lock()
 _kernels: Final[list[tuple[int, int, bytes]]] = []
-_kept: Final[list[Any]] = []  # records for the handler; never freed, as a handler may be reading it
+_kept: Final[list[Any]] = []  # tables for the handler; never freed, as a handler may be reading one
 _handler: list[Any] = []
 
 
 def watch(specialization: Specialization, function: Any) -> None:
-    """Records a kernel that was loaded for the CPU device and whose accesses are not all checked."""
+    """Adds a kernel to the crash reports. Call it for a kernel that was loaded for the CPU device and whose accesses
+    are not all checked. Does nothing if crash reports are off or do not exist for this system."""
     code: tuple[int, int] | None = getattr(function, "code_range", None)
     if code is None or sys.platform != "linux" or platform.machine() not in _COUNTERS:
         return
@@ -66,7 +67,7 @@ def watch(specialization: Specialization, function: Any) -> None:
 
 
 def _publish() -> None:
-    """Publishes a new table to the handler. The first call installs the handler."""
+    """Gives the handler a new table of all recorded kernels. The first call installs the handler."""
     library = ctypes.CDLL(None)
     made = [CRASH_KERNEL.structure(first, end, text, len(text)) for first, end, text in _kernels]
     records = (CRASH_KERNEL.structure * len(made))(*made)

@@ -1,7 +1,7 @@
 """DeviceFuture: an operation bound to a stream, as a three-state machine.
 
-Idle: nothing has been submitted. Executing: submitted, and the device is not known to be past it. Complete: the
-outcome is known. The first await submits. The idea is cuda-async's ``DeviceFuture``.
+Idle: nothing has been submitted. Executing: the work was submitted, and the device is not known to have finished it.
+Complete: the outcome is known. The first await submits the work. The idea is cuda-async's ``DeviceFuture``.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ T = TypeVar("T")
 
 
 def would_keep(turn: Turn, stream: Stream) -> bool:
-    """Returns whether a submission to ``stream`` might block the loop. A cheap check before ``ready_to_submit``, as it
-    avoids creating a coroutine."""
+    """Returns whether a submission to ``stream`` might block the loop. This cheap check comes before
+    ``ready_to_submit``, to avoid creating a coroutine."""
     return turn.used_up or may_load(stream.device)
 
 
 async def ready_to_submit(loop: EventLoop, stream: Stream) -> Turn:
     """Waits until a submission to ``stream`` will not block the loop. Returns the current turn of the calling thread.
-    This may be another thread than before, because an asyncio loop may continue in another thread."""
+    The thread may have changed during the wait, because an asyncio loop may continue in another thread."""
     if may_load(stream.device):
         await load_beside(loop, stream.device)
     if current_turn().used_up:
@@ -60,20 +60,20 @@ _EXECUTING: Final = FutureState.EXECUTING
 _COMPLETE: Final = FutureState.COMPLETE
 _clock: Final = time.perf_counter
 
-_new_lock: Final[Any] = type(threading.RLock())  # the type itself: saves a Python call for each operation
+_new_lock: Final[Any] = type(threading.RLock())  # the type in C, which saves the Python call of ``threading.RLock``
 
 
 @final
 class DeviceFuture(Generic[T]):
     """An operation bound to a stream; the work is submitted at the first await.
 
-    It may be awaited again, and by several tasks: each gets the same result object or the same error. Awaiting is
-    always a checkpoint. A task that is cancelled while it waits gets the cancellation at once. The submitted work keeps
-    its memory until the device is past it. If another task awaits the future, that task finishes it. Dropping a future
-    that was never awaited submits nothing, and warns as dropping its operation does.
+    The future may be awaited again, and by several tasks: each await returns the same result object or raises the same
+    error. Awaiting is always a checkpoint. A task that is cancelled while it waits gets the cancellation at once. The
+    submitted work keeps its memory until the device is past the work. Another task that awaits the future still gets
+    its outcome. Dropping a future that was never awaited submits nothing, and warns as dropping its operation does.
     """
 
-    # Slots save a dictionary each: with thousands in flight, garbage collection of dictionaries dominates the cost.
+    # Slots save each future a dictionary: with thousands in flight, collecting dictionaries dominates the cost.
     __slots__ = (
         "_error",
         "_lock",
@@ -87,13 +87,13 @@ class DeviceFuture(Generic[T]):
     )
 
     _result: T
-    _trace: TracebackType | None  # as first raised: each awaiting task would append its own frames to it
+    _trace: TracebackType | None  # as first raised: otherwise each awaiting task would append its frames
 
     def __init__(self, operation: Submittable[T], stream: Stream) -> None:
         self._operation: Submittable[T] | None = operation
         self._stream = stream
         self._submission: Submission[T] | None = None
-        self._lock: threading.RLock = _new_lock()  # tasks of several loops may await it
+        self._lock: threading.RLock = _new_lock()  # tasks of several loops may await the future
         self._waiting = 0
         self._error: BaseException | None = None
         self._state = _IDLE
@@ -112,13 +112,13 @@ class DeviceFuture(Generic[T]):
         return self.wait(current_loop()).__await__()
 
     async def wait(self, loop: EventLoop, *, alone: bool = False) -> T:
-        """Awaits the future in ``loop``, which must be the running loop. ``alone`` is True if no other task has this
-        future.
+        """Awaits the future in ``loop``, which must be the running loop. ``alone`` is True if only the calling task has
+        this future.
 
-        Submits the work, lets other tasks run once, and then waits if necessary. If the work is done after the other
-        tasks have run, this costs one query of the driver and no further coroutine, and returns the result even to a
-        task that trio has cancelled. Otherwise raises a cancellation: before anything is submitted, or while it
-        waits.
+        Submits the work, lets other tasks run once, and then waits if necessary. If the device has done the work when
+        the other tasks have run, the call costs one query of the driver and no further coroutine, and returns the
+        result even if trio has cancelled the task meanwhile. Otherwise a cancellation is raised: before anything is
+        submitted, or while the task waits.
         """
         self.consume()
         tracer = points.tracer
@@ -155,7 +155,7 @@ class DeviceFuture(Generic[T]):
             if self._waiting == 1 and self._state is _EXECUTING:
                 self.abandon()
                 reactor_of(loop).notice(mark)
-            # An asyncio task that ended with the cancellation keeps its traceback, which holds this frame.
+            # An asyncio task that ended with the cancellation keeps the traceback, and so this frame and its variables.
             del submission
             if alone:
                 self._submission = None
@@ -169,15 +169,15 @@ class DeviceFuture(Generic[T]):
     # Used by the runtime
 
     def start(self, turn: Turn | None = None) -> Once | None:
-        """Submits the work, unless that has been done, and counts the time as the thread's ``turn``. An error of the
-        submission becomes the outcome.
+        """Submits the work, unless this has been done before. The time of the submission counts in ``turn``, by default
+        the calling thread's turn. An error of the submission becomes the outcome.
 
         If the work uses a shared operation whose source another thread is running, submits nothing and returns the
-        ``Once`` to wait for.
+        ``Once`` to wait for. Otherwise returns None.
         """
         if self._submission is not None or self._state is _COMPLETE:
             return None
-        with self._lock:  # waits for a thread that is submitting it
+        with self._lock:  # waits while another thread submits the work
             if self._state is not _IDLE:
                 return None
             assert self._operation is not None
@@ -201,7 +201,8 @@ class DeviceFuture(Generic[T]):
             return None
 
     async def start_after(self, loop: EventLoop, once: Once) -> None:
-        """Waits until the thread that runs this operation has left it, then submits the work."""
+        """Waits until another thread's run of ``once`` has ended, then submits the work. If the work then depends on a
+        further ``Once`` that another thread runs, waits for that too."""
         waits_for: Once | None = once
         while waits_for is not None:
             await reactor_of(loop).left(loop, waits_for)
@@ -235,8 +236,8 @@ class DeviceFuture(Generic[T]):
         return self._result
 
     def abandon(self) -> None:
-        """Hands everything that the work uses to the reclaimer's limbo. Call it when no task waits for the work any
-        more."""
+        """Hands everything that the work uses to the reclaimer's limbo (``device/reclaim.py``). Call it when no task
+        waits for the work any more."""
         submission = self._submission
         if submission is not None:
             submission.abandon()

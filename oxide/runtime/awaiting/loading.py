@@ -1,16 +1,16 @@
 """Preloads kernels, staging buffers and host numbers in a thread, so that the event loop does not stall.
 
-A kernel's first launch compiles its IR to machine code, 25 to 60 ms, and loads the code. A GPU's driver does not load
-code until nothing runs on the device, however long that takes; no way of loading without this wait was found. Loading
-on an event loop's thread would stall all other tasks. So before a task awaits an operation, a thread loads the new
-kernels: kernels whose launches were built and whose code was never loaded. The loop runs meanwhile. The exception is a
-kernel's first launch if a function of ``and_then`` builds it: that launch is built and submitted in one step, on the
-loop.
+A kernel's first launch compiles its IR to machine code, 25 to 60 ms, and loads the code. Before a GPU's driver loads
+code, it waits until nothing runs on the device, however long that takes. No way of loading without this wait was found.
+Loading on an event loop's thread would stall all other tasks. So when a task awaits an operation, a thread first loads
+the new kernels: those of which a launch was built and whose code was never loaded. The loop runs meanwhile. The
+exception is a kernel whose first launch a function of ``and_then`` builds: that launch is built and submitted in one
+step, on the loop.
 
-A thread also prepares the first large copy on a device. Once a large copy has been built, the next task that awaits an
-operation on a device without a ring of page-locked memory has a thread make the ring (``staging_ring``). A thread also
-generates the host's numbers (``generated_numbers``) of all operations that were built and not yet run, before the next
-submission.
+The thread also prepares a device for its first large copy. Once a large copy has been built, the next task that awaits
+an operation has the thread make the staging ring of the operation's device (``device/staging_ring.py``), unless a
+thread has made it before. The thread also generates the numbers that the host generates for operations
+(``operations/generated_numbers.py``), for all operations that were built and not yet run.
 """
 
 from __future__ import annotations
@@ -48,20 +48,20 @@ class HostNumbers(Protocol):
         """Returns the numbers. The first call generates them."""
 
 
-_new: Final[deque[weakref.ref[Specialization]]] = deque(maxlen=1024)  # a launch was built, and no launch has run
+_new: Final[deque[weakref.ref[Specialization]]] = deque(maxlen=1024)  # of each, a launch was built and none has run
 
-_numbers: Final[deque[weakref.ref[HostNumbers]]] = deque(maxlen=1024)  # requested and not yet generated
-_large_copies = False  # whether a large copy was built, and nothing awaited since
+_numbers: Final[deque[weakref.ref[HostNumbers]]] = deque(maxlen=1024)  # announced, and not yet generated
+_large_copies = False  # whether a large copy was built, and neither run nor prepared since
 
 
 def announce_large_copy() -> None:
-    """Records that a copy was built that will be staged."""
+    """Records that a large copy was built, which will go through page-locked staging memory."""
     global _large_copies
     _large_copies = True
 
 
 def large_copy_was_run() -> None:
-    """Records that an announced copy has been submitted, on whatever path."""
+    """Records that a large copy has been submitted, so that the announced copy need not be prepared any more."""
     global _large_copies
     _large_copies = False
 
@@ -79,14 +79,14 @@ def announce_numbers(numbers: HostNumbers) -> None:
 
 
 def announce(specialization: Any) -> None:
-    """Records that the first launch of a specialization was built, or of another object with ``reference`` and
-    ``code``."""
+    """Records that the first launch of ``specialization`` was built. It is a ``Specialization``, or another object with
+    ``reference`` and ``code``."""
     _new.append(specialization.reference)
 
 
 def loaded_function(specialization: Any, device: Device) -> FunctionHandle:
     """Returns the driver's handle of a kernel on ``device``. Loads the kernel first if necessary."""
-    # functions.get looks for the key's weak reference at each call; ``reference`` is that weak reference.
+    # ``functions.get`` would look for the specialization's weak reference, which ``reference`` holds already.
     function = device.loaded.get(specialization.reference)
     if function is None:
         code: Code = specialization.code(device.info.target)
@@ -96,7 +96,7 @@ def loaded_function(specialization: Any, device: Device) -> FunctionHandle:
                 function = device.functions.set(specialization, device.driver.load(device.id, code))
                 if code.target.kind == "native" and not code.foreign and specialization.needs.unchecked:
                     watch(specialization, function)
-        with contextlib.suppress(ValueError):  # already taken out by a thread that loads it
+        with contextlib.suppress(ValueError):  # a thread that loads the kernel has taken it out already
             _new.remove(specialization.reference)
     return function
 
@@ -130,17 +130,19 @@ def note_compiled(kernel: str, seconds: float) -> None:
 
 
 def may_load(device: Device) -> bool:
-    """Returns whether ``load_beside`` may have something to do. Cheap, as every awaited submission calls it first."""
+    """Returns whether ``load_beside`` may have something to do. This check is cheap, as every awaited submission calls
+    it first."""
     return bool(_new or device.loading_beside or _large_copies or _numbers)
 
 
 async def load_beside(loop: EventLoop, device: Device) -> None:
     """Starts a thread that loads the announced kernels on ``device``, prepares the device's large copies and generates
     the announced host numbers. Returns when the thread has finished, or at once if there is nothing to do. Raises the
-    loop's cancellation. Other errors are left to the operation, which tries again by itself."""
+    loop's cancellation. Suppresses other errors: the awaited operation does the failed step again, and raises its
+    error."""
     reactor = reactor_of(loop)
     while True:
-        # First waits for another task of this loop that is loading: that may be all there is to do.
+        # First waits for another task of this loop that is loading: perhaps nothing is left to do then.
         wanted = [] if reactor.works_beside else _take_unloaded(device)
         copies = not reactor.works_beside and _take_large_copies(device)
         numbers = [] if reactor.works_beside else _take_unmade()
@@ -148,7 +150,7 @@ async def load_beside(loop: EventLoop, device: Device) -> None:
             return
         load = _Load(wanted, device, copies, numbers)
         if wanted or copies or numbers:
-            device.loading_beside.add(load)  # already now, so that no task of this turn loads them on the loop
+            device.loading_beside.add(load)  # before the thread starts, so that no other task loads them on the loop
         try:
             await reactor.work_beside(loop, load.run)
         finally:
@@ -156,7 +158,8 @@ async def load_beside(loop: EventLoop, device: Device) -> None:
 
 
 def _take(queue: deque[weakref.ref[T]]) -> list[T]:
-    """Takes everything in a queue that is still alive. Another thread's loop may take entries at the same time."""
+    """Empties a queue, and returns the objects of it that are still alive. Another thread's loop may take entries at
+    the same time."""
     taken = []
     while queue:
         try:
@@ -184,8 +187,8 @@ def _take_large_copies(device: Device) -> bool:
 
 @final
 class _Load:
-    """The work of one preloading thread: kernels to load, ``copies`` to prepare and numbers to generate. The thread
-    continues if its task is cancelled."""
+    """The work of one preloading thread: loads kernels, prepares the device for large copies if ``copies`` is True, and
+    generates numbers. The thread continues if the task that started it is cancelled."""
 
     def __init__(self, wanted: list[Specialization], device: Device, copies: bool, numbers: list[HostNumbers]) -> None:
         self._wanted = wanted
@@ -211,6 +214,6 @@ class _Load:
             self._device.loading_beside.discard(self)
 
     def give_up(self) -> None:
-        """Withdraws the load if no thread has begun it, as the task no longer waits."""
+        """Withdraws the load if no thread has begun it. Call it when the task no longer waits for the load."""
         if not self._begun:
             self._device.loading_beside.discard(self)

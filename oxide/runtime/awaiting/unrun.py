@@ -1,8 +1,8 @@
-"""Warnings for unused objects that a program drops: an operation that was never run, an error that was never seen.
+"""Warnings for unused objects that a program drops: an operation that was never run, or an error that was never seen.
 
-A warning runs Python, so a finaliser cannot give it (``oxide.dropping``). The finaliser records the object and the line
-that dropped it, in C, and requests a call of ``report``. At the interpreter's end such requests are no longer served,
-so from then on the finaliser itself gives the warning.
+A warning runs Python, so a finaliser cannot give it (``oxide.dropping``). Instead the finaliser records, in C, the
+object and the line that dropped it, and requests a call of ``report``. At the interpreter's end such requests are no
+longer served, so from then on the finaliser itself gives the warning.
 
 This file itself is never compiled.
 """
@@ -36,7 +36,7 @@ class Unseen(Protocol):
 
 _dropped: Final[deque[Unseen]] = deque()
 _places: Final[deque[tuple[FrameType, int]]] = deque()
-"""The places of the drops: the frame, and its line at that moment."""
+"""The place where each object of ``_dropped`` was dropped: a frame, and its line at that moment."""
 
 
 def report() -> None:
@@ -53,10 +53,10 @@ def report() -> None:
         _warn(dropped, frame, line)
 
 
-_place: Final = attrgetter("clear.__self__", "f_lineno")  # of a frame: the frame itself and its line
+_place: Final = attrgetter("clear.__self__", "f_lineno")  # takes a frame; returns the frame and its current line
 # Not ``sys._getframe()``: on CPython 3.11 a collection may run while a call of a coroutine function moves its frame to
-# the new coroutine. ``sys._getframe()`` returns the old frame, whose memory is then reused: the process crashes later.
-# These functions skip a frame that is not complete.
+# the new coroutine. ``sys._getframe()`` then returns the old frame, whose memory is reused: the process crashes later.
+# The functions below skip a frame that is not complete.
 _thread_state: Final = ctypes.PYFUNCTYPE(ctypes.c_void_p)(("PyThreadState_Get", ctypes.pythonapi))
 _frame_of: Final = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p)(("PyThreadState_GetFrame", ctypes.pythonapi))
 _soon: Final = Soon(report)
@@ -69,12 +69,12 @@ note: Final[Callable[[Any], object]] = in_c(
         strict=False,
     )
 )
-"""Records a dropped object, in C, to warn of it soon, at the line that dropped it."""
+"""Records, in C, a dropped object and the line that dropped it. ``report`` warns of it soon afterwards."""
 
 
 def complain(dropped: Unseen) -> None:
-    """Records a dropped object with ``note``, or warns at once when the interpreter is ending, as nothing is reported
-    later. Compiled finalisers call it."""
+    """Records a dropped object with ``note``. When the interpreter is ending, warns at once instead, as ``report`` is
+    no longer called. Compiled finalisers call it."""
     if _ended:
         _warn(dropped, sys._getframe(), 0)
     else:
@@ -86,14 +86,15 @@ _at_end: Final[list[tuple[type, str]]] = []
 
 
 def warns_when_called(kind: type, name: str) -> None:
-    """Makes ``name`` a method of the class, in C, that records the object as dropped. At the interpreter's end it warns
-    at once."""
+    """Gives the class a method ``name``, in C, that records the object as dropped. At the interpreter's end the method
+    warns at once."""
     setattr(kind, name, method_in_c(note))
     _at_end.append((kind, name))
 
 
 def _warn(dropped: Unseen, frame: FrameType, line: int) -> None:
-    """Warns at the first line outside of the package, starting at ``frame``, which was at ``line``."""
+    """Warns of ``dropped``, if a warning is due. The warning names the innermost caller outside of the package,
+    starting at ``frame``, which dropped the object at ``line``. ``line`` is 0 for the frame's current line."""
     if _PACKAGE is None:  # at the interpreter's end this module's globals are cleared too
         return
     message = dropped._complaint()
@@ -110,15 +111,15 @@ def _warn(dropped: Unseen, frame: FrameType, line: int) -> None:
             where.get("__name__") or "<unknown>",
             where.setdefault("__warningregistry__", {}),
         )
-    except Exception as error:  # warnings are errors: handled as for a coroutine that was never awaited
+    except Exception as error:  # warnings are errors: reported as for a coroutine that was never awaited
         report_ignored(error, dropped)
 
 
 def _caller(frame: FrameType) -> FrameType:
     """Returns the first frame outside of the package, starting at ``frame``, or ``frame`` itself if there is none."""
     caller: FrameType | None = frame
-    # The bound is the most frames that a stack has. On CPython 3.11.7 the frames that were recorded while the garbage
-    # collector ran have been seen to form a circle, once in some thousand collections.
+    # The loop is bounded by the most frames that a stack has: on CPython 3.11.7 frames that were recorded while the
+    # garbage collector ran have been seen to form a circle, once in some thousand collections.
     for _ in range(sys.getrecursionlimit()):
         if caller is None or _PACKAGE is None or not caller.f_code.co_filename.startswith(_PACKAGE):
             break
@@ -129,7 +130,8 @@ def _caller(frame: FrameType) -> FrameType:
 
 
 def report_ignored(error: Exception, source: object) -> None:
-    """Reports an error as Python does for a finaliser. Python's own hook accepts only arguments that Python made."""
+    """Reports an error as Python reports an error of a finaliser. Prints the error itself if Python's own hook is set,
+    because this hook accepts only arguments that Python made."""
     hook: Any = sys.unraisablehook
     if hook is sys.__unraisablehook__:
         print(f"Exception ignored in: {source!r}", file=sys.stderr)

@@ -1,8 +1,8 @@
-"""Address ranges of memory shared with other libraries. They let two boxes on the same memory share one history.
+"""Address ranges of memory shared with other libraries. Through them all boxes on the same memory share one history.
 
-A box that is exported and imported again, or an array that is imported twice, would otherwise be two allocations with
-two histories. A kernel that writes through one box would race with a copy through the other. So an import looks for an
-existing allocation here first, and the new box uses it.
+Without them, a box that is exported and imported again, or an array that is imported twice, would be two allocations,
+each with its own history of uses. A kernel that writes through one box would race with a copy through the other. So an
+import first looks here for an existing allocation of the memory, and the new box uses that allocation.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ _FEW = 64
 @final
 @mypyc_attr(native_class=False)  # the ranges refer to it weakly
 class Known:
-    """An allocation that other libraries know. It is separate from ``Allocation``: classes whose objects can be
-    referred to weakly cannot be native classes, and other ``Allocation``s slow a batch of async_mlp by 5 %.
+    """A handle of an allocation that other libraries know; the ranges refer to it weakly. It is separate from
+    ``Allocation``: objects of native classes cannot be referred to weakly, and an ``Allocation`` of a class that is not
+    native slows a batch of async_mlp by 5 %.
 
-    Its holders are the boxes exported to or imported from other libraries, the views of those boxes, the graphs that
-    use them, and runs in flight that use another library's memory.
+    Its holders are the boxes exported to or imported from other libraries, the views of those boxes, pointers that were
+    converted to a number, the graphs that use such memory, and runs in flight that use another library's memory.
     """
 
     __slots__ = ("__weakref__", "allocation")
@@ -37,8 +38,8 @@ class Known:
 
 @final
 class AddressRanges:
-    """Finds allocations shared with other libraries by their address. An entry lives as long as its ``Known`` is
-    referenced. The ranges are disjoint and sorted."""
+    """Finds, by address, the allocations that are shared with other libraries. An entry lives as long as its ``Known``
+    is referenced. The ranges are disjoint and sorted."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # reentrant: a finaliser may run while it is held
@@ -74,9 +75,9 @@ class AddressRanges:
                     known = reference()
                     if known is mine:
                         start, end = min(start, begin), max(end, stop)
-                    elif known is not None:  # two exports of one box at the same time: the range is already registered
+                    elif known is not None:  # another thread exports the box too: the range is already registered
                         return mine
-            # No call stands between the two assignments: an interrupt could arrive in one.
+            # No call stands between the two assignments, as an interrupt could arrive in a call.
             self._starts[first:last] = [start]
             self._entries[first:last] = [(start, end, named)]
             if len(self._starts) > self._forget_above:
@@ -96,7 +97,7 @@ class AddressRanges:
             )
 
     def _between(self, start: int, end: int) -> tuple[int, int]:
-        """Returns the slice of the entries that overlap [start, end)."""
+        """Returns the first index and the end index of the entries that overlap [start, end)."""
         starts = self._starts
         first = bisect_right(starts, start)
         last = bisect_left(starts, end, first) if first < len(starts) and starts[first] < end else first

@@ -1,7 +1,7 @@
-"""Arc: one value held by several owners, counted, as in Rust.
+"""Arc: one value held by several owners, which are counted, as in Rust.
 
-Python counts references anyway; an ``Arc`` makes the count of *owners* part of the program, as it is in cuda-async's
-examples: weights uploaded once and cloned into each batch.
+Python counts references anyway. An ``Arc`` makes the number of *owners* a part of the program, as in the examples of
+cuda-async: they upload weights once and clone the owner for each batch.
 """
 
 from __future__ import annotations
@@ -36,12 +36,13 @@ class Arc(Generic[T]):
         return Arc(self.value, self._owners)
 
     def partition(self, tile_shape: int | tuple[int, ...]) -> Arc[Any]:
-        """Returns another owner of a box, as tiles of one shape, for a ``Partition`` parameter of a tile kernel. Raises
-        ``TypeError`` if the value is no box."""
+        """Returns another owner, whose value is the box divided into tiles of one shape, for a ``Partition`` parameter
+        of a tile kernel. Raises ``TypeError`` if the value is no box."""
         return Arc(self._method("partition", "a box")(tile_shape), self._owners)
 
     def unpartition(self) -> Arc[Any]:
-        """Returns another owner of a partition's box. Raises ``TypeError`` if the value is no partition."""
+        """Returns another owner, whose value is the box of the partition. Raises ``TypeError`` if the value is no
+        partition."""
         return Arc(self._method("unpartition", "a partition")(), self._owners)
 
     def _method(self, name: str, kind: str) -> Any:

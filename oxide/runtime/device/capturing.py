@@ -23,13 +23,13 @@ class Capture(Protocol):
         """Returns the stream whose work is captured."""
 
 
-# A context variable, so that a capture belongs to one task or thread: others run operations meanwhile.
+# A context variable, so that a capture belongs to one task or thread: other tasks may run operations meanwhile.
 current_capture: Final[ContextVar[Capture | None]] = ContextVar("oxide_capture", default=None)
 
 
 def refuse_in_capture(what: str, stream: Stream | None = None) -> None:
-    """Raises ``GraphError`` inside a capture of this task or thread. With ``stream``, raises only if the capture is of
-    ``stream``."""
+    """Raises ``GraphError`` inside a capture of this task or thread. With ``stream``, raises only if the capture is on
+    ``stream``. ``what`` names the refused call in the error."""
     capture = current_capture.get()
     if capture is not None and capture.is_open and (stream is None or capture.stream is stream):
         raise GraphError(

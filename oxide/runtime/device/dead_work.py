@@ -1,16 +1,18 @@
-"""Dropping the work of a cancelled await whose results can no longer be observed.
+"""Drops the remaining work of a cancelled await, if its results can no longer be observed.
 
-A run that was awaited and cancelled is *dead* once nothing refers to its results: its boxes, the arrays that it
-downloads into, its outcome. All of these hold one token, the run's ``Visible``, so the run is dead when the token is
-gone. The reclaimer checks for this when it sweeps, and sets ``dropped``. The device then skips all work of the run that
-it has not begun (``Driver.for_run``). Two things exclude a run from being dropped:
+A *run* is one execution of an operation. A run that was awaited and cancelled is *dead* once nothing refers to its
+results: its boxes, the arrays that it downloads into, its outcome. All of these hold one token, the run's ``Visible``,
+so the run is dead when the token is gone. The reclaimer checks for this when it sweeps, and sets ``dropped``. The
+device then skips all work of the run that it has not begun (``Driver.for_run``). Two things exclude a run from being
+dropped:
 
-- It wrote memory that it did not allocate: a box of the caller, of a graph or of another library. Such a run is
-  executed as a whole, so that its effect is never partial.
-- Work of another run used its memory, so its results may be observed through that run.
+- The run wrote memory that it did not allocate: a box of the caller, of a graph or of another library, or a host array
+  of the program. Such a run is executed as a whole, so that its effect is never partial.
+- Work of another run used this run's memory, so the results may be observed through the other run.
 
-Only work is dropped. Marks are passed, streams wait for each other and memory is freed in stream order, as if the work
-had been done. Host functions of the program on a stream, and sources of shared operations, do not belong to such a run.
+Only launches, copies, fills and oxide's host functions are skipped. The device still passes marks, streams wait for
+each other and memory is freed in stream order, as if the work had been done. The program's own host functions on a
+stream, and the sources of shared operations, do not belong to a run that may be dropped.
 """
 
 from __future__ import annotations
@@ -23,13 +25,13 @@ from oxide.native import mypyc_attr
 
 @final
 class Run:
-    """One execution that may be dropped. The driver knows it as a ``Droppable``."""
+    """One execution of an operation, which may be dropped. For the driver it is a ``Droppable``."""
 
     __slots__ = ("_visible", "dropped", "used_by_others")
 
     def __init__(self) -> None:
         self.dropped = False
-        # True too if the run uses memory that it did not allocate. Such a run is never dropped.
+        # True too if the run writes memory that it did not allocate. If it is True, the run is never dropped.
         self.used_by_others = False
         self._visible: weakref.ref[Visible] | None = None
 
@@ -40,7 +42,8 @@ class Run:
         return token
 
     def drop(self) -> bool:
-        """Drops the run if it is dead. Returns True if no further check is needed."""
+        """Drops the run if it is dead. Returns False if the run may still become dead, so that the caller must check
+        again."""
         if self.used_by_others:
             return True
         if self._visible is None or self._visible() is not None:
@@ -52,7 +55,7 @@ class Run:
 @final
 @mypyc_attr(native_class=False)  # `Run` refers to it weakly
 class Visible:
-    """A run's token. Every object through which the program can observe the run's results holds it."""
+    """A run's token. Every object through which the program can observe the run's results holds the token."""
 
     __slots__ = ("__weakref__", "run")
 

@@ -43,7 +43,8 @@ _DTYPES: Final[dict[tuple[int, int], np.dtype[Any]]] = {
     _CODES["b1"]: np.dtype(np.bool_),
 }
 _NARROW: Final[dict[str, tuple[int, int]]] = {"bf16": (4, 16), "f8e4m3": (10, 8), "f8e5m2": (12, 8)}
-"""The codes of the types of ``ml_dtypes``, which is imported with the first such tensor."""
+"""DLPack's type codes and bits of the types of ``ml_dtypes``. That package is imported with the first tensor of such a
+type."""
 _NARROW_TYPES: Final = {code: getattr(types, name) for name, code in _NARROW.items()}
 _CODE_NAMES = (
     *("int", "uint", "float", "opaque handle", "bfloat", "complex", "bool", "float8_e3m4", "float8_e4m3"),
@@ -80,7 +81,7 @@ class _Managed(ctypes.Structure):
 
 
 class _ManagedVersioned(ctypes.Structure):
-    """``DLManagedTensorVersioned``, of DLPack 1.x. Consumers treat it as memory that they may write."""
+    """``DLManagedTensorVersioned``, of DLPack 1.x. Without flags, it tells consumers that they may write the memory."""
 
     _fields_ = (
         ("major", ctypes.c_uint32),
@@ -95,7 +96,7 @@ class _ManagedVersioned(ctypes.Structure):
 _READ_ONLY = 1  # in flags
 
 _KINDS: dict[bytes, tuple[type[_Managed] | type[_ManagedVersioned], bytes]] = {
-    # what most libraries provide, so it is tried first
+    # most libraries provide this kind, so it is tried first
     b"dltensor_versioned": (_ManagedVersioned, b"used_dltensor_versioned"),
     b"dltensor": (_Managed, b"used_dltensor"),
 }
@@ -134,7 +135,7 @@ def export(box: DeviceBox, device: tuple[int, int], *, versioned: bool) -> objec
     name = b"dltensor_versioned" if versioned else b"dltensor"
     kind = _KINDS[name][0]
     collect_exported()
-    # The capsule's name, a link for the list of released tensors, and the tensor.
+    # Memory for the capsule's name, the link to the next tensor in the list of released tensors, and the tensor.
     memory = ctypes.create_string_buffer(name, _HEADER_BYTES + ctypes.sizeof(kind))
     ctypes.c_int64.from_buffer(memory, _HEADER_BYTES - 8).value = -1
     managed: Any = kind.from_buffer(memory, _HEADER_BYTES)
@@ -158,18 +159,20 @@ def export(box: DeviceBox, device: tuple[int, int], *, versioned: bool) -> objec
 
 
 _done = ctypes.c_int64(0)
-"""The head of the linked list of released tensors, 0 if it is empty. The word before a tensor links to the tensor that
-was released before it. The ``_collected`` tensor and all that follow it in the list have been collected. The memory of
-the ``_collected`` tensor is kept, so that no other tensor gets its address."""
+"""The address of the tensor that was released last, the head of a linked list; 0 for an empty list. The eight bytes
+before a tensor are its link, the address of the tensor that was released before it. ``_collected`` is the head at the
+last collection: this tensor and all that follow it in the list have been collected. Its memory is kept, so that no
+other tensor gets its address."""
 _collected: tuple[int, Any] = (0, None)
 _graves: dict[int, Any] = {}
 _collecting = threading.Lock()
 
 
 def collect_exported() -> None:
-    """Drops the boxes whose consumers have released them. An interrupt may end it at any point."""
+    """Drops the boxes whose consumers have released them. An interrupt may end the function at any point; the next call
+    then drops the rest."""
     global _collected
-    if _collecting.locked():  # by another thread, or by this thread below the garbage collector
+    if _collecting.locked():  # by another thread, or by this thread, which the garbage collector interrupted
         return
     with _collecting:
         last = _done.value
@@ -223,8 +226,8 @@ def _functions() -> tuple[int, int]:
     any thread at any time. The destructor releases the tensor only if no consumer has taken it: taking it renames the
     capsule.
 
-    Both are native code. In a Python callback an interrupt would be lost. An exception that is being raised while the
-    array is dropped would be lost too.
+    Both are native code. A Python callback would lose an interrupt, and also an exception that is being raised while
+    the array is dropped.
     """
     from oxide.compiler.cpu.native_functions import compile_host_function
 
@@ -288,13 +291,14 @@ calls_drop(ImportedTensor)
 
 @lru_cache(maxsize=64)
 def _deleter_at(address: int) -> Callable[[int], None]:
-    """Returns a library's deleter as a callable. Cached, because a library uses one deleter for all its tensors."""
+    """Returns a library's deleter as a callable. The callable is cached, because a library uses one deleter for all its
+    tensors."""
     return _Deleter(address)
 
 
 def _unused_name(capsule: Any) -> tuple[bytes, int]:
-    """Returns the name of a capsule that was not taken yet, and the address that it holds. Raises ``BufferError`` for a
-    taken capsule and for other objects."""
+    """Returns the name of a capsule that was not taken yet, and the address that the capsule holds. Raises
+    ``BufferError`` for a capsule that was taken, and for an object that is no such capsule."""
     for name, (_, used) in _KINDS.items():
         try:
             return name, _pointer(id(capsule), name)
@@ -306,7 +310,8 @@ def _unused_name(capsule: Any) -> tuple[bytes, int]:
 
 
 def _layout_of(tensor: _Tensor, announced: tuple[int, int]) -> ForeignLayout:
-    """Returns the layout of a tensor in memory. Raises ``BufferError``."""
+    """Returns the layout of a tensor in memory. Raises ``BufferError`` if the tensor is not on the device
+    ``announced``, or if a box cannot represent it."""
     data, kind, number, ndim, code, bits, lanes, shape_at, strides_at, byte_offset = _TENSOR.unpack_from(tensor)
     # for host memory the device number is not compared
     if kind != announced[0] or (kind != CPU and number != announced[1]):

@@ -1,15 +1,16 @@
-"""Fault records: kernels report faults in page-locked memory, in one record for each launch in flight.
+"""Fault records: kernels report faults in page-locked memory, which has one record for each launch in flight.
 
-Launches by the host: a submission takes a ``FaultReport`` of eight records and passes the address of the next record to
-each launch.
+Launches by the host: a submission takes a ``FaultReport`` of eight records and passes the address of the next unused
+record to each launch.
 
-Launches by a graph: the kernels always report at one address in device memory. At the end of each launch of the graph,
-the device copies the record, if it was claimed, to the next record of a *page*, and advances by one record in any case
-(``Driver.report``). The host counts the launches, and submits extra work only when it begins a page.
+Launches by a graph: its kernels always report in one record in device memory. At the end of each launch of the graph,
+the device copies this record, if a kernel has claimed it, to the next record of a *page* of page-locked memory, and
+advances to the page's following record in any case (``Driver.report``). The host counts the launches of the graph, and
+submits extra work only when a launch begins a new page.
 
-Records are reused. A submission holds its reports until the device is past it, whether it finished or was abandoned. So
-the device never writes to a record of another submission, and a fault is never attributed to another launch. Records
-are returned by finalisers, which only append (``oxide.dropping``).
+Records are reused. A submission holds its reports until the device is past it, even if it was abandoned. So the device
+never writes to a record that another submission has taken since, and a fault is never attributed to another launch.
+Records are returned by finalisers, which only append them to a queue (``oxide.dropping``).
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ PAGE_RECORDS: Final = 64
 
 RECORD_BYTES: Final[int] = RECORD.itemsize
 CURSOR_BYTES: Final = 8
-"""The size of the cursor: the address of the page's next record, in device memory behind the graph's record."""
+"""The size of a graph's cursor, which is the address of the page's next record. The cursor is in device memory, behind
+the graph's own record."""
 
 REPORT_RECORDS: Final = 8
 """The number of launches that one ``FaultReport`` serves."""
@@ -61,7 +63,7 @@ _BLOCK_BYTES = _BLOCK_REPORTS * REPORT_RECORDS * RECORD.itemsize
 @final
 @mypyc_attr(acyclic=True)
 class FaultReport:
-    """The fault records of one submission, for up to eight launches. Dropping the report frees its records.
+    """Fault records of one submission, for up to eight launches. Dropping the report frees its records.
 
     Each launch has a record of its own, so a claimed record tells which launch failed. The alternative, one record for
     all launches with the kernel's number in it, was slower: each launch had to search the launches before it.
@@ -70,8 +72,8 @@ class FaultReport:
     __slots__ = ("_drop", "_launches", "_records", "_returned")
 
     def __init__(self, pool: FaultRecordPool, records: ReportRecords | None) -> None:
-        """Makes a report of ``records``, which are the pool's. With None it takes some itself, so that no interrupt
-        loses them."""
+        """Makes a report with ``records``, which were taken from the pool. If ``records`` is None, takes records
+        itself, in one step, so that no interrupt can lose them."""
         if records is None:
             held: list[ReportRecords] = []
             self._drop: Any = partial(pool._returned.extend, held)
@@ -79,7 +81,7 @@ class FaultReport:
             records = held[0]
         self._returned = pool._returned
         self._records = records
-        self._launches: list[Any] = []  # of each launch, its specialization and its place in the operation
+        self._launches: list[Any] = []  # for each launch two items: its specialization, and its place
 
     @property
     def is_full(self) -> bool:
@@ -96,8 +98,8 @@ class FaultReport:
         return word
 
     def claimed(self) -> bool:
-        """Returns whether a kernel reported a fault. Called at every completion: a memoryview is ten times faster to
-        read than a field of a NumPy record."""
+        """Returns whether a kernel reported a fault. It is called at every completion, so it reads a memoryview: that
+        is ten times faster than reading a field of a NumPy record."""
         flags = self._records.flags
         for number in range(len(self._launches) >> 1):  # noqa: SIM110 (any() would make a generator for each submission)
             if flags[number * _RECORD_WORDS]:
@@ -124,15 +126,15 @@ class ReportRecords:
     __slots__ = ("block", "flags", "records", "words")
 
     def __init__(self, block: int, address: int, records: NDArray[Any]) -> None:
-        self.block = block  # the address of the driver's allocation that it is part of
+        self.block = block  # the address of the driver's allocation that the records are part of
         self.records = records
-        self.words = [address.to_bytes(8, sys.byteorder)]  # the addresses requested so far: most runs launch once
+        self.words = [address.to_bytes(8, sys.byteorder)]  # of the records used so far: most runs launch once
         self.flags = records.view(np.uint32).data
 
     def word(self, number: int) -> bytes:
-        """Returns a record's address as the last bytes of a kernel's parameters, and zeroes the record. Records must be
-        first requested in order: 0, 1, 2, …"""
-        if self.flags[number * _RECORD_WORDS]:  # a launch before claimed it; kernels write no other records
+        """Zeroes a record, and returns its address as the last bytes of a kernel's parameters. The records must be
+        requested for the first time in the order 0, 1, 2, …"""
+        if self.flags[number * _RECORD_WORDS]:  # an earlier launch claimed it; an unclaimed record is zero
             self.clear(number)
         if number == len(self.words):
             address = int.from_bytes(self.words[0], sys.byteorder) + number * RECORD_BYTES
@@ -146,7 +148,7 @@ class ReportRecords:
 
 @final
 class FaultRecordPool:
-    """The free records, allocated for 64 reports at a time."""
+    """The free records. They are allocated for 64 reports at a time."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
@@ -154,7 +156,7 @@ class FaultRecordPool:
         self._returned: deque[ReportRecords] = deque()
 
     def acquire(self) -> FaultReport:
-        """Returns a report of free records."""
+        """Returns a report with free records."""
         return FaultReport(self, self._taken() if _COMPILED else None)
 
     def _taken(self) -> ReportRecords:
@@ -181,7 +183,7 @@ class FaultRecordPool:
             raise
 
     def trim(self) -> None:
-        """Frees the blocks of which no report is in use."""
+        """Frees the blocks whose reports are all unused."""
         with self._lock:
             free: list[ReportRecords] = []
             gone: set[int] = set()
@@ -205,8 +207,8 @@ class FaultRecordPool:
 
 @final
 class GraphFaultReport:
-    """The record of one launch of a graph, at index ``number`` of a page. ``kernels`` are the graph's kernels by
-    ``kernel_id``, with the places of their launches. ``graph_place`` is where the graph was launched."""
+    """The record of one launch of a graph, at index ``number`` of a page. ``kernels`` holds the graph's kernels by
+    ``kernel_id``, each with the places of its launches. ``graph_place`` is the place where the graph was launched."""
 
     __slots__ = ("_graph_place", "_kernels", "_number", "_page")
 
@@ -236,8 +238,9 @@ class GraphFaultReport:
 
 @final
 class HostReport:
-    """The outcome of work whose failure the host finds, such as a collective. ``error`` is set by any thread, before
-    the device is past the work. Or ``check``, which is called when it is, returns it."""
+    """The outcome of work whose failure the host finds, such as a collective. Either a thread sets ``error`` before the
+    device is past the work, or ``check`` is set: once the device is past the work, it is called and returns the error
+    or None."""
 
     __slots__ = ("check", "error")
 
@@ -253,15 +256,17 @@ class HostReport:
         return self.error is not None
 
     def raise_fault(self) -> None:
-        """Raises the error, if there is one: a copy for each waiter, which gets notes of its own."""
+        """Raises a copy of the error, if there is one. Each waiter gets its own copy, so that the notes added for a
+        waiter stay its own."""
         if self.error is not None:
             raise copy(self.error)
 
 
 @final
 class StandingReport:
-    """One record for the launches that no submission waits for, of any streams and of other libraries' graphs, which
-    may be replayed at any time. It is never returned to the pool. Of several faults it keeps the first."""
+    """One record for all launches that no submission waits for. These launches may be on any streams, or in graphs of
+    other libraries, which may be replayed at any time. The record is never returned to the pool. Of several faults it
+    keeps the first."""
 
     __slots__ = ("_kernels", "_records", "_report", "_word")
 
@@ -292,14 +297,14 @@ class StandingReport:
 def _raise_recorded(
     record: Any, special: Specialization, places: tuple[LaunchPlace | None, ...], graph_place: LaunchPlace | None
 ) -> None:
-    """Raises the fault in a record, with notes of where the kernel was launched. Returns if the record describes no
-    fault."""
+    """Raises the fault in a record, with notes that say where the kernel was launched. Returns if the record describes
+    no fault."""
     from oxide.compiler.source.faults import read_fault
 
     fault = read_fault(record, special.kernel.name, special.sites)
     if fault is not None:
         site = int(record["site"])
-        kernel = special.sites[site].kernel if site < len(special.sites) else ""  # of a stage of a fused kernel
+        kernel = special.sites[site].kernel if site < len(special.sites) else ""  # set for a stage of a fused kernel
         found = [place_of_site(place, site) for place in places]
         for note in (*launch_notes(kernel or special.kernel.name, found), *place_notes(graph_place)):
             add_note_once(fault, note)
@@ -311,9 +316,10 @@ def _raise_recorded(
 
 @final
 class FaultPage:
-    """A record for each of ``PAGE_RECORDS`` successive launches of one graph. Dropping it returns it to the pool.
+    """A record for each of ``PAGE_RECORDS`` successive launches of one graph. Dropping the page returns it to the pool.
 
-    The graph holds the page while it has free records. Each launch holds it until the device is past the launch.
+    The graph holds the page as long as the page has free records. Each launch holds the page until the device is past
+    the launch.
     """
 
     __slots__ = ("_drop", "_memory", "address")
@@ -392,8 +398,8 @@ class FaultPages:
 
 
 def _take_one(held: list[Any], unused: deque[Any], make: Callable[[], None]) -> None:
-    """Moves one free item of a pool into ``held``, in one atomic call in C. From then on a finaliser that returns
-    ``held`` returns the item. Calls ``make`` while the pool is empty."""
+    """Moves one free item of a pool into ``held``, in one atomic call in C. So an interrupt cannot lose the item: it is
+    in the pool, or in ``held``, whose items a finaliser returns to the pool. Calls ``make`` while the pool is empty."""
     while not held:
         try:
             held.extend(starmap(unused.popleft, _ONCE))

@@ -1,8 +1,8 @@
 """Layouts of other libraries' arrays in memory, validated before use.
 
-A description comes from foreign code: a DLPack tensor, or the fields of ``__cuda_array_interface__``. Whether the
-memory exists cannot be checked. The description itself is checked: the array fits into an address space, its elements
-are aligned and do not overlap, and its address is not null.
+The description of a layout comes from foreign code: a DLPack tensor, the fields of ``__cuda_array_interface__``, or an
+address for ``DeviceBox.from_raw_parts``. Whether the memory exists cannot be checked. The description itself is
+checked: the array fits into an address space, its elements are aligned and do not overlap, and its address is not null.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from oxide.messages import written
 from oxide.runtime.device.strides import contiguous_strides, may_share_elements, span
 
 MOST_AXES = 64
-"""The most axes that a NumPy array can have. ``d2h`` of a box with more would fail."""
+"""The largest number of axes that a NumPy array can have. ``d2h`` of a box with more axes would fail."""
 
 _LARGEST = 2**63 - 1
 _LOWEST_ADDRESS = 4096  # no system maps the first page
-_HIGHEST_ADDRESS = 2**57  # the most that a five-level page table reaches
+_HIGHEST_ADDRESS = 2**57  # a five-level page table reaches no further
 
 
 @final
 class ForeignLayout:
-    """An array's first element, shape and dtype. ``strides`` are in bytes, and None for a C-contiguous array. The
-    elements lie in the ``nbytes`` bytes that begin at the address ``low``."""
+    """The address of an array's first element, its shape, its dtype and its strides. ``strides`` is in bytes, or None
+    for a C-contiguous array. All elements lie in the ``nbytes`` bytes that begin at the address ``low``."""
 
     __slots__ = ("address", "dtype", "low", "nbytes", "shape", "strides")
 
@@ -39,8 +39,8 @@ class ForeignLayout:
         dtype: np.dtype[Any],
         unit: int = 1,
     ) -> None:
-        """Validates a layout. ``what`` names the called function in errors. ``strides`` are multiples of ``unit``
-        bytes, None for an array in C order.
+        """Validates a layout. ``what`` names the called function in errors. ``strides`` counts in units of ``unit``
+        bytes; it is None for an array in C order.
 
         Raises ``BufferError`` for an impossible layout, and for an array that a box cannot represent.
         """

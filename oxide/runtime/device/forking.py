@@ -1,8 +1,9 @@
 """Forked children: every use of the runtime in a child of ``os.fork`` raises ``DeviceLostError``.
 
-The child has none of the parent's threads, and CUDA refuses to work in it: a wait would hang, and a driver call fail at
-best. So in the child each lock is replaced, as a thread of the parent may hold it. The driver is replaced by one that
-raises. Objects that the child drops are only forgotten, as they belong to the parent.
+The child has none of the parent's other threads, and CUDA does not work in it: a wait would hang, and a driver call
+would fail at best. So the child replaces each lock, as a thread of the parent may have held it. It also replaces the
+driver by one whose calls raise the error. Objects that the child drops are only forgotten, as their memory and handles
+belong to the parent.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
 @final
 @mypyc_attr(native_class=False)  # the table refers to it weakly
 class ForkWatch:
-    """A runtime's entry in the table of runtimes to cut off. The table refers to it weakly. The runtime holds it, so
-    the entry lives as long as the runtime."""
+    """A runtime's entry in the table of runtimes that a forked child cuts off from the driver. The table refers to the
+    entry weakly. The runtime holds the entry, so it lives as long as the runtime."""
 
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
@@ -72,7 +73,7 @@ class ForkedDriver:
 
 
 def forked_error() -> DeviceLostError:
-    """Returns the error of every use of the runtime in a forked child."""
+    """Returns the error that every use of the runtime raises in a forked child."""
     return DeviceLostError(
         f"process {os.getpid()} was forked from one in which oxide was already set up, and devices do not survive a "
         f"fork: fork before the first use of oxide, or start processes with multiprocessing's 'spawn' or 'forkserver'"

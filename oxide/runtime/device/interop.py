@@ -1,10 +1,11 @@
 """Memory shared with other libraries without a copy: DLPack, ``__cuda_array_interface__``, ``__array_interface__``.
 
-Export: the consumer's stream waits for the box's uses so far. On the CPU device the calling thread waits. Import: the
-producer makes one of oxide's streams wait for its own work. From then on every use of the box is ordered as usual.
-Afterwards neither side sees the other's work on the memory. ``ctx.reads`` and ``ctx.writes`` declare such work to
-oxide. All boxes on one memory share one history (``device/address_ranges.py``). A producer's description of its memory
-is validated before use (``foreign_layout.py``, ``dlpack.py``).
+Export: the consumer's stream waits for the box's uses so far. On the CPU device the calling thread waits instead.
+Import: one of oxide's streams waits for the producer's work so far, and oxide orders every later use of the box as
+usual. After an export or import, neither side sees the other's new work on the memory. ``ctx.reads`` and ``ctx.writes``
+declare the other library's work to oxide. All boxes on the same memory share one history
+(``device/address_ranges.py``). A producer's description of its memory is validated before use (``foreign_layout.py``,
+``dlpack.py``).
 """
 
 from __future__ import annotations
@@ -38,11 +39,11 @@ _REGISTERED = 2  # np.dtype.isbuiltin of a dtype that another library has regist
 
 
 def from_dlpack(x: Any) -> DeviceBox:
-    """Returns a box on the memory of another library's array, without a copy; ``x`` has ``__dlpack__``.
+    """Returns a box on the memory of ``x``, another library's array with ``__dlpack__``, without a copy.
 
     The array must be on a device of the runtime: a CUDA array with CUDA, a host array such as NumPy's on the CPU
-    device. An array that is not C-contiguous gives a strided view. The memory is kept until the box is dropped and no
-    longer in use. The other library must order its own uses of the array after this call.
+    device. An array that is not C-contiguous gives a strided view. The memory is kept until the box was dropped and the
+    device no longer uses the memory. After this call the other library must itself order its new uses of the array.
 
     Raises ``TypeError`` for an object without ``__dlpack__``, ``DeviceError`` for another kind of device, and
     ``ValueError`` for a masked array with masked elements. Raises ``BufferError`` for an array that is read-only, whose
@@ -74,15 +75,16 @@ def from_cuda_array_interface(x: Any) -> DeviceBox:
     """Returns a box on the memory of an object with ``__cuda_array_interface__``, without a copy. See ``from_dlpack``.
 
     If the interface names a stream, uses of the box wait for the stream's work so far. Raises ``TypeError`` for an
-    object without the interface or a dtype that no box has, ``DeviceError`` on the CPU device, and ``BufferError`` as
-    ``from_dlpack`` does.
+    object without the interface and for a dtype that no box can have, ``DeviceError`` on the CPU device, and
+    ``BufferError`` as ``from_dlpack`` does.
     """
     return on_interface(x, None)
 
 
 def on_interface(x: Any, first_use: Timeline | None) -> DeviceBox:
-    """Does ``from_cuda_array_interface``. The stream that waits for the other library is ``first_use``, if that is a
-    stream of the array's device: the box's first use then waits for no further stream."""
+    """Does the work of ``from_cuda_array_interface``. ``first_use`` is the stream that uses the box first, if it is
+    known. If this is a stream of the array's device, it waits for the other library's work, and the first use needs no
+    further wait. Otherwise a stream that the policy picks waits."""
     what = "from_cuda_array_interface"
     interface = getattr(x, "__cuda_array_interface__", None)
     if not isinstance(interface, dict):
@@ -102,7 +104,7 @@ def on_interface(x: Any, first_use: Timeline | None) -> DeviceBox:
 
 
 def _read_interface(interface: dict[str, Any], what: str) -> tuple[ForeignLayout, int | None]:
-    """Returns an array's layout and its stream, if any. Raises ``BufferError``, and ``TypeError`` for a dtype that a
+    """Returns an array's layout, and its stream or None. Raises ``BufferError``, and ``TypeError`` for a dtype that a
     box cannot have."""
 
     def refusal(name: str, expected: str) -> BufferError:
@@ -111,7 +113,7 @@ def _read_interface(interface: dict[str, Any], what: str) -> tuple[ForeignLayout
     def is_integers(given: Any) -> bool:
         if not isinstance(given, (tuple, list)):
             return False
-        for each in given:  # a loop, as each launch with another library's array comes here
+        for each in given:  # faster than all(): each launch with another library's array comes here
             if type(each) is not int and (isinstance(each, bool) or not isinstance(each, (int, np.integer))):
                 return False
         return True
@@ -143,8 +145,8 @@ def _read_interface(interface: dict[str, Any], what: str) -> tuple[ForeignLayout
 
 
 def _known(runtime: Runtime, address: int, nbytes: int) -> Known | None:
-    """Returns the allocation of the boxes that already exist on this memory, None without such boxes. Raises
-    ``BufferError`` if they have several allocations."""
+    """Returns the allocation of the boxes that already exist on this memory, or None if there are no such boxes. Raises
+    ``BufferError`` if those boxes have several allocations."""
     known = runtime.shared_ranges.overlapping(address, nbytes) if nbytes else []
     if len(known) > 1:
         raise BufferError(
@@ -166,11 +168,12 @@ def box_on(
     order: Callable[[Timeline], None] | None = None,
     first_use: Timeline | None = None,
 ) -> DeviceBox:
-    """Returns a box on another library's memory, ordered with the other boxes on it. ``take`` returns the object that
-    keeps the memory alive.
+    """Returns a box on another library's memory. Its uses are ordered with those of other boxes on the same memory.
+    ``take`` returns the object that keeps the memory alive.
 
-    ``written`` is True if the library's work is ordered before the box's uses: the library has made ``timeline`` wait
-    for it, or ``order`` makes a stream wait: ``first_use`` if possible, else one that the policy picks.
+    ``written`` is True if the box's uses must run after the library's work so far. Then either the library has made
+    ``timeline`` wait for that work, or ``order`` makes a stream wait for it: ``first_use`` if it is on the memory's
+    device, else a stream that the policy picks.
     """
     known = _known(runtime, layout.low, layout.nbytes)
     covered = known is not None and runtime.shared_ranges.covers(known, layout.low, layout.nbytes)
@@ -225,7 +228,8 @@ def _box(
 
 
 def _announced_device(x: Any) -> tuple[int, int]:
-    """Returns the device that an array announces. Raises ``BufferError`` for an invalid answer."""
+    """Returns the device that an array announces, as DLPack's type and number. Raises ``BufferError`` for an invalid
+    answer."""
     try:
         found = x.__dlpack_device__()
     except (BufferError, OxideError):
@@ -252,7 +256,7 @@ def _is_pair(given: object) -> bool:
 def _ask(x: Any, **stream: int) -> Any:
     try:
         try:
-            if not stream:  # a separate call: expanding an empty "**" takes as long as the array's whole answer
+            if not stream:  # a separate call: expanding an empty "**" takes as long as the array's method
                 return x.__dlpack__(max_version=VERSION)
             return x.__dlpack__(max_version=VERSION, **stream)
         except TypeError:  # the library implements DLPack before version 1, which has no max_version
@@ -278,7 +282,7 @@ def to_dlpack(
     dl_device: tuple[int, int] | None,
     copy: bool | None,
 ) -> object:
-    """Returns a box's capsule. See ``DeviceBox.__dlpack__``."""
+    """Returns a DLPack capsule of a box. See ``DeviceBox.__dlpack__``."""
     _require_pair("max_version", max_version)
     _require_pair("dl_device", dl_device)
     if copy:
@@ -312,7 +316,8 @@ def _require_pair(name: str, given: object) -> None:
 
 
 def cuda_array_interface(box: DeviceBox) -> dict[str, Any]:
-    """Returns version 3 of the interface. Its stream is the stream to wait for, None if nothing is pending."""
+    """Returns version 3 of the interface of a box. Its ``stream`` is the stream that the consumer must wait for, or
+    None if no use of the box is pending."""
     if box.device.kind != "cuda":
         raise AttributeError(f"a box on {box.device.label} has __dlpack__ and host_view()")
     if box.dtype.isbuiltin == _REGISTERED:  # its typestr, <V2, is that of any two bytes
@@ -329,8 +334,8 @@ def cuda_array_interface(box: DeviceBox) -> dict[str, Any]:
 
 
 class _HostMemory:
-    """A box's memory as NumPy reads it, by version 3 of ``__array_interface__``. The array keeps this object, and so
-    the box."""
+    """A box's memory as NumPy reads it, by version 3 of ``__array_interface__``. The NumPy array keeps this object
+    alive, and so the box."""
 
     def __init__(self, box: DeviceBox) -> None:
         self._box = box

@@ -1,11 +1,10 @@
-"""Places: where in an operation a kernel was launched, kept until the device is past the launch. A fault's notes name
-them.
+"""Places: a *place* says where in an operation a kernel was launched, so that the notes of a fault can name it.
 
-A fault is found when the run has completed, long after the launch, and the notes are written only then. Until then a
-run keeps one tuple for each stage and part that it passed, and the code objects of users' functions. It keeps no
-operation and no function. So an operation is freed when it has been submitted, with everything that its functions close
-over. A thousand operations in flight would otherwise be fifty thousand objects for the garbage collector to traverse,
-and memory outside the caches at the next submission.
+A fault is found when the run has completed, long after the launch, and only then are the notes written. Until then a
+run keeps one tuple for each stage and part of the operation that it passed, and the code objects of users' functions.
+It keeps no operation and no function. So an operation is freed when it has been submitted, with everything that its
+functions close over. Otherwise a thousand operations in flight would be fifty thousand objects for the garbage
+collector to traverse, and the next submission would use memory that is not in the caches.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ def origin(function: Callable[..., Any]) -> object:
             return code
         return described(function)  # functools.wraps has given it another name
     if type(function) is _METHOD:
-        return origin(function.__func__)  # the function has the same qualified name
+        return origin(function.__func__)  # the method's function has the same qualified name
     if type(function) is _BUILTIN:  # compiled functions, such as oxide's own
         return function.__qualname__
     return described(function)
@@ -61,8 +60,8 @@ def described(function: object) -> str:
 
 def part_note(what: str, detail: object, number: int) -> str:
     """Returns the note for a part of an operation. ``what`` is "zip", with the number of parts in ``detail``;
-    "while_loop"; "cond", with the branch in ``detail``; "with_context"; or a stage of a chain. For the latter two,
-    ``detail`` is the function that returned the part."""
+    "while_loop"; "cond", with the branch in ``detail``; "with_context"; or, for a stage of a chain, the stage's name,
+    such as "and_then". For "with_context" and for stages, ``detail`` is the user's function or its ``origin``."""
     if what == "zip":
         return f"in part {number} of a zip of {detail}"
     if what == "while_loop":
@@ -75,8 +74,8 @@ def part_note(what: str, detail: object, number: int) -> str:
 
 
 def identity(place: LaunchPlace | None) -> object:
-    """Returns a key that distinguishes places. Code objects compare equal if two files have the same text, so the key
-    has their ids."""
+    """Returns a key that distinguishes places. Code objects of two files with the same text compare equal, so the key
+    has the ids of the code objects."""
     if place is None:
         return None
     what, detail, number, outer = place
@@ -87,12 +86,14 @@ def identity(place: LaunchPlace | None) -> object:
 
 
 def fused_place(stages: Sequence[tuple[int, LaunchPlace | None]]) -> LaunchPlace:
-    """Returns the place of a fused launch: for each stage the number of its first fault site, and its place."""
+    """Returns the place of a launch of a fused kernel. ``stages`` has a pair for each stage that was fused: the number
+    of the stage's first fault site, and the stage's place."""
     return FUSED, tuple(stages), len(stages), None
 
 
 def place_of_site(place: LaunchPlace | None, site: int) -> LaunchPlace | None:
-    """Returns the place of the stage that a fault site belongs to; the place itself unless it is a fused launch's."""
+    """Returns the place of the stage that a fault site belongs to, for a launch of a fused kernel. For other launches
+    returns ``place`` itself."""
     if place is None or place[0] != FUSED:
         return place
     stages: Any = place[1]
@@ -101,7 +102,7 @@ def place_of_site(place: LaunchPlace | None, site: int) -> LaunchPlace | None:
 
 
 def place_notes(place: LaunchPlace | None) -> list[str]:
-    """Returns the notes of a place, innermost first, as for an error at submission."""
+    """Returns the notes of a place, innermost first, in the same form as for an error at submission."""
     notes = []
     while place is not None:
         what, detail, number, place = place
@@ -110,8 +111,8 @@ def place_notes(place: LaunchPlace | None) -> list[str]:
 
 
 def launch_notes(kernel: str, places: Iterable[LaunchPlace | None]) -> list[str]:
-    """Returns the notes for a kernel that was launched at one of ``places``. Only a kernel in a graph has several.
-    Returns no notes if the launch was the whole operation: the fault's message names the kernel already."""
+    """Returns the notes for a kernel that was launched at one of ``places``. Only a kernel in a graph has several
+    places. Returns no notes if the launch was the whole operation: the fault's message names the kernel already."""
     launched = f"in <oxide launch of {kernel}>"
     found = list(dict.fromkeys(tuple(place_notes(place)) for place in places))
     if found == [()]:
@@ -124,8 +125,8 @@ def launch_notes(kernel: str, places: Iterable[LaunchPlace | None]) -> list[str]
 
 
 def add_note_once(error: BaseException, note: str) -> None:
-    """Adds a note that the error does not have yet. A shared error reaches several callers, and one that is raised
-    again passes the same place twice."""
+    """Adds a note to an error, unless the error has this note already. A shared error reaches several callers, and an
+    error that is raised again passes the same place twice."""
     if note not in getattr(error, "__notes__", ()):
         error.add_note(note)
 

@@ -1,7 +1,7 @@
 """Device memory that records its uses.
 
-An allocation remembers the stream of its last write and of the reads since. That is enough to order any two operations
-on any two streams, and to free the memory only after its last use.
+An allocation remembers its last write and the reads since then, each with its stream and its place on that stream. That
+is enough to order any two operations on any two streams, and to free the memory only after its last use.
 """
 
 from __future__ import annotations
@@ -75,9 +75,9 @@ class Allocation:
         self.dtype = dtype
         self.address = 0  # 0: not allocated yet, or freed
         self.exported = False
-        self.known: Callable[[], Known | None] | None = None  # its entry in address_ranges, if it has one
+        self.known: Callable[[], Known | None] | None = None  # a weak reference to its entry in address_ranges
         self.adopted = False  # True for another library's memory
-        # for such memory: each range, and the object that keeps it alive
+        # for another library's memory: address, size and owner of each range
         self.owners: tuple[tuple[int, int, object], ...] = ()
         self.written_by: Timeline | None = None
         self._written_at = 0
@@ -86,7 +86,7 @@ class Allocation:
         self.visible: Visible | None = None  # the token of the run that made it, if that run may be dropped
 
     def obtain(self) -> None:
-        """Allocates the memory on its stream. The allocation counts as the first write, so other streams wait for it.
+        """Allocates the memory on the stream of ``home``. This counts as the first write, so other streams wait for it.
 
         If the device is out of memory, frees dropped memory, waits for the work that uses it, and tries again
         (``out_of_memory``). Raises ``OutOfMemoryError`` with a list of the boxes that take the memory. Call it without
@@ -112,7 +112,7 @@ class Allocation:
         nbytes: int,
     ) -> Allocation:
         """Returns an allocation for memory that ``owner`` keeps alive. ``written`` is the timeline and position of the
-        last write, None if that is over. The driver must have adopted the memory."""
+        last write, or None if the device is past that write. The driver must have adopted the memory."""
         allocation = Allocation(timeline, nbytes, shape, dtype)
         allocation.adopted = True
         allocation.owners = ((address, allocation.nbytes, owner),)
@@ -122,12 +122,13 @@ class Allocation:
         return allocation
 
     def known_to_others(self) -> Known | None:
-        """Returns the allocation's entry in ``address_ranges``. The entry stays there as long as the returned object is
-        referenced."""
+        """Returns the allocation's entry in ``address_ranges``, or None. The entry stays there as long as the returned
+        object is referenced."""
         return self.known() if self.known is not None else None
 
     def extend(self, address: int, nbytes: int, owner: object) -> None:
-        """Adds overlapping memory of another library. Its uses are ordered with this allocation's from now on."""
+        """Adds overlapping memory of another library, which ``owner`` keeps alive. Uses of the added memory are ordered
+        with this allocation's uses from now on."""
         self.owners += ((address, nbytes, owner),)
 
     def note_foreign_write(self, timeline: Timeline) -> None:
@@ -138,14 +139,15 @@ class Allocation:
         self.note_write(timeline, timeline.advance())
 
     def order_read(self, timeline: Timeline) -> None:
-        """Makes a stream wait for the last write. Raises ``OrderingError`` if waiting is not allowed."""
+        """Makes a stream wait for the last write. Raises ``OrderingError`` if strict ordering forbids the wait, or if
+        another stream has claimed the memory for writing."""
         if self.claims:
             self._refuse_claimed(timeline, writes=False)
         self._after_write(timeline, "read")
 
     def order_write(self, timeline: Timeline) -> None:
-        """Makes a stream wait for the last write and for the reads since. Raises ``OrderingError`` if waiting is not
-        allowed."""
+        """Makes a stream wait for the last write and for the reads since. Raises ``OrderingError`` if strict ordering
+        forbids the wait, or if another stream has claimed the memory."""
         if self.claims:
             self._refuse_claimed(timeline, writes=True)
         if self.written_by is not timeline:
@@ -164,11 +166,11 @@ class Allocation:
             self.reads.clear()
 
     def claim(self, timeline: Timeline, *, writes: bool) -> None:
-        """Declares that unknown work uses the memory on ``timeline`` from now until ``settle``."""
+        """Declares that work which oxide does not see uses the memory on ``timeline`` from now until ``settle``."""
         self.claims += ((timeline, writes),)
 
     def settle(self, timeline: Timeline, position: int, *, writes: bool) -> None:
-        """Ends a claim and records its use. All work of the claim must precede ``position``."""
+        """Ends a claim and records the claimed use. All work of the claim must precede ``position``."""
         self._end_claim(timeline, writes)
         (self.note_write if writes else self.note_read)(timeline, position)
 
@@ -190,7 +192,8 @@ class Allocation:
             return False
 
     def uses_away(self) -> tuple[tuple[Timeline, int], ...]:
-        """Returns ``uses``, or an empty tuple if a free on the allocation's own stream runs after all of them."""
+        """Returns ``uses``. Returns an empty tuple instead if a free on the allocation's own stream runs after all the
+        uses."""
         home = self.home
         at_home = self.written_by is home and (not self.reads or (len(self.reads) == 1 and home in self.reads))
         return () if at_home and not self.exported else self.uses()
@@ -199,7 +202,7 @@ class Allocation:
         other = self.written_by
         if other is None or other is timeline:
             return
-        if self._written_at <= other.seen:  # the check of ``wait_for``, first: most earlier uses are over
+        if self._written_at <= other.seen:  # as ``wait_for`` checks, without the call: most uses are over
             self.device.runtime.counters.waits_avoided.add()
         else:
             self._wait(timeline, other, self._written_at, use, "written")
@@ -241,7 +244,7 @@ joins_when_dropped(Allocation, dropped)
 
 
 def number_of_elements(shape: tuple[int, ...]) -> int:
-    """Returns ``math.prod(shape)``. Compiled, it takes a fifth of the time."""
+    """Returns ``math.prod(shape)``, in a fifth of the time if this module is compiled."""
     number = 1
     for size in shape:
         number *= size
@@ -250,8 +253,8 @@ def number_of_elements(shape: tuple[int, ...]) -> int:
 
 @final
 class BoxArgument:
-    """A box as an argument of numba-cuda's kernels: its type, its parameter bytes, and its part of a specialization's
-    key."""
+    """A box as an argument of a kernel without annotations, in numba-cuda's form: its type, its parameter bytes, and
+    its part of a specialization's key, ``kind``."""
 
     __slots__ = ("kind", "type", "words")
 
@@ -264,11 +267,12 @@ class BoxArgument:
 
 @final
 class DeviceBox:
-    """An array in device memory, of one dtype. It is freed when it was dropped and is no longer in use.
+    """An array in device memory, of one dtype. Its memory is freed when the box was dropped and the device no longer
+    uses the memory.
 
     ``h2d``, ``zeros`` and similar functions make a box in C order. Several boxes may share memory: ``box[1:3]``,
-    ``box[:, 2]``, ``box[::-1]``, ``box.T`` and ``reshape`` are views. A view keeps the memory, and its uses are ordered
-    with the box's. Each index of a view is an integer, a slice or ``...``, as in NumPy.
+    ``box[:, 2]``, ``box[::-1]``, ``box.T`` and ``reshape`` are views. A view keeps the memory alive, and uses of the
+    view are ordered with uses of the box. Each index of a view is an integer, a slice or ``...``, as in NumPy.
     """
 
     __slots__ = (
@@ -309,10 +313,11 @@ class DeviceBox:
     ) -> DeviceBox:
         """Returns a box on raw memory, without a copy.
 
-        A ``DevicePointer`` of ``ctx.malloc_async`` shares its allocation with the box. An address, an int, needs
-        ``owner``, the object that keeps the memory: it is kept until the box was dropped and the device is past its
-        last use on any stream. If the owner is itself a box or a pointer, the box shares its allocation. Earlier work
-        of other libraries on the memory is theirs to order.
+        ``pointer`` is a ``DevicePointer`` of ``ctx.malloc_async``, whose allocation the box shares, or an address, an
+        int. An address needs ``owner``, the object that keeps the memory alive: the owner is kept until the box was
+        dropped and the device is past the last use of the box on any stream. If the owner is itself a box or a
+        ``DevicePointer``, the new box shares its allocation. Other libraries must order their earlier work on the
+        memory themselves.
 
         Raises ``TypeError`` without an owner, ``ValueError`` if the box would overrun the allocation or is not aligned,
         ``BufferError`` for an impossible address, and ``DeviceError`` for the address of another box.
@@ -321,7 +326,7 @@ class DeviceBox:
 
         return box_of(pointer, shape, dtype, owner)
 
-    # Read-only, as the memory that a kernel may access follows from these.
+    # These are read-only, as they determine the memory that a kernel may access.
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -371,13 +376,13 @@ class DeviceBox:
 
     @property
     def T(self) -> DeviceBox:
-        """Returns the same memory with the axes in reverse order."""
+        """Returns a view with the axes in reverse order."""
         return self._view_of((self._shape[::-1], self.strides[::-1], 0))
 
     @property
     def mT(self) -> DeviceBox:
-        """Returns the same memory with the last two axes exchanged: each matrix of a stack transposed. Raises
-        ``ValueError`` for a box of fewer axes."""
+        """Returns a view with the last two axes exchanged: each matrix of a stack transposed. Raises ``ValueError`` for
+        a box of fewer axes."""
         if len(self._shape) < 2:
             raise ValueError(f"mT exchanges the last two axes, and this box has shape {self._shape}")
         (*shape, rows, columns), (*strides, down, across) = self._shape, self.strides
@@ -432,28 +437,28 @@ class DeviceBox:
         return words
 
     def as_argument(self) -> BoxArgument:
-        """Returns the box as an argument of numba-cuda's kernels. The first call makes it."""
+        """Returns the box as an argument of a kernel in numba-cuda's form. The first call makes the argument."""
         argument = self._argument
         if argument is None:
             argument = self._argument = BoxArgument(self)
         return argument
 
     def partition(self, tile_shape: Given[int | tuple[int, ...]]) -> Partition:
-        """Returns the box as tiles of a shape, for a ``Partition`` of a tile kernel. The tiles at the end of an axis
-        may reach past it.
+        """Returns the box divided into tiles of one shape, for a ``Partition`` parameter of a tile kernel. The last
+        tiles along an axis may reach past its end.
 
         Raises ``TypeError`` for a shape that is not of integers, and ``ValueError`` for another number of axes than the
         box has, or for a length below 1.
         """
-        from oxide.runtime.device.partition import Partition  # here, as it needs this class
+        from oxide.runtime.device.partition import Partition  # imported here, as that module imports this one
 
         return Partition(self, tile_shape)
 
     def split(self, rows: Given[int]) -> tuple[DeviceBox, ...]:
-        """Returns views of ``rows`` rows of the first axis each; the last may be shorter.
+        """Returns views of ``rows`` rows of the first axis each; the last view may have fewer rows.
 
         Uses of different pieces are ordered like uses of one box, because the pieces share an allocation. Raises
-        ``TypeError`` or ``ValueError`` for a number of rows below 1, or for a box without axes.
+        ``TypeError`` if ``rows`` is not an int, and ``ValueError`` if it is below 1 or the box has no axes.
         """
         if isinstance(rows, bool) or not isinstance(rows, (int, np.integer)):
             raise TypeError(f"split({written(rows)}): the number of rows is an int")
@@ -504,7 +509,8 @@ class DeviceBox:
         return whole
 
     def _become_known(self) -> Allocation:
-        """Registers the memory as known to another library, so that an import of it finds this allocation."""
+        """Registers the memory as known to another library, so that an import of the memory finds this allocation.
+        Returns the allocation."""
         allocation = self._allocation
         if allocation.nbytes:
             ranges = allocation.device.runtime.shared_ranges
@@ -518,7 +524,7 @@ class DeviceBox:
         return cuda_array_interface(self)
 
     def copy_to_host(self) -> NoReturn:
-        """Raises an ``AttributeError`` that names ``d2h``. numba-cuda's arrays have a method of this name."""
+        """Raises an ``AttributeError`` that names ``d2h``. Arrays of numba-cuda have a method ``copy_to_host``."""
         raise AttributeError("a DeviceBox has no copy_to_host; d2h(box).sync() or await d2h(box) is a new host array")
 
     def __array__(self, dtype: object = None, copy: object = None) -> NoReturn:
@@ -541,7 +547,7 @@ class DeviceBox:
         return TypeError(f"{what} takes host arrays, not {self!r}; d2h(box) copies it to the host{here}")
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        """Returns DLPack's kind of device and its number."""
+        """Returns the box's device as DLPack's type and number."""
         from oxide.runtime.device.interop import dlpack_device
 
         return dlpack_device(self.device)
@@ -557,9 +563,9 @@ class DeviceBox:
         """Returns the memory as a DLPack capsule, without a copy. The consumer's ``stream`` waits for the box's uses so
         far.
 
-        The other library must order its later work itself: submit it to ``ctx.stream`` of a ``with_context`` that
-        declares it. Raises ``BufferError`` for another ``dl_device`` and if ``copy`` is True, ``TypeError`` for
-        arguments of other types.
+        The other library must order its later work itself: the program submits this work to the ``ctx.stream`` of a
+        ``with_context`` that declares it. Raises ``BufferError`` for another ``dl_device`` and if ``copy`` is True,
+        ``TypeError`` for arguments of other types.
         """
         from oxide.runtime.device.interop import to_dlpack
 
@@ -594,7 +600,8 @@ _PLAIN: Final = 2**48
 
 
 def parse_shape(shape: object, what: str) -> tuple[int, ...]:
-    """Returns a user's shape, an int or a tuple, as a tuple. Raises ``TypeError`` or ``ValueError``."""
+    """Returns a user's shape, an int or a tuple, as a tuple. Raises ``TypeError`` for a size that is not an int, and
+    ``ValueError`` for a size that is negative or too large."""
     sizes = shape if isinstance(shape, (tuple, list)) else (shape,)
     result: list[int] = []
     for size in sizes:
@@ -640,7 +647,7 @@ def require_number(dtype: np.dtype[Any], what: str) -> None:
 def require_data(dtype: np.dtype[Any], what: str) -> None:
     """Raises ``TypeError`` unless device memory may hold the dtype: numbers, dates, strings of a fixed length, and
     structures of these."""
-    if dtype.isbuiltin == 1 and dtype.kind in _NUMBERS:  # the common case first: every upload is checked
+    if dtype.isbuiltin == 1 and dtype.kind in _NUMBERS:  # the common case: every upload calls this
         return
     if dtype.fields is not None:
         for field, *_ in dtype.fields.values():

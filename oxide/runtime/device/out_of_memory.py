@@ -1,12 +1,12 @@
 """Out-of-memory recovery: collects garbage, sweeps and retries until a time-out.
 
 Memory may be unreferenced and not yet free: the program dropped a box, cancelled a task or dropped a result of
-``async_on`` while the device works on it. An allocation that the driver refuses is therefore tried again as long as
-such work is in flight on its device. The allocation fails when no such work is left, or after a bounded time. The time
-is bounded because the work may be waiting for this very thread: for a host function that needs this thread, or for work
-that this thread has yet to submit.
+``async_on`` while the device was still using the memory. An allocation that the driver refuses is therefore tried again
+as long as such work is in flight on the allocation's device. The allocation fails when no such work is left, or after a
+bounded time. The time is bounded because the work may be waiting for this very thread: for a host function that needs
+this thread, or for work that this thread has yet to submit.
 
-Work that a task still awaits is not waited for, because that task will hold its result.
+Work that a task still awaits is not waited for, because the task will hold the memory of its result.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def allocate_when_free(timeline: Timeline, nbytes: int) -> int:
 
 
 def _sweep(device: Device) -> bool:
-    """Frees the memory that is no longer in use. Returns whether work is in flight whose end may free more."""
+    """Frees the memory that is no longer in use. Returns whether work is in flight whose end may free more memory."""
     results = False
     for loose in device.loose.copy():
         results |= loose.forget_finished()
@@ -63,10 +63,11 @@ def _sweep(device: Device) -> bool:
 
 
 def _holdings(device: Device) -> str:
-    """Describes what holds the memory: the largest kinds of boxes, the work in flight, the pooled memory."""
+    """Returns a description of what holds the memory: the largest kinds of boxes, the work in flight, the pooled
+    memory."""
     runtime = device.runtime
-    in_flight, cancelled, dropped, dropped_bytes = runtime.reclaimer.pending()  # first: it collects dropped boxes
-    live = list(device.live.copy().values())  # a copy is one step: a finaliser may take from the original
+    in_flight, cancelled, dropped, dropped_bytes = runtime.reclaimer.pending()  # first, as it collects dropped boxes
+    live = list(device.live.copy().values())  # the copy is one step: finalisers may change the original
     count = Counter(live)
     kinds = sorted(count, key=lambda kind: -kind[0] * count[kind])
     boxes = [

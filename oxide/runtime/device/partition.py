@@ -1,4 +1,4 @@
-"""``Partition``: a box as tiles, for tile kernels. The name is cuTile's."""
+"""``Partition``: a box divided into tiles, for tile kernels. The name is cuTile's."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from oxide.runtime.device.memory import DeviceBox
 
 @final
 class Partition:
-    """A box as tiles of one shape. ``box.partition(shape)`` makes it, and ``unpartition()`` gives the box back."""
+    """A box divided into tiles of one shape. ``box.partition(shape)`` makes it, and ``unpartition()`` returns the
+    box."""
 
     __slots__ = ("_box", "_tile_shape")
 
@@ -48,7 +49,7 @@ class Partition:
         return grid_of(self._box.shape, self._tile_shape)
 
     def unpartition(self) -> DeviceBox:
-        """Returns the box."""
+        """Returns the box, as ``box`` does."""
         return self._box
 
     def __repr__(self) -> str:
@@ -61,8 +62,9 @@ def grid_of(shape: tuple[int, ...], tile_shape: tuple[int, ...]) -> tuple[int, .
 
 
 def parse_tile_shape(given: Any, shape: tuple[int, ...] | None) -> tuple[int, ...]:
-    """Returns the shape of a tile, given as an int or a tuple. ``shape`` is the box's, if it is known. Raises
-    ``TypeError`` and ``ValueError``."""
+    """Returns the shape of a tile, given as an int or a tuple. ``shape`` is the box's shape, or None if it is not
+    known. Raises ``TypeError`` for a shape that is not of integers, and ``ValueError`` for a length below 1 or for
+    another number of axes than the box has."""
     sizes: tuple[SupportsIndex, ...] = tuple(given) if isinstance(given, (tuple, list)) else (given,)
     try:
         for each in sizes:

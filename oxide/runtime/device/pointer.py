@@ -1,8 +1,9 @@
-"""Raw device memory: pointers that keep their allocation, and boxes of parts of it.
+"""Raw device memory: pointers that keep their allocation alive, and boxes on parts of it.
 
-An address is a plain number, and nothing could tell which allocation a copy to it uses. So raw memory is a
-``DevicePointer``: it counts like an address and refers to its allocation. Work on it is ordered and freed as work on a
-box is. Its number, once asked for, is registered (``address_ranges``): a box made from the number shares the history.
+An address alone does not tell which allocation a copy to the address uses. So raw memory is a ``DevicePointer``, which
+has the arithmetic of an address and refers to its allocation. Work on it is ordered as work on a box is, and its memory
+is freed as that of a box is. If a program converts a pointer to a number, the allocation is registered
+(``address_ranges``): then a box made from the number shares the allocation and its history.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ _WHAT = "DeviceBox.from_raw_parts"
 
 @final
 class DevicePointer:
-    """An address in device memory that ``ctx.malloc_async`` allocated. It keeps the memory, which is freed when all
-    pointers and boxes on it were dropped and the device is past its last use.
+    """An address in device memory that ``ctx.malloc_async`` allocated. It keeps the memory alive. The memory is freed
+    when all pointers and boxes on it were dropped and the device is past its last use.
 
     ``pointer + 16`` points 16 bytes further, ``pointer - other`` is the distance in bytes, and ``int(pointer)`` is the
     address for other libraries, which must order their own work.
@@ -46,12 +47,12 @@ class DevicePointer:
 
     @property
     def device(self) -> Device:
-        """Returns the device whose memory it points to."""
+        """Returns the device whose memory the pointer points to."""
         return self._allocation.device
 
     @property
     def nbytes(self) -> int:
-        """Returns the number of bytes from here to the end of the allocation."""
+        """Returns the number of bytes from the pointer to the end of the allocation."""
         return self._allocation.nbytes - self._offset
 
     def __int__(self) -> int:
@@ -66,8 +67,8 @@ class DevicePointer:
         return int(self)
 
     def __add__(self, distance: Given[SupportsIndex]) -> DevicePointer:
-        """Returns the pointer ``distance`` bytes further. Raises ``ValueError`` outside the allocation, whose end is
-        still a place to point to."""
+        """Returns the pointer ``distance`` bytes further. Raises ``ValueError`` if it would lie outside the allocation.
+        The end of the allocation is allowed."""
         if isinstance(distance, (DevicePointer, bool)) or not hasattr(distance, "__index__"):
             raise TypeError(f"a DevicePointer plus {written(distance)}: a distance is a number of bytes, an int")
         offset = self._offset + operator.index(distance)
@@ -82,8 +83,9 @@ class DevicePointer:
         return self.__add__(distance)
 
     def __sub__(self, other: Any) -> Any:
-        """Returns the distance to another pointer into the same allocation, or the pointer that many bytes before this
-        one. Raises ``ValueError`` for another allocation, and outside this one."""
+        """Returns the distance in bytes from ``other``, a pointer into the same allocation. If ``other`` is an int,
+        returns the pointer that many bytes before this one. Raises ``ValueError`` for a pointer into another
+        allocation, and if the result would lie outside this allocation."""
         if isinstance(other, DevicePointer):
             if other._allocation is not self._allocation:
                 raise ValueError(f"{self!r} and {other!r} point into different allocations, which have no distance")
@@ -144,10 +146,11 @@ def box_of(
 
 
 def _require_inside(array: np.ndarray[Any, Any], address: int, nbytes: int) -> None:
-    """Raises ``ValueError`` if memory begins in an array and does not end there, or if the array is read-only."""
+    """Raises ``ValueError`` if the memory begins inside of ``array`` and ends after it, or begins inside of it and the
+    array is read-only."""
     first, after = byte_bounds(array)
     if not first <= address < after:
-        return  # an array may keep memory that is not its own
+        return  # an array may keep other memory alive
     if address + nbytes > after:
         raise ValueError(
             f"{_WHAT}: {byte_count(nbytes)} at byte {address - first} overrun the owner, an array of "
@@ -165,7 +168,8 @@ def _part(
     nbytes: int,
     known: Known | None,
 ) -> DeviceBox:
-    """Returns a box on a part of an allocation. Raises ``ValueError`` if the part is not inside or not aligned."""
+    """Returns a box on a part of an allocation. Raises ``ValueError`` if the part does not lie inside the allocation or
+    is not aligned."""
     what = f"{_WHAT}: {'x'.join(map(str, shape)) or 'a scalar'} {dtype_name(dtype)}, {byte_count(nbytes)}"
     if offset < 0 or offset + nbytes > allocation.nbytes:
         raise ValueError(
@@ -180,8 +184,9 @@ def _part(
 
 
 def _foreign(address: int, shape: tuple[int, ...], dtype: np.dtype[Any], nbytes: int, owner: object) -> DeviceBox:
-    """Returns a box on memory that ``owner`` keeps. Memory of oxide's own is refused, as two allocations on it would
-    have two histories, unless its pointer was asked for its number."""
+    """Returns a box on memory that ``owner`` keeps alive. Raises ``DeviceError`` for unregistered memory of oxide's
+    own: two allocations on it would have two histories. On registered memory, the box shares the existing
+    allocation."""
     from oxide.runtime.device.foreign_layout import ForeignLayout
     from oxide.runtime.device.interop import box_on
     from oxide.runtime.device.runtime import current_runtime

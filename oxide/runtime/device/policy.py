@@ -1,6 +1,6 @@
 """SchedulingPolicy: the protocol for picking an operation's stream. ``scheduling.py`` has oxide's policies.
 
-The idea is cuda-async's ``SchedulingPolicy``. Any object with ``next_stream(device)`` implements it.
+The idea is cuda-async's ``SchedulingPolicy``. Any object with ``next_stream(device)`` implements the protocol.
 """
 
 from __future__ import annotations

@@ -1,16 +1,18 @@
 """Reclamation: frees memory that the program has dropped, once the device no longer uses it.
 
-There are two ways. A dropped buffer is *retired*: its memory is freed in stream order, after its last use on any
-stream. The free is submitted to one of the streams that used the buffer if that stream is ordered after the others'
-uses, and to a separate stream otherwise. So no stream waits for another because memory was dropped. Work that no task
-waits for any more goes into the *limbo*: its task was cancelled, its submission failed half-way, or its future was
-dropped. Everything that such work uses is kept until the device is past it.
+There are two ways. A dropped allocation is *retired*: its memory is freed in stream order, after its last use on any
+stream. The free is submitted to a stream that used the allocation, if that stream already runs after the uses on other
+streams, and otherwise to a separate stream. So no stream waits for another because memory was dropped. Work that no
+task waits for any more goes into the *limbo*: its task was cancelled, or its future was dropped. Everything that such
+work uses is kept until the device is past the work. Work whose submission failed half-way is *stranded*: everything
+that it uses is kept until its stream has run dry.
 
 Finalisers run at any moment, in any thread, while any lock is held. So a finaliser only appends to a deque. The driver
-is called from ``sweep``, which runs when operations are submitted and when they complete, or from ``drain``. A sweep
-may find ten thousand things to free on an event loop's thread, so its time is bounded, and the next sweep continues.
-Each loop reads the clock before an item and handles that item even if the time is over. So every sweep takes something
-from every queue, however long the queues before it took, and no queue waits for ever.
+is called from ``sweep``, which runs when operations are submitted and when they complete, and from ``make_room`` and
+``drain``. A sweep may find ten thousand things to free on an event loop's thread, so its time is bounded, and the next
+sweep continues. Each loop over a queue reads the clock before it takes an item, and handles that item even if the time
+is over. So every sweep takes something from every queue, however long the earlier queues took, and no queue waits for
+ever.
 """
 
 from __future__ import annotations
@@ -40,25 +42,25 @@ T = TypeVar("T")
 
 _FEW: Final = 64  # as many items as are finalised within a fraction of a millisecond
 
-_MOST_BESIDE = 32  # streams that only frees are submitted to, one for each set of streams that the frees wait for
+_MOST_BESIDE = 32  # the most separate streams for frees: there is one for each set of streams that frees wait for
 
 dropped: Final[deque[Allocation]] = deque()
-"""Unreferenced allocations of every runtime. Their finaliser appends them; see ``collect``."""
+"""Unreferenced allocations of all runtimes. The finaliser of an allocation appends it; ``collect`` removes it."""
 
 collectors: Final[list[Callable[[], None]]] = []
-"""Functions that ``collect`` calls first: ``dlpack`` drops boxes that other libraries have released."""
+"""Functions that ``collect`` calls first. The function of ``dlpack`` drops boxes that other libraries have released."""
 
 LEGACY_DEFAULT_STREAM = 1
-"""CUDA's number for the default stream. Libraries use it unless they are given another."""
+"""CUDA's number for the default stream. Libraries use that stream unless they are given another."""
 
 
 def drain() -> None:
-    """Waits until the device is past all dropped and cancelled work, and frees its memory.
+    """Waits until the device is past all dropped and cancelled work, and frees the memory of that work.
 
-    Work of ``async_on`` counts as dropped, as it has no waiter that oxide knows; its errors stay for
+    Work of ``async_on`` counts as dropped, as oxide knows of no waiter for it; its errors are kept for
     ``stream.synchronize()``. Work that a task awaits is not waited for. Blocks the thread, for ever if dropped work
-    waits for this thread. Cached page-locked memory is freed too, so that afterwards only memory that the program holds
-    is allocated. Raises ``DeviceError`` if the driver refuses twice.
+    waits for this thread. Frees cached page-locked memory too, so that afterwards only memory that the program holds is
+    allocated. Raises the driver's ``DeviceError`` if the driver refuses twice.
     """
     from oxide.runtime.device import runtime
 
@@ -67,9 +69,9 @@ def drain() -> None:
 
 
 def collect(until: float = math.inf) -> None:
-    """Hands dropped allocations to their runtimes' reclaimers, all or until the time ``until``, but at least one. After
-    an interrupt, or with another thread that collects, an allocation may be handed over twice. A sweep frees it only
-    once: its address is then 0."""
+    """Hands dropped allocations to the reclaimers of their runtimes: at least one, and further ones until the time
+    ``until`` by ``time.perf_counter``. After an interrupt, or if another thread collects too, an allocation may be
+    handed over twice. A sweep frees it only once, because the first free sets its address to 0."""
     clock = time.perf_counter
     for more in collectors:
         more()
@@ -96,8 +98,8 @@ def collect(until: float = math.inf) -> None:
 
 @final
 class StreamOrder(Generic[T]):
-    """Items that wait for marks, by stream. A stream passes its marks in order, so only the first of each stream is
-    queried."""
+    """Items that wait for marks, by stream. The device passes a stream's marks in order, so only the first mark of each
+    stream is queried."""
 
     def __init__(self) -> None:
         self._waiting: dict[Timeline, list[tuple[int, int, Mark, T]]] = {}
@@ -122,7 +124,7 @@ class StreamOrder(Generic[T]):
     def pop_passed(self, most: float = math.inf) -> list[T]:
         """Removes and returns up to ``most`` items whose marks the device is past, or whose device is lost.
 
-        An item whose query raises another error stays.
+        If the query of an item's mark raises another error, the item stays.
         """
         passed: list[T] = []
         for timeline, heap in list(self._waiting.items()):
@@ -166,16 +168,17 @@ class Reclaimer:
 
     One thread at a time sweeps: the holder of the lock ``_turn``. Each sweep creates a lock, acquires it by ``with``,
     and then makes it the current ``_turn``, if the previous ``_turn`` is not held. So a sweep never waits, and its turn
-    ends with the ``with`` statement whatever is raised. Between two turns there is nothing to undo.
+    ends with the ``with`` statement whatever is raised. No other state needs to be reset after a turn.
 
-    The ``_gate`` is held only while one turn replaces another, so that ``_turn`` does not change meanwhile. It is
-    reentrant: the garbage collector may run a finaliser in this section, and in it a complete nested sweep. Other
-    threads acquire a turn's lock only to wait for its end. At worst such a wait makes one sweep skip its turn.
+    The lock ``_gate`` is held only while a sweep replaces ``_turn``, so that no other thread replaces it meanwhile. The
+    gate is reentrant: the garbage collector may run in this section and call code that makes a complete nested sweep.
+    Other threads acquire the lock of a turn only to wait for the turn's end. At worst such a wait makes one sweep skip
+    its turn.
 
     An interrupt, such as Ctrl-C, may end a sweep between any two calls. So an item stays in its queue until it has been
-    handled, and may be handled again. The exception is an item that the driver must receive only once: it leaves its
-    queue as the driver's call ends, unless the driver refuses it. If an interrupt ends that call itself, its outcome is
-    unknown and it counts as made: freeing an address again could free a later allocation.
+    handled, and may be handled twice. The exception is an item that the driver must receive only once: it leaves its
+    queue as the driver's call ends, unless the driver refuses it. If an interrupt ends that call itself, the outcome is
+    unknown, and the item counts as freed: freeing an address again could free a later allocation.
     """
 
     def __init__(self, driver: Driver) -> None:
@@ -187,43 +190,43 @@ class Reclaimer:
         self._events: deque[EventHandle] = deque()
         self._graphs: deque[GraphHandle] = deque()
         self._abandoned: deque[tuple[Mark, Run | None]] = deque()
-        self._dying: deque[tuple[Mark, Run]] = deque()  # abandoned, and to be dropped once it is no longer observable
+        self._dying: deque[tuple[Mark, Run]] = deque()  # abandoned runs, which are dropped once unobservable
         # For finalisers: each is one atomic call in C.
         self.retire_event: Callable[[EventHandle], object] = self._events.append
         # only for graphs whose launches the device is past
         self.retire_graph: Callable[[GraphHandle], object] = self._graphs.append
-        # Into the limbo: a mark without a waiter, and the run whose work ends before it, if that may be dropped.
+        # Moves a submission into the limbo: its mark, and its run if that may be dropped.
         self.abandon: Callable[[tuple[Mark, Run | None]], object] = self._abandoned.append
         self._limbo: StreamOrder[list[Any]] = StreamOrder()
         self._stranded: deque[tuple[Timeline, list[Any]]] = deque()
-        self._freeing: dict[Timeline, int] = {}  # the last free on each stream, while it may not have run
+        self._freeing: dict[Timeline, int] = {}  # each stream's last free, until it has run
         self._beside: dict[tuple[Device, bool, frozenset[Timeline]], Timeline] = {}
 
     def renew_locks(self) -> None:
-        """Creates the locks. A forked child creates them again, since the thread that held one does not exist there."""
+        """Creates the locks. A forked child creates them again, since a thread of the parent may have held one."""
         self._gate = new_rlock()
         self._turn = threading.Lock()
 
-    # The life of a submission. ``hold`` keeps a strong reference from the start, so that a finaliser never has to
-    # resurrect an object.
+    # The life of a submission. ``hold`` keeps a strong reference to what it uses from the start, so that a finaliser
+    # never has to resurrect an object.
 
     def hold(self, mark: Mark, kept: list[Any]) -> None:
         """Keeps everything that the work before ``mark`` uses, until ``release`` or ``abandon``."""
         self._in_flight[mark] = kept
 
     def release(self, mark: Mark) -> bool:
-        """Ends ``hold`` for ``mark``. Returns False if it was ended before: only one of several calling threads gets
-        True."""
+        """Ends ``hold`` for ``mark``. Returns False if ``hold`` had ended before: if several threads call, only one
+        gets True."""
         return self._in_flight.pop(mark, None) is not None
 
     def awaited(self) -> int:
-        """Returns the number of submissions that are held and not abandoned: the program or a reference cycle refers to
-        them."""
+        """Returns the number of submissions that are held and not abandoned: the program, or a reference cycle, still
+        refers to them."""
         return len(set(self._in_flight.copy()) - {mark for mark, _ in self._abandoned.copy()})
 
     def outcomes(self) -> tuple[int, int, int]:
-        """Returns three counts of the submissions that are held: in flight, known to have passed, and abandoned before
-        that."""
+        """Returns three counts of the submissions that are held: those in flight, those that the device is known to be
+        past, and those that were abandoned before the device was past them."""
         abandoned = {mark for mark, _ in self._abandoned.copy()}
         in_flight = passed = cancelled = 0
         for mark in list(self._in_flight.copy()):
@@ -236,20 +239,20 @@ class Reclaimer:
         return in_flight, passed, cancelled
 
     def strand(self, timeline: Timeline, kept: list[Any]) -> None:
-        """Keeps everything that half-submitted work uses until the stream has run the work."""
+        """Keeps everything that half-submitted work uses until the stream has run dry."""
         self._stranded.append((timeline, kept))
 
     # Freeing
 
     @property
     def idle(self) -> bool:
-        """Returns whether nothing is pending. Cheap, as every submission calls it."""
+        """Returns whether nothing is pending. This check is cheap, as every submission calls it."""
         waiting = self._abandoned or self._dying or self._limbo or self._stranded
         return not (waiting or dropped or self._retired or self._adopted or self._events or self._graphs)
 
     def pending(self) -> tuple[int, int, int, int]:
-        """Returns counts for messages: submissions in flight, cancelled ones still running, dropped allocations and
-        their bytes."""
+        """Returns four numbers for messages: submissions in flight, cancelled submissions that still run, dropped
+        allocations, and the bytes of the dropped allocations."""
         collect()
         retired = self._retired.copy()
         in_flight = self.awaited()
@@ -272,8 +275,9 @@ class Reclaimer:
                 return False
 
     def sweep(self) -> bool:
-        """Frees the memory that can be freed now, for about 2 ms, and at least one item of each queue. Returns False if
-        the time was not enough. Never blocks, and never raises a driver's error: the next sweep tries again."""
+        """Frees memory and handles for about 2 ms, and at least one item of each queue. Returns False if that was too
+        short to free all that can be freed now. Never blocks, and never raises a driver's error: the next sweep tries
+        again."""
         if self.idle:
             return True
         turn = threading.Lock()
@@ -285,14 +289,14 @@ class Reclaimer:
                 self._sweep(until)
                 at_hand = (
                     self._abandoned or dropped or self._retired or self._events or self._graphs
-                )  # the rest waits for the device
+                )  # the other queues wait for the device
                 return not at_hand or time.perf_counter() < until
             except DeviceError:
                 return True
 
     def drain(self) -> None:
-        """Waits for the limbo, then frees everything pending. Raises if the driver refuses twice. Other threads may
-        sweep while it waits."""
+        """Waits until the device is past the work in the limbo, then frees everything pending. Raises the driver's
+        error if the driver refuses twice. Other threads may sweep while it waits."""
         refused = 0
         collect()
         while self._freeing or not self.idle:
@@ -318,8 +322,8 @@ class Reclaimer:
         return True
 
     def _in_the_way(self) -> list[Mark | Timeline]:
-        """Sweeps. Returns the work to wait for before a sweep can free the rest. If another thread is sweeping, waits
-        for that sweep instead."""
+        """Sweeps. Returns the work to wait for before the next sweep can free the rest. If another thread is sweeping,
+        waits for the end of that sweep instead, and returns an empty list."""
         turn = threading.Lock()
         with turn:
             if self._begin(turn):
@@ -332,7 +336,7 @@ class Reclaimer:
             return []
 
     def _forget_freed(self) -> None:
-        """Removes the frees that the device has completed from the list."""
+        """Forgets the frees that the device has completed."""
         for timeline, position in list(self._freeing.items()):
             if timeline.device.lost is not None or timeline.passed(position):
                 del self._freeing[timeline]
@@ -340,8 +344,8 @@ class Reclaimer:
                 timeline.mark()  # without a mark, the free could never be seen to have run
 
     def _sweep(self, until: float) -> None:
-        """Frees the memory that can be freed, until all of it was tried or ``time.perf_counter()`` reaches ``until``,
-        but tries at least one item of each queue."""
+        """Tries to free every item of every queue. When ``time.perf_counter()`` has reached ``until``, tries only one
+        more item of each queue."""
         clock = time.perf_counter
         late = False
         while self._abandoned and not late:
@@ -361,7 +365,7 @@ class Reclaimer:
             late = clock() >= until
             for kept in passed:
                 kept.clear()
-        collect(until)  # first, as a dropped allocation still makes its run observable
+        collect(until)  # before runs are dropped: an uncollected allocation keeps its run observable
         for _ in range(min(len(self._dying), _FEW)):
             mark, run = self._dying[0]
             timeline = mark.timeline
@@ -446,7 +450,7 @@ class Reclaimer:
             for candidate, _ in reversed(uses):
                 if candidate.device is device and _is_after(candidate, uses):
                     return candidate
-        # Frees that wait for the same streams share one stream: they end in order there too.
+        # Frees that wait for the same streams share one separate stream, which runs them in order.
         behind = (device, default, frozenset([timeline for timeline, _ in uses]))
         beside = self._beside.get(behind)
         if beside is None:
@@ -465,8 +469,8 @@ class Reclaimer:
 
 
 def _give(forget: Callable[[], object], take: Callable[..., None], *arguments: Any) -> None:
-    """Hands something to the driver by ``take(*arguments)``, then calls ``forget``, which must be a function in C. If
-    the driver refuses, raises its error and does not call ``forget``."""
+    """Hands something to the driver by ``take(*arguments)``, then calls ``forget``, which must be a C function. If the
+    driver refuses, raises the driver's error and does not call ``forget``."""
     refused = False
     try:
         take(*arguments)

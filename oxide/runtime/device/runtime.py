@@ -1,7 +1,7 @@
 """The current runtime: one driver, its devices, the default device and policy, and the completion mode.
 
-``init_device_contexts`` sets it up, or the first operation does with the defaults. ``install`` replaces it by a runtime
-with the caller's driver: the tests install a recording, failing or stepping driver.
+``init_device_contexts`` sets up the runtime. Otherwise the first operation sets it up with the defaults. ``install``
+replaces it by a runtime with the caller's driver: the tests install a recording, failing or stepping driver.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ class Device:
         self.spare_timelines: deque[Timeline] = deque()
         self._timelines: list[Timeline] = []
         self.loose: set[LooseResults] = set()  # the async_on submissions of each stream that exists
-        # The allocations by address: bytes, shape and dtype. The message of an allocation that fails shows them.
+        # The bytes, shape and dtype of each allocation, by its address. The error of a failed allocation lists them.
         self.live: dict[int, tuple[int, tuple[int, ...], Any]] = {}
         self.staging = StagingRing(self)
         self.lost: DeviceLostError | None = None
-        # Loaded kernels by specialization. An entry is removed once its kernel is dropped and nothing in flight keeps
-        # it.
+        # Loaded kernels by specialization. An entry is removed once its kernel is dropped and nothing in flight uses
+        # the kernel.
         self.functions: WeakTable[Any, FunctionHandle] = WeakTable()
         self.loaded: dict[Any, FunctionHandle] = self.functions.entries
         self.loading_beside: set[object] = set()  # the loads that threads run for event loops
@@ -68,14 +68,14 @@ class Device:
 
     @property
     def info(self) -> DeviceInfo:
-        """Returns name, memory and limits."""
+        """Returns the device's name, memory and limits."""
         if self._info is None:
             self._info = self.driver.device_info(self.id)
         return self._info
 
     @property
     def name(self) -> str:
-        """Returns the device's own name."""
+        """Returns the name that the driver gives the device."""
         return self.info.name
 
     @property
@@ -115,7 +115,7 @@ class Device:
             return self.driver.create_event(self.id, timing=False)
 
     def take_timeline(self, priority: StreamPriority = "normal") -> Timeline:
-        """Returns a timeline to use: one of a dropped stream of the priority that has run all its work, or a new
+        """Returns a timeline of a priority: the timeline of a dropped stream that has run all its work, or a new
         one."""
         for _ in range(len(self.spare_timelines)):
             try:
@@ -130,7 +130,8 @@ class Device:
         return timeline
 
     def foreign_timeline(self, address: int) -> Timeline:
-        """Returns a timeline for a stream that another library made, by the stream's number. Its history begins now.
+        """Returns a timeline for a stream that another library made, by the stream's number. The timeline's history
+        begins now.
 
         Each call makes a new timeline, as a number may belong to another stream later.
         """
@@ -138,12 +139,12 @@ class Device:
 
     @property
     def timelines(self) -> list[Timeline]:
-        """Returns every stream made so far, as a copy."""
+        """Returns the timelines of all streams made so far, as a copy of the list."""
         return list(self._timelines)
 
     def raise_lost(self, error: DeviceLostError) -> NoReturn:
         """Raises ``error`` and records it as the loss of this device. If the device was lost before, raises a new error
-        with the cause of the first."""
+        with the cause of the first error."""
         if self.lost is None:
             self.lost = error
             raise error
@@ -182,7 +183,7 @@ class Runtime:
         self.submission = new_lock()
         self.loading = threading.Lock()
         self.shared_ranges = AddressRanges()
-        self.forked = False  # this process is a fork of the one that set the runtime up
+        self.forked = False  # True in a child that was forked after the runtime was set up
         self.counters = Counters()
         self.reclaimer = Reclaimer(driver)
         self.pinned = PinnedPool(driver)
@@ -199,7 +200,7 @@ class Runtime:
         completion: Given[CompletionMode | None],
         ordering: Given[OrderingMode | None] = None,
     ) -> None:
-        """Applies the arguments of ``init_device_contexts``. Raises, and changes nothing, if one of them is wrong."""
+        """Applies the arguments of ``init_device_contexts``. If one of them is wrong, raises and changes nothing."""
         from oxide.runtime.device.policy import SchedulingPolicy
         from oxide.runtime.device.scheduling import PolicyOf, StreamPoolRoundRobin
 
@@ -241,7 +242,7 @@ class Runtime:
         self.ordering = order
 
     def device(self, number: Given[int]) -> Device:
-        """Returns the device of that number. Raises ``DeviceError`` if there is none."""
+        """Returns the device with a number. Raises ``DeviceError`` if there is no such device."""
         if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < len(self.devices):
             raise DeviceError(
                 f"there is no device {written(number)}; init_device_contexts set up 0 to {len(self.devices) - 1}"
@@ -249,9 +250,9 @@ class Runtime:
         return self.devices[number]
 
     def stand_in(self, driver: Driver) -> None:
-        """Makes ``driver`` the driver of everything submitted from now on: a wrapper of the present one, with the same
-        handles, or the one that it wraps. Submissions that another thread has begun go to the driver they began
-        with."""
+        """Makes ``driver`` the driver of everything submitted from now on. ``driver`` is a wrapper of the present
+        driver, with the same handles, or the driver that the present one wraps. Submissions that other threads have
+        begun go to the driver they began with."""
         self.driver = driver
         self.reclaimer._driver = driver
         for device in self._found:
@@ -337,17 +338,19 @@ def _set_up(
 
 
 def not_in_force(what: str, hint: str) -> DeviceError:
-    """Returns the error for an object of a runtime that is no longer current."""
+    """Returns the error for an object of a runtime that is not the current one."""
     return DeviceError(f"{what} belongs to a runtime that is not in force; {hint}")
 
 
 def devices() -> tuple[Device, ...]:
-    """Returns the devices that are set up, by number: all devices, unless ``init_device_contexts`` limited them."""
+    """Returns the devices that are set up, in the order of their numbers: all devices, unless ``init_device_contexts``
+    limited them."""
     return current_runtime().devices
 
 
 def current_runtime() -> Runtime:
-    """Returns the current runtime. The first call sets up the default one."""
+    """Returns the current runtime. If there is none, sets up the default runtime. Raises ``DeviceLostError`` in a
+    forked child."""
     runtime = _current
     if runtime is None:
         with _lock:
@@ -369,7 +372,8 @@ def install(
     completion: Given[CompletionMode | None] = None,
     ordering: Given[OrderingMode | None] = None,
 ) -> Runtime:
-    """Makes a runtime with ``driver`` the current one until ``uninstall``, by default with all its devices."""
+    """Makes a runtime with ``driver``, and makes it the current runtime until ``uninstall``. By default the runtime has
+    all devices of the driver."""
     global _current
     runtime = Runtime(driver)
     runtime.configure(default_device, num_devices, policy, completion, ordering)
@@ -381,7 +385,7 @@ def install(
 
 
 def uninstall() -> None:
-    """Closes the runtime that ``install`` made and returns to the one before."""
+    """Closes the runtime that ``install`` made, and makes the runtime before it the current one again."""
     global _current
     with _lock:
         if not _previous:
@@ -392,7 +396,8 @@ def uninstall() -> None:
 
 
 def runtimes() -> list[Runtime]:
-    """Returns the runtimes that are set up: the current one, and those that it was installed over."""
+    """Returns the runtimes that are set up: the current one, and those that ``install`` has replaced for a time. Leaves
+    out runtimes that a fork cut off."""
     with _lock:
         return [runtime for runtime in (*_previous, _current) if runtime is not None and not runtime.forked]
 
@@ -415,7 +420,8 @@ def _s(count: int) -> str:
 
 
 def _mode(asked: str | None, what: str, modes: tuple[str, ...]) -> Any:
-    """Returns the requested mode, else the environment variable's, else the first of ``modes``."""
+    """Returns the requested mode, else the mode that the environment variable names, else the first of ``modes``.
+    Raises ``ValueError`` for an unknown mode."""
     mode = word(f"OXIDE_{what.upper()}", modes) or modes[0] if asked is None else asked
     if mode not in modes:
         raise ValueError(f"{what} is {mode!r}; it must be one of {', '.join(modes)}")

@@ -1,4 +1,5 @@
-"""Scheduling: the device and the stream that an operation runs on. ``policy.py`` declares the protocol of policies."""
+"""Scheduling: picks the device and the stream that an operation runs on. ``policy.py`` declares the protocol of
+policies."""
 
 from __future__ import annotations
 
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
 class StreamPoolRoundRobin:
     """The default policy: round robin over ``streams`` streams of each device, so that independent operations overlap.
 
-    ``priority`` is that of ``device.new_stream``. Raises ``ValueError`` unless ``streams`` is an int of 1 or more and
-    ``priority`` is ``"normal"`` or ``"high"``.
+    ``priority`` is the priority of the streams, as for ``device.new_stream``. Raises ``ValueError`` unless ``streams``
+    is an int of 1 or more and ``priority`` is ``"normal"`` or ``"high"``.
     """
 
     def __init__(self, streams: Given[int] = 4, *, priority: Given[StreamPriority] = "normal") -> None:
@@ -57,7 +58,7 @@ class StreamPoolRoundRobin:
 
 @final
 class _Pool:
-    """One device's streams, and the index of the next."""
+    """One device's streams, and the index of the stream to return next."""
 
     __slots__ = ("streams", "turn")
 
@@ -96,8 +97,8 @@ class PolicyOf:
 
 
 def policy_of(device: Given[int | Device]) -> SchedulingPolicy:
-    """Returns a policy that picks streams of one device by the runtime's policy: ``op.schedule(policy_of(1))`` runs on
-    device 1.
+    """Returns a policy that picks streams of one device by the runtime's policy: ``op.schedule(policy_of(1))`` runs
+    ``op`` on device 1.
 
     ``device`` is a number or one of ``devices()``. Raises ``TypeError`` for anything else, ``DeviceError`` for a
     negative number. Picking a stream raises ``DeviceError`` if the device is not set up.
@@ -106,7 +107,8 @@ def policy_of(device: Given[int | Device]) -> SchedulingPolicy:
 
 
 def require_placement(device: Given[int | Device], what: str) -> int | Device:
-    """Checks and returns a device that a user gave by object or number. Raises ``TypeError`` or ``DeviceError``."""
+    """Checks and returns a device that a user gave as an object or a number. Raises ``TypeError`` or
+    ``DeviceError``."""
     if isinstance(device, Device):
         return device
     if isinstance(device, bool) or not isinstance(device, int):
@@ -119,7 +121,8 @@ def require_placement(device: Given[int | Device], what: str) -> int | Device:
 
 
 def find_device(runtime: Runtime, placement: int | Device) -> Device:
-    """Returns the named device of a runtime. Raises ``DeviceError`` if it is not set up there."""
+    """Returns the device of a runtime that ``placement`` names. Raises ``DeviceError`` if the device is not set up in
+    the runtime."""
     device = runtime.device(placed_number(placement))
     if isinstance(placement, Device) and device is not placement:
         raise not_in_force(placement.label, "take it from devices()")
@@ -127,8 +130,8 @@ def find_device(runtime: Runtime, placement: int | Device) -> Device:
 
 
 def picked_stream(policy: Any, device: Device) -> Stream:
-    """Returns the stream of ``device`` that ``policy`` picks. The policy may be a user's. Raises ``TypeError`` if it
-    returns no stream, ``DeviceError`` if it returns a stream of another device."""
+    """Returns the stream of ``device`` that ``policy`` picks. The policy may be a user's. Raises ``TypeError`` if the
+    policy returns no stream, ``DeviceError`` if it returns a stream of another device."""
     stream = require_stream(policy.next_stream(device))
     if stream.device is not device:
         raise _wrong_device(type(policy).__name__, stream.device, device)

@@ -1,9 +1,9 @@
 """A device's staging ring: a few slots of page-locked memory for copies that find no buffer in the pool.
 
-All copies of the device use the slots in turn, in the order of submission. A copy waits on the device until the slot's
-last use has ended, and blocks no thread. The ring is small enough to be made on an event loop's thread, in 3 ms on an
-H100. A task that awaits a large copy first has a thread make a larger ring (``loading``). ``submission/staging.py``
-submits the copies.
+All these copies use the slots in turn, in the order of submission. A copy's stream waits until the last use of a slot
+has ended, and no thread is blocked. The ring is small enough to be made on an event loop's thread, in 3 ms on an H100.
+A task that awaits a large copy first has a thread make a larger ring (``awaiting/loading.py``).
+``submission/staging.py`` submits the copies.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ CHUNK_BYTES = 1 << 20
 """The size of the ring's chunks: 20 µs of transfer, about as long as the driver takes to call a host function."""
 
 PREPARED_CHUNK_BYTES = 4 << 20
-"""The size of the chunks if ``prepare`` makes the ring in a thread without an event loop. A copy of 64 MiB then takes
-only 16 chunks."""
+"""The size of the ring's chunks if ``prepare`` makes the ring, in a thread without an event loop. A copy of 64 MiB then
+takes only 16 chunks."""
 
 _RING_SLOTS = 4
 
@@ -45,8 +45,8 @@ class StagingSlot:
             timeline.follow(self.timeline, self.position)
 
     def note(self, timeline: Timeline) -> None:
-        """Records that the work just submitted to ``timeline`` uses the slot. Records a mark now, so that waiters on
-        the slot do not wait for later kernels too."""
+        """Records that the work just submitted to ``timeline`` uses the slot. Marks the timeline at once, so that
+        waiters on the slot do not wait for later kernels too."""
         self.timeline, self.position = timeline, timeline.advance()
         timeline.mark()
 
@@ -56,7 +56,7 @@ class StagingSlot:
 
 @final
 class Turns:
-    """Slots that copies use in turn. Call ``take`` and use its slots with ``lock`` held."""
+    """Slots that copies use in turn. Hold ``lock`` while calling ``take`` and using the slots that it returns."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -72,8 +72,8 @@ class Turns:
 
 @final
 class StagingRing:
-    """A device's slots of ``chunk`` bytes, for copies that find no page-locked buffer. The chunks are small if the
-    first copy makes the ring. They are larger if ``prepare`` makes it. A task that awaits a large copy has a thread
+    """A device's slots of ``chunk`` bytes, for copies that find no page-locked buffer. If the first copy makes the
+    ring, the chunks are small. If ``prepare`` makes it, they are larger. A task that awaits a large copy has a thread
     call ``prepare``."""
 
     def __init__(self, device: Device) -> None:

@@ -14,9 +14,9 @@ class StreamStatistics(NamedTuple):
     """The tasks' waits for one stream. A wait counts if the work was not done at the first query.
 
     ``stream`` is the stream's number, as in ``Stream.handle``. ``waits`` is the number of waits, ``parked`` the number
-    of waits that parked, ``polling_seconds`` the time that waits polled. ``expected_us`` is the expected duration of
-    the next wait in µs. ``poll_budget_us`` is the time in µs that the next wait may poll before it parks: 0 for a
-    stream whose work is long.
+    of waits that parked, ``polling_seconds`` the total time for which waits spun and polled. ``expected_us`` is the
+    expected duration of the next wait in µs. ``poll_budget_us`` is the time in µs that the next wait may poll before it
+    parks: 0 for a stream whose work is long.
     """
 
     device: str
@@ -32,13 +32,13 @@ class StreamStatistics(NamedTuple):
 class Statistics(NamedTuple):
     """The runtime's statistics. Every number counts from the moment the runtime was set up.
 
-    - ``submitted``: executions of an operation. ``completed`` of them have ended on the device. ``cancelled`` were
-      abandoned before that (a task was cancelled, a future dropped). ``in_flight`` is the rest. A run by ``sync``
-      counts only when it has ended.
+    - ``submitted``: executions of an operation. ``completed`` of them have ended on the device. ``cancelled`` of them
+      were abandoned before that, because a task was cancelled or a future dropped. ``in_flight`` is the rest. A run by
+      ``sync`` counts only when it has ended.
     - ``waits_inserted``: event waits that ordered a stream after another stream's write or read. ``waits_avoided``:
       orderings that needed no wait, since the device was known to be past the earlier use.
-    - ``polling_seconds``: total time that awaiting tasks spent polling the device. ``completion="poll"`` does not count
-      it.
+    - ``polling_seconds``: total time that awaiting tasks spent polling the device. With ``completion="poll"`` the time
+      is not counted.
     - ``streams``: for each stream, its waits and polling time, and the duration that adaptive polling expects of its
       next wait.
     - ``streams_made``, ``events_free`` and ``pinned_bytes_free``: the number of streams made, the number of free
@@ -64,7 +64,8 @@ class Statistics(NamedTuple):
 
 @final
 class Counter:
-    """A counter that is exact from any thread and any finaliser: ``add`` is one call of a C iterator, in 40 ns."""
+    """A counter to which any thread and any finaliser may add without losing a count: ``add`` is one call of a C
+    iterator, in 40 ns."""
 
     __slots__ = ("_count", "add")
 
@@ -75,7 +76,7 @@ class Counter:
     @property
     def value(self) -> int:
         """Returns the number of calls of ``add``."""
-        # The text is the only way to read an iterator without advancing it.
+        # The iterator's ``repr`` is the only way to read it without advancing it.
         return int(repr(self._count)[len("count(") : -1])
 
 
@@ -115,9 +116,9 @@ def statistics_of(runtime: Runtime) -> Statistics:
         for device in runtime.devices
         for timeline in device.timelines
     )
-    # The number of submissions in flight is the number of objects held for them, not a difference of counts: an
-    # interrupt may keep an outcome from being counted. Outcomes are read first, so that no outcome is counted without
-    # its submission.
+    # The number of submissions in flight is the number of submissions that are held, not a difference of counts: an
+    # interrupt may keep an outcome from being counted. The counted outcomes are read first, so that a submission that
+    # ends meanwhile is not counted twice.
     completed, cancelled = counters.completed.value, counters.cancelled.value
     in_flight, passed, abandoned = runtime.reclaimer.outcomes()
     completed += passed

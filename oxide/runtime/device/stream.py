@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class InFlight(Protocol):
-    """A submission whose outcome the stream's ``synchronize`` raises."""
+    """A submission whose error the stream's ``synchronize`` raises."""
 
     @property
     def mark(self) -> Mark:
@@ -46,13 +46,13 @@ class Stream:
     """
 
     def __init__(self, device: Device, priority: StreamPriority = "normal", timeline: Timeline | None = None) -> None:
-        """Makes a stream, or with ``timeline`` wraps the one of another library's stream."""
+        """Makes a stream. With ``timeline``, wraps that timeline, which belongs to another library's stream."""
         self._drop: Any = nothing
         self.device = device
         self.drops_work: bool = device.driver.drops_work
         self._timeline: Timeline = device.take_timeline(priority) if timeline is None else timeline
         self._loose = LooseResults(self._timeline)
-        self._drop = partial(device.loose.discard, self._loose)  # after the discard this holds the last reference
+        self._drop = partial(device.loose.discard, self._loose)  # holds the last reference after the discard
         device.loose.add(self._loose)
 
     @property
@@ -113,7 +113,7 @@ class Stream:
         self._note_behind(event._behind)
 
     def fork(self) -> Stream:
-        """Returns a new stream of the same priority whose work runs after all work submitted to this one so far."""
+        """Returns a new stream of the same priority, whose work runs after all work submitted to this stream so far."""
         refuse_in_capture("fork()", self)
         branch = self.device.new_stream(priority=self.priority)
         branch.join(self)
@@ -150,7 +150,7 @@ class Stream:
         return f"<oxide.Stream {address:#x} on {self.device.label}{priority}>"
 
     def _note_behind(self, behind: dict[Timeline, int]) -> None:
-        """Records that this stream also runs after the work that another stream was made to wait for."""
+        """Records that this stream also runs after ``behind``, the work that another stream was made to wait for."""
         for timeline, position in behind.items():
             self._timeline.note_waited(timeline, position)
 
@@ -175,7 +175,7 @@ _FEW: Final = 4  # the number of results kept before the first query
 @final
 class LooseResults:
     """The ``async_on`` submissions to a stream since its last ``synchronize``. The stream holds this object. While the
-    stream exists, the device holds it too, for out-of-memory recovery. Dropping the object returns the stream's
+    stream exists, the device holds the object too, for out-of-memory recovery. Dropping the object returns the stream's
     timeline to the device."""
 
     def __init__(self, timeline: Timeline) -> None:
@@ -186,7 +186,8 @@ class LooseResults:
         self._ask_at = _FEW  # the number of submissions at which the device is queried
 
     def adopt(self, submission: InFlight) -> None:
-        """Adds a submission. Drops finished ones from time to time: a query takes 1.4 µs, too long for each call."""
+        """Adds a submission. Drops finished submissions from time to time: a query takes 1.4 µs, too long for each
+        call."""
         with self._lock:
             if len(self._submissions) >= self._ask_at:
                 self._let_go()
@@ -195,11 +196,11 @@ class LooseResults:
 
     def _let_go(self) -> None:
         loose, timeline = self._submissions, self._timeline
-        loose[-1].finished_well()  # if the last is done, all are, and no more queries are needed
-        # A stream passes its work in order, so only the first is queried.
+        loose[-1].finished_well()  # if the last one is done, all are done, and no more queries are needed
+        # The device passes a stream's work in order, so only the first submission is queried.
         while loose and loose[0].finished_well():
             loose.popleft()
-        # the first one failed, and stays so that its error is raised
+        # The first submission failed. It stays, so that ``synchronize`` raises its error.
         if loose and loose[0].mark.position <= timeline.seen:
             self._keep_unfinished()
 

@@ -1,7 +1,7 @@
 """The geometry of strided memory: the bytes that a shape and strides cover, and the result of an index.
 
 Strides are in bytes, one for each axis, and may be negative. Offsets count from the first element, whose indices are
-all 0. With a negative stride, other elements lie below it in memory.
+all 0. With a negative stride, other elements lie below the first element in memory.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from oxide.messages import written
 
 Geometry = tuple[tuple[int, ...], tuple[int, ...], int]
-"""A shape, its strides, and the offset of its first element in bytes from the first element of the indexed array."""
+"""A shape, its strides, and the offset in bytes of its first element from the first element of the indexed array."""
 
 
 def contiguous_strides(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
@@ -40,7 +40,7 @@ def is_contiguous(shape: Sequence[int], strides: Sequence[int], itemsize: int) -
 
 
 def span(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> tuple[int, int]:
-    """Returns the begin and end of the bytes that the elements cover, relative to the first element."""
+    """Returns where the bytes that the elements cover begin and end, relative to the first element."""
     if 0 in shape:
         return 0, 0
     reach = [(size - 1) * stride for size, stride in zip(shape, strides, strict=True)]
@@ -49,10 +49,10 @@ def span(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> tuple[i
 
 def may_share_elements(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> bool:
     """Returns whether two indices may address common bytes. Returns False if each axis steps over all bytes that the
-    finer axes cover.
+    axes of smaller strides cover.
 
-    Returns False for every slice of an array. Returns True for sliding windows and broadcast axes, and for a few odd
-    layouts that do not share bytes.
+    The result is False for every slice of a contiguous array. It is True for sliding windows and broadcast axes, and
+    for a few odd layouts that do not share bytes.
     """
     reached = itemsize
     axes = sorted((abs(stride), size) for size, stride in zip(shape, strides, strict=True) if size > 1)
@@ -88,7 +88,7 @@ def indexed(shape: tuple[int, ...], strides: tuple[int, ...], key: Any) -> Geome
             offset += first * stride if length else 0
             sizes.append(length)
             move = step * stride
-            steps.append(move if abs(move) < 2**63 else 0)  # 0 for an axis of one element, as in NumPy
+            steps.append(move if abs(move) < 2**63 else 0)  # too large for the stride of one element: 0, as in NumPy
             continue
         index = _integer(part)
         if not -size <= index < size:

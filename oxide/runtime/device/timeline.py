@@ -1,9 +1,8 @@
-"""Timelines: the numbered history of a stream's submissions, and marks: points in it that the device reports.
+"""Timelines number the submissions to a stream. Marks are points in a timeline that the device can be found past.
 
 A timeline numbers the submissions to its stream; the number is a *position*. A use of a buffer is a (timeline,
-position) pair. A ``Mark`` is an event recorded in the stream, with the position that it covers. So "has the device
-passed this use?" and "make that stream wait for this use" are questions about integers. The driver is called only if
-the integers do not decide.
+position) pair. So whether the device has passed a use, and whether a stream must still be made to wait for a use, are
+questions about integers. The driver is called only if the integers do not decide.
 
 Three invariants hold:
 
@@ -12,11 +11,11 @@ Three invariants hold:
   mark.
 - While nothing was submitted after a mark, the stream itself serves as the event: it has run dry exactly if the device
   is past the mark. So a mark's event is recorded only when it is needed: before the next work is submitted (``close``),
-  or for a thread, another stream or a callback that waits for it. If work is awaited before more is submitted, no event
-  is recorded. If two threads submit at the same time, work may come between the mark and its event. Then the mark
-  covers that work too, and its waiters wake later.
-- A device keeps its timelines for good and reuses them. A timeline is never garbage, so a finaliser that refers to one
-  always finds a usable stream, whatever the order of the collector.
+  or for a thread, another stream or a callback that waits for the mark. If work is awaited before more is submitted, no
+  event is recorded. If two threads submit at the same time, work may come between the mark and its event. Then the mark
+  covers that work too, and the mark's waiters wake later.
+- A device keeps the timelines of its streams for good and reuses them. Such a timeline is never garbage, so a finaliser
+  that refers to one always finds a usable stream, in whatever order the collector runs finalisers.
 """
 
 from __future__ import annotations
@@ -41,14 +40,14 @@ if TYPE_CHECKING:
 
 
 _COMPILED: Final = is_compiled()
-_FEW: Final = 8  # marks that are queried one by one
+_FEW: Final = 8  # the most marks that are queried one by one
 
 
 @final
 @mypyc_attr(acyclic=True)
 class Mark:
-    """A point in a timeline. ``passed()`` queries the driver until the device is found past the mark, and never after
-    that."""
+    """A point in a timeline. ``passed()`` queries the driver until the device is found past the mark, and from then on
+    returns True without a query."""
 
     __slots__ = ("_drop", "event", "position", "timeline")
 
@@ -57,7 +56,7 @@ class Mark:
             self._drop: Any = nothing
         self.timeline = timeline
         self.position = position
-        self.event: EventHandle | None = None  # None while the mark is the end of its stream
+        self.event: EventHandle | None = None  # None while the stream serves as the event
 
     def passed(self) -> bool:
         """Returns whether the device is past this point. Raises the error of the stream's work."""
@@ -85,8 +84,8 @@ class Mark:
             timeline.note_passed(self.position)
 
     def has_event(self, event: EventHandle) -> None:
-        """Sets the mark's recorded event. When the mark is dropped, the event is reused: a wait that was submitted for
-        the event keeps the point recorded then."""
+        """Sets the mark's recorded event. Dropping the mark frees the event for reuse. A wait that was submitted for
+        the event before still waits for the point that the event recorded then."""
         self.event = event
         if not _COMPILED:
             self._drop = partial(self.timeline.device.spare_events.append, event)
@@ -103,7 +102,7 @@ calls_drop(Mark)
 class Timeline:
     """A stream's history. ``seen`` is the highest position that the device is known to be past.
 
-    With ``handle``, the stream is another library's, and its history begins now.
+    If ``handle`` is given, the stream is another library's, and its history begins now.
     """
 
     def __init__(
@@ -135,7 +134,7 @@ class Timeline:
             self.close()
         with self._lock:
             mark = Mark(self, self.advance())
-            # strict refuses a use that is not known to have ended
+            # strict ordering refuses a use that is not known to have ended, so the mark gets its event at once
             if self._named or self.device.runtime.ordering == "strict":
                 self._record(mark)
             else:
@@ -153,7 +152,7 @@ class Timeline:
                 self.end = None
 
     def event_of(self, mark: Mark) -> EventHandle:
-        """Returns the mark's event. Records it if the mark has none."""
+        """Returns the mark's event. If the mark has none, records one."""
         with self._lock:
             if mark.event is None:
                 self._record(mark)
@@ -188,7 +187,7 @@ class Timeline:
 
     def wait_for(self, other: Timeline, position: int, cause: str = "") -> bool:
         """Orders this stream after ``other``'s work up to ``position``. Returns True if that took an event wait.
-        ``cause`` is the reason for the wait that traces show."""
+        ``cause`` is the reason that traces show for the wait."""
         if self.is_after(other, position):
             if other is not self:
                 self.device.runtime.counters.waits_avoided.add()
@@ -201,9 +200,9 @@ class Timeline:
         return True
 
     def follow(self, other: Timeline, position: int) -> None:
-        """Orders this stream after work that was just submitted, as ``wait_for`` does. The device is not queried, as it
-        is unlikely to be past that work. This method is for the streams of one copy; ``statistics()`` does not count
-        such waits."""
+        """Orders this stream after ``other``'s work up to ``position``, as ``wait_for`` does, but does not query the
+        device: the work was just submitted, so the device is unlikely to be past it. This method is for the streams of
+        one copy; ``statistics()`` does not count its waits."""
         if other is not self and self._waited.get(other, 0) < position > other.seen:
             self._wait(other, position)
             tracer = points.tracer
@@ -225,7 +224,7 @@ class Timeline:
             self._waited[other] = position
 
     def waited(self) -> dict[Timeline, int]:
-        """Returns a copy of the streams that this stream was made to wait for, with the positions."""
+        """Returns the streams that this stream was made to wait for, each with the position, as a copy."""
         return self._waited.copy()
 
     def is_after(self, other: Timeline, position: int) -> bool:
@@ -310,16 +309,16 @@ class Timeline:
                     dropped.append(self._marks.popleft())
 
     def forget_marks(self) -> None:
-        """Drops all marks, which returns their events. The stream must not be queried again."""
+        """Drops all marks, which returns their events to the device. The dropped marks must not be queried again."""
         self._marks.clear()
         self.end = None
 
     def look_ahead(self) -> None:
         """Finds many marks that the device has passed with few queries.
 
-        Called when a mark was found to be passed. Queries the eighth mark after it, then the sixteenth after the
-        eighth, and doubles the step until a mark is not passed. So the end of a thousand operations takes ten queries
-        instead of a thousand, at 1.4 µs each. The end of a single operation takes one query.
+        Called when a mark was found to be passed. Skips eight marks and queries the next one, then skips sixteen, and
+        doubles the step until a mark is not passed or at most eight marks are left. So the end of a thousand operations
+        takes ten queries instead of a thousand, at 1.4 µs each. The end of a single operation takes one query.
         """
         step = _FEW
         while True:

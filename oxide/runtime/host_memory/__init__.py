@@ -1,1 +1,1 @@
-"""Page-locked host memory, and copies of host memory on the device's host-function thread."""
+"""Page-locked host memory, and copies within host memory on the device's host-function thread."""

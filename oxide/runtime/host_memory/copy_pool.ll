@@ -1,5 +1,5 @@
-; The pool's fields, and the protocol that they follow, are in driver/records.py and copy_pool.py. The generation comes
-; first: a futex waits on it by the pool's address. <pause> is the processor's hint in a loop that polls.
+; driver/records.py declares the pool's fields, and copy_pool.py describes the protocol. The generation is the first
+; field, so its futex has the pool's address. <pause> stands for the processor's instruction for a loop that polls.
 
 <declared>
 
@@ -89,7 +89,7 @@ wait:
   %waits = add i64 %waited, 1
   br label %check
 give_way:
-  %yielded = call i32 %yield()  ; a helper is not running: this may be its core
+  %yielded = call i32 %yield()  ; a helper has not finished and may be waiting for this core
   br label %check
 done:
   store atomic i32 0, ptr %busy seq_cst, align 4

@@ -1,19 +1,21 @@
 """Threads that help the device's host-function thread to copy: one core's memcpy has a sixth of the bus's bandwidth.
 
-On an H100's machine one core copies 9 GB/s into page-locked memory, and the device reads 55 GB/s from there. So the
-memcpy limits an upload from ordinary memory. CUDA calls all host functions on one thread. Here that thread shares each
-copy with a few helpers, copies too, and returns when all is done: fork and join in machine code. The helpers are
-threads of the C library. Python does not know them, they take no lock and never ask for the GIL. No helper waits for a
-device. After a copy they poll for the next one for about 50 µs, because the chunks of one upload follow each other.
-Then they sleep in the kernel (a futex).
+On an H100's machine one core copies 9 GB/s into page-locked memory, and the device reads 55 GB/s from this memory. So
+one core's ``memcpy`` limits an upload from ordinary memory. CUDA calls all host functions on one thread. That thread
+shares each copy with a few *helpers*, copies too, and returns when the whole copy is done: a fork and join in machine
+code. The helpers are threads that the C library made. Python does not know them, they take no lock and never ask for
+the GIL. No helper waits for a device. After a copy the helpers poll for the next copy for about 50 µs, because the
+chunks of one upload follow each other. Then they sleep on a futex.
 
-``streaming_copy`` does the copying where it is available, else the C library's ``memcpy``.
+All threads copy by ``streaming_copy``, which is the C library's ``memcpy`` on processors other than x86-64.
 
-The protocol works on a structure in memory that is never freed:
+The threads share a structure, ``COPY_POOL`` of ``driver/records.py``, in memory that is never freed. The protocol:
 
-- The owner of a copy takes ``busy``. A thread that does not get it copies alone.
-- The owner writes the copy's addresses and length, zeroes ``next``, opens the copy and wakes the helpers. Every thread
-  claims pieces by adding to ``next``.
+- A thread that has a copy to make sets ``busy`` and becomes the copy's owner. If ``busy`` was already set, the thread
+  makes its copy alone.
+- The owner writes the copy's addresses and length, zeroes ``next``, and opens the copy by setting ``open``. Then it
+  increments ``generation``, on which idle helpers wait, and wakes them. Every thread claims pieces of the copy by
+  adding to ``next``.
 - A helper adds itself to ``inside`` *before* it checks whether a copy is open. The owner closes the copy *before* it
   checks ``inside``, and leaves only when ``inside`` is 0. So either the helper sees the copy closed, or the owner waits
   for the helper: no helper claims a piece of one copy with the addresses of another.
@@ -36,27 +38,30 @@ from oxide.driver.records import COPY_POOL
 from oxide.runtime.host_memory.streaming_copy import streaming_copy_address
 
 PIECE_BYTES = 128 << 10
-"""The number of bytes that a thread claims at once: 13 µs of one core's time, so that the threads wait little for the
-last to finish."""
+"""The number of bytes that a thread claims at once: 13 µs of one core's time. So the other threads wait only briefly
+for the last thread to finish."""
 
 MOST_HELPERS = 11
-"""The largest number of helpers. The program needs the other cores.
+"""The largest number of helpers, so that the other cores are left for the program.
 
-Uploads of 64 MiB in chunks of 8 MiB on an H100's machine of 16 cores: 6.2 GB/s without helpers, 19.7 with 3, 27.7 with
-7, 29.7 with 11 (29.8 in chunks of 16 MiB; 18.3 of 4).
+Throughput of uploads of 64 MiB in chunks of 8 MiB, on an H100's machine of 16 cores: 6.2 GB/s without helpers, 19.7
+with 3 helpers, 27.7 with 7 and 29.7 with 11. With 11 helpers, chunks of 16 MiB give 29.8 GB/s and chunks of 4 MiB 18.3.
 
-The helpers share the memory with the device. Next to 11 helpers that store past the cache at 41 GB/s, the device's own
-copy of other memory falls from 54 to 45 GB/s, and faster hand-overs then gain nothing. Fewer helpers are no clear gain:
-four uploads at once were 1 to 9 per cent faster with 5 or 7 in two runs, and 7 per cent slower with 7 in a third.
+The helpers share the memory's bandwidth with the device. While 11 helpers write 41 GB/s by non-temporal stores, the
+device's own copy of other memory falls from 54 to 45 GB/s, and handing over chunks faster then gains nothing. Fewer
+helpers are no clear gain: with 5 or 7 helpers, four uploads at once were 1 to 9 per cent faster in two runs, and with 7
+they were 7 per cent slower in a third run.
 """
 
 _LOOKS = 1000
-"""The number of polls before a helper sleeps, and before an owner that waits for a helper gives way: about 50 µs.
+"""The number of polls before a helper sleeps, and before an owner that waits for a helper calls ``sched_yield``: about
+50 µs.
 
-A poll is the processor's own pause. With ``sched_yield`` in its place, a helper that shares its core with another
-thread, such as one of NumPy's, gives up its time slice at each poll: Linux 6.18 then runs it a tick of 4 ms later, and
-the copy waits for it. A step of ``examples.why_slow`` with an upload of 16 MiB took 4.3 ms on an H100's machine in all
-of nine runs, and takes 1.8 to 4.0, 2.4 in the median of six.
+Each poll is the processor's pause instruction. If it were ``sched_yield``, a helper that shares its core with another
+thread, such as a thread of NumPy's, would give up its time slice at each poll. Linux 6.18 would then run the helper a
+tick of 4 ms later, and the copy would wait for the helper. A step of ``examples.why_slow`` with an upload of 16 MiB, on
+an H100's machine, took 4.3 ms with ``sched_yield`` in all of nine runs. With the pause instruction it takes 1.8 to 4.0
+ms, with a median of 2.4 ms in six runs.
 """
 
 _SYS_FUTEX = {"x86_64": 202, "aarch64": 98}
@@ -68,7 +73,8 @@ _PAUSE = {
 
 @final
 class CopyPool:
-    """The helpers of this process. ``address`` is the address of their shared structure, for ``copy_function``."""
+    """The threads of this process that help to copy host memory. ``address`` is the address of the ``COPY_POOL``
+    structure that they share; a row for ``copy_function`` holds it as its ``copier``."""
 
     def __init__(self, helpers: int, futex: int) -> None:
         self.helpers = helpers
@@ -86,7 +92,7 @@ class CopyPool:
         create = libc.pthread_create
         create.argtypes = (ctypes.c_void_p,) * 4
         thread = ctypes.c_uint64()
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # signals are for Python's threads
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # only Python's threads get signals
         try:
             started = 0
             while started < helpers and not create(ctypes.addressof(thread), None, help_address, self.address):
@@ -98,7 +104,8 @@ class CopyPool:
 
 
 def copy_pool() -> CopyPool | None:
-    """Returns the pool, and starts its threads at the first call. Returns None without a second core or a futex."""
+    """Returns the process's pool. The first call starts its threads. Returns None if the process may use only one core,
+    if the system has no futex, or if no thread could be started."""
     global _pool
     if _pool is None:
         with _lock:
@@ -108,7 +115,8 @@ def copy_pool() -> CopyPool | None:
 
 
 def copy_function() -> int:
-    """Returns the address of ``void copy(void *row)``. A row is a ``COPY_ROW`` with a pool's address."""
+    """Returns the address of the native ``void copy(void *row)``. It makes the copy that a ``COPY_ROW`` describes,
+    together with the helpers of the pool whose ``address`` is the row's ``copier``."""
     global _copy
     if _copy is None:
         _copy = host_function(code_for(platform.machine()), "oxide_copy_together")
@@ -121,7 +129,8 @@ _copy: tuple[int, Any] | None = None
 
 
 def code_for(machine: str) -> str:
-    """Returns the IR of the helpers and of their owner for a kind of machine."""
+    """Returns the IR of ``copy_function``'s function and of the helpers, for a machine by its name of
+    ``platform.machine``."""
     declared, pause = _PAUSE[machine]
     return ir_file(__file__, "copy_pool.ll").replace("<declared>", declared).replace("<pause>", pause)
 

@@ -1,9 +1,9 @@
 """Copies within host memory, done by the device's host-function thread in stream order.
 
-An upload's data must be copied from ordinary into page-locked memory before the device can read it. 64 MiB take 6 ms:
-too long for an event loop. So a native host function makes the copy. It reads addresses and length from a table,
-allocates nothing and never asks for the GIL. If there are cores to spare, threads share a large copy (``copy_pool``).
-Otherwise the function only calls the C library's ``memcpy``.
+An upload's data must be copied from ordinary into page-locked memory before the device can read it. A copy of 64 MiB
+takes 6 ms, too long for an event loop's thread. So a native host function makes the copy. It reads addresses and length
+from a table, allocates nothing and never asks for the GIL. If there are cores to spare, several threads share a large
+copy (``copy_pool``). Otherwise the function only calls the C library's ``memcpy``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Moves:
         self._next = 0
 
     def submit(self, driver: Driver, destination: int, source: int, nbytes: int, stream: StreamHandle) -> None:
-        """Submits the next copy, in stream order. Both ranges must stay valid until it has run."""
+        """Submits the next copy, in stream order. Both ranges must stay valid until the copy has run."""
         row, self._next = self._next, self._next + 1
         pool = copy_pool() if nbytes > 2 * PIECE_BYTES else None
         self._table[row] = (destination, source, nbytes, _memcpy_address() if pool is None else pool.address)
@@ -44,8 +44,8 @@ class Moves:
 
 
 def copy_now(destination: int, source: int, nbytes: int) -> None:
-    """Copies before it returns, with the helpers' help if there are some and the copy is worth it. Holds no GIL
-    meanwhile."""
+    """Copies on the calling thread, and returns when the copy is done. The helpers of ``copy_pool``, if there are any,
+    share a copy of more than two pieces. The GIL is released meanwhile."""
     global _copy
     pool = copy_pool() if nbytes > 2 * PIECE_BYTES else None
     if pool is None:
@@ -59,7 +59,8 @@ def copy_now(destination: int, source: int, nbytes: int) -> None:
 
 
 def move_function() -> int:
-    """Returns the address of ``void move(void *row)``, which does the copy described by a row of the table."""
+    """Returns the address of the native ``void move(void *row)``, which makes the copy that a row of the table
+    describes."""
     global _move
     if _move is None:
         _move = host_function(ir_file(__file__, "moves.ll"), "oxide_move")

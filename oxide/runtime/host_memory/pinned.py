@@ -1,12 +1,13 @@
 """Page-locked host memory: the pool of staging buffers for copies.
 
-A copy to or from ordinary memory blocks the thread that submits it (3.7 ms for 64 MiB on an H100; 2.4 µs from
-page-locked memory), so every copy goes through a buffer of this pool. A buffer returns to the pool when the last object
-on it is dropped. That may happen in a finaliser at any moment, so returning is one append and takes no lock. The pool
-is bounded. Copies that find no room in it go through ``staging``.
+A copy to or from ordinary memory blocks the thread that submits it (for 64 MiB on an H100 3.7 ms, and 2.4 µs if the
+memory is page-locked). So every copy goes through a buffer of this pool. A buffer returns to the pool when the last
+object that uses it is dropped. This may happen in a finaliser at any moment, so returning a buffer is one append and
+takes no lock. The pool is bounded. Copies that find no buffer in it go through the device's staging ring
+(``device/staging_ring.py``).
 
 Page-locking is slow, 0.7 ms for a MiB. On a thread that runs an event loop the pool therefore page-locks only small
-buffers. A background thread makes the larger sizes that were requested there, for the next request.
+buffers. If a larger buffer is requested there, a background thread makes it for a later request.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ if TYPE_CHECKING:
 
 
 _PAGE = 4096
-"""The smallest request to the driver, which locks whole pages. Smaller buffers share a page: with a page each, a
+"""The smallest allocation by the driver, which locks whole pages. Smaller buffers share a page: with a page for each, a
 hundred thousand small results in use would take 400 MB."""
 
 _COMPILED: Final = is_compiled()
 _SMALLEST = 256
 
 AT_ONCE_BYTES = 1 << 20
-"""The largest buffer that is page-locked on an event loop's thread."""
+"""The size in bytes of the largest buffer that is page-locked on an event loop's thread."""
 
 _DEFAULT_LIMIT = 8 << 30  # or a quarter of the machine's memory if that is less
 
@@ -51,7 +52,8 @@ _DEFAULT_LIMIT = 8 << 30  # or a quarter of the machine's memory if that is less
 @final
 @mypyc_attr(acyclic=True)
 class PinnedBuffer:
-    """``nbytes`` of page-locked memory, returned to its pool when dropped. NumPy arrays over it keep it alive."""
+    """``nbytes`` of page-locked memory, returned to the pool when the buffer is dropped. NumPy arrays over the memory
+    keep the buffer alive."""
 
     __slots__ = ("_block", "_drop", "_number", "_pool", "address", "nbytes")
 
@@ -68,8 +70,8 @@ class PinnedBuffer:
         block.user = number
 
     def array(self, shape: tuple[int, ...], dtype: np.dtype[Any], visible: object | None = None) -> NDArray[Any]:
-        """Returns the memory as a C-contiguous array. The array keeps ``visible``, the token of the run that fills
-        it."""
+        """Returns the memory as a C-contiguous array. The array keeps ``visible`` alive, the token of the run that
+        fills the array (``device/dead_work.py``)."""
         held = _new_array(_Held, self._block.nbytes, _BYTES, self._block.exported)
         held.buffer = self
         if visible is not None:
@@ -86,7 +88,7 @@ class PinnedBuffer:
 
 calls_drop(PinnedBuffer)
 
-_numbers: Final = count(1)  # numbers the buffers
+_numbers: Final = count(1)  # the buffers' numbers
 _GONE: Final = -1
 
 
@@ -124,7 +126,7 @@ class PinnedBlock:
         self.address = address
         self.nbytes = nbytes
         self.page = page  # the page's address; 0 for a block that is a whole allocation
-        # A ctypes array, not a NumPy one: NumPy would replace a NumPy base by that array's own base.
+        # A ctypes array: if an array's base were a NumPy array, NumPy would replace it by the base of that array.
         self.exported: Any = (ctypes.c_ubyte * nbytes).from_address(address)
         self.memory: NDArray[np.uint8] = _new_array(np.ndarray, nbytes, _BYTES, self.exported)
 
@@ -132,33 +134,34 @@ class PinnedBlock:
 @final
 class PinnedPool:
     """Page-locked buffers by size class: powers of two from 256 bytes to a page, then whole pages, and above 64 KiB
-    eight classes to each power of two. All buffers together take ``OXIDE_PINNED_LIMIT`` bytes at most.
+    eight classes for each power of two. All buffers together take ``OXIDE_PINNED_LIMIT`` bytes at most.
 
-    The pool never returns memory to the driver while work may be in flight: on a GPU that call waits for the device
-    (300 ms next to a 300 ms kernel). Only ``reclaim.drain`` returns memory, because it blocks anyway. So at the limit a
-    free buffer is reused, for a smaller size if necessary. If no buffer is free, copies go through the device's staging
-    ring.
+    The pool never returns memory to the driver while work may be in flight: on a GPU the driver's call waits for the
+    device (300 ms next to a 300 ms kernel). Only ``reclaim.drain`` returns memory, because it blocks anyway. So at the
+    limit a request takes a free buffer, a larger one if necessary. If no buffer is free, copies go through the device's
+    staging ring.
 
-    An interrupt may come between any two steps. So ``PinnedBlock.user`` alone tells which owner a block has. The free
+    An interrupt may come between any two steps. So ``PinnedBlock.user`` alone tells which buffer owns a block. The free
     lists only suggest candidates: a block that is in use or listed twice is skipped.
     """
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
         self._lock = new_lock()
-        # Each block, and the number of the buffer that owned it.
+        # Returned blocks, each with the number of the buffer that owned it.
         self._returned: deque[tuple[PinnedBlock, int]] = deque()
         # For finalisers: a single C call.
         self.give_back: Callable[[tuple[PinnedBlock, int]], object] = self._returned.append
         self._free: dict[int, list[PinnedBlock]] = {}
         self._held = 0
-        self._wanted: deque[int] = deque()  # sizes for the background thread to make; it is making the first
+        self._wanted: deque[int] = deque()  # sizes of buffers that the background thread makes, in this order
         self._grower: threading.Thread | None = None
         self.limit = _limit()
 
     def try_acquire(self, nbytes: int) -> PinnedBuffer | None:
-        """Returns a buffer of at least ``nbytes`` (more than 0), contents undefined. Returns None if the limit or the
-        system leaves no room, and on an event loop's thread if a large buffer would have to be made: see ``want``."""
+        """Returns a buffer of at least ``nbytes`` (more than 0), with undefined contents. Returns None if the limit or
+        the system leaves no room. On an event loop's thread, also returns None if a large buffer would have to be made:
+        see ``want``."""
         capacity = _capacity(nbytes)
         with self._lock:
             self._collect()
@@ -170,17 +173,18 @@ class PinnedPool:
         return self._make(capacity, nbytes)
 
     def reuse(self, nbytes: int) -> PinnedBuffer | None:
-        """Returns a free buffer of at least ``nbytes`` (more than 0), or None: never makes one."""
+        """Returns a free buffer of at least ``nbytes`` (more than 0), or None if no buffer is free. Never makes a
+        buffer."""
         capacity = _capacity(nbytes)
         with self._lock:
             self._collect()
             return self._take(capacity, nbytes)
 
     def want(self, nbytes: int, count: int) -> None:
-        """Has a background thread make the buffers that ``try_acquire`` refused on an event loop's thread, until
-        ``count`` are queued.
+        """Has a background thread make buffers of at least ``nbytes``. At most ``count`` buffers of a size are queued
+        at a time. Does nothing outside of event loops and for small buffers, which ``try_acquire`` makes itself.
 
-        Call it after submitting the copy that had no buffer: while the driver locks pages, driver calls of other
+        Call it after submitting the copy that got no buffer: while the driver locks pages, driver calls of other
         threads wait, 2 ms each on an H100.
         """
         capacity = _capacity(nbytes)
@@ -189,7 +193,8 @@ class PinnedPool:
                 self._grow(capacity, count)
 
     def acquire(self, nbytes: int) -> PinnedBuffer:
-        """Returns a buffer, and page-locks it now if necessary. Raises ``OutOfMemoryError`` if there is no room."""
+        """Returns a buffer of at least ``nbytes``, and page-locks it now if none is free. Raises ``OutOfMemoryError``
+        if there is no room."""
         capacity = _capacity(nbytes)
         with self._lock:
             self._collect()
@@ -204,7 +209,7 @@ class PinnedPool:
         return buffer
 
     def describe(self) -> str:
-        """Describes the pool's use, for messages."""
+        """Returns a description of the pool's use, for messages."""
         with self._lock:
             self._collect()
             pooled = self._pooled() + sum(self._wanted)
@@ -215,7 +220,7 @@ class PinnedPool:
 
     @property
     def free_bytes(self) -> int:
-        """Returns the bytes of free buffers."""
+        """Returns the number of bytes in free buffers."""
         with self._lock:
             self._collect()
             return self._pooled()
@@ -246,7 +251,7 @@ class PinnedPool:
                         raise
 
     def _trim_pages(self, capacity: int, blocks: list[PinnedBlock]) -> None:
-        """Frees the pages with no part in use, for ``trim``. Called with the lock held."""
+        """Frees the pages of which no block is in use, for ``trim``. Call it with the lock held."""
         by_page: dict[int, dict[int, PinnedBlock]] = {}  # keyed by address too, as a block may be listed twice
         for block in blocks:
             if not block.user:
@@ -272,7 +277,7 @@ class PinnedPool:
             with self._lock:
                 if self._held + given > self.limit:
                     return None
-                self._held += given  # in the same section, so that two threads cannot exceed the limit together
+                self._held += given  # under the same lock, so that two threads cannot exceed the limit together
                 counted = True
             address = self._driver.allocate_host(given)
             page = 0 if given == capacity else address
@@ -293,10 +298,8 @@ class PinnedPool:
             raise
 
     def _grow(self, capacity: int, wanted: int) -> None:
-        """Has the background thread make buffers of a size, until ``wanted`` are queued. Called with the lock held.
-
-        A size is queued at most ``wanted`` times, however often it is requested.
-        """
+        """Queues a size for the background thread, until the size is queued ``wanted`` times or the limit is reached.
+        Starts the thread if necessary. Call it with the lock held."""
         while self._wanted.count(capacity) < wanted and self._held + capacity <= self.limit:
             self._held += capacity
             self._wanted.append(capacity)
@@ -310,7 +313,7 @@ class PinnedPool:
                     self._held -= sum(self._wanted)
                     self._wanted.clear()
                 if not isinstance(error, RuntimeError):
-                    raise  # RuntimeError: out of threads, or the interpreter is ending; copies then do without
+                    raise  # RuntimeError: no more threads, or the interpreter is ending; no buffers are made then
 
     def _make_wanted(self) -> None:
         while True:
@@ -321,7 +324,7 @@ class PinnedPool:
                 capacity = self._wanted[0]
             try:
                 address = self._driver.allocate_host(capacity)
-            except Exception:  # a later request that may page-lock at once gets the error
+            except Exception:  # a later request that page-locks on its own thread gets the error
                 address = 0
             with self._lock:
                 self._wanted.popleft()
@@ -331,8 +334,8 @@ class PinnedPool:
                     self._held -= capacity
 
     def _take(self, capacity: int, nbytes: int) -> PinnedBuffer | None:
-        """Takes a free block of this class. If none is free and the limit allows no new one, takes the smallest larger
-        free block. Returns None without such a block."""
+        """Takes a free block of the size class ``capacity``. If none is free and the limit allows no new one, takes the
+        smallest larger free block. Returns None if there is no such block."""
         blocks = self._free.get(capacity)
         if (blocks is None or not _has_unused(blocks)) and self._held + _given(capacity) > self.limit:
             larger = [other for other, free in self._free.items() if other > capacity and _has_unused(free)]
@@ -352,15 +355,15 @@ class PinnedPool:
             self._returned.popleft()
 
     def _pooled(self) -> int:
-        """Returns the bytes of free buffers."""
+        """Returns the number of bytes in free buffers. Call it with the lock held."""
         return sum(
             {block.address: block.nbytes for free in self._free.values() for block in free if not block.user}.values()
         )
 
 
 def _has_unused(blocks: list[PinnedBlock]) -> bool:
-    """Removes used blocks from the end of a list. Returns whether a block is left: it is unused, and the last of the
-    list."""
+    """Removes blocks in use from the end of a list. Returns whether a block is left. If so, the last block of the list
+    is unused."""
     while blocks and blocks[-1].user:
         blocks.pop()
     return bool(blocks)
@@ -389,7 +392,8 @@ def _buffer_of(array: NDArray[Any]) -> PinnedBuffer | None:
 
 
 def _capacity(nbytes: int) -> int:
-    """Returns the size class: a power of two up to a page, then at most an eighth, or a page, above ``nbytes``."""
+    """Returns the size in bytes of the smallest class that holds ``nbytes``. Up to a page it is a power of two. Above a
+    page it exceeds ``nbytes`` by less than a page or less than an eighth, whichever is more."""
     if nbytes <= _PAGE:
         return max(_SMALLEST, 1 << (nbytes - 1).bit_length())
     step = max(_PAGE, 1 << ((nbytes - 1).bit_length() - 4))
@@ -397,7 +401,8 @@ def _capacity(nbytes: int) -> int:
 
 
 def _given(capacity: int) -> int:
-    """Returns the bytes to ask the driver for: a page, shared by small buffers, or the whole capacity."""
+    """Returns the number of bytes to request from the driver: a page, which small buffers share, or the whole
+    capacity."""
     return max(_PAGE, capacity)
 
 

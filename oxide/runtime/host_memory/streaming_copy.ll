@@ -1,5 +1,5 @@
-; Single bytes up to a line's boundary of the destination, then whole lines, then what is left. The attribute keeps the
-; loops over bytes from being made into calls of memcpy, whose address this code does not know.
+; Copies single bytes up to the destination's next cache line, then whole lines, then the remaining bytes. The attribute
+; no-builtins keeps LLVM from turning the loops over bytes into calls of memcpy, whose address this code does not know.
 
 define ptr @oxide_copy_streaming(ptr %destination, ptr %source, i64 %size) nounwind "no-builtins" {
 entry:

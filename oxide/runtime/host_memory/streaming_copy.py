@@ -1,14 +1,14 @@
-"""Non-temporal ``memcpy``, for data that the device reads next and this processor does not.
+"""Non-temporal ``memcpy``, for data that the device reads next and this processor does not read.
 
 An ordinary store first reads the cache line that it will overwrite. So a copy through the cache moves three bytes for
 each byte copied, and evicts the program's data. Non-temporal stores write whole lines and read none. ``memcpy`` uses
-them only for copies of megabytes, but the helpers of ``copy_pool`` copy pieces of 128 KiB. GB/s on an H100's machine
-with ``memcpy`` and with this copy, medians of 36 alternating runs:
+them only for copies of megabytes, but the helpers of ``copy_pool`` copy pieces of 128 KiB. The throughput in GB/s on an
+H100's machine, first with ``memcpy`` and then with this copy, as medians of 36 alternating runs:
 
-- one upload of 64 MiB at a time: 21.7 and 30.3; of an array that is not in the cache: 18.5 and 23.8
-- four uploads at a time: 42.0 and 40.5; of arrays that are not in the cache: 35.9 and 38.4
+- one upload of 64 MiB at a time: 21.7 and 30.3; if the array is not in the cache: 18.5 and 23.8
+- four uploads at a time: 42.0 and 40.5; if the arrays are not in the cache: 35.9 and 38.4
 
-Prefetching the source made it slower. The copy exists for x86-64 only. Elsewhere the C library's ``memcpy`` is used.
+Prefetching the source made this copy slower. It exists for x86-64 only. Elsewhere the C library's ``memcpy`` is used.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The alarm that wakes an event loop: a file descriptor, and the native function that a device's callback calls."""
+"""The alarm that wakes an event loop: a file descriptor, and the native callback that makes it readable."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from oxide.driver.records import ALARM
 class Alarm:
     """A file descriptor that a native callback makes readable.
 
-    It is never closed, because a callback may still be on its way when its loop ends. Instead it is reused by the next
-    loop, where a late callback is only a spurious wake-up. ``argument`` is the argument for the native function.
+    The descriptor is never closed, because a callback may still be outstanding when the alarm's loop ends. Instead the
+    next loop reuses the alarm. There a late callback is only a spurious wake-up. ``argument`` is the callback's
+    argument.
     """
 
     _spare: ClassVar[list[Alarm]] = []
-    _records: ClassVar[list[Any]] = []  # never freed, as the descriptors are never closed
+    _records: ClassVar[list[Any]] = []  # never freed, as a late callback may read one
 
     def __init__(self) -> None:
         if hasattr(os, "eventfd"):
@@ -52,16 +53,16 @@ class Alarm:
             os.write(self._bell, (1).to_bytes(8, sys.byteorder))
 
     def clear(self) -> None:
-        """Makes the descriptor unreadable until the next callback."""
+        """Makes the descriptor unreadable until the next callback or ``ring``."""
         with contextlib.suppress(BlockingIOError):
             os.read(self.descriptor, 4096)
 
 
 def notify_function() -> int:
-    """Returns the address of ``void notify(void *argument)``, which writes the number 1, in eight bytes, to the alarm
-    with this ``argument``.
+    """Returns the address of the native callback, ``void notify(void *argument)``. It writes the number 1, in eight
+    bytes, to the alarm whose ``argument`` it gets.
 
-    The function takes no lock, allocates nothing and does not use Python.
+    The callback takes no lock, allocates nothing and does not use Python.
     """
     global _notify
     if _notify is None:

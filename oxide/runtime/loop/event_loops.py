@@ -2,7 +2,8 @@
 
 A loop can raise a pending cancellation, let other tasks run, park the current task until it is woken, call a function
 when a file descriptor becomes readable or after a while, run a function in a thread, and hold one object for as long as
-it runs. Neither library is imported here unless the program has imported it: otherwise its loop cannot be running.
+the loop runs. This module imports trio or asyncio only if the program has imported it: otherwise its loop cannot be
+running.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class EventLoop(ABC):
 
     @abstractmethod
     async def checkpoint(self) -> None:
-        """Lets other tasks run; raises the loop's cancellation."""
+        """Lets other tasks run. Raises the loop's cancellation."""
 
     @abstractmethod
     async def let_run(self) -> None:
@@ -47,7 +48,7 @@ class EventLoop(ABC):
 
     @abstractmethod
     def local(self, make: Callable[[EventLoop], Any]) -> Any:
-        """Returns the object that belongs to this loop for as long as it runs. The first call makes it with
+        """Returns the object that this loop holds for as long as the loop runs. The first call makes the object with
         ``make``."""
 
     @abstractmethod
@@ -60,13 +61,13 @@ class EventLoop(ABC):
 
     @abstractmethod
     def from_threads(self) -> Callable[[Callable[[], None]], None]:
-        """Returns a function that any thread may call: it has the loop call its argument soon, unless the loop has
-        ended."""
+        """Returns a function that any thread may call. That function has the loop call its argument soon, unless the
+        loop has ended."""
 
     @abstractmethod
     async def in_thread(self, function: Callable[[], None]) -> None:
-        """Calls ``function`` in a thread and waits for it. The loop's cancellation abandons the thread, which runs
-        on."""
+        """Calls ``function`` in a thread and waits for the thread. After a cancellation the wait ends, and the thread
+        runs on."""
 
 
 class Sleeper(ABC):
@@ -84,8 +85,8 @@ class Sleeper(ABC):
 def current_loop() -> EventLoop:
     """Returns the loop that runs the calling task. Raises ``NoEventLoopError`` outside trio and asyncio."""
     loop = _running_asyncio_loop()
-    # If no asyncio loop runs, the name suffices: trio itself refuses a coroutine that is driven by hand outside of
-    # tasks.
+    # If no asyncio loop runs, sniffio's name suffices: trio itself refuses a coroutine that is driven by hand outside
+    # of tasks.
     if _sniffed_name() == "trio" if loop is None else _in_trio() and _trio_is_inside():
         return _trio_loop or _make_trio_loop()
     if loop is not None:
@@ -103,18 +104,18 @@ def running_loop_name() -> str | None:
 
 
 def blocked_loop_name() -> str | None:
-    """Returns the name of the loop that a blocking call would stall; None if there is none.
+    """Returns the name of the loop that a blocking call would stall, or None if there is no such loop.
 
-    The loop that runs a cell of a notebook is not meant: it waits for the cell, whatever the cell does. A task that a
-    cell has started does stall the loop.
+    A loop that is running a cell of a notebook does not count: the loop waits for the cell, whatever the cell does. In
+    a task that a cell has started, a blocking call does stall the loop.
     """
     name = running_loop_name()
     return None if name is None or _in_cell() else name
 
 
 def _in_cell() -> bool:
-    """Returns whether the innermost of loop and IPython's cell is the cell: searches the stack from its innermost
-    frame."""
+    """Returns whether the calling code runs in a notebook's cell and not in a task. Searches the stack from its
+    innermost frame for a frame of IPython's cell or of a loop: the first one found decides."""
     if "IPython.core.interactiveshell" not in _modules:
         return False
     frame: FrameType | None = sys._getframe(0)
@@ -129,7 +130,8 @@ def _in_cell() -> bool:
 
 
 def _sniffed_name() -> str | None:
-    """Returns the name of the loop that the calling thread runs, as trio tells sniffio."""
+    """Returns the name of the loop that the calling thread runs, as the loop reports it to sniffio. Trio does so,
+    asyncio does not. Returns None if no name was reported."""
     sniffed = _found.sniffed
     if sniffed is None:
         sniffed = _found.sniffed = getattr(sys.modules.get("sniffio"), "thread_local", None)
@@ -140,8 +142,8 @@ def _sniffed_name() -> str | None:
 
 
 def _in_trio() -> bool:
-    # Asks sniffio first: trio's own answer takes an exception if trio does not run, and another thread may still be
-    # importing trio.
+    # Asks sniffio first: trio's own function raises and catches an exception if trio does not run, and another thread
+    # may still be importing trio.
     if _sniffed_name() is None:
         return False
     if _found.in_trio_task is None:
@@ -159,8 +161,8 @@ def _running_asyncio_loop() -> asyncio.AbstractEventLoop | None:
         module = _modules.get("asyncio")
         if module is None:
             return None
-        # The package has this function only once asyncio.events is fully imported. Until then asyncio.events has
-        # another version of it.
+        # The package ``asyncio`` has this function only once ``asyncio.events`` is fully imported. Until then the
+        # function in ``asyncio.events`` may be the version in Python, which the import replaces by the version in C.
         get_running_loop = _found.get_running_loop = getattr(module, "_get_running_loop", None)
         if get_running_loop is None:
             return None
@@ -170,7 +172,8 @@ def _running_asyncio_loop() -> asyncio.AbstractEventLoop | None:
 
 @final
 class _Found:
-    """Functions that every operation calls, found once in modules that the program has imported."""
+    """Functions of trio and asyncio, and sniffio's thread-local object. Every operation uses them, so they are looked
+    up once, after the program has imported their modules."""
 
     __slots__ = ("get_running_loop", "in_trio_task", "sniffed")
 
@@ -186,7 +189,7 @@ _found: Final = _Found()
 def _trio_is_inside() -> bool:
     """Returns whether trio's loop is the inner one, if one loop was run inside the other.
 
-    Both libraries then say that their loop runs, so this searches the stack from its innermost frame.
+    Both libraries then report that their loop runs, so this function searches the stack from its innermost frame.
     """
     frame = sys._getframe(1)
     while frame.f_back is not None:
@@ -201,7 +204,7 @@ def _trio_is_inside() -> bool:
 
 @final
 class _TrioLoop(EventLoop):
-    """One object for all of trio's runs: trio's functions act on the current run.
+    """The loop of every run of trio: trio's functions act on the current run, so one object serves all runs.
 
     Its checkpoint methods return trio's coroutines themselves, without another coroutine around each.
     """
@@ -330,19 +333,19 @@ def _trio_variable() -> Any:
 
 
 _asyncio_locals: WeakTable[Any, Any] = WeakTable()
-_closing: Final[dict[weakref.ref[Any], Callable[[], None]]] = {}  # the callbacks for loops that have ended
-_gone: Final[deque[weakref.ref[Any]]] = deque()  # the loops that have been collected
+_closing: Final[dict[weakref.ref[Any], Callable[[], None]]] = {}  # the ``closed`` callbacks of watched loops
+_gone: Final[deque[weakref.ref[Any]]] = deque()  # references to loops that were collected
 
 
 def _call_closed() -> None:
-    """Calls the ``closed`` callbacks of loops that have been collected, before another loop is watched.
+    """Calls the ``closed`` callbacks of loops that have been collected. Called before another loop is watched.
 
-    The weak reference's callback does not call them: a finaliser must not run Python code.
+    The callback of the weak reference to the loop does not call them itself: a finaliser must not run Python code.
     """
     while _gone:
         try:
             closed = _closing.pop(_gone.popleft(), None)
-        except IndexError:  # another thread took the last one
+        except IndexError:  # another thread took the last entry
             return
         if closed is not None:
             closed()
@@ -362,7 +365,7 @@ class _AsyncioLoop(EventLoop):
         await asyncio.sleep(0)
 
     def let_run(self) -> Coroutine[Any, Any, None]:
-        """Lets other tasks run. asyncio cannot defer a cancellation that comes meanwhile."""
+        """Lets other tasks run. asyncio cannot defer a cancellation that arrives meanwhile, so this may raise it."""
         return self.checkpoint()
 
     def sleeper(self) -> Sleeper:
@@ -376,7 +379,7 @@ class _AsyncioLoop(EventLoop):
         return made
 
     def watch_readable(self, descriptor: int, callback: Callable[[], None], closed: Callable[[], None]) -> None:
-        # A closed loop has dropped its readers, so the descriptor is free again when the loop object is collected.
+        # A closed loop has removed its readers, so no loop watches the descriptor when the loop object is collected.
         self._loop.add_reader(descriptor, callback)
         _closing[weakref.ref(self._loop, _gone.append)] = closed
 

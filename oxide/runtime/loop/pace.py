@@ -1,14 +1,15 @@
 """Learns how long the waits on a stream last, and decides whether a new wait spins, polls or parks.
 
 Each way to wait for the device has its price. *Spinning* queries the event in a loop: it sees the result within 1.4 µs,
-but no other task runs meanwhile. *Polling* lets other tasks run between two queries: 5 µs a query under trio. *Parking*
-costs nothing while it lasts and 39 µs at the end. Spinning pays for an empty kernel, parking for a long one. No kernel
-says beforehand how long it runs, but the kernels of one stream resemble each other. So each stream keeps a running mean
-of its waits' lengths. Each wait counts as much as all before it, so the mean forgets within a few operations.
+but no other task runs meanwhile. *Polling* lets other tasks run between two queries; each query takes 5 µs under trio.
+*Parking* lets the task sleep until a callback wakes it: this costs nothing while the task sleeps, and 39 µs at the end.
+Spinning pays off for an empty kernel, parking for a long kernel. It is not known beforehand how long a kernel runs, but
+the kernels of one stream resemble each other. So each stream keeps a running mean of the lengths of its waits. Each
+wait counts as much as all earlier waits together, so the mean forgets old waits within a few operations.
 
 The budgets are bounded, so a wrong guess is cheap. A wait spins for at most 10 µs and polls for at most 50 µs, about
-what parking would have cost. On a stream that parks, one wait in sixteen polls again, in case its work has become
-short.
+what parking would have cost. On a stream whose waits park, one wait in sixteen polls again, in case the stream's work
+has become short.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ from typing import Final, final
 from oxide.runtime.locks import new_lock
 
 SPIN_SECONDS: Final = 10e-6
-"""The longest that a wait spins. A stream's waits spin only while their mean is at most this."""
+"""The longest time that a wait spins. A stream's waits spin only while their mean is at most this time."""
 
 POLL_SECONDS: Final = 50e-6
-"""The longest that a wait polls: about as long as parking takes in addition. So no wait costs more than twice the
-minimum."""
+"""The longest time that a wait polls. It is about the time that parking adds to a wait, so no wait costs more than
+twice the minimum."""
 
 PARK_SECONDS: Final = 40e-6
 """The time that parking adds to a wait on an H100. ``learn`` subtracts it from a parked wait."""
 
-_LONGEST: Final = 2 * POLL_SECONDS  # longer waits count as this, so that a wait of an hour is forgotten too
+_LONGEST: Final = 2 * POLL_SECONDS  # a longer wait counts as this, so that a wait of an hour is forgotten too
 _PROBE_EVERY: Final = 16
 
 
@@ -58,8 +59,8 @@ class Pace:
         return min(POLL_SECONDS, 2 * self.expected + SPIN_SECONDS)
 
     def budget(self) -> float:
-        """Returns ``poll_budget`` for a wait that begins now. One in sixteen waits that would park at once polls
-        instead."""
+        """Returns ``poll_budget`` for a wait that begins now. Of the waits that would park at once, one in sixteen gets
+        a budget for polling instead."""
         budget = self.poll_budget
         if not budget:
             with self._lock:

@@ -1,12 +1,12 @@
-"""Limits the share of an event loop's time that the runtime takes before it lets others run.
+"""Limits the share of an event loop's time that the runtime's submissions take before other tasks run.
 
-A loop runs every ready task before it looks at anything else. So a thousand tasks that submit at once are one long
-turn, in which no timer fires and no socket is read. This file adds up the time of a turn's submissions. When they have
-used their share, further tasks queue for one of the loop's next turns (``Reactor.next_turn``).
+A loop runs every ready task before it looks at timers and sockets. So a thousand tasks that submit at once are one long
+*turn* of the loop, in which no timer fires and no socket is read. This file adds up the time of the submissions in a
+turn. When they have used their share, further tasks queue for one of the loop's next turns (``Reactor.next_turn``).
 
 The end of a turn is detected at no cost. A task that the loop resumes was scheduled in an earlier turn. If the turn's
-number is still the one that the task last saw, the task starts a new turn. Each loop has a thread for itself, so the
-count is kept per thread.
+number is still the number that the task read before it let other tasks run, the task starts a new turn. Each loop has a
+thread for itself, so each thread has its own ``Turn``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import time
 from typing import Final, final
 
 SHARE_SECONDS: Final = 2e-3
-"""The time for submissions in one turn. Sweeping and waking get as much each."""
+"""The time for submissions in one turn. Sweeping, and waking tasks, may each take about as long in addition."""
 
 _MOST: Final = 128  # the most tasks admitted in one turn: each costs about 10 µs under trio, whatever it then does
 
@@ -29,13 +29,13 @@ class Turn:
 
     def __init__(self) -> None:
         self.number = 0
-        self.gives_up = False  # while a future submits: the submission must not wait for another thread (``once``)
+        self.gives_up = False  # True while a future submits, which must not wait for other threads (``once``)
         self.spent = 0.0  # seconds that submissions took in this turn
         self._usual = 20e-6  # running mean of a submission's seconds
 
     def over(self, number: int) -> None:
-        """Starts a new turn if the current turn's number is still ``number``: a task passes the number that it read
-        before it last let other tasks run."""
+        """Starts a new turn if the number of the current turn is still ``number``. A task passes the number that it
+        read before it last let other tasks run."""
         if self.number == number:
             self.next()
 
