@@ -1,9 +1,9 @@
 """Trace points: the places in the runtime's host code that report to a tracer what happens.
 
 While nothing is traced, ``points.tracer`` is None, and a trace point costs one test of an attribute. While a trace or a
-profile runs, ``points.tracer`` is the recorder of ``oxide/tracing``. The runtime does not import the recorder; it knows
-the protocol ``Tracer``. Work on devices needs no trace points, because all of it goes through the ``Driver`` protocol:
-the recorder replaces the runtime's driver by its own (``Runtime.stand_in``).
+profile runs, ``points.tracer`` is the recorder of ``oxide/tracing``. The runtime does not import the recorder, and
+calls it by the protocol ``Tracer``. Work on devices needs no trace points, because all of it goes through the
+``Driver`` protocol: the recorder replaces the runtime's driver by its own (``Runtime.stand_in``).
 """
 
 from __future__ import annotations

@@ -462,7 +462,8 @@ class ConfiguredKernel:
 
 @final
 class KernelLaunches:
-    """The plans of one kernel's specializations, which its launches share. ``@kernel`` gives each kernel its own."""
+    """The plans of one kernel's specializations, which its launches share. ``@kernel`` gives each kernel a
+    ``KernelLaunches`` of its own."""
 
     __slots__ = ("_by_kinds", "_plans", "only")
 
@@ -646,7 +647,7 @@ def _check(kernel: Kernel, parameter: Declared, argument: object) -> Spec:
                 f"a strided view, of shape {box.shape} and strides {box.strides} bytes: {parameter.annotation} takes "
                 f"contiguous memory; dup(view) makes a contiguous box, and Array[{element}, {box.ndim}] takes strides",
             )
-        # An open parameter is checked again when its type is known.
+        # A generic parameter is checked again when its type is known.
         if isinstance(parameter, Parameter) and parameter.kind == "tiles" and box.ptr % parameter.alignment:
             raise _refusal(
                 kernel,

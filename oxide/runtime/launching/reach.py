@@ -2,8 +2,8 @@
 
 With ``index_1d`` only the number of threads counts. With ``index_2d(width)`` each axis counts: the threads along x
 reach columns and those along y reach rows. So 2 × 1 blocks of 16 × 16 threads leave out rows of a 30 × 10 matrix,
-though they are more threads than it has elements. This is computed only for an output with more elements than
-``Plan.fit`` is sure of, and not again while the shape stays the same.
+although they have more threads than the matrix has elements. This is computed only for an output with more elements
+than ``Plan.fit`` is sure of, and not again while the shape stays the same.
 """
 
 from __future__ import annotations

@@ -197,7 +197,7 @@ class TileKernel:
 
     def _config_for(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
         """Returns the candidate for a launch: the fastest one if ``tune`` has run for its shapes, else the kernel's
-        first."""
+        first candidate. Without candidates, returns an empty dict."""
         if self._tuned:
             shapes = shapes_of(self._passed(given))
             if shapes is not None and shapes in self._tuned:

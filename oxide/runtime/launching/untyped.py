@@ -45,8 +45,8 @@ def _box_type(argument: Any) -> ArrayType | RecordType | None:
 
 
 def untyped_arguments(kernel: Kernel, arguments: tuple[Any, ...]) -> dict[str, ArgumentType]:
-    """Returns the types of the arguments of parameters without an annotation, by parameter. If the kernel has explicit
-    signatures, the types are those of one of the signatures. Raises ``ArgumentError``."""
+    """Returns the types of the arguments of parameters without an annotation, by the parameters' names. If the kernel
+    has explicit signatures, the types are those of one of the signatures. Raises ``ArgumentError``."""
     typed = {
         parameter.name: _typed(parameter, argument)
         for parameter, argument in zip(kernel.parameters, arguments, strict=True)

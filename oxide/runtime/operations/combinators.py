@@ -50,7 +50,7 @@ class Stage(DeviceOperation[U]):
 
     def __init__(self, source: DeviceOperation[Any], name: str, function: Callable[..., Any]) -> None:
         if not callable(function):
-            source.consume()  # a failed use is a use: no warning
+            source.consume()  # a failed use counts as a use: dropping the operation does not warn
             raise no_function(function, name)
         if is_async(function):
             source.consume()

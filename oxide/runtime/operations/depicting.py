@@ -66,7 +66,8 @@ class _Recipe:
         self._crossed = False  # whether a result flows from an operation to one that is placed elsewhere
 
     def picture(self) -> Picture:
-        """Draws the operation after its inputs, without recursion: a chain may have thousands of stages."""
+        """Draws each operation after its inputs, and returns the picture. Works without recursion, because a chain may
+        have thousands of stages."""
         pending: list[tuple[DeviceOperation[Any], str, bool]] = [(self._operation, "", False)]
         while pending:
             operation, device, expanded = pending.pop()

@@ -56,7 +56,7 @@ class CudaGraph(Generic[T]):
 
     The graph keeps every buffer that it uses, whether it was given the buffer or made it during the capture, until the
     graph is closed or dropped *and* the device is past its last launch. A launch is ordered with all other operations
-    by the buffers that the graph reads and writes, whatever streams they run on.
+    that use the buffers that the graph reads and writes, whatever streams these operations run on.
 
     ``h2d`` inside a captured operation reads its array again at each launch: the submitting thread copies the array at
     submission, whatever its size (about 0.15 ms for a MiB). ``d2h`` inside a captured operation yields one array, which
@@ -88,10 +88,11 @@ class CudaGraph(Generic[T]):
         return cast(T, output)
 
     def update(self, operation: Given[DeviceOperation[U]]) -> U:
-        """Runs ``operation`` on the graph's stream and returns its result at once, in flight. It can write new inputs,
-        for example with ``memcpy(box, array)``. Host arrays have been read when this returns, whatever their size.
-        Later launches run after the operation and use its results. A fault of its kernels is raised by the next launch,
-        and by ``graph.stream.synchronize()``. Raises ``GraphError`` once the graph is closed.
+        """Runs ``operation`` on the graph's stream and returns its result at once, in flight. The operation can write
+        new inputs, for example with ``memcpy(box, array)``. Host arrays have been read when ``update`` returns,
+        whatever their size. Later launches run after the operation and use its results. A fault of the operation's
+        kernels is raised by the next launch, and by ``graph.stream.synchronize()``. Raises ``GraphError`` once the
+        graph is closed.
         """
         if not isinstance(operation, DeviceOperation):
             raise TypeError(
@@ -110,7 +111,7 @@ class CudaGraph(Generic[T]):
         # page-locked memory is reused.
         while self._updates and self._updates[0][0].finished_well():
             self._updates.popleft()
-        if submission.faults:  # empty without kernels
+        if submission.faults:  # empty if the update launched no kernels
             # An update that launches the graph has taken over the reports of earlier updates. They are not passed on
             # again: the list would grow with every update.
             own = [report for report in submission.faults if report not in passed_on]
@@ -238,8 +239,8 @@ class GraphScope:
     """A scope that records operations into a graph, in order. ``CudaGraph.scope(stream)`` makes one; ``graph`` is its
     result.
 
-    Launches, ``memcpy``, ``d2h`` and combinations of them can be recorded. Three uses raise a ``GraphError`` that says
-    why: an operation that makes boxes; running an operation (``sync``, ``await``, …) in the task or thread that
+    Launches, ``memcpy``, ``d2h`` and combinations of them can be recorded. Three things raise a ``GraphError`` that
+    says why: an operation that makes boxes; running an operation (``sync``, ``await``, …) in the task or thread that
     records; and using the stream. If an exception leaves the ``with`` block, there is no graph, and the stream stays
     usable.
     """

@@ -82,7 +82,7 @@ def accepted(inputs: Sequence[DeviceBox], arguments: tuple[Given[object], ...], 
     device."""
     for argument in arguments:
         if isinstance(argument, DeviceOperation):
-            argument.consume()  # a refused launch is a use: no warning
+            argument.consume()  # even if the launch is refused: dropping the operation then does not warn
     if len(arguments) != len(inputs):
         declared = ", ".join([describe(box.shape, box.dtype) for box in inputs])
         raise TypeError(

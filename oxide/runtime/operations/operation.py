@@ -150,7 +150,7 @@ class DeviceOperation(Submittable[T_co]):
 
     def unzip(self, n: Given[int | None] = None) -> tuple[DeviceOperation[Any], ...]:
         """Returns an operation for each element of the tuple that this operation yields. This operation runs once for
-        all.
+        all of them.
 
         ``n`` is the tuple's length. It is needed only if it cannot be known before the run (after ``and_then`` or
         ``map``).
@@ -202,10 +202,10 @@ class DeviceOperation(Submittable[T_co]):
     def on(self, device: Given[int | Device]) -> DeviceOperation[T_co]:
         """Places this operation on a device: ``device`` is a number or one of ``devices()``.
 
-        A placed operation may be part of an operation on another device, which then ends after it. Several placed
-        operations of one ``zip`` or ``gather`` run at the same time. ``and_then``, ``map`` and the like continue on
-        the same device. Raises ``TypeError`` if ``device`` is no device. Running raises ``DeviceError`` if the device
-        is not set up.
+        A placed operation may be part of an operation on another device. The enclosing operation then ends after the
+        placed one. Several placed operations of one ``zip`` or ``gather`` run at the same time. ``and_then``, ``map``
+        and the like continue on the same device. Raises ``TypeError`` if ``device`` is no device. Running raises
+        ``DeviceError`` if the device is not set up.
         """
         from oxide.runtime.operations.on_device import OnDevice
 
@@ -249,7 +249,8 @@ class DeviceOperation(Submittable[T_co]):
     def explain(self) -> str:
         """Returns a text on what planning and fusion would make of this operation: the numbers of launches before and
         after fusion, the memory traffic that it saves, the reasons why kernels are not fused, the memory that boxes
-        share, and the nodes before and after. Records the operation as a capture does, and runs nothing."""
+        share, and the nodes before and after. Records the operation as a capture does, and runs nothing but the sources
+        of shared operations."""
         from oxide.runtime.operations.planning import explanation
 
         self.consume()
@@ -258,16 +259,16 @@ class DeviceOperation(Submittable[T_co]):
     # Running
 
     def sync(self) -> T_co:
-        """Runs on a stream that the policy picks, and blocks the thread until the result is ready.
+        """Runs the operation on a stream that the policy picks, and blocks the thread until the result is ready.
 
-        Warns inside a running event loop, because it blocks the loop.
+        Warns inside a running event loop, because the call blocks the loop.
         """
         self.consume()
         runtime = current_runtime()
         return self._run_blocking(picked_stream(runtime.policy, self._home(runtime)), "sync()")
 
     def sync_on(self, stream: Given[Stream]) -> T_co:
-        """Runs on ``stream`` and blocks the thread until the result is ready. Warns as ``sync`` does.
+        """Runs the operation on ``stream`` and blocks the thread until the result is ready. Warns as ``sync`` does.
 
         An operation that ``on`` placed on another device runs there, and later work on ``stream`` runs after it.
         """
@@ -281,8 +282,8 @@ class DeviceOperation(Submittable[T_co]):
         return run_blocking(self, stream)
 
     def async_on(self, stream: Given[Stream]) -> T_co:
-        """Submits to ``stream`` and returns the result at once. The result is in flight until you synchronise the
-        stream.
+        """Submits the operation to ``stream`` and returns the result at once. The result is in flight until you
+        synchronise the stream.
 
         ``stream.synchronize()`` raises the faults of the kernels. An operation that ``on`` placed on another device
         runs there, and later work on ``stream`` runs after it.
@@ -299,7 +300,7 @@ class DeviceOperation(Submittable[T_co]):
             runtime = current_runtime()
             return DeviceFuture(self, picked_stream(runtime.policy, self._home(runtime)))
         except Exception:
-            self.consume()  # a failed use is a use: no warning
+            self.consume()  # a failed use counts as a use: dropping the operation does not warn
             raise
 
     def schedule(self, policy: Given[SchedulingPolicy]) -> DeviceFuture[T_co]:
@@ -312,7 +313,7 @@ class DeviceOperation(Submittable[T_co]):
             # The stream may be on any device: this policy decides where the operation runs, as policy_of does.
             return DeviceFuture(self, require_stream(policy.next_stream(self._home(current_runtime()))))
         except Exception:
-            self.consume()  # a failed use is a use: no warning
+            self.consume()  # a failed use counts as a use: dropping the operation does not warn
             raise
 
     def __await__(self) -> Generator[Any, Any, T_co]:

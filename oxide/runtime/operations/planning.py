@@ -200,7 +200,7 @@ def _beside(context: ExecutionContext, start: int) -> ExecutionContext:
 
 
 def _submit_node(context: ExecutionContext, number: int, node: PlanNode) -> None:
-    assert isinstance(node, Node)  # conditionals refuse to be recorded for a run
+    assert isinstance(node, Node)  # a conditional raises ``NotRecordable`` when a run is recorded
     try:
         if node.method == _UPLOAD:
             upload: Callable[[ExecutionContext], None] = node.arguments[0]

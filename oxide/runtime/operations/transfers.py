@@ -369,7 +369,8 @@ class Memcpy(DeviceOperation[DeviceBox]):
 def memcpy(
     dst: Given[DeviceBox | Arc[DeviceBox]], src: Given[DeviceBox | Arc[DeviceBox] | NDArray[Any]]
 ) -> DeviceOperation[DeviceBox]:
-    """Copies ``src`` into ``dst``, of equal dtype and number of elements, and yields ``dst``. It allocates nothing.
+    """Copies ``src`` into ``dst``, which must have the same dtype and number of elements, and yields ``dst``. Allocates
+    no device memory, unless a box is a strided view or the two overlap.
 
     The shapes may differ: the elements are copied in C order, and ``dst`` keeps its shape. Both may be strided views.
     They may overlap: the result is as if all of ``src`` were read first. ``src`` is a box or a NumPy array. An array is
