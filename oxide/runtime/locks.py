@@ -1,12 +1,12 @@
 """The locks that every submission takes.
 
-In interpreted Python such a lock is only taken by ``with``. A signal handler, for example for Ctrl-C, may raise between
-any two calls. Between ``lock.acquire()`` and the ``try`` after it, that would leave the lock held for ever. Python
-handles no signal between a ``with`` and its first line.
+Interpreted code takes these locks only by ``with``. A signal handler, for example for Ctrl-C, may raise an exception
+between any two calls. An exception between ``lock.acquire()`` and the ``try`` after it would leave the lock held for
+ever. Between the entry of a ``with`` and the first line of its body, Python handles no signal.
 
-Compiled code handles no signals between its calls. But its ``with`` looks up two methods of a Python object, which
-takes three times as long as calling them. So compiled modules use the class ``Lock``, whose methods a compiled ``with``
-calls directly, and interpreted ones use ``threading``'s locks themselves.
+Compiled code handles no signals between its calls. But a compiled ``with`` looks up two methods of a Python object,
+which takes three times as long as calling them. So compiled modules use the class ``Lock``, whose methods a compiled
+``with`` calls directly. Interpreted modules use the locks of ``threading`` directly.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from oxide.native import is_compiled
 
 @final
 class Lock:
-    """A wrapper of a lock of ``threading``, for ``with``."""
+    """A lock of ``threading``, wrapped for the ``with`` statements of compiled modules."""
 
     __slots__ = ("_acquire", "_release")
 

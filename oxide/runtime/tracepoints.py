@@ -1,9 +1,9 @@
-"""Trace points: the places in the host path that tell a tracer what happens.
+"""Trace points: the places in the runtime's host code that report to a tracer what happens.
 
 While nothing is traced, ``points.tracer`` is None, and a trace point costs one test of an attribute. While a trace or a
-profile runs, it is the recorder of ``oxide/tracing``, which this package does not know: a protocol stands for it. What
-happens on devices passes the ``Driver`` protocol, so it needs no trace points: the recorder's driver stands in for the
-runtime's (``Runtime.stand_in``).
+profile runs, ``points.tracer`` is the recorder of ``oxide/tracing``. The runtime does not import the recorder, and
+calls it by the protocol ``Tracer``. Work on devices needs no trace points, because all of it goes through the
+``Driver`` protocol: the recorder replaces the runtime's driver by its own (``Runtime.stand_in``).
 """
 
 from __future__ import annotations
@@ -11,14 +11,17 @@ from __future__ import annotations
 from typing import Any, Final, Protocol, final
 
 Built = tuple[int, Any, int]
-"""When an operation was built, by which code, and the index of the instruction, from which its line follows."""
+"""The time when an operation was built, the code object that built it, and the index of the instruction there, which
+gives the source line."""
 
 
 @final
 class TracedRun:
-    """A run of an operation, while a thread submits it: its number, its own name and origin, the track of its task, and
-    the thread. ``name`` and ``built`` are those of the part that is being submitted, ``nbytes`` what its next launch
-    uses, -1 if that is unknown. ``outer`` is the thread's run that this run is part of, if any."""
+    """A run of an operation, while a thread submits it. ``whole_name`` and ``whole_built`` are the operation's name and
+    origin. ``name`` and ``built`` are those of the part that the thread submits now. ``nbytes`` is the size of the
+    memory that the part's next launch uses, -1 if it is unknown. ``track`` is the number of the task's track in the
+    trace, ``ident`` the number of the thread. ``outer`` is the run of the same thread that this run is part of, if
+    any."""
 
     __slots__ = (
         "begun", "built", "captured", "ident", "name", "nbytes", "number", "outer", "track", "whole_built",
@@ -45,7 +48,7 @@ class Tracer(Protocol):
     """The object that trace points report to. Every method may be called from any thread, and raises nothing."""
 
     def built(self) -> Built:
-        """Returns the time, and where the program builds an operation now."""
+        """Returns the present time, and the place in the program that is building an operation."""
 
     def enter(self, name: str, built: Built | None, captured: bool) -> TracedRun:
         """Records that the calling thread begins to submit a whole operation, or to capture it."""
@@ -57,21 +60,22 @@ class Tracer(Protocol):
         """Records why the calling thread has just made a stream wait."""
 
     def awaits(self, name: str) -> object:
-        """Records that the current task begins to await an operation. Returns what ``resumed`` takes."""
+        """Records that the current task begins to await an operation. Returns the object to pass to ``resumed``."""
 
     def resumed(self, awaited: object, outcome: str) -> None:
-        """Records that the task runs again. ``outcome`` is "" or "cancelled"."""
+        """Records that the task of ``awaited`` runs again. ``outcome`` is "" or "cancelled"."""
 
     def attach(self, runtime: Any) -> None:
         """Begins to record what a runtime submits."""
 
     def detach(self, runtime: Any) -> None:
-        """Ends the recording of a runtime that is about to close. Its work has ended."""
+        """Ends the recording of a runtime that is about to close. Called when all work of the runtime has ended."""
 
 
 @final
 class Points:
-    """The tracer in force, or None. One object of the process: compiled code reads its attribute without a look-up."""
+    """Holds the tracer in force, or None. The process has one such object, ``points``, because compiled code reads an
+    object's attribute without a look-up."""
 
     __slots__ = ("tracer",)
 

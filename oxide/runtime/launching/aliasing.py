@@ -1,7 +1,7 @@
 """Outputs of one launch that share memory.
 
-A ``DisjointSlice`` gives each thread its own elements. This holds for one slice only: of two overlapping slices, thread
-0's element of one may be thread 4's element of the other, and both threads write it::
+A ``DisjointSlice`` gives each thread its own elements. This holds for one slice only: if two slices overlap, thread 0's
+element of one may be thread 4's element of the other, and both threads write this element::
 
     a, b = whole.split(8)[0], whole.reshape(-1)
     kernel(a, b)     # allowed: both begin together and have the same layout, so a thread's elements are its own in both
@@ -11,9 +11,9 @@ output has several axes, the rows of both outputs must have equal lengths too. T
 An input may share an output's memory: a thread that reads another thread's element may or may not see that thread's
 write.
 
-An input of a tile kernel may be the box of an output, as in ``scale(x.partition(shape), x)``. A program then reads the
+An input of a tile kernel may be the box of an output, as in ``scale(x.partition(shape), x)``. Each block then reads the
 old elements of its own tile. An input must not overlap an output in any other way, because the compiler orders a
-program's loads and stores by their tiles.
+block's loads and stores by their tiles.
 """
 
 from __future__ import annotations

@@ -3,13 +3,13 @@
 Nearly all launches have such arguments, and Python dominates a launch's time: on an H100 the driver's part is 2.7 µs,
 so each 0.1 µs here counts. The measures, and why they are valid:
 
-- **Bind once, when the launch is built.** A box's address, size and dtype never change, so the check reads what the
-  execution needs. Running an operation again inspects no argument again.
+- **Bind once, when the launch is built.** A box's address, size and dtype never change, so the check also collects all
+  that an execution needs. Running the operation again does not inspect its arguments again.
 - **Exact types only.** Boxes and arcs have no subclasses, so one compare decides. For any other argument (an operation,
   a mistake, a violated contract) ``bind`` returns None, and ``launch.py`` checks everything and raises the errors. So
-  each message exists once. A kernel with an ``AtomicSlice`` takes the slow path too.
-- **Bytes, computed once.** A box keeps its address and length as parameter bytes, so the parameters are one join. The
-  fault record's address is appended at each launch, since it belongs to the submission.
+  each error message exists in one place only. A kernel with an ``AtomicSlice`` takes the slow path too.
+- **Bytes, computed once.** A box keeps its address and length as parameter bytes, so packing the parameters is one join
+  of bytes. The fault record's address is appended at each launch, since it belongs to the submission.
 - **A plan for each specialization** says how to bind each argument, so that a launch does not inspect the parameters.
 """
 
@@ -55,7 +55,8 @@ _KINDS = {"slice": _SLICE, "disjoint": _DISJOINT, "tiles": _TILES, "scalar": _SC
 
 @final
 class Packed:
-    """A number, tuple or function that passed its check, as words and as parameter bytes."""
+    """An argument that passed its check: a number, a tuple or a function. ``number`` is the argument itself, ``words``
+    are the numbers that are passed for it, and ``piece`` is these as parameter bytes."""
 
     __slots__ = ("number", "piece", "words")
 
@@ -78,14 +79,15 @@ class ParameterSlot:
     )  # fmt: skip
 
     def __init__(self, parameter: Closed, offset: int, named: set[str]) -> None:
-        """Makes a slot. ``offset`` is the end of the preceding parameters in bytes. ``named`` are the names in the
-        contracts."""
+        """Makes a slot. ``offset`` is the end of the preceding parameters in bytes. ``named`` has the names that the
+        contracts mention."""
         kind = _LIFTED if parameter.lifted is not None else _KINDS.get(parameter.kind, _OTHER)
         self.kind: int = kind
         self.parameter: Any = parameter
         self.dtype: Any = parameter.dtype if kind <= _TILES and isinstance(parameter, Parameter) else None
         self.bits: Any = self.dtype
-        """The dtype of the elements' bits, which a box may also have, for a type of ``ml_dtypes``; else ``dtype``."""
+        """For a type of ``ml_dtypes``, the unsigned integer dtype of the same size, which a box may have instead. For
+        other types, ``dtype``."""
         if self.dtype is not None and isinstance(parameter, Parameter) and parameter.scalar.numpys is None:
             self.bits = parameter.scalar.bits
         self.alignment: int = parameter.alignment if kind == _TILES and isinstance(parameter, Parameter) else 1
@@ -94,24 +96,26 @@ class ParameterSlot:
         self.integers: Any = None if scalar is None else scalar.integers
         self.floats: bool = scalar is not None and scalar.is_float
         self.type: Any = parameter.type if isinstance(parameter, NumbaParameter) else None
-        self.converted: Any = None  # another type of arrays that an explicit signature takes as ``type``
+        self.converted: Any = None  # another array type that an explicit signature accepts for ``type``
         self.tile: int = math.prod(parameter.tile) if isinstance(parameter, Parameter) else 1
         """The number of elements that one thread accesses."""
         self.most = _ANY
-        """The number of elements up to which the threads of the plan's ``fitting`` configuration reach all elements of
-        an output."""
+        """The largest number of elements of an output that the threads of the plan's ``fitting`` configuration are sure
+        to reach in full."""
         self.fits: Any = None
-        """The last shape of a larger output that they reach as well: see ``reach.py``."""
+        """The last shape of an output with more than ``most`` elements that these threads were found to reach in full:
+        see ``reach.py``."""
         self.before = bytes(-offset % 8)  # padding before a box's address
-        # For any other argument, ``pack`` gets ``rest`` bytes of padding in front: the bytes since the last multiple of
-        # 8. So its fields are aligned as in the whole.
+        # For an argument that is no box, ``pack`` begins with ``rest`` bytes of padding, which are then cut off: the
+        # bytes since the last multiple of 8. So the fields are aligned as they are in the complete parameters.
         self.rest = offset % 8
         self.pack = struct.Struct(f"@{self.rest}x{parameter.struct_format}").pack
         self.last = _NOTHING  # the last number: a program's constants are the same objects at each launch
         self.parts: list[int] = []
         """The indices of a tuple's numbers, or of a slice's axes, that the contracts name."""
         self.judged: list[str] = []
-        """The contracts' names for this argument: its lengths, its value, or its numbers."""
+        """The names in the contracts that belong to this argument: those of its lengths, of its value, or of its
+        numbers."""
         if kind == _LIFTED and parameter.kind == "tuple" and parameter.lifted is not None:
             self.parts = [place for place, part in enumerate(parameter.lifted.parts) if part.name in named]
             self.judged = [parameter.lifted.parts[place].name for place in self.parts]
@@ -123,7 +127,7 @@ class ParameterSlot:
 
 @final
 class Plan:
-    """The bindings of a specialization's parameters, shared by its launches."""
+    """The rules that bind the parameters of a specialization, shared by its launches."""
 
     __slots__ = (
         "end", "fitting", "holds", "interpreted", "needs", "outputs", "reached", "reference", "short",
@@ -146,7 +150,8 @@ class Plan:
         self.end = bytes(-struct.calcsize(formats) % 8)  # padding before the fault record's address
         self.outputs = [place for place, slot in enumerate(self.slots) if slot.kind in (_DISJOINT, _TILES)]
         self.holds: Callable[..., bool] | None = None
-        """Returns whether the contracts hold, given the integers that they name in the order of the parameters."""
+        """Returns whether the contracts hold. Takes the integers that the contracts name, in the order of the
+        parameters. None if there are no contracts."""
         if contracts:
             from oxide.compiler.signature.contracts import compiled
 
@@ -159,20 +164,22 @@ class Plan:
         self.two_axes: bool = self.needs.index_2d and not self.needs.index_1d
         """True if the threads along x reach columns and those along y reach rows."""
         self.short = False
-        """True once a bound output had more than its slot's ``most`` elements and another shape than its ``fits``."""
+        """True if a bound output has more elements than its slot's ``most`` and another shape than its ``fits``: the
+        launch must then check whether its threads reach the whole output."""
         self.reached = [self.slots[place] for place in self.outputs]
         self.warns = self.needs.own_elements and not special.description.partial
-        """True while a launch with too few threads causes a warning."""
+        """True if a launch whose threads reach only a part of an output causes a warning."""
 
     def warn_no_more(self) -> None:
-        """Stops the warnings: lets outputs have any number of elements from now on."""
+        """Turns off the warning that a launch's threads reach only a part of an output, for all later launches."""
         self.warns = False
         for slot in self.reached:
             slot.most = _ANY
 
     def fit(self, config: LaunchConfig) -> None:
-        """Records a configuration whose axes passed the check, and the sizes of outputs that its threads are sure to
-        reach. With two axes, a matrix has no more rows or columns than elements."""
+        """Records a configuration whose axes passed the check, and how many elements an output may have if its threads
+        are sure to reach all of them. With two axes, that is the smaller of the two numbers of threads, because a
+        matrix may have as many rows or columns as it has elements."""
         self.fitting = config
         if self.warns:
             x, y = threads_of(config)
@@ -196,13 +203,13 @@ class Binding:
 
 
 def bind(plan: Plan, arguments: tuple[Any, ...]) -> Binding | None:
-    """Returns the arguments' binding. Returns None if an argument needs a closer check, or if the boxes are on several
-    devices."""
+    """Returns the binding of the arguments. Returns None if an argument needs a closer check, if the number of
+    arguments is wrong, or if the boxes are on several devices."""
     slots = plan.slots
     if len(slots) != len(arguments):
         return None
     pieces: list[bytes] = []
-    integers: list[Any] = []  # those that the contracts name
+    integers: list[Any] = []  # the integers that the contracts name
     reads: list[Allocation] = []
     writes: list[Allocation] = []
     device: Device | None = None
@@ -245,7 +252,7 @@ def bind(plan: Plan, arguments: tuple[Any, ...]) -> Binding | None:
             given = box._argument or box.as_argument()
             if given.type is not found and given.type is not slot.converted:
                 if given.type == found:
-                    slot.type = given.type  # makes the next launch find the identical one
+                    slot.type = given.type  # so that the next launch finds the identical object
                 elif type(found) is ArrayType and converts(given.type, found) and given.type.strided is found.strided:
                     slot.converted = given.type
                 else:
@@ -294,7 +301,7 @@ def bind(plan: Plan, arguments: tuple[Any, ...]) -> Binding | None:
 
 
 def _is_plain(wanted: Any, value: object) -> bool:
-    """Returns whether a value that is no box is passed as ``wanted`` without a closer check."""
+    """Returns whether a value that is not a box can be passed as the type ``wanted`` without a closer check."""
     kind = type(wanted)
     if kind is NumberType:
         if type(value) is complex:
@@ -342,7 +349,8 @@ def _hold(holds: Callable[..., bool], integers: list[Any]) -> bool:
 
 
 def _rows_are_even(plan: Plan, arguments: tuple[Any, ...]) -> bool:
-    """Returns whether the rows of all matrices that the kernel copies tiles from can be copied."""
+    """Returns whether the rows of all matrices that the kernel copies tiles from or to begin at multiples of 16
+    bytes."""
     given = [arguments[place] for place in plan.tiled]
     boxes: list[DeviceBox] = [argument.value if isinstance(argument, Arc) else argument for argument in given]
     return all(map(even_rows, boxes))

@@ -1,8 +1,8 @@
 """Builds kernels ahead of time: the work of ``oxide build``.
 
 Each kernel is compiled as for a launch, for each target that is asked for, and written with all that a launch needs to
-know (``compiler/prebuilt``). What the runtime itself compiles, the kernel of strided copies and its host functions, is
-written beside: a program that loads the directory then needs no compiler.
+know (``compiler/prebuilt``). The code that the runtime compiles for itself, the kernel of strided copies and the host
+functions, is written to the same directory. So a program that loads the directory needs no compiler.
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ def build(
 ) -> list[Written]:
     """Compiles kernels and writes them to a directory, which ``oxide.load`` loads. Returns what was written.
 
-    Each kernel comes with the types that ``specialize`` takes; a kernel may be named several times, with other types.
-    ``capabilities`` are those of the GPUs. ``processor`` is ``"native"`` for this machine's, or a level of x86-64 such
-    as ``"x86-64-v3"``.
+    Each kernel comes with the types that ``specialize`` takes. A kernel may be listed several times, with different
+    types. ``capabilities`` are the compute capabilities of the GPUs to build for. ``processor`` is ``"native"`` for
+    this machine's CPU, a level of x86-64 such as ``"x86-64-v3"``, or None to build for no CPU.
 
-    Raises ``ArgumentError`` for a kernel that cannot be built ahead of time and for missing types, and
-    ``CompileError``.
+    Raises ``ArgumentError`` for a kernel that cannot be built ahead of time, for missing types and if there is no
+    target. Raises ``CompileError`` as a launch does.
     """
     targets = _targets(capabilities, processor)
     if sanitizing.requested():
@@ -143,7 +143,7 @@ class _Builder:
         self._numbers: dict[str, int] = {}
 
     def built(self, name: str, special: Specialization) -> dict[str, Any]:
-        """Returns the manifest's entry of a specialization."""
+        """Compiles a specialization for all targets. Returns its entry in the manifest."""
         number = self._numbers[name] = self._numbers.get(name, -1) + 1
         codes = []
         for target in self._targets:
@@ -245,7 +245,8 @@ def _refuse(kernel: Kernel) -> None:
 
 
 def _variables(parameter: Any) -> list[tuple[str, tuple[ScalarType, ...]]]:
-    """Returns the type variable of a parameter, with its constraints."""
+    """Returns the type variable of a parameter and its constraints, as a list of one pair; an empty list if there is
+    none."""
     variable = getattr(parameter, "variable", None)
     return [] if variable is None else [(variable, parameter.choices)]
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 LIMIT: Final = "OXIDE_INTERPRET_LIMIT"
 
 MOST_THREADS: Final = 2**12
-"""The most threads of a cooperative launch: each is a thread of Python."""
+"""The most threads of an interpreted cooperative launch, in which each thread is a thread of Python."""
 
 
 def interpret(
@@ -47,8 +47,8 @@ def interpret(
     reads: list[Allocation],
     writes: list[Allocation],
 ) -> None:
-    """Interprets a launch. ``values`` are the words of its parameters. Raises ``LaunchError`` if the launch cannot be
-    interpreted or makes more accesses than ``OXIDE_INTERPRET_LIMIT`` allows."""
+    """Interprets a launch. ``values`` are the values passed for its parameters. Raises ``LaunchError`` if the launch
+    cannot be interpreted or makes more accesses than ``OXIDE_INTERPRET_LIMIT`` allows."""
     name = special.kernel.name
     device = context.device
     if device.driver.name != "cpu":

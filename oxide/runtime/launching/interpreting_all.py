@@ -1,6 +1,6 @@
 """``OXIDE_INTERPRET=1``: every launch of a typed kernel on the CPU device is interpreted.
 
-The variable is read when a kernel is defined. If it is unset, a launch costs nothing more.
+The variable is read when a kernel is defined. If it is unset then, launches have no extra cost.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def redirect(kernel: Kernel) -> None:
 
 @final
 class InterpretingKernel:
-    """A kernel with its launch configuration, ``kernel[grid, block]``. Calling it makes an interpreted launch; on a
-    GPU, or for a kernel with numba-cuda's semantics, a compiled one."""
+    """A kernel with its launch configuration, ``kernel[grid, block]``. Calling it makes an interpreted launch. On a
+    GPU, and for a kernel with numba-cuda's semantics, it makes a compiled launch."""
 
     __slots__ = ("_config", "_kernel")
 

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from oxide.runtime.device.runtime import Device
     from oxide.runtime.launching.tuning import Tuner
 
-_NO_RECORD: Final = bytes(8)  # the address, for a kernel in which nothing can fail
+_NO_RECORD: Final = bytes(8)  # the fault record's address, for a kernel in which nothing can fail
 
 
 @final
@@ -53,7 +53,7 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
     """A launch of a kernel. Yields the tuple of its arguments, in order."""
 
     _known: tuple[Spec, ...] | None = None  # the arguments' specs, once computed
-    _numbers: tuple[Any, ...] = ()  # the words of arguments that are numbers, tuples and functions
+    _numbers: tuple[Any, ...] = ()  # the values to pass for numbers, tuples and functions
     _open_contracts: tuple[Contract, ...] = ()  # the contracts to check at execution
     _output: int | None = None  # the position of the output that determines the grid
 
@@ -167,7 +167,7 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
 
     def _bind_and_execute(self, context: ExecutionContext) -> tuple[Any, ...]:
         """Executes a launch without a binding for this device, for example because an argument is an operation. Raises
-        for refused arguments."""
+        the errors for arguments that the kernel does not take."""
         kernel, specialization, device = self._kernel, self._specialization, context.device
         results: list[Any] = []
         values: list[Any] = []
@@ -251,7 +251,8 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
 
     def _inferred(self, shape: tuple[int, ...]) -> LaunchConfig:
         """Returns a configuration with a thread for each ``items_per_thread`` elements or tiles of the output, rounded
-        up: along x, or along y and x for a block of two axes. The blocks are whole clusters."""
+        up. The threads are along x, or along y and x if the block has two axes. The grid consists of whole clusters.
+        Raises ``LaunchError`` if no grid follows from the output's shape."""
         described = self._kernel.description
         block, items = described.default_block, described.items_per_thread
         assert block is not None
@@ -318,8 +319,9 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         self._open_contracts = tuple(c for c in self._kernel.description.contracts if not c.names <= certain)
 
     def _check_shape(self, config: LaunchConfig) -> None:
-        """Raises ``LaunchError`` for a launch with more axes than the kernel's thread indices have, as the indices
-        would not be unique, and for one without the dynamic shared memory that the kernel uses."""
+        """Raises ``LaunchError`` for a launch with more axes than the kernel's thread indices have (the indices would
+        not be unique), for a grid that does not consist of whole clusters, and for a launch without the dynamic shared
+        memory that the kernel uses."""
         needs = self._plan.needs
         _, grid_y, grid_z = config._grid
         _, block_y, block_z = config._block
@@ -347,8 +349,9 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         self._plan.fit(config)
 
     def _check_reach(self, arguments: Sequence[object]) -> None:
-        """Warns of an output with more elements than the launch's threads access: at a kernel's first such launch, and
-        at each one under the sanitizer. ``arguments`` are the arguments, or specs of boxes."""
+        """Warns if an output has more elements than the launch's threads reach: at the kernel's first such launch, and
+        under the sanitizer at each such launch. ``arguments`` are the launch's arguments, or specs in place of
+        boxes."""
         plan, kernel = self._plan, self._kernel
         plan.short = False
         for place, slot in zip(plan.outputs, plan.reached, strict=True):
@@ -396,7 +399,8 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
 
 
 def _whole_clusters(config: LaunchConfig, cluster: Dim3 | None) -> LaunchConfig:
-    """Returns a configuration whose grid has whole clusters: the given one if it has, else one with more blocks."""
+    """Returns a configuration whose grid consists of whole clusters: the given one if its grid does, else one with more
+    blocks."""
     if cluster is None:
         return config
     x, y, z = config._grid
@@ -458,7 +462,8 @@ class ConfiguredKernel:
 
 @final
 class KernelLaunches:
-    """The plans of one kernel's specializations, which its launches share. ``@kernel`` gives each kernel its own."""
+    """The plans of one kernel's specializations, which its launches share. ``@kernel`` gives each kernel a
+    ``KernelLaunches`` of its own."""
 
     __slots__ = ("_by_kinds", "_plans", "only")
 
@@ -467,7 +472,8 @@ class KernelLaunches:
 
     def __init__(self) -> None:
         self.only: Plan | None = None
-        """The only plan of a kernel that is not generic, once it was launched. A launch then needs no look-up."""
+        """The only plan of a kernel that is not generic, from its first launch on. Later launches then need no
+        look-up."""
         self._plans: dict[Specialization, Plan] = {}
         self._by_kinds: dict[tuple[Any, ...], Plan] = {}  # keyed by the kinds of the arguments that determine the types
 
@@ -543,8 +549,8 @@ def _wrong_count(kernel: Kernel, arguments: tuple[Any, ...]) -> ArgumentError:
 
 
 def _numbers(parameter: Closed, argument: Any) -> Any:
-    """Returns the words for a number, a tuple or a function, and None for a box or an operation. Call it when the
-    launch is built, as the numbers that a function captures may change before the launch runs."""
+    """Returns the values to pass for a number, a tuple or a function, and None for a box or an operation. Call it when
+    the launch is built, as the numbers that a function captures may change before the launch runs."""
     if isinstance(parameter, NumbaParameter) or isinstance(argument, DeviceOperation):
         return None
     if parameter.lifted is not None:
@@ -553,8 +559,9 @@ def _numbers(parameter: Closed, argument: Any) -> Any:
 
 
 def _recorded(special: Specialization, arguments: Sequence[Any], params: bytes, context: ExecutionContext) -> Launched:
-    """Returns what a recording keeps of a launch: no references to boxes. ``params`` are the packed parameters. They
-    have the numbers that a function captured when the launch was built, which may have changed since."""
+    """Returns the part of a launch that a recording keeps, which has no references to boxes. ``params`` are the packed
+    parameters. For an argument that is a function, they have the numbers that it captured when the launch was built;
+    the function's own numbers may have changed since."""
     values: list[Any] = []
     allocations: list[Allocation | None] = []
     contiguous = True
@@ -640,7 +647,7 @@ def _check(kernel: Kernel, parameter: Declared, argument: object) -> Spec:
                 f"a strided view, of shape {box.shape} and strides {box.strides} bytes: {parameter.annotation} takes "
                 f"contiguous memory; dup(view) makes a contiguous box, and Array[{element}, {box.ndim}] takes strides",
             )
-        # An open parameter is checked again when its type is known.
+        # A generic parameter is checked again when its type is known.
         if isinstance(parameter, Parameter) and parameter.kind == "tiles" and box.ptr % parameter.alignment:
             raise _refusal(
                 kernel,

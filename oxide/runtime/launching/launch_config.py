@@ -57,24 +57,24 @@ class LaunchConfig:
                 f"{_MAX_SHARED_BYTES} bytes"
             )
         self._shared_mem_bytes = int(shared_mem_bytes)
-        # As the drivers take them. In compiled code the two fields above are separate integers, and become a tuple at
-        # each use.
+        # The tuples that drivers take. In compiled code, ``_grid`` and ``_block`` are three separate integers each, of
+        # which every use would make a new tuple.
         self._given_grid: Any = self._grid
         self._given_block: Any = self._block
 
     @property
     def grid(self) -> Dim3:
-        """Returns the blocks along x, y and z."""
+        """Returns the numbers of blocks along x, y and z."""
         return self._grid
 
     @property
     def block(self) -> Dim3:
-        """Returns the threads of a block along x, y and z."""
+        """Returns the numbers of a block's threads along x, y and z."""
         return self._block
 
     @property
     def shared_mem_bytes(self) -> int:
-        """Returns the bytes of dynamic shared memory of a block."""
+        """Returns the size of a block's dynamic shared memory in bytes."""
         return self._shared_mem_bytes
 
     @classmethod
@@ -103,7 +103,7 @@ class LaunchConfig:
         return self.equals(other)
 
     def equals(self, other: LaunchConfig) -> bool:
-        """Returns whether ``other`` is the same size of a launch."""
+        """Returns whether ``other`` has the same grid, block and dynamic shared memory."""
         return (
             self._grid == other._grid
             and self._block == other._block
@@ -146,13 +146,13 @@ def bracketed(kernel: str, config: Given[object]) -> LaunchConfig:
 
 @lru_cache(maxsize=256)
 def _along_x(blocks: int, threads: int) -> LaunchConfig:
-    """Returns a cached configuration for each pair of numbers. Launches share it, as a configuration is immutable."""
+    """Returns a configuration from a cache. Launches share it, because configurations are immutable."""
     return LaunchConfig(blocks, threads)
 
 
 @lru_cache(maxsize=256)
 def _along_x_and_y(across: int, down: int, block: Dim3) -> LaunchConfig:
-    """Returns a cached configuration of blocks of one shape."""
+    """Returns a configuration from a cache, as ``_along_x`` does."""
     return LaunchConfig((across, down), block)
 
 
@@ -171,7 +171,7 @@ def _dim3(size: object, what: str, limits: Dim3) -> Dim3:
     x = sizes[0]
     y = sizes[1] if len(sizes) > 1 else 1
     z = sizes[2] if len(sizes) > 2 else 1
-    # The common case. The code after it raises the error for the rest.
+    # The common case. The code below converts NumPy's integers, and raises the errors.
     if type(x) is type(y) is type(z) is int and 0 < x <= limits[0] and 0 < y <= limits[1] and 0 < z <= limits[2]:
         return (x, y, z)
     result = []

@@ -1,8 +1,9 @@
-"""``oxide.load``: kernels of a directory that ``oxide build`` has written.
+"""``oxide.load``: loads kernels from a directory that ``oxide build`` has written.
 
-A kernel of a directory is an ordinary ``Kernel`` or ``TileKernel``, whose function has no body: its declaration is that
-of the kernel it was built from, and so are its brackets, its checks and its errors. Only its specializations differ,
-which come from the directory. The declaration is kept as texts, which are evaluated here as annotations are.
+A loaded kernel is an ordinary ``Kernel`` or ``TileKernel`` whose function has no body. Its function has the declaration
+of the kernel that it was built from, so it is launched and checked like that kernel, with the same errors. Only its
+specializations come from the directory. The directory has the declaration as texts, which this module evaluates as
+annotations are evaluated.
 """
 
 from __future__ import annotations
@@ -39,14 +40,14 @@ class LoadedKernels(Mapping[str, Any]):
         self._kernels: dict[str, Any] = {}
 
     def __getitem__(self, name: str) -> Any:
-        """Returns a kernel. Raises ``KeyError``, which names the directory's kernels, if there is none of the name."""
+        """Returns the kernel ``name``. If there is none, raises a ``KeyError`` that names the directory's kernels."""
         found = self._kernels.get(name)
         if found is None:
             declared = self._declared.get(name)
             if declared is None:
                 raise KeyError(f"{self._directory} has no kernel {name}; it has {', '.join(self._declared)}")
             found = _kernel(name, declared, BuiltKernel(name, self._directory, declared["built"]))
-            found = self._kernels.setdefault(name, found)  # of two threads that ask at once, the first decides
+            found = self._kernels.setdefault(name, found)  # two threads that ask at once get the same kernel
         return found
 
     def __iter__(self) -> Iterator[str]:
@@ -62,9 +63,9 @@ class LoadedKernels(Mapping[str, Any]):
 def load(directory: str | PathLike[str]) -> LoadedKernels:
     """Returns the kernels of a directory that ``oxide build`` has written, by name: ``load("kernels")["saxpy"]``.
 
-    A kernel launches as the one that it was built from, on the devices that it was built for, and needs neither numba
-    nor llvmlite. The directory also brings what the runtime would compile itself, for the whole process. It is machine
-    code: load only what you trust.
+    A loaded kernel is launched like the kernel that it was built from, on the devices that it was built for, and needs
+    neither numba nor llvmlite. The directory also has the code that the runtime would otherwise compile for itself; the
+    whole process then uses that code. A directory holds machine code: load only one that you trust.
 
     Raises ``ArgumentError`` if the directory has no manifest, is damaged, or was built by another version of oxide.
     """
@@ -82,8 +83,8 @@ def load(directory: str | PathLike[str]) -> LoadedKernels:
 
 
 def evaluated(text: str, variables: Mapping[str, Sequence[str]]) -> Any:
-    """Returns the value of a declaration's text. ``variables`` are its type variables, each with the names of the types
-    that it may stand for."""
+    """Evaluates a text of a declaration. ``variables`` are the declaration's type variables, each with the names of the
+    types that it may stand for."""
     return eval(text, _names(variables))
 
 
@@ -108,7 +109,7 @@ def _names_of_types() -> dict[str, Any]:
 
 
 def _kernel(name: str, declared: Mapping[str, Any], built: BuiltKernel) -> Any:
-    """Returns the kernel of a declaration."""
+    """Makes the kernel that a declaration describes."""
     function = _function(name, declared)
     options = {key: evaluated(text, {}) for key, text in declared["options"].items()}
     if declared["kind"] == "tile":

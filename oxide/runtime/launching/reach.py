@@ -2,8 +2,8 @@
 
 With ``index_1d`` only the number of threads counts. With ``index_2d(width)`` each axis counts: the threads along x
 reach columns and those along y reach rows. So 2 × 1 blocks of 16 × 16 threads leave out rows of a 30 × 10 matrix,
-though they are more threads than it has elements. This runs for a launch that ``Plan.fit`` is not sure of, and once for
-each shape.
+although they have more threads than the matrix has elements. This is computed only for an output with more elements
+than ``Plan.fit`` is sure of, and not again while the shape stays the same.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def shape_of(argument: object) -> tuple[int, ...] | None:
 
 
 def width_of(plan: Plan, arguments: Sequence[object]) -> int | None:
-    """Returns the width that a launch's ``index_2d`` is called with; None if it is not known yet. ``arguments`` are
-    arguments, or specs of boxes."""
+    """Returns the width that a launch's ``index_2d`` is called with; None if it is not known yet. ``arguments`` are the
+    launch's arguments, or specs in place of boxes."""
     width = plan.needs.width
     if not isinstance(width, str):
         return width
@@ -80,6 +80,6 @@ def reach(plan: Plan, slot: ParameterSlot, shape: tuple[int, ...], width: int | 
 
 
 def threads_of(config: LaunchConfig) -> tuple[int, int]:
-    """Returns the threads of a launch along x, and along y and z."""
+    """Returns the number of a launch's threads along x, and the product of those along y and z."""
     grid, block = config.grid, config.block
     return grid[0] * block[0], grid[1] * block[1] * grid[2] * block[2]

@@ -17,7 +17,7 @@ from oxide.runtime.operations.operation import BoxSpec, DeviceOperation
 
 
 def specialize_for(kernel: Kernel, arguments: tuple[Any, ...]) -> Specialization:
-    """Returns the specialization for valid arguments, and makes it if necessary.
+    """Returns the specialization for arguments that passed their checks. Makes it if there is none yet.
 
     Raises ``ArgumentError`` if the arguments imply different types for one type variable, and ``CompileError``.
     """
@@ -37,7 +37,7 @@ def specialize_for(kernel: Kernel, arguments: tuple[Any, ...]) -> Specialization
 
 
 def _evidence(parameter: OpenParameter, argument: Any) -> Evidence:
-    """Returns an argument's evidence for its parameter's type."""
+    """Returns what an argument tells about the type of its parameter."""
     if isinstance(argument, Arc):
         argument = argument.value
     if isinstance(argument, DeviceOperation):

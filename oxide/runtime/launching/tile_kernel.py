@@ -1,8 +1,8 @@
-"""``@tile.kernel``: functions on tiles, which describe the computation of a block. A launch checks its arguments and is
-an operation.
+"""``@tile.kernel``: makes kernels of functions on tiles, which describe the computation of a whole block. A call of a
+kernel checks the arguments and returns the launch as an operation.
 
 A tile kernel makes an ordinary ``Kernel`` for each choice of tile shapes and constants. That ``Kernel`` is compiled and
-launched like any other. The module stays interpreted in the compiled form, as ``decorator`` does.
+launched like any other. The module stays interpreted in the compiled form, for the reason that ``decorator.py`` gives.
 """
 
 from __future__ import annotations
@@ -173,8 +173,8 @@ class TileKernel:
 
     def load_tuned(self, path: str | PathLike[str]) -> int:
         """Uses the results that ``Tuned.save`` has written for this kernel and devices like the current one. Returns
-        the number of shapes with a result. Raises ``ArgumentError`` if the file has no result for this kernel, or only
-        for another version of its source."""
+        the number of shapes with a result. Raises ``ArgumentError`` if the file has no result for this kernel, or any
+        result for another version of its source."""
         found = loaded(self, path)
         self._tuned |= found
         return len(found)
@@ -197,7 +197,7 @@ class TileKernel:
 
     def _config_for(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
         """Returns the candidate for a launch: the fastest one if ``tune`` has run for its shapes, else the kernel's
-        first."""
+        first candidate. Without candidates, returns an empty dict."""
         if self._tuned:
             shapes = shapes_of(self._passed(given))
             if shapes is not None and shapes in self._tuned:
@@ -215,9 +215,9 @@ class TileKernel:
         }
 
     def specialize(self, **given: Any) -> Specialization:
-        """Returns the kernel for the tile shape of each partition and the value of each constant, by parameter:
-        ``add.specialize(z=(4, 4)).ptx()``. Constants with a default may be left out. Raises ``ArgumentError`` and
-        ``CompileError``."""
+        """Returns the specialization for tile shapes and constants, which are given by the names of the parameters:
+        ``add.specialize(z=(4, 4)).ptx()``. ``warps`` and ``stages`` may be given too. Constants with a default may be
+        left out. Raises ``ArgumentError`` and ``CompileError``."""
         tiles: dict[str, tuple[int, ...]] = {}
         constants: dict[str, Any] = {}
         for name, kind in self.parameters.items():
@@ -331,7 +331,7 @@ class TileKernel:
         ]
         inputs: list[Any] = [pair for pair in boxes if pair[0].kind == "slice" and isinstance(pair[1], DeviceBox)]
         outputs: list[Any] = [pair for pair in boxes if pair[0].kind == "disjoint" and isinstance(pair[1], DeviceBox)]
-        refuse_shared_tensors(self.name, inputs, outputs)  # those of operations are compared when they have run
+        refuse_shared_tensors(self.name, inputs, outputs)  # boxes that operations yield are compared at the run
         launch = inner[LaunchConfig(max(1, math.prod(grid)), _WARP * warps)](*passed)
         return TileLaunch(launch, self, {name: (given | constants)[name] for name in self.parameters})
 
@@ -381,8 +381,8 @@ class TileKernel:
         warps: int | None = None,
         stages: int | None = None,
     ) -> Kernel:
-        """Returns the kernel for certain tile shapes and constants, with the kernel's own warps and stages by
-        default."""
+        """Returns the ``Kernel`` for these tile shapes, constants, warps and stages. The tile kernel's own warps and
+        stages are the defaults."""
         warps, stages = warps or self._warps, stages or self._stages
         key = (
             source.simulated,
@@ -542,14 +542,14 @@ def kernel(
     lineinfo: bool | None = None,
     configs: Any = (),
 ) -> TileKernel | Callable[[Callable[..., Any]], TileKernel]:
-    """Makes a tile kernel of a Python function. Raises ``CompileError`` for annotations that it cannot have.
+    """Makes a tile kernel of a Python function. Raises ``CompileError`` for annotations that a tile kernel cannot have.
 
     The function runs once for each tile of its first ``tile.Partition`` parameter. ``warps`` is the number of warps of
     32 threads that compute a tile on a GPU. ``fastmath`` allows reassociation, contraction, approximate division, and
     an ``exp2`` of f32 that gives 0 for results below the normal floats. ``stages`` is the number of buffers, on a GPU,
     of each load whose tile a matrix product in a loop reads: the copies run up to ``stages - 1`` iterations ahead. By
-    default there are as many buffers as fit, up to three. ``lineinfo`` is ``kernel``'s. ``configs`` are candidates for
-    ``k.tune``, the first of which is used until then.
+    default there are as many buffers as fit, up to three. ``lineinfo`` is that of ``oxide.kernel``. ``configs`` are
+    candidates for ``k.tune``. Launches use the first candidate until ``k.tune`` has run.
     """
     names = dict(sys._getframe(1).f_locals)
 

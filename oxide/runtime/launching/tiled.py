@@ -19,7 +19,8 @@ _ROW_ALIGNMENT: Final = 16
 def refuse_uneven_rows(
     kernel: str, parameters: tuple[Closed, ...], tiled: tuple[int, ...], arguments: tuple[Any, ...]
 ) -> None:
-    """Raises ``ArgumentError`` for a box whose rows cannot be copied. Accepts arguments that are not boxes."""
+    """Raises ``ArgumentError`` for a box whose rows cannot be copied. ``tiled`` has the places of the parameters to
+    check. Arguments that are not boxes are accepted."""
     for number in tiled:
         given = arguments[number]
         box = given.value if isinstance(given, Arc) else given

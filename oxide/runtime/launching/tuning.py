@@ -1,14 +1,14 @@
-"""``k.tune(configs, *args)``: finds and remembers the fastest configuration of a kernel. For a tile kernel these are
-constants, ``warps`` and ``stages``; for a thread kernel, options such as ``block``.
+"""``k.tune(configs, *args)``: finds and remembers the fastest configuration of a kernel. A configuration consists of
+constants, ``warps`` and ``stages`` for a tile kernel, and of options such as ``block`` for a thread kernel.
 
 The candidates are compiled in parallel in a child process. They run there one after the other, on copies of the
 arguments. A candidate is excluded if it fails, takes too long, ends the process, or gives other results than the first
 candidate that ran. If the child process has ended, a new child runs the remaining candidates. The result, with every
 measurement, is kept in the disk cache of compiled kernels. Its key is made of the kernel's source, the device, the
-driver, the shapes and the candidates. A second process then measures nothing. ``Tuned.save`` and ``load_tuned`` ship it
-with a program.
+driver, the shapes and the candidates. A later process that finds the result measures nothing. With ``Tuned.save`` and
+``load_tuned``, a program can ship the result as a file.
 
-The module stays interpreted in the compiled form, as ``decorator`` does.
+The module stays interpreted in the compiled form, for the reason that ``decorator.py`` gives.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ _SLOWEST = 20.0
 _SECONDS = 0.1
 """The approximate seconds of one candidate's measurements."""
 _AT_ONCE = 2e-3
-"""The approximate seconds of the launches that are submitted at once."""
+"""The approximate seconds that each batch of launches takes. A batch is submitted at once."""
 _TOLERANCE = {2: 2e-2, 1: 2e-1}
-"""The largest relative difference of results that counts as rounding, by the bytes of an element. 1e-3 for other
-sizes."""
+"""The largest relative difference of results that counts as rounding, by the bytes of an element. For other sizes it is
+1e-3."""
 _Passed = tuple[Any, ...]
 
 
@@ -179,7 +179,8 @@ def checked_configs(
 
 
 def shapes_of(arguments: Sequence[Any]) -> tuple[Any, ...] | None:
-    """Returns the shapes, types and tiles of a launch's arguments, or None if one is not known yet."""
+    """Returns the shapes, types and tiles of a launch's arguments. Returns None if those of one argument are not known
+    yet."""
     found: list[Any] = []
     for each in arguments:
         plain = each.value if isinstance(each, Arc) else each
@@ -195,7 +196,8 @@ def shapes_of(arguments: Sequence[Any]) -> tuple[Any, ...] | None:
 
 
 def tune(kernel: Any, configs: tuple[dict[str, Any], ...], arguments: _Passed, budget: float, progress: bool) -> Tuned:
-    """Returns the fastest candidate for a kernel's arguments, without the constants. Raises ``ArgumentError``."""
+    """Returns the result of a search for the fastest candidate. ``arguments`` leave out the constants. Raises
+    ``ArgumentError``."""
     shapes = shapes_of(arguments)
     if shapes is None:
         raise ArgumentError(
@@ -233,7 +235,7 @@ def tune(kernel: Any, configs: tuple[dict[str, Any], ...], arguments: _Passed, b
         raise ArgumentError(f"kernel {kernel.name}: no candidate could be measured: {reasons}")
     best = min(times, key=times.__getitem__)
     result = made(best, results, from_disk=False)
-    # All that is known, so that a reader of the file needs nothing else; ``best`` and ``measured`` are what is read.
+    # Only ``best`` and ``measured`` are read back. The rest is for people who look at the file.
     record = result._record() | {"best": best, "measured": results, "configs": repr(configs)}
     disk.write(name, json.dumps(record).encode())
     return result
@@ -255,7 +257,7 @@ def _search(
                 continue
             if child is None:
                 child = _Child(kernel, arguments)
-                if not child.compile(configs[number:], left / 2):  # one of them does not end: one by one
+                if not child.compile(configs[number:], left / 2):  # from now on, measuring compiles the candidate
                     child = _Child(kernel, arguments)
             answer = child.measure(config, min(_SLOWEST, max(1.0, ends - time.monotonic())))
             if isinstance(answer, str):
@@ -304,7 +306,7 @@ class _Child:
     """A process that measures candidates."""
 
     def __init__(self, kernel: Any, arguments: _Passed) -> None:
-        import multiprocessing  # here, as a program that tunes nothing does not need it
+        import multiprocessing  # imported here: most programs tune nothing
 
         context = multiprocessing.get_context("spawn")
         self._here, there = context.Pipe()
@@ -332,7 +334,7 @@ class _Child:
                 return f"took longer than {seconds:.0f} s"
             answer: tuple[float, list[Any]] | str = self._here.recv()
         except (EOFError, OSError):
-            self._process.join(1)  # so that what it says reaches stderr
+            self._process.join(1)  # so that its last messages reach stderr
             self.end()
             return "ended the process"
         return answer
@@ -376,7 +378,8 @@ def _serve(connection: Connection, kernel: Any, given: list[tuple[Any, Any]], de
 
 
 def _arguments(given: list[tuple[Any, Any]]) -> tuple[list[Any], list[Any]]:
-    """Returns two lists of the arguments, with boxes copied: as boxes, and as a launch takes them, with partitions."""
+    """Copies the arrays to the device. Returns two lists of the arguments: the first with the boxes, the second as a
+    launch takes them, with partitions."""
     boxes = [h2d(each).sync() if isinstance(each, np.ndarray) else each for each, _ in given]
     return boxes, [
         box.partition(shape) if shape is not None else box for box, (_, shape) in zip(boxes, given, strict=True)
@@ -410,8 +413,8 @@ def _measured(kernel: Any, given: list[tuple[Any, Any]], config: dict[str, Any])
     stream = current_runtime().default_device.new_stream()
 
     def seconds(launches: int) -> float:
-        """Returns the time that a launch takes when some are submitted at once: the device does not wait for the
-        host."""
+        """Returns the seconds that one launch takes if ``launches`` of them are submitted at once, so that the device
+        does not wait for the host."""
         before = time.perf_counter()
         for _ in range(launches - 1):
             operation.async_on(stream)
@@ -443,7 +446,8 @@ class Tuner:
         return found
 
     def __call__(self, *args: Any, **kwargs: Any) -> DeviceOperation[tuple[Any, ...]]:
-        """Returns the launch with the candidate that is fastest for the arguments' shapes, or else with the first."""
+        """Returns the launch with the candidate that was found fastest for the arguments' shapes, or if there is none,
+        with the first candidate."""
         arguments = self._kernel.positional(args, kwargs)
         shapes = shapes_of(arguments) if self._tuned else None
         config = self._tuned.get(shapes) if shapes is not None else None

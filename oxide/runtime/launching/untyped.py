@@ -1,4 +1,5 @@
-"""Types of the arguments of parameters without an annotation or with ``Array``, and the errors for wrong ones."""
+"""Finds the types of arguments for parameters that have no annotation or an ``Array`` annotation, and raises the errors
+for wrong arguments."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ from oxide.runtime.operations.operation import BoxSpec, DeviceOperation
 
 
 def argument_type_of(argument: Any) -> ArgumentType | None:
-    """Returns the type of an argument of a parameter without an annotation, or None if no kernel takes it."""
+    """Returns the type of an argument of a parameter without an annotation. Returns None if no kernel takes the
+    argument, or if it is an operation that does not say what it yields."""
     if isinstance(argument, Arc):
         argument = argument.value
     if isinstance(argument, DeviceOperation):
@@ -43,8 +45,8 @@ def _box_type(argument: Any) -> ArrayType | RecordType | None:
 
 
 def untyped_arguments(kernel: Kernel, arguments: tuple[Any, ...]) -> dict[str, ArgumentType]:
-    """Returns the types of the arguments of parameters without an annotation, by parameter. If the kernel has explicit
-    signatures, the types are those of one of the signatures. Raises ``ArgumentError``."""
+    """Returns the types of the arguments of parameters without an annotation, by the parameters' names. If the kernel
+    has explicit signatures, the types are those of one of the signatures. Raises ``ArgumentError``."""
     typed = {
         parameter.name: _typed(parameter, argument)
         for parameter, argument in zip(kernel.parameters, arguments, strict=True)
@@ -138,9 +140,9 @@ def _refusal(kernel: str, name: str, argument: Any) -> ArgumentError:
 
 
 def _signature(kernel: Kernel, found: tuple[ArgumentType, ...]) -> tuple[ArgumentType, ...]:
-    """Returns the explicit signature for arguments of these types: the identical one, or the first that they convert
-    to."""
-    plain = tuple(laid_out(kind, None, lambda *_: False) for kind in found)  # see take_strides
+    """Returns the explicit signature for arguments of these types: the signature with just these types, or the first
+    that they convert to. Raises ``ArgumentError`` if there is none."""
+    plain = tuple(laid_out(kind, None, lambda *_: False) for kind in found)  # without strides: see take_strides
     if plain in kernel.signatures:
         return plain
     for types in kernel.signatures:
@@ -154,7 +156,7 @@ def _signature(kernel: Kernel, found: tuple[ArgumentType, ...]) -> tuple[Argumen
 
 def converts(found: ArgumentType, wanted: ArgumentType) -> bool:
     """Returns whether an argument of type ``found`` is accepted where a signature says ``wanted``. A number converts to
-    its own kind or a wider one: integer, float, complex. Integers wrap."""
+    its own kind or a wider one: integer, float, complex. An integer that is too large for its type wraps."""
     if isinstance(found, NumberType) and isinstance(wanted, NumberType):
         return _ORDER[found.dtype.kind] <= _ORDER[wanted.dtype.kind]
     if isinstance(found, ArrayType) and isinstance(wanted, ArrayType):

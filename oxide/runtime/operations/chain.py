@@ -1,4 +1,4 @@
-"""Chains: launches of elementwise kernels that become one launch, or the prologue of another one."""
+"""Chains: launches of elementwise kernels that become one launch, or the prologue of another launch."""
 
 from __future__ import annotations
 
@@ -29,18 +29,20 @@ if TYPE_CHECKING:
     from oxide.runtime.device.launch_places import LaunchPlace
 
 _MOST_STAGES = 16
-"""The most launches that become one: more take long to compile, and save little of what is left."""
+"""The most launches that become one. More would take long to compile and save little further memory traffic."""
 
 
 ALIGNMENT = 256
-"""The alignment of memory that a kernel may test: an address is passed modulo this number."""
+"""The largest alignment of memory that a kernel may test for. For an array that a prologue computes, a launch passes
+the array's address modulo this number: the kernel may still test its alignment, but never accesses it."""
 
 
 @final
 class Piece:
-    """A node of a plan after fusion: the node before it of number ``numbers[0]``, or the launch of the fused kernel
-    ``special`` for several. ``sources`` tells for each of its arguments which launch, by its place in ``numbers``, has
-    it as which argument. ``size`` is the number of elements."""
+    """A node of a plan after fusion. ``numbers`` has the numbers, before fusion, of the nodes that it stands for: one
+    unchanged node, or the launches that the launch of the fused kernel ``special`` replaces. ``sources`` has a pair for
+    each argument of the fused kernel: the launch that the argument comes from, as an index into ``numbers``, and the
+    place of the argument in that launch. ``size`` is the number of elements."""
 
     __slots__ = ("numbers", "size", "sources", "special")
 
@@ -59,16 +61,17 @@ class Piece:
 
 @final
 class Chain:
-    """Launches that become one: ``numbers`` and ``nodes`` are theirs. ``_arrays`` has the number of each array, by its
-    address and size. For each number, ``_values`` has the value, ``_sources`` tells which launch has it as which
-    argument, and ``_allocations`` has its memory."""
+    """Launches that become one launch: ``nodes``, with their numbers in the plan. The different arguments of these
+    launches are numbered. ``_arrays`` maps an array, a pair of address and size in bytes, to its number. By these
+    numbers, ``_values`` has the arguments' values, ``_allocations`` their memory, and ``_sources`` pairs as in
+    ``Piece.sources``."""
 
     def __init__(self) -> None:
         self.numbers: list[int] = []
         self.nodes: list[Node] = []
         self._stages: list[Stage] = []
         self._size = 0  # the number of elements
-        self._shape: tuple[int, ...] | None = None  # the shape of matrices
+        self._shape: tuple[int, ...] | None = None  # the shape of the arrays, if they are matrices
         self._arrays: dict[tuple[int, int], int] = {}
         self._values: list[Any] = []
         self._sources: list[tuple[int, int]] = []
@@ -80,11 +83,11 @@ class Chain:
         return ", ".join([node.kernel for node in self.nodes])
 
     def has(self, numbers: Sequence[int]) -> bool:
-        """Returns whether one of these nodes is in the chain."""
+        """Returns whether the chain has a node with one of these numbers."""
         return any(number in self.numbers for number in numbers)
 
     def reason_against(self, node: Node) -> str | None:
-        """Returns why a launch does not join the chain, or None."""
+        """Returns why a launch cannot join the chain; None if it can."""
         launched = launched_by(node)
         (shape,) = _shapes(launched)
         if math.prod(shape) != self._size:
@@ -126,17 +129,18 @@ class Chain:
             self._shape = shape
 
     def fused(self, unneeded: Sequence[Allocation]) -> Piece:
-        """Returns the launch of the fused kernel. ``unneeded`` is memory whose content nothing uses afterwards."""
+        """Returns the launch of the fused kernel as a piece. ``unneeded`` is memory whose content nothing uses after
+        the chain."""
         dead = [number for number, each in enumerate(self._allocations) if each is not None and each in unneeded]
         try:
             made = fused(self._stages, dead)
-        except NotFused:  # nothing needs any result
+        except NotFused:  # no later work needs any result
             made = fused(self._stages)
         sources = tuple([self._sources[number] for number in made.arguments])
         return Piece(tuple(self.numbers), made.kernel.specialize(), sources, self._size)
 
     def computes_for(self, node: Node) -> bool:
-        """Returns whether a launch has an array that the chain writes as an argument."""
+        """Returns whether one of a launch's arguments is an array that the chain writes."""
         written = self._written()
         return any(array is not None and array in written for array in arrays_of(launched_by(node)))
 
@@ -151,8 +155,9 @@ class Chain:
         return {array: number for array, number in self._arrays.items() if number in numbers}
 
     def before(self, node: Node, context: ExecutionContext, unneeded: Sequence[Allocation]) -> Node | str:
-        """Returns the launch of a kernel that computes the chain where it reads the chain's results, or the reason why
-        there is none. ``unneeded`` is memory whose content nothing uses after ``node``."""
+        """Returns the launch of ``node`` with the chain as its prologue: its kernel computes the chain's results where
+        ``node``'s kernel reads them. If there can be no such kernel, returns the reason as text. ``unneeded`` is memory
+        whose content nothing uses after ``node``."""
         launched, written = launched_by(node), self._written()
         special, arrays = launched.special, arrays_of(launched)
         if not launched.contiguous:
@@ -216,7 +221,8 @@ class Chain:
         return launch_of(context, made_special, name, sizes, at, values, allocations, reads_of_it, node.writes)
 
     def _bound(self, launched: Launched) -> tuple[int, ...]:
-        """Returns the number of the value of each parameter. New values get the next numbers."""
+        """Returns for each parameter of a launch the number of its argument in the chain. Arguments that are new to the
+        chain get the next numbers."""
         following = len(self._sources)
         new: dict[tuple[int, int], int] = {}
         found: list[int] = []
@@ -244,8 +250,7 @@ def launched_by(node: PlanNode) -> Launched:
 
 
 def arrays_of(launched: Launched) -> list[tuple[int, int] | None]:
-    """Returns the address and the size in bytes of each slice, and None for any other parameter and for a slice without
-    elements."""
+    """Returns for each parameter the address and the size in bytes if it is a slice, else None."""
     found: list[tuple[int, int] | None] = []
     for parameter, value in zip(launched.special.parameters, launched.values, strict=True):
         if isinstance(parameter, Parameter) and parameter.kind in ("slice", "disjoint"):
@@ -256,7 +261,8 @@ def arrays_of(launched: Launched) -> list[tuple[int, int] | None]:
 
 
 def reason_against(node: PlanNode) -> str | None:
-    """Returns why a node is not fused with any other, or None. The text is of use for launches only."""
+    """Returns why a node cannot be fused with any other node; None if it can. Only the reasons for launches are ever
+    shown."""
     if not isinstance(node, Node) or node.method != "launch":
         return "it is no launch"
     launched = node.launched
@@ -284,7 +290,7 @@ def reason_against(node: PlanNode) -> str | None:
 
 
 def _shapes(launched: Launched) -> set[tuple[int, ...]]:
-    """Returns the shapes of the slices of which threads access only their own elements."""
+    """Returns the different shapes among the slices in which each thread accesses only its own elements."""
     own = own_accesses(launched.special)
     return {
         tuple(value[1:])
@@ -300,7 +306,8 @@ def bytes_of(parameter: Parameter, value: tuple[int, ...]) -> int:
 
 
 def overlap_in_part(arrays: Iterable[tuple[int, int]]) -> bool:
-    """Returns whether some of several different arrays overlap, each given by its address and its size in bytes."""
+    """Returns whether any two of the arrays overlap. Each is given by its address and its size in bytes, and no two are
+    equal."""
     return any(start + size > after for (start, size), (after, _) in itertools.pairwise(sorted(arrays)))
 
 

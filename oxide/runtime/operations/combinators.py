@@ -50,7 +50,7 @@ class Stage(DeviceOperation[U]):
 
     def __init__(self, source: DeviceOperation[Any], name: str, function: Callable[..., Any]) -> None:
         if not callable(function):
-            source.consume()  # a failed use is a use: no warning
+            source.consume()  # a failed use counts as a use: dropping the operation does not warn
             raise no_function(function, name)
         if is_async(function):
             source.consume()
@@ -113,7 +113,8 @@ class AndThen(Stage[U]):
 
     def follow(self, context: ExecutionContext, result: Any) -> U:
         made = self._function(context, result) if self._with_context else self._function(result)
-        # The check here saves the call. The annotation saves the compiled form the look-up of ``run``.
+        # Checked here, because a call of ``require_operation`` would cost time. The annotation saves compiled code the
+        # look-up of ``run``.
         following: DeviceOperation[U] = (
             made if isinstance(made, DeviceOperation) else require_operation(made, self._name)
         )
@@ -122,7 +123,7 @@ class AndThen(Stage[U]):
     def depict(self) -> Depiction:
         from oxide.runtime.operations.transfers import d2h, depicted_download
 
-        if self._function is d2h:  # the most frequent function, of which everything is known
+        if self._function is d2h:  # the most frequent function: its node is known before the run
             return depicted_download(self.source)
         return "unknown", self._name, (described(self._function), "known when it runs"), (("", self.source),)
 
@@ -245,7 +246,7 @@ def zip(*operations: Given[DeviceOperation[Any]]) -> DeviceOperation[Any]:
     ``TypeError`` for an argument that is not an operation."""
     for operation in operations:
         if isinstance(operation, DeviceOperation):
-            operation.consume()  # also if another argument is refused
+            operation.consume()  # all of them, even if one argument is then refused
     for position, operation in enumerate(operations):
         if not isinstance(operation, DeviceOperation):
             raise TypeError(
@@ -255,7 +256,8 @@ def zip(*operations: Given[DeviceOperation[Any]]) -> DeviceOperation[Any]:
 
 
 def unzip(operation: Given[DeviceOperation[Any]], n: Given[int | None] = None) -> tuple[DeviceOperation[Any], ...]:
-    """Returns an operation for each element of the tuple that ``operation`` yields. ``operation`` runs once for all.
+    """Returns an operation for each element of the tuple that ``operation`` yields. ``operation`` runs once for all of
+    them.
 
     ``n`` is the tuple's length. It is needed only if it cannot be known before the run (after ``and_then`` or ``map``).
     Raises ``TypeError`` if the length is neither known nor given, or if ``n`` is wrong.
@@ -292,8 +294,10 @@ class Shared(DeviceOperation[T]):
     start, so functions in it that come before the shared operation are called again. Cancelling a consumer does not
     affect the others: this object keeps the result, and the first consumer's submission keeps what the source used.
 
-    In a capture the source runs as well, outside the graph. With ``captured`` it becomes part of the graph, once in
-    each graph, unless it was run before. A run with ``context.renewed`` keeps the outcome there, for itself alone.
+    In a capture, the source also runs at once, outside the graph. With ``captured``, the source becomes part of the
+    graph instead, once in each graph, unless it has already run. If ``context.renewed`` is a dictionary, an operation
+    with ``captured`` keeps its outcome in that dictionary instead of in itself, so that only the run of that context
+    uses the outcome.
     """
 
     def __init__(self, source: DeviceOperation[T], *, captured: bool = False) -> None:
@@ -344,8 +348,8 @@ class Shared(DeviceOperation[T]):
         return None
 
     def _run_deep_sources(self, context: ExecutionContext) -> None:
-        """Runs the shared operations that this one depends on in a long chain, from the first to the last. Each keeps
-        its outcome for the next. Run recursively, they would need Python's stack."""
+        """If this operation depends on a long chain of shared operations, runs these from the first to the last. Each
+        keeps its outcome for the next. Running them recursively would need a deep Python stack."""
         pending: list[Shared[Any]] = []
         source: DeviceOperation[Any] | None = self._source
         while source is not None:
@@ -357,7 +361,7 @@ class Shared(DeviceOperation[T]):
         if len(pending) > _DEEP:
             pending.reverse()
             for shared_operation in pending:
-                with suppress(Exception):  # the next operation raises it again when it takes the result
+                with suppress(Exception):  # the next operation raises the error again when it takes the result
                     shared_operation.run(context)
 
     @property

@@ -1,4 +1,4 @@
-"""Control flow on the device: ``cond`` and ``while_loop``, whose flag never comes to the host.
+"""Control flow on the device: ``cond`` and ``while_loop``, whose flag is read on the device.
 
 Only a graph can choose on the device what runs next. So both record a conditional into the graph that is being
 captured. Outside a capture, they capture themselves into a graph of their own, and launch it once.
@@ -47,7 +47,7 @@ _BODY: Final = "the body of a while_loop"
 _BRANCHES: Final = ("branch then", "branch otherwise")
 _PLAIN: Final = (int, float, complex, str, np.generic, type(None))
 
-_warned: set[str] = set()  # the reasons that were said
+_warned: set[str] = set()  # the reasons for which a warning was given
 
 
 @final
@@ -90,9 +90,9 @@ class WhileLoop(DeviceOperation[T]):
         return _run_part(context, self._body, "while_loop", "")
 
     def _run_on_host(self, context: ExecutionContext, flag: DeviceBox) -> T:
-        """Runs the loop with the flag read back before each iteration."""
+        """Runs the loop on the host, which reads the flag back before each iteration."""
         rehearsal = Recording(context.stream, allocates=True, of_run=True, rehearses=True)
-        # For its errors, and for the result of a loop that never runs.
+        # Recorded for the errors, and for the result if the body never runs.
         result = _rehearsed(context, rehearsal, lambda inner: self._record(inner, flag))
         made: list[Allocation] | None = rehearsal.made
         while _read(context, flag):
@@ -158,7 +158,7 @@ class Cond(DeviceOperation[Any]):
         return _run_part(context, self._branches[number], "cond", _BRANCHES[number])
 
     def _run_on_host(self, context: ExecutionContext, flag: DeviceBox) -> Any:
-        """Runs the branch that the flag, which is read back, chooses."""
+        """Reads the flag back and runs the branch that it chooses."""
         recording = Recording(context.stream, allocates=True, of_run=True, rehearses=True)
 
         def record(inner: ExecutionContext) -> list[Any]:
@@ -167,7 +167,7 @@ class Cond(DeviceOperation[Any]):
                 _Merge(inner, *self._branches).merged(results[0], results[1], "")
             return results
 
-        results = _rehearsed(context, recording, record)  # for its errors, and for the result of the other branch
+        results = _rehearsed(context, recording, record)  # for the errors, and the other branch's result
         number = 0 if _read(context, flag) else 1
         if number < len(results):
             results[number] = self._run_branch(number, context)
@@ -192,8 +192,8 @@ class Cond(DeviceOperation[Any]):
 
 @final
 class _Merge:
-    """One result for the two branches of a ``cond``. The boxes in which they differ become new ones, to which each
-    branch copies its own."""
+    """Merges the results of a ``cond``'s two branches into one result. Where the branches yield different boxes, the
+    merged result has a new box, to which each branch copies its own box."""
 
     def __init__(self, context: ExecutionContext, then: DeviceOperation[Any], otherwise: DeviceOperation[Any]) -> None:
         self._context = context
@@ -202,8 +202,9 @@ class _Merge:
         self._copies: list[tuple[DeviceBox, tuple[DeviceBox, DeviceBox]]] = []
 
     def merged(self, then: Any, otherwise: Any, where: str) -> Any:
-        """Returns the result for those of the branches. ``where`` says which element they are. Raises ``TypeError`` or
-        ``ValueError`` if they differ in kind, dtype, shape or length."""
+        """Returns the merged result for ``then`` and ``otherwise``: the branches' results, or elements of these. In the
+        second case ``where`` is the index of the element as text, such as ``[0]``. Raises ``TypeError`` or
+        ``ValueError`` if the two differ in kind, dtype, shape or length."""
         if then is otherwise:
             return then
         if isinstance(then, DeviceBox) and isinstance(otherwise, DeviceBox):
@@ -240,7 +241,7 @@ class _Merge:
         return target
 
     def copy(self, number: int) -> None:
-        """Records the copies at the end of a branch."""
+        """Submits the copies at the end of branch ``number``, from its boxes to the merged boxes."""
         for target, sources in self._copies:
             copy_box(self._context, target, sources[number])
 
@@ -254,16 +255,16 @@ class _Merge:
 
 def while_loop(flag: Flag, body: Given[DeviceOperation[T]]) -> DeviceOperation[T]:
     """Runs the operation ``body`` again and again while ``flag`` is not 0. The flag is read on the device before each
-    iteration, so the body may run not once; its kernels write the flag.
+    iteration, so the body may not run at all. The body's kernels write the flag.
 
-    ``flag`` is a box of one i32, an ``Arc`` of one, or an operation that yields either, which runs once. Yields the
-    result of ``body``, boxes that hold the values of the last iteration. Boxes that the body makes hold zeros if it
-    never ran. The body is recorded once: its functions are called once, and an ``h2d`` in it reads its array once for
-    all iterations. A fault of a kernel ends the loop.
+    ``flag`` is a box of one i32, an ``Arc`` of such a box, or an operation that yields either; the operation runs once.
+    Yields the result of ``body``, whose boxes hold the values of the last iteration. If the body never ran, the boxes
+    that it makes hold zeros. The body is recorded once: its functions are called once, and an ``h2d`` in it reads its
+    array once for all iterations. A fault of a kernel ends the loop.
 
-    A run captures the loop into a CUDA graph and launches that, so a loop that runs often belongs into a graph of the
-    program's own: ``while_loop(flag, body).graph()``. On a GPU that needs a driver of CUDA 12.4. With an older one, a
-    run reads the flag back before each iteration, and a capture raises ``GraphError``.
+    Each run captures the loop into a CUDA graph and launches the graph. So a loop that runs often is better captured
+    once, by the program: ``while_loop(flag, body).graph()``. On a GPU, such a graph needs a driver of CUDA 12.4 or
+    later. With an older driver, a run reads the flag back before each iteration, and a capture raises ``GraphError``.
 
     Raises ``ArgumentError`` for any other flag, ``TypeError`` for a body that is not an operation. Running raises
     ``ValueError`` if the body does not write the flag, and ``GraphError`` for work that a body cannot hold: ``d2h``,
@@ -277,7 +278,8 @@ def cond(
     flag: Flag, then: Given[DeviceOperation[Any]], otherwise: Given[DeviceOperation[Any] | None] = None
 ) -> DeviceOperation[Any]:
     """Runs the operation ``then`` if ``flag`` is not 0, else the operation ``otherwise``, if there is one. The flag is
-    read on the device; it is given as to ``while_loop``, and a run is that of ``while_loop``.
+    read on the device. It has the forms that ``while_loop`` takes. A run captures a graph as for ``while_loop``, and
+    needs the same driver.
 
     If both yield boxes of the same shape and dtype, or tuples of such, yields boxes of that form, which hold the result
     of the branch that ran. A box that both yield is yielded as it is. Without ``otherwise``, yields None.
@@ -291,7 +293,8 @@ def cond(
 
 
 def _check_parts(flag: Any, what: str, *operations: Any) -> None:
-    """Checks the arguments of ``while_loop`` or ``cond``. A failed use of an operation is a use: it does not warn."""
+    """Checks the arguments of ``while_loop`` or ``cond``. First marks all operations as used, so that a refused
+    operation does not warn when it is dropped."""
     for each in (flag, *operations):
         if isinstance(each, DeviceOperation):
             each.consume()
@@ -305,7 +308,8 @@ def _check_parts(flag: Any, what: str, *operations: Any) -> None:
 
 
 def _check_flag(flag: Any, what: str) -> None:
-    """Raises ``ArgumentError`` unless ``flag`` is a box of one i32, an ``Arc`` of one, or the spec of one."""
+    """Raises ``ArgumentError`` unless ``flag`` is a box of one i32, an ``Arc`` of such a box, or the spec of such a
+    box."""
     found = flag.value if isinstance(flag, Arc) else flag
     if not isinstance(found, (DeviceBox, BoxSpec)):
         hint = "; first(), last() or unzip() pick one of a tuple" if isinstance(found, tuple) else ""
@@ -316,7 +320,8 @@ def _check_flag(flag: Any, what: str) -> None:
 
 
 def _flag_of(flag: Flag, context: ExecutionContext, what: str) -> DeviceBox:
-    """Returns the flag's box, on the context's device. Runs the operation that yields it."""
+    """Returns the box of ``flag``. If ``flag`` is an operation, runs it. Raises ``DeviceError`` if the box is on
+    another device than the context's."""
     found: Any = flag.run(context) if isinstance(flag, DeviceOperation) else flag
     _check_flag(found, what)
     box: DeviceBox = found.value if isinstance(found, Arc) else found
@@ -334,8 +339,8 @@ def _operations(flag: Flag, *operations: DeviceOperation[Any]) -> list[DeviceOpe
 
 
 def _is_supported(context: ExecutionContext, what: str) -> bool:
-    """Returns whether the device's graphs hold conditionals. If not, raises ``GraphError`` in a capture, and warns
-    once elsewhere."""
+    """Returns whether the device's graphs can hold conditionals. If they cannot, raises ``GraphError`` in a capture,
+    and warns once elsewhere."""
     recording = context.recording
     if recording is not None and recording.rehearses:
         return True
@@ -355,7 +360,7 @@ def _is_supported(context: ExecutionContext, what: str) -> bool:
 
 
 def _rehearsed(context: ExecutionContext, recording: Recording, record: Callable[[ExecutionContext], T]) -> T:
-    """Returns the result of ``record(inner)``, whose work is recorded and never run."""
+    """Returns the result of ``record(inner)``. The work is recorded and never runs."""
     inner = context.part(recording)
     try:
         with recording:
@@ -390,7 +395,8 @@ def _read(context: ExecutionContext, flag: DeviceBox) -> bool:
 
 
 def _run_and_wait(context: ExecutionContext, part: Callable[[ExecutionContext], T]) -> T:
-    """Returns the result of ``part(inner)`` when the device is past its work. Raises the faults of its kernels."""
+    """Calls ``part(inner)``, waits until the device has done its work, and returns its result. Raises the faults of its
+    kernels."""
     inner = context.part()
     try:
         result = part(inner)

@@ -1,8 +1,9 @@
-"""Pictures of operations before they run, and of captured graphs: makes what ``oxide.pictures`` draws.
+"""Pictures of operations before they run, and of captured graphs: makes the ``Picture`` objects that ``oxide.pictures``
+draws.
 
-A recipe is what is known before the run. Its operations describe themselves (``DeviceOperation.depict``), and a stage
-that a function will make is shown as that function. Of a captured graph everything is known: its calls, and the memory
-that each of them reads and writes.
+Before the run, a picture shows what the operations say of themselves (``DeviceOperation.depict``). A stage that a
+function will make is shown as that function. The picture of a captured graph is complete: it shows all calls, and the
+memory that each call reads and writes.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _MOST = 250  # the most nodes of a picture: more are unreadable, and take second
 
 
 def launch_lines(grid: tuple[int, ...], block: tuple[int, ...], shared_bytes: int) -> tuple[str, ...]:
-    """Returns the lines of a launch's node for its configuration."""
+    """Returns the lines of text that describe a launch's configuration in its node."""
     lines = f"grid {_by_axes(grid)}, block {_by_axes(block)}"
     return (lines, f"{byte_count(shared_bytes)} of shared memory") if shared_bytes else (lines,)
 
@@ -50,22 +51,23 @@ def picture_of(operation: DeviceOperation[Any]) -> Picture:
 
 @final
 class _Recipe:
-    """A picture of an operation that is being made. An operation that is used twice is one node."""
+    """Makes the picture of an operation before its run. An operation that is used twice becomes one node."""
 
     def __init__(self, operation: DeviceOperation[Any]) -> None:
-        from oxide.pictures import Sketch  # here, as few programs draw and all that capture import this module
+        from oxide.pictures import Sketch  # here: all programs that capture import this module, and few draw
 
         self._operation = operation
         self._sketch = Sketch()
-        self._drawn: dict[int, tuple[int, str]] = {}  # by id: the node, and what is passed on of its result
-        self._kept: list[Any] = []  # so that no other object gets the id of one that was drawn
+        self._drawn: dict[int, tuple[int, str]] = {}  # by id: the node, and the part of its result that is passed on
+        self._kept: list[Any] = []  # keeps drawn objects alive, so that their ids are not reused
         self._chosen = self._nearest()
-        self._further: int | None = None  # the node for all operations that are left out
-        self._devices: dict[int, str] = {}  # of each operation's node
+        self._further: int | None = None  # the one node that stands for all operations left out
+        self._devices: dict[int, str] = {}  # the device of each operation's node, by the node
         self._crossed = False  # whether a result flows from an operation to one that is placed elsewhere
 
     def picture(self) -> Picture:
-        """Draws the operation after its inputs, without recursion: a chain may have thousands of stages."""
+        """Draws each operation after its inputs, and returns the picture. Works without recursion, because a chain may
+        have thousands of stages."""
         pending: list[tuple[DeviceOperation[Any], str, bool]] = [(self._operation, "", False)]
         while pending:
             operation, device, expanded = pending.pop()
@@ -93,7 +95,7 @@ class _Recipe:
         return self._sketch.picture(repr(self._operation), tuple(notes))
 
     def _nearest(self) -> set[int]:
-        """Returns the ids of the operations to draw, the nearest to the result if there are too many."""
+        """Returns the ids of the operations to draw: all, or if there are too many, those nearest to the result."""
         chosen = {id(self._operation): None}
         level = [self._operation]
         while level and len(chosen) < _MOST:
@@ -108,7 +110,7 @@ class _Recipe:
 
     def _draw(self, operation: DeviceOperation[Any], device: str) -> None:
         kind, title, lines, inputs = operation.depict()
-        if not kind:  # passes on a part of its input
+        if not kind:  # no node: passes on a part of its input
             ((_, source),) = inputs
             key, passed = self._key(source)
             self._drawn[id(operation)] = key, ", ".join(filter(None, (passed, title)))
@@ -126,12 +128,13 @@ class _Recipe:
             self._sketch.edge(source, key, label, "wait" if crosses else "data")
 
     def _key(self, given: Any) -> tuple[int, str]:
-        """Returns the node of an input, and what is passed on of its result."""
+        """Returns the node of an input, and a text that says which part of the node's result is passed on, or "". Draws
+        boxes, arrays and other values at their first use."""
         plain = given.value if isinstance(given, Arc) else given
         found = self._drawn.get(id(plain))
         if found is not None:
             return found
-        if isinstance(plain, DeviceOperation):  # it is not among the nearest
+        if isinstance(plain, DeviceOperation):  # it is left out: see ``_nearest``
             if self._further is None:
                 self._further = self._sketch.node("unknown", "earlier operations", (f"only {_MOST} are drawn",))
             return self._further, ""
@@ -151,7 +154,7 @@ class _Recipe:
 
 
 def _flowing(given: Any) -> str:
-    """Returns the text for what flows from an input, as far as it is known."""
+    """Returns a text for the result of an input that is an operation, as far as the result is known; else ""."""
     if not isinstance(given, DeviceOperation):
         return ""
     return _spec_text(given.spec())
@@ -189,7 +192,7 @@ class RecordedWork:
         from oxide.pictures import Sketch
 
         sketch = Sketch()
-        written: dict[int, int] = {}  # by id of an allocation: the node that wrote it last, or stands for it
+        written: dict[int, int] = {}  # by an allocation's id: the drawn node that wrote it last
         for allocation in self._uploads:
             written[id(allocation)] = sketch.node(
                 "copy", "h2d", ("host to device, at each launch", byte_count(allocation.nbytes))
@@ -199,7 +202,7 @@ class RecordedWork:
 
 
 def _kinds(nodes: Iterable[PlanNode]) -> list[str]:
-    """Returns the methods of calls and the kinds of conditionals, those in bodies too."""
+    """Returns the method of each call and the kind of each conditional, including those inside bodies."""
     kinds: list[str] = []
     for node in nodes:
         if isinstance(node, Conditional):
@@ -212,8 +215,8 @@ def _kinds(nodes: Iterable[PlanNode]) -> list[str]:
 
 
 def _draw_nodes(sketch: Sketch, nodes: Sequence[PlanNode], written: dict[int, int]) -> list[int]:
-    """Draws the nodes of a plan or of a body. Returns the first node of each part that nothing in it precedes.
-    ``written`` are the nodes that stand for allocations, by id."""
+    """Draws the nodes of a plan or of a body. Returns the drawn nodes that run after none of the others. ``written``
+    maps the id of an allocation to the drawn node that wrote it last or stands for it."""
     keys: list[int] = []
     first: list[int] = []
     for node, after in zip(nodes, dependencies(nodes), strict=True):
@@ -242,7 +245,7 @@ def _draw_nodes(sketch: Sketch, nodes: Sequence[PlanNode], written: dict[int, in
 
 
 def _draw_conditional(sketch: Sketch, node: Conditional, written: dict[int, int]) -> int:
-    """Draws a conditional and, behind it, its bodies. Returns the conditional's own node."""
+    """Draws a conditional, and its bodies with edges from the conditional. Returns the conditional's own node."""
     flag = node.memory
     if id(flag) not in written:
         written[id(flag)] = sketch.node("memory", "box", (_memory_text(flag),))

@@ -1,9 +1,9 @@
 """Fusion: merges recorded launches of elementwise kernels into launches of fused kernels.
 
-A launch joins a *chain* of earlier ones if it accesses one of their arrays, if its arrays have as many elements as
-theirs, and if the compiler can fuse its kernel with theirs (``oxide.compiler.fusion``). The order of the nodes is free
-where their data leaves it free, so the launches of a chain need not follow each other in the program. Arrays that
-nothing needs after a chain are neither read nor written, and what only prepares them is left out.
+A launch joins a *chain* of earlier launches if it accesses one of their arrays, if its arrays have as many elements as
+theirs, and if the compiler can fuse its kernel with theirs (``oxide.compiler.fusion``). Nodes may change places where
+their data allows it, so the launches of a chain need not follow each other in the program. An array that is not needed
+after its chain is neither read nor written, and fills and copies that only prepare it are left out.
 
 Two kinds of launches join kernels that are not elementwise. A chain becomes the *prologue* of the one kernel that needs
 its results, and is computed where that kernel reads them. A launch becomes the *epilogue* of the kernel whose result it
@@ -39,12 +39,13 @@ from oxide.runtime.plan.nodes import Conditional, Node, PlanNode, dependencies
 from oxide.runtime.plan.reuse import observed
 from oxide.runtime.submission.submission import ExecutionContext
 
-_MOST_KNOWN = 16  # results that an operation keeps
+_MOST_KNOWN = 16  # the most results that an operation keeps
 
 
 @final
 class FusionReport:
-    """What a fusion did, in words: ``lines`` has one for each chain and for each launch that stayed alone."""
+    """A report on a fusion. ``before`` and ``after`` are the numbers of launches. ``lines`` has a line of text for each
+    chain and for each launch that stayed alone."""
 
     __slots__ = ("after", "before", "lines", "saved")
 
@@ -55,7 +56,8 @@ class FusionReport:
         self.lines: list[str] = []
 
     def add(self, other: FusionReport) -> None:
-        """Adds the report of a body. What it saves, it saves in each run of the body."""
+        """Adds the report on a conditional's body. ``saved`` counts one run of the body, however often the body
+        runs."""
         self.before += other.before
         self.after += other.after
         self.saved += other.saved
@@ -67,14 +69,15 @@ class FusionReport:
 
 
 Known: TypeAlias = dict[Any, list[Piece]]
-"""The results of earlier fusions of an operation, by what they depend on."""
+"""The results of earlier fusions of an operation, by the keys of ``_key``."""
 
 
 def fuse(context: ExecutionContext, first: int = 0, known: Known | None = None) -> FusionReport | None:
-    """Fuses the nodes of the context's recording from number ``first`` on. Nothing but the recording and the boxes of
-    the program may refer to its memory. Raises what compiling and loading raise.
+    """Fuses the nodes of the context's recording from number ``first`` on. Only the recording and the program's boxes
+    may refer to the recording's memory. Raises the errors of compiling and loading.
 
-    If ``known`` has the result for such nodes, applies it and returns None. Otherwise adds the result to it.
+    If ``known`` has the result of a fusion of equal nodes, applies that result and returns None. Otherwise returns a
+    report, and adds the result to ``known`` if it can be applied again.
     """
     recording = context.recording
     assert recording is not None
@@ -99,8 +102,9 @@ def fuse(context: ExecutionContext, first: int = 0, known: Known | None = None) 
 
 
 def _key(nodes: Sequence[PlanNode], free: set[Allocation]) -> Any:
-    """Returns all that a fusion depends on: kernels, sizes, and which arguments and memory are the same. None if it
-    also depends on addresses, as arrays overlap in part, and for conditionals."""
+    """Returns a key of everything that a fusion depends on: the kernels, the sizes, and which arguments and which
+    memory are the same. Returns None if there are conditionals, or if arrays overlap in part, because the fusion then
+    depends on addresses too."""
     arrays: dict[tuple[int, int], int] = {}
     memory: dict[Allocation, int] = {}
     found: list[Any] = []
@@ -122,7 +126,7 @@ def _key(nodes: Sequence[PlanNode], free: set[Allocation]) -> Any:
 
 
 def _built(context: ExecutionContext, nodes: Sequence[PlanNode], piece: Piece) -> PlanNode:
-    """Returns the node of a piece."""
+    """Makes the node that a piece describes."""
     special = piece.special
     if special is None:
         return nodes[piece.numbers[0]]
@@ -147,8 +151,10 @@ def _built(context: ExecutionContext, nodes: Sequence[PlanNode], piece: Piece) -
 
 @final
 class _Pass:
-    """One fusion. ``free`` is the memory that only the nodes can reach. A node is ready when the nodes that it runs
-    after have been placed, or are in the open chain."""
+    """One fusion of a plan's nodes. Places the nodes one by one in an order that their data allows, and collects
+    launches that can become one in the open chain, until it closes the chain and places it. A node is ready when each
+    node that it must run after has been placed or is in the open chain. ``free`` is the memory that only the nodes can
+    reach."""
 
     def __init__(self, context: ExecutionContext, nodes: Sequence[PlanNode], free: set[Allocation]) -> None:
         self.report = FusionReport()
@@ -192,7 +198,8 @@ class _Pass:
         self._close()
 
     def _placed_at(self, number: int) -> None:
-        """Notes that a ready node is placed or in the open chain."""
+        """Records that a ready node has been placed or has joined the open chain. Nodes that waited for it may become
+        ready."""
         self._ready.remove(number)
         for follower in self._followers[number]:
             self._waits[follower] -= 1
@@ -200,7 +207,8 @@ class _Pass:
                 self._ready.append(follower)
 
     def remaining(self) -> list[tuple[Piece, PlanNode]]:
-        """Returns the placed nodes without those that only write memory that no node uses any more."""
+        """Returns the placed nodes without the fills and copies whose result is not used: no later node uses the memory
+        that they write, and the program cannot reach it."""
         used: set[Allocation] = set()
         kept: list[tuple[Piece, PlanNode]] = []
         for piece, node in reversed(self._placed):
@@ -214,7 +222,7 @@ class _Pass:
 
     def _next(self) -> int | None:
         """Returns the ready node to place or to add next; None if the open chain must be closed first. Nodes that
-        cannot be fused come first, as long as they do not run after the chain."""
+        cannot be fused come first, unless they must run after a launch of the chain."""
         chain = self._chain
         for number in self._ready:
             if self._reasons[number] is not None and (chain is None or not chain.has(self._after[number])):
@@ -244,8 +252,8 @@ class _Pass:
                 self.report.lines.append(f"kernel {node.kernel} is not fused: {'; '.join(reasons)}")
 
     def _closed_into(self) -> int | None:
-        """Places the open chain: as the prologue of a ready launch, if that is possible, else alone. Returns the number
-        of that launch, or None."""
+        """Places the open chain: as the prologue of a ready launch, if that is possible, else as a launch of its own.
+        Returns the number of the ready launch; None in the second case."""
         chain = self._chain
         assert chain is not None
         for number in self._ready:
@@ -268,7 +276,8 @@ class _Pass:
         return None
 
     def _later(self, besides: int | None = None) -> set[Allocation]:
-        """Returns the memory of the nodes that are neither placed nor in the open chain, except for one."""
+        """Returns the memory that is used by nodes that are neither placed nor in the open chain. Ignores the node with
+        the number ``besides``, if that is given."""
         unplaced = [
             node
             for number, node in enumerate(self._nodes)
@@ -277,7 +286,7 @@ class _Pass:
         return _memory_of(unplaced)
 
     def _merged(self, nodes: Sequence[Node], made: Node) -> None:
-        """Reports that some launches became one."""
+        """Adds to the report that the launches ``nodes`` became the launch ``made``."""
         saved = sum([_traffic(node) for node in nodes]) - _traffic(made)
         report = self.report
         report.before += len(nodes)
@@ -289,12 +298,13 @@ class _Pass:
         )
 
     def _with_bodies(self, node: PlanNode, nodes: Sequence[PlanNode]) -> PlanNode:
-        """Returns one of the nodes, if it is a conditional with the launches of each body fused. What is written to
-        memory that others use is needed by the next run of the body, too."""
+        """Returns ``node``, which is one of ``nodes``; if it is a conditional, with the launches in each of its bodies
+        fused. Memory that nodes outside the body use is not free inside it, because those nodes or the next run of the
+        body may need what a body writes there."""
         if not isinstance(node, Conditional):
             return node
         others = [each for each in nodes if each is not node]
-        # A fill is one of the zeros that a loop begins with.
+        # Fills are left out: they only write the zeros that a loop's memory begins with.
         elsewhere = _memory_of([each for each in others if not (isinstance(each, Node) and each.method == "fill")])
         bodies: list[list[PlanNode]] = []
         for body in node.bodies:
@@ -310,7 +320,7 @@ class _Pass:
         return Conditional(node.kind, node.flag, node.memory, bodies, node.own)
 
     def _with_epilogues(self, nodes: Sequence[PlanNode]) -> list[PlanNode]:
-        """Returns the nodes, with one launch for each launch and its epilogue."""
+        """Returns the nodes with each pair of a launch and its epilogue replaced by one launch."""
         found = list(nodes)
         for node in nodes:
             if not isinstance(node, Node) or node.launched is None or reason_against(node) is None:
@@ -323,7 +333,7 @@ class _Pass:
                 self._unjoined.setdefault(node, []).append(f"{following.kernel} cannot be its epilogue: {made}")
                 continue
             self._merged([node, following], made)
-            self.report.before -= 1  # it is counted once more where it is placed
+            self.report.before -= 1  # ``_place`` or ``_close`` counts the launch again
             self.report.after -= 1
             self._joined.add(made)
             self.repeatable = False
@@ -332,8 +342,8 @@ class _Pass:
         return found
 
     def _with_epilogue(self, node: Node, following: Node, nodes: Sequence[PlanNode]) -> Node | str:
-        """Returns the launch of the kernel that computes what ``node`` and then ``following`` compute, or why there is
-        none."""
+        """Returns a launch of a single kernel that computes what ``node`` and then ``following`` compute. If there is
+        no such kernel, returns the reason as text."""
         launched, epilogue = launched_by(node), launched_by(following)
         kernel = launched.special.kernel
         if kernel.followed_by is None:
@@ -369,7 +379,7 @@ class _Pass:
         return launch_of(self._context, special, name, sizes, place, values, allocations, node.reads, writes)
 
     def _close(self) -> None:
-        """Places the open chain as one launch."""
+        """Places the open chain, if there is one, as one launch."""
         chain, self._chain = self._chain, None
         if chain is None:
             return
@@ -390,7 +400,8 @@ class _Pass:
 
 
 def _following(node: Node, nodes: Sequence[PlanNode]) -> Node | None:
-    """Returns the launch that uses a launch's result next, if the launch may run right before it."""
+    """Returns the next launch that uses the result of ``node``. Returns None if there is none, or if ``node`` cannot be
+    moved to right before it."""
     for later in nodes[nodes.index(node) + 1 :]:
         used = (*later.reads, *later.writes)
         if any(each in used for each in node.writes):
@@ -409,7 +420,8 @@ def _uses(node: PlanNode, memory: Allocation) -> bool:
 
 
 def _traffic(node: Node) -> int:
-    """Returns the bytes of a launch's arrays, each counted once for a read and once for a write."""
+    """Returns the memory traffic of a launch: the bytes of its slices, of which each is either read or written once.
+    Leaves out arrays that a prologue computes."""
     assert node.launched is not None
     total = 0
     for parameter, value in zip(node.launched.special.parameters, node.launched.values, strict=True):

@@ -1,9 +1,10 @@
 """Numbers that the host generates for the device: ``arange`` and ``randn``.
 
-NumPy generates them, so they are equal on every device and machine, and can be generated without oxide: ``randn`` is
-``default_rng(seed).normal``. They take one core's time (25 ms for 64 MiB of ``arange``, 0.5 s of ``randn``), and each
-operation generates them once. The first run does so on its thread. If a task awaits an operation with such a part, a
-thread generates them before the submission (``loading``), and the loop is not blocked.
+NumPy generates the numbers, so they are equal on every device and machine, and a program can generate them without
+oxide: ``randn`` is ``default_rng(seed).normal``. Generating 64 MiB takes one core 25 ms for ``arange`` and 0.5 s for
+``randn``. Each operation generates its numbers once, at its first run, in the thread that submits the run. But if a
+task awaits an operation that has such a part, another thread generates the numbers before the submission
+(``awaiting/loading.py``), so the event loop is not blocked.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def randn(
     The same seed gives the same numbers on every device, and one operation yields the same numbers at every run. The
     host generates them, in 0.5 s for 64 MiB. If the operation is awaited, a thread generates them before the
     submission. Raises ``TypeError`` if ``dtype`` is not of floating point, or ``mean`` or ``std`` is not a number.
-    Raises ``ValueError`` if one of them does not fit float64, and for a negative ``std`` or ``seed``.
+    Raises ``ValueError`` if ``mean`` or ``std`` does not fit float64, and for a negative ``std`` or ``seed``.
     """
     resolved = as_dtype(dtype, "randn")
     if not is_float(resolved):
@@ -69,7 +70,7 @@ def randn(
         raise ValueError(f"randn: the standard deviation is {written(std)}; it must not be negative")
     sizes = parse_shape(shape, "randn")
     try:
-        generator = np.random.default_rng(seed)  # refuses a wrong seed now
+        generator = np.random.default_rng(seed)  # now, so that a wrong seed is refused at the call
     except (TypeError, ValueError) as refusal:
         wrong = f"randn: the seed is {written(seed)}; give a whole number of 0 or more, or None for another each time"
         raise type(refusal)(wrong) from refusal
@@ -87,7 +88,7 @@ def _float64(name: str, number: Any) -> float:
         raise ValueError(wrong) from error
     except (TypeError, ValueError) as error:
         raise TypeError(wrong) from error
-    if math.isinf(found) and found != number:  # a type with a larger range
+    if math.isinf(found) and found != number:  # finite in its own type, which has a larger range
         raise ValueError(wrong)
     return found
 

@@ -1,8 +1,8 @@
 """CUDA graphs: an operation is captured once and launched many times, each launch as one submission.
 
 Launching a graph costs the host a few µs however many kernels it holds. In exchange everything in it is fixed: the
-kernels, their scalar arguments and the addresses. Only the *contents* of the buffers change between launches. Names
-and semantics are those of cuda-async's ``CudaGraph``; a capture runs nothing.
+kernels, their scalar arguments and the addresses. Only the *contents* of the buffers change between launches. A capture
+runs nothing but the sources of shared operations. Names and semantics are those of cuda-async's ``CudaGraph``.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ U = TypeVar("U")
 class CudaGraph(Generic[T]):
     """A captured operation. ``op.graph()``, ``op.graph_on(stream)`` and ``CudaGraph.scope(stream)`` make one.
 
-    The graph keeps every buffer that it uses, those it was given and those made during the capture, until it is closed
-    or dropped *and* the device is past its last launch. A launch is ordered with all other operations by the buffers
-    that the graph reads and writes, whatever streams they run on.
+    The graph keeps every buffer that it uses, whether it was given the buffer or made it during the capture, until the
+    graph is closed or dropped *and* the device is past its last launch. A launch is ordered with all other operations
+    that use the buffers that the graph reads and writes, whatever streams these operations run on.
 
     ``h2d`` inside a captured operation reads its array again at each launch: the submitting thread copies the array at
     submission, whatever its size (about 0.15 ms for a MiB). ``d2h`` inside a captured operation yields one array, which
@@ -88,10 +88,11 @@ class CudaGraph(Generic[T]):
         return cast(T, output)
 
     def update(self, operation: Given[DeviceOperation[U]]) -> U:
-        """Runs ``operation`` on the graph's stream and returns its result at once, in flight. It can write new inputs,
-        for example with ``memcpy(box, array)``. Host arrays have been read when this returns, whatever their size.
-        Later launches run after the operation and use its results. A fault of its kernels is raised by the next launch,
-        and by ``graph.stream.synchronize()``. Raises ``GraphError`` once the graph is closed.
+        """Runs ``operation`` on the graph's stream and returns its result at once, in flight. The operation can write
+        new inputs, for example with ``memcpy(box, array)``. Host arrays have been read when ``update`` returns,
+        whatever their size. Later launches run after the operation and use its results. A fault of the operation's
+        kernels is raised by the next launch, and by ``graph.stream.synchronize()``. Raises ``GraphError`` once the
+        graph is closed.
         """
         if not isinstance(operation, DeviceOperation):
             raise TypeError(
@@ -110,7 +111,7 @@ class CudaGraph(Generic[T]):
         # page-locked memory is reused.
         while self._updates and self._updates[0][0].finished_well():
             self._updates.popleft()
-        if submission.faults:  # empty without kernels
+        if submission.faults:  # empty if the update launched no kernels
             # An update that launches the graph has taken over the reports of earlier updates. They are not passed on
             # again: the list would grow with every update.
             own = [report for report in submission.faults if report not in passed_on]
@@ -138,8 +139,8 @@ class CudaGraph(Generic[T]):
 
         Each has its own buffers and its own output, so ``n`` launches may be in flight at once, and the upload of one
         overlaps the work of another. The functions of ``and_then`` and ``map`` are called again at each capture. Raises
-        ``GraphError`` for a graph that a scope recorded or whose output was taken, ``TypeError`` or ``ValueError`` for
-        ``n``.
+        ``GraphError`` for a graph that a scope recorded or whose output was taken, and ``TypeError`` or ``ValueError``
+        for a wrong ``n``.
         """
         self._require_open()
         if isinstance(n, bool) or not isinstance(n, (int, np.integer)):
@@ -198,7 +199,7 @@ class CudaGraph(Generic[T]):
 
     def memory(self) -> GraphMemory:
         """Returns the device memory that the graph's own boxes take. Boxes that the program cannot reach any more share
-        memory where one is used only before another. Raises ``GraphError`` if the graph was closed."""
+        memory if all uses of one come before all uses of the other. Raises ``GraphError`` if the graph was closed."""
         return self._require_open().memory
 
     def summary(self) -> str:
@@ -238,8 +239,8 @@ class GraphScope:
     """A scope that records operations into a graph, in order. ``CudaGraph.scope(stream)`` makes one; ``graph`` is its
     result.
 
-    Launches, ``memcpy``, ``d2h`` and combinations of them can be recorded. Three uses raise a ``GraphError`` that says
-    why: an operation that makes boxes; running an operation (``sync``, ``await``, …) in the task or thread that
+    Launches, ``memcpy``, ``d2h`` and combinations of them can be recorded. Three things raise a ``GraphError`` that
+    says why: an operation that makes boxes; running an operation (``sync``, ``await``, …) in the task or thread that
     records; and using the stream. If an exception leaves the ``with`` block, there is no graph, and the stream stays
     usable.
     """
@@ -345,8 +346,8 @@ def submit_launch(context: ExecutionContext, graph: CudaGraph[Any], sources: tup
 
 @final
 class GraphInstances(Generic[T]):
-    """Graphs of one operation, each with its own buffers. ``CudaGraph.instances`` makes it. It is a sequence of the
-    graphs, and closes them at the end of a ``with`` block."""
+    """A sequence of graphs of one operation, each with its own buffers, which ``CudaGraph.instances`` returns. The end
+    of its ``with`` block closes all the graphs."""
 
     def __init__(self, graphs: list[CudaGraph[T]]) -> None:
         self._graphs = tuple(graphs)
@@ -413,8 +414,8 @@ class InstanceLaunch(DeviceOperation[T]):
 
 @final
 class _Captured:
-    """A graph's handle, and everything that the device needs while it runs. The graph and every launch in flight hold
-    it. When the last of them drops it, the handle is released, and then the buffers."""
+    """A graph's handle, and everything that the device needs while the graph runs. The ``CudaGraph`` and every launch
+    in flight hold this object. When the last of these drops it, first the handle is released and then the buffers."""
 
     def __init__(
         self, device: Device, handle: GraphHandle, recording: Recording, kept: list[Any], memory: GraphMemory
@@ -446,14 +447,16 @@ class _Captured:
     def launch(self, context: ExecutionContext, sources: Sequence[Source]) -> None:
         """Submits one launch: the copies to its inputs and the uploads, then the graph.
 
-        Each launch has its own record. Invariant, under the lock: while ``_page`` is set, the fault record is zero and
-        the cursor points to the page's record number ``_used``, once the device is past all submitted work. ``_page``
-        is None before the first launch, after a launch whose submission failed, and if the page has no record left.
-        Then a new page is begun, in stream order before the graph.
+        A fault in a launch is copied from the graph's fault record to a record of ``_page`` that belongs to this launch
+        (``fault_records.py``). Invariant, under the lock: while ``_page`` is set, once the device is past all submitted
+        work, the graph's fault record is zero and its cursor points to the page's record number ``_used``. ``_page`` is
+        None before the first launch, after a launch whose submission failed, and if the page has no record left. In
+        these cases the launch begins a new page: it sets the fault record and the cursor, in stream order before the
+        graph.
         """
         driver, timeline = context.driver, context.timeline
         context.keep(self)
-        with self._lock:  # another thread's uploads and record must not come between these and the graph
+        with self._lock:  # no launch by another thread may come between the uploads and the graph
             if self._last is not None:
                 timeline.wait_for(*self._last, "the previous launch of the graph")
             if sources:
@@ -469,7 +472,7 @@ class _Captured:
                     new = page = context.runtime.fault_pages.acquire()
                     number = 0
                 context.watch_faults([GraphFaultReport(page, number, self._kernels, context.place)])
-                self._page = None  # until the submission is known to have succeeded
+                self._page = None  # until the submission has succeeded
             with context.submission_lock:
                 context.begin(self._reads, self._writes)  # the writes include the record
                 try:
@@ -505,7 +508,7 @@ def capture(operation: DeviceOperation[T], stream: Stream, *, fuse: bool = False
                 output = operation.run(context)
                 recording.results.clear()  # they refer to boxes
                 if fuse:
-                    from oxide.runtime.operations.fusing import fuse as merge  # here, as few captures need it
+                    from oxide.runtime.operations.fusing import fuse as merge  # imported here, as few captures need it
 
                     merge(context)
             except BaseException as error:
@@ -518,8 +521,8 @@ def capture(operation: DeviceOperation[T], stream: Stream, *, fuse: bool = False
 
 
 def run_as_graph(context: ExecutionContext, record: Callable[[ExecutionContext], T]) -> T:
-    """Returns the result of ``record(inner)``, a part of a run whose work only a graph can hold. Captures that work
-    into a graph, and launches the graph once. The graph lives until the device is past the run."""
+    """Returns the result of ``record(inner)``, which records a part of a run that only a graph can execute. Captures
+    the recorded work into a graph, and launches the graph once. The graph lives until the device is past the run."""
     recording = Recording(context.stream, allocates=True, of_run=True)
     inner = context.part(recording)
     try:
@@ -534,8 +537,8 @@ def run_as_graph(context: ExecutionContext, record: Callable[[ExecutionContext],
 
 
 def rehearse(operation: DeviceOperation[Any], stream: Stream) -> None:
-    """Captures ``operation`` and discards the capture: all kernels that it launches are compiled and loaded, and
-    nothing is run."""
+    """Captures ``operation`` and discards the capture. This compiles and loads all kernels that the operation launches.
+    It runs nothing but the sources of shared operations."""
     operation.consume()
     recording = Recording(require_stream(stream), allocates=True, rehearses=True)
     context = ExecutionContext(stream, recording)
@@ -571,7 +574,7 @@ def _finish(
 
 
 def _instantiate(context: ExecutionContext, recording: Recording, kept: list[Any]) -> _Captured:
-    """Makes the graph of a recording, whose temporaries then share memory."""
+    """Lets the temporaries of a recording share memory, and makes the recording's graph."""
     memory = share_memory(recording.nodes, recording.made, context.timeline)
     device = context.device
     driver = device.driver

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from oxide.runtime.submission.submission import ExecutionContext
 
 Source: TypeAlias = "DeviceBox | NDArray[Any] | DeviceOperation[Any]"
-"""What a launch fills an input from. An operation yields a box, or an ``Arc`` of one."""
+"""The source that a launch fills an input from. If it is an operation, this yields a box or an ``Arc`` of a box."""
 
 _numbers: Final = count(1)
 
@@ -77,11 +77,12 @@ def input(shape: Shape, dtype: DType = f32) -> DeviceOperation[DeviceBox]:
 
 
 def accepted(inputs: Sequence[DeviceBox], arguments: tuple[Given[object], ...], device: Device) -> tuple[Source, ...]:
-    """Returns the sources of a launch's inputs. Raises ``TypeError`` for a wrong number of arguments, another type or
-    another dtype, ``ValueError`` for another shape, and ``DeviceError`` for a box of another device."""
+    """Returns the sources of a launch's inputs. Raises ``TypeError`` for a wrong number of arguments and for an
+    argument of a wrong type or dtype, ``ValueError`` for a wrong shape, and ``DeviceError`` for a box of another
+    device."""
     for argument in arguments:
         if isinstance(argument, DeviceOperation):
-            argument.consume()  # a refused launch is a use: no warning
+            argument.consume()  # even if the launch is refused: dropping the operation then does not warn
     if len(arguments) != len(inputs):
         declared = ", ".join([describe(box.shape, box.dtype) for box in inputs])
         raise TypeError(
@@ -103,7 +104,7 @@ def fill_inputs(context: ExecutionContext, inputs: Sequence[DeviceBox], sources:
 
 
 def arrived(number: int, box: DeviceBox, given: object, device: Device) -> DeviceBox:
-    """Returns the box that an operation yielded for an input. Raises what ``accepted`` raises."""
+    """Returns the box that an operation yielded for an input. Raises the same errors as ``accepted``."""
     found = _source(number, box, given, device)
     if isinstance(found, DeviceBox):
         return found

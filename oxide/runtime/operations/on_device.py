@@ -1,8 +1,9 @@
 """Placement: the device that an operation runs on, in a program with several devices.
 
 An operation runs on the device of the context that it is part of, unless it was placed: ``op.on(device)``. A placed
-operation that is part of one on another device runs on a stream of its own device, which the policy picks. The two
-streams wait for each other only where they use the same buffers, and the enclosing run ends after the placed operation.
+operation that is part of an operation on another device runs on a stream of its own device, which the policy picks. The
+two streams wait for each other only where they use the same buffers, and the enclosing run ends after the placed
+operation.
 """
 
 from __future__ import annotations

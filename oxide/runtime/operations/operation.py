@@ -1,9 +1,9 @@
 """DeviceOperation: a lazy description of device work.
 
 The idea is cuda-async's ``DeviceOperation``. Building an operation does nothing. Running it (``await``, ``sync``, …)
-executes it in an ``ExecutionContext``, whose stream a policy picked. An operation may be run again. It submits all its
-work to that stream, in order, and never waits in between: it yields handles to results that the device may still be
-computing.
+executes it in an ``ExecutionContext``, whose stream a policy picked. A run submits all its work to that stream, in
+order, and never waits in between: it yields handles to results that the device may still be computing. An operation may
+be run again.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ class BoxSpec:
 
 
 Spec = BoxSpec | tuple[Any, ...] | None
-"""The knowledge of a result before the run: a box's spec, a tuple of specs, or None."""
+"""A description of a result before the run: a box's spec, a tuple of specs, or None if nothing is known."""
 
 Depiction = tuple[str, str, tuple[str, ...], tuple[tuple[str, Any], ...]]
 """A picture's node for an operation: its kind (``pictures.NodeKind``), its title, further lines, and its inputs. An
-input is a name, or "", and an operation, a box or an array. If the kind is "", there is no node: the operation only
-passes on a part of its one input, and the title says which."""
+input is a pair: a name or "", and an operation, a box or an array. If the kind is "", the operation has no node: it
+only passes on its one input or a part of it, and the title says which part."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -72,15 +72,16 @@ class DeviceOperation(Submittable[T_co]):
     """
 
     def __init_subclass__(cls) -> None:
-        """Raises ``TypeError`` for a class without ``execute``. The alternative, ``ABC``, would raise it at the first
-        object. But with ``ABC`` an ``isinstance`` takes 0.2 µs instead of 0.03, and each run makes some twenty."""
+        """Raises ``TypeError`` for a class without ``execute``. The alternative, ``ABC``, would raise the error when
+        the first object is made. But ``isinstance`` takes 0.2 µs for an ``ABC`` instead of 0.03 µs, and each run calls
+        it some twenty times."""
         super().__init_subclass__()
         if cls.execute is DeviceOperation.execute:
             raise TypeError(f"{cls.__name__} is an operation without execute(self, context): define it")
         finalise_subclass(cls, drop_operation)
 
-    _placed = False  # False: the operation runs on the device of the run that it is part of
-    _placement: int | Device  # the device it was placed on
+    _placed = False  # if False, the operation runs on the device of the run that it is part of
+    _placement: int | Device  # the device that it was placed on
 
     _unused = False  # set at the end of __init__, so that an operation with refused arguments does not warn
     _built: Any = None  # when and where it was built, if that was traced
@@ -149,7 +150,7 @@ class DeviceOperation(Submittable[T_co]):
 
     def unzip(self, n: Given[int | None] = None) -> tuple[DeviceOperation[Any], ...]:
         """Returns an operation for each element of the tuple that this operation yields. This operation runs once for
-        all.
+        all of them.
 
         ``n`` is the tuple's length. It is needed only if it cannot be known before the run (after ``and_then`` or
         ``map``).
@@ -201,10 +202,10 @@ class DeviceOperation(Submittable[T_co]):
     def on(self, device: Given[int | Device]) -> DeviceOperation[T_co]:
         """Places this operation on a device: ``device`` is a number or one of ``devices()``.
 
-        A placed operation may be part of an operation on another device, which then ends after it. Several placed
-        operations of one ``zip`` or ``gather`` run at the same time. ``and_then``, ``map`` and the like continue on
-        the same device. Raises ``TypeError`` if ``device`` is no device. Running raises ``DeviceError`` if the device
-        is not set up.
+        A placed operation may be part of an operation on another device. The enclosing operation then ends after the
+        placed one. Several placed operations of one ``zip`` or ``gather`` run at the same time. ``and_then``, ``map``
+        and the like continue on the same device. Raises ``TypeError`` if ``device`` is no device. Running raises
+        ``DeviceError`` if the device is not set up.
         """
         from oxide.runtime.operations.on_device import OnDevice
 
@@ -238,17 +239,18 @@ class DeviceOperation(Submittable[T_co]):
         A kernel is elementwise if each thread computes its own element of the outputs from its own element of the
         inputs. Results are equal bit for bit. Boxes between the merged stages are neither written nor read, unless the
         program still holds them. Each run records the operation first, so functions of ``and_then`` and ``map`` must
-        not run operations themselves (``GraphError``), as in a capture. What ``planned`` runs as it does without,
-        this does, too.
+        not run operations themselves (``GraphError``), as in a capture. An operation that ``planned`` would run without
+        a plan is run without fusion.
         """
         from oxide.runtime.operations.planning import Planned
 
         return Planned(self, fuses=True, branches=False)
 
     def explain(self) -> str:
-        """Returns what planning and fusion make of this operation, as text: the numbers of launches before and after
-        fusion, the memory traffic that it saves, the reasons why kernels are not fused, the memory that boxes share,
-        and the nodes before and after. Records the operation as a capture does, and runs nothing."""
+        """Returns a text on what planning and fusion would make of this operation: the numbers of launches before and
+        after fusion, the memory traffic that it saves, the reasons why kernels are not fused, the memory that boxes
+        share, and the nodes before and after. Records the operation as a capture does, and runs nothing but the sources
+        of shared operations."""
         from oxide.runtime.operations.planning import explanation
 
         self.consume()
@@ -257,16 +259,16 @@ class DeviceOperation(Submittable[T_co]):
     # Running
 
     def sync(self) -> T_co:
-        """Runs on a stream that the policy picks, and blocks the thread until the result is ready.
+        """Runs the operation on a stream that the policy picks, and blocks the thread until the result is ready.
 
-        Warns inside a running event loop, because it blocks the loop.
+        Warns inside a running event loop, because the call blocks the loop.
         """
         self.consume()
         runtime = current_runtime()
         return self._run_blocking(picked_stream(runtime.policy, self._home(runtime)), "sync()")
 
     def sync_on(self, stream: Given[Stream]) -> T_co:
-        """Runs on ``stream`` and blocks the thread until the result is ready. Warns as ``sync`` does.
+        """Runs the operation on ``stream`` and blocks the thread until the result is ready. Warns as ``sync`` does.
 
         An operation that ``on`` placed on another device runs there, and later work on ``stream`` runs after it.
         """
@@ -280,8 +282,8 @@ class DeviceOperation(Submittable[T_co]):
         return run_blocking(self, stream)
 
     def async_on(self, stream: Given[Stream]) -> T_co:
-        """Submits to ``stream`` and returns the result at once. The result is in flight until you synchronise the
-        stream.
+        """Submits the operation to ``stream`` and returns the result at once. The result is in flight until you
+        synchronise the stream.
 
         ``stream.synchronize()`` raises the faults of the kernels. An operation that ``on`` placed on another device
         runs there, and later work on ``stream`` runs after it.
@@ -298,7 +300,7 @@ class DeviceOperation(Submittable[T_co]):
             runtime = current_runtime()
             return DeviceFuture(self, picked_stream(runtime.policy, self._home(runtime)))
         except Exception:
-            self.consume()  # a failed use is a use: no warning
+            self.consume()  # a failed use counts as a use: dropping the operation does not warn
             raise
 
     def schedule(self, policy: Given[SchedulingPolicy]) -> DeviceFuture[T_co]:
@@ -311,7 +313,7 @@ class DeviceOperation(Submittable[T_co]):
             # The stream may be on any device: this policy decides where the operation runs, as policy_of does.
             return DeviceFuture(self, require_stream(policy.next_stream(self._home(current_runtime()))))
         except Exception:
-            self.consume()  # a failed use is a use: no warning
+            self.consume()  # a failed use counts as a use: dropping the operation does not warn
             raise
 
     def __await__(self) -> Generator[Any, Any, T_co]:
@@ -324,8 +326,8 @@ class DeviceOperation(Submittable[T_co]):
     # Used by the runtime
 
     def run(self, context: ExecutionContext) -> T_co:
-        """Executes as part of a run, on the device the operation was placed on. Adds notes to an error that say where
-        in the operation it arose, innermost first."""
+        """Executes the operation as part of a run, on the device that it was placed on, if any. Adds notes to an error
+        that say where in the operation it arose, innermost first."""
         self._drop = nothing
         levels = context.levels
         if not levels:  # the compiled form uses the machine's stack, which has no recursion check
@@ -375,7 +377,7 @@ class DeviceOperation(Submittable[T_co]):
         return type(self).__name__
 
     def whereabouts(self) -> str | None:
-        """Returns the note that an error gets here; None for an operation that only combines others."""
+        """Returns the note that ``run`` adds to an error; None for an operation that only combines others."""
         return f"in {self!r}"
 
     def consume(self) -> None:
@@ -389,17 +391,18 @@ class DeviceOperation(Submittable[T_co]):
             self._placement = other._placement
 
     def title(self) -> object:
-        """Returns the operation's title for messages after it was dropped. Returns its class if that suffices, as a
-        class keeps no data alive, and otherwise the operation."""
+        """Returns an object that names the operation in messages that may come after the operation was dropped. This is
+        the operation's class if the class is name enough, because a class keeps no data alive. Otherwise it is the
+        operation."""
         return type(self) if type(self).__repr__ is DeviceOperation.__repr__ else self
 
     def spec(self) -> Spec:
-        """Returns the spec of the result, as far as it is known before the run."""
+        """Returns the spec of the result, as far as it is known before the run; None if it is unknown."""
         return None
 
     def depict(self) -> Depiction:
-        """Returns the node that a picture shows for the operation. An operation of a user's own is a node of its
-        class's name."""
+        """Returns the node that a picture shows for the operation. A subclass that does not define this method gets a
+        node with the name of the class."""
         return "unknown", type(self).__name__, ("known when it runs",), ()
 
     def picture(self) -> Picture:
@@ -445,7 +448,7 @@ class DeviceOperation(Submittable[T_co]):
 
 
 def drop_operation(operation: DeviceOperation[Any]) -> None:
-    """Warns if the operation was never used: the finaliser of the compiled form."""
+    """Warns if the operation was never used. This is the finaliser of operations in the compiled form."""
     if operation._unused and operation._drop is None:
         complain(operation)
 
@@ -527,7 +530,7 @@ def is_async(function: Callable[..., Any]) -> bool:
 
 
 def async_function(function: Callable[..., Any], where: str) -> TypeError:
-    """Returns the error for an async function where the operation calls an ordinary one."""
+    """Returns the error for an async function that was given where an ordinary function is needed."""
     name = getattr(function, "__name__", "the function")
     return TypeError(
         f"{where} takes an ordinary function, not the async {name}: nothing would await it. Await the operation, and "

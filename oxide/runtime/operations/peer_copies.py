@@ -1,7 +1,7 @@
 """to_device: copies a box to another device, directly between the two devices if the hardware can.
 
-It makes a copy even if the box is on that device already. So later writes to the result never show in the original, and
-a program computes the same numbers with any number of devices.
+``to_device`` makes a copy even if the box is on that device already. So later writes to the result never show in the
+original, and a program computes the same numbers with any number of devices.
 """
 
 from __future__ import annotations
@@ -70,10 +70,11 @@ def to_device(
     """Copies a box to a device: directly between two devices if the hardware can, or within one device.
 
     Always yields a new box, which takes memory and the time of a copy even if the box is on that device already. To
-    avoid that, compare ``box.device`` first. Takes a box, an ``Arc`` of a box, or an operation that yields one, and a
-    device's number or one of ``devices()``. The operation may be run on any device, and later stages run on that
-    device: to run on device 1, ``f`` in ``op.to_device(1).and_then(f)`` needs ``.on(1)`` inside. Raises ``TypeError``
-    for other arguments.
+    avoid the copy, compare ``box.device`` first. Takes a box, an ``Arc`` of a box, or an operation that yields one, and
+    a device's number or one of ``devices()``. The operation may be run on any device. Later stages run on the device
+    that runs the operation, and not on the target: for a stage on device 1, the function ``f`` in
+    ``op.to_device(1).and_then(f)`` must return an operation that is placed with ``.on(1)``. Raises ``TypeError`` for
+    other arguments.
     """
     if not isinstance(box, DeviceOperation):
         require_box(box, "to_device")

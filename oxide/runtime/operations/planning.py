@@ -1,8 +1,8 @@
-"""Plans without a graph: an operation is recorded at each run, and its nodes are then submitted.
+"""Plans without a graph: each run of an operation is recorded first, as nodes, and the nodes are then submitted.
 
-The work of the operation is recorded as a graph's is, into nodes with the memory that they use. ``op.fused()`` merges
-the launches of elementwise kernels among them. ``planned`` submits independent parts to streams of their own, which the
-policy picks, in the order of the program. The run ends after all of them.
+The recording is the same as for a graph: each node has the memory that it uses. ``op.fused()`` merges the launches of
+elementwise kernels among the nodes. ``planned`` submits independent parts to several streams, which the policy picks.
+The parts are submitted in the order of the program, and the run ends after all of them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from oxide.runtime.submission.submission import ExecutionContext
 T = TypeVar("T")
 
 _UPLOAD = "upload"
-"""The ``method`` of nodes that are no calls of the driver. Their one argument is a function that submits an upload."""
+"""The ``method`` of nodes that are uploads and not calls of the driver. Such a node's one argument is a function that
+submits the upload."""
 
 
 @final
@@ -70,7 +71,8 @@ class Planned(DeviceOperation[T]):
         return result
 
     def _run_eagerly(self, context: ExecutionContext) -> T:
-        """Runs the operation as it does without a plan, but for the sources of ``unzip``: they run in this run too."""
+        """Runs the operation as without a plan, with one difference: the source of an ``unzip`` runs once in each run,
+        and not once for all runs."""
         outer = context.renewed
         context.renewed = {} if outer is None else outer
         try:
@@ -99,8 +101,9 @@ class Planned(DeviceOperation[T]):
 
 
 def planned(operation: Given[DeviceOperation[T]]) -> DeviceOperation[T]:
-    """Returns the operation with its independent parts on several streams, which the policy picks: the parts of a
-    ``zip``, and stages that share no written box. An eager run keeps them on one stream; a graph has branches anyway.
+    """Returns the operation with its independent parts on several streams, which the policy picks. Two parts, for
+    example of a ``zip``, are independent if neither writes a box that the other uses. Without ``planned``, a run keeps
+    all parts on one stream; the parts of a graph may run at the same time in any case.
 
     Each run records the operation first, so functions of ``and_then`` and ``map`` must not run operations themselves
     (``GraphError``), as in a capture. The source of an ``unzip`` runs once in each run. An operation with a ``cond``, a
@@ -145,8 +148,8 @@ def explanation(operation: DeviceOperation[Any], stream: Stream) -> str:
 
 
 def _listed(nodes: Sequence[PlanNode], indent: str = "  ") -> list[str]:
-    """Returns a line for each node: its number, what it is, and the nodes that it runs after. The bodies of a
-    conditional follow it."""
+    """Returns a line for each node: its number, its name, and the numbers of the nodes that it runs after. The lines of
+    a conditional's bodies follow the line of the conditional."""
     lines = []
     for number, (node, after) in enumerate(zip(nodes, dependencies(nodes), strict=True), 1):
         follows = f", after {', '.join([str(earlier + 1) for earlier in after])}" if after else ""
@@ -159,12 +162,12 @@ def _listed(nodes: Sequence[PlanNode], indent: str = "  ") -> list[str]:
 
 
 def _submit(context: ExecutionContext, nodes: list[PlanNode], pieces: list[Part]) -> None:
-    """Submits nodes to the context's stream and to others. If it raises, the run still ends after what was
-    submitted."""
+    """Submits the nodes of a plan to the context's stream and to others. If this raises, the run still ends after the
+    nodes that were submitted."""
     lanes = lanes_of([part.after for part in pieces])
     contexts = [context]
     start = context.timeline.advance()
-    ends: list[int] = []  # of each part, a position on its stream
+    ends: list[int] = []  # the end of each part, as a position on its stream
     try:
         for part, lane in zip(pieces, lanes, strict=True):
             if lane == len(contexts):
@@ -188,7 +191,8 @@ def _submit(context: ExecutionContext, nodes: list[PlanNode], pieces: list[Part]
 
 
 def _beside(context: ExecutionContext, start: int) -> ExecutionContext:
-    """Returns a context on another stream for a part of a run, ordered after the run's work so far."""
+    """Returns a context for a part of a run, on a stream that the policy picks. The part is ordered after the run's
+    work up to position ``start``."""
     inner = context.part(None, picked_stream(context.runtime.policy, context.device), context.visible)
     if inner.timeline is not context.timeline:
         inner.timeline.wait_for(context.timeline, start, "a part of the plan on another stream")
@@ -196,7 +200,7 @@ def _beside(context: ExecutionContext, start: int) -> ExecutionContext:
 
 
 def _submit_node(context: ExecutionContext, number: int, node: PlanNode) -> None:
-    assert isinstance(node, Node)  # conditionals refuse to be recorded for a run
+    assert isinstance(node, Node)  # a conditional raises ``NotRecordable`` when a run is recorded
     try:
         if node.method == _UPLOAD:
             upload: Callable[[ExecutionContext], None] = node.arguments[0]

@@ -1,9 +1,10 @@
 """``prepare``: compiles and captures before the first request, in a thread, while the event loop runs.
 
-A kernel is typed, lowered, compiled and loaded. An operation is captured, and the capture is discarded, which runs
-nothing on the device. The capture calls the operation's functions, so it finds their kernels too, and it makes the
-page-locked memory that the operation needs. ``loading`` preloads new kernels without ``prepare``, but it needs a launch
-to be built first, and building a launch runs the front end on the loop's thread.
+A kernel is typed, lowered, compiled and loaded. An operation is captured, and the capture is discarded. The capture
+runs nothing on the device but the sources of shared operations. It calls the operation's functions, so it finds their
+kernels too, and it makes the page-locked memory that the operation needs. Without ``prepare``, ``awaiting/loading.py``
+preloads new kernels, but only after a launch was built, and building a launch runs the compiler's front end on the
+loop's thread.
 """
 
 from __future__ import annotations
@@ -40,14 +41,14 @@ async def prepare(*things: Given[Preparable | Preparing | Callable[[], Preparabl
 
     Each of ``things`` is a kernel, an operation, ``kernel.specialize(…)`` of a generic kernel, a ``Batcher`` of
     ``Buckets``, or a function without arguments that returns one of the first three and is called in the thread.
-    Building a launch compiles too, so ``prepare(lambda: relu(h2d(x), zeros(n)))`` keeps that off the loop. An operation
-    is not run, and may be run afterwards. Its functions of ``and_then`` and ``map`` are called one extra time, as by
-    ``graph()``. Sources of its ``shared`` operations are run.
+    Building a launch compiles too: ``prepare(lambda: relu(h2d(x), zeros(n)))`` keeps this compilation off the loop. An
+    operation is not run, and may be run afterwards. Its functions of ``and_then`` and ``map`` are called one extra
+    time, as by ``graph()``. Sources of its ``shared`` operations are run.
 
-    Always a checkpoint. The first error, such as a ``CompileError``, ends it and is raised, with a note that names the
-    kernel or the operation. Raises ``GraphError`` for an operation that cannot be captured, ``ArgumentError`` for
-    a generic kernel without its types, ``TypeError`` for any other kind of argument. If the task is cancelled, the
-    thread finishes what it has begun.
+    Always a checkpoint. The first error, such as a ``CompileError``, ends the preparation and is raised, with a note
+    that names the kernel or the operation. Raises ``GraphError`` for an operation that cannot be captured,
+    ``ArgumentError`` for a generic kernel without its types, ``TypeError`` for any other kind of argument. If the task
+    is cancelled, the thread finishes what it has begun.
     """
     loop = current_loop()
     await loop.checkpoint_if_cancelled()

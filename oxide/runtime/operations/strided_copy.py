@@ -3,7 +3,8 @@
 A driver's copy takes one pitch or two, so a transposition would need a copy for each row. A kernel takes any strides in
 one launch. Axes with a common stride are merged first, and the bytes of an element form an axis too. So the kernel
 copies the longest words that divide both layouts, and a row of short elements is as fast as a row of long ones. In
-nearly all programs at most four axes remain. Each index of further axes takes its own launch.
+nearly all programs at most four axes remain, which one launch copies. If more remain, each combination of indices of
+the further axes takes a launch of its own.
 
 The kernel is submitted here directly and not as a ``KernelLaunch``: launches are built on operations, and copies are
 operations.
@@ -102,7 +103,8 @@ def copy_with_strides(context: ExecutionContext, destination: DeviceBox, source:
 
 
 def _merged(destination: DeviceBox, source: DeviceBox) -> Axes:
-    """Returns the axes of a copy. The last is a run of bytes, contiguous on both sides."""
+    """Returns the axes of a copy, after merging axes with a common stride. The last axis is a run of bytes that is
+    contiguous on both sides."""
     merged: Axes = [(destination.dtype.itemsize, 1, 1)]
     axes: list[tuple[int, int, int]] = list(zip(destination.shape, destination.strides, source.strides, strict=True))
     for size, out, step in reversed(axes):
@@ -123,7 +125,8 @@ def _word(axes: Axes, destination: DeviceBox, source: DeviceBox) -> int:
 
 
 def _words(box: DeviceBox, word: int) -> tuple[DeviceBox, int]:
-    """Returns the memory that a view spans as a box of words, and the index of the word of its first element."""
+    """Returns a box of words over the memory that a view spans, and the index in that box of the word where the view's
+    first element begins."""
     whole = box._bytes()
     words = DeviceBox(whole._allocation, (whole.size // word,), np.dtype(f"u{word}"), whole._offset)
     words._known = box._known

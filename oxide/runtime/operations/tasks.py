@@ -191,7 +191,7 @@ def spawn(nursery: trio.Nursery, operation: Given[DeviceOperation[T] | DeviceFut
     """Runs an operation as a task of a trio nursery. ``await handle`` returns its result or raises its error.
 
     While the handle is alive, the error goes to the handle. If the handle was dropped, the error is raised in the
-    nursery, as for any task. Raises ``TypeError`` unless the arguments are a nursery and an operation,
+    nursery, as for any task. Raises ``TypeError`` unless the arguments are a nursery and an operation, and
     ``NoEventLoopError`` outside trio.
     """
     if not hasattr(nursery, "start_soon"):
@@ -303,8 +303,8 @@ def _finish_first(futures: list[DeviceFuture[Any]], finished: int) -> int:
     """Takes the outcomes of the finished futures, from the first on, and returns how many have been taken. Operations
     submitted later can then reuse their staging buffers and fault records.
 
-    Leaves the newest futures alone, which are likely to run, and asks about the newest of the others first: if a device
-    keeps up, a query for each stream answers for all of them.
+    Skips the newest ``_TURNS // 2`` futures, which are probably still running. Checks the others from the newest on: if
+    the device keeps up, one query for each stream answers for all earlier futures of that stream.
     """
     settled = len(futures) - _TURNS // 2
     for number in range(settled - 1, finished - 1, -1):

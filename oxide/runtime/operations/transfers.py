@@ -54,19 +54,21 @@ def new_box(context: ExecutionContext, shape: tuple[int, ...], dtype: np.dtype[A
 
 
 def _announce(array: NDArray[Any]) -> None:
-    """Announces an upload of ``array`` if it is large and not in page-locked memory."""
+    """Announces an upload of ``array`` to ``loading`` if the array is large and not in page-locked memory, so that the
+    staging ring is made ahead of time."""
     if array.nbytes > staging.SMALL_BYTES and not is_pinned(array):
         announce_large_copy()
 
 
 def _note_run(nbytes: int) -> None:
-    """Records that a copy of host memory was submitted or captured, if it is large."""
+    """Withdraws the announcement of a large copy once the copy was submitted or captured."""
     if nbytes > staging.SMALL_BYTES:
         large_copy_was_run()
 
 
 def _upload_at_launch(context: ExecutionContext, box: DeviceBox, array: NDArray[Any]) -> None:
-    context.at_launch(box, lambda now, to: upload(now, to, array))  # a lambda in execute would cost every upload
+    # Not in ``execute``, where the lambda would slow down all uploads.
+    context.at_launch(box, lambda now, to: upload(now, to, array))
 
 
 @final
@@ -367,7 +369,8 @@ class Memcpy(DeviceOperation[DeviceBox]):
 def memcpy(
     dst: Given[DeviceBox | Arc[DeviceBox]], src: Given[DeviceBox | Arc[DeviceBox] | NDArray[Any]]
 ) -> DeviceOperation[DeviceBox]:
-    """Copies ``src`` into ``dst``, of equal dtype and number of elements, and yields ``dst``. It allocates nothing.
+    """Copies ``src`` into ``dst``, which must have the same dtype and number of elements, and yields ``dst``. Allocates
+    no device memory, unless a box is a strided view or the two overlap.
 
     The shapes may differ: the elements are copied in C order, and ``dst`` keeps its shape. Both may be strided views.
     They may overlap: the result is as if all of ``src`` were read first. ``src`` is a box or a NumPy array. An array is
@@ -396,8 +399,8 @@ def memcpy(
 
 
 def plain_array(array: ArrayLike, what: str) -> NDArray[Any]:
-    """Converts anything but a plain array to the array that is copied: see ``host_arrays``. Callers skip it for a
-    plain array."""
+    """Converts an argument that is no plain NumPy array to the array that is to be copied, as ``oxide/host_arrays.py``
+    describes. Callers skip this function for a plain array."""
     from oxide.host_arrays import host_array
 
     return host_array(array, what)
@@ -427,7 +430,7 @@ def copy_box(context: ExecutionContext, destination: DeviceBox, source: DeviceBo
 
 
 def _copy_views(context: ExecutionContext, destination: DeviceBox, source: DeviceBox) -> None:
-    """Does ``copy_box`` if a box is a strided view, or if the two overlap."""
+    """Does the work of ``copy_box`` if a box is a strided view, or if the two boxes overlap."""
     if source.device is not destination.device:
         if destination.is_contiguous and source.device is context.device:
             source = contiguous(context, source)
@@ -483,7 +486,7 @@ def _overlap(destination: DeviceBox, source: DeviceBox) -> bool:
 
 
 def describe(shape: tuple[int, ...], dtype: np.dtype[Any]) -> str:
-    """Returns the shape and dtype of an array for messages."""
+    """Returns a text with the shape and dtype of an array, for messages."""
     return f"{'x'.join(map(written, shape)) or 'a scalar'} {dtype_name(dtype)}"
 
 

@@ -1,1 +1,1 @@
-"""Plans: the nodes of recorded work, and the order that their data asks for."""
+"""Plans: the nodes of recorded work, and the order that their data requires."""

@@ -1,7 +1,8 @@
 """The nodes of a plan: recorded driver calls and conditionals, each with the memory that it reads and writes.
 
-A recording lists its calls in the order of the program. Their data asks for less: a call runs after the last write of
-the memory that it reads, and after all earlier uses of the memory that it writes. The rest may run side by side.
+A recording lists its calls in the order of the program. Their data requires less order: a call must run after the last
+write of the memory that it reads, and after all earlier uses of the memory that it writes. Calls that this rule does
+not order may run at the same time.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ if TYPE_CHECKING:
 
 @final
 class Launched:
-    """The kernel of a recorded launch, and its arguments without references to boxes.
+    """The kernel of a recorded launch, and its arguments, stored without references to boxes.
 
-    ``values`` are those of ``Specialization.pack``: for a slice its address and lengths. ``allocations`` has the memory
-    of each parameter's box, None for other parameters. ``contiguous`` tells whether all boxes are contiguous. ``place``
-    is where in the operation the launch is.
+    ``values`` are the values that ``Specialization.pack`` takes: for a slice, its address and lengths. ``allocations``
+    has the memory of each parameter's box, and None for a parameter without a box. ``contiguous`` is True if all boxes
+    are contiguous. ``place`` is the place of the launch in the operation, for error messages.
     """
 
     __slots__ = ("allocations", "contiguous", "place", "special", "values")
@@ -46,9 +47,9 @@ class Launched:
 
 @final
 class Node:
-    """A recorded driver call: ``method(*arguments, stream)``. ``kernel`` is the name of the kernel that it launches, or
-    "". ``launched`` is None for other calls, and for launches of the runtime's own. A node without declared memory is
-    ordered with all others."""
+    """A recorded driver call: ``method(*arguments, stream)``. ``kernel`` is the name of the kernel if the call is a
+    launch, else "". ``launched`` is None for other calls, and for launches that the runtime makes for itself. A node
+    that declares no memory runs after all earlier nodes and before all later ones."""
 
     __slots__ = ("arguments", "kernel", "launched", "method", "reads", "writes")
 
@@ -71,11 +72,13 @@ class Node:
 
 @final
 class Conditional:
-    """Nodes that run as a flag on the device says: a loop, or one or two branches. ``kind`` and ``flag``, an address,
-    are those of ``Driver.begin_conditional``; each of ``bodies`` is a plan of its own. ``own`` is the memory that was
-    made for the bodies: what one run of a body leaves in it, the next does not need.
+    """A loop, or a choice of one or two branches. Each loop body or branch is a body of nodes, and a flag on the device
+    decides whether it runs. ``kind`` and ``flag`` (the flag's address) are arguments of ``Driver.begin_conditional``.
+    Each of ``bodies`` is a plan of its own. ``own`` is the memory that was allocated for the bodies: no run of a body
+    needs the content that an earlier run left in it.
 
-    A conditional may leave memory that its bodies write as it was, so it also counts as reading that memory.
+    A body may not run, and the memory that it writes then keeps its content. So a conditional counts as reading all
+    memory that its bodies write.
     """
 
     __slots__ = ("bodies", "flag", "kind", "memory", "own", "reads", "writes")
@@ -112,7 +115,7 @@ _NAMES = {"fill": "fill", "copy_to_host": "d2h", "copy_on_device": "copy on the 
 
 
 def name_of(node: PlanNode) -> str:
-    """Returns what a node is, for messages: its kernel, or what it does."""
+    """Returns a node's name for messages: its kernel's name, or a name for its work."""
     if isinstance(node, Conditional):
         return node.kind
     return node.kernel or _NAMES.get(node.method, node.method)
@@ -120,7 +123,7 @@ def name_of(node: PlanNode) -> str:
 
 @final
 class _Uses:
-    """The uses of one allocation so far: its last write, and the reads since."""
+    """The uses of one allocation so far, by the numbers of nodes: its last write, and the reads since that write."""
 
     __slots__ = ("reads", "write")
 
@@ -130,13 +133,13 @@ class _Uses:
 
 
 def dependencies(nodes: Sequence[PlanNode]) -> list[tuple[int, ...]]:
-    """Returns for each node the earlier nodes that it must run after, by number. A node that another of them runs after
-    is left out."""
+    """Returns for each node the numbers of the earlier nodes that it must run after. If two of these already run one
+    after the other, only the later one is listed."""
     return _Order(nodes).after
 
 
 def predecessors(nodes: Sequence[PlanNode]) -> list[int]:
-    """Returns for each node all nodes that run before it: a set as the bits of an int."""
+    """Returns for each node the set of all nodes that must run before it, as the bits of an int."""
     return _Order(nodes).before
 
 
@@ -150,7 +153,7 @@ class _Order:
         self.after: list[tuple[int, ...]] = []
         self.before: list[int] = []
         uses: dict[Allocation, _Uses] = {}
-        ends: set[int] = set()  # nodes that no node runs after yet
+        ends: set[int] = set()  # the nodes so far that no other node runs after
         barrier: int | None = None  # the last node without declared memory
         for number, node in enumerate(nodes):
             after: set[int] = set()
@@ -173,7 +176,8 @@ class _Order:
 
 
 def _add_uses(after: set[int], uses: dict[Allocation, _Uses], number: int, node: PlanNode) -> None:
-    """Adds the nodes whose uses of memory come before a node's, and records the node's own uses."""
+    """Adds to ``after`` the earlier nodes whose uses of memory must come before those of ``node``, and records the uses
+    of ``node``, which has the number ``number``."""
     for allocation in node.reads:
         known = uses.get(allocation)
         if known is None:
@@ -198,7 +202,8 @@ def _add_uses(after: set[int], uses: dict[Allocation, _Uses], number: int, node:
 
 @final
 class Part:
-    """Nodes that run one after another, as one piece of a plan: ``nodes`` by number, after the parts ``after``."""
+    """A part of a plan: nodes that run one after another. ``nodes`` has their numbers. The part runs after the parts
+    whose numbers ``after`` has."""
 
     __slots__ = ("after", "nodes")
 
@@ -208,14 +213,14 @@ class Part:
 
 
 def parts(after: Sequence[tuple[int, ...]]) -> list[Part]:
-    """Returns the parts of a plan, given the ``dependencies`` of its nodes. A node joins the part of the node before it
-    if it runs after that node alone, and no other node runs directly after that node."""
+    """Returns the parts of a plan, given the ``dependencies`` of its nodes. Node n joins the part of node n - 1 if node
+    n - 1 is the only one that it runs directly after, and no other node runs directly after node n - 1."""
     followers = [0] * len(after)
     for earlier in after:
         for number in earlier:
             followers[number] += 1
     found: list[Part] = []
-    of: list[int] = []  # the part of each node
+    of: list[int] = []  # the number of the part of each node
     for number, earlier in enumerate(after):
         if earlier == (number - 1,) and followers[number - 1] == 1:
             found[-1].nodes.append(number)
@@ -226,6 +231,6 @@ def parts(after: Sequence[tuple[int, ...]]) -> list[Part]:
 
 
 def ends_of(pieces: Sequence[Part]) -> tuple[int, ...]:
-    """Returns the parts that no part runs after, by number."""
+    """Returns the numbers of the parts that no other part runs after."""
     followed = {number for part in pieces for number in part.after}
     return tuple([number for number in range(len(pieces)) if number not in followed])

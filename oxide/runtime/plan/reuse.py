@@ -1,12 +1,12 @@
 """Memory reuse: temporaries of a plan whose lives do not overlap share memory.
 
-A temporary is memory that a recording made and that only its nodes can reach any more: the program holds no box of it.
-It lives from its first node to its last; a loop or a choice is one node, with all that its bodies use. Two temporaries
-may share memory if all nodes of one run before all nodes of the other. So sharing adds no edge: what ran side by side
-still does.
+A temporary is memory that a recording allocated and that only the recording's nodes still use: the program holds no box
+of it. It lives from the first node that uses it to the last. A loop or a choice counts as one node, which uses all
+memory that its bodies use. Two temporaries may share memory if all nodes of one run before all nodes of the other. So
+sharing adds no edge to the plan: nodes that could run at the same time still can.
 
-The nodes have the addresses of the temporaries in their arguments. Sharing replaces these addresses, at places that the
-recording knows.
+The addresses of temporaries are among the arguments of the nodes. Sharing replaces these addresses. ``_ADDRESSES``
+gives their places in a call's arguments, ``Specialization.pointers`` those in a kernel's parameters.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from oxide.runtime.plan.nodes import Conditional, Node, PlanNode, predecessors
 _WORD = struct.Struct("@Q")
 
 _ADDRESSES = {"fill": (0,), "copy_to_host": (1,), "copy_on_device": (0, 1)}
-"""The places of device addresses among the arguments of calls, by method."""
+"""The places of device addresses among the arguments of a call, by the call's method."""
 
 _PARAMS = 4  # the place of the parameter bytes among the arguments of a launch
 
@@ -34,8 +34,8 @@ _PARAMS = 4  # the place of the parameter bytes among the arguments of a launch
 @final
 @dataclass(frozen=True, slots=True)
 class GraphMemory:
-    """The device memory of a graph's own boxes, in bytes: ``before`` if each had memory of its own, ``after`` as it
-    is."""
+    """The device memory of a graph's own boxes, in bytes: ``before`` if each box had memory of its own, ``after`` with
+    the sharing."""
 
     before: int
     after: int
@@ -46,8 +46,8 @@ class GraphMemory:
 
 @final
 class _Slot:
-    """Memory that temporaries share: ``users`` are their numbers, in the order of their lives; ``begins`` has the first
-    node of each. ``nbytes`` is the size of the largest."""
+    """Memory that temporaries share. ``users`` has the numbers of the temporaries, in the order of their lives, and
+    ``begins`` the first node of each. ``nbytes`` is the size of the largest temporary."""
 
     __slots__ = ("begins", "nbytes", "users")
 
@@ -58,8 +58,8 @@ class _Slot:
 
 
 def share_memory(nodes: Sequence[PlanNode], made: list[Allocation], timeline: Timeline) -> GraphMemory:
-    """Lets the temporaries among ``made``, the allocations of a recording, share memory, and empties ``made``. Raises
-    ``OutOfMemoryError``, and then leaves the nodes as they are."""
+    """Lets the temporaries among ``made``, the allocations of a recording, share memory, and empties ``made``. Returns
+    the sizes before and after. If it raises ``OutOfMemoryError``, the nodes are unchanged."""
     total = sum([allocation.nbytes for allocation in made])
     seen = observed(nodes, made)
     numbers = {allocation: number for number, allocation in enumerate(made)}
@@ -86,11 +86,11 @@ def share_memory(nodes: Sequence[PlanNode], made: list[Allocation], timeline: Ti
 
 
 def observed(nodes: Sequence[PlanNode], made: list[Allocation]) -> list[bool]:
-    """Returns for each allocation of ``made`` whether it may be used by anything but the nodes: the program has a box
-    of it, or a call uses it whose addresses cannot be replaced.
+    """Returns for each allocation of ``made`` whether it must stay as it is: True if the program can reach it, for
+    example through a box, or if a node uses it whose addresses cannot be replaced.
 
-    Nothing but ``nodes`` and ``made`` may hold references for another reason. The references are counted, and compared
-    with those of an allocation that is made here and that nothing else refers to.
+    Counts the references to each allocation, and compares with a new allocation that nothing else refers to. So of the
+    runtime, only ``nodes`` and ``made`` may refer to these allocations: any further reference counts as the program's.
     """
     if not made:
         return []
@@ -98,7 +98,7 @@ def observed(nodes: Sequence[PlanNode], made: list[Allocation]) -> list[bool]:
     held = {id(allocation): 0 for allocation in all_made}
     fixed = _count_references(nodes, held)
     spare = [sys.getrefcount(all_made[number]) - held[id(all_made[number])] for number in range(len(all_made))]
-    # Each of ``made`` has one reference more than the last: that of ``made`` itself.
+    # An allocation of ``made`` has one reference more than the last of ``all_made``: the reference from ``made``.
     return [
         count > spare[-1] + 1 or id(each) in fixed or each.exported or each.adopted or each.known is not None
         for each, count in zip(made, spare, strict=False)
@@ -106,8 +106,9 @@ def observed(nodes: Sequence[PlanNode], made: list[Allocation]) -> list[bool]:
 
 
 def _count_references(nodes: Sequence[PlanNode], held: dict[int, int]) -> set[int]:
-    """Adds the nodes' references to the counts in ``held``, by the ids of allocations. Returns the ids of those that
-    are used by a node whose addresses cannot be replaced; their references need not be counted."""
+    """Adds the nodes' references to allocations to the counts in ``held``, whose keys are ids of allocations. Returns
+    the ids of the allocations that are used by a node whose addresses cannot be replaced. The counts of these
+    allocations may be too low, which does no harm."""
     fixed: set[int] = set()
     for node in nodes:
         if isinstance(node, Conditional):
@@ -128,21 +129,22 @@ def _count_references(nodes: Sequence[PlanNode], held: dict[int, int]) -> set[in
 
 
 def _arguments(node: Node) -> list[Allocation]:
-    """Returns the memory of a launch's boxes."""
+    """Returns the allocations of a launch's boxes; an empty list for other nodes."""
     return [] if node.launched is None else [each for each in node.launched.allocations if each is not None]
 
 
 def _assigned(
     used: list[int], lives: Sequence[Sequence[int]], made: Sequence[Allocation], before: Sequence[int]
 ) -> list[_Slot]:
-    """Returns the slots of temporaries, the largest first: each takes the latest slot that is free during its life. The
-    users of a slot live one after the other, so it suffices to compare with the two neighbours."""
+    """Assigns the temporaries ``used`` to slots, from the largest to the smallest, and returns the slots. A temporary
+    takes the newest slot that is free during its life, else a new slot. The users of a slot live one after the other,
+    so it suffices to compare a temporary with its two neighbours."""
     slots: list[_Slot] = []
     for number in sorted(used, key=lambda each: (-made[each].nbytes, lives[each][0])):
         life = lives[number]
         found: _Slot | None = None
         place = 0
-        for slot in reversed(slots):  # the latest ones are often on the same branch
+        for slot in reversed(slots):  # the newest slots are often of the same branch
             place = bisect(slot.begins, life[0])
             if (place == 0 or _ends_before(lives[slot.users[place - 1]], life, before)) and (
                 place == len(slot.users) or _ends_before(life, lives[slot.users[place]], before)
@@ -159,7 +161,7 @@ def _assigned(
 
 
 def _ends_before(one: Sequence[int], other: Sequence[int], before: Sequence[int]) -> bool:
-    """Returns whether all nodes of one temporary run before all nodes of the other."""
+    """Returns whether all nodes of the temporary ``one`` run before all nodes of ``other``."""
     first = 0
     for number in one:
         first |= 1 << number
@@ -167,7 +169,8 @@ def _ends_before(one: Sequence[int], other: Sequence[int], before: Sequence[int]
 
 
 def _move(node: PlanNode, moved: dict[Allocation, Allocation]) -> None:
-    """Replaces memory that a node uses."""
+    """Replaces the allocations of a node that are keys of ``moved`` by the new ones, and their addresses in the
+    arguments."""
     if isinstance(node, Conditional):
         for body in node.bodies:
             for inner in body:

@@ -1,10 +1,10 @@
 """Graph capture: records what an operation submits, and refuses what a graph cannot hold.
 
-A captured operation executes as always, in an ``ExecutionContext`` whose driver is a ``Recording``. Its launches,
-copies and fills are recorded and not submitted. Its allocations are made at once, on the graph's stream, and belong to
-the graph. Only afterwards does the driver's own capture run, over the recorded calls and nothing else, on a stream that
-no other code knows. So no allocation, event or query of the runtime can fall into the capture, other tasks and threads
-may use every stream meanwhile, and a Python error in the middle leaves no half-made capture.
+A captured operation executes like any other, but the driver of its ``ExecutionContext`` is a ``Recording``. Its
+launches, copies and fills are recorded and not submitted. Its allocations are made at once, on the graph's stream, and
+belong to the graph. The driver's own capture runs only afterwards, on a stream that no other code knows, and captures
+nothing but the recorded calls. So no allocation, event or query of the runtime can fall into the capture. Other tasks
+and threads may use every stream meanwhile. A Python error in the middle leaves no half-made capture.
 
 The price: work that another library submits to ``ctx.stream.handle`` would be missed, so a capture refuses to give the
 handle.
@@ -36,13 +36,14 @@ T = TypeVar("T")
 
 
 class NotRecordable(Exception):
-    """Raised by an operation that is recorded for a run if its work cannot be submitted later: it needs a graph or
-    another device, or its source is submitted at once."""
+    """Raised while a run is recorded, by an operation whose work cannot be submitted later: it needs a graph or another
+    device, or the source of a shared operation would run at once."""
 
 
 @final
 class InterpretedInGraphError(LaunchError):
-    """Raised for an interpreted launch in a capture. A loop or choice outside a graph then runs on the host."""
+    """Raised for an interpreted launch in a capture. ``while_loop`` and ``cond`` catch it outside a graph and then
+    decide on the host."""
 
 
 @final
@@ -70,27 +71,28 @@ class Recording:
         self.rehearses = rehearses
         self._of_run = of_run
         self.is_open = True  # closed by its creator whatever is raised, as an interrupt may prevent __exit__
-        self.nodes: list[PlanNode] = []  # of the body that is being recorded, if any
+        self.nodes: list[PlanNode] = []  # the graph's nodes, or those of the body that is being recorded
         self.bodies: tuple[str, ...] = ()  # the bodies that are being recorded, as errors name them
         self.at_launch: list[Callable[[ExecutionContext], None]] = []
-        # What each function of ``at_launch`` writes; None for one that uploads nothing.
+        # The memory that each function of ``at_launch`` uploads to; None for a function that uploads nothing.
         self.uploads: list[Allocation | None] = []
         self.made: list[Allocation] = []  # the memory that operations allocated
         self.inputs: dict[int, DeviceBox] = {}  # the declared inputs, by number
-        self.known: list[Known | None] = []  # entries of ``address_ranges``, kept as long as the graph
+        self.known: list[Known | None] = []  # entries of ``address_ranges``, kept alive with the graph
         self.kernels: dict[int, tuple[Specialization, dict[object, LaunchPlace | None]]] = {}
         self.fault_record: Allocation | None = None
         self.results: dict[object, Any] = {}
         self._before: Capture | None = None
         self._using: tuple[list[Allocation], list[Allocation]] = ([], [])
         self.kernel = ""  # the name of the kernel of the next launch
-        self.launched: Launched | None = None  # and the kernel itself, if a program launches it
+        self.launched: Launched | None = None  # the next launch, if the program makes it and not the runtime
 
     def __enter__(self) -> Recording:
         if not self._of_run:
             refuse_in_capture("capturing a graph")
         before = current_capture.get()
-        self._before = before if before is not None and before.is_open else None  # an interrupt may leave a closed one
+        # An interrupt may leave a closed capture in the variable.
+        self._before = before if before is not None and before.is_open else None
         current_capture.set(self)
         return self
 
@@ -102,24 +104,26 @@ class Recording:
 
     @property
     def is_of_run(self) -> bool:
-        """Returns whether what is recorded runs once, as a part of a run. No launch then fills declared inputs."""
+        """Returns whether the recorded work runs once, as a part of a run. If it does, no later launch can fill
+        declared inputs."""
         return self._of_run or self.outer is not None
 
     # Used by contexts
 
     def note_uses(self, reads: list[Allocation], writes: list[Allocation]) -> None:
-        """Records that the graph reads and writes these allocations. Each launch of the graph is ordered by these
-        uses. The calls up to ``uses_noted`` are the work that uses them."""
+        """Records that the graph reads and writes these allocations. Each launch of the graph is ordered by these uses.
+        The calls that are recorded before ``uses_noted`` are the work that uses them."""
         self._using = (reads, writes)
         self.known += [allocation.known_to_others() for allocation in (*reads, *writes)]
 
     def uses_noted(self) -> None:
-        """Ends the work that ``note_uses`` began."""
+        """Ends the work to which the allocations of ``note_uses`` belong."""
         self._using = ([], [])
 
     def fault_address(self, specialization: Specialization, place: LaunchPlace | None) -> int:
-        """Returns the address in device memory where the graph's kernels report a fault. The cursor lies behind the
-        record. The end of each launch copies a claimed record to the address at the cursor, and zeroes the record."""
+        """Returns the address in device memory where the graph's kernels report a fault. The cursor follows the record
+        in memory. At the end of each launch, the device copies the record, if a kernel claimed it, to the address that
+        the cursor holds, and zeroes the record."""
         if self.fault_record is None:
             self.fault_record = Allocation(self.stream._timeline, RECORD_BYTES + CURSOR_BYTES)
             self.fault_record.obtain()
@@ -138,9 +142,10 @@ class Recording:
     # Bodies of conditionals
 
     def record_body(self, what: str, nodes: list[PlanNode], record: Callable[[], T]) -> T:
-        """Returns the result of ``record()``, and appends what that records to ``nodes``. ``what`` names the body in
-        errors. Results that ``once`` keeps meanwhile are the body's own: it may run never, or many times. Raises
-        ``NotRecordable`` in the recording of a run."""
+        """Calls ``record()``, appends the nodes that it records to ``nodes``, and returns its result. ``what`` names
+        the body in errors. Results that ``once`` keeps during the call are forgotten afterwards: work outside the body
+        cannot use them, because the body may run many times or never. Raises ``NotRecordable`` in the recording of a
+        run."""
         if self.outer is not None:
             raise NotRecordable
         outer, bodies, known = self.nodes, self.bodies, len(self.results)
@@ -155,14 +160,15 @@ class Recording:
     def conditional(
         self, kind: ConditionalKind, flag: DeviceBox, bodies: list[list[PlanNode]], own: list[Allocation]
     ) -> None:
-        """Records that the bodies run as ``flag``, a box of one i32, says. ``own`` is the memory that was made for
-        them."""
+        """Records a conditional: ``flag``, a box of one i32, decides which of the bodies run. ``own`` is the memory
+        that was allocated for the bodies."""
         self.note_uses([flag._allocation], [])
         self.uses_noted()
         self.nodes.append(Conditional(kind, flag.ptr, flag._allocation, bodies, own))
 
     def once(self, operation: object, record: Callable[[], Any]) -> Any:
-        """Returns the result of ``record()``, called at the first request for ``operation`` in this capture."""
+        """Returns the result of ``record()``, which is called only at the first request for ``operation`` in this
+        capture."""
         if operation not in self.results:
             self.results[operation] = record()
         return self.results[operation]
@@ -172,7 +178,8 @@ class Recording:
         return len(self.nodes), len(self.at_launch), len(self.results)
 
     def rewind(self, nodes: int, at_launch: int, results: int) -> None:
-        """Removes everything that a failed operation had recorded."""
+        """Removes everything that a failed operation had recorded, given the lengths that ``so_far`` returned before
+        it."""
         del self.nodes[nodes:]
         del self.at_launch[at_launch:]
         del self.uploads[at_launch:]
@@ -222,8 +229,8 @@ class Recording:
     # The driver's own capture
 
     def replay_into(self, driver: Driver, stream: StreamHandle) -> None:
-        """Submits the recorded calls, each after those that its data asks for, and last the report of a fault to the
-        host."""
+        """Submits the recorded calls to ``stream``, which the driver is capturing: each call after those that its data
+        depends on. At the end of the graph comes the call that reports a fault to the host."""
         pieces = self._replay(driver, stream, self.nodes)
         if self.fault_record is not None:
             if len(pieces) > 1:
@@ -249,12 +256,13 @@ class Recording:
         return pieces
 
     def _replay_conditional(self, driver: Driver, stream: StreamHandle, node: Conditional) -> None:
-        """Submits a conditional. A fault ends a loop: the kernel that failed may be the one that ends it."""
+        """Submits a conditional. A fault ends a loop, which might otherwise run for ever: the kernel that failed may be
+        the one that sets the flag."""
         record = self.fault_record
         stop = record.address if record is not None and node.kind == "while" else 0
         streams = driver.begin_conditional(stream, node.kind, node.flag, stop)
         for body, nodes in zip(streams, node.bodies, strict=True):
             pieces = self._replay(driver, body, nodes)
-            if len(pieces) > 1:  # the driver's own work ends the body: after all parts
+            if len(pieces) > 1:  # the driver ends the body with work of its own, after all parts
                 driver.capture_after(body, ends_of(pieces))
         driver.end_conditional(stream)

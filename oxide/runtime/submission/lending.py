@@ -1,11 +1,12 @@
 """Runs on a stream of another library, in memory that the library lends.
 
 Such a library orders its memory by its streams: a block that it gets back is reused by later work on the same stream.
-So the memory that a run used on that stream is given back as soon as the run was submitted, without a mark and without
-the reclaimer, which would take half of a short call's time. Memory that is still referred to, or that was also used on
-another stream, takes the usual way: the reclaimer gives it back after its last use.
+So the memory that a run used on that stream is given back as soon as the run was submitted. This needs neither a mark
+nor the reclaimer, which would take half of the time of a short call. Memory that is still referred to, or that was also
+used on another stream, takes the usual way: the reclaimer gives it back after its last use.
 
-Nothing waits for the run's end. So its kernels report faults in one record that outlives all runs.
+Nothing waits for the end of such a run. So the kernels of all these runs report faults in one record, which outlives
+the runs.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ _spare: Final[list[Allocation]] = []  # allocations whose loan has ended and tha
 @final
 class Lender:
     """Another library's memory for one run. ``allocate(shape, dtype)`` returns an address and the object that keeps the
-    memory. ``report`` is the record for faults, None if the run is waited for. ``functions`` takes the loaded kernels
-    of the run, which must stay loaded."""
+    memory. ``report`` is the record for faults; None if the caller waits for the run's end. The run adds its loaded
+    kernels to ``functions``, which keeps them loaded."""
 
     __slots__ = ("_allocate", "_lent", "functions", "made", "report")
 
@@ -53,7 +54,7 @@ class Lender:
         self.made: list[Allocation] = []  # the memory that operations of the run allocated
 
     def allocation(self, timeline: Timeline, nbytes: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Allocation:
-        """Returns new memory of the library."""
+        """Allocates memory of the library."""
         address, owner = self._allocate(shape, dtype)
         allocation = self.lent(timeline, address, nbytes, shape, dtype, owner)
         self.made.append(allocation)
@@ -69,9 +70,9 @@ class Lender:
         owner: object,
     ) -> Allocation:
         """Returns memory of the library as an allocation, for a run on ``timeline``."""
-        if self.report is None and nbytes:  # the CPU device, which checks the ranges of copies
+        if self.report is None and nbytes:  # only on the CPU device, which checks the ranges of copies
             timeline.driver.adopt(address, nbytes)
-        try:  # dropping an allocation costs a sweep
+        try:  # reused, because dropping an allocation would cost a sweep
             allocation = _spare.pop()
             allocation.__init__(timeline, nbytes, shape, dtype)
         except IndexError:
@@ -83,8 +84,8 @@ class Lender:
         return allocation
 
     def give_back(self) -> None:
-        """Ends the loan of all memory that nothing refers to any more. Call it when the run was submitted, or is over
-        if it is waited for, and its boxes and its operation were dropped."""
+        """Ends the loan of all memory that nothing refers to any more. Call it when the run was submitted, or if the
+        caller waits for the run, when the run is over. Before the call, drop the run's boxes and its operation."""
         self.made.clear()
         lent = self._lent
         for place in range(len(lent)):

@@ -33,7 +33,8 @@ class Once:
     def enter(self) -> bool:
         """Returns True if the caller must do the run and then call ``leave``. Returns False if the run is done.
 
-        Raises ``RuntimeError`` if waiting would never end, ``StillRunning`` if the thread's turn ``gives_up``.
+        Raises ``RuntimeError`` if waiting would never end, and ``StillRunning`` if the thread submits for a task and
+        must not block (``gives_up`` of its turn).
         """
         if self._done:
             return False
@@ -60,7 +61,7 @@ class Once:
                         self._waiting.remove(ended.set)
 
     def leave(self, *, done: bool) -> None:
-        """Ends the run. Unless it is ``done``, the next thread to enter runs it."""
+        """Ends the run. If it failed, ``done`` is False, and the next thread that enters runs it again."""
         with _lock:
             self._done = done
             self._runner = None
@@ -69,7 +70,7 @@ class Once:
             wake()
 
     def call_when_left(self, wake: Callable[[], object]) -> bool:
-        """Has the running thread call ``wake`` when the run ends. Returns False if no thread is running it."""
+        """Makes the running thread call ``wake`` when the run ends. Returns False if no thread is doing the run."""
         with _lock:
             if self._runner is None:
                 return False

@@ -1,8 +1,8 @@
 """Raw memory for functions of ``with_context``: allocating, copying and setting bytes on the stream of a run.
 
-The calls check everything before they submit anything. What they submit is ordered, kept and captured as the work of
-``h2d``, ``d2h`` and ``zeros`` is, since it goes through the same functions. A plain address is refused as an operand:
-nothing could order or keep the memory behind it.
+The calls check everything before they submit anything. Their work goes through the same functions as that of ``h2d``,
+``d2h`` and ``zeros``, so it is ordered, kept alive and captured in the same way. A plain address is refused as an
+operand, because the runtime could neither order the uses of its memory nor keep it allocated.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _BYTE: Final[np.dtype[Any]] = np.dtype(np.uint8)
 
 
 def allocate(context: ExecutionContext, nbytes: object) -> DevicePointer:
-    """Does ``ExecutionContext.malloc_async``."""
+    """Does the work of ``ExecutionContext.malloc_async``."""
     size = _size(context, "ctx.malloc_async", nbytes)
     if context.recording is not None:
         context.recording.require_allocation(f"ctx.malloc_async of {byte_count(size)}")
@@ -37,7 +37,7 @@ def allocate(context: ExecutionContext, nbytes: object) -> DevicePointer:
 
 
 def fill(context: ExecutionContext, destination: object, byte: object, nbytes: object) -> None:
-    """Does ``ExecutionContext.memset_async``."""
+    """Does the work of ``ExecutionContext.memset_async``."""
     what = "ctx.memset_async"
     size = _size(context, what, nbytes)
     if isinstance(byte, bool) or not isinstance(byte, (int, np.integer)):
@@ -52,7 +52,7 @@ def fill(context: ExecutionContext, destination: object, byte: object, nbytes: o
 
 
 def copy(context: ExecutionContext, destination: object, source: object, nbytes: object) -> None:
-    """Does ``ExecutionContext.memcpy_async``."""
+    """Does the work of ``ExecutionContext.memcpy_async``."""
     what = "ctx.memcpy_async"
     size = _size(context, what, nbytes)
     if isinstance(destination, np.ndarray):
@@ -96,8 +96,9 @@ def copy_bytes(context: ExecutionContext, destination: DeviceBox, source: Device
 
 
 def _upload(context: ExecutionContext, destination: DeviceBox, array: NDArray[Any]) -> None:
-    """Copies host bytes. Each launch of a graph reads them again, before the graph's other work: so they go to memory
-    of their own, from which the graph copies at the place of this call."""
+    """Copies host bytes to the device. In a capture, each launch of the graph reads the bytes again, before the graph's
+    other work. So it uploads them to a box of their own, and the graph copies from that box at the place of this
+    call."""
     recording = context.recording
     if recording is None:
         upload(context, destination, array)
@@ -109,7 +110,8 @@ def _upload(context: ExecutionContext, destination: DeviceBox, array: NDArray[An
 
 
 def _download(context: ExecutionContext, array: NDArray[Any], source: DeviceBox) -> None:
-    """Copies to page-locked memory that the program holds, so that its contents can always be observed."""
+    """Copies to page-locked memory that the program holds. The program can always observe its contents, so the run is
+    marked as one that must not be dropped (``dead_work``)."""
     context.keep(array)
     outer = context.recording.outer if context.recording is not None else None
     for each in (context, outer):
@@ -119,7 +121,8 @@ def _download(context: ExecutionContext, array: NDArray[Any], source: DeviceBox)
 
 
 def _size(context: ExecutionContext, what: str, nbytes: object) -> int:
-    """Returns a number of bytes, if work can still be submitted in the context."""
+    """Returns ``nbytes`` as an int. Raises ``TypeError`` or ``ValueError`` if it is no number of bytes, and
+    ``GraphError`` or ``OrderingError`` if the context takes no more work."""
     if context.recording is not None:
         if not context.recording.is_open:
             raise GraphError(

@@ -13,8 +13,8 @@ MiB at once on four streams therefore hold 64 MiB of page-locked memory; without
 A graph's uploads are the exception, because nothing tells when a submitted launch is past its uploads. So each launch
 copies its arrays when it is submitted, whatever their size (``ReadingAtSubmission``).
 
-*Down.* A download goes into a page-locked buffer, which becomes the result. If the pool has none, it goes through a
-slot, chunk by chunk, into an ordinary array.
+*Down.* A download goes into a page-locked buffer, which becomes the result. If the pool has no buffer, the download
+goes through page-locked slots, chunk by chunk, into an ordinary array.
 
 *If the pool has no buffer*, because it is at its limit or because an event loop's thread must not make large ones, the
 copy uses the device's ring (``device/staging_ring.py``). Copies then wait for one another on the device, but none is
@@ -51,12 +51,12 @@ SMALL_BYTES = 256 << 10
 """Uploads up to this size are copied at submission: at most 30 microseconds of the loop's time."""
 
 SHARED_BYTES = 1 << 20
-"""Uploads up to this size are copied at submission, too, if a page-locked buffer is free and there are helpers enough
-to copy it in the time of a small upload."""
+"""Uploads up to this size are copied at submission, too, if a page-locked buffer is free and ``copy_pool`` has enough
+threads to copy the array in the time of a small upload."""
 
 _ENOUGH_HELPERS = 3
 _SLOTS = 4  # one being filled, one in transfer, and two in between
-_LANE_BYTES = 16 << 20  # the size of a lane of small chunks, which are filled so far ahead of the transfer
+_LANE_BYTES = 16 << 20  # the most memory of a lane with small chunks, which are filled that far ahead of the transfer
 _MUCH_LARGER = 8
 
 _NOTHING: Final[list[Allocation]] = []
@@ -87,7 +87,7 @@ class ReadingAtSubmission:
 class Lane:
     """The slots, of at least ``chunk`` bytes each, that the uploads in flight on one stream share.
 
-    Each upload holds the lane. When the last upload drops it, its memory returns to the pool.
+    Each upload holds the lane. When the last upload drops the lane, the lane's memory returns to the pool.
     """
 
     def __init__(self, chunk: int) -> None:
@@ -115,7 +115,7 @@ def upload(context: ExecutionContext, box: DeviceBox, array: NDArray[Any]) -> No
         copy_host(context, box, array.ctypes.data, up=True)
         return
     if at_once or nbytes <= SHARED_BYTES:
-        # A larger buffer may take a while to make, and what needs none of its own goes through the lane.
+        # Making a larger buffer may take a while. Without a buffer of its own, the upload goes through the lane.
         buffer = pool.try_acquire(nbytes) if at_once or nbytes <= SMALL_BYTES else _reused(pool, array)
         if buffer is not None:
             context.keep(buffer)
@@ -148,7 +148,8 @@ def upload(context: ExecutionContext, box: DeviceBox, array: NDArray[Any]) -> No
 
 
 def _reused(pool: PinnedPool, array: NDArray[Any]) -> PinnedBuffer | None:
-    """Returns a free buffer for an array that helpers copy at submission; None without one, or with few helpers."""
+    """Returns a free buffer for an array that the threads of ``copy_pool`` copy at submission. Returns None if no
+    buffer is free, if there are too few threads, or if the array is not contiguous."""
     helpers = copy_pool()
     if helpers is None or helpers.helpers < _ENOUGH_HELPERS or not array.flags.c_contiguous:
         return None
@@ -184,14 +185,14 @@ def _lane(timeline: Timeline, chunk: int) -> Lane:
 
 
 def _chunk_bytes(nbytes: int) -> int:
-    """Returns the chunk size of an upload: a quarter of the upload, so that the first memcpy and the last copy, which
-    nothing overlaps, stay short. At least 4 MiB, because each chunk costs another hand-over. At most 8 MiB, unless
-    submitting so many chunks would take milliseconds of the loop's thread.
+    """Returns the chunk size of an upload: about a quarter of the upload, so that the first memcpy and the last
+    transfer, which overlap nothing, stay short. It is at least 4 MiB, because each chunk has a fixed cost. It is at
+    most 8 MiB, unless submitting so many chunks would take milliseconds of the loop's thread.
 
-    Measured on an H100, in GB/s, for one upload / for uploads on four streams. In eighths and in quarters: 16 MiB 26.3
-    / 38.4 and 29.4 / 42.7; 32 MiB 29.9 / 32.0 and 34.1 / 44.2. An upload of 4 MiB in four chunks, in two and in one:
-    17.3 / 22.0, 19.1 / 32.8, 19.3 / 40.4. For 64 MiB, quarters of 16 MiB were faster on that host than 8 MiB (36.1 /
-    42.6 against 35.2 / 36.2), but on a host with slower memory a single upload took a fifth longer."""
+    Measured on an H100, in GB/s, for one upload / for uploads on four streams. 16 MiB: 26.3 / 38.4 in eighths, 29.4 /
+    42.7 in quarters. 32 MiB: 29.9 / 32.0 in eighths, 34.1 / 44.2 in quarters. 4 MiB: 17.3 / 22.0 in four chunks, 19.1 /
+    32.8 in two, 19.3 / 40.4 in one. For 64 MiB, quarters of 16 MiB were faster on that host than 8 MiB (36.1 / 42.6
+    against 35.2 / 36.2), but on a host with slower memory a single upload took a fifth longer."""
     size = 4 * staging_ring.CHUNK_BYTES
     while 4 * size < nbytes and (size < 8 * staging_ring.CHUNK_BYTES or 128 * size < nbytes):
         size *= 2
@@ -202,9 +203,9 @@ def _layout(nbytes: int, chunk: int) -> list[tuple[int, int]]:
     """Returns the chunks of a copy, as (offset, size).
 
     Two variants were measured and left out. Smaller chunks at the start, for an earlier transfer, lose more to the
-    fixed cost of a chunk than they gain. A chunk can also be sent in parts, each as soon as the helpers write a word
-    that announces it (``cuStreamWaitValue32``). That gave 39.6 GB/s instead of 39.8 for four uploads at once, 29.1
-    instead of 28.7 for one upload, and twice the calls on the loop's thread.
+    fixed cost of a chunk than they gain. A chunk can also be transferred in parts, each as soon as the copying threads
+    write a word to memory that announces the part (``cuStreamWaitValue32``). This variant gave 39.6 GB/s instead of
+    39.8 for four uploads at once, 29.1 instead of 28.7 for one upload, and twice the calls on the loop's thread.
     """
     return [(offset, min(chunk, nbytes - offset)) for offset in range(0, nbytes, chunk)]
 
@@ -246,11 +247,12 @@ def _upload_in_chunks(
 
 @contextmanager
 def _beside(context: ExecutionContext, count: int, kept: list[Any]) -> Iterator[list[Timeline]]:
-    """Takes side streams for the host functions of one copy. If the body raises, keeps ``kept`` alive until they have
-    run.
+    """Takes side streams for the host functions of one copy. If the body raises, keeps ``kept`` alive until the host
+    functions have run.
 
-    Each slot has its own stream, so that the next chunk's host function is ready when one ends. On a single stream each
-    would start 90 µs after the last on an H100: the device takes that long to notice the end and call the next.
+    Each slot has its own stream, so that the next chunk's host function is ready to start when one ends. On a single
+    stream, on an H100, each host function would start 90 µs after the end of the one before it: the device takes that
+    long to notice the end and make the next call.
     """
     stagers: list[Timeline] = []
     try:

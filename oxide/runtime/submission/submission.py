@@ -1,8 +1,9 @@
 """A submission: one execution of an operation on a stream, and the context that the operation executes in.
 
 A submission is *submitted*, then exactly once either *finished* (the device is past it and its outcome is known) or
-*abandoned* (no waiter is left, and the memory that it uses goes into the limbo). Up to that point the reclaimer holds
-everything that the device may still use. So the program may drop any object at any time.
+*abandoned* (nothing waits for it any more, and the memory that it uses goes into the reclaimer's limbo until the device
+is past it). In either case the reclaimer holds everything that the device may still use. So the program may drop any
+object at any time.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class Submittable(Generic[Result]):
 
     @abstractmethod
     def run(self, context: ExecutionContext) -> Result:
-        """Executes the operation as one of several that share a context."""
+        """Executes the operation as a part of a run, in the run's context."""
 
     @abstractmethod
     def consume(self) -> None:
@@ -70,7 +71,8 @@ class Submittable(Generic[Result]):
 
     @abstractmethod
     def title(self) -> object:
-        """Returns the operation's title for messages after it was dropped: its class, or the operation."""
+        """Returns an object that names the operation in messages that may come after the operation was dropped: its
+        class, or the operation itself."""
 
 
 @final
@@ -110,7 +112,7 @@ class ExecutionContext:
         self.recording = recording
         self.place: LaunchPlace | None = None
         self.traced: TracedRun | None = None  # only while a trace runs
-        self.levels = _recursion_limit()  # how many more levels operations may nest
+        self.levels = _recursion_limit()  # the number of levels that operations may still nest
         self.renewed: dict[object, Submittable[Any]] | None = None  # see ``Shared``
         self.lender: Lender | None = None
         self.runtime: Runtime = stream.device.runtime
@@ -152,9 +154,9 @@ class ExecutionContext:
         freed when its pointers and boxes were dropped and the device is past its last use. In a capture it belongs to
         the graph.
 
-        Like the other two, raises ``TypeError`` or ``ValueError`` for wrong arguments, and ``OrderingError`` once the
-        run has been submitted, before anything is submitted. Raises ``OutOfMemoryError``, and ``GraphError`` in the
-        capture of a graph that may own no memory.
+        Like ``memcpy_async`` and ``memset_async``, raises ``TypeError`` or ``ValueError`` for wrong arguments, and
+        ``OrderingError`` once the run has been submitted. These errors come before anything is submitted. Raises
+        ``OutOfMemoryError``, and ``GraphError`` in the capture of a graph that may own no memory.
         """
         return raw_memory.allocate(self, nbytes)
 
@@ -164,13 +166,14 @@ class ExecutionContext:
         src: Given[DevicePointer | DeviceBox | Arc[DeviceBox] | NDArray[Any]],
         nbytes: Given[int],
     ) -> None:
-        """Copies the first ``nbytes`` of ``src`` to ``dst``: pointers, contiguous boxes, or C-contiguous NumPy arrays,
-        at most one of them. The copy runs after earlier uses of both, on any stream.
+        """Copies the first ``nbytes`` of ``src`` to ``dst``. Each of the two is a pointer, a contiguous box or a
+        C-contiguous NumPy array, but not both may be arrays. The copy runs after earlier uses of both, whatever streams
+        these are on.
 
         An array is read until the run has completed: do not change it before. In a capture, each launch reads it again.
         A destination on the host must be page-locked memory of ``pinned_empty``, and is filled once the run has
-        completed. Raises ``ValueError`` also for regions that overlap, and ``DeviceError`` unless one is of this
-        device.
+        completed. Raises ``ValueError`` also for regions that overlap, and ``DeviceError`` unless one of the two is
+        memory of this device.
         """
         raw_memory.copy(self, dst, src, nbytes)
 
@@ -189,7 +192,8 @@ class ExecutionContext:
         return self._declared is None
 
     def allocated(self, nbytes: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Allocation:
-        """Returns new memory of the run, which a capture's graph owns. Messages name it by ``shape`` and ``dtype``."""
+        """Allocates memory for the run; in a capture, the graph then owns it. Messages describe the memory by ``shape``
+        and ``dtype``."""
         if self.lender is not None and nbytes:
             allocation = self.lender.allocation(self.timeline, nbytes, shape, dtype)
             allocation.visible = self.visible
@@ -217,15 +221,15 @@ class ExecutionContext:
 
     def ordered(self, reads: list[Allocation], writes: list[Allocation]) -> Ordered:
         """Returns a context manager: ``with ctx.submission_lock, ctx.ordered(reads, writes):`` submits work that reads
-        and writes these buffers. The work is ordered after their earlier uses on any stream, and later uses are ordered
-        after it. Call no user code inside. The caller's own ``with`` takes the lock, for the reason given in
-        ``locks``."""
+        and writes these buffers. The work is ordered after earlier uses of the buffers on any stream, and later uses
+        are ordered after the work. Call no user code inside. The caller's own ``with`` takes the lock, for the reason
+        given in ``locks``."""
         return Ordered(self, reads, writes)
 
     def begin(self, reads: list[Allocation], writes: list[Allocation]) -> None:
-        """Begins the work of ``ordered`` without its object, for launches. Call it with the lock held. Work submitted
-        between this call and ``end`` is ordered after the buffers' earlier uses. In a capture, this holds for each
-        launch of the graph."""
+        """Does the same as entering ``ordered``, but makes no object, which saves time at launches. Call it with the
+        lock held. Work submitted between this call and ``end`` is ordered after the buffers' earlier uses. In a
+        capture, this holds for each launch of the graph."""
         if self.recording is not None:
             self.recording.note_uses(reads, writes)
             return
@@ -317,8 +321,9 @@ class ExecutionContext:
 
     def at_launch(self, box: DeviceBox, function: Callable[[ExecutionContext, DeviceBox], None]) -> None:
         """Calls ``function(self, box)``, which uploads to ``box``. In a capture, each launch of the graph calls
-        ``function(context, box)`` instead, before its other work: an upload reads host memory when it is submitted. In
-        a body, the launch uploads to another box, from which each run of the body copies."""
+        ``function(context, box)`` instead, before the graph's other work, because an upload reads host memory when it
+        is submitted. In the body of a conditional, the launch uploads to another box, and each run of the body copies
+        from that box."""
         recording = self.recording
         if recording is None:
             function(self, box)
@@ -335,7 +340,7 @@ class ExecutionContext:
 
     def join(self, other: ExecutionContext) -> None:
         """Makes this run end after the work of ``other``, a context on another stream, and takes over the objects that
-        it keeps."""
+        ``other`` keeps alive."""
         try:
             other.wait_for_joined()
             mark = other.timeline.mark()
@@ -392,7 +397,8 @@ class ExecutionContext:
         self._report = None  # later launches get a new report, which is checked after these
 
     def if_given_up(self, function: Callable[[], None]) -> None:
-        """Calls ``function`` if the run that this context is part of cannot be submitted completely."""
+        """Registers ``function`` to be called if the run that this context is part of cannot be submitted
+        completely."""
         self._if_given_up += (function,)
 
     @property
@@ -404,7 +410,8 @@ class ExecutionContext:
         return self._kept
 
     def settle(self, position: int) -> None:
-        """Ends the declared uses at ``position``, which must be after everything submitted in this context."""
+        """Ends the uses that ``reads`` and ``writes`` declared, at ``position``, which must be after everything
+        submitted in this context."""
         declared, self._declared = self._declared, None
         if declared:
             with self.runtime.submission:
@@ -482,7 +489,7 @@ class Submission(Generic[T]):
             context.settle(self.mark.position)
         context._declared = None
         self._visible = context.visible
-        if self._visible is None:  # with a token, the result is dropped as soon as no reference to it is left
+        if self._visible is None:  # a run with a token must not keep its result alive: see ``dead_work``
             context._kept.append(result)
         context._kept.append(context._faults)
         # Before ``hold``: abandoning a mark that is not held does nothing.
@@ -562,9 +569,9 @@ def submit(operation: Submittable[T], stream: Stream, run: Run | None = None) ->
 
 
 def run_blocking(operation: Submittable[T], stream: Stream, lender: Lender | None = None) -> T:
-    """Submits ``operation``, waits and returns its result; with a ``lender``, in that library's memory. The call itself
-    holds everything that the device uses, and ends when the device is past it. So there is no hand-over to the
-    reclaimer and no mark, which would take a fifth of a short run's time."""
+    """Submits ``operation``, waits and returns its result. With a ``lender``, the run's memory is that of the lender's
+    library. The call itself holds everything that the device uses, and ends when the device is past it. So it needs
+    neither a mark nor a hand-over to the reclaimer, which would take a fifth of a short run's time."""
     context = context_for(operation, stream)
     context.lender = lender
     timeline, runtime = context.timeline, context.runtime
@@ -579,7 +586,7 @@ def run_blocking(operation: Submittable[T], stream: Stream, lender: Lender | Non
             context.settle(position)
         context._declared = None
         unsubmitted = None
-        del context  # frees its objects while the device works, and not after it
+        del context  # frees the context's objects while the device works, and not afterwards
         timeline.synchronize_past(position)
     except BaseException as error:
         if unsubmitted is not None:
@@ -600,8 +607,9 @@ def run_blocking(operation: Submittable[T], stream: Stream, lender: Lender | Non
 def context_for(
     operation: Submittable[T], stream: Stream, visible: Visible | None = None, *, sweeps: bool = True
 ) -> ExecutionContext:
-    """Returns the context for a run of ``operation`` on ``stream``. First sweeps what was dropped, unless ``sweeps`` is
-    False. Raises ``GraphError`` during a capture, and ``DeviceLostError`` if the device is lost."""
+    """Returns the context for a run of ``operation`` on ``stream``. First lets the reclaimer free dropped memory,
+    unless ``sweeps`` is False. Raises ``GraphError`` during a capture, and ``DeviceLostError`` if the device is
+    lost."""
     operation.consume()
     refuse_in_capture("running an operation")
     device = stream.device
@@ -614,8 +622,8 @@ def context_for(
 
 
 def give_up(context: ExecutionContext, operation: Submittable[T], error: BaseException) -> None:
-    """Keeps the memory of work that was submitted before ``error``, and adds a note about the operation to the
-    error."""
+    """Cleans up after a run whose submission failed: keeps the memory of the work that was submitted before ``error``,
+    and adds a note about the operation to the error."""
     device = context.device
     if not isinstance(error, Exception):
         context.interrupted()
