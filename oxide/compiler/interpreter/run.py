@@ -33,7 +33,7 @@ class TypedKernel:
     function: TypedFunction
     parameters: tuple[Closed, ...]
     fma: bool
-    """True if a product and the sum that it is an operand of become a fused multiply-add."""
+    """True if products are fused into sums, as fused multiply-adds."""
     goes_on: bool
     """True if a thread continues after a fault, because other threads may wait for it."""
     suspends: bool
@@ -68,9 +68,10 @@ class InterpretedKernel:
     ) -> Fault | None:
         """Runs a launch to its end. Returns its first fault, or None.
 
-        ``values`` are in the order of the parameters. A scalar's value is a number. The value of a tuple or of a
-        function is a sequence of its numbers. A slice's value is its address and the lengths of its axes. ``limit``
-        bounds the number of accesses to memory: a launch that makes more raises ``TooLong``.
+        ``values`` are in the order of the parameters. A scalar's value is a number. The value of a tuple is a sequence
+        of its numbers, and the value of a function a sequence of the numbers that it captures. A slice's value is its
+        address and the lengths of its axes. ``limit`` bounds the number of accesses to memory: a launch that makes more
+        raises ``TooLong``.
         """
         kernel = self._kernel
         launch = Launch(grid, block, shared_bytes, kernel.goes_on)
