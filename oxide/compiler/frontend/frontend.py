@@ -137,7 +137,7 @@ def lower(
     the array. With ``keeps_types``, the result has the types of all expressions, for the interpreter, and the lines of
     its fault sites are the numbers of expressions.
     """
-    session.typings = recorded_typings.Typings() if keeps_types else None  # set before `_parameter_type`, which reads it
+    session.typings = recorded_typings.Typings() if keeps_types else None  # `_parameter_type` below reads it
     session.dispatchers = {}
     args = tuple(_parameter_type(parameter) for parameter in parameters)
     full = full_traceback()  # read first: an invalid value raises its own error
