@@ -56,7 +56,7 @@ def _postprocess(self: Any, emit_dels: bool = False, extend_lifetimes: bool = Fa
         _postprocess_with_lifetimes(self, emit_dels, extend_lifetimes)
         return
     found.blocks = transforms.canonicalize_cfg(found.blocks)
-    found.variable_lifetime = VariableLifetime(found.blocks)  # computes each part on demand
+    found.variable_lifetime = VariableLifetime(found.blocks)  # computes each lifetime on demand
     found.generator_info = None
 
 
@@ -319,7 +319,8 @@ class Compiler(CUDACompiler):  # type: ignore[misc]
 
 
 class Passes(PassManager):  # type: ignore[misc]
-    """numba's pass manager without events, timers and checks of numba's own passes."""
+    """Runs passes as numba's pass manager does, but without its events, its timers and its checks of what a pass
+    returns."""
 
     def __init__(self, passes: list[tuple[Any, str]]) -> None:
         super().__init__("cuda")

@@ -330,7 +330,7 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
             if found is not None and not isinstance(func, types.Function):
                 return found
         elif _makes_text(func, args):
-            # Fails early: numba would compile its own number formatting for seconds, and then need memory for it.
+            # Refused early: numba would spend seconds on compiling its own number formatting, which needs heap memory.
             raise errors.TypingError(f"{NO_TEXT} str{args}")
         try:
             if session.numba_style:
@@ -355,7 +355,7 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
         return half.half_conversion(fromty, toty) if found is None else found
 
     # ``can_convert`` allows a conversion from or to a narrow float for a function's return value. The two methods below
-    # forbid it for the arguments of a call, which ``resolve_function_type`` has converted already.
+    # forbid it for the arguments of a call, which ``resolve_function_type`` converts by its own rules, if at all.
 
     def _rate_arguments(self, actualargs: Any, formalargs: Any, **options: Any) -> Any:
         return (
@@ -401,7 +401,7 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
         try:
             return super().resolve_setitem(target, index, value)
         except (errors.TypingError, core_errors.TypingError):
-            return None  # the caller raises, with the place in the source
+            return None  # the caller then raises an error with the place in the source
 
     def resolve_setattr(self, target: Any, attr: str, value: Any) -> Any:
         if isinstance(target, slice_lowering.RefType | shaped.PlaceRefType) and attr == "value":
@@ -478,7 +478,7 @@ class _TargetContext(CUDATargetContext):  # type: ignore[misc]
 
     @property
     def enable_nrt(self) -> bool:
-        # Off even where numba-cuda is configured for reference counting: a kernel allocates nothing.
+        # Reference counting is off even if numba-cuda is configured for it, because a kernel allocates nothing.
         return False
 
     @cached_property

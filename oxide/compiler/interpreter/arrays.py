@@ -473,11 +473,11 @@ class PlaceRef(Ref):
 
 @final
 class TileRef:
-    """A thread's tile of an output, or the part of it that is inside the output (a remainder). It may be None in the
-    kernel.
+    """A thread's whole tile of an output, or its remainder: the part inside the output of a tile that is only partly
+    inside. Both may be None in the kernel.
 
-    ``limit`` is None for a remainder. For a whole tile, it is an index, the length that this index must be below, and
-    the name that a fault reports.
+    ``limit`` is None for a remainder. For a whole tile, it is a tuple of an index, the length that this index must be
+    below, and the name that a fault reports.
     """
 
     def __init__(

@@ -164,7 +164,7 @@ class _Rewriter(ast.NodeTransformer):
         return self._converted(new, conversion(own, kind) if own else CONVERT.get(kind), kind)
 
     def _joined(self, node: ast.expr) -> ast.expr:
-        """Returns an operand of a conditional expression, converted to the type of the whole expression."""
+        """Returns an operand of ``if … else``, ``and`` or ``or``, converted to the type of the whole expression."""
         kind = self.typed.joined.get(_number(node), "")
         return self._converted(self.visit(node), conversion(self.kind(node), kind) if kind else None, kind)
 

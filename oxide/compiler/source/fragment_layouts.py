@@ -90,7 +90,7 @@ class Layout:
         return self.word * BITS[self.dtype] == 32
 
     def place(self, lane: int, index: int) -> tuple[int, int]:
-        """Returns the row and the column in the matrix of a lane's element number ``index``."""
+        """Returns the row and the column that element ``index`` of a lane has in the matrix."""
         tile, place = divmod(index, self.tile_length)
         word, within = divmod(place, self.word)
         group, thread = divmod(lane, 4)
@@ -102,7 +102,7 @@ class Layout:
         return row + 8 * lower + group, column + 4 * self.word * upper + self.word * thread + within
 
     def block(self, number: int) -> tuple[int, int]:
-        """Returns the row and the column in the matrix of the first element of block ``number``."""
+        """Returns the row and the column that the first element of block ``number`` has in the matrix."""
         return self.place(0, number * self.word)
 
     @property

@@ -32,7 +32,7 @@ _METHODS = {
 
 
 class SettingType(types.Type):  # type: ignore[misc]
-    """The type of a memory ordering or a scope. Each ordering and each scope, a constant, has its own type."""
+    """The type of a memory ordering or a scope. Orderings and scopes are constants, and each has a type of its own."""
 
     def __init__(self, value: Any) -> None:
         self.value = value

@@ -28,8 +28,8 @@ MOST_ITEMS = 32
 
 
 def lower_print(context: Any, builder: Any, kinds: list[Any], values: list[Any]) -> None:
-    """Emits code that prints the items on one line. Without a format, the items are separated by spaces: floats are
-    printed as ``%f``, as in numba-cuda, complex numbers as two floats, and bools as True or False."""
+    """Emits code that prints the items on one line. Without a format, the items are separated by spaces. Floats are
+    then printed as ``%f``, as in numba-cuda, complex numbers as two floats, and bools as True or False."""
     letters: list[str] = []
     items: list[Any] = []
     if template := _template_of(kinds):

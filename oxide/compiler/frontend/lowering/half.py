@@ -1,9 +1,9 @@
 """The narrow floats ``f16``, ``bf16``, ``f8e4m3`` and ``f8e5m2``: the types of operations on them, and their lowering
 through f32.
 
-An operation on a narrow float and an operand of the same type or an integer has the narrow type. An operation on a
-narrow float and an f32 or f64 has the type of the f32 or f64. An operation on two different narrow types gives an f32.
-The functions of ``math`` in ``_ARITHMETIC`` and ``_UNARY`` return the type of their arguments.
+An operation on two narrow floats of one type, or on a narrow float and an integer, has the narrow type. An operation on
+a narrow float and an f32 or f64 has the type of the f32 or f64. An operation on two different narrow types gives an
+f32. The functions of ``math`` in ``_ARITHMETIC`` and ``_UNARY`` return the type of their arguments.
 
 "Half" in this file's names stands for all narrow floats.
 """

@@ -58,7 +58,7 @@ class _Interpreter(numba_compiler.CUDABytecodeInterpreter):  # type: ignore[misc
         """Calls numba's method, after removing blocks from ``cfa._backbone``, the set of blocks in which numba's method
         makes a new variable for an assignment.
 
-        numba puts each block that all paths pass into the set, and all later bytecode reads the new variable. But
+        numba's set has each block that all paths pass through, and all later bytecode reads the new variable. But
         bytecode after a ``while True`` may come before blocks of the loop. These blocks would then use another variable
         than the other blocks of the loop. So only blocks that dominate all later blocks stay in the set.
         """
@@ -79,8 +79,8 @@ class _Interpreter(numba_compiler.CUDABytecodeInterpreter):  # type: ignore[misc
         """Calls numba's method. If the session keeps types, first marks as used the temporaries that a block passes to
         the next blocks.
 
-        A conditional expression then joins these temporaries. Each is a read of a variable with a place of its own,
-        which the variable itself does not have.
+        A conditional expression then joins these temporaries instead of variables. Each temporary is one read of a
+        variable, and a read has a place of its own in the source.
         """
         if session.typings is not None:
             for name in self.dfainfo.outgoing_phis.values():
@@ -114,7 +114,7 @@ class TranslateBytecode(FunctionPass):  # type: ignore[misc]
         FunctionPass.__init__(self)
 
     def run_pass(self, state: Any) -> bool:
-        state["bc"].labels = frozenset(state["bc"].labels)  # numba looks each instruction up in the list
+        state["bc"].labels = frozenset(state["bc"].labels)  # numba looks up each instruction in this list
         state["func_ir"] = _Interpreter(state["func_id"]).interpret(state["bc"])
         return True
 

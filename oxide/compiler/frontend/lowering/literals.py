@@ -2,10 +2,10 @@
 that both are operands of one operation.
 
 The rule is NumPy 2's for Python scalars (NEP 50). A Python float is *open* until it meets a typed float: ``0.5 * x[i]``
-is an f32 if ``x[i]`` is, and so is an accumulator that begins as ``0.0`` and then holds f32. Open floats have a numba
-type of their own, so the rule also holds for variables, calls and loops. An open float is computed in f64, with
-Python's precision. It is rounded once, where it meets a narrower type. An integer literal that meets a float takes the
-float's type. Operations on integers alone follow the rule for integers, which computes in 64 bits. Kernels in
+is an f32 if ``x[i]`` is, and so is an accumulator that begins as ``0.0`` and to which f32 values are added. Open floats
+have a numba type of their own, so the rule also holds for variables, calls and loops. An open float is computed in f64,
+with Python's precision. It is rounded once, where it meets a narrower type. An integer literal that meets a float takes
+the float's type. Operations on integers alone follow the rule for integers, which computes in 64 bits. Kernels in
 numba-cuda's vocabulary keep numba's rule.
 """
 
@@ -47,7 +47,8 @@ def literal_arguments(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
     """Returns the types that the arguments of an operation are converted to. Literals take the type of the typed floats
     among the arguments.
 
-    If the function does not compute with numbers, open floats become f64.
+    If the function is not arithmetic, or if no argument is a typed float, open floats become f64, except where they may
+    stay open (``_takes_open``).
     """
     if not any(isinstance(argument, OpenFloat | types.IntegerLiteral) for argument in args):
         return args
@@ -125,7 +126,8 @@ def _is_of_math(key: Any) -> bool:
 
 
 def _takes_open(function: Any) -> bool:
-    """Returns whether arguments that are open floats stay open. They do in calls of device functions and in tuples."""
+    """Returns whether arguments that are open floats stay open. They stay open in calls of device functions and in
+    tuples."""
     return isinstance(function, types.Dispatcher) or not isinstance(function, types.Callable)
 
 

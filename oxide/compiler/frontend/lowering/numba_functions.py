@@ -1,10 +1,10 @@
 """Functions written for numba that a kernel calls: device functions of numba-cuda's users, and numba's own Python
 implementations of operators and builtins.
 
-numba-cuda compiles such a function at its first use, in numba-cuda's own contexts and for the current device. Even a
-lookup that finds no match creates a CUDA context. This module compiles these functions in oxide's contexts and for no
-device, with numba-cuda's semantics. For a user's dispatcher it makes a second dispatcher, the *twin*, so that the
-user's own dispatcher keeps only numba-cuda's overloads.
+numba-cuda compiles such a function at its first use, in numba-cuda's own contexts and for the current device. Even its
+lookup of a compiled overload creates a CUDA context if there is no match. This module compiles these functions in
+oxide's contexts and for no device, with numba-cuda's semantics. For a user's dispatcher it makes a second dispatcher,
+the *twin*, so that the user's own dispatcher keeps only numba-cuda's overloads.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ def twin_of(value: Any) -> Any:
 
 
 def _read(function: Any) -> Any:
-    """Returns the form of a function that numba compiles: the function as written under numba's semantics, the function
-    with numbered nodes if the session keeps types, and else the function with conveniences rewritten."""
+    """Returns the form of a function that numba compiles. Under numba's semantics, this is the function as written.
+    Under oxide's, its conveniences are rewritten and, if the session keeps types, its nodes are numbered."""
     if session.numba_style:
         return as_written(function)
     return plain(function) if session.typings is None else session.typings.numbered(function)

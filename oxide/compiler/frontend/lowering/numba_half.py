@@ -99,7 +99,7 @@ def _unary(name: str) -> Any:
 
 
 def _lower_fma(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    # The product of two f16 is exact in f64, and the sum is rounded to odd before it is rounded to f16.
+    # The product of two f16 is exact in f64. ``narrow`` rounds the sum to odd, as an f32, before it rounds it to f16.
     left, right, addend = (builder.fpext(widen(builder, value), _DOUBLE) for value in args)
     return narrow(builder, builder.fadd(builder.fmul(left, right), addend))
 

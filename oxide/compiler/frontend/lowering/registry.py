@@ -37,13 +37,13 @@ class Session:
     fma: bool = True
     """True if products are fused into sums by the rules of ``contraction``."""
     numba_style: bool = False
-    """True for numba-cuda's semantics, False for those of oxide's typed vocabulary."""
+    """True for numba-cuda's semantics, False for the semantics of oxide's typed vocabulary."""
     overloads: bool = False
     """True if numba-cuda's Python implementations of functions may be used."""
     located: bool = False
     notes: list[str] = field(default_factory=list)
     constants: Mapping[int, str] = field(default_factory=dict)
-    """The kernel's name for each array outside it, by the array's ``id``."""
+    """The kernel's name for each array outside the kernel, by the array's ``id``."""
     typings: Any = None
     """The ``Typings`` that records types for the interpreter, or None."""
     dispatchers: dict[int, Any] = field(default_factory=dict)
@@ -91,8 +91,8 @@ def note_first(message: str) -> None:
 
 
 def bound(names: Sequence[str], args: tuple[Any, ...], kws: Any, optional: int = 0) -> dict[str, Any] | None:
-    """Returns the types of a call's arguments by the names of the parameters. The last ``optional`` parameters may have
-    no argument. Returns None if the arguments do not fit the parameters."""
+    """Returns the types of a call's arguments by the names of the parameters. The arguments of the last ``optional``
+    parameters may be left out. Returns None if the arguments do not fit the parameters."""
     named = dict(kws or {})
     given = dict(zip(names, args, strict=False)) | named
     fits = set(names[: len(names) - optional]) <= set(given) <= set(names)
@@ -144,7 +144,7 @@ def proxy(context: Any, builder: Any, kind: Any, value: Any = None) -> Members:
 
 def value_if(builder: Any, holds: Any, likely: Callable[[], Any], otherwise: Any) -> Any:
     """Emits a branch on ``holds``. Returns the value that the code emitted by ``likely`` computes if ``holds`` is true,
-    and ``otherwise`` if it is false. The emitted code runs only if ``holds`` is true."""
+    and ``otherwise`` if it is false. The code of ``likely`` runs only if ``holds`` is true."""
     before = builder.basic_block
     with builder.if_then(holds, likely=True):
         value = likely()

@@ -1,10 +1,10 @@
 """``TileRef`` and ``MatrixTileRef``: a thread's tile of a ``DisjointSlice`` with a layout.
 
 A whole tile carries a pointer to its first element and, like a ``Ref``, an index and a limit. The test for None and the
-check of an access are the same comparison, so LLVM drops the check where the program has tested the tile. A
-*remainder*, the part of a tile that is inside the output, carries its size instead, and the size 0 means None. The
-position of an element in a tile is compared with the tile's size. The size of a whole tile is a constant, so LLVM
-removes this comparison for a constant position and in a loop over the tile.
+check of an access are the same comparison, so LLVM drops the check where the program has tested the tile. If a tile is
+only partly inside the output, the part inside is its *remainder*. A remainder carries its size instead of an index and
+a limit, and the size 0 means None. The position of an element in a tile is compared with the tile's size. The size of a
+whole tile is a constant, so LLVM removes this comparison for a constant position and in a loop over the tile.
 
 No overflow goes undetected. With ``Tiles(n)``, the thread's index itself is compared with the number of whole tiles,
 not its product with n. With ``RowMajorTiles(r, c)``, ``index_2d`` limits the row to 2**26 and the width to 2**36, and

@@ -1,7 +1,7 @@
 """``oxide.warp``. Each function is lowered to a call of a primitive that both back ends define
 (``compiler.ir.primitives``).
 
-Primitives take a value as an integer of the same width. Only reductions take it with its own type.
+A primitive takes a value as an integer of the value's width. Only a reduction takes the value with its own type.
 """
 
 from __future__ import annotations
