@@ -1,1 +1,1 @@
-"""Translates Python to LLVM IR through numba-cuda's typing and lowering. The only package that imports numba."""
+"""Translates Python to LLVM IR through numba-cuda's typing and lowering. Only this package imports numba."""

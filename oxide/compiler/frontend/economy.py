@@ -1,11 +1,13 @@
-"""numba's pipeline without the work that kernels do not need.
+"""Runs numba's pipeline without the work that kernels do not need. This module replaces these parts of numba:
 
-numba counts references. For that it computes the lifetimes of all variables after most passes, and inserts a ``del``
-behind each last use. A kernel allocates nothing, so none of this has a use. numba builds SSA form with a pass over the
-whole function for each variable, finds dominators and back edges in a time that grows with the square of a function's
-length, and looks for loops after every pass. numba also gives colour to the text of each internal error, of which
-inference catches dozens, reads the signature of each lowering function for each use, searches all implementations of a
-conversion for each new literal, and times each pass for its event log.
+- Reference counting: numba computes the lifetimes of all variables after most passes, and inserts a ``del`` after each
+  last use. A kernel allocates nothing, so this work has no use.
+- Control flow: numba builds SSA form with one pass over the whole function for each variable. It finds dominators and
+  back edges in a time that grows with the square of a function's length. It looks for loops after every pass.
+- Error texts: numba gives colour to the text of each internal error, and type inference catches dozens of them.
+- Lowering: numba reads the signature of each lowering function at each use, and searches all implementations of a
+  conversion for each new literal.
+- Passes: numba times each pass for its event log.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from .lowering.inference import ColumnPlace
 
 @contextmanager
 def without_waste() -> Iterator[None]:
-    """Makes numba compute lifetimes when they are read, insert no ``del``, and leave its errors without colour.
+    """Makes numba use the functions of this module within the ``with`` block.
 
     The caller must hold numba's compiler lock, so that no other thread compiles meanwhile.
     """
@@ -54,7 +56,7 @@ def _postprocess(self: Any, emit_dels: bool = False, extend_lifetimes: bool = Fa
         _postprocess_with_lifetimes(self, emit_dels, extend_lifetimes)
         return
     found.blocks = transforms.canonicalize_cfg(found.blocks)
-    found.variable_lifetime = VariableLifetime(found.blocks)  # computes each part on demand
+    found.variable_lifetime = VariableLifetime(found.blocks)  # computes each lifetime on demand
     found.generator_info = None
 
 
@@ -91,8 +93,8 @@ _NO_VARIABLE = frozenset(
 
 
 def _define_in_scopes(blocks: dict[int, Any]) -> None:
-    """Declares all variables in the scope of the blocks. All blocks share one scope, but numba visits it once for each
-    block."""
+    """Declares all variables in the scope of the blocks. All blocks share one scope, which numba's own function visits
+    once for each block."""
     scopes = {id(block.scope): block.scope for block in blocks.values()}.values()
     for block in blocks.values():
         for statement in block.body:
@@ -103,7 +105,8 @@ def _define_in_scopes(blocks: dict[int, Any]) -> None:
 
 
 class _Indexed(dict[int, Any]):
-    """The blocks of a function during SSA construction, with the labels of the blocks that name each variable."""
+    """The blocks of a function during SSA construction, with an index: for each variable, the labels of the blocks that
+    name it."""
 
     def __init__(self, blocks: dict[int, Any]) -> None:
         super().__init__(blocks)
@@ -117,7 +120,8 @@ def _rewrite_where_named(blocks: dict[int, Any], states: Any, handler: Any) -> d
     """Rewrites the blocks that name the variable of one step of SSA construction. numba's own function rewrites all
     blocks for each variable, so its time grows with the square of the number of branches.
 
-    A step adds only new versions of its own variable, which no other step looks for, so one index serves all steps."""
+    One index serves all steps: a step adds only new versions of its own variable, and no other step looks for these
+    versions."""
     rewritten = blocks if isinstance(blocks, _Indexed) else _Indexed(blocks)
     for label in rewritten.naming.get(states["varname"], ()):
         block = rewritten[label]
@@ -129,9 +133,9 @@ def _rewrite_where_named(blocks: dict[int, Any], states: Any, handler: Any) -> d
 
 
 def _position(self: Any, statement: Any, block: Any, stop: int = -1) -> int:
-    """Returns a statement's place in a block, or the block's length if it is not before ``stop``.
+    """Returns a statement's position in a block, or the block's length if the statement is not before ``stop``.
 
-    numba searches the block for each pair of a read and an assignment."""
+    numba's own function searches the block for each pair of a read and an assignment."""
     body = block.body
     known = getattr(block, "places", None)
     if known is None or known[0] is not body:
@@ -144,8 +148,9 @@ _with_single_back_edges = transforms.canonicalize_cfg_single_backedge
 
 
 def _canonical(blocks: dict[int, Any]) -> dict[int, Any]:
-    """Joins the back edges of each loop, as numba's function does. Few functions have a loop with two back edges. A
-    search that visits each block once tells whether a function has one."""
+    """Joins the back edges of each loop, as numba's function does. Few functions have a loop with two back edges, so
+    this function first looks for such a loop. It visits each block once, and calls numba's function only if it finds
+    one."""
     open_, closed = 1, 2
     states: dict[int, int] = {}
     headers: set[int] = set()
@@ -170,9 +175,10 @@ def _canonical(blocks: dict[int, Any]) -> dict[int, Any]:
 
 
 def _dominators(self: Any, post: bool = False) -> dict[Any, set[Any]]:
-    """Returns the dominators, or post-dominators, of each block: numba's fixed point, computed with bit sets.
+    """Returns the dominators, or post-dominators, of each block. Computes numba's fixed point with bit sets.
 
-    Blocks are visited after their predecessors. In numba's order, blocks are visited again and again."""
+    Each block is visited after its predecessors, except along back edges, so few rounds are needed. numba's order
+    visits the blocks many more times."""
     entries = set(self._exit_points) if post else {self._entry_point}
     before, after = (self._succs, self._preds) if post else (self._preds, self._succs)
     order = _reverse_postorder(entries, after)
@@ -220,8 +226,8 @@ def _members(mask: int, order: list[Any]) -> set[Any]:
 
 
 def _back_edges(self: Any, stats: Any = None) -> set[tuple[Any, Any]]:
-    """Returns the edges to a block on the path of a depth-first search, as numba's method does. numba searches the
-    path for each edge."""
+    """Returns the back edges: the edges from a block to a block on the current path of a depth-first search. Gives the
+    same result as numba's method, which searches the whole path for each edge."""
     found: set[tuple[Any, Any]] = set()
     entry = self.entry_point()
     seen = {entry}
@@ -244,8 +250,8 @@ _takes_place_by_signature = base._has_loc
 
 
 def _takes_place(function: Any) -> bool:
-    """Returns whether a lowering function takes a source location: a parameter named ``loc``. numba builds the whole
-    signature each time."""
+    """Returns whether a lowering function takes a source location, a parameter named ``loc``. numba builds the
+    function's whole signature each time."""
     if type(function) is not FunctionType or hasattr(function, "__wrapped__") or hasattr(function, "__signature__"):
         return bool(_takes_place_by_signature(function))
     code = function.__code__
@@ -253,8 +259,8 @@ def _takes_place(function: Any) -> bool:
 
 
 def _overload(self: Any, signature: tuple[Any, ...]) -> Any:
-    """Returns the implementation for a signature, and remembers it for all signatures that differ only in literal
-    integers. numba compares all implementations with each new literal of a kernel."""
+    """Returns the implementation for a signature, and caches it for all signatures that differ from this one only in
+    literal integers. numba compares all implementations with each new literal of a kernel."""
     found = self._cache.get(signature)
     if found is None:
         general = tuple(
@@ -287,15 +293,16 @@ _REPLACED: tuple[tuple[Any, str, Any, Any], ...] = tuple(
         (type(errors.termcolor()), "_markup", _plain),
         (type(core_errors.termcolor()), "_markup", _plain),
     )
-    if hasattr(owner, name)  # without colorama there are no colours
+    if hasattr(owner, name)  # without colorama, numba has no class with the method ``_markup``
 )
-"""The attributes of numba that are replaced: owner, name, oxide's value, and numba's value."""
+"""The attributes of numba that are replaced. Each entry has the owner, the attribute's name, oxide's value and numba's
+value."""
 
 
 class Compiler(CUDACompiler):  # type: ignore[misc]
-    """numba-cuda's compiler, with a list of passes that is built once. numba builds five lists for each function, and
-    searches each for dependencies, which no pass declares. That took a twentieth of the front end's time for a small
-    kernel."""
+    """numba-cuda's compiler, with pass lists that are built once. numba builds five lists of passes for each function,
+    and searches each list for dependencies, although no pass declares any. That took a twentieth of the front end's
+    time for a small kernel."""
 
     _lists: ClassVar[dict[Any, list[Passes]]] = {}
 
@@ -307,12 +314,13 @@ class Compiler(CUDACompiler):  # type: ignore[misc]
         return self._lists[key]
 
     def replaced(self, passes: list[tuple[Any, str]]) -> list[tuple[Any, str]]:
-        """Returns the passes to run instead of numba-cuda's."""
+        """Returns the passes to run instead of ``passes``, which are numba-cuda's. Subclasses override this method."""
         return passes
 
 
 class Passes(PassManager):  # type: ignore[misc]
-    """numba's pass manager without events, timers and checks of numba's own passes."""
+    """Runs passes as numba's pass manager does, but without its events, its timers and its checks of what a pass
+    returns."""
 
     def __init__(self, passes: list[tuple[Any, str]]) -> None:
         super().__init__("cuda")

@@ -1,7 +1,7 @@
 """Translates Python to LLVM IR: numba-cuda's typing and lowering, with oxide's own contexts and vocabulary.
 
-The result is in numba-cuda's dialect (LLVM 7, typed pointers); ``compiler.ir`` translates it. Nothing here depends on
-a device: a kernel is typed and lowered once. Only this file and ``lowering/`` import numba.
+The result is in numba-cuda's dialect (LLVM 7, typed pointers); ``compiler.ir`` translates it. Nothing here depends on a
+device: a kernel is typed and lowered once. Only this package imports numba.
 """
 
 from __future__ import annotations
@@ -113,8 +113,8 @@ from .lowering.tensor import (  # noqa: F401 - they register themselves
 from .lowering.total_builder import TotalBuilder
 
 Style: TypeAlias = Literal["oxide", "mixed", "numba"]
-"""A kernel's semantics: ``"oxide"`` has those of oxide's typed vocabulary, ``"mixed"`` also allows numba-cuda's
-functions, and ``"numba"`` has numba-cuda's semantics."""
+"""A kernel's semantics. ``"oxide"`` has the semantics of oxide's typed vocabulary. ``"mixed"`` has them too, and also
+allows numba-cuda's functions. ``"numba"`` has numba-cuda's semantics."""
 
 
 @global_compiler_lock
@@ -130,14 +130,14 @@ def lower(
     constants: Mapping[int, str] | None = None,
     keeps_types: bool = False,
 ) -> LoweredKernel:
-    """Types and lowers a kernel. Raises ``CompileError`` in the user's terms.
+    """Types and lowers a kernel. Raises ``CompileError`` in terms of the kernel's source.
 
-    With ``fma``, products are fused into sums by the rules of ``contraction``. With ``located``, instructions
-    carry their places in the source. ``constants`` maps the ``id`` of each array outside the kernel to the
-    kernel's name for it. With ``keeps_types``, the result has the types of all expressions, for the interpreter, and
-    its fault sites have the numbers of expressions as lines.
+    With ``fma``, products are fused into sums by the rules of ``contraction``. With ``located``, instructions carry
+    their places in the source. ``constants`` maps the ``id`` of each array outside the kernel to the kernel's name for
+    the array. With ``keeps_types``, the result has the types of all expressions, for the interpreter, and the lines of
+    its fault sites are the numbers of expressions.
     """
-    session.typings = recorded_typings.Typings() if keeps_types else None  # read by `_parameter_type`
+    session.typings = recorded_typings.Typings() if keeps_types else None  # `_parameter_type` below reads it
     session.dispatchers = {}
     args = tuple(_parameter_type(parameter) for parameter in parameters)
     full = full_traceback()  # read first: an invalid value raises its own error
@@ -145,9 +145,9 @@ def lower(
     session.failures.clear()
     _contexts()[0].remembered.clear()
     if session.fastmath != fastmath:
-        _contexts()[1].cached_internal_func.clear()  # numba's own functions were compiled without it, or with it
+        _contexts()[1].cached_internal_func.clear()  # numba's own functions were compiled with the other setting
     session.fastmath = fastmath
-    session.fma = fma and not fastmath  # fastmath lets LLVM choose
+    session.fma = fma and not fastmath  # under fastmath, LLVM chooses what to fuse
     session.located = located
     session.constants = constants or {}
     session.numba_style, session.overloads = style == "numba", style != "oxide"
@@ -179,7 +179,8 @@ def lower(
 def compile_function(function: Callable[..., Any], args: tuple[Any, ...], return_type: Any) -> Any:
     """Types and lowers one Python function for the argument types ``args``, as numba-cuda's ``compile_cuda`` does.
 
-    The result is converted to ``return_type``. None keeps the type that the body returns."""
+    The function's result is converted to ``return_type``. If this is None, the result keeps the type that the body
+    returns."""
     flags = _Flags()
     flags.no_compile = True
     flags.no_cpython_wrapper = True
@@ -219,20 +220,20 @@ def compile_function(function: Callable[..., Any], args: tuple[Any, ...], return
     return result
 
 
-# For functions that call each other, because numba's own links must not form a cycle. ``_waiting`` maps the symbol of
-# a function that is still being compiled to the libraries that call it; ``_called_back`` maps each such caller to the
-# libraries that it calls.
+# Links between functions that call each other, because numba's own links between libraries must not form a cycle.
+# ``_waiting`` maps the symbol of a function that is still being compiled to the libraries that call the function.
+# ``_called_back`` maps each of these libraries to the libraries that it calls.
 _waiting: dict[str, list[Any]] = {}
 _called_back: WeakTable[Any, list[Any]] = WeakTable()
 
 _widenings: WeakTable[Any, tuple[Widening, ...]] = WeakTable()
-"""The recorded widenings of each compiled function, by its library. A device function is compiled once for many
-kernels, and each kernel reports them."""
+"""The recorded widenings of each compiled function, by the function's library. A device function is compiled once for
+many kernels, and each of these kernels reports the function's widenings."""
 
 
 class _Flags(CUDAFlags):  # type: ignore[misc]
-    """Flags that hash and compare only the options that were set. numba hashes and compares flags about ten times for
-    each type of an operator and gathers all options each time, which took a fifth of the front end's time."""
+    """Compiler flags that hash and compare only the options that were set. numba hashes and compares flags about ten
+    times for each type of an operator, and gathers all options each time. That took a fifth of the front end's time."""
 
     def __hash__(self) -> int:
         return hash(frozenset(self._values))
@@ -243,7 +244,7 @@ class _Flags(CUDAFlags):  # type: ignore[misc]
 
 class _Remembering(types.Function):  # type: ignore[misc]
     """An operator or builtin that resolves its type for given arguments once in a compilation. numba tries all
-    overloads in each round of inference and again in lowering, which took a quarter of the front end's time."""
+    overloads in each round of inference, and again in lowering. That took a quarter of the front end's time."""
 
     def get_call_type(self, context: Any, args: Any, kws: Any) -> Any:
         key = self, tuple(args), tuple(kws.items())
@@ -284,7 +285,7 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
     def resolve_value_type(self, val: Any) -> Any:
         if type(val) is not BuiltinFunctionType:
             return self._value_type(val)
-        # Each arithmetic operator of a kernel comes here, several times.
+        # This method is called several times for each arithmetic operator of a kernel.
         found = self.remembered.get(val)
         if found is None:
             found = self.remembered[val] = self._value_type(val)
@@ -309,7 +310,7 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
     def resolve_module_constants(self, typ: Any, attr: str) -> Any:
         value = getattr(typ.pymod, attr, None)
         if type(value) is int and not session.numba_style and self._is_the_authors():
-            return types.literal(value)  # typed as a literal, to take the type of a float that it meets
+            return types.literal(value)  # as a literal, it takes the type of a float operand
         return super().resolve_module_constants(typ, attr)
 
     def _is_the_authors(self) -> bool:
@@ -329,7 +330,7 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
             if found is not None and not isinstance(func, types.Function):
                 return found
         elif _makes_text(func, args):
-            # Fails early: numba would compile its own number formatting for seconds, and then need memory for it.
+            # Refused early: numba would spend seconds on compiling its own number formatting, which needs heap memory.
             raise errors.TypingError(f"{NO_TEXT} str{args}")
         try:
             if session.numba_style:
@@ -340,8 +341,8 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
             resolved = mixed_signature(func, args) or super().resolve_function_type(func, args, kws)
             return unary_signature(func, args) or literals.open_result(func, given, resolved)
         except core_errors.TypingError as error:
-            # numba-cuda does not catch numba's own error class. It must catch the error to continue and to add the
-            # place in the source.
+            # numba-cuda does not catch numba's own error class, but it must catch this error: it then tries other
+            # overloads, and adds the place in the source.
             raise errors.TypingError(str(error)) from error
 
     def resolve_getattr(self, typ: Any, attr: str) -> Any:
@@ -353,8 +354,8 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
         found = super().can_convert(fromty, toty)
         return half.half_conversion(fromty, toty) if found is None else found
 
-    # The conversion above is for a function's return value. The arguments of a call are converted by their own rules,
-    # or not at all.
+    # ``can_convert`` allows a conversion from or to a narrow float for a function's return value. The two methods below
+    # forbid it for the arguments of a call, which ``resolve_function_type`` converts by its own rules, if at all.
 
     def _rate_arguments(self, actualargs: Any, formalargs: Any, **options: Any) -> Any:
         return (
@@ -392,7 +393,7 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
         return super().resolve_static_setitem(target, index, value)
 
     def resolve_setitem(self, target: Any, index: Any, value: Any) -> Any:
-        # Checked here, because the templates see a constant's type without its value.
+        # The value is checked here, because the templates see a constant's type without its value.
         if isinstance(
             target, shared.BlockArrayType | tiles.TileRefType | shaped.ShapedSliceType
         ) and not shared.check_value(target.dtype, value):
@@ -400,7 +401,7 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
         try:
             return super().resolve_setitem(target, index, value)
         except (errors.TypingError, core_errors.TypingError):
-            return None  # the caller raises, with the place in the source
+            return None  # the caller then raises an error with the place in the source
 
     def resolve_setattr(self, target: Any, attr: str, value: Any) -> Any:
         if isinstance(target, slice_lowering.RefType | shaped.PlaceRefType) and attr == "value":
@@ -425,7 +426,7 @@ def _makes_text(function: Any, args: Any) -> bool:
 
 
 def _refuse(function: Any, args: Any) -> None:
-    """Refuses calls that numba would accept with a meaning that the author did not intend."""
+    """Refuses calls that numba would accept, but with a meaning that the author did not intend."""
     key = getattr(function, "typing_key", function)
     plain = [types.unliteral(argument) for argument in args]
     if key is range and any(isinstance(argument, types.Float) for argument in plain):
@@ -449,7 +450,7 @@ class _TargetContext(CUDATargetContext):  # type: ignore[misc]
     def _compile_subroutine_no_cache(
         self, builder: Any, impl: Any, sig: Any, locals: Any = None, flags: Any = None
     ) -> Any:
-        # numba-cuda's own method, with another pipeline.
+        # A copy of numba-cuda's own method that uses another pipeline.
         flags = flags or targetconfig.ConfigStack().top().copy()
         flags.no_compile = flags.no_cpython_wrapper = flags.no_cfunc_wrapper = True
         library, convention = self.codegen().create_library(impl.__name__), CUDACallConv(self)
@@ -477,7 +478,7 @@ class _TargetContext(CUDATargetContext):  # type: ignore[misc]
 
     @property
     def enable_nrt(self) -> bool:
-        # Off even where numba-cuda is configured for reference counting: a kernel allocates nothing.
+        # Reference counting is off even if numba-cuda is configured for it, because a kernel allocates nothing.
         return False
 
     @cached_property
@@ -487,8 +488,8 @@ class _TargetContext(CUDATargetContext):  # type: ignore[misc]
 
 
 class _TotalLower(UncountedLower):
-    """Lowers functions of numba's own with total arithmetic. numba's lowering compiles them to implement its
-    operations."""
+    """Lowers numba's own Python functions with total arithmetic (``total_builder.py``). numba compiles such functions
+    to implement its operations."""
 
     builder_class: type[TotalBuilder] = TotalBuilder
 
@@ -513,7 +514,7 @@ class _Lower(_TotalLower):
             self.builder.debug_metadata = self.module.add_metadata(place)
 
     def lower_static_raise(self, inst: Any) -> None:
-        # In bytecode an assert ends in a raise. An explicit `raise` was refused earlier.
+        # In bytecode, an assert ends in a raise. An explicit `raise` in the source was refused earlier.
         if inst.exc_class is AssertionError:
             assertion_lowering.lower_failure(self.builder, inst.exc_args)
         super().lower_static_raise(inst)
@@ -568,7 +569,7 @@ class _TotalNativeLowering(numba_compiler.CUDANativeLowering):  # type: ignore[m
 
 
 class _CheckReturns(AnalysisPass):  # type: ignore[misc]
-    """Refuses a returned value that cannot be converted to the declared type of the result."""
+    """Refuses a returned value that cannot be converted to the function's declared result type."""
 
     _name = "oxide_check_returns"
 
@@ -629,7 +630,8 @@ def _contexts() -> tuple[Any, Any]:
 
 
 def adopted_signatures(dispatcher: Any) -> tuple[tuple[ArgumentType, ...], ...]:
-    """Returns the argument types of a numba-cuda kernel's explicit signatures; an empty tuple if it has none."""
+    """Returns the argument types of each explicit signature of a numba-cuda kernel. Returns an empty tuple if the
+    kernel has no explicit signature."""
     if dispatcher._can_compile:
         return ()
     return tuple(tuple(argument_type(kind) for kind in types) for types in dispatcher.overloads)
@@ -657,9 +659,9 @@ def _parameter_type(parameter: Closed) -> Any:
 def _libraries(library: Any) -> dict[str, Any]:
     """Returns the libraries of a kernel and of all functions that it calls, by the text of their modules.
 
-    Each module comes after a module that calls it: LLVM links a device function only if an earlier module calls the
-    function. Libraries that one module links are visited in the order of their texts: numba keeps them in sets, whose
-    order differs from run to run, and the same kernel must always give the same code.
+    Each module comes after a module that calls it, because LLVM links a device function only if an earlier module calls
+    the function. The libraries that one module links are visited in the order of their texts. numba keeps them in sets,
+    whose order differs from run to run, but the same kernel must always give the same code.
     """
     texts: dict[Any, str] = {}
 

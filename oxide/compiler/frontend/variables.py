@@ -1,14 +1,14 @@
 """Lowers variables to values instead of memory.
 
-numba keeps each variable that is read in more than one block in memory of its own, which it clears at the function's
-entry. It counts references too: it lowers each ``del`` and each assignment to a load of the old value and a store. LLVM
-promotes all of that to registers, in a time that grows with the square of a function's branches, because the stores of
-each variable may meet in any of the blocks that follow.
+numba keeps each variable that is read in more than one block in a stack slot of its own, which it clears at the
+function's entry. Because it also counts references, it lowers each ``del`` and each assignment to a load of the old
+value and a store. LLVM promotes all of these slots to registers, but in a time that grows with the square of a
+function's branches: the stores of each variable may meet in any of the blocks that follow.
 
-At this point numba's IR is in SSA form. A variable becomes a value if its only assignment dominates its reads. It
-becomes a phi if all its assignments are at the ends of the predecessors of one block. numba's own phis have this form.
-The few others stay in memory, such as those that are read where they may be unassigned. The machine code stays the
-same.
+numba's IR is in SSA form when it is lowered. A variable becomes a value if its only assignment dominates all its reads.
+A variable becomes a phi if all its assignments are at the ends of the predecessors of one block, as in numba's own
+phis. The few other variables stay in memory, such as those that are read where they may be unassigned. The machine code
+is the same as with numba's lowering.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from numba.cuda.lowering import CUDALower
 
 
 class UncountedLower(CUDALower):  # type: ignore[misc]
-    """Lowers variables to values and phis where it can, and to memory without counting references elsewhere."""
+    """Lowers variables to values and phis where this is possible, and the other variables to memory. Does not count
+    references."""
 
     def _find_singly_assigned_variable(self) -> None:
         if self.func_ir.func_id.is_generator:
@@ -39,7 +40,7 @@ class UncountedLower(CUDALower):  # type: ignore[misc]
         for name, label in found.meeting.items():
             self._phis.setdefault(label, []).append(name)
         self._values: dict[str, Any] = {}
-        """The values of the variables that are read outside of the block that assigns them."""
+        """The values of the variables that are read outside of the block that assigns them, by name."""
         self._assigned_in_block: list[tuple[str, Any]] = []
         self._incoming: list[tuple[str, Any, Any]] = []
         self._labels = {id(block): label for label, block in self.blocks.items()}
@@ -82,8 +83,8 @@ class UncountedLower(CUDALower):  # type: ignore[misc]
 
 @dataclass(slots=True)
 class _Uses:
-    """The blocks that assign a variable, and two sets of blocks that read it: before an assignment of their own, and
-    after it."""
+    """The blocks that use a variable. ``assigned`` has the blocks that assign it. ``before`` has the blocks that read
+    it without having assigned it first, and ``after`` the blocks that read it after an assignment of their own."""
 
     assigned: list[int] = field(default_factory=list)
     before: set[int] = field(default_factory=set)
@@ -91,15 +92,16 @@ class _Uses:
 
 
 class _Variables:
-    """The variables of a function that need no memory."""
+    """The variables of a function that need no memory, in three groups."""
 
     def __init__(self, blocks: Mapping[int, Any]) -> None:
         self.local: set[str] = set()
-        """Assigned once, and read in the same block after that."""
+        """Variables that are assigned once, and read only later in the same block."""
         self.across: set[str] = set()
-        """Assigned once, at a place that dominates all reads, some of which are in other blocks."""
+        """Variables that are assigned once, at a place that dominates all reads, some of which are in other blocks."""
         self.meeting: dict[str, int] = {}
-        """Assigned at the ends of all blocks before the given block, which dominates all reads."""
+        """Variables that become a phi, each with the label of the phi's block. All predecessors of this block assign
+        the variable, and the block dominates all reads."""
         self._blocks = blocks
         self._lowered = {label: number for number, label in enumerate(blocks)}
         self._flow = flow = analysis.compute_cfg_from_blocks(blocks)
@@ -119,11 +121,13 @@ class _Variables:
                     self.meeting[name] = label
 
     def _reaches(self, first: int, second: int) -> bool:
-        """Returns whether a value of a first block can be read in a second, other block, which is lowered later."""
+        """Returns whether a value that block ``first`` assigns can be read in block ``second``: the second block must
+        be lowered later, and the first block must dominate it."""
         return self._lowered[first] < self._lowered[second] and self._dominates(first, second)
 
     def _meeting_of(self, uses: _Uses) -> int | None:
-        """Returns the block whose predecessors assign a variable, one assignment each, if it dominates all reads."""
+        """Returns the block whose predecessors assign a variable, one assignment each, if this block dominates all
+        reads. Returns None if there is no such block."""
         first = uses.assigned[0]
         targets: list[int] = self._blocks[first].terminator.get_targets()
         for label in dict.fromkeys(targets):
@@ -138,9 +142,10 @@ class _Variables:
         return None
 
     def _assigns_for(self, label: int, meeting: int) -> bool:
-        """Returns whether a variable that is read only where ``meeting`` dominates can be assigned for its phi in a
-        block before it. If the block ends in a branch, the branch's other target must not lead to such reads, as it
-        does in a loop around ``meeting``."""
+        """Returns whether the block ``label``, a predecessor of ``meeting``, may assign the value of a phi in
+        ``meeting``. The phi's variable is read only in blocks that ``meeting`` dominates. If ``label`` ends in a
+        branch, the branch's other target must not lead to such blocks. It does lead to them in a loop around
+        ``meeting``."""
         targets = self._blocks[label].terminator.get_targets()
         others = [target for target in targets if target != meeting]
         return label != meeting and len(targets) == len(others) + 1 and not (others and self._dominates(meeting, label))
@@ -163,7 +168,8 @@ def _uses(blocks: Mapping[int, Any]) -> dict[str, _Uses]:
 
 
 def _names(block: Any) -> Iterator[tuple[str, bool]]:
-    """Yields the variables that a block reads and assigns, in the order of execution, and whether each is assigned."""
+    """Yields the variables that a block reads and assigns, in the order of execution, each with True for an assignment
+    and False for a read."""
     for statement in block.body:
         if isinstance(statement, numba_ir.Del):
             continue
@@ -178,9 +184,11 @@ def _names(block: Any) -> Iterator[tuple[str, bool]]:
 
 
 def _dominance(above: Mapping[int, int]) -> Callable[[int, int], bool]:
-    """Returns the test for whether a first block dominates a second. ``above`` has the immediate dominators.
+    """Returns a function that tells whether a first block dominates a second. ``above`` maps each block to its
+    immediate dominator.
 
-    A block dominates those whose numbers, in preorder of the dominator tree, are in its span."""
+    Blocks are numbered in preorder of the dominator tree. The blocks that a block dominates have consecutive numbers,
+    which are the block's span."""
     below: dict[int, list[int]] = {}
     pending: list[int] = []
     for label, dominator in above.items():

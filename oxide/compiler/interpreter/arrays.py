@@ -1,7 +1,7 @@
 """The arrays of an interpreted kernel: slices of all kinds, and shared, local and constant arrays.
 
-Each has the methods and attributes that kernels use, and checks an access as compiled code does. Accesses that compiled
-code leaves unchecked are checked here too, so that a kernel in a debugger cannot access other memory.
+Each class has the methods and attributes that kernels use, and checks an access as compiled code does. Accesses that
+compiled code leaves unchecked are checked here too, so that a kernel in a debugger cannot access other memory.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ _DTYPES = {
     "c128": np.dtype(np.complex128),
     "bool_": np.dtype(np.bool_),
 }
-"""The dtypes of elements. Narrow floats are held as their bits, which do not depend on ``ml_dtypes``."""
+"""The NumPy dtype that holds the elements of each type. A narrow float is held as an unsigned integer with its bits, so
+that this table does not need ``ml_dtypes``."""
 
 
 @final
@@ -66,7 +67,8 @@ class Memory:
 
     @property
     def shown(self) -> np.ndarray[Any, Any]:
-        """Returns the elements as a debugger shows them."""
+        """Returns the elements as an array of the dtype that a debugger shows, in which narrow floats are numbers and
+        not bits."""
         found: ScalarType = SCALARS[self.dtype]
         return self.array.view(found.dtype)
 
@@ -88,12 +90,13 @@ class Memory:
         self.poke(place, self.convert(value))
 
     def poke(self, place: int, value: Any) -> None:
-        """Sets an element to a number of its type without counting the access."""
+        """Sets an element without counting the access. ``value`` must already be a number of the element's type."""
         self.array[place] = narrow.bits_of(self.dtype, value) if self.is_narrow else value
 
 
 class _Atomics:
-    """The atomic methods. Only one thread runs at a time, so each method is an ordinary read and an ordinary write."""
+    """The atomic methods of slices and shared arrays. Only one thread runs at a time, so each method is an ordinary
+    read followed by an ordinary write."""
 
     memory: Memory
 
@@ -188,7 +191,7 @@ class BaseArray:
         """Returns the position of an element in row-major order. If the index is out of bounds, records a fault and
         returns None."""
         parts = index if isinstance(index, tuple) else (index,)
-        if len(self.shape) != len(parts):  # a shared array's index of one axis may be written as a tuple
+        if len(self.shape) != len(parts):  # one axis: an integer, or a tuple of one integer
             raise TypeError(f"{self.shown} has {len(self.shape)} axes, and the index {len(parts)}")
         place, inside = 0, True
         for axis, (part, length) in enumerate(zip(parts, self.shape, strict=True)):
@@ -311,7 +314,8 @@ class Slice(_Parameter, _VectorReads):
 
 @final
 class Raw(_Parameter, _VectorWrites):
-    """The ``unchecked``, ``unchecked_mut`` and ``streaming`` forms of a slice, which read and write any element."""
+    """The ``unchecked``, ``unchecked_mut`` and ``streaming`` forms of a slice. A thread may read and write any element
+    through them."""
 
     def __getitem__(self, index: Index) -> Any:
         return self._get(index)
@@ -358,7 +362,7 @@ class DisjointSlice(_Parameter):
         return Ref(self, index.number, here())
 
     def _grid(self, index: ThreadIndex) -> tuple[int, int, int]:
-        """Returns the first row and column of this thread's tile, and the output's width."""
+        """Returns the first row of this thread's tile, its first column, and the output's width."""
         thread = current()
         assert index.width is not None
         width = self.shape[1] if len(self.shape) == 2 else index.width
@@ -390,8 +394,8 @@ class DisjointSlice(_Parameter):
 
 @final
 class ThreadIndex:
-    """A ``ThreadIndex``, or None if its number is negative. ``width`` is the argument of ``index_2d``, and None for an
-    index of ``index_1d``."""
+    """The kernel language's ``ThreadIndex``. It is None in the kernel if ``number`` is negative. ``width`` is the
+    argument of ``index_2d``; it is None for an index of ``index_1d``."""
 
     __slots__ = ("number", "width")
 
@@ -410,7 +414,8 @@ class ThreadIndex:
 
 
 class Ref:
-    """An element of an output, or None. A fault names the place of the ``get_mut`` call."""
+    """A reference to an element of an output. It is None in the kernel if its index is out of bounds. A fault names the
+    file and the line of the ``get_mut`` call."""
 
     __slots__ = ("_index", "_output", "_place")
 
@@ -446,7 +451,7 @@ class Ref:
 
 @final
 class PlaceRef(Ref):
-    """An element of an output of two axes, by row and column."""
+    """A reference to an element of an output of two axes, given by row and column."""
 
     __slots__ = ("_at",)
 
@@ -468,8 +473,12 @@ class PlaceRef(Ref):
 
 @final
 class TileRef:
-    """A thread's tile of an output, or None. For a whole tile, ``limit`` is an index that must be in bounds, the
-    length, and the name that a fault reports. For a remainder, ``limit`` is None."""
+    """A thread's whole tile of an output, or its remainder: the part inside the output of a tile that is only partly
+    inside. Both may be None in the kernel.
+
+    ``limit`` is None for a remainder. For a whole tile, it is a tuple of an index, the length that this index must be
+    below, and the name that a fault reports.
+    """
 
     def __init__(
         self,
@@ -491,7 +500,8 @@ class TileRef:
         return not 0 <= self._limit[0] < self._limit[1]
 
     def _report(self) -> bool:
-        """Returns whether the tile may be used. Records a fault if it is a whole tile that is None."""
+        """Returns False and records a fault for a whole tile that is None. Returns True for any other tile, and for
+        every remainder."""
         if self._limit is not None and self.is_none:
             current().outside(self._limit[2], self._limit[0], self._limit[1], place=self._place_got)
             return False
@@ -554,7 +564,7 @@ class BlockArray(_VectorWrites, _Atomics):
 
 
 def shared_array(thread: Thread, key: Any, elements: ArrayElements) -> BlockArray:
-    """Returns the block's shared array with this key. Its first use creates it."""
+    """Returns the block's shared array with this key. The first call with a key creates the array."""
     found = thread.shared.get(key)
     if found is None:
         assert elements.shape is not None
@@ -565,7 +575,7 @@ def shared_array(thread: Thread, key: Any, elements: ArrayElements) -> BlockArra
 
 
 def local_array(thread: Thread, key: Any, elements: ArrayElements) -> BlockArray:
-    """Returns the thread's local array with this key. Its first use creates it."""
+    """Returns the thread's local array with this key. The first call with a key creates the array."""
     assert elements.shape is not None
     found = thread.local.get(key)
     if found is None:
@@ -576,7 +586,7 @@ def local_array(thread: Thread, key: Any, elements: ArrayElements) -> BlockArray
 
 
 def dynamic_array(thread: Thread, elements: ArrayElements) -> BlockArray:
-    """Returns the block's dynamic shared memory as elements of a type."""
+    """Returns the block's dynamic shared memory as an array of elements of the given type."""
     size = thread.launch.shared_bytes
     whole = thread.shared.get("dynamic")
     if whole is None:

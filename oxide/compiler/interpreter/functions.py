@@ -1,4 +1,8 @@
-"""The interpreter's implementations of the kernel language's functions, and of Python's functions in kernels."""
+"""The interpreter's implementations of the kernel language's functions, and of Python's functions in kernels.
+
+A ``Maker`` takes a typed call and a key for the call's place. It returns the function that implements the call, or None
+if the interpreter cannot run it.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +31,8 @@ Maker: TypeAlias = Callable[[TypedCall, Key], Callable[..., Any] | None]
 
 
 class Refused(Exception):
-    """Raised for a construct that the interpreter cannot run. Has the construct and its place."""
+    """Raised for a construct that the interpreter cannot run. Holds a description of the construct, and its file and
+    line."""
 
     def __init__(self, what: str, file: str, line: int) -> None:
         super().__init__(what)
@@ -35,8 +40,8 @@ class Refused(Exception):
 
 
 def helper_for(callee: Any, call: TypedCall, key: Key) -> Callable[..., Any] | None:
-    """Returns the function that implements a call in the interpreter; None if there is none. ``key`` identifies the
-    call's place."""
+    """Returns the function that implements a call in the interpreter, or None if the interpreter has no such function.
+    ``key`` identifies the call's place: the id of the function and the number of the call's node."""
     try:
         maker = _MAKERS.get(callee)
     except TypeError:  # an object that cannot be hashed
@@ -58,7 +63,7 @@ def is_none(value: Any) -> bool:
 
 
 def print_line(*items: Any) -> None:
-    """Prints a line as a kernel does: floats as ``%f``."""
+    """Prints a line as a compiled kernel does. A float without a format specification is printed as ``%f``."""
     if items and isinstance(items[0], str) and items[0].startswith(FORMAT):
         text, values = "", iter(items[1:])
         for literal, _, spec, _ in Formatter().parse(items[0].removeprefix(FORMAT)):
@@ -154,7 +159,7 @@ def _sync_grid(call: TypedCall, key: Key) -> Callable[..., Any]:
 
 
 def _all_of(result: Callable[[dict[int, Any]], Any]) -> Callable[[dict[int, Any]], dict[int, Any]]:
-    """Returns a function that computes one result from the values of all lanes and gives it to each lane."""
+    """Returns a function that computes one result from the values of all lanes, and gives this result to each lane."""
 
     def combine(brought: dict[int, Any]) -> dict[int, Any]:
         return dict.fromkeys(brought, result(brought))
@@ -163,10 +168,10 @@ def _all_of(result: Callable[[dict[int, Any]], Any]) -> Callable[[dict[int, Any]
 
 
 def _of_lanes(name: str, made: Callable[[str], Callable[[dict[int, Any]], dict[int, Any]]], values: int = 1) -> Maker:
-    """Returns the maker of a warp operation that takes ``values`` values and an optional mask after them.
+    """Returns the maker of a warp operation that takes ``values`` values and, after them, an optional mask.
 
-    ``made`` takes the type of the first value. It returns a function from the values of the lanes to the lanes'
-    results.
+    ``made`` takes the type of the first value. It returns a function that maps the values of the lanes to the results
+    of the lanes.
     """
 
     def maker(call: TypedCall, key: Key) -> Callable[..., Any]:
@@ -228,7 +233,8 @@ def _match_all(kind: str) -> Callable[[dict[int, Any]], dict[int, Any]]:
 
 
 def _reduction(operation: Callable[[Any, Any], Any]) -> Callable[[str], Callable[[dict[int, Any]], dict[int, Any]]]:
-    """Returns a reduction that combines the values from the lowest lane to the highest, as the CPU device does."""
+    """Returns a function that maps a type to the warp reduction of that type. The reduction combines the values in the
+    order of the lanes, from the lowest, as the CPU device does."""
 
     def made(kind: str) -> Callable[[dict[int, Any]], dict[int, Any]]:
         rounded = ROUND[kind] if kind in FLOATS else WRAP[kind]
@@ -248,7 +254,7 @@ def _reduction(operation: Callable[[Any, Any], Any]) -> Callable[[str], Callable
 
 
 def _converted(call: TypedCall, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a function whose arguments are converted to the types of the call's signature."""
+    """Returns ``function`` with its arguments converted to the types of the call's signature."""
     converts = [CONVERT.get(kind) for kind in call.signature.arguments]
 
     def called(*args: Any) -> Any:
@@ -346,7 +352,8 @@ def _local(call: TypedCall, key: Key) -> Callable[..., Any] | None:
     made = call.made
     if made is None:
         return None
-    # Each call of a function has its own array. The key keeps the call's frame alive, so that no later frame equals it.
+    # Each call of the function that declares the array has its own array. The key keeps the call's frame alive, so that
+    # no later frame equals it.
     return lambda *args, **named: local_array(current(), (sys._getframe(1), *key), made)
 
 

@@ -1,5 +1,5 @@
-"""Arguments of compiled functions. The interpreter calls such a function if only a library's own code gives its
-result."""
+"""Builds calls of compiled functions of scalars. The interpreter makes such a call where only a library's own code
+gives exactly the result of the compiled kernel."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from collections.abc import Callable
 from typing import Any, TypeAlias, final
 
 Native: TypeAlias = Callable[[str, dict[str, Any], tuple[str, ...], str], Callable[..., Any]]
-"""Returns a compiled function of scalars: for an expression of ``x0``, ``x1``, …, the outside objects that it names,
-the types of the arguments, and that of the result."""
+"""Compiles a function of scalars and returns it. The arguments are the text of an expression of ``x0``, ``x1``, …, the
+outside objects that the expression names, the types of ``x0``, ``x1``, …, and the type of the result."""
 
 OPEN = "float"
-"""The type of an element of a tuple if the element is a Python float. Such a float takes the type of its other
-operand."""
+"""Stands for the type of a tuple's element that is a Python float. Such a float takes the type of the other operand of
+an operation."""
 
 
 @final
@@ -28,7 +28,8 @@ class NativeArguments:
         self._tuples: set[int] = set()
 
     def constant(self, value: Any) -> str:
-        """Adds a number that the expression names, so that it keeps the rules of literals."""
+        """Adds a number as a literal of the expression, so that the rules of literals apply to it. An infinity or a NaN
+        becomes a constant with a name."""
         if isinstance(value, int) or math.isfinite(value):
             return repr(value)
         name = f"c{len(self.names)}"
@@ -40,7 +41,7 @@ class NativeArguments:
         return self._next(kind)
 
     def of_tuple(self, value: ast.expr, kinds: tuple[str, ...]) -> str | None:
-        """Adds a tuple of scalars. Returns None if an element is a Python float whose value is not known."""
+        """Adds a tuple of scalars. Returns None if an element is a Python float whose value is not in the source."""
         elements = list[str]()
         if isinstance(value, ast.Tuple):
             for element, kind in zip(value.elts, kinds, strict=True):
@@ -63,7 +64,7 @@ class NativeArguments:
         return f"x{len(self.kinds) - 1}"
 
     def function(self, native: Native, text: str, result: str) -> Callable[..., Any]:
-        """Returns the compiled expression as a function of ``given``."""
+        """Returns the compiled expression as a function of the values of the expressions in ``given``."""
         called = native(text, self.names, tuple(self.kinds), result)
         tuples = self._tuples
         if not tuples:

@@ -1,9 +1,10 @@
-"""Represents the numbers of kernels as Python numbers: conversions, and operators for the types that the front end
-found.
+"""Represents the numbers of kernels as Python numbers, and implements conversions and operators on them for the types
+that the front end inferred.
 
-An integer is an ``int`` in its type's range, a float of any width a ``float`` that its type holds, a complex number a
-``complex`` of two such floats. So a debugger shows ordinary numbers. Each result is computed exactly and rounded once,
-or in a double if this gives an equal result. For a complex result, this holds for each step.
+An integer is an ``int`` in the range of its type. A float of any width is a ``float`` that its type can represent. A
+complex number is a ``complex`` of two such floats. So a debugger shows ordinary numbers. Each result is computed
+exactly and rounded once, or computed in double precision if this gives the same result. In complex arithmetic, this
+holds for each operation on the parts.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ SIGNED = ("i8", "i16", "i32", "i64")
 INTEGERS = (*SIGNED, "u8", "u16", "u32", "u64")
 FLOATS = (*narrow.FORMATS, "f32", "f64")
 PARTS = {"c64": "f32", "c128": "f64"}
-"""For each complex type, the type of its parts."""
+"""For each complex type, the type of its real and its imaginary part."""
 BITS = {
     **{name: int(name[1:]) for name in INTEGERS},
     **{name: form.bits for name, form in narrow.FORMATS.items()},
@@ -61,12 +62,12 @@ ROUND: dict[str, Callable[[float], float]] = {
 
 
 def of_integer(kind: str, number: int) -> float:
-    """Rounds an integer to a float type, once."""
+    """Converts an integer to a float type with a single rounding."""
     size = abs(number)
     spare = size.bit_length() - 40
     if kind == "f64" or spare <= 0:
         return ROUND[kind](float(number))
-    kept = (size >> spare) | bool(size & ((1 << spare) - 1))  # the last bit stands for all lower bits
+    kept = (size >> spare) | bool(size & ((1 << spare) - 1))  # sticky bit: the last bit is 1 if any dropped bit is 1
     return ROUND[kind](math.copysign(math.ldexp(float(kept), spare), number))
 
 
@@ -91,8 +92,8 @@ def _converter(kind: str) -> Convert:
 
 
 CONVERT: dict[str, Convert] = {kind: _converter(kind) for kind in (*INTEGERS, *FLOATS, "bool_")}
-"""For each type, a function that converts a number of any type to it. For a complex type it also takes the two
-parts."""
+"""For each type, a function that converts a number of any type to it. The function of a complex type also accepts the
+real and the imaginary part as two arguments."""
 
 
 def _complex_converter(kind: str) -> Callable[..., complex]:
@@ -109,7 +110,8 @@ CONVERT |= {kind: _complex_converter(kind) for kind in PARTS}
 
 
 def conversion(source: str, target: str) -> Convert | None:
-    """Returns the function that converts numbers of one type to another; None if no number changes."""
+    """Returns the function that converts numbers of one type to another. Returns None if the conversion changes no
+    number, or if ``target`` is ""."""
     if target == "" or source == target:
         return None
     if (
@@ -143,12 +145,12 @@ def fused(kind: str, a: float, b: float, c: float) -> float:
     if a == 0.0 or b == 0.0:
         return a * b + c
     if kind == "f32":
-        product = a * b  # exact: 24 bits times 24
+        product = a * b  # exact: two significands of 24 bits
         total = product + c
         rest = total - product
         error = (product - (total - rest)) + (c - rest)
         if error != 0.0:
-            # Rounded to odd, so that rounding the double again is correct.
+            # Round to odd, so that the second rounding, from the double to f32, is correct.
             (bits,) = struct.unpack("q", struct.pack("d", total))
             if not bits & 1:
                 total = math.nextafter(total, math.copysign(math.inf, error))
@@ -158,7 +160,7 @@ def fused(kind: str, a: float, b: float, c: float) -> float:
     if top == 0:
         return 0.0
     try:
-        return top / (a_bottom * b_bottom * c_bottom)  # a quotient of two integers is rounded once
+        return top / (a_bottom * b_bottom * c_bottom)  # Python rounds the quotient of two integers once
     except OverflowError:
         return math.inf if top > 0 else -math.inf
 
@@ -187,8 +189,8 @@ def divided(kind: str, a: float, b: float) -> tuple[float, float]:
 
 
 def power(a: int, exponent: int) -> int:
-    """Returns a power of an integer modulo 2**64. For a negative exponent, returns the integer part, and 0 for the base
-    0."""
+    """Returns a power of an integer modulo 2**64. For a negative exponent, returns the power truncated towards 0; for
+    the base 0 and a negative exponent, returns 0."""
     if exponent < 0:
         return (1 if exponent % 2 == 0 else a) if a in (1, -1) else 0
     return pow(a, exponent, 2**64)
@@ -214,7 +216,8 @@ _FLOAT: dict[str, Callable[[float, float], float]] = {
 
 
 def _of_complex(name: str, kind: str) -> Callable[[complex, complex], complex] | None:
-    """Returns an operator on complex numbers. Each product and each sum of parts is rounded."""
+    """Returns the function of an operator on complex numbers, which rounds each product and each sum of parts. Returns
+    None for an operator other than ``+``, ``-`` and ``*``."""
     rounded = ROUND[PARTS[kind]]
     if name in ("Add", "Sub"):
         of_parts = _FLOAT[name]
@@ -234,12 +237,12 @@ _UNARY: dict[str, Callable[[Any], Any]] = {"USub": operator.neg, "UAdd": operato
 
 @functools.cache
 def binary(name: str, left: str, right: str, result: str) -> Callable[[Any, Any], Any] | None:
-    """Returns the function of a binary operator. ``left`` and ``right`` are the types of the operands, which the
-    caller converts first. None if the interpreter has no such function."""
+    """Returns the function of a binary operator, or None if the interpreter has no such function. The caller converts
+    the operands to the types ``left`` and ``right`` first."""
     if result in FLOATS:
         if name in ("FloorDiv", "Mod"):
             place = int(name == "Mod")
-            if result in narrow.FORMATS:  # computed in f32, and rounded once
+            if result in narrow.FORMATS:  # computed in f32, then rounded to the narrow type
                 return lambda a, b: ROUND[result](divided("f32", a, b)[place])
             return lambda a, b: divided(result, a, b)[place]
         of_floats = _FLOAT.get(name)
@@ -263,8 +266,8 @@ def binary(name: str, left: str, right: str, result: str) -> Callable[[Any, Any]
 
 
 def _shift(name: str, result: str, wrapped: Callable[[int], int]) -> Callable[[int, int], int]:
-    """Returns a shift that has the result of repeated shifts by one bit. A negative count acts as a large unsigned
-    number."""
+    """Returns a shift that gives the same result as repeated shifts by one bit. A negative count acts as a large
+    unsigned number."""
     bits = BITS[result]
     if name == "LShift":
         return lambda a, b: wrapped(a << b) if 0 <= b < bits else 0
@@ -272,7 +275,8 @@ def _shift(name: str, result: str, wrapped: Callable[[int], int]) -> Callable[[i
 
 
 def unary(name: str, result: str) -> Callable[[Any], Any] | None:
-    """Returns an operator on a number that has been converted to its result's type; None if there is none."""
+    """Returns the function of a unary operator, or None if the interpreter has no such function. The caller converts
+    the operand to the type of the result first."""
     if result in FLOATS or result in PARTS:
         return _UNARY.get(name) if name != "Invert" else None
     wrapped = WRAP.get(result)

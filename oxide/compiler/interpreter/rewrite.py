@@ -1,8 +1,8 @@
-"""Rewrites a typed function as Python code that computes with the numbers of kernels.
+"""Rewrites a typed function as Python code that computes with the numbers of kernels (``numbers.py``).
 
-Each operator and call of the kernel's language becomes a call of a helper, which is a global of the new function.
-Names, statements and source places stay the same. So a debugger shows the function as it is written, with its own
-variables.
+Each operator and each call of the kernel language becomes a call of a helper, which is a global of the new function.
+Names, statements and source positions stay the same. So a debugger shows the function as its author wrote it, with its
+own variables.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Interpreter:
         self._pending: list[TypedFunction] = []
 
     def function(self, typed: TypedFunction) -> Callable[..., Any]:
-        """Returns a rewritten function, after rewriting all functions that it calls. Raises ``Refused``."""
+        """Returns the rewritten form of a function. Rewrites all functions that it calls too. Raises ``Refused``."""
         self.callee(typed)
         while self._pending:
             each = self._pending.pop()
@@ -47,8 +47,8 @@ class Interpreter:
         return self._functions[id(typed)][1]
 
     def callee(self, typed: TypedFunction) -> Callable[..., Any]:
-        """Returns a function that calls a device function, which need not be rewritten yet. It converts the arguments,
-        which may have any number types, and the result."""
+        """Returns a function that calls the rewritten form of a device function, which need not exist yet. The returned
+        function converts the arguments, which may have any number types, and the result."""
         if id(typed) not in self._functions:
             self._functions[id(typed)] = typed, _unready
             self._pending.append(typed)
@@ -72,8 +72,8 @@ def _unready(*args: Any) -> Any:
 
 @final
 class FunctionValue:
-    """A function passed to the kernel as an argument, represented by the values it captures. The code to run is known
-    at each call site."""
+    """The value of a function that is passed to the kernel as an argument: the values that the function captures. Each
+    call site knows the code to run."""
 
     def __init__(self, captures: tuple[Any, ...]) -> None:
         self.captures = captures
@@ -136,7 +136,8 @@ class _Rewriter(ast.NodeTransformer):
     # Helpers
 
     def _helper(self, value: Any, name: str, key: Any = None) -> ast.expr:
-        """Makes a helper a global of the new function, and returns its name. Helpers with equal keys share a global."""
+        """Makes a helper a global of the new function, and returns an expression that names it. Helpers with equal keys
+        share a global."""
         known = self._names.get(key) if key is not None else None
         if known is None:
             self._numbers += 1
@@ -151,18 +152,19 @@ class _Rewriter(ast.NodeTransformer):
         return ast.copy_location(ast.Call(called, list(arguments), []), place)
 
     def kind(self, node: ast.AST) -> str:
-        """Returns the type of an expression; "" if it is no scalar or not known."""
+        """Returns the type of an expression. Returns "" if the type is not a scalar or is not known."""
         return self.typed.types.get(_number(node), "")
 
     def _converted(self, new: ast.expr, convert: Convert | None, kind: str) -> ast.expr:
         return new if convert is None else self._call(convert, f"as_{kind}", [new], new, ("convert", kind))
 
     def _from(self, new: ast.expr, own: str, kind: str) -> ast.expr:
-        """Returns an expression of the type ``own`` converted to another."""
+        """Converts an expression from the type ``own`` to the type ``kind``. If ``own`` is "", the helper converts a
+        number of any type."""
         return self._converted(new, conversion(own, kind) if own else CONVERT.get(kind), kind)
 
     def _joined(self, node: ast.expr) -> ast.expr:
-        """Returns an operand of a conditional expression, converted to the type of the whole expression."""
+        """Returns an operand of ``if … else``, ``and`` or ``or``, converted to the type of the whole expression."""
         kind = self.typed.joined.get(_number(node), "")
         return self._converted(self.visit(node), conversion(self.kind(node), kind) if kind else None, kind)
 
@@ -170,7 +172,7 @@ class _Rewriter(ast.NodeTransformer):
         return Refused(what, self.file, getattr(node, "lineno", 0))
 
     def resolve(self, node: ast.expr) -> Any:
-        """Returns the outside object that an expression names, or ``_UNKNOWN``."""
+        """Returns the outside object that an expression names, or ``_UNKNOWN`` if it names none."""
         if isinstance(node, ast.Name):
             return _UNKNOWN if node.id in self.locals else self.outer.get(node.id, _UNKNOWN)
         if isinstance(node, ast.Attribute):
@@ -189,7 +191,7 @@ class _Rewriter(ast.NodeTransformer):
         return node
 
     def _outside(self, node: ast.expr) -> ast.expr | None:
-        """Returns the expression that replaces an outside number, array or coordinate. None for any other
+        """Returns the expression that replaces an outside number, array or coordinate. Returns None for any other
         expression."""
         number = _number(node)
         if number in self.typed.arrays:
@@ -214,7 +216,8 @@ class _Rewriter(ast.NodeTransformer):
         return node
 
     def _type_read(self, name: str) -> str:
-        """Returns the type that a variable has where it is read; "" if it is no scalar or not known."""
+        """Returns the type that a variable has at the expression being visited. Returns "" if the type is not a scalar
+        or is not known."""
         reads = self.typed.reads.get(name, {})
         for number in reversed(self._path):
             if number in reads:
@@ -240,7 +243,7 @@ class _Rewriter(ast.NodeTransformer):
             return ast.copy_location(_literal(CONVERT[kind](_plain(self.typed.constants[number]))), node)
         signatures = self.typed.operations.get(number)
         if not signatures:
-            return self.generic_visit(node)  # never reached
+            return self.generic_visit(node)  # the front end has removed this expression as unreachable
         return self._binary(node.op, node.left, node.right, signatures[0], node)
 
     def _binary(
@@ -283,8 +286,8 @@ class _Rewriter(ast.NodeTransformer):
     def _fused(
         self, name: str, left: ast.expr, right: ast.expr, signature: Signature, node: ast.AST
     ) -> ast.expr | None:
-        """Returns the fused multiply-add for a sum that contains a product, by the rules of ``contraction``. None for
-        any other sum."""
+        """Returns the fused multiply-add for a sum that contains a product, by the rules of ``contraction``. Returns
+        None for any other sum."""
         kind = signature.result
         if not self.interpreter.fma or kind not in ("f32", "f64") or set(signature.arguments) != {kind}:
             return None
@@ -339,7 +342,7 @@ class _Rewriter(ast.NodeTransformer):
         operands = [node.left, *node.comparators]
         wanted: list[set[str]] = [set() for _ in operands]
         for place, signature in enumerate(signatures[: len(node.ops)]):
-            # Integers compare by their numbers, whatever their types.
+            # Integers are compared by value, whatever their types.
             if any(kind in FLOATS or kind in PARTS for kind in signature.arguments):
                 for side, kind in enumerate(signature.arguments):
                     if conversion(self.kind(operands[place + side]), kind) is not None:
@@ -367,7 +370,7 @@ class _Rewriter(ast.NodeTransformer):
     def visit_AugAssign(self, node: ast.AugAssign) -> ast.AST | list[ast.stmt]:
         signatures = self.typed.operations.get(_number(node))
         if not signatures:
-            return node  # never reached, or of known integers, whose arithmetic is Python's
+            return node  # unreachable, or on integers known at compile time, for which Python's own arithmetic is right
         before: list[ast.stmt] = []
         target = node.target
         if isinstance(target, ast.Attribute):
@@ -376,7 +379,7 @@ class _Rewriter(ast.NodeTransformer):
             target.value = self._once(target.value, before)
             target.slice = self._once(target.slice, before)
         old = _loaded(target)
-        # Only the operator's own signature has two arguments.
+        # Of the statement's signatures, only the operator's has two scalar arguments.
         of_two = [each for each in signatures if len(each.arguments) == 2 and all(each.arguments)]
         value = self._binary(node.op, old, node.value, of_two[0] if of_two else signatures[0], node)
         if isinstance(target, ast.Attribute | ast.Subscript):
@@ -385,7 +388,7 @@ class _Rewriter(ast.NodeTransformer):
         return [*before, made] if before else made
 
     def _once(self, node: ast.expr, before: list[ast.stmt]) -> ast.expr:
-        """Returns an expression for the value that the node has before the statement. If this takes a new variable,
+        """Returns an expression for the value that the node has before the statement. If this needs a new variable,
         appends the assignment of the variable to ``before``."""
         new: ast.expr = self.visit(node)
         if isinstance(new, ast.Name | ast.Constant):
@@ -443,9 +446,10 @@ class _Rewriter(ast.NodeTransformer):
     def _native_call(
         self, node: ast.Call, callee: Any, call: TypedCall, new: list[ast.expr], keywords: list[ast.keyword]
     ) -> ast.expr:
-        """Returns the call of a compiled function of scalars. Only the library's own code gives exactly its result."""
+        """Returns the call of a compiled function of scalars. It is used for a callee whose exact result only the
+        library's own code gives."""
         kinds, result = call.signature.arguments[: len(new)], call.signature.result
-        # Named arguments come in the function's order. An argument that the call leaves out has no scalar type.
+        # The signature has named arguments in the callee's order. An argument that is left out has no scalar type.
         of_names = [kind for kind in call.signature.arguments[len(new) :] if kind]
         fits = len(kinds) == len(new) and len(of_names) == len(keywords) and len({*of_names}) <= 1 and bool(result)
         shown = ast.unparse(node.func)
@@ -466,7 +470,7 @@ class _Rewriter(ast.NodeTransformer):
         for keyword, given, kind in zip(keywords, node.keywords, of_names, strict=True):
             value = self._from(keyword.value, self.kind(given.value), kind)
             texts.append(f"{keyword.arg}={arguments.scalar(value, kind)}")
-        # As many numbers as a function of any type has: NumPy's names are those of math.
+        # In the compiled expression, the callee is named ``called``, whatever its own name is.
         called = arguments.function(self.interpreter.native, f"called({', '.join(texts)})", result)
         return self._call(called, getattr(callee, "__name__", "call"), arguments.given, node)
 

@@ -27,19 +27,19 @@ from .threads import Fault, Launch, Triple, run_alone, run_together
 @final
 @dataclass(frozen=True, slots=True)
 class TypedKernel:
-    """The front end's results that the interpreter needs, for a kernel and certain types."""
+    """The front end's results that the interpreter needs for a kernel with certain types."""
 
     name: str
     function: TypedFunction
     parameters: tuple[Closed, ...]
     fma: bool
-    """True if products are fused into sums."""
+    """True if products are fused into sums, as fused multiply-adds."""
     goes_on: bool
     """True if a thread continues after a fault, because other threads may wait for it."""
     suspends: bool
-    """True if the threads of a block or a warp synchronise."""
+    """True if threads of a block or of a warp synchronise with one another."""
     cooperative: bool
-    """True if the threads of the grid synchronise."""
+    """True if the blocks of the grid synchronise with one another."""
 
 
 @final
@@ -68,9 +68,10 @@ class InterpretedKernel:
     ) -> Fault | None:
         """Runs a launch to its end. Returns its first fault, or None.
 
-        ``values`` are in the order of the parameters: a scalar's number, the numbers of a tuple or of a function, or a
-        slice's address and the lengths of its axes. ``limit`` bounds the accesses to memory: beyond it, raises
-        ``TooLong``.
+        ``values`` are in the order of the parameters. A scalar's value is a number. The value of a tuple is a sequence
+        of its numbers, and the value of a function a sequence of the numbers that it captures. A slice's value is its
+        address and the lengths of its axes. ``limit`` bounds the number of accesses to memory: a launch that makes more
+        raises ``TooLong``.
         """
         kernel = self._kernel
         launch = Launch(grid, block, shared_bytes, kernel.goes_on)
@@ -108,7 +109,7 @@ def _argument(parameter: Closed, value: Any) -> Any:
 
 
 def _number(parameter: Parameter, word: Any) -> Any:
-    """Returns a number as the interpreter has it. The word of a narrow float is its bits."""
+    """Returns the interpreter's number for an argument of a launch. For a narrow float, ``word`` holds its bits."""
     kind = parameter.scalar.name
     if kind in narrow.FORMATS:
         return narrow.number_of(kind, word)
@@ -116,7 +117,7 @@ def _number(parameter: Parameter, word: Any) -> Any:
 
 
 def _element(parameter: Parameter, words: Iterator[Any]) -> Any:
-    """Returns a number or a tuple as the interpreter has it, from the next of the words."""
+    """Returns the interpreter's number or tuple for a parameter. Takes its numbers from the iterator ``words``."""
     fields = parameter.lifted
     if isinstance(fields, Fields):
         elements = [_element(element, words) for element in fields.elements]

@@ -1,7 +1,7 @@
 """Implements fragments and tensor operations for interpreted kernels.
 
-When all lanes of the warp have passed their elements, the product is computed once, with the order and rounding of the
-CPU device.
+A matrix product is computed once, when all lanes of the warp have passed their elements. Its order of operations and
+its rounding are those of the CPU device.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ def _declared(kind: str) -> Callable[[TypedCall, Any], Callable[..., Any] | None
 
 
 def _together(name: str, value: Any, combine: Callable[[dict[int, Any]], dict[int, Any]]) -> Any:
-    """Returns this lane's result of ``combine``, which is called once all lanes of the warp have given their values.
-    Records a fault and returns None if some lanes cannot."""
+    """Returns this lane's result of ``combine``, which is called once, when all lanes of the warp have given their
+    values. Records a fault and returns None if some lanes do not make this call."""
 
     def combined(brought: dict[int, Any]) -> dict[int, Any]:
         if len(brought) < LANES or len({place for place, _ in brought.values()}) > 1:
@@ -119,7 +119,7 @@ def _places(layout: Layout) -> tuple[Any, Any]:
 
 
 def _whole(layout: Layout, lanes: list[list[Any]], kind: Any) -> Any:
-    """Returns the matrix that the lanes hold."""
+    """Returns the matrix whose elements the lanes hold."""
     whole = np.zeros((layout.rows, layout.columns), kind)
     whole[_places(layout)] = np.array(lanes, kind)
     return whole
@@ -172,8 +172,8 @@ def _tf32(x: float) -> float:
 
 
 def _start(array: BaseArray, index: tuple[int, ...], layout: Layout, transposed: bool) -> int | None:
-    """Returns the place of a matrix's first element in an array; If a part of the matrix is outside, records a fault
-    and returns None."""
+    """Returns the position of a matrix's first element in an array. If a part of the matrix is outside of the array,
+    records a fault and returns None."""
     rows, columns = (layout.columns, layout.rows) if transposed else (layout.rows, layout.columns)
     *_, row, column = index
     first = array._place(index)
@@ -182,7 +182,7 @@ def _start(array: BaseArray, index: tuple[int, ...], layout: Layout, transposed:
 
 
 def _own_places(array: BaseArray, start: int, layout: Layout, transposed: bool) -> list[int]:
-    """Returns the places of this lane's elements in an array."""
+    """Returns the positions of this lane's elements in an array."""
     step = -1 if transposed else 1
     places = (layout.place(_lane(), number)[::step] for number in range(layout.length))
     return [start + row * array.shape[-1] + column for row, column in places]
@@ -249,7 +249,7 @@ def _stmatrix(array: BlockArray, index: tuple[int, ...], fragment: Fragment, tra
 
 
 def _copy_async(array: BlockArray, index: Any, source: BaseArray, source_index: Any, count: int) -> None:
-    """Copies immediately. This is valid because compiled threads must also wait for the copy before they read the
+    """Copies at once. This is valid because compiled threads, too, must wait for the copy before they read the
     elements."""
     *others, last = index if isinstance(index, tuple) else (index,)
     target, end = array._place(index), array._place((*others, last + count - 1))
@@ -292,4 +292,4 @@ MAKERS: dict[Any, Callable[[TypedCall, Any], Callable[..., Any] | None]] = {
     tensor.commit: _simple(_nothing),
     tensor.wait: _simple(_nothing),
 }
-"""The implementations of ``oxide.tensor``'s functions, used as in ``functions.py``."""
+"""The makers of ``oxide.tensor``'s functions (see ``functions.py``)."""

@@ -1,8 +1,9 @@
 """Threads of an interpreted launch: the current thread, its faults, and the synchronisation of threads.
 
-If the threads of a kernel synchronise, each of them runs in a Python thread of its own. Only one Python thread runs at
-a time, until it waits or ends and hands over control. So a debugger stops in it as in any function, at any depth of
-calls. If the threads never synchronise, they run one after the other in the Python thread that launches.
+If the threads of a kernel synchronise, each thread of a block runs in its own Python thread. Only one Python thread
+runs at a time: it runs until its kernel thread waits or ends, and then hands over control. So a debugger can stop in a
+kernel thread as in any function, at any depth of calls. If the threads never synchronise, they run one after the other
+in the Python thread that launches the kernel.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Leave(BaseException):
 @final
 @dataclass(slots=True)
 class Fault:
-    """The first fault of a launch, as its record holds it."""
+    """The first fault of a launch, with the fields of the device's fault record."""
 
     site: FaultSite
     index: int = 0
@@ -41,8 +42,8 @@ class Fault:
     thread: Triple = (0, 0, 0)
     claimed: int = 1
     other: FaultSite | None = None
-    """The second place, if threads wait for one another for ever. ``length`` then says how they wait (see
-    ``DIVERGENT``)."""
+    """The site of the second synchronisation, if threads wait for one another for ever. ``length`` then says how they
+    wait (see ``DIVERGENT``)."""
     others: tuple[tuple[int, int], ...] = ()
     """The index and the length of each other axis of the access."""
 
@@ -50,7 +51,7 @@ class Fault:
 @final
 @dataclass(slots=True)
 class Launch:
-    """The state of a launch that is running."""
+    """The state of a running launch."""
 
     grid: Triple
     block: Triple
@@ -63,8 +64,8 @@ class Launch:
     access."""
 
     def spend(self, accesses: int = 1) -> None:
-        """Counts accesses, or work that takes as long as that many accesses. Raises ``TooLong`` if the limit is
-        exceeded."""
+        """Counts accesses, or other work that takes as long as that many accesses. Raises ``TooLong`` if this exceeds
+        the limit."""
         if self.accesses is not None:
             self.accesses -= accesses
             if self.accesses < 0:
@@ -80,7 +81,7 @@ class Meeting:
     """A synchronisation that a thread waits for: a barrier or a warp operation.
 
     ``kind`` is "block", "grid" or "warp". ``value`` is the thread's own value. ``combine`` computes the results from
-    the values of all threads.
+    the values of all threads. ``mask`` names the lanes that take part in a warp operation.
     """
 
     __slots__ = ("combine", "kind", "mask", "site", "value")
@@ -101,7 +102,7 @@ class Thread:
         self.shared = shared
         """The shared arrays of the thread's block."""
         self.local: dict[Any, Any] = {}
-        """The thread's local arrays, by the place of their declaration."""
+        """The thread's local arrays, by the frame and the place of their declaration."""
         self.worker: Worker | None = None
         launch.spend()
 
@@ -112,7 +113,7 @@ class Thread:
         return x + width * (y + height * z)
 
     def place(self, axis: int) -> int:
-        """Returns the thread's position in the launch along an axis."""
+        """Returns the thread's index in the whole launch along an axis."""
         return self.block_idx[axis] * self.launch.block[axis] + self.thread_idx[axis]
 
     def outside(
@@ -124,7 +125,7 @@ class Thread:
         place: tuple[str, int] | None = None,
         others: tuple[tuple[int, int], ...] = (),
     ) -> None:
-        """Records an access out of bounds. Then ends the thread, unless threads continue after faults."""
+        """Records an access out of bounds. Then ends the thread, unless the launch's threads continue after faults."""
         site = FaultSite(parameter, *(place or here()), None, axis, 1 + len(others))
         found = tuple((_wrapped(each), size) for each, size in others)
         self._record(Fault(site, _wrapped(index), length, others=found))
@@ -132,7 +133,8 @@ class Thread:
             raise Leave
 
     def mistake(self, what: str, problem: str) -> None:
-        """Records a fault that has no index. Then ends the thread, unless threads continue after faults."""
+        """Records a fault that has no index. Then ends the thread, unless the launch's threads continue after
+        faults."""
         self._record(Fault(FaultSite(what, *here(), problem)))
         if not self.launch.goes_on:
             raise Leave
@@ -159,7 +161,8 @@ def _wrapped(index: int) -> int:
 
 
 _ACCESSES_OF_MEETING = 20
-"""The number of memory accesses that take as long as two switches between Python threads."""
+"""The number of memory accesses that take as long as one synchronisation, which needs two switches between Python
+threads."""
 
 _local = threading.local()
 
@@ -180,10 +183,11 @@ def here() -> tuple[str, int]:
 
 @final
 class Worker:
-    """A Python thread that runs threads of the kernel, one after the other. ``step`` hands control to it, and it hands
-    control back when the kernel's thread waits or ends.
+    """A Python thread that runs threads of the kernel, one after the other. ``step`` hands control to the worker, and
+    the worker hands control back when the kernel's thread waits or ends.
 
-    Each side waits for a lock: the worker for its own, and the thread that launches for ``back``.
+    Each side waits by acquiring a lock. The worker acquires its own lock; the Python thread that launches acquires
+    ``back``.
     """
 
     def __init__(self, body: Callable[[], object], back: Any, trace: Any) -> None:
@@ -220,7 +224,7 @@ class Worker:
         self._os_thread.join()
 
     def interrupt(self) -> None:
-        """Stops the running thread of the kernel at its next line. Returns once it has stopped."""
+        """Stops the kernel's thread at its next line. Returns when the thread has stopped."""
         self.stopped = True
         number = self._os_thread.ident
         if number is not None:
@@ -228,7 +232,7 @@ class Worker:
         self._back.acquire()
 
     def wait(self, meeting: Meeting) -> Any:
-        """Hands control back until a synchronisation is complete. Returns this thread's result."""
+        """Hands control back, and waits until the synchronisation is complete. Returns this thread's result."""
         self.meeting = meeting
         self._back.release()
         self._go.acquire()
@@ -279,7 +283,8 @@ def run_alone(launch: Launch, body: Callable[[], object]) -> None:
 
 
 def run_together(launch: Launch, body: Callable[[], object], *, cooperative: bool) -> None:
-    """Runs the threads of a launch that synchronise: block by block, or all blocks of a cooperative launch together."""
+    """Runs the threads of a launch whose threads synchronise. The blocks run one after the other; the blocks of a
+    cooperative launch run together."""
     blocks = list(places(launch.grid))
     back = allocate_lock()
     back.acquire()
@@ -302,7 +307,8 @@ def run_together(launch: Launch, body: Callable[[], object], *, cooperative: boo
 
 
 def _run_group(launch: Launch, workers: Sequence[Worker]) -> bool:
-    """Runs threads that synchronise until all have ended. Returns False if they wait for one another for ever."""
+    """Runs threads that synchronise, until all of them have ended. Returns False if they wait for one another for
+    ever."""
     running: Worker | None = None
     try:
         ready = list(workers)
@@ -325,7 +331,7 @@ def _run_group(launch: Launch, workers: Sequence[Worker]) -> bool:
 
 
 def _released(alive: Sequence[Worker]) -> list[Worker]:
-    """Gives results to the threads whose synchronisation is complete. Returns these threads."""
+    """Gives results to the threads whose synchronisation is complete, and returns these threads."""
     ready: list[Worker] = []
     if alive and all(_kind(worker) == "grid" for worker in alive) and _one_site(alive):
         return _give(alive)
@@ -345,8 +351,8 @@ def _released(alive: Sequence[Worker]) -> list[Worker]:
 
 
 def _released_lanes(warp: Sequence[Worker]) -> list[Worker]:
-    """Gives results to the lanes of a warp whose operation is complete: all lanes of its mask have reached it. Returns
-    these lanes."""
+    """Gives results to the lanes whose warp operation is complete, and returns these lanes. An operation is complete if
+    all lanes of its mask have reached it."""
     ready: list[Worker] = []
     left = [worker for worker in warp if _kind(worker) == "warp"]
     while left:

@@ -1,6 +1,7 @@
-"""Views of slices in a kernel that is interpreted: ``MatrixView``, its rows, columns and tiles, and ``zip_exact``.
+"""Views of slices in an interpreted kernel: ``MatrixView``, its rows, columns and tiles, and ``zip_exact``.
 
-Strides, places and sizes are signed words, as in compiled code: a ``u64`` of 2**63 or more is negative, so outside.
+Strides, positions and sizes are signed 64-bit integers, as in compiled code. A ``u64`` of 2**63 or more becomes
+negative, and so it is out of bounds.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ class MatrixView:
         return TileView(self._matrix, row * self._stride + col, (rows, cols), self._stride, bad)
 
     def _problem(self, row: int, col: int, rows: int, cols: int) -> tuple[Any, ...] | None:
-        """Returns the fault that the use of a view reports if the view is out of bounds: a name, an index, a length and
-        a place. None if the view is in bounds."""
+        """Returns the fault to report when the view is used, or None if the view is in bounds. The fault is a name, an
+        index, a length, a place in the source and an axis."""
         stride, name, length = self._stride, self._matrix.shown, len(self._matrix)
         across = stride >= 0 and 0 <= cols <= stride and 0 <= col <= stride - cols
         down = row >= 0 and rows >= 0 and (rows == 0 or (row + rows - 1) * stride + col + cols <= length)
@@ -149,7 +150,7 @@ class TileView(_View):
 
 
 def line_of(matrix: Matrix, index: int, axis: int) -> VectorView:
-    """Returns a row (``axis`` 0) or a column of a slice of two axes."""
+    """Returns a row (``axis`` 0) or a column (``axis`` 1) of a slice of two axes."""
     rows, cols = matrix.shape
     length, count = (rows, cols) if axis == 0 else (cols, rows)
     bad = None if 0 <= index < length else (matrix.shown, index, length, here(), axis)
@@ -174,7 +175,7 @@ def zip_exact(*views: VectorView) -> Iterator[tuple[Any, ...]]:
         view.report()
     equal = len({view.count for view in views}) == 1
     if not equal and not any(view.is_none for view in views):
-        # Unlike a failed assertion, this ends the thread only if no other thread may wait for it.
+        # Unlike a failed assertion, this fault ends the thread only if no other thread may wait for this thread.
         current().mistake("", "zip_exact got views of different lengths")
     count = views[0].count if equal else 0
     return (tuple(view.at(index) for view in views) for index in range(count))

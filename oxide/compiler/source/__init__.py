@@ -1,1 +1,2 @@
-"""Reads kernels' source, and refers to it: places in files, and the faults that name them."""
+"""Reads the source of kernels, and defines the data that refers to it: places in files, and the faults that name these
+places."""

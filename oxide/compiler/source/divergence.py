@@ -1,6 +1,6 @@
-"""The fault of threads that wait for one another for ever: turns its record into an error that names both places.
+"""Turns the fault record of a deadlock into an error that names the places where threads wait.
 
-Only the CPU device detects this fault (``cpu/coroutines``).
+Only the CPU device detects threads that wait for one another for ever (``cpu/coroutines``).
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ if TYPE_CHECKING:
     from .faults import FaultSite
 
 DIVERGENT = 2
-"""The value of the fault record's ``claimed`` for this fault.
+"""The value of ``claimed`` in the fault record of a deadlock. ``length`` says how the threads wait.
 
-``site`` and ``index`` are the two places. ``length`` is 0 if threads wait at two barriers, 1 if a warp operation waits
-for lanes that do not reach it, and 2 if threads of the grid have returned while others wait for them at ``site``.
-
-If the lowest byte of ``length`` is 3, threads wait at a ``tensor.Barrier`` and no other thread goes on: its next 28
-bits are the number of the Barrier's phase and the upper 28 bits that of the phase that the thread waits for. ``index``
-has the arrivals, and in its upper half the bytes of copies, that the Barrier's phase still waits for.
+- 0: some threads wait at the barrier ``site`` and others at the barrier ``index``.
+- 1: a warp operation at ``site`` waits for lanes that do not reach it. ``index`` is a place where other lanes wait.
+- 2: threads of the grid have returned while others wait for them at ``site``.
+- 3 in the lowest byte: a thread waits at a ``tensor.Barrier``, and no other thread can continue. The next 28 bits of
+  ``length`` are the number of the Barrier's phase. The upper 28 bits are the number of the phase that the thread waits
+  for. The lower half of ``index`` counts the arrivals that the Barrier's phase still waits for, and the upper half
+  counts the bytes of copies.
 """
 _POLLING = 3
 

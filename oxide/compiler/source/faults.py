@@ -1,11 +1,12 @@
-"""Kernel faults as data: the record that a failed check fills, and how the host reads it.
+"""Kernel faults as data: the place in the source that a check belongs to, and the host's reader of the record that a
+failed check fills.
 
 A record, the ``FAULT`` of ``driver/records.py``, is memory that the host and the device both see. Each launch in flight
 has a record, zeroed before the launch. The first check or ``assert`` that fails claims the record by a compare-exchange
-and fills it in; later checks find the record claimed and leave it unchanged. The thread then leaves the kernel, because
-a loop past its slice might never end. If threads can wait for one another (by a barrier, a warp operation or an
-atomic), a failed access instead reads zero or writes nothing, and the thread goes on. So no memory outside the slice is
-touched, and the device stays usable.
+and fills it in; later checks find the record claimed and leave it unchanged. The thread whose check has failed then
+leaves the kernel, because a loop that runs past the end of its slice might never end. If threads can wait for one
+another (by a barrier, a warp operation or an atomic), a failed access instead reads zero or writes nothing, and the
+thread goes on. So no memory outside the slice is touched, and the device stays usable.
 """
 
 from __future__ import annotations
@@ -28,10 +29,11 @@ RECORD: np.dtype[Any] = FAULT.dtype
 
 @dataclass(frozen=True, slots=True)
 class FaultSite:
-    """A place in the source that may fail: an access to the slice passed as ``parameter``, or an ``assert``.
+    """A place in the source where a thread may fail: an access to the slice passed as ``parameter``, or an ``assert``.
 
-    For an ``assert``, ``assertion`` is its message or "". For an access of several ``axes``, ``axis`` is the axis that
-    is checked. ``kernel`` is the name of the site's kernel if that is a stage of a fused kernel, else "".
+    For an ``assert``, ``assertion`` is its message; it is "" if the ``assert`` has no message. For an access with
+    several ``axes``, ``axis`` is the axis that is checked. ``kernel`` is the name of the site's kernel if this kernel
+    is a stage of a fused kernel, else "".
     """
 
     parameter: str
@@ -49,7 +51,8 @@ class FaultSite:
 
 
 def read_fault(record: np.ndarray[Any, Any], kernel_name: str, sites: Sequence[FaultSite]) -> KernelFault | None:
-    """Returns the fault in a launch's record (one ``RECORD``, or an array of one), or None if there is none.
+    """Returns the fault in a launch's record, or None if there is none. ``record`` is one ``RECORD``, or an array that
+    holds one.
 
     Call it only after the launch has ended: until then the record's contents are undefined.
     """

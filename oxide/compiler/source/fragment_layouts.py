@@ -1,9 +1,10 @@
 """The layouts of fragments, as the PTX ISA defines them for ``mma`` and ``ldmatrix``: which lane holds which elements.
 
-A fragment is made of blocks of 8 rows of 16 bytes, whose 32-bit words are spread over the lanes: lane l holds word ``l
-% 4`` of row ``l // 4``. A right operand has the layout of its transpose. An instruction's tile consists of several
-blocks. A fragment holds its tiles in row-major order. Blocks of f64, and of accumulators of 32 bits, have wider words:
-a word has one element of an operand, or two elements of an accumulator.
+A fragment consists of blocks. A block has 8 rows of 16 bytes, and its 32-bit words are spread over the lanes: lane l
+holds word ``l % 4`` of row ``l // 4``. The fragment of a right operand has the layout of the operand's transpose. A
+tile, the part of a fragment that one instruction multiplies, consists of several blocks. A fragment holds its tiles in
+row-major order. Blocks of f64, and of accumulators of 32-bit elements, have wider words: a word holds one element of an
+operand, or two elements of an accumulator.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ LANES = 32
 
 F8 = ("f8e4m3", "f8e5m2")
 BITS = {"f16": 16, "bf16": 16, "f32": 32, "f64": 64, "i8": 8, "u8": 8, "i32": 32, **dict.fromkeys(F8, 8)}
-"""The types of elements, with their sizes."""
+"""The types of elements, with their sizes in bits."""
 
 DEPTHS = {"f16": 16, "bf16": 16, "f32": 8, "f64": 4, "i8": 32, "u8": 32, **dict.fromkeys(F8, 32)}
 """The extent of one instruction along k, by the type of the operands."""
@@ -25,7 +26,7 @@ ELEMENTS = {
     "FragmentB": tuple(DEPTHS),
     "Accumulator": ("f32", "f16", "bf16", "f64", "i32"),
 }
-"""The types of elements that each kind of fragment may have."""
+"""The types of elements that each kind of fragment may hold."""
 
 PRODUCTS = {
     ("f16", "f16"): ("f32", "f16"),
@@ -35,7 +36,7 @@ PRODUCTS = {
     **{(a, b): ("i32",) for a in ("i8", "u8") for b in ("i8", "u8")},
     **{(a, b): ("f32",) for a in F8 for b in F8},
 }
-"""The types of accumulators for each pair of types of operands."""
+"""The types that an accumulator may have, for each pair of the operands' types."""
 
 
 @final
@@ -89,7 +90,7 @@ class Layout:
         return self.word * BITS[self.dtype] == 32
 
     def place(self, lane: int, index: int) -> tuple[int, int]:
-        """Returns the row and the column of a lane's element."""
+        """Returns the row and the column that element ``index`` of a lane has in the matrix."""
         tile, place = divmod(index, self.tile_length)
         word, within = divmod(place, self.word)
         group, thread = divmod(lane, 4)
@@ -101,7 +102,7 @@ class Layout:
         return row + 8 * lower + group, column + 4 * self.word * upper + self.word * thread + within
 
     def block(self, number: int) -> tuple[int, int]:
-        """Returns the row and the column of a block's first element."""
+        """Returns the row and the column that the first element of block ``number`` has in the matrix."""
         return self.place(0, number * self.word)
 
     @property
@@ -110,6 +111,7 @@ class Layout:
 
 
 def instruction(a: Layout, b: Layout, c: Layout) -> str:
-    """Returns the name of the primitive that multiplies one tile of each: ``m16n8k16.f32.bf16.bf16.f32``."""
+    """Returns the name of the primitive that multiplies one tile of ``a`` by one tile of ``b`` and adds to one tile of
+    ``c``, such as ``m16n8k16.f32.bf16.bf16.f32``."""
     height, depth = a.tile
     return f"m{height}n{b.tile[1]}k{depth}.{c.dtype}.{a.dtype}.{b.dtype}.{c.dtype}"

@@ -1,4 +1,4 @@
-"""Source text with remarks behind its lines, as HTML: reports of a kernel in notebooks."""
+"""Renders source text as HTML with remarks after its lines, for the reports of a kernel in notebooks."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from oxide.compiler.source.source import tree_of
 from oxide.errors import place_name
 
 Remark = tuple[str, int, str, str]
-"""A file, a line in it, a mark of ``pictures.html.listing``, and the text."""
+"""A file, a line in it, a mark that ``pictures.html.listing`` knows, and the text."""
 
 
 def listing(remarks: Iterable[Remark], heading: str) -> str:
-    """Returns the functions that the remarks are about, with the remarks. If the source cannot be read, returns the
-    remarks alone."""
+    """Returns the source of the functions that the remarks refer to, with the remarks. If the source of a file cannot
+    be read, returns the remarks alone."""
     from oxide.pictures.html import listing as html_listing
     from oxide.pictures.html import preformatted
 
@@ -37,8 +37,8 @@ def listing(remarks: Iterable[Remark], heading: str) -> str:
 
 
 def _functions(file: str, lines: set[int], count: int) -> list[tuple[int, int]]:
-    """Returns the first and the last line of each outermost function that has one of the lines, decorators included. A
-    line outside of all functions is its own range."""
+    """Returns the first and the last line, decorators included, of each outermost function that contains one of the
+    lines. A line outside of all functions is a range of its own."""
     tree = tree_of(file) or ast.Module([], [])
     spans = [
         (min([node.lineno, *(each.lineno for each in node.decorator_list)]), node.end_lineno or node.lineno)

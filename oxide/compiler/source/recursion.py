@@ -1,8 +1,9 @@
 """Raises Python's recursion limit while a kernel is compiled.
 
-numba walks a function's blocks recursively, and oxide the expressions of its syntax tree. Python's limit of 1000 calls
-would allow only a few hundred branches or terms. A higher limit is safe: calls from Python to Python take no room on
-the processor's stack, and Python's own compiler has already bounded how deeply a source file nests.
+numba walks a function's blocks recursively, and oxide walks the expressions of the function's syntax tree recursively.
+Python's limit of 1000 calls would allow only a few hundred branches or terms. A higher limit is safe: a call from one
+Python function to another takes no space on the C stack, and Python's own compiler has already limited how deeply a
+source file nests.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 ROOM = 10_000
-"""The recursion limit, in calls: enough for a kernel of some thousand branches."""
+"""The recursion limit, in calls. It is enough for a kernel with some thousand branches."""
 
 _lock = threading.Lock()
 _inside = 0
@@ -22,8 +23,8 @@ _before = 0
 
 @contextmanager
 def room_for_recursion() -> Iterator[None]:
-    """Raises Python's recursion limit within the ``with`` block. All threads share the limit, so the last to leave
-    restores it."""
+    """Raises Python's recursion limit within the ``with`` block. All threads share the limit, so the last thread to
+    leave its block restores the limit."""
     global _inside, _before
     with _lock:
         if _inside == 0:

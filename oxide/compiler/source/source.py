@@ -22,15 +22,15 @@ SourcePlace: TypeAlias = tuple[str, int, Span | None]
 """A file, a line in it, and the exact span if it is known."""
 
 trees: WeakTable[Callable[..., Any], ast.FunctionDef] = WeakTable()
-"""The syntax trees of rewritten functions. They have the lines and columns of the original file, or for the interpreter
-the numbers of nodes as lines."""
+"""The syntax trees of rewritten functions. The nodes of a tree have the lines and columns of the original file. In a
+tree for the interpreter, the lines are the numbers of the nodes instead."""
 
 
 def located(
     function: Callable[..., Any], problem: str, line: int | None = None, column: int | None = None
 ) -> CompileError:
-    """Returns a ``CompileError`` at a line of the function's file, by default its first. The error shows the line with
-    a caret under it."""
+    """Returns a ``CompileError`` at a line of the function's file, by default the function's first line. The error
+    shows the line, with a caret under the column if ``column`` is given."""
     code = function.__code__
     return located_in(code.co_filename, line if line is not None else code.co_firstlineno, problem, column)
 
@@ -48,8 +48,8 @@ def located_in(file: str, line: int, problem: str, column: int | None = None) ->
 
 
 def parse_definition(function: Callable[..., Any]) -> tuple[ast.FunctionDef, int]:
-    """Returns the function's syntax tree, with the line numbers of its file, and the number of columns by which its
-    lines were dedented."""
+    """Returns the function's syntax tree and the number of columns by which its lines were dedented. The tree has the
+    line numbers of the file."""
     known = trees.get(function)
     if known is not None:
         return known, 0
@@ -85,10 +85,10 @@ def closure_values(function: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
 
 
 def as_written(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns the original of a function whose asserts pytest has rewritten: they call pytest's functions, which no
-    kernel can call.
+    """Returns the original form of a function whose ``assert`` statements pytest has rewritten. The rewritten
+    statements call pytest's functions, which a kernel cannot call.
 
-    Returns any other function unchanged, and also a function whose file has changed since it was imported.
+    Returns any other function unchanged, and also a function whose file has changed since the function was imported.
     """
     code = getattr(function, "__code__", None)
     if not isinstance(function, FunctionType) or not isinstance(code, CodeType) or not _is_rewritten(code):
@@ -107,7 +107,7 @@ def as_written(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_rewritten(code: CodeType) -> bool:
-    # pytest's own names are no Python identifiers: "@py_assert1", "@pytest_ar".
+    # The names that pytest inserts are not Python identifiers: "@py_assert1", "@pytest_ar".
     if any(name.startswith("@py") for names in (code.co_names, code.co_varnames, code.co_cellvars) for name in names):
         return True
     return any(isinstance(constant, CodeType) and _is_rewritten(constant) for constant in code.co_consts)
@@ -115,7 +115,7 @@ def _is_rewritten(code: CodeType) -> bool:
 
 @functools.lru_cache(maxsize=8)
 def _codes(source: str, file: str) -> tuple[CodeType, ...]:
-    """Returns the code of all functions in a file, or nothing if it cannot be compiled."""
+    """Returns the code objects of all functions in a file. Returns an empty tuple if the file cannot be compiled."""
     try:
         module = compile(source, file, "exec", dont_inherit=True)
     except (SyntaxError, ValueError):
@@ -138,7 +138,7 @@ def node_at(file: str, span: Span | None) -> ast.expr | ast.stmt | None:
     text: ast.JoinedStr | None = None
     for node in ast.walk(tree):
         if isinstance(node, ast.JoinedStr) and any(isinstance(p, ast.expr) and _span(p) == span for p in node.values):
-            text = node  # a part of an f-string may have the span of the whole
+            text = node  # a part of an f-string may have the span of the whole f-string
         if isinstance(node, ast.expr | ast.stmt) and not isinstance(node, ast.Expr) and _span(node) == span:
             return text or node
     return None
@@ -166,7 +166,7 @@ def _span(node: ast.expr | ast.stmt) -> tuple[int, int, int | None, int | None]:
 
 
 def column_of(file: str, span: Span | None) -> int | None:
-    """Returns the column at which an expression begins, in characters."""
+    """Returns the column at which an expression begins, in characters. Returns None if the span is not known."""
     if span is None:
         return None
     return len(linecache.getline(file, span[0]).encode()[: span[1]].decode(errors="ignore"))

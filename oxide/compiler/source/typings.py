@@ -1,7 +1,8 @@
-"""The types of a kernel's expressions, as plain data: the part of the front end's inference that the interpreter uses.
+"""The types of a kernel's expressions, as plain data: the results of the front end's inference that the interpreter
+uses.
 
-A scalar type is written as oxide names it, ``"i64"`` or ``"f32"``. Any other type is ``""``: the interpreter's values
-of these types know their own types.
+A scalar type is written by oxide's name, such as ``"i64"`` or ``"f32"``. Any other type is written ``""``, because the
+interpreter's values of such types carry their types themselves.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ class Signature:
 @final
 @dataclass(frozen=True, slots=True)
 class ArrayElements:
-    """The shape and the type of the elements of an array or a fragment that the kernel declares. ``shape`` is None for
-    dynamic shared memory."""
+    """An array or a fragment that the kernel declares, or a constant array: its shape and the type of its elements.
+    ``shape`` is None for dynamic shared memory."""
 
     shape: tuple[int, ...] | None
     dtype: str
@@ -41,36 +42,36 @@ class TypedCall:
     signature: Signature
     callee: Any = None
     captures: bool = False
-    """True if the callee is a value in the kernel that holds the numbers that the function captures."""
+    """True if the callee is a value in the kernel that holds the numbers which the called function captures."""
     made: ArrayElements | None = None
     tuples: dict[int, tuple[str, ...]] = field(default_factory=dict)
-    """The types of the elements of each argument that is a tuple of numbers; ``"float"`` stands for a Python float,
-    which takes the type of its other operand."""
+    """The types of the elements of each argument that is a tuple of numbers, by the argument's position. ``"float"``
+    stands for a Python float, which takes the type of the other operand of an operation."""
 
 
 @final
 @dataclass(slots=True)
 class TypedFunction:
-    """A function for certain types of its arguments. The keys of all tables but ``variables`` are the numbers of
-    nodes."""
+    """A function for certain types of its arguments. The tables are keyed by the numbers of nodes, except ``variables``
+    and the outer table of ``reads``, which are keyed by the names of variables."""
 
     original: FunctionType
     definition: ast.FunctionDef
     types: dict[int, str] = field(default_factory=dict)
     """The type of each expression."""
     joined: dict[int, str] = field(default_factory=dict)
-    """The type that the value of an operand of ``if … else``, ``and`` or ``or`` is converted to."""
+    """The type to which the value of an operand of ``if … else``, ``and`` or ``or`` is converted."""
     operations: dict[int, list[Signature]] = field(default_factory=dict)
     """The signatures of each expression's operators, in order."""
     calls: dict[int, TypedCall] = field(default_factory=dict)
     constants: dict[int, Any] = field(default_factory=dict)
-    """The numbers and arrays of expressions that are constants."""
+    """The numbers and arrays that are the values of constant expressions."""
     arrays: dict[int, ArrayElements] = field(default_factory=dict)
     """The shapes and element types of the constant arrays."""
     variables: dict[str, set[str]] = field(default_factory=dict)
-    """The types of each variable and of all that is assigned to it."""
+    """The types of each variable, and of all values that are assigned to it."""
     reads: dict[str, dict[int, str]] = field(default_factory=dict)
-    """The type of each variable in each expression or statement that reads it."""
+    """The type that each variable has in each expression or statement that reads the variable."""
     parameters: tuple[str, ...] = ()
     """The types of the parameters."""
     result: str = ""

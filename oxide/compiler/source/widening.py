@@ -1,4 +1,5 @@
-"""Arithmetic on floats that is wider than an operand: the front end finds it, and ``Kernel.checks()`` lists it."""
+"""Describes float arithmetic whose result type is wider than an operand's type. The front end finds it, and
+``Kernel.checks()`` lists it."""
 
 from __future__ import annotations
 
@@ -9,10 +10,10 @@ from typing import final
 @final
 @dataclass(frozen=True, slots=True, order=True)
 class Widening:
-    """One operation whose result is a wider float than an operand.
+    """One operation whose result is a float wider than an operand.
 
-    ``operation`` is written with the types, as in ``f32 * i64``. ``result`` is the type of its result, and ``narrow``
-    that of the narrower operand.
+    ``operation`` is the operation written with the types of its operands, such as ``f32 * i64``. ``result`` is the type
+    of its result, and ``narrow`` is the type of the narrower operand.
     """
 
     file: str

@@ -1,5 +1,5 @@
-"""numba typing and lowering for each topic of ``oxide.language``, mostly under the same file names.
+"""numba typing and lowering for the functions and types of ``oxide.language``, mostly under the same file names.
 
-Importing a module here registers it with the registries of ``registry.py``. These belong to oxide's own typing and
-target contexts, so other users of numba-cuda in the process are not affected.
+Importing a module of this package adds its definitions to the registries of ``registry.py``. Only oxide's own typing
+and target contexts use these registries, so other users of numba-cuda in the process are not affected.
 """

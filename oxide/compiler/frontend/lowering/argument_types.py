@@ -1,4 +1,4 @@
-"""Conversion between the types of arguments without an annotation and numba's types."""
+"""Converts between the types of arguments without an annotation and numba's types."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _dtype(kind: Any) -> np.dtype[Any]:
 
 def _of_dtype(dtype: np.dtype[Any]) -> Any:
     scalar = of_dtype(dtype)
-    if scalar is not None and scalar.numpys is None:  # numba's own type needs a library in CUDA C++
+    if scalar is not None and scalar.numpys is None:  # numba's own type for this dtype needs a CUDA C++ library
         raise CompileError(
             f"kernels cannot use the dtype {dtype} for a parameter without an annotation; annotate it, as in "
             f"Slice[{scalar.name}]"

@@ -32,7 +32,7 @@ _METHODS = {
 
 
 class SettingType(types.Type):  # type: ignore[misc]
-    """The type of a constant memory ordering or scope."""
+    """The type of a memory ordering or a scope. Orderings and scopes are constants, and each has a type of its own."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -54,7 +54,7 @@ def _lower_setting(context: Any, builder: Any, kind: Any, value: Any) -> Any:
 
 
 class AtomicSliceType(types.Type):  # type: ignore[misc]
-    """An ``AtomicSlice`` of the kernel parameter ``parameter``."""
+    """The type of the ``AtomicSlice`` that is the kernel parameter ``parameter``."""
 
     ndim = 1
 
@@ -115,8 +115,9 @@ class BlockArrayMethods(_Methods):
 
 
 def _setting(args: dict[str, Any], name: str, default: Any) -> Any:
-    """Returns the type of an argument that is an ordering or scope. For any other argument, adds a note and returns
-    None."""
+    """Returns the type of the argument ``name`` of a call, which must be an ordering or a scope of the same kind as
+    ``default``. If the argument is missing, returns the type of ``default``. If it is anything else, adds a note and
+    returns None."""
     given = args.get(name)
     if given is None or isinstance(given, types.Omitted):
         return SettingType(default)

@@ -1,7 +1,8 @@
 """``thread.sync_threads()``, its counting forms, ``thread.sync_grid()``, ``thread.nanosleep(…)``, and the two functions
 of programmatic dependent launch.
 
-Each is lowered to a call that both back ends define. A barrier's call also has the number of its fault site.
+Each function is lowered to a call of a primitive that both back ends define. All calls but that of ``nanosleep`` also
+pass the number of their fault site.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ def _lower_sync_grid(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 
 
 def _of_dependencies(function: Any, name: str) -> None:
-    """Registers one of the two functions of programmatic dependent launch, which lets a kernel begin before the kernel
-    before it in the stream has ended."""
+    """Registers one of the two functions of programmatic dependent launch. This kind of launch lets a kernel begin
+    before the previous kernel in the stream has ended."""
 
     @typing_registry.register_global(function)
     class Dependencies(AbstractTemplate):  # type: ignore[misc]
@@ -83,7 +84,7 @@ def _lower_nanosleep(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 
 
 def _counting(function: Any, name: str, result: Any, llvm_result: Any) -> None:
-    """Registers a barrier that takes a condition."""
+    """Registers a barrier that takes a condition from each thread and returns a result for all conditions."""
 
     @typing_registry.register_global(function)
     class Counting(AbstractTemplate):  # type: ignore[misc]
@@ -103,7 +104,7 @@ _counting(thread.sync_threads_or, "oxide.block.barrier.or", types.boolean, _BIT)
 
 def condition_signature(name: str, args: tuple[Any, ...], kws: Any, result: Any) -> Any:
     """Returns the signature of a function that takes one condition: a bool, or an integer, which is true if it is not
-    0."""
+    0. If the arguments do not fit, adds a note and returns None."""
     if len(args) != 1 or kws:
         note(f"{name} takes one condition")
         return None

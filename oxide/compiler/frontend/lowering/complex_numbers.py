@@ -1,12 +1,13 @@
 """``c64`` and ``c128``: the types of operations on complex numbers, and their lowering.
 
-They are numba's ``complex64`` and ``complex128``: two floats, in a kernel's variables, its parameters and in memory.
-Results are NumPy's:
+They are numba's ``complex64`` and ``complex128``: two floats, in a kernel's variables, in its parameters and in memory.
+The results of operations are NumPy's:
 
-- Operands have one type, that of ``numpy.result_type``. A real operand becomes a complex number first.
-- A product is computed from four real products, each rounded. A quotient is computed by Smith's method, as in NumPy: it
-  does not overflow where the result is finite, and a division by zero gives infinities or NaNs. numba's division raises
-  ``ZeroDivisionError``.
+- Both operands are converted to the type that ``numpy.result_type`` gives for them, so a real operand becomes a complex
+  number.
+- A product is computed from four real products, and each of them is rounded. A quotient is computed by Smith's method,
+  as in NumPy: it does not overflow where the result is finite, and a division by zero gives infinities or NaNs. numba's
+  own division raises ``ZeroDivisionError``.
 - A complex literal, and a number computed from literals alone, has the type ``PythonComplex``. It takes the type of the
   first operand of another type, so that ``z * 1j`` computes no f64 if ``z`` is a c64.
 
@@ -40,7 +41,8 @@ from .types import HalfType, OpenFloat, display
 
 
 class PythonComplex(types.Complex):  # type: ignore[misc]
-    """A complex literal, or a number computed from literals: Python's ``complex``, two f64."""
+    """The type of a complex literal, or of a number computed from literals alone. Its values are Python's ``complex``:
+    two f64."""
 
     def __init__(self) -> None:
         types.Number.__init__(self, "complex")
@@ -87,22 +89,24 @@ _CMATH = {function.__name__ for function in FUNCTIONS}
 
 
 def complex_of(real: Any, imag: Any = None) -> Any:
-    """Stands for Python's ``complex`` in a kernel, because numba's typing of ``complex`` itself knows no literals."""
+    """Stands for Python's ``complex`` in a kernel, because numba's own typing of ``complex`` does not know
+    ``PythonComplex``."""
     raise TypeError("only in a kernel")
 
 
 def in_kernels(value: Any) -> Any:
-    """Returns the function that a kernel calls for ``complex``. Returns any other object unchanged."""
+    """Returns ``complex_of``, the function that a kernel calls for ``complex``, if ``value`` is ``complex``. Returns
+    any other object unchanged."""
     return complex_of if value is complex else value
 
 
 def type_of_constant(value: Any) -> Any:
-    """Returns the type of a Python complex number that is a constant in a kernel. None for any other value."""
+    """Returns the type of a Python complex number that is a constant in a kernel. Returns None for any other value."""
     return COMPLEX_LITERAL if type(value) is complex else None
 
 
 def as_numbas(kind: Any) -> Any:
-    """Returns numba's type for a complex literal, and any other type unchanged."""
+    """Returns numba's complex128 for the type of a complex literal. Returns any other type unchanged."""
     return types.complex128 if isinstance(kind, PythonComplex) else kind
 
 
@@ -118,7 +122,7 @@ def _are_numbers(kinds: Iterable[Any]) -> bool:
 
 
 def _is_literal(kind: Any) -> bool:
-    """Returns whether a type is that of a Python literal, which takes the type of the other operand."""
+    """Returns whether a type belongs to a Python literal, which takes the type of the other operand."""
     return isinstance(kind, PythonComplex | OpenFloat) or (
         isinstance(kind, types.Literal) and isinstance(kind.literal_value, int | float)
     )
@@ -135,8 +139,8 @@ def _common(args: Iterable[Any]) -> Any:
 
 
 def complex_arguments(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Returns the types that the arguments of an operation on complex numbers are converted to. Other arguments are
-    returned unchanged.
+    """Returns the types that the arguments of an operation on complex numbers are converted to. Returns the arguments
+    of any other operation unchanged.
 
     Raises ``TypingError``, with a note, for an operation that complex numbers do not have.
     """
@@ -189,8 +193,8 @@ def _refused(problem: str) -> Exception:
 
 
 def complex_signature(function: Any, args: tuple[Any, ...]) -> Any:
-    """Returns the signature of an operation on complex numbers, given its converted arguments. None for any other
-    operation."""
+    """Returns the signature of an operation on complex numbers, given its converted arguments. Returns None for any
+    other operation."""
     kinds = plain(args)
     if isinstance(function, types.NumberClass):
         return _parts_signature(function.instance_type, kinds) if len(kinds) == 2 else None
@@ -218,15 +222,17 @@ def _parts_signature(target: Any, kinds: tuple[Any, ...]) -> Any:
 
 
 def unify_complex(first: Any, second: Any) -> Any:
-    """Returns the type of a name to which a complex number and a number of another type are assigned. None for other
-    pairs of types."""
+    """Returns the type of a variable to which a complex number and a number of another type are assigned. Returns None
+    for any other pair of types."""
     kinds = [types.unliteral(first), types.unliteral(second)]
     return _common((first, second)) if _is_complex(kinds) and _are_numbers(kinds) else None
 
 
 @typing_registry.register_global(complex_of)
 class Construction(AbstractTemplate):  # type: ignore[misc]
-    """Types ``complex(z)`` and ``complex(real, imag)``: a c64 if all parts are f32, f16 or bf16, else a c128."""
+    """Types ``complex(z)`` and ``complex(real, imag)``. The result is a c64 if NumPy promotes the arguments to a
+    float16, float32 or complex64, else a c128. Literals do not count; if all arguments are literals, the result is a
+    ``PythonComplex``."""
 
     def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
         kinds = plain(args)
@@ -261,7 +267,7 @@ def make(context: Any, builder: Any, kind: Any, real: Any, imag: Any) -> Any:
 
 
 def _quotient(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    """Returns NumPy's quotient, computed by Smith's method. If the divisor is 0, divides the parts of the dividend by
+    """Emits NumPy's quotient, computed by Smith's method. If the divisor is 0, the parts of the dividend are divided by
     0."""
     if session.numba_style:
         return numba_numbers.complex_div_impl(context, builder, sig, args)
@@ -324,7 +330,7 @@ def _lower_power(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 
 
 for _function, _same in _ARITHMETIC.items():
-    for _kind in _KINDS:  # exact types, to win over numba's own
+    for _kind in _KINDS:  # exact types take precedence over numba's own lowering
         lowering_registry.lower(_function, _kind, _kind)(_OPERATIONS[_same])
 for _kind in _KINDS:
     lowering_registry.lower(abs, _kind)(_magnitude)

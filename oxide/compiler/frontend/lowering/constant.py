@@ -1,6 +1,7 @@
 """Constant memory: a NumPy array outside the kernel, which the kernel reads as ``TABLE[i]`` or ``TABLE[row, column]``.
 
-The numbers are copied into the kernel at compile time. The index is checked as for a shared array.
+The array's elements are copied into the kernel at compile time. An index is checked in the same way as an index of a
+shared array.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from .types import NUMBA_TYPES, HalfType, display
 
 
 class ConstantArrayType(types.Type):  # type: ignore[misc]
-    """The type of a constant array, which the kernel calls ``shown``. It does not contain the array's numbers."""
+    """The type of a constant array. ``shown`` is the kernel's name for the array. The type does not contain the array's
+    elements."""
 
     def __init__(self, shape: tuple[int, ...], dtype: Any, shown: str | None = None) -> None:
         self.shape = shape
@@ -35,7 +37,7 @@ class ConstantArrayType(types.Type):  # type: ignore[misc]
         super().__init__(f"{shown}, {name}" if shown else name)
 
     def is_like(self, other: ConstantArrayType) -> bool:
-        """Returns whether the two types differ at most in the name."""
+        """Returns whether the two types are equal except for the names of their arrays."""
         return (self.shape, self.dtype) == (other.shape, other.dtype)
 
     def unify(self, context: Any, other: Any) -> Any:
@@ -83,8 +85,8 @@ def _lower_constant(context: Any, builder: Any, kind: Any, array: Any) -> Any:
 
 
 def constant_of(builder: Any, name: str, constant: Any) -> Any:
-    """Returns a global variable with a constant's content. Its name has a hash of the content, because the modules of a
-    kernel become one module."""
+    """Returns a global variable with the given constant as its content. The variable's name contains a hash of the
+    content, because all modules of a kernel are linked into one."""
     name = f"{name}.{blake2b(str(constant).encode(), digest_size=8).hexdigest()}"
     known = builder.module.globals.get(name)
     return known or cgutils.global_constant(builder.module, name, constant)

@@ -1,16 +1,17 @@
-"""Contraction: decides which products are fused into sums, once, on the front end's IR, before any optimisation.
+"""Contraction: decides which products are fused into sums. The decision is made once, on the front end's IR, before any
+optimisation.
 
 The rule is C's ``FP_CONTRACT ON``. A product of floats and the sum or difference of which it is an operand become one
 fused multiply-add, which rounds once, if these conditions hold:
 
-- The product is written with ``*`` and the sum with ``+``, ``-``, ``+=`` or ``-=``, both in one expression, and they
-  have the same type, f32 or f64.
+- The product is written with ``*`` and the sum with ``+``, ``-``, ``+=`` or ``-=``. Both are in one expression and have
+  the same type, f32 or f64.
 - The product is itself the operand of the sum. A product that is first assigned to a variable or an element, converted,
   negated or passed to a call is rounded.
 - No ``if … else``, ``and`` or ``or`` is evaluated between the product and the sum.
 
-Of two products the left one is fused, and the right one is rounded. LLVM and ptxas must not contract on their own, so
-every version of a kernel, on every device, has the same roundings.
+If both operands of a sum are products, the left one is fused and the right one is rounded. LLVM and ptxas must not
+contract on their own, so the kernel has the same roundings on every device.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ _DIFFERENCES = (operator.sub, operator.isub)
 
 
 def lower_fused(lower: Any, result: Any, expression: Any, function: Any) -> Any:
-    """Returns the fused multiply-add for a sum or difference that contains a product. None for any other expression.
+    """Returns the fused multiply-add for a sum or difference that contains a product. Returns None for any other
+    expression.
 
     ``lower`` is numba's lowering of the function that contains ``expression``.
     """
@@ -48,7 +50,8 @@ def lower_fused(lower: Any, result: Any, expression: Any, function: Any) -> Any:
 
 
 def _product(lower: Any, name: str, kind: Any) -> Any:
-    """Returns the multiplication that defines an unnamed value in the block being lowered, or None."""
+    """Returns the ``fmul`` instruction that computes a temporary of the block being lowered. Returns None if ``name``
+    is a variable of the kernel, or if no multiplication computes it."""
     if not name.startswith("$") or lower.typeof(name) != kind or name not in lower._blk_local_varmap:
         return None
     definitions = lower.func_ir._definitions[name]

@@ -28,8 +28,8 @@ MOST_ITEMS = 32
 
 
 def lower_print(context: Any, builder: Any, kinds: list[Any], values: list[Any]) -> None:
-    """Emits the print of one line with the items, separated by spaces: floats as ``%f``, as in numba-cuda, complex
-    numbers as two floats, and bools as True or False."""
+    """Emits code that prints the items on one line. Without a format, the items are separated by spaces. Floats are
+    then printed as ``%f``, as in numba-cuda, complex numbers as two floats, and bools as True or False."""
     letters: list[str] = []
     items: list[Any] = []
     if template := _template_of(kinds):
@@ -44,7 +44,7 @@ def lower_print(context: Any, builder: Any, kinds: list[Any], values: list[Any])
             _format(context, builder, kind, value, letters, items) for kind, value in zip(kinds, values, strict=True)
         ]
         text = " ".join(formats) + "\n"
-    if len(kinds) > MOST_ITEMS:  # only under numba-cuda's semantics, which warn like this
+    if len(kinds) > MOST_ITEMS:  # only under numba-cuda's semantics; this is numba-cuda's warning
         warnings.warn(
             f"CUDA print() cannot print more than {MOST_ITEMS} items. "
             "The raw format string will be emitted by the kernel instead.",
@@ -57,8 +57,8 @@ def lower_print(context: Any, builder: Any, kinds: list[Any], values: list[Any])
 
 
 def _template_of(kinds: Sequence[Any]) -> list[tuple[str, str | None]]:
-    """Returns the parts of the format that is ``print``'s first argument: a text, and the specification of the value
-    that follows the text, or None after the last value. Empty if the first argument is not a format."""
+    """Returns the parts of the format if ``print``'s first argument is a format, else an empty list. A part is a text
+    and the specification of the value that follows the text. The specification is None if no value follows."""
     first = kinds[0].literal_value if kinds and isinstance(kinds[0], types.StringLiteral) else ""
     if not first.startswith(FORMAT):
         return []
@@ -73,8 +73,8 @@ _SPECIFICATION = re.compile(
 
 
 def _conversion(kind: Any, spec: str) -> tuple[Any, str]:
-    """Returns the type that a value is printed as, and C's conversion for it. Raises ``ValueError`` with the reason if
-    there is none."""
+    """Returns the type to which a value is converted for printing, and C's conversion specification for this type. If
+    there is none, raises ``ValueError`` with the reason."""
     found = _SPECIFICATION.fullmatch(spec)
     if found is None:
         raise ValueError("a specification is a width, a precision and one of d o x e f g, as in {x:8.3f}")
@@ -94,7 +94,7 @@ def _conversion(kind: Any, spec: str) -> tuple[Any, str]:
     elif found["precision"]:
         raise ValueError("a precision needs e, f or g behind it, as in {x:.3g}")
     else:
-        printed, size, letter = types.float64, "", "f"  # as without a specification
+        printed, size, letter = types.float64, "", "f"  # the same as without a specification
     flags = ("-" if found["align"] == "<" else "0" if found["zero"] and not found["align"] else "") + found["sign"]
     return printed, f"%{flags}{found['other']}{found['width']}{found['precision']}{size}{letter}"
 
@@ -102,8 +102,8 @@ def _conversion(kind: Any, spec: str) -> tuple[Any, str]:
 def _format(
     context: Any, builder: Any, kind: Any, value: Any, letters: list[str], items: list[Any], spec: str = ""
 ) -> str:
-    """Returns C's format for one item of ``print``. Appends the item's values to ``items`` and their kinds to
-    ``letters``."""
+    """Returns C's format for one item of ``print``. Appends the values to print to ``items``, and a letter for the kind
+    of each value to ``letters``."""
     if spec:
         printed, text = _conversion(kind, spec)
         letters.append("d" if isinstance(printed, types.Float) else "i")

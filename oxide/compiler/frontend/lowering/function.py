@@ -1,7 +1,7 @@
-"""``@device`` functions: each is compiled once for each tuple of argument types, and inlined by LLVM.
+"""``@device`` functions. Each is compiled once for each tuple of argument types, and inlined by LLVM.
 
-A function that a kernel takes as an argument is a device function too. It is called with the numbers that it captures
-after its arguments.
+A function that a kernel takes as an argument is a device function too. The call passes the numbers that the function
+captures after the function's own arguments.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .shaped import ShapedSliceType
 from .slices import SliceType
 from .types import NUMBA_TYPES, OPEN, conversion_problem, display
 
-# The dispatchers of a device function, by fastmath, contraction, whether places in the source are kept, and semantics.
+# The dispatchers of each device function, by four options of the session: fastmath, fma, located and numba_style.
 # A numba type holds its dispatcher weakly, so this table keeps the dispatcher while the device function lives.
 _dispatchers: WeakTable[DeviceFunction[..., Any], dict[tuple[bool, bool, bool, bool], Any]] = WeakTable()
 
@@ -38,21 +38,21 @@ _numbers = itertools.count()
 
 
 class DeviceDispatcher(ContextDispatcher):
-    """Compiles a device function in oxide's own contexts and for no particular GPU."""
+    """Compiles a device function in oxide's own contexts, for no particular GPU."""
 
     compile_function: ClassVar[Callable[[Any, tuple[Any, ...], Any], Any]]
-    """Compiles a function. ``frontend`` sets this attribute, because it imports this module."""
+    """Compiles a function. ``frontend.py`` sets this attribute, because it imports this module and not the reverse."""
 
     def __init__(self, function: DeviceFunction[..., Any]) -> None:
         super().__init__(as_written(function.function), {"device": True})
         self.annotations: dict[str, Annotation] = function.annotations
         self.number = next(_numbers)
-        """A number for the type's name. It is never reused, unlike an address, because numba keeps types by their
-        names."""
+        """A number that makes the name of the function's type unique. numba keeps types by their names, so the name
+        must never be reused, as an address could be."""
 
     def get_call_template(self, args: Any, kws: Any) -> Any:
-        """Returns the typing of a call, for numba. Arguments are converted to the types that the function's annotations
-        declare."""
+        """Returns the typing of a call; numba calls this method. Arguments are converted to the types that the
+        function's annotations declare."""
         pysig, given = self.fold_argument_types(args, kws)
         wanted = tuple(self._parameter(name, argument) for name, argument in zip(pysig.parameters, given, strict=True))
         result = self.compile_device(wanted)
@@ -120,7 +120,8 @@ def function_type(lifted: Lifted) -> FunctionValueType:
 
 
 class FunctionValueType(types.Callable):  # type: ignore[misc]
-    """A function passed to a kernel. Its value holds its captures; the code is in the type."""
+    """The type of a function that is passed to a kernel. The type determines the code, and a value of the type holds
+    the numbers that the function captures."""
 
     def __init__(self, dispatcher: DeviceDispatcher, captures: tuple[Any, ...]) -> None:
         self._dispatcher = weakref.ref(dispatcher)  # weak, as in types.Dispatcher: numba's tables keep types forever

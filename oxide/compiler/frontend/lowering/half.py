@@ -1,8 +1,11 @@
-"""``f16``, ``bf16`` and the floats of 8 bits: the types of operations on them, and their lowering through f32.
+"""The narrow floats ``f16``, ``bf16``, ``f8e4m3`` and ``f8e5m2``: the types of operations on them, and their lowering
+through f32.
 
-An operation on one of these types and the same type or an integer has that type. An operation with an f32 or f64 has
-the type of the f32 or f64. An operation on two different types of these gives an f32. The functions of ``math`` in
-``_ARITHMETIC`` and ``_UNARY`` return the type of their arguments.
+An operation on two narrow floats of one type, or on a narrow float and an integer, has the narrow type. An operation on
+a narrow float and an f32 or f64 has the type of the f32 or f64. An operation on two different narrow types gives an
+f32. The functions of ``math`` in ``_ARITHMETIC`` and ``_UNARY`` return the type of their arguments.
+
+"Half" in this file's names stands for all narrow floats.
 """
 
 from __future__ import annotations
@@ -75,7 +78,8 @@ _THROUGH_SINGLE = (
     *(float, int, bool, round, divmod, intrinsics.fma),
     *_FAST,
 )
-"""Functions for which an f16 or bf16 argument is converted to f32. Their results have the same types as for f32."""
+"""Functions for which a narrow float argument is converted to f32. Their results have the same types as for an f32
+argument."""
 
 
 @register_model(HalfType)
@@ -85,7 +89,7 @@ class HalfModel(core_models.PrimitiveModel):  # type: ignore[misc]
 
 
 def type_of_constant(value: Any) -> Any:
-    """Returns the type of a scalar of ``ml_dtypes`` that a kernel names, or None for any other value."""
+    """Returns the type of a scalar of ``ml_dtypes`` that a kernel names. Returns None for any other value."""
     scalar = of_narrow_scalar(value)
     return None if scalar is None else NUMBA_TYPES[scalar.name]
 
@@ -97,8 +101,8 @@ def _lower_constant(context: Any, builder: Any, kind: Any, value: Any) -> Any:
 
 
 def half_signature(function: Any, args: tuple[Any, ...]) -> Any:
-    """Returns the signature of an operation whose result is an f16 or bf16, or of a comparison of two numbers of one of
-    these types. None for any other operation."""
+    """Returns the signature of an operation whose result is a narrow float, or of a comparison of two numbers of one
+    narrow type. Returns None for any other operation."""
     key = getattr(function, "typing_key", function)
     kinds = {argument for argument in map(types.unliteral, args) if isinstance(argument, HalfType)}
     others = [types.unliteral(argument) for argument in args if not isinstance(types.unliteral(argument), HalfType)]
@@ -114,8 +118,8 @@ def half_signature(function: Any, args: tuple[Any, ...]) -> Any:
 
 
 def half_arguments(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Returns the types that the arguments of an operation on f16 or bf16 are converted to. Other arguments are
-    returned unchanged."""
+    """Returns the types that the arguments of an operation on narrow floats are converted to. Returns the arguments of
+    any other operation unchanged."""
     key = getattr(function, "typing_key", function)
     if not any(isinstance(types.unliteral(argument), HalfType) for argument in args):
         return args
@@ -134,8 +138,8 @@ def _is_one_of(key: Any, functions: Any) -> bool:
 
 
 def unify_half(first: Any, second: Any) -> Any:
-    """Returns the type of a name to which an f16 or bf16 and a number of another type are assigned. None for other
-    pairs of types."""
+    """Returns the type of a variable to which a narrow float and a number of another type are assigned. Returns None
+    for any other pair of types."""
     kinds = [types.unliteral(first), types.unliteral(second)]
     halves = [kind for kind in kinds if isinstance(kind, HalfType)]
     if not halves or not all(isinstance(kind, types.Number | types.Boolean) for kind in kinds):
@@ -147,7 +151,8 @@ def unify_half(first: Any, second: Any) -> Any:
 
 
 def half_conversion(source: Any, target: Any) -> Any:
-    """Returns the kind of conversion between an f16 or bf16 and any number. None for other pairs of types."""
+    """Returns numba's kind of conversion between a narrow float and any number. Returns None for any other pair of
+    types."""
     kinds = [types.unliteral(source), types.unliteral(target)]
     halves = any(isinstance(kind, HalfType) for kind in kinds)
     return Conversion.unsafe if halves and all(isinstance(k, types.Number | types.Boolean) for k in kinds) else None
@@ -184,8 +189,9 @@ def _lower_comparison(function: Any) -> None:
 
 
 def _lower_extreme(function: Any) -> None:
-    """Registers Python's ``min`` or ``max`` of two numbers. The lowering selects between the narrow values. If it
-    selected between the widened numbers, LLVM 22 might select the wrong zero."""
+    """Registers Python's ``min`` or ``max`` of two numbers. The lowering compares the numbers widened to f32, but
+    selects between the narrow values. If it selected between the widened numbers, LLVM 22 might select the zero with
+    the wrong sign."""
     comparison = "<" if function is min else ">"
 
     def lowered(context: Any, builder: Any, sig: Any, args: Any) -> Any:
@@ -209,8 +215,8 @@ def _lower_extreme_of_several(function: Any) -> None:
 
 
 def _register_type(function: Any) -> None:
-    """Registers the signatures of a function. Type inference does not need this, but numba's lowering of an operator
-    does: it looks up the operator's signature again by the types of the operands."""
+    """Registers the signatures of a function. Type inference does not need them. numba's lowering of an operator does:
+    it looks up the operator's signature again, by the types of the operands."""
 
     @typing_registry.register_global(function)
     class Template(AbstractTemplate):  # type: ignore[misc]
@@ -219,7 +225,8 @@ def _register_type(function: Any) -> None:
 
 
 def _lower_sign(function: Any) -> None:
-    """Registers a function that changes only the sign. It changes bits, so that a NaN is preserved."""
+    """Registers a function that changes only the sign of its argument. The lowering changes only the sign bit, so that
+    a NaN keeps its other bits."""
 
     def lowered(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         (value,) = args
@@ -233,8 +240,8 @@ def _lower_sign(function: Any) -> None:
 
 
 def _lower_ulp(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    """Returns the distance to the next number away from zero. For the largest finite number, returns the distance to
-    the previous one."""
+    """Lowers ``math.ulp``: the distance to the next number away from zero. For the largest finite number, the result is
+    the distance to the previous number."""
     kind = sig.return_type
     bits = args[0].type
     beyond = bits(bits_of(kind.name, FORMATS[kind.name].greatest) + 1)  # an infinity or a NaN
@@ -301,8 +308,9 @@ def _cast_from_integer(context: Any, builder: Any, source: Any, target: Any, val
 
 
 def _within_a_double(builder: Any, kind: Any, value: Any) -> Any:
-    """Replaces a 64-bit integer by an integer that a float64 holds exactly. From 2**53 in magnitude on, the integer is
-    rounded to odd at bit 11. So a later rounding to a narrow type gives the result of a single rounding."""
+    """Replaces a 64-bit integer by an integer that a float64 holds exactly. An integer of 2**53 or more in magnitude is
+    rounded to odd: its 11 lowest bits become 0, and if any of them was 1, bit 11 becomes 1. A later rounding to a
+    narrow type then gives the result of a single rounding."""
     bits = value.type
     kept, dropped = builder.and_(value, bits(-2048)), builder.and_(value, bits(2047))
     exact = builder.icmp_unsigned("==", dropped, bits(0))

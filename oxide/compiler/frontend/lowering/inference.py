@@ -1,9 +1,9 @@
-"""Places in the source for expressions, and the causes of failed type inference.
+"""Gives each expression its place in the source, and records the causes of failed type inference.
 
-numba keeps only the line of an instruction, and a failed inference names the line only in its text. Here instructions
-keep Python's columns too. Each constraint of type inference that fails leaves a ``Failure``: the place, the notes of
-oxide's rules for that constraint, and the cause inside a function that it called. So each mistake is reported at its
-own place, even if a kernel has several.
+numba keeps only the line of an instruction, and a failed inference names this line only in the text of its error. Here,
+instructions keep Python's columns too. Each constraint of type inference that fails leaves a ``Failure``: the place,
+the notes that oxide's rules made for this constraint, and the cause if the constraint is a call and inference failed in
+the called function. So each mistake is reported at its own place, even if a kernel has several.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from .types import display
 
 
 class ColumnPlace(numba_ir.Loc):  # type: ignore[misc]
-    """A place in the source with columns, as byte offsets in their lines."""
+    """A place in the source with columns. Columns are byte offsets in their lines."""
 
     span: Span | None = None
 
@@ -55,11 +55,12 @@ class _Interpreter(numba_compiler.CUDABytecodeInterpreter):  # type: ignore[misc
         self._corrected = False
 
     def store(self, value: Any, name: str, redefine: bool = False) -> Any:
-        """Calls numba's method, after removing blocks from the set in which an assignment makes a new variable.
+        """Calls numba's method, after removing blocks from ``cfa._backbone``, the set of blocks in which numba's method
+        makes a new variable for an assignment.
 
-        numba makes a new variable in each block that all paths pass, and all later bytecode reads it. But bytecode
-        after a ``while True`` may come before blocks of the loop. These blocks would then read and write another
-        variable than the other blocks. So only blocks that dominate all later blocks stay in the set.
+        numba's set has each block that all paths pass through, and all later bytecode reads the new variable. But
+        bytecode after a ``while True`` may come before blocks of the loop. These blocks would then use another variable
+        than the other blocks of the loop. So only blocks that dominate all later blocks stay in the set.
         """
         if not self._corrected:
             self._corrected = True
@@ -75,9 +76,11 @@ class _Interpreter(numba_compiler.CUDABytecodeInterpreter):  # type: ignore[misc
         return super().store(value, name, redefine)
 
     def _remove_unused_temporaries(self) -> None:
-        """Calls numba's method. If the session keeps types, the values that blocks pass on are kept.
+        """Calls numba's method. If the session keeps types, first marks as used the temporaries that a block passes to
+        the next blocks.
 
-        So a conditional expression joins the reads of variables, which have a place each, and not the variables.
+        A conditional expression then joins these temporaries instead of variables. Each temporary is one read of a
+        variable, and a read has a place of its own in the source.
         """
         if session.typings is not None:
             for name in self.dfainfo.outgoing_phis.values():
@@ -86,7 +89,7 @@ class _Interpreter(numba_compiler.CUDABytecodeInterpreter):  # type: ignore[misc
         super()._remove_unused_temporaries()
 
     def _dispatch(self, inst: Any, kws: Any) -> Any:
-        number = (inst.offset - bytecode._FIXED_OFFSET) // 2  # one position for every two bytes
+        number = (inst.offset - bytecode._FIXED_OFFSET) // 2  # one entry for every two bytes of bytecode
         line, end_line, column, end_column = (
             self._positions[number] if 0 <= number < len(self._positions) else (None,) * 4
         )
@@ -103,7 +106,7 @@ class _Interpreter(numba_compiler.CUDABytecodeInterpreter):  # type: ignore[misc
 
 
 class TranslateBytecode(FunctionPass):  # type: ignore[misc]
-    """numba-cuda's pass of the same name, with the interpreter that keeps the columns."""
+    """Replaces numba-cuda's pass of the same name. Uses the interpreter of bytecode that keeps columns."""
 
     _name = "oxide_translate_bytecode"
 
@@ -111,14 +114,14 @@ class TranslateBytecode(FunctionPass):  # type: ignore[misc]
         FunctionPass.__init__(self)
 
     def run_pass(self, state: Any) -> bool:
-        state["bc"].labels = frozenset(state["bc"].labels)  # numba looks each instruction up in the list
+        state["bc"].labels = frozenset(state["bc"].labels)  # numba looks up each instruction in this list
         state["func_ir"] = _Interpreter(state["func_id"]).interpret(state["bc"])
         return True
 
 
 class CheckNames(AnalysisPass):  # type: ignore[misc]
-    """Refuses outer names that kernels cannot use, and integers that no type holds, at the place of their use. Must run
-    after the removal of branches that constants decide."""
+    """Refuses global and closure names that kernels cannot use, and integers that no type can hold, at the place of
+    their use. Must run after the pass that removes branches decided by constants."""
 
     _name = "oxide_check_names"
 
@@ -141,7 +144,7 @@ class CheckNames(AnalysisPass):  # type: ignore[misc]
             known = {*state.func_id.code.co_varnames, *function.__globals__, *vars(builtins)}
             problem, said = advice.undefined(name.name, known), f"NameError: name '{name.name}' is not defined"
         elif name.value is function or name.name == state.func_id.func_name:
-            return  # a recursive call: numba knows the function by another value
+            return  # a recursive call: numba finds the function without this value
         else:
             try:
                 state.typingctx.resolve_value_type(name.value)
@@ -157,7 +160,8 @@ class CheckNames(AnalysisPass):  # type: ignore[misc]
 
 
 def _check_constant(value: Any, place: Any) -> None:
-    """Refuses an integer beyond 64 bits, whether written as a literal or folded by Python, as ``2**64`` is."""
+    """Refuses an integer that does not fit in 64 bits, whether it is written as a literal or computed by Python's
+    compiler, as ``2**64`` is."""
     for each in value if isinstance(value, tuple) else (value,):
         if isinstance(each, tuple):
             _check_constant(each, place)
@@ -167,7 +171,8 @@ def _check_constant(value: Any, place: Any) -> None:
 
 
 def _attribute_of(block: Any, variable: Any) -> Any:
-    """Returns the first expression that reads an attribute of a variable, or None if no expression does."""
+    """Returns the first expression in a block that reads an attribute of a variable. Returns None if no expression
+    does."""
     for statement in block.body:
         value = getattr(statement, "value", None)
         if isinstance(value, numba_ir.Expr) and value.op == "getattr" and value.value.name == variable.name:
@@ -176,8 +181,8 @@ def _attribute_of(block: Any, variable: Any) -> Any:
 
 
 class CheckReferences(AnalysisPass):  # type: ignore[misc]
-    """Refuses ``element = x[i]`` if ``element`` was assigned a result of ``get_mut`` before: the assignment would bind
-    the name to a number and write nothing."""
+    """Refuses ``element = x[i]`` if ``element`` was assigned a result of ``get_mut`` before. The assignment would bind
+    the name to a number and would not write to the output."""
 
     _name = "oxide_check_references"
 
@@ -220,13 +225,14 @@ def _is_phi(value: Any) -> bool:
 class Constraints(ConstraintNetwork):  # type: ignore[misc]
     """numba's constraints for one function. A failed constraint reports its place and its cause.
 
-    numba repeats all constraints until no type changes. An operator's constraint is resolved again only if the type of
-    an operand has changed."""
+    numba resolves all constraints again and again until no type changes. This class resolves an operator's constraint
+    again only if the type of an operand has changed."""
 
     def __init__(self) -> None:
         super().__init__()
         self._resolved: dict[int, list[Any]] = {}
-        """The operands' types with which each operator was resolved, by the constraint's ``id``."""
+        """The types of the operands with which each operator was last resolved, by the ``id`` of the operator's
+        constraint."""
 
     def propagate(self, typeinfer: Any) -> list[Any]:
         found: list[Any] = []
@@ -255,7 +261,8 @@ class Constraints(ConstraintNetwork):  # type: ignore[misc]
         return found
 
     def _resolve(self, constraint: Any, typeinfer: Any) -> None:
-        """Resolves an operator's type, or reuses its signature if its operands have the types that they had."""
+        """Resolves an operator's type. Reuses the operator's last signature if the types of its operands have not
+        changed."""
         operands = [typeinfer.typevars[operand.name].type for operand in constraint.args]
         if self._resolved.get(id(constraint)) == operands:
             typeinfer.add_type(constraint.target, constraint.signature.return_type, loc=constraint.loc)
@@ -272,8 +279,8 @@ class Constraints(ConstraintNetwork):  # type: ignore[misc]
 
 
 class PlacedCallStack(CallStack):  # type: ignore[misc]
-    """The stack of functions being typed. A type inference registers itself here before it has any constraint, so this
-    is where it gets oxide's ``Constraints``."""
+    """The stack of functions being typed. A type inference registers itself on this stack before it has any constraint,
+    so ``register`` can give it oxide's ``Constraints``."""
 
     def register(self, target: Any, typeinfer: Any, func_id: Any, args: Any) -> Any:
         typeinfer.constraints = Constraints()
@@ -281,22 +288,22 @@ class PlacedCallStack(CallStack):  # type: ignore[misc]
 
 
 def refused_at(place: Any, problem: str, said: str | None = None) -> Exception:
-    """Returns the error for a refusal by oxide's own passes. ``said`` is numba's text for the problem, shown with the
-    full traceback."""
+    """Returns the error for a refusal by oxide's own passes. ``said`` is numba's text for the problem, which the user
+    sees only with the full traceback."""
     error: Exception = errors.TypingError(said or problem)
     error.failure = _failure(place, problem, (problem,))  # type: ignore[attr-defined]
     return error
 
 
 def follow(place: Any) -> None:
-    """Sets the session's place in the source. For a place in numba's code, the session keeps the place of the author's
-    call."""
+    """Sets the session's place in the source. If the place is in numba's code, does nothing, so that the session keeps
+    the place of the author's call."""
     if not is_numbas(place.filename):
         session.file, session.line, session.span = place.filename, place.line, getattr(place, "span", None)
 
 
 def record_failure(error: Exception, function: Any, notes: int) -> None:
-    """Records why a function could not be compiled. ``notes`` is the number of notes that existed before its
+    """Records why a function could not be compiled. ``notes`` is the number of notes that existed before the function's
     compilation."""
     failure = getattr(error, "failure", None)
     text = str(error)
@@ -319,15 +326,17 @@ _OF_TRY = ("set_try_status", "exception_match")
 
 
 def _is_early(error: Exception, failure: Failure | None, text: str) -> bool:
-    """Returns whether a function was refused before type inference, or for a ``try``, which type inference ignores."""
+    """Returns whether a function was refused before type inference began, or because of a ``try`` statement, which type
+    inference ignores."""
     untyped = failure is None and not isinstance(error, errors.TypingError | errors.LoweringError)
     return untyped or not session.line or any(word in text for word in _OF_TRY)
 
 
 def _of_constraint(place: Any, error: Exception, causes: int) -> Failure:
-    """Returns why a constraint failed. The cause is the first failure inside the function that the constraint calls. If
-    that function ranks farther from the kernel's author than the constraint (``_rank``), the failure has the
-    constraint's place, and in numba's own code also the constraint's text."""
+    """Returns why a constraint failed. If the constraint is a call, the cause is the first failure inside the called
+    function. If this function ranks lower than the constraint's file (``_rank``), the returned failure has the
+    constraint's place. If the function is also numba's or the compiler's own, the failure has the constraint's text as
+    well."""
     own = _failure(place, str(error), tuple(session.notes))
     inner = session.failures[causes] if len(session.failures) > causes else None
     if inner is None:
@@ -347,8 +356,8 @@ def is_numbas(file: str) -> bool:
 
 
 def _rank(file: str) -> int:
-    """Ranks how near a file is to a kernel's author: 0 for numba and oxide's compiler, 1 for the rest of oxide and its
-    kernels, 2 for any other file."""
+    """Ranks how near a file is to a kernel's author: 0 for numba and oxide's compiler, 1 for the rest of oxide and for
+    ``oxide_kernels``, 2 for any other file."""
     if file.startswith(_COMPILERS):
         return 0
     return 1 if file.startswith(_LIBRARIES) else 2
@@ -364,7 +373,8 @@ _LIBRARIES = (f"{_OXIDE}{os.sep}", f"{_OXIDE}_kernels{os.sep}")
 
 
 def replace_passes(passes: list[tuple[Any, str]]) -> list[tuple[Any, str]]:
-    """Returns numba-cuda's passes with those of this file inserted or substituted."""
+    """Returns numba-cuda's passes, with oxide's passes inserted and ``TranslateBytecode`` in place of numba-cuda's
+    pass."""
     result: list[tuple[Any, str]] = []
     for kind, text in passes:
         if kind is numba_compiler.CUDATranslateBytecode:

@@ -1,11 +1,14 @@
-"""Arithmetic of integers that are known when a kernel is compiled gives a Python integer, as a literal is (NEP 50).
+"""Folds arithmetic on integers that are known at compile time. The result is a Python integer, which is typed like a
+literal (NEP 50).
 
-Python itself computes ``2 * 3``. This pass also computes expressions with names: constants of a module or an enclosing
-function, and variables whose number is known. So ``(COUNT + 1) * x[i]`` of an f32 stays an f32, as ``4 * x[i]`` does.
+Python itself computes ``2 * 3``. This pass also computes expressions with names: constants of a module or of an
+enclosing function, and variables whose value is known. So ``(COUNT + 1) * x[i]`` is an f32 if ``x[i]`` is, as
+``4 * x[i]`` is.
 
-An operation is computed here only if the kernel's own arithmetic gives an equal result. All other operations are left
-to the kernel, where sums past 64 bits wrap and a division by zero gives 0. The pass works on the IR after SSA and not
-on types, because the type of a loop's variable is a literal until inference has seen the loop's end.
+An operation is folded only if the kernel's own arithmetic would give an equal result. All other operations are left to
+the kernel, where sums past 64 bits wrap and a division by zero gives 0. The pass looks at values in numba's IR after
+SSA construction, and not at types, because the type of a loop's variable is a literal until inference has seen the end
+of the loop.
 """
 
 from __future__ import annotations
@@ -38,7 +41,7 @@ _OF_INTEGERS: Final = frozenset(
 
 
 class FoldIntegers(FunctionPass):  # type: ignore[misc]
-    """Replaces arithmetic of known integers by its result, in the functions of a kernel's author."""
+    """Replaces arithmetic on known integers by its result, in functions that a kernel's author wrote."""
 
     _name = "oxide_fold_integers"
 
@@ -64,9 +67,9 @@ class FoldIntegers(FunctionPass):  # type: ignore[misc]
 
 def _fold(function: Any, statements: list[Any]) -> bool:
     known: dict[str, Any] = {}
-    """The values of variables: integers, floats that were computed from them, and modules."""
+    """The known values of variables: integers, floats that were computed from integers, and modules."""
     changed, before = False, -1
-    while len(known) > before:  # a block may come before the block that dominates it
+    while len(known) > before:  # again, because a block may come before a block that dominates it
         before = len(known)
         for statement in statements:
             name, value = statement.target.name, statement.value
@@ -84,7 +87,8 @@ def _fold(function: Any, statements: list[Any]) -> bool:
 
 
 def _value(value: Any, known: dict[str, Any]) -> Any:
-    """Returns a known integer, a float computed from integers, or a module. None for anything else."""
+    """Returns the value of an expression that is a known integer, a float computed from known integers, or a module.
+    Returns None for any other expression."""
     match value:
         case numba_ir.Const() | numba_ir.Global() | numba_ir.FreeVar():
             return value.value if type(value.value) is int or isinstance(value.value, ModuleType) else None
@@ -104,8 +108,8 @@ def _value(value: Any, known: dict[str, Any]) -> Any:
 
 
 def _computed(function: Any, *numbers: Any) -> _Number | None:
-    """Returns the result of an operator if the kernel's arithmetic gives an equal result. None if it does not, or if
-    the result is not known."""
+    """Returns the result of an operator if all operands are known integers and the kernel's arithmetic gives an equal
+    result. Returns None otherwise."""
     if not all(type(number) is int and _LEAST <= number <= _GREATEST for number in numbers):
         return None
     *_, last = numbers

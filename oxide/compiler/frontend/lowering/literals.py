@@ -1,11 +1,12 @@
-"""Literals of typed kernels: a literal takes the type of a typed float that it *meets* as an operand of one operation.
+"""Literals in kernels of oxide's vocabulary. A literal takes the type of a typed float that it *meets*, which means
+that both are operands of one operation.
 
-The rule is NumPy 2's for Python scalars (NEP 50). A Python float is *open* until then: ``0.5 * x[i]`` is an f32 if
-``x[i]`` is, and so is an accumulator that begins as ``0.0`` and then holds f32. Open floats have a numba type of their
-own, so the rule follows variables, calls and loops. Numbers that are still open are f64: they are computed with
-Python's precision and rounded once, where they meet a narrower type. An integer literal that meets a float takes the
-float's type. Integers among themselves keep their own rule, of 64 bits. Kernels in numba-cuda's vocabulary keep numba's
-rule.
+The rule is NumPy 2's for Python scalars (NEP 50). A Python float is *open* until it meets a typed float: ``0.5 * x[i]``
+is an f32 if ``x[i]`` is, and so is an accumulator that begins as ``0.0`` and to which f32 values are added. Open floats
+have a numba type of their own, so the rule also holds for variables, calls and loops. An open float is computed in f64,
+with Python's precision. It is rounded once, where it meets a narrower type. An integer literal that meets a float takes
+the float's type. Operations on integers alone follow the rule for integers, which computes in 64 bits. Kernels in
+numba-cuda's vocabulary keep numba's rule.
 """
 
 from __future__ import annotations
@@ -46,12 +47,13 @@ def literal_arguments(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
     """Returns the types that the arguments of an operation are converted to. Literals take the type of the typed floats
     among the arguments.
 
-    If the function is not arithmetic, open floats become f64.
+    If the function is not arithmetic, or if no argument is a typed float, open floats become f64, except where they may
+    stay open (``_takes_open``).
     """
     if not any(isinstance(argument, OpenFloat | types.IntegerLiteral) for argument in args):
         return args
     if any(isinstance(argument, types.Complex) for argument in args):
-        return args  # complex_numbers has the rule
+        return args  # ``complex_numbers.py`` has the rule for them
     key = getattr(function, "typing_key", function)
     if not all(_is_number(argument) for argument in args):
         return args if _takes_open(function) else _closed(args)
@@ -67,8 +69,8 @@ def literal_arguments(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def open_result(function: Any, args: tuple[Any, ...], resolved: Any) -> Any:
-    """Returns the signature of an operation on literals alone whose result is an open float. Returns ``resolved`` for
-    any other operation."""
+    """Returns the signature of an operation whose operands are all literals and whose result is an open float. Returns
+    ``resolved`` for any other operation."""
     key = getattr(function, "typing_key", function)
     if (
         resolved is None
@@ -82,7 +84,8 @@ def open_result(function: Any, args: tuple[Any, ...], resolved: Any) -> Any:
 
 
 def unify_literals(first: Any, second: Any) -> Any:
-    """Returns the type of a name to which a literal and a float are assigned. None for other pairs of types."""
+    """Returns the type of a variable to which a literal and another number are assigned, at least one of them a float.
+    Returns None for any other pair of types."""
     for literal, other in ((first, second), (second, first)):
         if isinstance(literal, OpenFloat):
             if isinstance(other, types.Float | HalfType):
@@ -97,8 +100,8 @@ def unify_literals(first: Any, second: Any) -> Any:
 
 
 def _met(args: tuple[Any, ...]) -> Any:
-    """Returns the type that literals among the arguments take: the widest float's. None if no argument is a typed
-    float."""
+    """Returns the type that the literals among the arguments take: the widest float type of the other arguments, or f32
+    if these are narrow floats of different types. Returns None if no argument is a typed float."""
     floats = [a for a in args if isinstance(a, types.Float | HalfType) and not isinstance(a, OpenFloat)]
     if not floats:
         return None
@@ -123,7 +126,7 @@ def _is_of_math(key: Any) -> bool:
 
 
 def _takes_open(function: Any) -> bool:
-    """Returns whether arguments that are open floats stay open: in calls of functions that the author wrote, and in
+    """Returns whether arguments that are open floats stay open. They stay open in calls of device functions and in
     tuples."""
     return isinstance(function, types.Dispatcher) or not isinstance(function, types.Callable)
 

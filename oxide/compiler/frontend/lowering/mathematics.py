@@ -1,6 +1,6 @@
-"""``oxide.intrinsics``, ``oxide.fast``, and functions of ``math`` and built-ins that numba-cuda lacks.
+"""``oxide.intrinsics``, ``oxide.fast``, and the functions of ``math`` and the built-ins that numba-cuda lacks.
 
-Most become calls of libdevice's functions (``__nv_popc``, …), which both back ends define:
+Most of them become calls of libdevice's functions (``__nv_popc``, …). Both back ends define these functions, in
 ``compiler.ir.instructions``, ``compiler.ptx.libdevice`` and ``compiler.cpu.libdevice``.
 """
 
@@ -24,7 +24,7 @@ from .registry import lowering_registry, note, typing_registry
 from .types import display
 
 _Lowered = Callable[[Any, Any, Any, Any], Any]
-"""Maps ``(context, builder, signature, arguments)`` to the result."""
+"""A lowering function: maps ``(context, builder, signature, arguments)`` to the result."""
 
 
 def _register(
@@ -35,9 +35,9 @@ def _register(
     lowered: _Lowered,
     takes: str | None = None,
 ) -> None:
-    """Registers a function of ``count`` arguments. ``typed`` maps their types to a signature, or to None. ``takes``
-    describes the arguments in error messages. A function needs ``takes`` if its forms with other numbers of arguments
-    are registered elsewhere."""
+    """Registers a function of ``count`` arguments. ``typed`` maps the types of the arguments to a signature, or to
+    None. ``takes`` describes the arguments in error messages. It must be given if the function also has forms with
+    other numbers of arguments, which are registered elsewhere."""
     takes = takes or f"{count} argument{'s' * (count != 1)}"
 
     @typing_registry.register_global(function)
@@ -47,21 +47,22 @@ def _register(
                 note(f"{shown} takes {takes}, by position")
                 return None
             if any(isinstance(argument, types.Optional) for argument in args):
-                return None  # numba tries again without the None
+                return None  # numba tries again with the type without None
             return typed(plain(args))
 
     lowering_registry.lower(function, *[types.Any] * count)(lowered)
 
 
 def call(builder: Any, name: str, result: Any, *arguments: Any) -> Any:
-    """Calls one of libdevice's or LLVM's functions, declared by the types of its arguments."""
+    """Emits a call of a function of libdevice, of LLVM or of oxide's back ends. The types of the arguments determine
+    the function's declaration."""
     function_type = ir.FunctionType(result, [argument.type for argument in arguments])
     return builder.call(cgutils.get_or_insert_function(builder.module, function_type, name), arguments)
 
 
 def call_of_floats(builder: Any, name: str, *arguments: Any) -> Any:
-    """Calls libdevice's function of floats or of doubles, by the type of the first argument. The result has the same
-    type."""
+    """Emits a call of a libdevice function, in its f32 or its f64 form by the type of the first argument. The result
+    has this type."""
     kind = arguments[0].type
     return call(builder, f"__nv_{name}{'f' if kind == ir.FloatType() else ''}", kind, *arguments)
 
@@ -135,8 +136,8 @@ for _saturated, _operation in ((intrinsics.saturating_add, "add"), (intrinsics.s
 
 
 def floating(args: tuple[Any, ...]) -> Any:
-    """Returns the type that a function of floats computes in: f32 if all arguments are f32, else f64. None if an
-    argument is not a number."""
+    """Returns the type in which a function of floats computes: f32 if all arguments are f32, else f64. Returns None if
+    an argument is not a number."""
     if not all(isinstance(argument, types.Integer | types.Float | types.Boolean) for argument in args):
         return None
     return types.float32 if all(argument == types.float32 for argument in args) else types.float64
@@ -175,7 +176,7 @@ if _fma := getattr(math, "fma", None):  # Python 3.13
 def _lower_saturate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     value = args[0]
     zero, one = ir.Constant(value.type, 0.0), ir.Constant(value.type, 1.0)
-    # The maximum comes first: it gives 0 for a NaN.
+    # The maximum comes first, because fmax of a NaN and 0 is 0.
     return call_of_floats(builder, "fmin", call_of_floats(builder, "fmax", value, zero), one)
 
 
@@ -261,9 +262,9 @@ _POWERS = (operator.pow, operator.ipow, pow, math.pow)
 def power_arguments(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
     """Returns the types that the arguments of a power are converted to.
 
-    An f32 to the power of an integer is an f32; numba would compute in f64. With an f64 base an unsigned exponent
-    becomes an f64. A constant exponent of ``**`` stays a constant, because numba turns it into products. A negative
-    constant exponent of an integer is refused: the result could only be 0, 1 or -1.
+    An f32 to the power of an integer is an f32; numba would compute it in f64. With an f64 base, an unsigned exponent
+    becomes an f64. A constant exponent of ``**`` stays a constant, because numba expands the power into products. A
+    negative constant exponent of an integer is refused, because the result could only be 0, 1 or -1.
     """
     key = getattr(function, "typing_key", function)
     if len(args) != 2 or key not in _POWERS:
@@ -326,6 +327,6 @@ def _lower_round_decimals(context: Any, builder: Any, sig: Any, args: Any) -> An
     return context.cast(builder, call(builder, decimal_rounding.NAME, number.type, number, digits), double, kind)
 
 
-for _kind in (types.float32, types.float64):  # exact types, to win over numba's own
+for _kind in (types.float32, types.float64):  # exact types take precedence over numba's own lowering
     lowering_registry.lower(round, _kind)(_lower_round)
     lowering_registry.lower(round, _kind, types.Integer)(_lower_round_decimals)

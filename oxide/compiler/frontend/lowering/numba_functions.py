@@ -1,10 +1,10 @@
 """Functions written for numba that a kernel calls: device functions of numba-cuda's users, and numba's own Python
 implementations of operators and builtins.
 
-numba-cuda compiles such a function at its first use, for "the current device" and in its own contexts. Even a lookup
-that finds no match creates a CUDA context. Here they are compiled in oxide's contexts and for no device, with
-numba-cuda's semantics. A user's dispatcher gets a twin, so that the dispatcher itself keeps only numba-cuda's
-overloads.
+numba-cuda compiles such a function at its first use, in numba-cuda's own contexts and for the current device. Even its
+lookup of a compiled overload creates a CUDA context if there is no match. This module compiles these functions in
+oxide's contexts and for no device, with numba-cuda's semantics. For a user's dispatcher it makes a second dispatcher,
+the *twin*, so that the user's own dispatcher keeps only numba-cuda's overloads.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from .registry import session
 
 CompileFunction = Callable[[Any, tuple[Any, ...], Any], Any]
 
-# Twins by the user's dispatcher, then by fastmath, contraction and whether places in the source are kept. numba's types
-# hold their dispatchers weakly, so this table keeps the twins.
+# Twins by the user's dispatcher, then by three options of the session: fastmath, fma and located. numba's types hold
+# their dispatchers weakly, so this table keeps the twins alive.
 _twins: WeakTable[Any, dict[tuple[bool, bool, bool], Any]] = WeakTable()
 
 
 class ContextDispatcher(CUDADispatcher):  # type: ignore[misc]
-    """A dispatcher whose functions are compiled in oxide's contexts. They are removed from these contexts when the
-    dispatcher is dropped; numba-cuda's own dispatcher would look for them in numba-cuda's contexts."""
+    """A dispatcher whose functions are compiled in oxide's contexts. When the dispatcher is dropped, its functions are
+    removed from these contexts. numba-cuda's own dispatcher would look for them in numba-cuda's contexts."""
 
     def _make_finalizer(self) -> Callable[[], None]:
         overloads = self.overloads
@@ -52,15 +52,15 @@ class ContextDispatcher(CUDADispatcher):  # type: ignore[misc]
 
 
 class NumbaDispatcher(ContextDispatcher):
-    """A device function of a numba user, compiled in oxide's contexts. With explicit signatures it is compiled only for
-    those, and arguments are converted to their types."""
+    """A device function of a numba user, compiled in oxide's contexts. If the function has explicit signatures, it is
+    compiled only for these, and the arguments of a call are converted to the types of a signature."""
 
     def __init__(self, function: Any, options: dict[str, Any], signatures: tuple[Any, ...] = ()) -> None:
         super().__init__(as_written(function), options)
         self._explicit = signatures
 
     def get_call_template(self, args: Any, kws: Any) -> Any:
-        """Returns the typing of a call, for numba. Compiles the explicit signatures first."""
+        """Returns the typing of a call; numba calls this method. Compiles the explicit signatures first."""
         if self._explicit:
             self._can_compile = True
             for signature in self._explicit:
@@ -71,16 +71,16 @@ class NumbaDispatcher(ContextDispatcher):
 
 
 def twin_of(value: Any) -> Any:
-    """Returns the value that a kernel uses for ``value``: its twin if it is a dispatcher of numba's, else ``value``
-    itself."""
+    """Returns the value that a kernel uses for ``value``: the twin of a numba or numba-cuda dispatcher, the module
+    ``numba.cuda`` for the module ``oxide.numba_cuda``, and ``value`` itself for anything else."""
     if type(value) is ModuleType and value.__name__ == "oxide.numba_cuda":
-        return numba_cuda  # its names are resolved as those of the module that it stands for
-    value = getattr(value, "numba_dispatcher", value)  # what oxide.numba_cuda.jit makes
+        return numba_cuda  # the names in oxide.numba_cuda are resolved as names of numba.cuda
+    value = getattr(value, "numba_dispatcher", value)  # unwraps a result of oxide.numba_cuda.jit
     if isinstance(value, CUDADispatcher):
         if type(value) is not CUDADispatcher:
             return value
     elif not (hasattr(value, "py_func") and hasattr(value, "targetoptions") and value._can_compile):
-        return value  # a numba dispatcher with explicit signatures is host-only; numba's typing reports it
+        return value  # numba.jit with explicit signatures is for the host only; numba's typing reports it
     twins = _twins.setdefault(value, {})
     fastmath = session.fastmath or bool(value.targetoptions.get("fastmath"))
     variant = fastmath, session.fma, session.located
@@ -94,8 +94,8 @@ def twin_of(value: Any) -> Any:
 
 
 def _read(function: Any) -> Any:
-    """Returns the form of a function that numba compiles: as written, with conveniences rewritten, or with numbered
-    nodes."""
+    """Returns the form of a function that numba compiles. Under numba's semantics, this is the function as written.
+    Under oxide's, its conveniences are rewritten and, if the session keeps types, its nodes are numbered."""
     if session.numba_style:
         return as_written(function)
     return plain(function) if session.typings is None else session.typings.numbered(function)
@@ -103,11 +103,11 @@ def _read(function: Any) -> Any:
 
 @contextmanager
 def compiled_with(compile_function: CompileFunction) -> Iterator[None]:
-    """Makes every numba dispatcher compile with ``compile_function``. If ``session.overloads`` is off, it refuses to
-    compile.
+    """Makes every numba dispatcher compile with ``compile_function``. If ``session.overloads`` is False, a dispatcher
+    raises ``TypingError`` instead.
 
-    Also makes numba compile the form of each function that ``_read`` returns, even of inlined functions. numba holds
-    its compiler lock while it types a function, so no other thread sees the change.
+    Also makes numba compile the form of a function that ``_read`` returns, for inlined functions too. numba holds its
+    compiler lock while it types a function, so no other thread sees these changes.
     """
 
     def compile_device(dispatcher: Any, args: tuple[Any, ...], return_type: Any = None) -> Any:

@@ -1,8 +1,8 @@
 """numba-cuda's float16: ``cuda.fp16`` and its operators, computed in f32 and rounded after each step.
 
-numba-cuda lowers these operations to calls of CUDA C++ functions, which NVRTC compiles and a linker links. f32 has more
-than twice the precision of f16, so rounding a sum, product, quotient or root twice gives the same result as rounding
-once.
+numba-cuda lowers these operations to calls of CUDA C++ functions, which must be compiled by NVRTC and linked. Here, an
+f16 sum, product, quotient or square root is rounded to f32 and then to f16. The result is the same as with a single
+rounding, because f32 has more than twice the precision of f16.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _UNARY = {
 
 
 def widen(builder: Any, value: Any) -> Any:
-    """Returns the value of an f16's bits as an f32."""
+    """Returns the f32 that is equal to the f16 with the given bits."""
     return call_primitive(builder, _SINGLE, "oxide.f16.widen", (value,))
 
 
@@ -99,7 +99,7 @@ def _unary(name: str) -> Any:
 
 
 def _lower_fma(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    # The product of two f16 is exact in f64, and the sum is rounded to odd before it is rounded to f16.
+    # The product of two f16 is exact in f64. ``narrow`` rounds the sum to odd, as an f32, before it rounds it to f16.
     left, right, addend = (builder.fpext(widen(builder, value), _DOUBLE) for value in args)
     return narrow(builder, builder.fadd(builder.fmul(left, right), addend))
 
@@ -138,7 +138,7 @@ _lower(fp16.hrcp, 1, _lower_reciprocal)
 _lower(bool, 1, _lower_truth)
 
 
-# Conversions, which numba-cuda writes as inline PTX
+# Conversions: numba-cuda writes them as inline PTX
 
 
 def _to_float(target: Any) -> Any:

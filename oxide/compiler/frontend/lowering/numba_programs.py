@@ -1,4 +1,5 @@
-"""Host-side steps of numba-cuda programs, without the GPU that numba-cuda needs for them: see ``oxide.numba_cuda``."""
+"""Host-side steps of numba-cuda programs, without the GPU that numba-cuda itself needs for these steps.
+``oxide.numba_cuda`` calls them."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ class _Uncompiled:
 
     def __init__(self, signature: Any) -> None:
         self.signature = signature
-        self.entry_point = self  # the key by which numba-cuda removes it when it drops the function
+        self.entry_point = self  # numba-cuda removes the signature's code by this key
 
     def launch(self, *_: Any) -> None:
         """Raises ``LaunchError``. numba-cuda calls this to launch a kernel."""
@@ -41,7 +42,8 @@ class _Uncompiled:
 
 @contextmanager
 def without_gpu() -> Iterator[None]:
-    """Makes numba-cuda keep the explicit signatures of decorated functions without compiling anything for them."""
+    """Makes numba-cuda keep the explicit signatures of the functions that are decorated in the ``with`` block, without
+    compiling anything for these signatures."""
 
     def keep(dispatcher: Any, arguments: Any, returns: Any = None) -> Any:
         arguments, said = sigutils.normalize_signature(arguments)
@@ -57,7 +59,7 @@ def without_gpu() -> Iterator[None]:
 
 
 def random_states(n: int, seed: int, subsequence_start: int) -> np.ndarray[Any, Any]:
-    """Returns the states that numba-cuda creates for ``n`` generators."""
+    """Returns the states of ``n`` random number generators, as numba-cuda creates them."""
     states = np.empty(n, xoroshiro128p_dtype)
     init_xoroshiro128p_states_cpu(states, np.uint64(seed % 2**64), np.uint64(subsequence_start))
     return states
@@ -73,12 +75,13 @@ _decorating = threading.Lock()
 
 
 def is_signature(given: Any) -> bool:
-    """Returns whether numba reads an object as one or several signatures."""
+    """Returns whether numba takes an object for one or several signatures."""
     return isinstance(given, list) or bool(sigutils.is_signature(given))
 
 
 def decorated(function: Any, signature: Any, device: bool, options: dict[str, Any]) -> Any:
-    """Returns numba-cuda's dispatcher of a function, with its explicit signatures but without compiling anything."""
+    """Returns numba-cuda's dispatcher of a function, with the explicit signatures in ``signature``. Compiles
+    nothing."""
     function = getattr(function, "py_func", function)
     with _decorating, without_gpu(), warnings.catch_warnings():
         warnings.simplefilter("ignore", errors.NumbaWarning)
@@ -89,17 +92,18 @@ def decorated(function: Any, signature: Any, device: bool, options: dict[str, An
 
 @functools.cache
 def reductions_on(cuda: Any) -> ModuleType:
-    """Returns numba-cuda's module of reductions as a program of the module ``cuda``."""
+    """Returns a copy of numba-cuda's module of reductions that uses the module ``cuda`` instead of ``numba.cuda``."""
     return _on(cuda, "numba.cuda.kernels.reduction")
 
 
 @functools.cache
 def vectorizers_on(cuda: Any) -> ModuleType:
-    """Returns numba-cuda's module of ufuncs as a program of the module ``cuda``."""
+    """Returns a copy of numba-cuda's module of ufuncs that uses the module ``cuda`` instead of ``numba.cuda``."""
     made = _on(cuda, "numba.cuda.vectorizers")
 
     class Mechanism(made.CUDAUFuncMechanism):  # type: ignore[misc, name-defined]
-        """Broadcasts by NumPy's rule. numba-cuda's own code repeats the first element of an array of fewer axes."""
+        """Broadcasts by NumPy's rule. numba-cuda's own code repeats the first element of an array that has fewer axes
+        than the result."""
 
         def _broadcast(self, arys: Any) -> Any:
             shape = np.broadcast_shapes(*(array.shape for array in arys))
@@ -117,8 +121,8 @@ def vectorizers_on(cuda: Any) -> ModuleType:
 
 
 def _on(cuda: Any, name: str) -> ModuleType:
-    """Returns a module of numba-cuda, compiled from its source with all its uses of ``from numba import cuda`` replaced
-    by ``cuda``."""
+    """Returns a new module, compiled from the source of a module of numba-cuda. In the new module, every
+    ``from numba import cuda`` gives ``cuda`` instead."""
     module = importlib.import_module(name)
     path = module.__file__
     assert path is not None
@@ -131,7 +135,7 @@ def _on(cuda: Any, name: str) -> ModuleType:
 
 
 class _Importing(ast.NodeTransformer):
-    """Replaces ``from numba import cuda``."""
+    """Replaces ``from numba import cuda`` by an assignment of the global ``__oxide_cuda__`` to ``cuda``."""
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> Any:
         if node.module != "numba" or [alias.name for alias in node.names] != ["cuda"]:

@@ -1,9 +1,10 @@
 """Lowers numba-cuda's own functions to primitives that both of oxide's back ends define.
 
 numba-cuda lowers ``cuda.syncthreads()``, ``cuda.shfl_sync(…)`` and similar functions to NVVM intrinsics and inline PTX,
-through templates, intrinsics and overloads. All of these call ``builder.call``, and the calls are intercepted there:
-the line being lowered is still known then, so that a fault can name it. Arrays in shared and local memory have a
-lowering of their own: numba-cuda places shared arrays in its own globals and asks libNVVM for the size of an element.
+through templates, intrinsics and overloads. All of these end in ``builder.call``, so ``PrimitiveBuilder`` replaces the
+calls there. At that point the line being lowered is still known, so a fault can name it. Arrays in shared and local
+memory have a lowering of their own here, because numba-cuda's lowering places shared arrays in its own globals and asks
+libNVVM for the size of an element.
 """
 
 from __future__ import annotations
@@ -44,15 +45,17 @@ _SEQUENTIALLY_CONSISTENT = 4
 
 
 def word_arguments(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Returns the types that the arguments of ``cuda.brev`` are converted to. numba-cuda defines it only for unsigned
-    words, and uses only the lower half of an int64."""
+    """Returns the types that the arguments of ``cuda.brev`` are converted to. numba-cuda defines ``cuda.brev`` only for
+    unsigned integers, and would use only the lower half of an int64. Returns the arguments of any other function
+    unchanged."""
     if getattr(function, "typing_key", None) is cuda.brev and args and types.unliteral(args[0]) == types.int64:
         return (types.uint64, *args[1:])
     return args
 
 
 class PrimitiveBuilder(TotalBuilder):
-    """A builder that replaces calls of NVVM intrinsics with calls of primitives that each back end defines."""
+    """A builder that replaces calls of NVVM intrinsics and inline PTX by calls of primitives that each back end
+    defines."""
 
     def call(self, fn: Any, args: Any, *rest: Any, **options: Any) -> Any:
         found = _of_assembly(fn.asm) if isinstance(fn, ir.InlineAsm) else _INTRINSICS.get(fn.name)
@@ -161,8 +164,8 @@ def _atomic(operation: str) -> Any:
 
 
 def _extreme(operation: str) -> Any:
-    """Returns a lowering of ``atomic.max`` or ``atomic.min`` of floats: a NaN in memory stays, and a NaN operand has no
-    effect."""
+    """Returns a lowering of ``atomic.max`` or ``atomic.min`` of floats. A NaN in memory is kept, and a NaN operand has
+    no effect."""
 
     def lower(builder: Any, pointer: Any, value: Any) -> Any:
         nothing = value.type(-math.inf if operation == "fmaximum" else math.inf)
@@ -173,7 +176,7 @@ def _extreme(operation: str) -> Any:
 
 
 def _grid(builder: Any, which: Any) -> Any:
-    return _WORD(0)  # there is one grid
+    return _WORD(0)  # the handle of a grid is not used, because there is only one grid
 
 
 def _grid_sync(builder: Any, grid: Any, flags: Any) -> Any:
@@ -182,8 +185,8 @@ def _grid_sync(builder: Any, grid: Any, flags: Any) -> Any:
 
 
 class GridGroupSync(AbstractTemplate):  # type: ignore[misc]
-    """``this_grid().sync()``, lowered at each call, because each call has a fault site of its own. numba-cuda's own
-    function is compiled once for all calls."""
+    """The typing of ``this_grid().sync()``. oxide lowers each call on its own, because each call has its own fault
+    site. numba-cuda's own function is compiled once for all calls."""
 
     key = "oxide.grid_group.sync"
 
@@ -197,7 +200,7 @@ def _lower_grid_group_sync(context: Any, builder: Any, sig: Any, args: Any) -> A
 
 
 def _named(name: str, result: Any) -> Any:
-    """Returns a lowering that emits a call of ``name``, which both back ends define."""
+    """Returns a lowering that emits a call of the function ``name``, which both back ends define."""
 
     def lower(builder: Any, *args: Any) -> Any:
         return call_primitive(builder, result, name, args)
@@ -241,7 +244,7 @@ _INTRINSICS: dict[str, Any] = {
         for kind in ("float", "double")
         for which in ("max", "min")
     },
-    # Like C's fmax and fmin: for a NaN and a number, the result is the number.
+    # These work like C's fmax and fmin: for a NaN and a number, the result is the number.
     **{
         f"___numba_atomic_{kind}_nan{which}": _atomic(f"f{which}")
         for kind in ("float", "double")
@@ -249,7 +252,7 @@ _INTRINSICS: dict[str, Any] = {
     },
 }
 
-# Cache operators are hints: the access means the same without them. Only ``ld.global.cv`` becomes an atomic load.
+# Cache operators are hints, without which an access has the same meaning. Only ``ld.global.cv`` becomes an atomic load.
 _CACHED_LOAD = re.compile(r"ld\.global\.[\w.]+ \$0, \[\$1\];")
 _CACHED_STORE = re.compile(r"st\.global\.[\w.]+ \[\$0\], \$1;")
 
@@ -265,7 +268,8 @@ _ASSEMBLY: dict[str, Any] = {
 
 
 def _array(name: str) -> None:
-    """Registers the lowering of ``cuda.shared.array`` or ``cuda.local.array`` for each form that numba-cuda types."""
+    """Registers the lowering of ``cuda.shared.array`` or ``cuda.local.array``, for each form of the call that
+    numba-cuda types."""
     declaration = getattr(cuda, name).array
 
     def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:

@@ -1,8 +1,10 @@
-"""Functions of ``math`` that neither libdevice nor the C library has: for integers, tuples and the spacing of floats.
+"""Functions of ``math`` that neither libdevice nor the C library has: functions of integers, functions of tuples,
+``isclose`` and ``ulp``.
 
-They are written here as ``@device`` functions and compiled with the kernel that calls them, for both devices. Nothing
-raises in a kernel: ``isqrt``, ``factorial``, ``comb`` and ``perm`` return 0 for a negative number, and the greatest
-64-bit number if their result does not fit. ``gcd`` and ``lcm`` wrap, as every product does.
+Most are written here as ``@device`` functions and compiled with the kernel that calls them, for both devices. They
+cannot raise in a kernel: ``isqrt``, ``factorial``, ``comb`` and ``perm`` return 0 for a negative number. ``factorial``,
+``comb`` and ``perm`` return the greatest 64-bit number if their result does not fit. ``gcd`` and ``lcm`` wrap, as every
+product does.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from .mathematics import call_of_floats, floating, plain
 from .registry import lowering_registry, note, parameters, typing_registry
 from .types import display
 
-# Integers: each function for u64, and a form for i64 built on it
+# Functions of integers: each has a form for u64, and a form for i64 that calls the u64 form
 
 
 @device
@@ -60,7 +62,7 @@ def _lcm_signed(a: i64, b: i64) -> i64:
 
 @device
 def _isqrt(n: u64) -> u64:
-    # The root of the nearest double is off by at most 1. The limit keeps its square from wrapping.
+    # The square root of n as a double is off by at most 1. The limit keeps the square of ``root`` from wrapping.
     root = min(u64(math.sqrt(f64(n))), u64(4294967295))
     while root * root > n:
         root = root - u64(1)
@@ -93,7 +95,7 @@ def _comb_within(n: u64, k: u64, limit: u64) -> u64:
     k = min(k, n - k)
     result, i = u64(1), u64(1)
     while i <= k:
-        # result * factor / i is an integer. Dividing by common factors first avoids overflow in between.
+        # result * (n - k + i) / i is an integer. Dividing by common factors first avoids an overflow of the product.
         common = _gcd(result, i)
         factor = (n - k + i) // (i // common)
         result = result // common
@@ -152,7 +154,7 @@ def _is_close(a: f64, b: f64, relative: f64, absolute: f64) -> Any:
 
 @device
 def _ulp(x: Any) -> Any:
-    # One type throughout: every number here comes from x.
+    # All numbers here are derived from x, so that all have the type of x.
     size = abs(x)
     above = math.nextafter(size, type(x)(math.inf))
     if math.isinf(size):
@@ -173,7 +175,7 @@ def _register(function: Any, typed: Typed, lowered: Callable[[Any, Any, Any, Any
     class Template(AbstractTemplate):  # type: ignore[misc]
         def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
             if any(isinstance(argument, types.Optional) for argument in args):
-                return None  # numba tries again without the None
+                return None  # numba tries again with the type without None
             if kws:
                 note(f"math.{function.__name__} takes its arguments by position in a kernel")
                 return None
@@ -189,7 +191,7 @@ def _dispatcher(typing_context: Any, function: DeviceFunction[..., Any]) -> Any:
 def call_device_function(
     context: Any, builder: Any, function: DeviceFunction[..., Any], kinds: tuple[Any, ...], args: Any
 ) -> Any:
-    """Calls a device function, compiled for the argument types ``kinds``."""
+    """Emits a call of a device function, compiled for the argument types ``kinds``."""
     dispatcher = _dispatcher(context.typing_context, function)
     called = context.get_function(types.Dispatcher(dispatcher), dispatcher.compile_device(kinds).signature)
     return called(builder, args)
@@ -198,8 +200,8 @@ def call_device_function(
 def _whole(
     function: Any, unsigned: DeviceFunction[..., Any], signed: DeviceFunction[..., Any], count: int, more: bool = False
 ) -> None:
-    """Registers a function of ``count`` integers. With ``more``, it takes further integers, folded in from left to
-    right."""
+    """Registers a function of ``count`` integers. With ``more``, a call may have further integers: the function is
+    applied to the result so far and the next integer, from left to right."""
 
     def typed(context: Any, args: tuple[Any, ...]) -> Any:
         shown = f"math.{function.__name__}"
@@ -223,7 +225,7 @@ def _whole(
         return result
 
     _register(function, typed, lowered)
-    for kind in (types.int64, types.uint64):  # exact types win over numba's gcd for any integers
+    for kind in (types.int64, types.uint64):  # exact types take precedence over numba's gcd, which takes any integers
         lowering_registry.lower(function, *[kind] * count)(lowered)
 
 
@@ -282,7 +284,7 @@ _register(math.ulp, _type_ulp, _lower_ulp)
 
 
 def _length(builder: Any, numbers: list[Any]) -> Any:
-    """Returns the square root of the sum of squares, without intermediate overflow."""
+    """Returns the square root of the sum of the numbers' squares, without intermediate overflow."""
     result = numbers[0]
     if len(numbers) == 1:
         return call_of_floats(builder, "fabs", result)
@@ -292,7 +294,7 @@ def _length(builder: Any, numbers: list[Any]) -> Any:
 
 
 def _type_hypotenuse(context: Any, args: tuple[Any, ...]) -> Any:
-    kind = floating(args) if len(args) > 2 else None  # numba has it for two arguments
+    kind = floating(args) if len(args) > 2 else None  # numba itself has the form with two arguments
     return None if kind is None else signature(kind, *[kind] * len(args))
 
 
@@ -337,7 +339,8 @@ def _operated(context: Any, function: Any, *kinds: Any) -> Any:
 
 
 def _apply(context: Any, builder: Any, function: Any, kinds: tuple[Any, Any], args: tuple[Any, Any]) -> tuple[Any, Any]:
-    """Returns the type and the value of an operator's result, as if the operator stood in the kernel."""
+    """Returns the type and the value of an operator's result, typed and lowered as if the operator stood in the
+    kernel."""
     sig = context.typing_context.resolve_function_type(function, kinds, {})
     cast = [context.cast(builder, *each) for each in zip(args, kinds, sig.args, strict=True)]
     return sig.return_type, context.get_function(function, sig)(builder, cast)

@@ -1,13 +1,14 @@
 """Python's ``min`` and ``max`` of floats, and ``//`` and ``%`` of integers, where numba-cuda differs from Python.
 
 Python's ``max(a, b)`` returns ``a`` unless ``b`` is greater. So ``max(x, 0.0)`` is NaN if ``x`` is, and a relu hides no
-NaN. numba-cuda uses libdevice's ``fmax``, which returns the operand that is no NaN. The least integer ``// -1`` wraps,
-as every sum does; numba returns 0. A ``u64`` and a signed integer are divided as integers by Python's rules, with the
-result modulo 2**64 as an ``i64``; numba divides them as floats. Kernels in numba-cuda's own vocabulary keep
+NaN. numba-cuda uses libdevice's ``fmax``, which returns the operand that is not a NaN. The least integer ``// -1``
+wraps, as every sum does; numba returns 0. A ``u64`` and a signed integer are divided as integers by Python's rules, and
+the result is an ``i64``, modulo 2**64; numba divides them as floats. Kernels in numba-cuda's own vocabulary keep
 numba-cuda's behaviour.
 
-numba-cuda branches around a division by zero, and around the least integer by -1. Here both are cases of the total
-division, which selects the divisor: in a loop with one divisor, nothing but the division depends on the dividend.
+numba-cuda branches around a division by zero, and around a division of the least integer by -1. Here, the total
+division (``compiler/ir/total.py``) covers both cases by selecting another divisor. The selection does not depend on the
+dividend, so a loop with one divisor selects it once.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ def _is_beyond(builder: Any, comparison: str, second: Any, first: Any) -> Any:
     """Returns whether ``second`` is less or greater than ``first``; ``comparison`` is ``<`` or ``>``.
 
     A comparison with zero is emitted as the equivalent comparison with the smallest number above or below zero.
-    Otherwise LLVM 22 would replace the comparison and the selection after it by a minimum or maximum, or for widened
-    numbers by a selection with the opposite comparison. Both may return the wrong zero.
+    Otherwise, LLVM 22 would replace the comparison and the selection that follows it. It would use a minimum or maximum
+    or, for widened numbers, a selection with the opposite comparison. Both may return the zero with the wrong sign.
     """
     if _is_zero(first):
         tiny = ir.Constant(first.type, _SMALLEST[str(first.type)] if comparison == ">" else -_SMALLEST[str(first.type)])
@@ -93,8 +94,9 @@ def _lower_remainder(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 
 
 def _is_a_step(dividend: Any) -> bool:
-    """Returns whether a dividend is a sum with a constant, as in ``(i + 1) % n``. Such steps around a ring rarely reach
-    its end, so a branch around the division pays: 64-bit divisions take a GPU some 30 to 100 instructions."""
+    """Returns whether a dividend is a sum or difference with a constant, as in ``(i + 1) % n``. Such a step around a
+    ring rarely reaches the ring's end, so a branch around the division pays: a 64-bit division takes a GPU some 30 to
+    100 instructions."""
     return (
         isinstance(dividend, ir.Instruction)
         and dividend.opname in ("add", "sub")
@@ -115,16 +117,16 @@ def _operands(context: Any, builder: Any, sig: Any, args: Any) -> tuple[Any, Any
 
 
 def _is_rounded_down(builder: Any, rest: Any, divisor: Any) -> Any:
-    """Returns whether the exact quotient lies below the quotient rounded towards 0. ``rest`` is the remainder of the
-    latter, which has the dividend's sign."""
+    """Returns whether the exact quotient is less than the quotient rounded towards 0. ``rest`` is the remainder of the
+    division rounded towards 0; it has the dividend's sign."""
     zero = ir.Constant(rest.type, 0)
     differ = builder.icmp_signed("<", builder.xor(rest, divisor), zero)
     return builder.and_(builder.icmp_signed("!=", rest, zero), differ)
 
 
 def _divide_mixed(builder: Any, sig: Any, args: Any) -> tuple[Any, Any]:
-    """Returns the quotient and the remainder of an i64 and a u64. The magnitudes are divided; if the i64 is negative,
-    the quotient is rounded down instead of towards 0."""
+    """Returns the quotient and the remainder of an i64 and a u64. The division is one of magnitudes. If the i64 is
+    negative, the quotient is then rounded down instead of towards 0."""
     number = 0 if sig.args[0].signed else 1
     zero = ir.Constant(args[number].type, 0)
     negative = builder.icmp_signed("<", args[number], zero)
@@ -151,7 +153,7 @@ for _mixed in ((types.int64, types.uint64), (types.uint64, types.int64)):
     for _operator in (operator.mod, operator.imod):
         lowering_registry.lower(_operator, *_mixed)(_lower_mixed_remainder)
 for _function in _EXTREMES:
-    for _first in (types.float32, types.float64):  # exact types, to win over numba-cuda's own
+    for _first in (types.float32, types.float64):  # exact types take precedence over numba-cuda's own lowering
         for _second in (types.float32, types.float64):
             lowering_registry.lower(_function, _first, _second)(_lower_extreme(_function))
 for _operator in (operator.floordiv, operator.ifloordiv):

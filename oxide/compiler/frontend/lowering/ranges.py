@@ -1,10 +1,10 @@
-"""``range`` in oxide's kernels: it iterates as often as Python's, for all numbers.
+"""``range`` in oxide's kernels. It has as many iterations as Python's ``range``, for all arguments.
 
-numba subtracts the start from the stop in the counter's own type. The difference may wrap, and the loop then runs too
-often or not at all. Here the iterations are counted before the loop, in 64 bits without wrapping: i32 is widened, and
-for 64-bit numbers the ends are compared and their distance is computed as unsigned. A count of 2**63 or more becomes
-2**63 - 1, which no loop ever reaches. The loop then counts down to 0, a form that loop analyses know. Kernels with
-numba's semantics keep numba's ``range``.
+numba subtracts the start from the stop in the counter's own type. The difference may wrap, and then the loop has too
+many iterations or none. Here, the iterations are counted before the loop, in 64 bits and without wrapping. An i32 is
+widened. For 64-bit arguments, the ends are compared, and their distance is computed as an unsigned number. A count of
+2**63 or more becomes 2**63 - 1, because no loop ever completes so many iterations. The loop then counts down to 0, a
+form that loop analyses recognise. Kernels with numba's semantics keep numba's ``range``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ZERO, _ONE, _LARGEST = ir.Constant(_WORD, 0), ir.Constant(_WORD, 1), ir.Constan
 
 
 class CountedRangeType(types.RangeType):  # type: ignore[misc]
-    """The result of ``range``: numba's start, stop and step, iterated by oxide's own loop."""
+    """The type of the result of ``range``: numba's start, stop and step, but iterated by oxide's own loop."""
 
     def __init__(self, dtype: Any) -> None:
         super().__init__(dtype)
@@ -40,7 +40,7 @@ class CountedRangeType(types.RangeType):  # type: ignore[misc]
 
 
 class CountedRangeIteratorType(types.SimpleIteratorType):  # type: ignore[misc]
-    """The iterator of a ``CountedRangeType``."""
+    """The type of the iterator of a ``CountedRangeType``."""
 
     def __init__(self, dtype: Any) -> None:
         super().__init__(f"counted_range_iterator_{dtype}", dtype)
@@ -66,10 +66,11 @@ class CountedRangeIteratorModel(core_models.StructModel):  # type: ignore[misc]
 
 
 def range_arguments(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Returns the types that the arguments of a ``range`` are converted to if one is a ``u64``. Other arguments are
-    returned unchanged.
+    """Returns the types that the arguments of a ``range`` are converted to if one of them is a ``u64``. Returns other
+    arguments unchanged.
 
-    All become ``u64`` if none can be negative by its type, else ``i64``, as in all mixed arithmetic.
+    All arguments become ``u64`` if the type of none of them allows a negative number. Otherwise they become ``i64``, as
+    in all arithmetic on ``u64`` and signed integers.
     """
     if types.uint64 not in (types.unliteral(argument) for argument in args):
         return args
@@ -77,7 +78,7 @@ def range_arguments(args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def counted(found: Any) -> Any:
-    """Returns the signature of a call of ``range`` with oxide's range as its result."""
+    """Returns the signature of a call of ``range`` with ``CountedRangeType`` as the result in place of numba's type."""
     return found and signature(CountedRangeType(found.return_type.dtype), *found.args)
 
 
@@ -121,7 +122,7 @@ def _iterations(context: Any, builder: Any, kind: Any, state: Any) -> Any:
     """Returns the number of iterations, a non-negative i64."""
     with cgutils.if_unlikely(builder, builder.icmp_unsigned("==", state.step, ir.Constant(state.step.type, 0))):
         context.fndesc.call_conv.return_user_exc(builder, ValueError, ("range() arg 3 must not be zero",))
-    # Constants fold: for a step of 1 only a subtraction is left.
+    # For a constant step of 1, LLVM folds all of this to a subtraction.
     if kind.dtype.signed:
         start, stop, step = (
             number if kind.dtype.bitwidth == 64 else builder.sext(number, _WORD)
@@ -141,8 +142,8 @@ def _iterations(context: Any, builder: Any, kind: Any, state: Any) -> Any:
 
 
 def _several(builder: Any, some: Any, low: Any, high: Any, size: Any) -> Any:
-    """Returns the number of iterations from ``low`` up to ``high`` in steps of the unsigned ``size``. Returns 0 if
-    ``some`` is false."""
+    """Returns the number of iterations from ``low`` up to ``high`` in steps of ``size``, which is unsigned. Returns 0
+    if ``some`` is false."""
     last = builder.udiv(builder.sub(builder.sub(high, low), _ONE), size)
     return builder.select(some, _call(builder, "umin", builder.add(last, _ONE), _LARGEST), _ZERO)
 

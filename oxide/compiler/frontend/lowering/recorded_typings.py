@@ -1,7 +1,7 @@
 """Records the types that inference found, for the interpreter (``compiler/source/typings.py``).
 
-The functions were rewritten so that each expression has a line number of its own (``check/numbering.py``). So an
-instruction's line identifies its expression.
+Each function was rewritten before so that each of its expressions has a line number of its own
+(``check/numbering.py``). So the line of an instruction identifies the instruction's expression.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ class Typings:
         self._functions: dict[tuple[int, tuple[Any, ...]], TypedFunction] = {}
 
     def numbered(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Returns the form of a function with numbered expressions, which is compiled instead of it."""
+        """Returns the form of a function with numbered expressions. The front end compiles this form in place of the
+        function."""
         found = self._numbered.get(id(function))
         if found is None:
             found = self._numbered[id(function)] = function, numbered(function)
@@ -47,7 +48,8 @@ class Typings:
         return found[1].made
 
     def of(self, function: Callable[..., Any], args: tuple[Any, ...]) -> TypedFunction:
-        """Returns the entry of a function for some argument types. The function is given as written in its file."""
+        """Returns the ``TypedFunction`` of a function for some argument types. ``function`` is the function as written
+        in its file."""
         self.numbered(function)
         whole = self._numbered[id(function)][1]
         key = id(whole), tuple(map(types.unliteral, args))
@@ -56,8 +58,8 @@ class Typings:
         return self._functions[key]
 
     def of_numbered(self, made: Callable[..., Any], args: tuple[Any, ...]) -> TypedFunction | None:
-        """Returns the entry of a function for some argument types. The function is given in its numbered form. None for
-        a function of numba's."""
+        """Returns the ``TypedFunction`` of a function for some argument types. ``made`` is the function's form with
+        numbered expressions. Returns None for a function of numba's own."""
         whole = self._by_made.get(id(made))
         if whole is None:
             return None
@@ -68,7 +70,7 @@ class Typings:
 
 
 def name_of(kind: Any) -> str:
-    """Returns oxide's name of a scalar type, and "" for any other type."""
+    """Returns oxide's name of a scalar type. Returns "" for any other type."""
     return _NAMES.get(types.unliteral(kind), "")
 
 
@@ -77,7 +79,7 @@ def _signature(found: Any) -> Signature:
 
 
 class KeepTypes(AnalysisPass):  # type: ignore[misc]
-    """Records the types of a function's expressions if the session keeps them."""
+    """Records the types of a function's expressions if the session keeps types."""
 
     _name = "oxide_keep_types"
 
@@ -123,7 +125,8 @@ class _Keeper:
                     self.into[each.name] = statement.target.name
         joins = [s for s in statements if isinstance(s, numba_ir.Assign) and s.target.name.startswith("$phi")]
         last = [(self._last_phi(statement.target.name), statement) for statement in joins]
-        # In `a and b or c` the value of b is tested before it is joined with c, so the last phi has the type.
+        # In `a and b or c`, a phi passes the value of b to a test before another phi joins it with c. Only the last phi
+        # has the type of the whole expression.
         for name, statement in sorted(last, key=lambda each: self.order.get(each[0], -1)):
             self._join(name, statement.value)
 
@@ -213,7 +216,7 @@ class _Keeper:
         self.typed.calls.setdefault(number, call)
 
     def _last_phi(self, name: str) -> str:
-        """Returns the target of the last phi that a phi's variable reaches."""
+        """Returns the target of the last phi that a value reaches, through any number of phis."""
         seen = set[str]()
         while name in self.into and name not in seen:
             seen.add(name)

@@ -1,4 +1,5 @@
-"""A pass that records arithmetic on floats wider than its operands: it is slow on a GPU, and seldom meant."""
+"""A pass that records float arithmetic whose result type is wider than an operand's type. Such arithmetic is slow on a
+GPU, and the author seldom intends it."""
 
 from __future__ import annotations
 
@@ -19,9 +20,10 @@ _COMPARISONS = frozenset({operator.lt, operator.le, operator.gt, operator.ge, op
 
 
 class RecordWidening(AnalysisPass):  # type: ignore[misc]
-    """Adds an entry to the session for each operator or function of numbers with an operand narrower than its result.
+    """Adds a ``Widening`` to the session for each operator or function of numbers that has an operand narrower than its
+    result.
 
-    The result type of a comparison is taken to be the type to which its operands are converted.
+    For a comparison, the type to which its operands are converted counts as the type of its result.
     """
 
     _name = "oxide_record_widening"
@@ -44,8 +46,8 @@ class RecordWidening(AnalysisPass):  # type: ignore[misc]
 
 
 def _widening(state: Any, expression: Any, signature: Any) -> tuple[str, str, str] | None:
-    """Returns the operation's text, its result's type and its narrowest operand's type. Returns None if no operand is
-    narrower than the result."""
+    """Returns the text of an operation, the type of its result and the type of its narrowest operand. Returns None if
+    no operand is narrower than the result."""
     if expression.op in ("binop", "inplace_binop"):
         operands = [expression.lhs, expression.rhs]
         function = expression.fn

@@ -1,6 +1,7 @@
-"""State shared by the lowering modules: registries, the place in the source being lowered, notes for error messages.
+"""State shared by the lowering modules: registries, the place in the source being lowered, and notes for error
+messages.
 
-All of it is used under numba's global compiler lock, so plain module state is safe here.
+All of this state is used under numba's global compiler lock, so plain module state is safe here.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ lowering_registry = LoweringRegistry("oxide")
 
 @dataclass(slots=True)
 class Session:
-    """The state of one run of the front end: its options, the place being lowered, and the notes and failures of the
-    typing. With ``located``, each instruction carries its place in the source, for the sanitizer and for line
-    tables."""
+    """The state of one run of the front end: its options, the place in the source being lowered, and the notes and
+    failures of type inference. With ``located``, each instruction carries its place in the source, for the sanitizer
+    and for line tables."""
 
     file: str = ""
     line: int = 0
@@ -36,38 +37,41 @@ class Session:
     fma: bool = True
     """True if products are fused into sums by the rules of ``contraction``."""
     numba_style: bool = False
-    """True for numba-cuda's semantics, False for those of oxide's typed vocabulary."""
+    """True for numba-cuda's semantics, False for the semantics of oxide's typed vocabulary."""
     overloads: bool = False
     """True if numba-cuda's Python implementations of functions may be used."""
     located: bool = False
     notes: list[str] = field(default_factory=list)
     constants: Mapping[int, str] = field(default_factory=dict)
-    """The kernel's name for each array outside it, by the array's ``id``."""
+    """The kernel's name for each array outside the kernel, by the array's ``id``."""
     typings: Any = None
     """The ``Typings`` that records types for the interpreter, or None."""
     dispatchers: dict[int, Any] = field(default_factory=dict)
-    """The dispatchers of device functions while types are recorded. Each kernel then has its own dispatchers."""
+    """The dispatchers of device functions while types are recorded, by the ``id`` of the function. Each kernel then has
+    its own dispatchers."""
     failures: list[Failure] = field(default_factory=list)
-    """Failures to compile functions, the innermost first."""
+    """The failures to compile functions, in the order in which they occur: the failure of an inner function comes
+    first."""
     widenings: list[Widening] = field(default_factory=list)
-    """The arithmetic wider than its operands in the function that is being compiled."""
+    """The recorded widenings of the function that is being compiled."""
 
 
 session = Session()
 
 sites: list[FaultSite] = []
-"""Every access and assert that was ever lowered. Its index is its site number, until ``compiler.ir`` renumbers the
-sites of a kernel."""
+"""The fault sites of all accesses and asserts that were ever lowered. The position of a site in the list is its number,
+until ``compiler.ir`` renumbers the sites of a kernel."""
 
 array_places: dict[int, SourcePlace] = {}
-"""The source place of each static shared and each local array that was ever lowered, by the number in its name."""
+"""The place in the source of each static shared array and each local array that was ever lowered. The key is the number
+in the array's name."""
 
 _numbers: dict[FaultSite, int] = {}
 
 
 def site_number(parameter: str, assertion: str | None = None, axis: int | None = None, axes: int = 1) -> int:
-    """Returns the site number of the access to ``parameter``, or of the ``assert``, that is being lowered. For an
-    access of several ``axes``, ``axis`` is the axis that is checked."""
+    """Returns the number of the fault site of the access to ``parameter``, or of the ``assert``, that is being lowered.
+    For an access with several ``axes``, ``axis`` is the axis that is checked."""
     site = FaultSite(parameter, session.file, session.line, assertion, axis, axes)
     if site not in _numbers:
         _numbers[site] = len(sites)
@@ -76,19 +80,19 @@ def site_number(parameter: str, assertion: str | None = None, axis: int | None =
 
 
 def note(message: str) -> None:
-    """Records why typing is about to fail. If it fails, the last note becomes the text of the ``CompileError``."""
+    """Records why typing is about to fail. If typing fails, the last note becomes the text of the ``CompileError``."""
     session.notes.append(message)
 
 
 def note_first(message: str) -> None:
-    """Records why typing is about to fail, unless there is a note already."""
+    """Records why typing is about to fail, unless a note already exists."""
     if not session.notes:
         note(message)
 
 
 def bound(names: Sequence[str], args: tuple[Any, ...], kws: Any, optional: int = 0) -> dict[str, Any] | None:
-    """Returns the types of a call's arguments by the names of its parameters, of which the last ``optional`` may be
-    missing. Returns None if the arguments do not fit the parameters."""
+    """Returns the types of a call's arguments by the names of the parameters. The arguments of the last ``optional``
+    parameters may be left out. Returns None if the arguments do not fit the parameters."""
     named = dict(kws or {})
     given = dict(zip(names, args, strict=False)) | named
     fits = set(names[: len(names) - optional]) <= set(given) <= set(names)
@@ -96,7 +100,7 @@ def bound(names: Sequence[str], args: tuple[Any, ...], kws: Any, optional: int =
 
 
 def parameters(*names: str, **defaults: Any) -> inspect.Signature:
-    """Returns the signature of a function with parameters that are given by position or by name."""
+    """Returns the signature of a function whose parameters can all be given by position or by name."""
     either = inspect.Parameter.POSITIONAL_OR_KEYWORD
     plain = [inspect.Parameter(name, either) for name in names]
     return inspect.Signature(
@@ -105,14 +109,15 @@ def parameters(*names: str, **defaults: Any) -> inspect.Signature:
 
 
 def first_parameters(function: Any, count: int) -> inspect.Signature:
-    """Returns the first parameters of a function of the language, without defaults and annotations."""
+    """Returns a signature of the first ``count`` parameters of a function of the language, without defaults and
+    annotations."""
     parameters = list(inspect.signature(function).parameters.values())[:count]
     return inspect.Signature([each.replace(default=each.empty, annotation=each.empty) for each in parameters])
 
 
 class Members:
-    """Access by name to the members of a structure. Reading and assigning a member makes instructions on values:
-    numba's own proxies keep each structure in memory, which LLVM must promote to registers again."""
+    """Gives access by name to the members of a structure. Reading and assigning a member emits instructions on values.
+    numba's own proxies keep each structure in memory instead, and LLVM must promote it to registers."""
 
     __slots__ = ("_builder", "_model", "_value")
 
@@ -127,19 +132,19 @@ class Members:
         object.__setattr__(self, "_value", self._model.set(self._builder, self._value, value, name))
 
     def _getvalue(self) -> Any:
-        """Returns the structure. The name is numba's."""
+        """Returns the structure. The method has the name of numba's method."""
         return self._value
 
 
 def proxy(context: Any, builder: Any, kind: Any, value: Any = None) -> Members:
-    """Returns access by name to the members of a structure: of ``value``, or of a new structure of zeros."""
+    """Returns a ``Members`` for a structure of the type ``kind``: for ``value``, or for a new structure of zeros."""
     model = context.data_model_manager[kind]
     return Members(builder, model, ir.Constant(model.get_value_type(), None) if value is None else value)
 
 
 def value_if(builder: Any, holds: Any, likely: Callable[[], Any], otherwise: Any) -> Any:
-    """Returns the value that the code emitted by ``likely`` computes, or ``otherwise`` if ``holds`` is false. The code
-    runs only if ``holds`` is true."""
+    """Emits a branch on ``holds``. Returns the value that the code emitted by ``likely`` computes if ``holds`` is true,
+    and ``otherwise`` if it is false. The code of ``likely`` runs only if ``holds`` is true."""
     before = builder.basic_block
     with builder.if_then(holds, likely=True):
         value = likely()

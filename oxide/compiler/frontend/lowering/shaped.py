@@ -1,7 +1,8 @@
-"""Slices of two and three axes: ``Slice2``, ``DisjointSlice2``, ``AtomicSlice2``, ``Slice3`` and so on.
+"""Slices of two to five axes: ``Slice2``, ``DisjointSlice2``, ``AtomicSlice2``, ``Slice3`` and so on.
 
 Such a slice is a pointer and the length of each axis, also as a kernel parameter. ``a[row, col]`` is one check for each
-axis and one access at ``row * cols + col``, which cannot wrap once the checks hold: the number of elements fits.
+axis, and one access at ``row * cols + col``. If the checks hold, this offset cannot wrap, because the number of
+elements fits in 64 bits.
 """
 
 from __future__ import annotations
@@ -39,10 +40,11 @@ _WORD = ir.IntType(64)
 
 
 class ShapedSliceType(types.Type):  # type: ignore[misc]
-    """A slice of ``ndim`` axes of the kernel parameter ``parameter``.
+    """The type of a slice with ``ndim`` axes that is the kernel parameter ``parameter``, or of a form of this slice.
 
     ``kind`` is ``"slice"``, ``"disjoint"``, ``"atomic"``, ``"scatter"``, ``"unchecked"``, ``"unchecked_mut"``,
-    ``"streaming"`` or ``"streaming_mut"``. ``tile`` holds the sides of its layout's tiles; it is () without a layout.
+    ``"streaming"`` or ``"streaming_mut"``. ``tile`` holds the sides of the tiles of the slice's layout. It is () if the
+    slice has no layout.
     """
 
     def __init__(self, kind: str, dtype: Any, ndim: int, parameter: str, tile: tuple[int, ...] = ()) -> None:
@@ -66,11 +68,11 @@ class ShapedSliceType(types.Type):  # type: ignore[misc]
 
     @property
     def flat(self) -> SliceType:
-        """Returns the type of the slice of all elements in row-major order."""
+        """Returns the type of the slice with one axis that has all elements in row-major order."""
         return SliceType(self.dtype, self.mutable, self.parameter, self.tile)
 
     def is_like(self, other: ShapedSliceType) -> bool:
-        """Returns whether the two types differ at most in the parameter."""
+        """Returns whether the two types are equal except for the names of their parameters."""
         mine = self.kind, self.dtype, self.ndim, self.tile
         return mine == (other.kind, other.dtype, other.ndim, other.tile)
 
@@ -85,7 +87,8 @@ class ShapedSliceType(types.Type):  # type: ignore[misc]
 
 
 class PlaceRefType(types.Type):  # type: ignore[misc]
-    """A ``Ref`` or None: this thread's element of a ``DisjointSlice2``, by row and column."""
+    """The type of a ``Ref`` to this thread's element of a ``DisjointSlice2``, or None. The element is given by row and
+    column."""
 
     def __init__(self, dtype: Any) -> None:
         self.dtype = dtype
@@ -189,10 +192,10 @@ def _note_vectors_only(kind: ShapedSliceType) -> None:
 
 
 def check_indices(kind: ShapedSliceType, index: Any) -> bool:
-    """Returns whether the type of an index fits a slice: an integer for each axis. If not, adds a note with the
-    reason."""
+    """Returns whether the type of an index fits a slice: it must have an integer for each axis. If not, adds a note
+    with the reason."""
     if isinstance(index, types.Optional):
-        return False  # numba tries again without the None
+        return False  # numba tries again with the type without None
     name, parts = kind.parameter, list(index) if isinstance(index, types.BaseTuple) else [index]
     if kind.ndim > 3:
         what = "read by tensor.load_tile, and one by one" if kind.kind == "slice" else "written by tensor.store_tile"
@@ -221,7 +224,8 @@ def check_indices(kind: ShapedSliceType, index: Any) -> bool:
 def element_of(
     context: Any, builder: Any, kind: Any, value: Any, index_type: Any, index: Any
 ) -> tuple[Any, Any, list[tuple[Any, Any]]]:
-    """Returns a slice's pointer, an element's offset in row-major order, and for each axis the index and the length."""
+    """Returns a slice's pointer, an element's offset in row-major order, and a list with the index and the length of
+    each axis."""
     view = proxy(context, builder, kind, value)
     parts = [
         element_index(builder, part_type, part)
@@ -235,7 +239,8 @@ def element_of(
 
 
 def axes_inside(builder: Any, kind: Any, places: list[tuple[Any, Any]]) -> Any:
-    """Returns whether each index is within its axis. If not, reports the first axis whose index is outside."""
+    """Returns whether each index is within its axis. If not, the emitted code records a fault for the first axis whose
+    index is outside."""
     return axes_in_bounds(builder, places, axis_sites(builder, kind.parameter, kind.ndim))
 
 
@@ -408,8 +413,8 @@ class PlaceRefAttributes(AttributeTemplate):  # type: ignore[misc]
 
 
 def _place(builder: Any, ref: Any) -> tuple[Any, Any]:
-    """Returns whether a Ref's element is in bounds, and the element's offset. Records a fault for an element out of
-    bounds."""
+    """Returns whether a Ref's element is in bounds, and the element's offset. For an element out of bounds, the emitted
+    code records a fault."""
     places = [(ref.row, ref.rows), (ref.col, ref.cols)]
     inside = axes_in_bounds(builder, places, [ref.row_site, ref.col_site])
     return inside, builder.add(builder.mul(ref.row, ref.cols), ref.col)
@@ -437,7 +442,8 @@ def _lower_ref_set(context: Any, builder: Any, sig: Any, args: Any) -> None:
 
 def _lower_tiled(lower: Any) -> Any:
     def lower_flat(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        """Lowers a tile as a tile of the flat slice. The width of its rows comes from the slice, not from the index."""
+        """Lowers a tile as a tile of the flat slice. The distance between rows comes from the slice's shape, not from
+        the index."""
         kind, index_type = sig.args
         index = args[1]
         if isinstance(index_type, GridIndexType) and kind.ndim == 2:

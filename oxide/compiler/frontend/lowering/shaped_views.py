@@ -1,7 +1,7 @@
-"""``row``, ``col`` and ``tile`` of a ``Slice2``: views whose ends are checked against the slice's own axes.
+"""``row``, ``col`` and ``tile`` of a ``Slice2``: views that are checked against the lengths of the slice's own axes.
 
-They have the types of ``views.py``. Their checks are shorter, because the numbers of rows and columns are known and the
-product of both fits in 64 bits.
+The views have the types of ``views.py``. The checks here are shorter than the checks there, because the numbers of rows
+and columns are known and the product of both fits in 64 bits.
 """
 
 from __future__ import annotations
@@ -80,7 +80,8 @@ def _lower_column(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 
 
 def _line(context: Any, builder: Any, sig: Any, index: Any, length: Any, axis: int) -> Any:
-    """Returns the view of a row or column with its validity and its fault report, but without its data and count."""
+    """Returns the view of a row or column with its validity and the fault that it reports, but without its data, its
+    count and its stride."""
     view = proxy(context, builder, sig.return_type)
     view.valid = builder.icmp_unsigned("<", index, length)
     view.bad_index, view.bad_length = index, length
@@ -111,7 +112,7 @@ def _matrix(context: Any, builder: Any, sig: Any, args: Any) -> tuple[Any, list[
 
 
 def _within(builder: Any, first: Any, count: Any, length: Any) -> Any:
-    """Returns whether ``[first, first + count)`` is within an axis, computed without the sum, which may overflow. The
+    """Returns whether ``[first, first + count)`` is within an axis. The sum, which may overflow, is not computed. The
     length of the axis must not be negative."""
     return builder.and_(
         builder.icmp_unsigned("<=", count, length),
@@ -120,7 +121,8 @@ def _within(builder: Any, first: Any, count: Any, length: Any) -> Any:
 
 
 def _outside(builder: Any, first: Any, count: Any) -> Any:
-    """Returns the index to report: a negative argument itself, or the last index."""
+    """Returns the index that a fault reports: ``count`` or ``first`` if it is negative, else the last index of the
+    range."""
     least = builder.select(builder.icmp_signed("<", count, _ZERO), count, first)
     last = builder.sub(builder.add(first, count), ir.Constant(_WORD, 1))
     last = builder.select(builder.icmp_signed("<", last, _ZERO), GREATEST, last)

@@ -1,9 +1,9 @@
 """``SharedArray``, ``DynamicSharedArray`` and ``LocalArray``.
 
-The shape is in the type, so an array is one pointer, in a kernel's variables and in a device function's parameters.
-Each back end places shared memory: a call ``oxide.shared.static.<number>.<bytes>.<alignment>`` returns its address.
-Every axis of an index is checked against its own length, because ``a[0, 20]`` of a 16 by 16 array is inside the array's
-memory.
+The type of an array contains its shape, so the array itself is one pointer, in a kernel's variables and in a device
+function's parameters. Each back end places shared memory. A call ``oxide.shared.static.<number>.<bytes>.<alignment>``
+returns the address of an array. Each axis of an index is checked against the length of this axis, because ``a[0, 20]``
+of a 16 by 16 array is out of bounds but inside the array's memory.
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ _numbers = itertools.count()
 
 
 class BlockArrayType(types.Type):  # type: ignore[misc]
-    """An array in shared or local memory. ``shape`` is None for dynamic shared memory. ``alignment`` is the
-    declaration's alignment, or None. ``shown`` is the array's name in errors, the same for every alignment."""
+    """The type of an array in shared or local memory. ``shape`` is None for dynamic shared memory. ``alignment`` is the
+    alignment that the declaration asks for, or None. ``shown`` is the array's name in errors, which does not contain
+    the alignment."""
 
     def __init__(self, kind: str, shape: tuple[int, ...] | None, dtype: Any, alignment: int | None = None) -> None:
         self.kind = kind
@@ -96,20 +97,23 @@ def _static(declaration: Any, accepted: tuple[str, ...]) -> Any:
 
 
 def static_memory(builder: Any, size: int, alignment: int) -> Any:
-    """Returns the address of ``size`` bytes of static shared memory, allocated for this declaration alone."""
+    """Returns the address of ``size`` bytes of static shared memory. Each declaration that is lowered has its own
+    memory."""
     symbol = f"oxide.shared.static.{_number()}.{size}.{alignment}"
     return call_primitive(builder, _BYTE_POINTER, symbol, ())
 
 
 def _number() -> int:
-    """Returns a new number for the array being lowered, and records the array's place in the source by this number."""
+    """Returns a new number for the array being lowered, and records the array's place in the source under this
+    number."""
     number = next(_numbers)
     array_places[number] = session.file, session.line, session.span
     return number
 
 
 def local_memory(context: Any, builder: Any, element: Any, count: int, alignment: int | None = None) -> Any:
-    """Returns the address of a thread's own array of ``count`` elements, initialised to 0."""
+    """Returns the address of an array of ``count`` elements in the thread's local memory. The array is cleared to 0 at
+    the function's entry."""
     kind = ir.ArrayType(element, count)
     alignment = alignment or 1 << (context.get_abi_alignment(element) - 1).bit_length()
     size = count * context.get_abi_sizeof(element)
@@ -224,8 +228,8 @@ def check_index(kind: Any, index: Any) -> bool:
 
 
 def check_value(dtype: Any, value: Any) -> bool:
-    """Returns whether a value may be stored as ``dtype``: a float in an integer would lose its fraction. If not, adds a
-    note with the reason."""
+    """Returns whether a value may be stored as ``dtype``. A float may not be stored as an integer, because it would
+    lose its fraction. If the value may not be stored, adds a note with the reason."""
     why = conversion_problem(dtype, value)
     if why is not None:
         note(f"the element is {display(dtype)} and {why}")
@@ -233,7 +237,8 @@ def check_value(dtype: Any, value: Any) -> bool:
 
 
 def locate(context: Any, builder: Any, kind: Any, index_type: Any, index: Any) -> tuple[Any, Any]:
-    """Returns whether an index is in bounds, checked axis by axis, and the element's offset in row-major order."""
+    """Returns whether an index is in bounds, checked axis by axis, and the indexed element's offset in row-major
+    order."""
     if isinstance(index_type, types.BaseTuple):
         parts = [
             element_index(builder, part_type, part)
@@ -259,7 +264,7 @@ def _lengths(context: Any, builder: Any, kind: Any) -> list[Any]:
 def _shape(name: str, given: Any) -> tuple[int, ...] | None:
     parts = list(given) if isinstance(given, types.BaseTuple) else [given]
     if not 1 <= len(parts) <= 3 or not all(isinstance(part, types.IntegerLiteral) for part in parts):
-        # numba tries a second time without the values of constants; the first note has the reason.
+        # numba tries a second time without the values of constants, so only the note of the first time has the reason.
         note_first(
             f"the shape of {name} is a constant, or a tuple of up to three: a number, or a name that holds one outside "
             "the kernel; compute it there"
@@ -274,7 +279,7 @@ def _shape(name: str, given: Any) -> tuple[int, ...] | None:
 
 def _dtype(name: str, given: Any) -> Any:
     if isinstance(given, types.Function) and given.typing_key is bool:
-        return types.boolean  # bool_ is the class bool in a kernel
+        return types.boolean  # in a kernel, bool_ is Python's class bool
     if not isinstance(given, types.NumberClass):
         note(f"the dtype of {name} is one of oxide's scalar types, as f32; it is {display(given)}")
         return None

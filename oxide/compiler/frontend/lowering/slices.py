@@ -1,8 +1,9 @@
 """``Slice``, ``DisjointSlice`` and ``Ref``.
 
-A slice is a pointer and a length, also as a kernel parameter. Its type carries the parameter's name, so that a fault
-can name it anywhere, even in a device function. A ``Ref`` carries a pointer, an index and a length. Its test for None
-and its bounds check are the same comparison, so LLVM drops the check where the program has tested the Ref.
+A slice is a pointer and a length, also as a kernel parameter. The slice's type contains the parameter's name, so that a
+fault can report this name anywhere, even in a device function. A ``Ref`` is a pointer, an index and a length. The test
+of a ``Ref`` for None and its bounds check are the same comparison, so LLVM drops the check where the program has tested
+the ``Ref``.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ _SITE = ir.IntType(32)
 
 
 class SliceType(types.Type):  # type: ignore[misc]
-    """A ``Slice``, or a ``DisjointSlice`` if ``mutable``, of the kernel parameter ``parameter``.
+    """The type of the kernel parameter ``parameter``: a ``DisjointSlice`` if ``mutable``, else a ``Slice``.
 
-    ``tile`` holds the sides of its layout's tiles; it is () without a layout."""
+    ``tile`` holds the sides of the tiles of the slice's layout. It is () if the slice has no layout."""
 
     def __init__(self, dtype: Any, mutable: bool, parameter: str, tile: tuple[int, ...] = ()) -> None:
         self.dtype = dtype
@@ -45,7 +46,7 @@ class SliceType(types.Type):  # type: ignore[misc]
         super().__init__(f"{self.shown} {parameter}")
 
     def is_like(self, other: SliceType) -> bool:
-        """Returns whether the two types differ at most in the parameter."""
+        """Returns whether the two types are equal except for the names of their parameters."""
         return (self.dtype, self.mutable, self.tile) == (other.dtype, other.mutable, other.tile)
 
     def unify(self, context: Any, other: Any) -> Any:
@@ -59,7 +60,7 @@ class SliceType(types.Type):  # type: ignore[misc]
 
 
 class RefType(types.Type):  # type: ignore[misc]
-    """A ``Ref`` or None."""
+    """The type of a ``Ref`` or None."""
 
     def __init__(self, dtype: Any) -> None:
         self.dtype = dtype
@@ -67,7 +68,7 @@ class RefType(types.Type):  # type: ignore[misc]
 
 
 class ScatterType(types.Type):  # type: ignore[misc]
-    """The ``scatter`` of the ``DisjointSlice`` ``parameter``."""
+    """The type of the ``scatter`` form of the ``DisjointSlice`` parameter ``parameter``."""
 
     def __init__(self, dtype: Any, parameter: str) -> None:
         self.dtype = dtype
@@ -122,7 +123,7 @@ class SliceGetItem(AbstractTemplate):  # type: ignore[misc]
             return None
         kind, index = args
         if isinstance(index, types.Optional):
-            return None  # numba tries again without the None
+            return None  # numba tries again with the type without None
         if kind.mutable:
             note(_NO_INTEGER_INDEX.format(name=kind.parameter, kind=kind.shown))
             return None
@@ -146,10 +147,10 @@ class SliceGetItem(AbstractTemplate):  # type: ignore[misc]
 
 
 def refuse_from_the_end(kind: Any, index: Any) -> None:
-    """Refuses a constant negative index of an oxide array. Python would count from the end, but in a kernel it is out
-    of bounds."""
+    """Refuses a constant negative index of an oxide array. In Python, such an index would count from the end; in a
+    kernel, it is out of bounds."""
     if getattr(kind, "mutable", False):
-        return  # its index is no integer
+        return  # an output is not indexed with integers
     array = getattr(kind, "parameter", None) or getattr(kind, "shown", None)
     parts = index if isinstance(index, tuple) else (index,)
     for axis, part in enumerate(parts):
@@ -273,12 +274,12 @@ class GetMut(AbstractTemplate):  # type: ignore[misc]
 
 
 def takes_thread_index(name: str, args: tuple[Any, ...], kws: Any) -> bool:
-    """Returns whether a call has one ``ThreadIndex`` and no other argument. If not, adds a note with the reason."""
+    """Returns whether a call has one argument, a ``ThreadIndex``. If not, adds a note with the reason."""
     if len(args) != 1 or kws:
         note(f"{name} takes one ThreadIndex")
         return False
     if isinstance(args[0], types.Optional):
-        return False  # numba tries again without the None
+        return False  # numba tries again with the type without None
     if not isinstance(args[0], ThreadIndexType):
         note(
             f"{name} takes a ThreadIndex, not {display(args[0])}: only thread.index_1d() "
@@ -347,8 +348,7 @@ def _lower_ref_set(context: Any, builder: Any, sig: Any, args: Any) -> None:
 
 
 def check_store(ref: Any, value: Any) -> None:
-    """Refuses a value that ``ref.value = …`` cannot take, such as a float for an integer, which would lose its
-    fraction.
+    """Refuses a value that cannot be assigned to ``ref.value``, such as a float if the element is an integer.
 
     Adds a note and raises ``TypingError``.
     """
@@ -366,21 +366,23 @@ _NO_INTEGER_INDEX = (
 
 
 def element_index(builder: Any, kind: Any, value: Any) -> Any:
-    """Returns an index as a signed 64-bit number. A ``u64`` of 2**63 or more becomes negative, so it is outside every
-    slice."""
+    """Returns an index as a signed 64-bit number. A ``u64`` of 2**63 or more becomes negative, so that it is outside of
+    every slice."""
     if kind.bitwidth == 64:
         return value
     return builder.sext(value, _WORD) if kind.signed else builder.zext(value, _WORD)
 
 
 def in_bounds(builder: Any, index: Any, length: Any, place: Any) -> Any:
-    """Returns whether an index is in [0, length). If it is not, a fault of the site ``place`` is recorded."""
+    """Returns whether an index is in [0, length). If it is not, the emitted code records a fault of the site
+    ``place``."""
     return call_primitive(builder, ir.IntType(1), bounds_check(1), (index, length, place))
 
 
 def axes_in_bounds(builder: Any, axes: Sequence[tuple[Any, Any]], places: Sequence[Any]) -> Any:
-    """Returns whether the index of each axis is in [0, length). If one is not, a fault of the first such axis is
-    recorded, with the indices and lengths of all axes. ``places`` are the sites of the axes."""
+    """Returns whether the index of each axis is in [0, length). If not, the emitted code records a fault of the first
+    axis whose index is outside, with the indices and lengths of all axes. ``axes`` has the index and the length of each
+    axis, and ``places`` the site of each axis."""
     inside = None
     for axis, place in enumerate(places):
         others = [word for other, pair in enumerate(axes) if other != axis for word in pair]
@@ -390,14 +392,14 @@ def axes_in_bounds(builder: Any, axes: Sequence[tuple[Any, Any]], places: Sequen
 
 
 def axis_sites(builder: Any, what: str, axes: int) -> list[Any]:
-    """Returns the sites of an access's axes."""
+    """Returns the fault sites of an access, one for each axis."""
     if axes == 1:
         return [site(builder, what)]
     return [site(builder, what, axis=axis, axes=axes) for axis in range(axes)]
 
 
 def load_inside(context: Any, builder: Any, dtype: Any, data: Any, index: Any, inside: Any) -> Any:
-    """Returns the element if ``inside``, else zero."""
+    """Returns the element at ``index``, or zero if ``inside`` is false."""
 
     def load() -> Any:
         return context.unpack_value(builder, dtype, builder.gep(data, [index]))

@@ -1,8 +1,8 @@
 """``ThreadIndex`` and the thread's coordinates.
 
-A ``ThreadIndex`` is an ``i64``; an index of ``index_2d`` also carries the width. ``index_2d`` may return None, which is
--1: a negative index is outside every slice. The coordinates come from numba-cuda's special register intrinsics, which
-each back end defines.
+A ``ThreadIndex`` is an ``i64``. An index of ``index_2d`` also carries the width. ``index_2d`` may return None. This is
+represented by -1, because a negative index is outside of every slice. The coordinates come from numba-cuda's special
+register intrinsics, which each back end defines.
 """
 
 from __future__ import annotations
@@ -29,14 +29,15 @@ _MAX_ROWS = 2**26
 
 
 class ThreadIndexType(types.Type):  # type: ignore[misc]
-    """A ``ThreadIndex`` or None."""
+    """The type of a ``ThreadIndex`` or None."""
 
     def __init__(self) -> None:
         super().__init__("ThreadIndex")
 
 
 class GridIndexType(ThreadIndexType):
-    """A ``ThreadIndex`` of ``index_2d``, or None. It carries the width for ``RowMajorTiles``."""
+    """The type of a ``ThreadIndex`` from ``index_2d``, or None. It carries the width, which outputs with
+    ``RowMajorTiles`` need."""
 
     def __init__(self) -> None:
         types.Type.__init__(self, "ThreadIndex of index_2d")
@@ -49,7 +50,8 @@ class GridIndexType(ThreadIndexType):
 
 
 class CoordinatesType(types.Type):  # type: ignore[misc]
-    """The type of ``thread_idx``, ``block_idx``, ``block_dim`` or ``grid_dim``. ``register`` is the hardware's name."""
+    """The type of ``thread_idx``, ``block_idx``, ``block_dim`` or ``grid_dim``. ``register`` is the name of the
+    hardware's special register."""
 
     def __init__(self, name: str, register: str) -> None:
         self.register = register
@@ -85,7 +87,7 @@ def _cast_index(context: Any, builder: Any, source: Any, target: Any, value: Any
 
 
 def index_number(context: Any, builder: Any, kind: Any, value: Any) -> Any:
-    """Returns the number of a ``ThreadIndex``, -1 for None."""
+    """Returns the number of a ``ThreadIndex``; it is -1 for None."""
     if isinstance(kind, GridIndexType):
         return proxy(context, builder, kind, value).number
     return value
@@ -154,11 +156,11 @@ def _lower_y(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 
 @lowering_registry.lower(thread.index_2d, types.Integer)
 def _lower_index_2d(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    """Returns row * width + column, or -1 if the column is not below the width or the result could wrap.
+    """Lowers ``index_2d``: row * width + column, or -1 if the column is not below the width or the result could wrap.
 
-    A negative width, compared as unsigned, exceeds the limit. With at most 2**26 rows (CUDA's 65535 blocks of 1024
-    threads stay below that) and widths under 2**36, the result is under 2**62, so different threads get different
-    numbers.
+    A negative width is above the limit, because it is compared as an unsigned number. The row is below 2**26; CUDA's
+    65535 blocks of 1024 threads stay within this limit. The width is below 2**36. So the result is under 2**62, and
+    different threads get different numbers.
     """
     width = context.cast(builder, args[0], sig.args[0], types.int64)
     row, column = global_index(builder, "y"), global_index(builder, "x")

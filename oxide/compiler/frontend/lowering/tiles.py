@@ -1,14 +1,15 @@
 """``TileRef`` and ``MatrixTileRef``: a thread's tile of a ``DisjointSlice`` with a layout.
 
 A whole tile carries a pointer to its first element and, like a ``Ref``, an index and a limit. The test for None and the
-check of an access are the same comparison, so LLVM drops the check where the program has tested the tile. A remainder
-carries its size, and the size 0 means None. A position is compared with the tile's size. The size of a whole tile is a
-constant, so LLVM removes the comparison for a constant position and in a loop over the tile.
+check of an access are the same comparison, so LLVM drops the check where the program has tested the tile. If a tile is
+only partly inside the output, the part inside is its *remainder*. A remainder carries its size instead of an index and
+a limit, and the size 0 means None. The position of an element in a tile is compared with the tile's size. The size of a
+whole tile is a constant, so LLVM removes this comparison for a constant position and in a loop over the tile.
 
-No overflow goes undetected. With ``Tiles(n)`` the thread's index is compared with the number of whole tiles before it
-is multiplied. With ``RowMajorTiles(r, c)``, ``index_2d`` bounds rows by 2**26 and the width by 2**36, and the sides of
-tiles are at most 2**16. Only the product for the end of the tile's last row could exceed 63 bits; it is computed with
-an overflow bit.
+No overflow goes undetected. With ``Tiles(n)``, the thread's index itself is compared with the number of whole tiles,
+not its product with n. With ``RowMajorTiles(r, c)``, ``index_2d`` limits the row to 2**26 and the width to 2**36, and
+the sides of a tile are at most 2**16. Only the product for the end of the tile's last row could exceed 63 bits; it is
+computed with an overflow bit.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _ZERO, _ONE, _NONE = (ir.Constant(_WORD, number) for number in (0, 1, -1))
 
 
 class TileRefType(types.Type):  # type: ignore[misc]
-    """A tile of the output parameter ``parameter``, or None. With ``partial`` it is a remainder."""
+    """The type of a tile of the output parameter ``parameter``, or None. If ``partial``, the tile is a remainder."""
 
     def __init__(self, dtype: Any, tile: tuple[int, ...], parameter: str, partial: bool) -> None:
         self.dtype = dtype
@@ -127,7 +128,7 @@ def lower_get_tile(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             builder.and_(builder.icmp_signed(">=", grid.number, _ZERO), across),
             builder.not_(builder.extract_value(product, 1)),
         )
-        # The last element of the tile's last row: it is below the length exactly if the whole tile is.
+        # The index of the tile's last element. It is below the length exactly if the whole tile is inside.
         tile.index = builder.select(good, builder.sub(builder.extract_value(product, 0), _ONE), _NONE)
         tile.limit = whole.length
         tile.width = grid.width
@@ -139,16 +140,16 @@ def lower_get_tile(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 
 @lowering_registry.lower("oxide.slice.get_remainder", SliceType, ThreadIndexType)
 def lower_get_remainder(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    """Returns the part of this thread's tile that is inside the output. None if the whole tile is inside, or no part of
-    it."""
+    """Returns the part of this thread's tile that is inside the output. The result is None in the kernel if the whole
+    tile is inside, or if no part of it is."""
     output, kind = sig.args[0], sig.return_type
     whole = proxy(context, builder, output, args[0])
     tile = proxy(context, builder, kind)
     if len(kind.tile) == 1:
         size = ir.Constant(_WORD, kind.tile[0])
         number = index_number(context, builder, sig.args[1], args[1])
-        # Only the thread after those with whole tiles has a remainder. It starts at the first element outside all
-        # whole tiles, so no product of the thread's index is needed.
+        # Only the first thread without a whole tile has a remainder. The remainder begins at the first element that is
+        # in no whole tile, so no product of the thread's index is needed.
         last = builder.icmp_signed("==", number, builder.udiv(whole.length, size))
         count = builder.urem(whole.length, size)
         first = builder.sub(whole.length, count)
@@ -166,7 +167,8 @@ def lower_get_remainder(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         breadth = _rest(builder, width, col, cols)
         some = builder.and_(builder.icmp_signed(">", height, _ZERO), builder.icmp_signed(">", breadth, _ZERO))
         short = builder.or_(builder.icmp_signed("<", height, rows), builder.icmp_signed("<", breadth, cols))
-        # Also None if index_2d returned None: the column is then not below the width, or the row not below the height.
+        # If index_2d returned None, the remainder is None too: the column is not below the width, or the row not below
+        # the height.
         there = builder.and_(some, short)
         tile.rows = builder.select(there, height, _ZERO)
         tile.cols = builder.select(there, breadth, _ZERO)
@@ -178,14 +180,15 @@ def lower_get_remainder(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 
 
 def _rest(builder: Any, length: Any, first: Any, most: Any) -> Any:
-    """Returns ``length - first``, at most ``most``. The result is 0 or less if nothing is left."""
+    """Returns ``length - first``, but at most ``most``. The result is 0 or negative if ``first`` is at or beyond the
+    end."""
     rest = builder.sub(length, first)
     return builder.select(builder.icmp_signed("<", rest, most), rest, most)
 
 
 def _assume_aligned(context: Any, builder: Any, kind: Any, data: Any) -> None:
-    """Tells LLVM the alignment that each launch has checked (``Parameter.alignment``), so that tiles are loaded and
-    stored as vectors."""
+    """Tells LLVM the alignment of an output, so that tiles are loaded and stored as vectors. Each launch has checked
+    this alignment (``Parameter.alignment``)."""
     size = context.get_abi_sizeof(context.get_data_type(kind.dtype))
     alignment = alignment_of(kind.tile, size)
     if alignment > size:
@@ -229,10 +232,11 @@ def _lower_is_not_none(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 
 
 def check_position(kind: Any, position: Any) -> None:
-    """Refuses a constant position outside the tile. ``position`` is a number or a tuple of numbers."""
+    """Refuses a constant position outside of the tile. ``position`` is a number, or a tuple with a number for each
+    axis."""
     parts = position if isinstance(position, tuple) else (position,)
     if len(parts) != len(kind.tile):
-        return  # ``_is_position`` refuses it by its types
+        return  # ``_is_position`` refuses the position
     for part, side in zip(parts, kind.tile, strict=True):
         if isinstance(part, int) and not 0 <= part < side:
             shape = kind.tile[0] if len(kind.tile) == 1 else kind.tile
@@ -289,7 +293,8 @@ def _lower_setitem(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 
 
 def _locate(builder: Any, kind: Any, tile: Any, position_type: Any, position: Any) -> tuple[Any, Any]:
-    """Returns whether a position is inside the tile, and its offset from the tile's first element."""
+    """Returns whether the element at a position may be accessed, and its offset from the tile's first element. The tile
+    must not be None, and the position must be inside the tile."""
     if isinstance(position_type, types.BaseTuple):
         parts = list(zip(position_type, cgutils.unpack_tuple(builder, position), strict=True))
     else:
@@ -344,7 +349,8 @@ def _lower_shape(context: Any, builder: Any, kind: Any, value: Any) -> Any:
 
 
 def _report_none(builder: Any, kind: Any, tile: Any) -> None:
-    """Emits a fault for using a tile that is None. LLVM drops it where the program has tested the tile."""
+    """Emits the check that a tile in use is not None. The check records a fault if the tile is None. LLVM drops the
+    check where the program has tested the tile."""
     if kind.partial:
         in_bounds(builder, _ZERO, tile.cols, tile.site)
     else:

@@ -1,9 +1,10 @@
-"""The builder of total arithmetic: each operation on integers, and each conversion to one, is defined for every input.
+"""The builder of total arithmetic: each operation on integers, and each conversion to an integer, is defined for every
+input.
 
-LLVM may assume that an undefined operation does not happen, and could remove a bounds check on an index that such an
-operation computes. Sums wrap. A shift by too much, a division by zero and a conversion out of range have defined
-results: the builder calls functions whose definitions are in ``compiler/ir/total.py``, unless the operand is a constant
-that is harmless.
+LLVM may assume that an undefined operation does not happen. It could then remove the bounds check of an index that such
+an operation computes. So sums wrap here, and a shift by too many bits, a division by zero and a conversion out of range
+have defined results. For shifts and divisions, the builder calls functions that ``compiler/ir/total.py`` defines,
+unless the right operand is a constant for which LLVM's own instruction is defined.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _SUFFIXES = {"half": "f16", "float": "f32", "double": "f64"}
 
 
 def _wrapping(operation: str) -> Any:
-    """Returns a method that leaves out the flags by which an overflow would be undefined."""
+    """Returns a builder's method that drops the flags under which an overflow would be undefined."""
     plain = getattr(ir.IRBuilder, operation)
 
     def build(self: Any, lhs: Any, rhs: Any, name: str = "", flags: Any = ()) -> Any:
@@ -45,7 +46,8 @@ def _total(operation: str) -> Any:
 
 
 def _is_harmless(operation: str, right: Any) -> bool:
-    """Returns whether an operation with a constant right operand is defined for every left operand."""
+    """Returns whether the right operand of an operation is a constant with which the operation is defined for every
+    left operand."""
     if not isinstance(right, ir.Constant) or not isinstance(right.constant, int):
         return False
     bits = right.type.width
@@ -65,7 +67,7 @@ def _saturating(operation: str) -> Any:
 
 
 def _floating(operation: str) -> Any:
-    """Returns a method that allows reassociation and more under ``fastmath``."""
+    """Returns a builder's method that adds the flags ``FAST`` to the instruction under ``fastmath``."""
     plain = getattr(ir.IRBuilder, operation)
 
     def build(self: Any, lhs: Any, rhs: Any, name: str = "", flags: Any = ()) -> Any:
@@ -76,7 +78,7 @@ def _floating(operation: str) -> Any:
 
 
 class TotalBuilder(ir.IRBuilder):  # type: ignore[misc]
-    """A builder whose arithmetic is total."""
+    """A builder whose integer arithmetic is total, and whose float arithmetic follows ``fastmath``."""
 
     add, sub, mul = map(_wrapping, ("add", "sub", "mul"))
     shl, lshr, ashr = map(_total, ("shl", "lshr", "ashr"))

@@ -1,4 +1,4 @@
-"""Scalar types: the mapping of ``ScalarType`` objects to numba's types, and arithmetic on mixed signedness."""
+"""Scalar types: maps ``ScalarType`` objects to numba's types, and types arithmetic on ``u64`` and signed integers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from oxide.language.types import ScalarType
 
 
 class HalfType(types.Number):  # type: ignore[misc]
-    """``f16``, ``bf16``, ``f8e4m3`` or ``f8e5m2``. numba's own float16 depends on a library in CUDA C++."""
+    """The type of a narrow float: ``f16``, ``bf16``, ``f8e4m3`` or ``f8e5m2``. numba's own float16 needs a CUDA C++
+    library."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -90,14 +91,14 @@ def _type_of_scalar_type(value: ScalarType, context: Any) -> Any:
 
 
 def mixed_arguments(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Returns the types that the arguments of an operation on ``u64`` and signed integers are converted to. Other
-    arguments are returned unchanged.
+    """Returns the types that the arguments of an operation on ``u64`` and signed integers are converted to. Returns the
+    arguments of any other operation unchanged.
 
-    NumPy and numba give a float64 here, because no integer type holds both ranges. Kernels compute indices with such
-    sums (``m * n + thread.index_2d_col()``), so the result is an ``i64``, like an index: arithmetic modulo 2**64. A
-    quotient or remainder in ``i64`` would be wrong, not just wrapped, for numbers from 2**63 on; with a non-negative
-    constant it is computed in ``u64``. ``min`` and ``max`` use ``i64``, so that ``max(n - m, 0)`` is 0 if ``n`` is less
-    than ``m``.
+    NumPy and numba give a float64 for such an operation, because no integer type holds both ranges. Kernels compute
+    indices with such sums (``m * n + thread.index_2d_col()``), so in a kernel the result is an ``i64``, like an index,
+    and the arithmetic is modulo 2**64. A quotient or a remainder in ``i64`` would be wrong, not just wrapped, for
+    numbers of 2**63 or more. With a non-negative constant, it is computed in ``u64``; otherwise ``mixed_signature``
+    types it. ``min`` and ``max`` use ``i64``, so that ``max(n - m, 0)`` is 0 if ``n`` is less than ``m``.
     """
     plain = [types.unliteral(argument) for argument in args]
     if not _is_mixed(plain):
@@ -113,9 +114,9 @@ def mixed_arguments(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def mixed_signature(function: Any, args: tuple[Any, ...]) -> Any:
-    """Returns the signature of an operation that takes a ``u64`` and a signed integer by their mathematical values.
-    These operations are comparisons, and quotients and remainders that ``mixed_arguments`` has not converted. The
-    result of a quotient or remainder is an ``i64``. None for any other operation."""
+    """Returns the signature of an operation on the mathematical values of a ``u64`` and a signed integer. Such
+    operations are comparisons, and the quotients and remainders that ``mixed_arguments`` has not converted. A quotient
+    or a remainder is an ``i64``. Returns None for any other operation."""
     plain = [types.unliteral(argument) for argument in args]
     key = getattr(function, "typing_key", function)
     if len(plain) != 2 or not _is_mixed(plain):
@@ -127,11 +128,11 @@ def mixed_signature(function: Any, args: tuple[Any, ...]) -> Any:
 
 
 def unary_signature(function: Any, args: tuple[Any, ...]) -> Any:
-    """Returns the signature of ``-x``, ``+x``, ``~x`` or ``abs(x)`` of an integer, which keeps its type. None for any
-    other operation.
+    """Returns the signature of ``-x``, ``+x``, ``~x`` or ``abs(x)`` of an integer, whose result has the type of ``x``.
+    Returns None for any other operation.
 
-    NumPy keeps the type too. numba would widen the type to that of an index, and an unsigned result would then not
-    wrap.
+    NumPy also keeps the type. numba would widen it to 64 bits, and then an unsigned result would not wrap at the width
+    of ``x``.
     """
     plain = [types.unliteral(argument) for argument in args]
     if len(plain) != 1 or not isinstance(plain[0], types.Integer):
@@ -140,13 +141,13 @@ def unary_signature(function: Any, args: tuple[Any, ...]) -> Any:
 
 
 def is_mixed_comparison(function: Any, kinds: tuple[Any, ...]) -> bool:
-    """Returns whether ``lower_mixed_comparison`` lowers an operator."""
+    """Returns whether an operator is a comparison that ``lower_mixed_comparison`` must lower."""
     return function in _COMPARISONS and mixed_signature(function, kinds) is not None
 
 
 def unify_mixed(first: Any, second: Any) -> Any:
-    """Returns ``i64`` for a name to which a ``u64`` and a signed integer are assigned. None for other pairs of
-    types."""
+    """Returns ``i64``, the type of a variable to which a ``u64`` and a signed integer are assigned. Returns None for
+    any other pair of types."""
     return types.int64 if _is_mixed([types.unliteral(first), types.unliteral(second)]) else None
 
 
@@ -172,10 +173,11 @@ def _is_mixed(kinds: list[Any]) -> bool:
 
 
 def conversion_problem(target: Any, value: Any) -> str | None:
-    """Returns why a value of type ``value`` may not be stored as the scalar type ``target``, or None if it may.
+    """Returns the reason why a value of type ``value`` may not be stored as the scalar type ``target``. Returns None if
+    it may be stored.
 
-    A float would lose its fraction in an integer. A constant outside the type's range would lose its value. Integers
-    computed at run time wrap.
+    A float may not be stored as an integer, because it would lose its fraction. A constant outside the range of an
+    integer type may not be stored either. Integers that are computed at run time may be stored, and wrap.
     """
     name, plain = display(target), types.unliteral(value)
     if not isinstance(plain, types.Number | types.Boolean):

@@ -16,7 +16,7 @@ from .types import display
 
 
 class UncheckedSliceType(types.Type):  # type: ignore[misc]
-    """The read-only slice parameter ``parameter`` without bounds checks."""
+    """The type of ``unchecked``: the read-only slice parameter ``parameter``, accessed without bounds checks."""
 
     def __init__(self, dtype: Any, parameter: str) -> None:
         self.dtype = dtype
@@ -65,12 +65,12 @@ def lower_unchecked_read(context: Any, builder: Any, sig: Any, args: Any) -> Any
 
 
 def load_unchecked(context: Any, builder: Any, dtype: Any, address: Any) -> Any:
-    """Returns the element at an address, by a load that is marked as having no bounds check of its own."""
+    """Returns the element at an address. The load is marked as having no bounds check of its own."""
     loaded = builder.load(address)
     mark_unchecked(builder, loaded)
     return context.data_model_manager[dtype].from_data(builder, loaded)
 
 
 def mark_unchecked(builder: Any, access: Any) -> None:
-    """Marks a load or store as one without a bounds check of its own. Only the verifier of the IR reads the mark."""
+    """Marks a load or store as having no bounds check of its own. Only the verifier of the IR reads this mark."""
     access.set_metadata("oxide.unchecked", builder.module.add_metadata([ir.Constant(ir.IntType(1), 1)]))

@@ -1,4 +1,5 @@
-"""``unroll(range(…))``: returns the range, and marks the loop for ``compiler/ir/marked_loops.py`` by a call."""
+"""``unroll(range(…))``. It returns the range, and its lowering emits a call that marks the loop for
+``compiler/ir/marked_loops.py``."""
 
 from __future__ import annotations
 

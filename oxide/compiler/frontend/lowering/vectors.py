@@ -1,10 +1,10 @@
-"""``load2`` … ``store4``, ``is_aligned`` and ``unchecked_mut``.
+"""``load2`` … ``store4``, ``is_aligned``, ``unchecked_mut`` and ``streaming``.
 
-A vector access is one load or store of LLVM's vector type, which either back end turns into its widest instruction.
-Bounds are checked for the first and the last element, as two accesses, so that they are proved like any other access.
-Alignment is checked by the low bits of the address. If the index is a multiple of the vector's size, LLVM reduces this
-to one test of the slice. Without bounds checks, alignment is still checked; this costs nothing where a kernel tests
-``is_aligned`` first.
+A vector access is one load or store of an LLVM vector type. Each back end turns it into its widest instruction. The
+bounds of the first and of the last element are checked as two accesses, so that they can be proved like any other
+access. The alignment is checked by the low bits of the address. If the index is a multiple of the vector's size, LLVM
+reduces this check to one test of the slice. An access without bounds checks still has the check of its alignment, which
+costs nothing where a kernel tests ``is_aligned`` first.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _METHODS = {"load2": 2, "load4": 4, "store2": 2, "store4": 4}
 
 
 class StreamingType(types.Type):  # type: ignore[misc]
-    """The vectors of a slice, or of an output if ``mutable``, accessed with a streaming hint: they need not stay in a
-    cache."""
+    """The type of ``streaming``: a slice, or an output if ``mutable``, whose vectors are accessed with a streaming
+    hint. The hint says that the data need not stay in a cache."""
 
     def __init__(self, dtype: Any, parameter: str, mutable: bool) -> None:
         self.dtype = dtype
@@ -49,7 +49,7 @@ register_model(StreamingType)(SliceModel)
 
 
 class UncheckedMutSliceType(types.Type):  # type: ignore[misc]
-    """The output parameter ``parameter`` without the rules of a ``DisjointSlice``."""
+    """The type of ``unchecked_mut``: the output parameter ``parameter`` without the rules of a ``DisjointSlice``."""
 
     def __init__(self, dtype: Any, parameter: str) -> None:
         self.dtype = dtype
@@ -210,8 +210,8 @@ def _lower_is_aligned(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 
 
 def _rows_aligned(context: Any, builder: Any, kind: Any, data: Any, length: Any, count: int) -> Any:
-    """Returns whether every row begins at an aligned address: the first row must, and ``length`` must be a multiple of
-    the number of a vector's elements."""
+    """Returns whether every row begins at an aligned address. The first row must be aligned, and ``length``, the number
+    of elements in a row, must be a multiple of ``count``, the number of elements in a vector."""
     within = builder.and_(length, ir.Constant(_WORD, count - 1))
     multiple = builder.icmp_unsigned("==", within, ir.Constant(_WORD, 0))
     return builder.and_(_begins_aligned(context, builder, kind, data, count), multiple)
@@ -305,8 +305,8 @@ def _lower_store(kind: Any, name: str) -> None:
 
 
 def _mark(builder: Any, kind: Any, access: Any) -> None:
-    """Marks a load or store as unchecked or as streaming, by the kind of its slice. Streaming is a hint that a back end
-    may ignore, and nothing else in the IR depends on it."""
+    """Marks a load or store as unchecked or as streaming, by the kind of the accessed slice. The streaming mark is a
+    hint that a back end may ignore, and nothing else in the IR depends on it."""
     shaped = kind.kind if isinstance(kind, ShapedSliceType) else None
     if shaped != "slice" and not isinstance(kind, SliceType | BlockArrayType):
         mark_unchecked(builder, access)
@@ -323,8 +323,8 @@ for _kind in (UncheckedMutSliceType, StreamingType, BlockArrayType, ShapedSliceT
 
 
 def _locate(context: Any, builder: Any, sig: Any, args: Any, name: str) -> tuple[Any, Any]:
-    """Emits the checks of a vector access, of bounds and alignment. Returns whether the vector may be loaded or stored,
-    and the address of its first element."""
+    """Emits the checks of the bounds and of the alignment of a vector access. Returns whether the vector may be loaded
+    or stored, and the address of its first element."""
     kind, index_type = sig.args[:2]
     last = ir.Constant(_WORD, _METHODS[name] - 1)
     alignment = _alignment(context, kind.dtype, _METHODS[name])
@@ -376,22 +376,24 @@ def _locate(context: Any, builder: Any, sig: Any, args: Any, name: str) -> tuple
 def address_bits(
     context: Any, builder: Any, kind: Any, data: Any, offset: Any, index: Any, length: Any, count: int
 ) -> Any:
-    """Returns a number with the low bits of an element's address, as a sum, from which LLVM drops multiples of the
-    alignment. For a slice with several axes, ``index`` and ``length`` belong to the last axis."""
-    # Arrays of a block begin at a multiple of 16 bytes.
+    """Returns a number whose low bits are those of an element's address. The number is a sum, so that LLVM can drop the
+    terms that are multiples of the alignment. For a slice with several axes, ``index`` and ``length`` belong to the
+    last axis."""
+    # Shared arrays begin at a multiple of 16 bytes, so their base address is left out.
     size = context.get_abi_sizeof(context.get_data_type(kind.dtype))
     bits = builder.mul(offset, ir.Constant(_WORD, size))
     if not isinstance(kind, BlockArrayType):
         bits = builder.add(builder.ptrtoint(data, _WORD), bits)
     if isinstance(kind, ShapedSliceType):
-        # These low bits are equal, and show LLVM that the check always holds where is_aligned(…) was tested.
+        # If the rows are aligned, the low bits of ``index * size`` are those of the address. This form shows LLVM that
+        # the check always holds where the kernel has tested is_aligned(…).
         rows_aligned = _rows_aligned(context, builder, kind, data, length, count)
         bits = builder.select(rows_aligned, builder.mul(index, ir.Constant(_WORD, size)), bits)
     return bits
 
 
 def aligned(builder: Any, bits: Any, alignment: int, what: str, problem: str) -> Any:
-    """Returns whether an address is a multiple of ``alignment``. If it is not, a fault is recorded."""
+    """Returns whether an address is a multiple of ``alignment``. If it is not, the emitted code records a fault."""
     low_bits = builder.and_(bits, ir.Constant(_WORD, alignment - 1))
     return call_primitive(builder, _BIT, "oxide.aligned", (low_bits,), site(builder, what, problem))
 
@@ -399,8 +401,8 @@ def aligned(builder: Any, bits: Any, alignment: int, what: str, problem: str) ->
 def end_of(builder: Any, index_type: Any, index: Any, last: Any) -> tuple[Any, Any]:
     """Returns the type and the value of the index of a vector's last element.
 
-    ``index`` is the index of the first element, and ``last`` the distance between the two, on the last axis. All axes
-    are converted to 64 bits."""
+    ``index`` is the index of the first element. ``last`` is the distance from the first to the last element on the last
+    axis. All axes of the returned index have 64 bits."""
     if not isinstance(index_type, types.BaseTuple):
         return types.int64, builder.add(element_index(builder, index_type, index), last)
     parts = [

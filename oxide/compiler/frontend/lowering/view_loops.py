@@ -1,7 +1,7 @@
 """Loops over views, and ``zip_exact``.
 
-A loop counts down to 0 as a loop over a ``range`` does, so that the loop analyses handle it. The loop contains no
-checks: the count of a view that is None is 0.
+A loop over a view counts down to 0, as a loop over a ``range`` does, so that the loop analyses recognise it. The loop
+needs no checks, because a view that is None has the count 0.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _WORD = ir.IntType(64)
 
 
 class VectorIteratorType(types.IteratorType):  # type: ignore[misc]
-    """The iterator over one view, or over several in lockstep if ``zipped``."""
+    """The type of an iterator over one view or, if ``zipped``, over several views in lockstep."""
 
     def __init__(self, vectors: tuple[VectorViewType, ...], zipped: bool = False) -> None:
         self.vectors = vectors
@@ -43,7 +43,7 @@ class VectorIteratorType(types.IteratorType):  # type: ignore[misc]
 
 
 class TileIteratorType(types.IteratorType):  # type: ignore[misc]
-    """The iterator over the rows of a tile."""
+    """The type of an iterator over the rows of a tile."""
 
     def __init__(self, tile: TileViewType) -> None:
         self.tile = tile
@@ -139,7 +139,7 @@ def _lower_next_element(context: Any, builder: Any, sig: Any, args: Any, result:
         for number, vector in enumerate(kind.vectors):
             view = proxy(context, builder, vector, getattr(iterator, f"view{number}"))
             place = builder.gep(view.data, [offset_of(builder, vector, view, index)])
-            # The view's length bounds the loop.
+            # The load needs no check, because the view's length bounds the loop.
             elements.append(load_unchecked(context, builder, vector.dtype, place))
         result.yield_(context.make_tuple(builder, kind.yield_type, elements) if kind.zipped else elements[0])
 
@@ -157,7 +157,8 @@ def _lower_next_row(context: Any, builder: Any, sig: Any, args: Any, result: Any
 
 @contextmanager
 def _next(builder: Any, iterator: Any, result: Any) -> Iterator[Any]:
-    """Emits the code for the next element, if there is one. Yields the element's index."""
+    """Emits the code that advances an iterator if an element is left. Yields the element's index, for the code that
+    produces the element."""
     one = ir.Constant(_WORD, 1)
     left = builder.load(iterator.left)
     more = builder.icmp_signed(">", left, ir.Constant(_WORD, 0))

@@ -1,10 +1,10 @@
-"""``MatrixView``, ``VectorView`` and ``TileView``; loops over them are in ``view_loops.py``.
+"""``MatrixView``, ``VectorView`` and ``TileView``. Loops over them are in ``view_loops.py``.
 
-Every view of a matrix is a rectangle, and one check decides whether the rectangle is inside the matrix
-(``_rectangle``); ``shaped_views.py`` checks the views of a ``Slice2``, axis by axis. A view carries what its loops
-need: a pointer, a count and a stride. It also carries whether it is valid, and the fault to report if it is not. LLVM
-drops these fields where the program has tested the view for None. An invalid view has the count 0, so using it untested
-reads nothing.
+Every view of a ``MatrixView`` is a rectangle, and ``_rectangle`` checks whether the rectangle is inside the matrix.
+``shaped_views.py`` checks the views of a ``Slice2`` axis by axis instead. A view carries what a loop over it needs: a
+pointer, a count and a stride. It also carries whether it is valid, and the fault to report if it is not. LLVM drops
+these fields where the program has tested the view for None. An invalid view has the count 0, so a program that uses it
+without a test reads nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ GREATEST = ir.Constant(_WORD, 2**63 - 1)
 
 
 class MatrixViewType(types.Type):  # type: ignore[misc]
-    """A ``MatrixView`` of the slice parameter ``parameter``."""
+    """The type of a ``MatrixView`` of the slice parameter ``parameter``."""
 
     def __init__(self, dtype: Any, parameter: str) -> None:
         self.dtype = dtype
@@ -47,7 +47,8 @@ class MatrixViewType(types.Type):  # type: ignore[misc]
 
 
 class VectorViewType(types.IterableType):  # type: ignore[misc]
-    """A ``VectorView`` or None. A row's elements are contiguous, so its stride needs no register."""
+    """The type of a ``VectorView`` or None. The elements of a row are contiguous, so the view of a row has no
+    stride."""
 
     def __init__(self, dtype: Any, parameter: str, contiguous: bool) -> None:
         self.dtype = dtype
@@ -74,7 +75,7 @@ class VectorViewType(types.IterableType):  # type: ignore[misc]
 
 
 class TileViewType(types.IterableType):  # type: ignore[misc]
-    """A ``TileView`` or None."""
+    """The type of a ``TileView`` or None."""
 
     def __init__(self, dtype: Any, parameter: str) -> None:
         self.dtype = dtype
@@ -240,12 +241,13 @@ def _lower_tile(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 
 
 def _rectangle(context: Any, builder: Any, kind: Any, value: Any, row: Any, col: Any, rows: Any, cols: Any) -> Any:
-    """Returns a tile of a matrix. It is valid if its columns are within [0, stride] and its last element is before the
-    length.
+    """Returns a tile of a matrix. The tile is valid if its columns are within [0, stride] and its last element is
+    before the matrix's length.
 
-    No overflow goes undetected. The columns are compared without a sum: ``cols <= stride``, ``col <= stride - cols``.
-    The sum of non-negative rows is under 2**64, and its product with the stride is computed with an overflow bit.
-    ``col + cols``, under 2**63 by then, is compared with the length minus that product.
+    No overflow goes undetected. The columns are checked without a sum: ``cols <= stride`` and ``col <= stride - cols``.
+    If ``row`` and ``rows`` are not negative, their sum is under 2**64, and its product with the stride is computed with
+    an overflow bit. For valid columns, ``col + cols`` is under 2**63; it is compared with the length minus this
+    product.
     """
     matrix = proxy(context, builder, kind, value)
     zero, one = ir.Constant(_WORD, 0), ir.Constant(_WORD, 1)
@@ -269,7 +271,7 @@ def _rectangle(context: Any, builder: Any, kind: Any, value: Any, row: Any, col:
     tile.rows, tile.cols = builder.select(valid, rows, zero), builder.select(valid, cols, zero)
     tile.stride = matrix.stride
     tile.valid = valid
-    # The index to report: the column or the element that is outside, or a negative argument itself.
+    # The index that a fault reports: the column or the element that is outside, or the argument that is negative.
     least = builder.select(builder.icmp_signed("<", cols, zero), cols, col)
     column = builder.select(builder.icmp_signed("<", least, zero), least, builder.sub(end, one))
     last = builder.sub(builder.add(skipped, end), one)
@@ -285,7 +287,7 @@ def _rectangle(context: Any, builder: Any, kind: Any, value: Any, row: Any, col:
 
 
 def vector(context: Any, builder: Any, kind: Any, data: Any, count: Any, stride: Any, source: Any) -> Any:
-    """Returns a vector view with the validity and the fault report of the view ``source``."""
+    """Returns a vector view that has the validity and the fault report of the view ``source``."""
     view = proxy(context, builder, kind)
     view.data, view.count = data, count
     if not kind.contiguous:
@@ -322,7 +324,8 @@ def _lower_is_not_none(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 
 
 def report_none(builder: Any, view: Any) -> None:
-    """Emits a fault for using a view that is None. LLVM drops it where the program has tested the view."""
+    """Emits the check that a view in use is not None. The check records a fault if the view is None. LLVM drops the
+    check where the program has tested the view."""
     with builder.if_then(builder.not_(view.valid), likely=False):
         in_bounds(builder, view.bad_index, view.bad_length, view.site)
 
@@ -420,12 +423,12 @@ def offset_of(builder: Any, kind: Any, view: Any, index: Any) -> Any:
 
 
 def indices(builder: Any, sig: Any, args: Any) -> list[Any]:
-    """Returns the arguments after the matrix as signed 64-bit numbers."""
+    """Returns the arguments after the first one, the matrix, as signed 64-bit numbers."""
     return [element_index(builder, kind, value) for kind, value in zip(sig.args[1:], args[1:], strict=True)]
 
 
 def _integers(what: str, given: Any) -> bool:
-    """Returns whether all types are integers. If not, adds a note that names the first other type."""
+    """Returns whether all types are integers. If not, adds a note that names the first type that is not an integer."""
     for kind in given:
         if not isinstance(types.unliteral(kind), types.Integer):
             note(f"{what} is an integer, not {display(kind)}; convert it, as in i64(…)")

@@ -1,6 +1,7 @@
-"""``oxide.warp``: each function is a call of a primitive that both back ends define (``compiler.ir.primitives``).
+"""``oxide.warp``. Each function is lowered to a call of a primitive that both back ends define
+(``compiler.ir.primitives``).
 
-A value is passed as an integer of its width. Only a reduction needs its type.
+A primitive takes a value as an integer of the value's width. Only a reduction takes the value with its own type.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ def _register(
 ) -> None:
     """Registers a function of ``least`` arguments and, if ``mask``, an optional mask after them.
 
-    ``typed`` returns the types of the result and of the arguments, without the mask. ``lowered`` takes
-    ``(context, builder, kind, args, mask, place)`` and returns the result.
+    ``typed`` returns the type of the result followed by the types of the arguments, without the mask. ``lowered`` takes
+    ``(context, builder, kind, args, mask, place)`` and returns the result. ``kind`` is the type of the first argument,
+    or None if there is no argument.
     """
     name = function.__name__
 
@@ -176,7 +178,7 @@ def _lowered_lane_id(context: Any, builder: Any, kind: Any, args: Any, mask: Any
 
 
 def _lowered_warp_id(context: Any, builder: Any, kind: Any, args: Any, mask: Any, place: Any) -> Any:
-    # Not the hardware's %warpid: that is the warp's current slot, which may change while the warp runs.
+    # The hardware's %warpid is not used: it is the warp's current slot, which may change while the warp runs.
     rows = builder.add(builder.mul(_special(builder, "tid.z"), _special(builder, "ntid.y")), _special(builder, "tid.y"))
     linear = builder.add(builder.mul(rows, _special(builder, "ntid.x")), _special(builder, "tid.x"))
     return builder.zext(builder.lshr(linear, ir.Constant(_INT, 5)), _WORD)

@@ -1,1 +1,1 @@
-"""numba typing and lowering of ``oxide.language.tensor``, under the same file names."""
+"""numba typing and lowering for ``oxide.language.tensor``, under the same file names."""

@@ -1,8 +1,8 @@
 """``copy_async``, ``commit`` and ``wait``.
 
-A copy is a call of a primitive with the number of bytes that are inside the source. The remaining bytes become zeros.
-The primitive needs addresses that are multiples of the number of copied bytes. A slice does not guarantee this, so
-elements at other addresses are moved one by one.
+A copy is a call of a primitive. The call passes the number of bytes that are inside the source; the primitive fills the
+rest with zeros. The primitive needs addresses that are multiples of the number of copied bytes. A slice does not
+guarantee this, so at other addresses the elements are copied one by one.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ class CopyAsync(AbstractTemplate):  # type: ignore[misc]
             note(f"tensor.copy_async: {source.parameter} has elements of {kinds}; the two are the same")
             return None
         if not isinstance(count, types.IntegerLiteral):
-            # numba tries a second time without the values of constants; the first note has the reason.
+            # numba tries a second time without the values of constants, so only the note of the first time has the
+            # reason.
             note_first(f"tensor.copy_async: the count is a constant, not {display(count)}")
             return None
         size = _bytes_of(self.context, array.dtype)
@@ -138,7 +139,7 @@ def _lower_copy_async(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             taken = builder.trunc(builder.mul(elements, constant(size)), _NARROW)
             addresses = [builder.bitcast(each, BYTES) for each in (target, builder.gep(data, [source_offset]))]
             copy = call_primitive(builder, _VOID, f"oxide.tensor.copy_async.{moved}", (*addresses, taken), place)
-            mark_unchecked(builder, copy)  # it reads what is inside
+            mark_unchecked(builder, copy)  # the copy reads only bytes inside the source
         with otherwise:
             for number in range(count):
                 _move(context, builder, array, target, data, source_offset, within, column, length, number)
@@ -157,7 +158,7 @@ def _move(
     length: Any,
     number: int,
 ) -> None:
-    """Moves one element, or a zero if the element is outside of the source."""
+    """Copies one element to shared memory, or a zero if the element is outside of the source."""
     step = constant(number)
     there = builder.and_(within, builder.icmp_unsigned("<", builder.add(column, step), length))
     zero = context.data_model_manager[array.dtype].as_data(builder, context.get_constant_null(array.dtype))
@@ -171,7 +172,7 @@ def _move(
 
 
 def _source(context: Any, builder: Any, kind: Any, value: Any, index_type: Any, index: Any) -> tuple[Any, Any, Any]:
-    """Returns the address of a slice's first element, and for each axis the index and the length."""
+    """Returns the address of a slice's first element, the indices of the axes, and the lengths of the axes."""
     view = proxy(context, builder, kind, value)
     if isinstance(kind, SliceType):
         return view.data, [element_index(builder, index_type, index)], [view.length]

@@ -1,10 +1,11 @@
-"""``tensor.Barrier``: an array of words in shared memory, and calls that each back end defines.
+"""``tensor.Barrier``: an array of barriers in shared memory, and calls of primitives that each back end defines.
 
 - ``void oxide.tensor.barrier.init(ptr memory, i32 count, i32 arrivals, i32 site)``
 - ``void oxide.tensor.barrier.arrive(ptr barrier, i32 site)``
 - ``void oxide.tensor.barrier.expect(ptr barrier, i32 bytes, i32 site)``
 - ``void oxide.tensor.barrier.wait(ptr barrier, i32 phase, i32 site)``
-- ``void oxide.cluster.arrive(ptr barrier, i32 rank, i32 site)``, at the corresponding barrier of another block
+- ``void oxide.cluster.arrive(ptr barrier, i32 rank, i32 site)``, which arrives at the corresponding barrier of the
+  block with this rank
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ _WORD = ir.IntType(64)
 _VOID = ir.VoidType()
 
 BARRIER_BYTES = 16
-"""The bytes of memory for each barrier. A GPU uses 8 of them. The CPU device uses all, as four 32-bit numbers."""
+"""The size of a barrier in bytes. A GPU uses 8 of these bytes. The CPU device uses all of them, as four 32-bit
+numbers."""
 _MOST_BARRIERS = 256
 _MOST_ARRIVALS = 2**20 - 1
 _METHODS = {"arrive": (), "expect": ("nbytes",), "wait": ("phase",)}
@@ -39,7 +41,7 @@ _OPTIONAL = {"arrive": ("rank",)}
 
 
 class BarrierType(types.Type):  # type: ignore[misc]
-    """``count`` barriers in shared memory."""
+    """The type of an array of ``count`` barriers in shared memory."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -122,7 +124,7 @@ _TEMPLATES = {name: _make_template(name) for name in _METHODS}
 
 
 def barrier_at(builder: Any, kind: Any, memory: Any, index_type: Any, index: Any) -> tuple[Any, Any]:
-    """Returns whether an index is inside an array of barriers, and the barrier's address."""
+    """Returns whether an index into an array of barriers is in bounds, and the address of the barrier at this index."""
     number = element_index(builder, index_type, index)
     inside = in_bounds(builder, number, _WORD(kind.count), site(builder, str(kind.name)))
     return inside, builder.gep(memory, [builder.mul(number, _WORD(BARRIER_BYTES))])

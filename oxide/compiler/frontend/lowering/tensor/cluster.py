@@ -23,7 +23,7 @@ _WORD = ir.IntType(64)
 
 
 class RemoteArrayType(BlockArrayType):
-    """An array in the shared memory of another block of the cluster."""
+    """The type of an array in the shared memory of another block of the cluster."""
 
     def __init__(self, array: BlockArrayType) -> None:
         super().__init__("RemoteArray", array.shape, array.dtype)
@@ -101,16 +101,16 @@ def _lower_remote(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 
 
 def checked_rank(builder: Any, rank_type: Any, rank: Any, what: str) -> tuple[Any, Any]:
-    """Returns whether a rank is in the cluster, and the rank as 32 bits. Records a fault, named ``what``, for a rank
-    outside of the cluster."""
+    """Returns whether a block with the given rank exists in the cluster, and the rank as a 32-bit number. If there is
+    no such block, the emitted code records a fault of ``what``."""
     number = element_index(builder, rank_type, rank)
     inside = in_bounds(builder, number, builder.zext(_read(builder, "size"), _WORD), site(builder, what))
     return inside, builder.trunc(number, _INT)
 
 
 def checked_mask(builder: Any, mask_type: Any, mask: Any, what: str) -> tuple[Any, Any]:
-    """Returns whether a mask names only blocks of the cluster, and the mask as 32 bits. Records a fault for any other
-    mask."""
+    """Returns whether a mask names only blocks of the cluster, and the mask as a 32-bit number. For any other mask, the
+    emitted code records a fault of ``what``."""
     wide = element_index(builder, mask_type, mask)
     end = builder.shl(_WORD(1), builder.zext(_read(builder, "size"), _WORD))
     return in_bounds(builder, wide, end, site(builder, what)), builder.trunc(wide, _INT)

@@ -1,9 +1,9 @@
-"""``ldmatrix``, ``load``, ``store`` and ``stmatrix``: matrices between memory and fragments.
+"""``ldmatrix``, ``load``, ``store`` and ``stmatrix``: copies of matrices between memory and fragments.
 
 ``load`` and ``store`` are plain loads and stores of this lane's elements. ``ldmatrix`` and ``stmatrix`` are calls of
-primitives, each of which moves up to four blocks of 8 rows of 16 bytes: lane l gives the address of row ``l % 8`` of
-block ``l // 8``. A place out of bounds is replaced by the array's first element, so that all lanes execute a load
-together.
+primitives. Each call moves up to four blocks of 8 rows of 16 bytes, and lane l passes the address of row ``l % 8`` of
+block ``l // 8``. If a matrix is out of bounds, the lane passes addresses as if the matrix began at the array's first
+element, so that all lanes can execute ``ldmatrix`` together.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _ROW_BYTES = 16
 
 
 def _typed(function: Any, problem: Callable[..., bool]) -> None:
-    """Registers the type of a function with the parameters ``fragment``, ``array``, ``index`` and, in some functions,
-    ``transposed``. ``problem`` returns whether the arguments are refused, and adds a note with the reason."""
+    """Registers the typing of a function with the parameters ``fragment``, ``array``, ``index`` and, in some functions,
+    ``transposed``. ``problem`` adds a note and returns True if it refuses the arguments."""
     name = function.__name__
     names = function.__code__.co_varnames[: function.__code__.co_argcount]
 
@@ -116,7 +116,7 @@ def _lower_load(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     def move() -> None:
         for number, offset in enumerate(_elements(builder, kind.layout, matrix, transposed)):
             loaded = builder.load(builder.gep(matrix.data, [offset]))
-            mark_unchecked(builder, loaded)  # the check is that of the whole matrix
+            mark_unchecked(builder, loaded)  # the check of the whole matrix covers this element
             builder.store(loaded, element_at(builder, args[0], number))
 
     if matrix.inside is None:
@@ -161,7 +161,7 @@ def _lower_store(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 
 
 def _block_problem(name: str, fragment: FragmentType, array: Any, index: Any, transposed: bool) -> bool:
-    """Returns whether ``ldmatrix`` or ``stmatrix`` refuses its arguments. If so, adds a note with the reason."""
+    """Returns whether the arguments of ``ldmatrix`` or ``stmatrix`` are refused. If so, adds a note with the reason."""
     layout, shown = fragment.layout, fragment.shown
     other = "load" if name == "ldmatrix" else "store"
     if not is_shared(array) and not isinstance(array, TilesType):
@@ -203,8 +203,8 @@ _typed(stmatrix, _block_problem)
 
 
 def _is_turned(layout: Layout, transposed: bool) -> bool:
-    """Returns whether the instruction must transpose the blocks. A fragment of a right operand has the layout of the
-    operand's transpose."""
+    """Returns whether the instruction must transpose the blocks. The fragment of a right operand already has the layout
+    of the operand's transpose."""
     return transposed != (layout.kind == "FragmentB")
 
 
@@ -226,7 +226,7 @@ def _move_blocks(context: Any, builder: Any, name: str, given: dict[str, Any], k
     digits = [builder.and_(builder.lshr(lane, constant(shift)), constant(1)) for shift in (3, 4)]
     zero = constant(0)
     first = builder.select(good, matrix.offset, zero)
-    if isinstance(array, TilesType):  # the row begins where its first column would be without the swizzle
+    if isinstance(array, TilesType):  # ``first`` becomes the offset of the row, because the swizzle changes the column
         first_row, first_column = (builder.select(good, each, zero) for each in (matrix.row, matrix.column))
         first = builder.sub(first, first_column)
 
@@ -254,8 +254,8 @@ def _move_blocks(context: Any, builder: Any, name: str, given: dict[str, Any], k
 
 
 def _share(builder: Any, digits: list[Any], numbers: list[int]) -> Any:
-    """Returns the number that one or two binary digits select among one, two or four numbers. It is computed as a sum
-    of products, which LLVM shares between the calls for one fragment."""
+    """Returns the number that a lane's binary digits select among the given one, two or four numbers. The emitted code
+    is a sum of products, which LLVM shares between the calls for one fragment."""
     share = constant(numbers[0])
     if len(numbers) > 1:
         share = builder.add(share, builder.mul(digits[0], constant(numbers[1] - numbers[0])))

@@ -1,7 +1,8 @@
-"""``FragmentA``, ``FragmentB`` and ``Accumulator``: arrays of a thread that LLVM puts in registers.
+"""``FragmentA``, ``FragmentB`` and ``Accumulator``: per-thread arrays that LLVM puts in registers.
 
-A fragment is the address of a variable on the stack. Its shape is in the type, so it is one pointer in a kernel's
-variables and in a device function's parameters. The primitives of ``mma`` take such addresses.
+A fragment is the address of a variable on the stack. The fragment's type contains its shape, so the fragment itself is
+one pointer, in a kernel's variables and in a device function's parameters. The primitives of ``mma`` take these
+addresses.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _ALIGNMENT = 16
 
 
 class FragmentType(types.Type):  # type: ignore[misc]
-    """A fragment."""
+    """The type of a fragment."""
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
@@ -81,7 +82,7 @@ def _declared(declaration: Any) -> None:
         whole = ir.ArrayType(element, kind.layout.length)
         memory = cgutils.alloca_once(builder, whole, name="fragment")
         memory.align = _ALIGNMENT
-        builder.store(ir.Constant(whole, None), memory)  # each time that the call is reached
+        builder.store(ir.Constant(whole, None), memory)  # zeros, each time that the declaration is executed
         return builder.bitcast(memory, element.as_pointer())
 
 
@@ -90,10 +91,10 @@ for _declaration in (FragmentA, FragmentB, Accumulator):
 
 
 def _layout(name: str, shape: Any, dtype: Any) -> Layout | None:
-    """Returns the layout that a declaration asks for, or None with a note."""
+    """Returns the layout that a declaration asks for. If the declaration is wrong, adds a note and returns None."""
     parts = list(shape) if isinstance(shape, types.BaseTuple) else [shape]
     if len(parts) != 2 or not all(isinstance(part, types.IntegerLiteral) for part in parts):
-        # numba tries a second time without the values of constants; the first note has the reason.
+        # numba tries a second time without the values of constants, so only the note of the first time has the reason.
         note_first(f"the shape of {name} is a pair of constants, the rows and the columns of the warp's matrix")
         return None
     element = display(dtype.dtype) if isinstance(dtype, types.NumberClass) else ""
@@ -189,7 +190,7 @@ class FragmentMethods(AttributeTemplate):  # type: ignore[misc]
 
 
 class _Place(AbstractTemplate):  # type: ignore[misc]
-    """The base class of the typings of ``row`` and ``column``."""
+    """The base class of the templates that type ``row`` and ``column``."""
 
     def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
         if len(args) != 1 or kws:
@@ -276,8 +277,9 @@ def _lower_column(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 
 
 def _place(builder: Any, sig: Any, args: Any, axis: int) -> Any:
-    """Returns the row or the column of an element, as ``Layout.place`` does: the lane's share plus one share for each
-    binary digit of the element's number."""
+    """Returns the row (``axis`` 0) or the column (``axis`` 1) of an element, as ``Layout.place`` does. The result is
+    the row or column of the lane's first element plus one term for each digit of the element's number. The digits are
+    the row and the column of the tile, the word, and the position in the word."""
     layout = sig.args[0].layout
     index = element_index(builder, sig.args[1], args[1])
     height, width = layout.tile
@@ -303,17 +305,17 @@ def _place(builder: Any, sig: Any, args: Any, axis: int) -> Any:
 
 
 def constant(number: int) -> Any:
-    """Returns a 64-bit integer."""
+    """Returns a 64-bit integer constant."""
     return ir.Constant(WORD, number)
 
 
 def lane_of(builder: Any) -> Any:
-    """Returns the number of the lane, as a 64-bit integer."""
+    """Returns the number of this lane in its warp, as a 64-bit integer."""
     return builder.zext(call_primitive(builder, _NARROW, "llvm.nvvm.read.ptx.sreg.laneid", ()), WORD)
 
 
 def lane_share(builder: Any, layout: Layout) -> tuple[Any, Any]:
-    """Returns the row and the column of a lane's first element."""
+    """Returns the row and the column of this lane's first element."""
     lane = lane_of(builder)
     group = builder.lshr(lane, constant(2))
     thread = builder.mul(builder.and_(lane, constant(3)), constant(layout.word))
@@ -321,5 +323,5 @@ def lane_share(builder: Any, layout: Layout) -> tuple[Any, Any]:
 
 
 def element_at(builder: Any, fragment: Any, index: int) -> Any:
-    """Returns the address of an element whose number is known."""
+    """Returns the address of an element whose number is known at compile time."""
     return builder.gep(fragment, [constant(index)])

@@ -1,4 +1,5 @@
-"""The matrices in memory that ``ldmatrix``, ``load``, ``store`` and ``stmatrix`` move: their types and places."""
+"""Describes the matrices in memory that ``ldmatrix``, ``load``, ``store`` and ``stmatrix`` copy: checks their types,
+and finds their addresses."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ def name_of(kind: Any) -> str:
 
 
 def extent(layout: Layout, transposed: bool) -> tuple[int, int]:
-    """Returns the rows and columns that a matrix takes in an array."""
+    """Returns the number of rows and the number of columns that a fragment's matrix takes in an array."""
     return (layout.columns, layout.rows) if transposed else (layout.rows, layout.columns)
 
 
@@ -59,7 +60,7 @@ def is_matrix(function: str, array: Any, index: Any, fragment: FragmentType, tra
 
 
 def same_dtype(function: str, array: Any, fragment: FragmentType) -> bool:
-    """Returns whether an array and a fragment have elements of one type. If not, adds a note."""
+    """Returns whether an array and a fragment have elements of the same type. If not, adds a note."""
     if array.dtype == fragment.dtype:
         return True
     kinds = f"{name_of(array)} has elements of {display(array.dtype)}, and {fragment.shown} of {fragment.layout.dtype}"
@@ -71,7 +72,7 @@ def is_constant_truth(function: str, given: Any) -> bool:
     """Returns whether the argument ``transposed`` is a constant. If not, adds a note."""
     if isinstance(given, types.BooleanLiteral):
         return True
-    # numba tries a second time without the values of constants; the first note has the reason.
+    # numba tries a second time without the values of constants, so only the note of the first time has the reason.
     note_first(f"tensor.{function}: transposed is the constant True or False, not {display(given)}")
     return False
 
@@ -79,9 +80,10 @@ def is_constant_truth(function: str, given: Any) -> bool:
 @final
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """A matrix in an array: the address of the array's first element, the offset of the matrix's first element, the
-    offset from row to row, and the index of its first row and column. Also whether all of the matrix is inside the
-    array; None if this is not checked."""
+    """A matrix in an array. ``data`` is the address of the array's first element. ``offset`` is the offset of the
+    matrix's first element, and ``stride`` the offset from one row to the next. ``row`` and ``column`` are the indices
+    of the matrix's first row and column. ``inside`` is whether the whole matrix is inside the array; it is None if this
+    is not checked."""
 
     data: Any
     offset: Any
@@ -94,7 +96,8 @@ class Matrix:
 def locate_matrix(
     context: Any, builder: Any, kind: Any, value: Any, index_type: Any, index: Any, rows: int, columns: int
 ) -> Matrix:
-    """Emits the bounds checks of a matrix: of its first and its last element on each axis. Returns the matrix."""
+    """Emits the bounds checks of a matrix, for the first and the last element on each axis, and returns the matrix.
+    Slices accessed without checks get none."""
     parts = [
         element_index(builder, part_type, part)
         for part_type, part in zip(index_type, cgutils.unpack_tuple(builder, index), strict=True)

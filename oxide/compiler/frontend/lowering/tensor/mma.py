@@ -1,7 +1,7 @@
 """``mma`` and ``tf32``.
 
 A fragment may have several tiles. ``mma`` then calls a primitive for each tile of the accumulator and each step along
-k. All calls of one step come before the calls of the next step, so that consecutive instructions add to different
+k. All calls of one step come before all calls of the next step, so that consecutive instructions add to different
 accumulators.
 """
 
@@ -46,7 +46,7 @@ class Product(AbstractTemplate):  # type: ignore[misc]
 
 
 def _problem(c: Layout, a: Layout, b: Layout) -> str | None:
-    """Returns why fragments cannot be multiplied, or None if they can."""
+    """Returns the reason why fragments cannot be multiplied. Returns None if they can be."""
     allowed = PRODUCTS.get((a.dtype, b.dtype))
     if allowed is None:
         return f"the operands are of one type, or of two of 8 bits of one kind; they are of {a.dtype} and {b.dtype}"
@@ -60,7 +60,7 @@ def _problem(c: Layout, a: Layout, b: Layout) -> str | None:
 
 
 def whole_warp(name: str) -> str:
-    """Returns the message of the fault for a function that only some lanes of the warp call."""
+    """Returns the message of the fault that is recorded if only some lanes of the warp call a function."""
     return (
         f"tensor.{name}(…) needs all 32 lanes of the warp at this call, and some have returned, do not exist, or make "
         "another call"

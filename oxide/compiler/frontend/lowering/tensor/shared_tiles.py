@@ -1,6 +1,7 @@
-"""``tensor.SharedTiles``: tiles of rows of 128 bytes in the 128-byte swizzle.
+"""``tensor.SharedTiles``: tiles in shared memory, with rows of 128 bytes and the 128-byte swizzle of the GPU's copy
+engine.
 
-``swizzled`` is the only definition of the swizzle. ``tile_copies.py`` fills the tiles.
+``swizzled`` is the front end's only definition of the swizzle. ``tile_copies.py`` fills the tiles.
 """
 
 from __future__ import annotations
@@ -28,14 +29,17 @@ _WORD = ir.IntType(64)
 ROW_BYTES = 128
 ELEMENTS = tuple(name for name in DEPTHS if BITS[name] <= 32)
 _ALIGNMENT = 1024
-"""The period of the 128-byte swizzle: eight rows. The hardware derives a row's number from its address."""
+"""The alignment of the tiles in bytes. It is the period of the 128-byte swizzle, eight rows, because the hardware
+derives the number of a row from the row's address."""
 MOST_SIDE = 256
 PART_BYTES = 16
-"""The bytes that stay together in the swizzle. The first column of a copied tile is at a multiple of them."""
+"""The number of consecutive bytes that the swizzle keeps together. The first column of a copied tile must be at a
+multiple of this number of bytes."""
 
 
 class TilesType(types.Type):  # type: ignore[misc]
-    """``count`` tiles of ``rows`` by ``columns`` elements in shared memory, swizzled."""
+    """The type of ``count`` swizzled tiles of ``rows`` by ``columns`` elements in shared memory. ``bytes`` is the size
+    of an element."""
 
     def __init__(self, count: int, rows: int, columns: int, dtype: Any) -> None:
         self.count = count
@@ -47,12 +51,12 @@ class TilesType(types.Type):  # type: ignore[misc]
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Returns the number of tiles, their rows and their columns."""
+        """Returns the number of tiles, and the number of rows and of columns of each tile."""
         return self.count, self.rows, self.columns
 
     @property
     def tile_bytes(self) -> int:
-        """Returns the bytes of one tile."""
+        """Returns the size of one tile in bytes."""
         return self.rows * ROW_BYTES
 
 
@@ -159,12 +163,13 @@ def _element(context: Any, builder: Any, sig: Any, args: Any) -> tuple[Any, Any,
 
 
 def swizzled(builder: Any, row: Any, column: Any, size: int) -> Any:
-    """Returns the swizzled column of the element at a row and a column. ``size`` is the element's bytes."""
+    """Returns the swizzled column of the element at a row and a column. ``size`` is the size of an element in bytes."""
     return builder.xor(column, builder.mul(builder.and_(row, _WORD(7)), _WORD(PART_BYTES // size)))
 
 
 def tile_at(builder: Any, kind: Any, memory: Any, index_type: Any, index: Any, count: int = 1) -> tuple[Any, Any]:
-    """Returns whether the ``count`` tiles from ``index`` on exist, and the address of the first of these tiles."""
+    """Returns whether the ``count`` tiles from number ``index`` on exist, and the address of the first of these
+    tiles."""
     number = element_index(builder, index_type, index)
     inside = in_bounds(builder, number, _WORD(kind.count - count + 1), site(builder, str(kind.name)))
     return inside, builder.gep(memory, [builder.mul(number, _WORD(kind.tile_bytes))])

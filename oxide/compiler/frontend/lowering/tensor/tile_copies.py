@@ -1,12 +1,14 @@
-"""``tensor.load_tile`` and ``store_tile``: copies of tiles between slices of one to five axes and shared memory.
+"""``tensor.load_tile`` and ``tensor.store_tile``: copies of tiles between slices of one to five axes and shared memory.
 
 ``void oxide.tensor.load_tile.<axes>.<type>.<sides>.<order>(ptr tile, ptr data, i64 lengths…, i64 places…, ptr barrier,
-i32 site)`` begins a copy of a tile with a side for each axis, such as ``1x64x32``, of the array at ``data``. The order
-is ``swizzled`` for ``SharedTiles`` and ``plain`` for a ``SharedArray``. The type ``tf32`` stands for f32 that the copy
-rounds to tf32. A copy to several blocks of a cluster ends its name with ``.multicast``, and has the mask of the blocks,
-an ``i32``, before the barrier. ``void oxide.tensor.store_tile.<axes>.<type>.<sides>.<order>(ptr tile, ptr data, i64
-lengths…, i64 places…, i32 site)`` begins a copy the other way. ``data`` is the address of a kernel parameter. The GPU's
-back end gives each call the tensor map of this parameter.
+i32 site)`` begins the copy of a tile from the array at ``data``. The sides are the tile's length on each axis, such as
+``1x64x32``. The order is ``swizzled`` for ``SharedTiles`` and ``plain`` for a ``SharedArray``. The type ``tf32`` stands
+for f32 elements that the copy rounds to tf32. The name of a copy to several blocks of a cluster ends with
+``.multicast``, and the call has the mask of these blocks, an ``i32``, before the barrier.
+
+``void oxide.tensor.store_tile.<axes>.<type>.<sides>.<order>(ptr tile, ptr data, i64 lengths…, i64 places…, i32 site)``
+begins the copy of a tile to the array at ``data``. In both calls, ``data`` is the address of a kernel parameter. The
+GPU's back end gives each call the tensor map of this parameter.
 
 ``oxide.tensor.fence_stores``, ``oxide.tensor.commit_stores`` and ``oxide.tensor.wait_stores.<groups>.<all|read>`` take
 only the site.
@@ -41,12 +43,14 @@ from .shared_tiles import ELEMENTS, MOST_SIDE, PART_BYTES, TilesType, tile_at
 _BYTE_POINTER = ir.IntType(8).as_pointer()
 _VOID = ir.VoidType()
 _ALIGNMENT = 128
-"""The alignment of an unswizzled tile in shared memory."""
+"""The alignment of an unswizzled tile in shared memory, in bytes."""
 _MOST_GROUPS = 7
 
 
 class _Tile:
-    """A tile in shared memory: its sides for a slice of ``axes`` axes, how many there are, and its bytes."""
+    """The tiles in shared memory of a copy from or to a slice of ``axes`` axes. ``own`` has the sides of a tile, and
+    ``sides`` the same with a side for each axis of the slice. ``count`` is the number of tiles, and ``bytes`` the size
+    of one tile. ``numbered`` is whether the call selects a tile by its number."""
 
     def __init__(self, kind: Any, numbered: bool, axes: int) -> None:
         self.swizzled = isinstance(kind, TilesType)
@@ -64,7 +68,8 @@ class _Tile:
 
 
 def _is_tile(function: str, kind: Any, number: Any, array: Any) -> bool:
-    """Returns whether a type can be the tile of a copy from or to an array. If not, adds a note with the reason."""
+    """Returns whether a type in shared memory can be the tile of a copy from or to an array. If not, adds a note with
+    the reason."""
     name, axes = f"tensor.{function}", _axes(array)
     if not isinstance(kind, TilesType) and not is_shared(kind):
         note_first(f"{name} copies tensor.SharedTiles or a SharedArray, not {display(kind)}")
@@ -115,7 +120,8 @@ def _shown(array: Any) -> str:
 
 
 def _takes(function: str, array: Any, index: Any, *numbers: Any) -> bool:
-    """Returns whether an index has one integer for each axis of an array. If not, adds a note with the reason."""
+    """Returns whether an index has one integer for each axis of an array, and the other ``numbers`` are integers or
+    None. If not, adds a note with the reason."""
     parts = list(index) if isinstance(index, types.BaseTuple) else [index]
     numbers = tuple(each for each in numbers if not isinstance(each, types.NoneType))
     if len(parts) == _axes(array) and all(
@@ -240,8 +246,8 @@ def _lower_store_tile(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 
 
 def _is_after_the_beginning(builder: Any, copied: tuple[Any, ...]) -> Any:
-    """Returns whether all numbers of a store's place are at least 0. Records a fault for a negative number, because the
-    copy engine would end the GPU's context."""
+    """Returns whether all indices of a store's tile are at least 0. For a negative index, the emitted code records a
+    fault and makes no copy, because the GPU's copy engine would fail and destroy the CUDA context."""
     places = copied[len(copied) // 2 + 1 :]
     signs = functools.reduce(builder.or_, places)
     problem = "the tile begins before the output: no number of the index of a store may be negative"
@@ -249,7 +255,7 @@ def _is_after_the_beginning(builder: Any, copied: tuple[Any, ...]) -> Any:
 
 
 def _address(builder: Any, kind: Any, tile: _Tile, memory: Any, number_type: Any, number: Any) -> tuple[Any, Any]:
-    """Returns whether a tile's number is in bounds, and the tile's address."""
+    """Returns whether the number of a tile is in bounds, and the tile's address."""
     if tile.swizzled:
         return tile_at(builder, kind, memory, number_type, number)
     first = builder.bitcast(memory, _BYTE_POINTER)
@@ -263,8 +269,9 @@ def _address(builder: Any, kind: Any, tile: _Tile, memory: Any, number_type: Any
 def _array(
     context: Any, builder: Any, function: str, kind: Any, value: Any, index_type: Any, index: Any
 ) -> tuple[Any, ...]:
-    """Returns the words of the array that a copy is from or to: its address, its lengths, and the tile's place in it.
-    Records a fault unless the last number of the place is at a multiple of 16 bytes."""
+    """Returns the primitive's arguments for the array of a copy: the array's address, the lengths of its axes, and the
+    indices of the tile's first element. If the last index is not at a multiple of 16 bytes, the emitted code records a
+    fault."""
     view = proxy(context, builder, kind, value)
     if isinstance(kind, ShapedSliceType):
         lengths = cgutils.unpack_tuple(builder, view.shape)
@@ -276,7 +283,8 @@ def _array(
         else [(index_type, index)]
     )
     *places, column = [element_index(builder, part_type, part) for part_type, part in pairs]
-    # The engine ends a GPU's context at any other column. The copy itself is made, as threads may wait for its bytes.
+    # At any other column, the GPU's copy engine would fail and destroy the CUDA context. After the fault, a copy at the
+    # column rounded down is still made, because threads may wait for its bytes.
     size = BITS[display(kind.dtype)] // 8
     part = PART_BYTES // size
     problem = f"the first column of the tile is no multiple of {part} elements, {PART_BYTES} bytes"

@@ -1,10 +1,10 @@
-"""``tensor.wgmma`` and the functions around it.
+"""``tensor.wgmma`` and the functions that belong to it, lowered to calls of primitives that each back end defines.
 
 - ``void oxide.tensor.wgmma.<n>.<a's type>.<b's type>.<a's order>.<b's order>.<steps>.<b's panel bytes>.<add|set>(
-  ptr accumulators, ptr a, ptr b, i32 site)``:
-  the order of an operand is ``k`` if neighbours in memory are neighbours along k, and ``mn`` if they are neighbours
-  along its rows or columns. If ``a`` is in registers, its order is ``r`` and the argument ``a`` is the address of the
-  thread's elements. Each step covers 32 bytes along k.
+  ptr accumulators, ptr a, ptr b, i32 site)``.
+  The order of an operand is ``k`` if consecutive elements in memory are consecutive along k. It is ``mn`` if they are
+  consecutive along the operand's other axis. If ``a`` is in registers, its order is ``r``, and the argument ``a`` is
+  the address of the thread's elements. Each step covers 32 bytes along k.
 - ``void oxide.tensor.wgmma_wait.<count of accumulators>.<type>.<pending>(ptr accumulators, i32 site)``
 - ``void oxide.tensor.registers.<inc|dec>.<count>(i32 site)``
 """
@@ -33,14 +33,15 @@ _WORD = ir.IntType(64)
 _VOID = ir.VoidType()
 
 _GROUP_ROWS = 64
-"""The rows of the result of one ``wgmma``."""
+"""The number of rows of the result of one ``wgmma``."""
 _MOST_COLUMNS = 256
 _PANEL = 64
-"""The columns of a tile of a transposed operand. A row of such a tile is one position along k."""
+"""The number of columns of a tile of a transposed operand. A row of such a tile is one position along k."""
 
 
 def _accumulator(name: str, kind: Any) -> Layout | None:
-    """Returns the layout of an accumulator that ``wgmma`` can add to. Otherwise adds a note and returns None."""
+    """Returns the layout of an accumulator to which ``wgmma`` can add. For any other type, adds a note and returns
+    None."""
     if isinstance(kind, FragmentType) and kind.layout.kind == "Accumulator":
         layout: Layout = kind.layout
         if layout.rows == 16 and layout.dtype in ("f32", "i32") and layout.columns <= _MOST_COLUMNS:
@@ -53,7 +54,7 @@ def _accumulator(name: str, kind: Any) -> Layout | None:
 
 
 def _is_product(total: Layout, a: Any, b: Any) -> bool:
-    """Returns whether there is an instruction for these types of elements. If not, adds a note with the reason."""
+    """Returns whether the GPU has an instruction for these types of elements. If not, adds a note with the reason."""
     a_type, b_type = display(a.dtype), display(b.dtype)
     sums = [each for each in PRODUCTS.get((a_type, b_type), ()) if each in ("f32", "i32")]
     if not sums:
@@ -129,8 +130,8 @@ class Wgmma(AbstractTemplate):  # type: ignore[misc]
 
 
 def _fits(a: Any, b: Any, a_transposed: bool, b_transposed: bool) -> bool:
-    """Returns whether the tiles of ``a`` and ``b`` have the same length along k, and ``a`` enough rows. If not, adds a
-    note with the reason."""
+    """Returns whether the tiles of ``a`` and ``b`` have the same length along k, and the tiles of ``a`` have enough
+    rows. If not, adds a note with the reason."""
     depth, found, step = a.rows if a_transposed else a.columns, _depth(b, b_transposed), _step(b)
     if found != depth or depth % step:
         note_first(
@@ -145,8 +146,8 @@ def _fits(a: Any, b: Any, a_transposed: bool, b_transposed: bool) -> bool:
 
 
 def _fits_registers(a: Layout, b: Any, a_transposed: bool, b_transposed: bool) -> bool:
-    """Returns whether a fragment in registers has one warp's rows and the same length along k as the tiles. If not,
-    adds a note with the reason."""
+    """Returns whether the fragment ``a`` has the rows of one warp, and the same length along k as the tiles of ``b``.
+    If not, adds a note with the reason."""
     name, found = f"FragmentA(({a.rows}, {a.columns}), {a.dtype})", _depth(b, b_transposed)
     if a_transposed:
         note_first(f"tensor.wgmma: {name} is in registers, which have one order; a_transposed is for SharedTiles")
@@ -171,7 +172,8 @@ def _step(b: Any) -> int:
 
 
 def _has_columns(b: Any, columns: int, transposed: bool) -> bool:
-    """Returns whether tiles of ``b`` have as many columns as the accumulator. If not, adds a note with the reason."""
+    """Returns whether the accumulator's columns fit the tiles of ``b``: one tile or a whole number of tiles must give
+    all columns. If not, adds a note with the reason."""
     if transposed and columns > _PANEL and columns % _PANEL:
         note_first(
             f"tensor.wgmma: with b_transposed the accumulator's columns, {columns}, are up to {_PANEL} or a multiple"
@@ -196,7 +198,7 @@ def _lower_wgmma(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     number, row = (builder.extract_value(args[2], place) for place in (0, 1))
     inside, a_address = tile_at(builder, a, args[1], index_types[0], number)
     first = element_index(builder, index_types[1], row)
-    # The number of places where 64 rows begin, in steps of 8; the hardware's swizzle needs whole groups of 8 rows.
+    # The number of rows at which 64 rows of a tile may begin: multiples of 8, because of the hardware's swizzle.
     places = 1 if a_transposed else (a.rows - _GROUP_ROWS) // 8 + 1
     eighth = builder.ashr(first, _WORD(3))
     uneven = builder.icmp_unsigned("!=", builder.and_(first, _WORD(7)), _WORD(0))
@@ -214,8 +216,8 @@ def _lower_wgmma_of_registers(context: Any, builder: Any, sig: Any, args: Any) -
 def _multiply(
     context: Any, builder: Any, sig: Any, args: Any, a_order: str, a_address: Any, conditions: tuple[Any, ...]
 ) -> Any:
-    """Emits the call of the ``wgmma`` primitive. It runs only if all conditions hold and the tiles of ``b`` are in
-    bounds."""
+    """Emits the call of the ``wgmma`` primitive. The emitted code makes the call only if all conditions hold and the
+    tiles of ``b`` exist."""
     accumulator, a, _, b, number_type, _, b_flag, add = sig.args
     b_transposed, columns = bool(b_flag.literal_value), accumulator.layout.columns
     panels = -(-columns // (_PANEL if b_transposed else b.rows))
