@@ -6,7 +6,7 @@ comparison. If the comparison fails, the thread goes to a block that all these c
 site, and the block fills the record.
 
 A kernel with fewer checks keeps an exit for each: the shared block costs registers, because the indices and lengths of
-all checks arrive there in the same ones.
+all checks must arrive there in the same registers.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def share_exits(module: Module) -> Module:
 
 
 def _ending(function: Function) -> Iterator[Call]:
-    """Finds the bounds checks that are followed by a branch to a block that only returns."""
+    """Yields the bounds checks that are followed by a branch to a block that only returns."""
     for block in function.blocks.values():
         match block.instructions:
             case [*_, Call() as check, Branch(condition=condition, no=Block(instructions=[Return(operands=[])]))] if (
