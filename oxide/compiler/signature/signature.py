@@ -96,8 +96,9 @@ SAFE_FLOAT = 3.4e38
 class Parameter:
     """One parameter of a kernel.
 
-    A scalar is passed as itself, and a slice as an address and the length of each axis. A complex number is passed as
-    its real and its imaginary part, a function as the numbers that it captures, and a tuple as its elements.
+    An argument is passed as *words*, the fields of the packed parameters. A scalar is one word. A slice is passed as an
+    address and the length of each axis. A complex number is passed as its real and its imaginary part, a function as
+    the numbers that it captures, and a tuple as its elements.
     """
 
     kernel: str
@@ -137,8 +138,8 @@ class Parameter:
 
     @property
     def identity(self) -> str:
-        """Returns the annotation and, for a function or a tuple, its own identity. The text is the same in every
-        process."""
+        """Returns the annotation and, for a function, a tuple or a complex number, the identity of ``lifted``. The text
+        is the same in every process."""
         return self.annotation if self.lifted is None else f"{self.annotation} {self.lifted.identity}"
 
     @property
@@ -341,7 +342,8 @@ class Annotation:
 
 
 def parse_annotations(function: Callable[..., Any], local_names: Mapping[str, Any]) -> dict[str, Annotation]:
-    """Parses the annotations of a device function by parameter, the result's as ``return``. Raises ``CompileError``.
+    """Returns the annotations of a device function by parameter, and the annotation of the result under ``return``.
+    Raises ``CompileError``.
 
     A parameter is generic if it has no annotation, ``Any``, a type variable, or a type that only the compiler makes: a
     ``ThreadIndex``, a ``Ref``, shared memory, None.
@@ -417,7 +419,7 @@ _KINDS: dict[Any, tuple[Kind, int]] = {
     AtomicSlice2: ("atomic", 2),
     AtomicSlice3: ("atomic", 3),
 }
-"""The kind of each slice, and the number of its axes."""
+"""The kind and the number of axes of each slice type."""
 
 
 def shown(kind: Kind, element: str, tile: tuple[int, ...], ndim: int = 1) -> str:
@@ -448,8 +450,8 @@ def alignment_of(tile: tuple[int, ...], itemsize: int) -> int:
 def _slice_of(
     function: Callable[..., Any], what: str, name: str, annotation: Any
 ) -> tuple[Kind, Any, tuple[int, ...], int]:
-    """Returns, for a slice's annotation: the kind, the element type, the sides of the layout's tiles, () without a
-    layout, and the number of axes."""
+    """Returns four facts of a slice's annotation: the kind, the element type, the sides of the layout's tiles (an empty
+    tuple without a layout), and the number of axes."""
     kind, ndim = _KINDS[get_origin(annotation)]
     scalar, *layouts = get_args(annotation)
     if ndim == 1 and layouts and type(layouts[0]) is int and 1 <= layouts[0] <= (3 if kind == "atomic" else 5):
