@@ -139,7 +139,7 @@ def _captured(parts: tuple[Parameter, ...], function: Function) -> tuple[Any, ..
 
 
 _NO_SCALAR = ScalarType("function", np.dtype(np.void))
-_lifted: dict[int, tuple[weakref.ref[DeviceFunction[..., Any]], Hashable]] = {}  # keyed by hash(key), which C code compares
+_lifted: dict[int, tuple[weakref.ref[DeviceFunction[..., Any]], Hashable]] = {}  # by hash(key), compared in C code
 
 
 def _known(key: Hashable) -> DeviceFunction[..., Any] | None:

@@ -11,8 +11,8 @@ from oxide.compiler.ir import reduction_operators
 
 
 def definitions(symbols: Collection[str]) -> list[str]:
-    """Returns the warp operations that a kernel with these symbols calls, not yet rendered. Empty if it calls none. The
-    primitives of ``tensor_primitives.py`` call them too."""
+    """Returns the definitions of the warp operations for a kernel that calls the functions ``symbols``, not yet
+    rendered. Empty if the kernel needs none. The primitives of ``tensor_primitives.py`` call warp operations too."""
     if not any(symbol.startswith(("oxide.warp.", "oxide.tensor.")) for symbol in symbols):
         return []
     return [_WARP, *(_reduction(*found) for found in reduction_operators.used(symbols))]

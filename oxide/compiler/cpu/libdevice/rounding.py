@@ -2,9 +2,9 @@
 
 A processor rounds to nearest. Rounding up takes the next number above that result if the exact result is greater, so it
 needs the sign of the rounding error. The error of a sum is itself a double. For other operations a fused multiply-add
-computes the error: it may be rounded or underflow, but its sign is exact. Rounding down is the negated rounding up of
-the negated operands, which also gives zeros their signs. An operation on floats is the operation on doubles, rounded
-once more in the same direction.
+computes the error: the computed error may be rounded or underflow, but its sign is exact. Rounding down negates the
+operands, rounds up and negates the result, which also gives zeros the right signs. An operation on floats is the
+operation on doubles, rounded once more in the same direction.
 
 Only ``fma`` of doubles has an error that is no double. It calls the C library's ``fma`` in the required rounding mode.
 """
@@ -36,7 +36,7 @@ def definitions(symbol: str) -> list[str]:
 
 def _arithmetic(symbol: str, kind: str, operation: str, how: str) -> list[str]:
     name, suffix = _NAMES[kind]
-    if how == "n":  # IR itself has the other operations
+    if how == "n":  # other operations are IR instructions, not calls
         plain = {"rcp": f"fdiv {name} 1.0, %p0", "sqrt": f"call {name} @llvm.sqrt.{suffix}({name} %p0)"}.get(operation)
         return [*_DECLARATIONS, _function(symbol, name, (name,), [f"%r = {plain}"])] if plain else []
     lines, operands = _wide(kind, 1 if operation in ("rcp", "sqrt") else 2)

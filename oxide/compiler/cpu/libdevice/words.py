@@ -1,4 +1,4 @@
-"""libdevice's functions of integer words on the CPU: differences, averages, halves of doubles.
+"""libdevice's functions of integer words on the CPU: differences, averages, the upper and lower words of doubles.
 
 The C library has none of them. They are exact, so both devices give the same bits. NVIDIA's CUDA Math API defines each
 of them.
