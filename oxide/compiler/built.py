@@ -1,8 +1,8 @@
 """The specializations of a kernel that was built ahead of time, and their code.
 
 ``oxide build`` writes kernels to a *directory*, whose manifest has a record of each specialization. A ``BuiltEntry``
-reads one record. It replaces the disk cache's ``Entry``, and the front end's results have the same encoding in both. A
-directory holds no IR, so its kernels are neither fused with others nor compiled for further devices.
+reads one record, and takes the place of the disk cache's ``Entry``. Both encode the front end's results in the same
+way. A directory holds no IR, so its kernels are neither fused with others nor compiled for further devices.
 
 Every directory also has oxide's own kernels, such as the kernel of strided copies. Loading a directory makes them known
 to the whole process (``provide``), which uses them if the compiler is not installed.
@@ -100,8 +100,8 @@ class BuiltEntry:
         self._codes: dict[Target, Code] = {}
 
     def facts(self) -> Facts:
-        """Returns all that a launch has to know. Its ``portable`` and ``placements`` raise ``CompileError``: there is
-        no IR."""
+        """Returns the specialization's ``Facts``. Their ``portable`` and ``placements`` raise ``CompileError``, because
+        there is no IR."""
         return self._facts
 
     @cached_property

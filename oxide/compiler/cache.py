@@ -158,7 +158,7 @@ because a kernel that takes a function has an entry for each function that it is
 
 _lock = threading.Lock()
 _entries: WeakTable[Callable[..., Any], dict[str, Entry]] = WeakTable()
-_told: WeakTable[Callable[..., Any], bool] = WeakTable()  # the functions with a kernel that a warning named
+_told: WeakTable[Callable[..., Any], bool] = WeakTable()  # the functions that a warning named
 
 
 def entry_of(kernel: KernelDescription, parameters: tuple[Closed, ...]) -> Entry | None:

@@ -28,10 +28,10 @@ class Check:
 
     ``place`` says where the check is done: nowhere if it is ``"proved"``, before a loop if it is ``"hoisted"``, or at
     the ``"access"``. ``detail`` names the proof of the access, the loop out of which the check was hoisted, or the
-    reason why the check stays. ``in_loop`` says whether the access is inside a loop. ``axis`` is the axis of a slice of
-    several axes, because each axis has a check of its own; otherwise it is None. If a line has several accesses to one
-    slice, or is in a device function that is called in several places, the object describes the costliest of the
-    checks.
+    reason why the check stays. ``in_loop`` says whether the access is inside a loop. If the slice has several axes,
+    each axis has a check of its own, and ``axis`` is the axis of this check; otherwise it is None. If a line has
+    several accesses to one slice, or is in a device function that is called in several places, the object describes the
+    costliest of the checks.
     """
 
     parameter: str

@@ -61,7 +61,7 @@ class KernelDescription:
     """True for a kernel of numba-cuda that ``kernel(dispatcher)`` turned into an oxide kernel."""
     signatures: tuple[tuple[ArgumentType, ...], ...] = field(metadata=APART)  # hashed as parameter types
     """The explicit signatures of an adopted kernel, if it has any. A launch converts its arguments to the types of one
-    of them."""
+    signature."""
     default_block: Dim3 | None
     items_per_thread: Dim3
     fastmath: bool
@@ -82,12 +82,12 @@ class KernelDescription:
     sanitizer would report."""
     interpreted: bool = field(default=False, metadata=APART)  # nothing interpreted is in the cache
     """True for the form of a kernel whose launches are interpreted."""
-    tile: TileSource | None = field(default=None, metadata=APART)  # hashed by ``tile_key`` and as the function
+    tile: TileSource | None = field(default=None, metadata=APART)  # hashed by ``tile_key`` and the function
     """The source of a tile kernel; None for a thread kernel."""
     tile_key: tuple[Any, ...] = ()
     """The values besides the function that the source of a tile kernel depends on: the shapes of tiles, the constants,
     the number of threads, the number of stages, and the compute capability that the CPU simulates."""
     fusion: Fusion | Prologue | None = field(default=None, metadata=APART)  # hashed by its stages
-    """The stages of a fused kernel, which it is compiled from; None for any other kernel."""
+    """The source of a fused kernel: its stages; None for any other kernel."""
     prebuilt: BuiltKernel | None = field(default=None, metadata=APART)  # it has a key of its own
     """The code of a kernel that was built ahead of time; None for a kernel that is compiled."""

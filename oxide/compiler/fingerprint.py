@@ -338,7 +338,7 @@ class _Text:
 
 
 def cell_label(number: int) -> str:
-    """Returns the name that stands for the file of a cell in the cache."""
+    """Returns the name that stands, in the cache, for the file of a notebook's cell."""
     return f"<cell {number}>"
 
 
@@ -404,7 +404,8 @@ def _is_covered(module: Any) -> bool:
         return package != "__main__"
     if package not in sys.stdlib_module_names:
         return False
-    # The name alone does not decide: a user's package may be called `test`, and site-packages is in this folder.
+    # The name alone does not decide, because a user's package may be called `test`. The folder of the standard library
+    # contains site-packages.
     file = getattr(sys.modules.get(package), "__file__", None) or ""
     return file.startswith(_LIBRARY) and "-packages" not in file[len(_LIBRARY) :]
 

@@ -9,7 +9,7 @@ The fused kernel computes what the launches of the stages compute, if the caller
 - Call an array *own* if each thread of a stage accesses only the array's element at its own index. All own arrays, of
   all stages, are contiguous and have the same number of elements. The own arrays of stages with ``thread.index_2d``
   have the same shape. The fused kernel's contracts check these sizes at its launch, except for values in ``dead``.
-- Values with different numbers are memory that does not overlap, if a stage writes one of them.
+- Two values with different numbers do not overlap in memory, if a stage writes one of them.
 - The launch of each stage has at least as many threads as the own arrays have elements, along each axis.
 - The launches of the stages were checked: their contracts hold. The fused kernel has the stages' contracts too.
 - The content of a value in ``dead`` is not needed after the fused kernel. Such a value need not have memory.
@@ -96,7 +96,7 @@ def elementwise(
 @final
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A launch to be fused. ``values`` has the number of the value of each parameter."""
+    """A launch to be fused. ``values`` has, for each parameter, the number of its value."""
 
     special: Specialization
     values: tuple[int, ...]
@@ -105,7 +105,8 @@ class Stage:
 @final
 @dataclass(frozen=True, slots=True)
 class FusedKernel:
-    """A fused kernel, and the numbers of the values that it is launched with, in the order of its parameters."""
+    """A fused kernel, and the numbers of the values that it is launched with, in the order of the kernel's
+    parameters."""
 
     kernel: Kernel
     arguments: tuple[int, ...]
@@ -311,8 +312,8 @@ class Fusion:
 
     @cached_property
     def contracts(self) -> tuple[str, ...]:
-        """Returns the contracts of the fused kernel: those that its own arrays have equal sizes, and the contracts of
-        the stages. Raises ``NotFused``."""
+        """Returns the contracts of the fused kernel: equal sizes of its own arrays, and the contracts of the stages.
+        Raises ``NotFused``."""
         by_number = {value.number: value for value in self.values}  # evaluated first: it raises if no output is needed
         first, *others = (value for value in self.passed if value.own)
         texts = dict.fromkeys(f"{_size(first)} == {_size(other)}" for other in others)

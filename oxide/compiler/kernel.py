@@ -239,7 +239,7 @@ class Kernel:
 
     @property
     def default_block(self) -> Dim3 | None:
-        """Returns the block shape, in threads, of launches that give none; None if the kernel has no block of its
+        """Returns the block shape, in threads, of launches that give no block; None if the kernel has no block of its
         own."""
         return self.description.default_block
 
@@ -424,7 +424,7 @@ class Kernel:
         A generic kernel needs:
 
         - a type for each of its type variables, ``scale.specialize(T=f32)``;
-        - a function for each parameter that takes one, by the parameter's name;
+        - a function for each parameter that takes a function, by the parameter's name;
         - a type for each parameter without an annotation, ``add.specialize(x=Array[f32, 1], n=i64)``, unless it has a
           default.
 
@@ -444,8 +444,9 @@ class Kernel:
 
     @without_frames
     def example(self, **types: Any) -> Specialization:
-        """Returns ``specialize(**types)`` with a choice for each type variable that is not given: ``f32`` if its
-        constraints allow it, otherwise the first of them. A kernel's reports use it when no types are given.
+        """Returns ``specialize(**types)`` with a choice for each type variable that is not given: ``f32`` if the
+        constraints allow it, otherwise the first constraint. A kernel's reports use this specialization if no types are
+        given.
 
         Raises ``ArgumentError`` if a function, or a type for a parameter without an annotation, is needed and not
         given.

@@ -155,7 +155,8 @@ class Specialization:
     def ptx(self, cc: tuple[int, int] = (9, 0)) -> str:
         """Returns the PTX for a compute capability, a pair such as ``(9, 0)``. Needs no GPU.
 
-        Raises ``TypeError`` for anything else, and ``CompileError`` for a pair that the compiler does not know.
+        Raises ``TypeError`` if ``cc`` is not such a pair, and ``CompileError`` for a pair that the compiler does not
+        know.
         """
         from oxide.compiler.ptx.ptx import target_of
 
@@ -240,8 +241,8 @@ class Specialization:
 
     @cached_property
     def pointers(self) -> tuple[int, ...] | None:
-        """Returns the offsets of the boxes' addresses in the bytes of ``pack``. None for a kernel with
-        numba-cuda's semantics that takes tuples, because a tuple may hold boxes."""
+        """Returns the offsets of the boxes' addresses in the bytes of ``pack``. None for a kernel with numba-cuda's
+        semantics that takes tuples, because a tuple may hold boxes."""
         found: list[int] = []
         formats = "@"
         for parameter in self.parameters:
@@ -279,7 +280,7 @@ class Specialization:
         return struct.unpack_from(start + self.parameters[place].struct_format, params)[len(before) :]
 
     def _typed_facts(self) -> Facts:
-        """Types a kernel for the interpreter. Raises ``CompileError``, and ``NotTyped`` if it has numba-cuda's
+        """Types a kernel for the interpreter. Raises ``CompileError``, and ``NotTyped`` if the kernel has numba-cuda's
         semantics."""
         from oxide.compiler.bounds.leaving import threads_may_wait
         from oxide.compiler.check.breakpoints import debugged
@@ -369,9 +370,9 @@ def _rare_collections() -> Iterator[None]:
 
     A compilation makes hundreds of thousands of objects that live until it ends. With the usual thresholds, the
     collector goes through all of them and all of numba's again and again: that took a quarter of the time for a kernel
-    of 400 statements. Collection goes on, because other threads of the program may rely on it. If the
-    program's threshold is 0, which disables collection, or already at least as high, it stays unchanged. A threshold
-    that the program sets during the compilation stays too.
+    of 400 statements. Collection does not stop, because other threads of the program may rely on it. If the program's
+    threshold is 0, which disables collection, or already at least as high, it stays unchanged. A threshold that the
+    program sets during the compilation stays too.
     """
     outer = gc.get_threshold()
     ours = (_OBJECTS_BETWEEN_COLLECTIONS, *outer[1:])

@@ -12,9 +12,9 @@ there are at most six counters ``t``. If the polynomial's whole range is in [0, 
 value is the one number in [0, 2**63) that is congruent to the machine's index: the index equals the polynomial's value
 and is in bounds. Otherwise nothing is concluded, and the checks stay. Intermediate sums may wrap: only the final value
 counts. Widening a narrower number is the one step that is not a ring operation. The narrow value's range is required to
-fit the narrow type, and then widening does not change it. An upper bound of a loop's number of iterations is computed
-from the loop's own test, with the same arithmetic. Each number in it is required to be at most 2**61 in magnitude, so
-that the count cannot wrap before the test ends the loop.
+fit the narrow type, and then widening does not change the value. An upper bound of a loop's number of iterations is
+computed from the loop's own test, with the same arithmetic. Each number in this computation is required to be at most
+2**61 in magnitude, so that the count cannot wrap before the test ends the loop.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ class Undecidable(Exception):
 
 @final
 class Range:
-    """The ranges of values in one loop. ``code`` computes them at the preheader; they are valid if ``conditions``
-    hold."""
+    """The ranges of values in one loop. ``code`` computes the ranges at the preheader. The ranges are valid if all
+    ``conditions`` hold."""
 
     def __init__(self, flow: ControlFlow, loop: Loop, prefix: str) -> None:
         self.flow = flow

@@ -77,8 +77,8 @@ class _Exhausted(_Unknown):
 
 @final
 class Prover:
-    """A prover for the accesses of one kernel, from its tests, its loops and its contracts. ``steps`` counts the
-    work."""
+    """Proves that accesses of one kernel are in bounds, from the kernel's tests, loops and contracts. ``steps`` counts
+    the steps of all proofs."""
 
     def __init__(self, flow: ControlFlow, parameters: Sequence[Closed], contracts: Sequence[Contract]) -> None:
         self.flow = flow
@@ -370,7 +370,7 @@ class Prover:
         return self._position(_plus(left, right, -1 if value.opcode == "sub" else 1))
 
     def _position(self, form: Polynomial) -> Polynomial:
-        """Replaces a thread's global coordinate by one atom, as the kernel's tests compare the coordinate as a
+        """Replaces a thread's global coordinate by one atom, because the kernel's tests compare the coordinate as a
         whole."""
         for axis in "xyz":
             if form == {(f"ctaid.{axis}", f"ntid.{axis}"): 1, (f"tid.{axis}",): 1}:

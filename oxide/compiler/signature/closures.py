@@ -149,8 +149,8 @@ def _known(key: Hashable) -> DeviceFunction[..., Any] | None:
 
 
 def _remember(key: Hashable, made: DeviceFunction[..., Any]) -> None:
-    """Stores a lifted function under its key for as long as it is alive. A function whose key has the same hash is
-    replaced, and will be lifted again."""
+    """Stores a lifted function under its key for as long as it is alive. The new function replaces a function whose key
+    has the same hash, which is then lifted again at its next use."""
     number = hash(key)
     forget = functools.partial(_lifted.pop, number)
     _lifted[number] = weakref.ref(made, forget), key

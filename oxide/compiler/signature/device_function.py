@@ -53,7 +53,7 @@ def is_function(argument: object) -> bool:
 
 
 def device(function: Callable[P, R]) -> DeviceFunction[P, R]:
-    """Marks a device function. Raises ``CompileError`` for annotations it cannot use.
+    """Marks a device function. Raises ``CompileError`` for annotations that a device function cannot have.
 
     A parameter without an annotation is generic: the function is compiled for the arguments' types. If a parameter is
     annotated as a scalar, its argument is converted as in a store to an element: an integer to a float or to another

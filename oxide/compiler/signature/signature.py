@@ -112,7 +112,7 @@ class Parameter:
     ndim: int = 1
     """The number of a slice's axes. A slice of one axis takes the elements of any box in row-major order."""
     dtype: np.dtype[Any] = field(init=False, repr=False, compare=False)
-    """The scalar's dtype, or that of the slice's elements."""
+    """The dtype of the scalar, or of the slice's elements."""
     integers: range | None = field(init=False, repr=False, compare=False)
     """The range of an integer scalar. None for any other parameter."""
     is_float: bool = field(init=False, repr=False, compare=False)
@@ -168,7 +168,7 @@ class Parameter:
         """Returns a scalar argument as the Python number that the kernel gets.
 
         Takes Python and NumPy scalars, and 0-d arrays. Raises ``ArgumentError`` for an integer that does not fit, a
-        float for an integer parameter, a number for a bool, and anything that is no number.
+        float for an integer parameter, a number for a bool parameter, and anything that is no number.
         """
         # The two plain cases come first: NumPy's limits and isinstance checks take ten times as long as these compares.
         if type(value) is int:
@@ -296,8 +296,8 @@ def parse_parameters(
 ) -> tuple[Declared, ...]:
     """Parses a kernel's parameters from its annotations, string annotations included. Raises ``CompileError``.
 
-    ``local_names`` are the local names where the kernel is defined: a string annotation may use them. The annotations
-    of an ``adopted`` kernel, one of numba-cuda's, are ignored.
+    ``local_names`` are the local names where the kernel is defined: a string annotation may use them. If ``adopted``,
+    the function is from a kernel of numba-cuda, and its annotations are ignored.
     """
     signature = inspect.signature(function)
     names = Names(function, local_names)

@@ -1,7 +1,7 @@
 """Infers the types of a generic kernel's type variables from the arguments of a launch, or takes them by name.
 
-If a variable is the element type of a slice, it takes the buffer's dtype. All buffers must have the same dtype. Scalar
-arguments of parameters with this variable are converted to the dtype, as for a fixed type. If a variable is the type of
+If a variable is the element type of a slice, it takes the buffer's dtype. All buffers must agree on the type. Scalar
+arguments of parameters with this variable are converted to the type, as for a fixed type. If a variable is the type of
 scalars only, the NumPy scalars among the arguments determine it, and must agree. If there are no NumPy scalars, the
 widest Python number determines it: ``i64`` for an int, ``f64`` for a float, ``c128`` for a complex and ``bool_`` for a
 bool. If the constraints exclude that type, the variable takes the constraint of the same kind, if there is exactly one.
