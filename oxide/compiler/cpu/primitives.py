@@ -52,8 +52,8 @@ def definitions(shared: SharedMemory) -> str:
 
 
 _UNANIMOUS = "define i1 @oxide.unanimous(i1 %condition) alwaysinline {\n  ret i1 false\n}"
-"""Always false, so that only a loop's version without alignment runs. A CPU loads neighbouring elements as fast without
-alignment, and LLVM vectorises the loop without it."""
+"""Defines ``oxide.unanimous`` as false, so that of a loop's two versions only the version without alignment runs. A CPU
+loads neighbouring elements as fast without alignment, and LLVM vectorises this version."""
 
 
 WIDE_DIVISIONS = "\n".join(
@@ -84,7 +84,7 @@ end:
     for name, result in (("__udivti3", "%longer"), ("__umodti3", "%less"))
 )
 """Divisions of 128 bits, one bit at a time. LLVM sometimes emits such a division, for the upper half of a product in a
-loop. It emits a call of the compiler's runtime library, which the process may not have loaded."""
+loop. It then calls a function of the compiler's runtime library, which the process may not have loaded."""
 
 
 def alignment(shared: SharedMemory) -> int:
@@ -135,8 +135,8 @@ define void @oxide.nanosleep(i32 %nanoseconds) alwaysinline {
   ret void
 }
 """
-"""Yields the processor instead of sleeping: a thread that calls ``nanosleep`` usually waits for a block on another
-worker, which may need this processor."""
+"""Defines ``oxide.nanosleep``, which yields the processor instead of sleeping: a thread that calls ``nanosleep``
+usually waits for a block on another worker, which may need this processor."""
 
 _NOTHING = """
 define void @oxide.breakpoint() alwaysinline {
@@ -200,9 +200,9 @@ done:
   ret void
 }}
 """
-"""Allocates aligned memory: the eight bytes before it hold the address that ``malloc`` returned.
+"""Functions that allocate aligned memory. The eight bytes before the memory hold the address that ``malloc`` returned.
 
-``oxide.take`` returns the range's stack buffer of ``ROOM_BYTES`` if there is one and it is large enough. Most kernels'
-shared memory and frames fit, which saves 0.08 of 0.6 microseconds a range. The function must not be inlined: LLVM would
-see that nothing has written the buffer, and treat reads of it as undefined.
+``oxide.take`` returns the stack buffer of ``ROOM_BYTES`` bytes if there is a buffer and it is large enough. Most
+kernels' shared memory and frames fit, which saves 0.08 of 0.6 microseconds a range. ``oxide.take`` must not be inlined:
+LLVM would see that nothing has written the buffer, and treat reads of it as undefined.
 """

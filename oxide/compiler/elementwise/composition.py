@@ -220,7 +220,7 @@ done:
 
 
 def element_function(symbol: str, passed: str, own: Sequence[Own], calls: Sequence[str]) -> str:
-    """Returns the function that runs the stages for one element. ``calls`` are those of ``call_of``."""
+    """Returns the function that runs the stages for one element. ``calls`` are results of ``call_of``."""
     variables = "".join(f", ptr %v{place}" for place, _ in own)
     stages = "\n".join(calls)
     parameters = f"{passed}{variables}, {SHAPE}, i64 %element, i64 %row, i64 %column"

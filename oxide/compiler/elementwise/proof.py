@@ -125,8 +125,8 @@ def addresses_in(function: Function, address: Argument) -> list[Instruction]:
 
 @final
 class _Proof:
-    """The proof for one kernel. ``own`` has the slices that the kernel accesses only at its position. It shrinks until
-    it is consistent, because the lengths of these slices decide which accesses are guarded."""
+    """The proof for one kernel. ``own`` has the slices that the kernel accesses only at its position. The set shrinks
+    until it is consistent, because the lengths of these slices decide which accesses are guarded."""
 
     def __init__(self, portable: PortableKernel, parameters: Sequence[Closed], axes: int) -> None:
         if portable.shared.used:

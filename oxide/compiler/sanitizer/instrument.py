@@ -181,7 +181,7 @@ class _Touch:
 
 
 def _touches_of(instruction: Instruction) -> list[_Touch]:
-    """Returns an instruction's accesses to memory, without those to constant addresses."""
+    """Returns an instruction's accesses to memory, except accesses to constant addresses."""
     found: list[_Touch] = []
     match instruction:
         case Load(before="" | "volatile"):
@@ -419,7 +419,7 @@ class _Instrumenter:
         )
 
     def _size_of(self, instruction: Instruction, touch: _Touch) -> Value:
-        """Returns the number of bytes of an access, which is 0 if the thread makes none."""
+        """Returns the number of bytes of an access, which is 0 if the thread does not make the access."""
         if touch.counted is not None:
             return self._emit(Cast(self._fresh(), "zext", instruction.operands[touch.counted], "i64"))
         if touch.lanes == 32:
@@ -515,8 +515,8 @@ class _Instrumenter:
         self._call("void", "oxide.sanitize.begun", record)
 
     def _check_fragment(self, pointer: Value, touch: _Touch) -> None:
-        """Appends the check that no product still uses a fragment. It precedes each access to an accumulator, and each
-        write to an operand."""
+        """Appends the check that no product still uses a fragment. The check precedes each access to an accumulator,
+        and each write to an operand."""
         slot = self._products.slot(pointer)
         held = slot is not None and self._products.is_accumulator(pointer)
         if slot is not None and (held or touch.what & WRITE):
@@ -544,9 +544,9 @@ class _Instrumenter:
         return "chosen", access, [self._anywhere(pointer, chosen), *words]
 
     def _anywhere(self, pointer: Value, view: Value) -> Value:
-        """Returns a run-time value: the number of the view that an access is in. It is ``view`` unless ``view`` is -1,
-        which stands for the memory of any parameter. Then it is -2 if the address is, or may be, in an array that is no
-        parameter, else -1."""
+        """Returns a run-time value: the number of the view that an access is in. If ``view`` is not -1, the value is
+        ``view``. If it is -1, the view is not known. Then the value is -2 if the address is, or may be, in an array
+        that is no parameter, else -1."""
         elsewhere: Value = TRUE if self._regions.others is None else FALSE
         address = self._emit(Cast(self._fresh(), "ptrtoint", pointer, "i64"))
         for region in self._regions.others or ():

@@ -31,7 +31,7 @@ checks nothing for the last two kinds."""
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Region:
-    """A piece of memory that a pointer comes from: a parameter's ``view``, or an ``array`` of ``bytes`` bytes.
+    """A piece of memory that a pointer points into: a parameter's ``view``, or an ``array`` of ``bytes`` bytes.
     ``bytes`` is None for dynamic shared memory. For a shared array, ``array`` is the function that returns its address.
     For an array of another block, ``array`` is the call that maps this block's array to the other block."""
 
@@ -105,7 +105,7 @@ class Regions:
             if isinstance(instruction, Alloca):
                 count = instruction.operands[0].integer if instruction.operands else 1
                 if instruction.block is not function.entry or count is None:
-                    return None  # numba does so for tuples of several types
+                    return None  # such as numba's variables for tuples of several types
                 found.append(Region("stack", "", instruction, size_of(instruction.allocated) * count))
             elif called(instruction) == "oxide.cluster.map":
                 return None

@@ -22,10 +22,10 @@ At the grid's barrier a block's threads suspend as they do at the block's barrie
 ``cluster.ll`` runs the blocks of a cluster in the same way, on one worker. For a block of a cluster,
 ``oxide.run_block`` also returns if the block's threads can only poll Barriers.
 
-**How a call becomes a suspension.** ``@oxide.suspend`` is inlined as a call and a branch on its result, so that it ends
-a basic block. Once everything is inlined into the coroutine, each call with its branch becomes ``llvm.coro.suspend``
-and a switch with the branch's target: no block is split and no phi changes. LLVM's pipeline simplifies the coroutine
-and then splits it. Only values that are live across a suspension go to the frame.
+**How a call becomes a suspension.** ``@oxide.suspend`` is inlined as a call and a branch on the call's result, which
+ends a basic block. Once everything is inlined into the coroutine, each call with its branch becomes
+``llvm.coro.suspend`` and a switch with the branch's target: no block is split and no phi changes. LLVM's pipeline
+simplifies the coroutine and then splits it. Only values that are live across a suspension go to the frame.
 
 The values that the lanes of a warp operation publish are copied when the lanes are released: the first lane may publish
 its next value before the last lane has read the present values. From one barrier to the next, the warps run one after
@@ -190,7 +190,8 @@ def _cluster_values(cluster: Dim3 | None, sanitized: bool) -> dict[str, str]:
 
 
 def _render(text: str) -> str:
-    """Replaces ``{{name}}`` and ``{{name[index]}}`` by the addresses of fields of ``%block``, at constant offsets."""
+    """Renders a text: replaces ``{{name}}`` and ``{{name[index]}}`` by the addresses of fields of ``%block``, at
+    constant offsets."""
     lines: list[str] = []
     for line in text.split("\n"):
         while "{{" in line:

@@ -3,7 +3,8 @@
 A lane publishes the address of its operands or of its row, suspends, and computes its own elements from the data that
 all lanes have published. It then waits a second time: no lane may change a fragment or a row before all have read it.
 
-``{{name}}`` stands for a field of the block's state. ``coroutines.py`` lists the fields and renders them.
+``{{name}}`` stands for a field of the block's state. ``coroutines.py`` lists the fields, and *renders* a text: it
+replaces each such name by the field's address.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Warp operations on the CPU, as LLVM IR: a lane publishes its value, suspends, and reads the other lanes' values.
 
-``{{name}}`` stands for a field of the block's state. ``coroutines.py`` lists the fields and renders them.
+``{{name}}`` stands for a field of the block's state. ``coroutines.py`` lists the fields, and *renders* a text: it
+replaces each such name by the field's address.
 """
 
 from __future__ import annotations

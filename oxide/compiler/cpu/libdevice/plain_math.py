@@ -21,11 +21,12 @@ import struct
 
 _NAMES = {"exp", "exp2", "exp10", "tanh", "log", "log2", "log10", "erf"}
 _ROUNDING = 1.5 * 2.0**52
-"""Rounds a small double to a whole number when added to it: the lowest bits of the sum are that number."""
+"""A number whose sum with a small double rounds the double to a whole number: the lowest bits of the sum are the whole
+number."""
 
 
 def definitions(symbol: str) -> list[str]:
-    """Returns the IR of ``symbol`` and of its callees, one text each; none for any other function."""
+    """Returns a list with one IR text for ``symbol`` and for each of its callees; [] for any other function."""
     if symbol == "__nv_fast_expf":
         return [
             "declare float @llvm.fma.f32(float, float, float)",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 
 def definitions(symbol: str) -> list[str]:
-    """Returns the IR that defines ``symbol``; none for any other function."""
+    """Returns a list with the IR that defines ``symbol``; [] for any other function."""
     if symbol not in _BODIES:
         return []
     result, parameters, body = _BODIES[symbol]

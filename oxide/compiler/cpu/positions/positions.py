@@ -10,7 +10,7 @@ why wrap-around cannot make the intersection wrong. The function runs the whole 
 loop, without these tests. The blocks before and after run with every check. So a faulty block never takes the fast
 path, and its faults are those of the checked code.
 
-LLVM turns the remaining tests in the loop, such as tests of data, into masks. It need not compare addresses: threads
+LLVM turns the remaining tests in the loop, such as tests of data, into masks. LLVM need not compare addresses: threads
 that no barrier separates may run in any order, also in lockstep, so the loop's accesses are marked as independent
 across iterations.
 
@@ -164,15 +164,15 @@ class _Positions:
                 self.known[instruction] = True
 
     def _hold(self, left: Value, right: Value) -> None:
-        """Requires two numbers to be equal. Raises ``Undecidable`` unless each is equal for all threads."""
+        """Requires two numbers to be equal. Raises ``Undecidable`` unless each number has one value for all threads."""
         first, second = self.ranges.before(left), self.ranges.before(right)
         if first is None or second is None:
             raise Undecidable("a test that differs from thread to thread")
         self.held.append((first, second))
 
     def _require_ways_on(self) -> None:
-        """Requires of each linear test that may end the thread the result with which the thread goes on. Also requires
-        that indices are not negative."""
+        """If one result of a linear test ends the thread at once, requires the other result. Also requires that indices
+        are not negative."""
         ends = {
             block
             for block in self.kernel.blocks.values()
@@ -315,7 +315,7 @@ class _Positions:
         """Marks the loop's accesses as independent across iterations."""
         group = module.add_metadata("distinct !{}")
         for access in self.kernel.instructions:
-            # LLVM would vectorise atomic accesses, or abort.
+            # Atomic accesses are left out: LLVM would vectorise them, or abort.
             if isinstance(access, Load | Store) and not access.before:
                 access.metadata["!llvm.access.group"] = group
         parallel = module.add_metadata(f'!{{!"llvm.loop.parallel_accesses", {group}}}')

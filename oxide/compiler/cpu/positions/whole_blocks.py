@@ -38,7 +38,8 @@ def add_requirements(
         return add(Call("", "i64", Constant(f"@llvm.{name}.i64", "ptr"), (left, right)))
 
     def divided(opcode: str, left: Value, right: Value, by: int) -> Value:
-        """Divides. For a negative number, any quotient that is not positive is correct here."""
+        """Adds the division of a sum or a difference by ``by``. For a negative dividend, any quotient that is not
+        positive is correct here."""
         value = add(Binary("", opcode, left, right))
         return add(Binary("", "sdiv", value, number(by))) if by > 1 else value
 
