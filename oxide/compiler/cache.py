@@ -207,9 +207,9 @@ _CLASSES = {
 
 
 def encoded(value: Any, labels: Mapping[str, str]) -> Any:
-    """Returns a value in a form that JSON can hold: a tuple as a list, a dataclass as ``{class name: {field name:
-    value}}``. ``labels`` maps the file names of notebook cells to labels. A string that is such a file name is replaced
-    by its label."""
+    """Converts a value to JSON's types: a tuple to a list, a dataclass to ``{class name: {field name: value}}``.
+    ``labels`` maps the file names of notebook cells to labels. A string that is such a file name is replaced by its
+    label."""
     if isinstance(value, str):
         return labels.get(value, value)
     if value is None or isinstance(value, bool | int | float):

@@ -9,9 +9,10 @@
 ; - both are of one block, and a barrier was passed since;
 ; - both are of one warp, and a ``warp.sync`` with both lanes in its mask came between;
 ; - the earlier access was released by a fence and an atomic that this thread has acquired. All accesses made by then
-;   count as released, whichever thread made them: this can hide a race, but never reports a false one. The write, or
-;   the read, of an asynchronous copy is ordered before no other access until the copy's thread waits for it. The wait
-;   turns it into a plain access at the time of the wait.
+;   count as released, whichever thread made them: this can hide a race, but never reports a false one.
+;
+; The write, or the read, of an asynchronous copy is ordered before no other access until the copy's thread waits for
+; it. The wait turns it into a plain access at the time of the wait.
 ;
 ; Two accesses race if one of them is a write and they are not ordered. Two atomic accesses do not race, unless one of
 ; them has block scope and they are of different blocks. A shared array belongs to a block: accesses made before the

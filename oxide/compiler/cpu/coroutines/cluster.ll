@@ -1,7 +1,8 @@
 ; A launch with clusters on the CPU, as LLVM IR. The blocks of a cluster live at once, and one worker runs them in turn:
-; each block runs as far as it can alone, to the cluster's barrier or to Barriers that other blocks change. The driver
-; gives out ranges of numbers. A range runs the clusters c for which it contains c times the size of a cluster, so each
-; cluster runs once, wherever the ranges are split.
+; each block runs as far as it can alone, to the cluster's barrier or to Barriers that other blocks change.
+;
+; The driver gives out ranges of numbers. A range runs the clusters c for which it contains c times the size of a
+; cluster, so each cluster runs once, wherever the ranges are split.
 
 define void @<entry>(ptr %launch, i64 %from, i64 %end) {
 entry:

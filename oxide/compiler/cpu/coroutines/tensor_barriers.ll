@@ -1,6 +1,7 @@
-; Barriers of ``oxide.tensor`` on the CPU, as LLVM IR. A barrier is four 32-bit numbers: the number of its phase, the
-; arrivals that a phase takes, the arrivals that this phase still waits for, and the bytes of copies that this phase
-; still waits for. A copy is made at its call.
+; Barriers of ``oxide.tensor`` on the CPU, as LLVM IR.
+;
+; A barrier is four 32-bit numbers: the number of its phase, the arrivals that a phase takes, the arrivals that this
+; phase still waits for, and the bytes of copies that this phase still waits for. A copy is made at its call.
 ;
 ; A thread that must wait records that it polls and suspends. ``schedule.ll`` resumes it after the other warps have run,
 ; and the thread tests the barrier again.

@@ -4,9 +4,9 @@
 precision, without a branch, and rounded once at the end. Their errors are little more than half an ulp: 0.501 at most,
 measured for every 29th float. Subnormal numbers, overflow and cancellation need no special cases: a float's extremes
 are ordinary doubles. The range reductions are standard (Muller, *Elementary Functions*). An exponential is a power of
-two times ``2**z``, with ``z`` between -1/2 and 1/2. The logarithm of the mantissa is ``2 atanh(s)``. ``tanh`` is ``m /
-(m + 2)`` with ``m = exp(2x) - 1``. Near 0, ``m`` keeps a double's relative precision, because the power of two is 1
-there.
+two times ``2**z``, with ``z`` between -1/2 and 1/2. The logarithm of the mantissa is ``2 atanh(s)``. The result of
+``tanh`` is ``m / (m + 2)``, with ``m = exp(2x) - 1``. Near 0, ``m`` keeps a double's relative precision, because the
+power of two is 1 there.
 
 ``fast.exp``, which is also ``tile.exp`` on the CPU, is computed in single precision: a vector holds twice as many
 elements, and the error is under 1 ulp.

@@ -1,9 +1,9 @@
 """The CPU's fast path for a launch: one loop over the threads' positions, without checks, which LLVM vectorises.
 
-Most kernels use a thread's coordinates only for the thread's position in the launch, ``blockIdx.x * blockDim.x +
-threadIdx.x``. A range of blocks is then one loop over positions. Such a kernel makes three kinds of tests: checks, the
-test whether the thread has an element (``if elem is not None``, ``if i < n``), and numba-cuda's test for negative
-indices. These tests compare numbers that are *linear* in the position, so each test holds in one interval of positions.
+Most kernels use a thread's coordinates only for its position in the launch, ``blockIdx.x * blockDim.x + threadIdx.x``.
+A range of blocks is then one loop over positions. Such a kernel makes three kinds of tests: checks, the test whether
+the thread has an element (``if elem is not None``, ``if i < n``), and numba-cuda's test for negative indices. These
+tests compare numbers that are *linear* in the position, so each test holds in one interval of positions.
 
 ``positions`` writes a function that computes the intersection of these intervals once in each call. ``affine`` explains
 why wrap-around cannot make the intersection wrong. The function runs the whole blocks within the intersection in the
