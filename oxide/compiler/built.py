@@ -1,10 +1,11 @@
 """The specializations of a kernel that was built ahead of time, and their code.
 
-A ``BuiltEntry`` does for a specialization what the disk cache's ``Entry`` does, with the same encoding of the front
-end's results. It has no IR, so such a kernel is neither fused with others nor compiled for further devices.
+``oxide build`` writes kernels to a *directory*, whose manifest has a record of each specialization. A ``BuiltEntry``
+reads one record, and takes the place of the disk cache's ``Entry``. Both encode the front end's results in the same
+way. A directory holds no IR, so its kernels are neither fused with others nor compiled for further devices.
 
-Oxide's own kernels, such as the one of strided copies, are in every directory: they are ``provided`` to the whole
-process when a directory is loaded, and used where the compiler is not installed.
+Every directory also has oxide's own kernels, such as the kernel of strided copies. Loading a directory makes them known
+to the whole process (``provide``), which uses them if the compiler is not installed.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ __all__ = ["BuiltEntry", "BuiltKernel", "described_code", "described_entry", "ke
 
 
 def key_of(kernel: KernelDescription, parameters: tuple[Closed, ...]) -> str:
-    """Returns a text that is the same for the same kernel with the same options and parameter types, whether it is
-    compiled or was built ahead of time."""
+    """Returns the key of a specialization: a digest of the kernel's place in the source, its options and its parameter
+    types. A kernel that is compiled and the same kernel built ahead of time have the same key."""
     function = kernel.function
     parts = [str(function.__module__), function.__qualname__, str(function.__code__.co_firstlineno)]
     parts += [
@@ -47,7 +48,7 @@ def key_of(kernel: KernelDescription, parameters: tuple[Closed, ...]) -> str:
 def described_entry(
     kernel: KernelDescription, parameters: tuple[Closed, ...], facts: Facts, codes: Sequence[dict[str, Any]]
 ) -> dict[str, Any]:
-    """Returns a specialization as the manifest has it."""
+    """Returns the manifest's record of a specialization. ``codes`` are results of ``described_code``."""
     return {
         "key": key_of(kernel, parameters),
         "types": {parameter.name: parameter.annotation for parameter in parameters},
@@ -61,7 +62,7 @@ def described_entry(
 
 
 def described_code(code: Code, file: str) -> dict[str, Any]:
-    """Returns the code for a target as the manifest has it; ``file`` has the image."""
+    """Returns the manifest's record of the code for a target. ``file`` is the name of the file with the image."""
     arch = code.target.arch
     if code.target.kind == "ptx" and (named := re.search(rb"^\.target\s+(sm_\w+)", code.image, re.MULTILINE)):
         arch = named[1].decode()
@@ -80,7 +81,7 @@ def described_code(code: Code, file: str) -> dict[str, Any]:
 
 
 def _record_layout(parameter: Closed) -> dict[str, Any] | None:
-    """Returns the layout of the records that an untyped parameter takes, or None."""
+    """Returns the layout of the records that an untyped parameter takes. None for a parameter that takes no records."""
     dtype = getattr(getattr(parameter, "type", None), "dtype", None)
     if dtype is None or not dtype.names:
         return None
@@ -90,7 +91,7 @@ def _record_layout(parameter: Closed) -> dict[str, Any] | None:
 
 @final
 class BuiltEntry:
-    """A specialization of a directory."""
+    """A specialization in a directory."""
 
     def __init__(self, name: str, directory: Path, record: Mapping[str, Any]) -> None:
         self._name = name
@@ -99,7 +100,8 @@ class BuiltEntry:
         self._codes: dict[Target, Code] = {}
 
     def facts(self) -> Facts:
-        """Returns all that a launch has to know. There is no IR."""
+        """Returns the specialization's ``Facts``. Their ``portable`` and ``placements`` raise ``CompileError``, because
+        there is no IR."""
         return self._facts
 
     @cached_property
@@ -120,8 +122,8 @@ class BuiltEntry:
         )
 
     def code(self, target: Target) -> Code:
-        """Returns the code for a device. Raises ``CompileError`` if none of the directory's runs there, and
-        ``ArgumentError`` if the file is damaged."""
+        """Returns the code for a device. Raises ``CompileError`` if the directory has no code that runs on the device,
+        and ``ArgumentError`` if the file is damaged."""
         found = self._codes.get(target)
         if found is None:
             code = self._chosen(target)
@@ -159,8 +161,9 @@ class BuiltEntry:
 
 
 def _runs_on(arch: str, device: str) -> bool:
-    """Returns whether PTX for an architecture runs on a device: the driver compiles it for newer ones, unless it uses
-    what only one architecture has."""
+    """Returns whether PTX for an architecture runs on a device. The driver compiles PTX for the architecture that the
+    PTX names and for newer ones. If the architecture has a suffix, as in ``sm_90a``, the PTX runs on that architecture
+    alone."""
     if not arch[-1].isdigit():
         return _number(arch) == _number(device)
     return _number(arch) <= _number(device)
@@ -183,7 +186,7 @@ def _shown_code(code: Mapping[str, Any]) -> str:
 
 @final
 class BuiltKernel:
-    """A kernel of a directory: its specializations."""
+    """A kernel in a directory, with all its specializations there."""
 
     def __init__(self, name: str, directory: Path, records: Sequence[Mapping[str, Any]]) -> None:
         self._name = name
@@ -210,7 +213,8 @@ def _signature(types: Mapping[str, str], tile: str) -> str:
 
 
 def _tile_text(key: tuple[Any, ...]) -> str:
-    """Returns what a tile kernel is specialized by, as ``specialize`` takes it; "" for a thread kernel."""
+    """Returns the constants and options that select a tile kernel's specialization, written as arguments of
+    ``specialize``; "" for a thread kernel."""
     if not key:
         return ""
     *named, threads, stages, _ = key
@@ -222,13 +226,14 @@ _provided: dict[str, BuiltEntry] = {}
 
 
 def provide(name: str, directory: Path, records: Sequence[Mapping[str, Any]]) -> None:
-    """Makes the specializations of one of oxide's own kernels known to the process."""
+    """Makes the specializations of one of oxide's own kernels known to the process, for ``provided_entry``."""
     for record in records:
         _provided[record["key"]] = BuiltEntry(name, directory, record)
 
 
 def provided_entry(kernel: KernelDescription, parameters: tuple[Closed, ...]) -> BuiltEntry | None:
-    """Returns the specialization of one of oxide's own kernels from a loaded directory, or None."""
+    """Returns the specialization of one of oxide's own kernels from a loaded directory. None for any other kernel, or
+    if no loaded directory has the specialization."""
     module = str(kernel.function.__module__).partition(".")[0]
     if not _provided or module not in ("oxide", "oxide_kernels"):
         return None

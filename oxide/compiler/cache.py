@@ -5,7 +5,8 @@ Each specialization has one file for the front end's results, ``Facts``, and one
 plain data: JSON text, and the image as bytes. Nothing is unpickled. ``disk`` says where the files are and why they can
 be trusted; ``fingerprint`` computes their names.
 
-In memory, entries are kept by Python function, so that two kernels of the same function are compiled only once.
+In memory, each Python function has a table of its entries, so that two equal kernels of one function are compiled only
+once.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Facts:
     """The front end's results for one specialization: all that a launch has to know, and the IR that both back ends
     start from.
 
-    The accesses, the IR and the places of the checks are decoded on first use: decoding imports Python modules, some of
+    ``elementwise``, ``portable`` and ``placements`` are decoded on first use: decoding imports Python modules, some of
     which load LLVM.
     """
 
@@ -72,7 +73,7 @@ class Facts:
 
     @functools.cached_property
     def portable(self) -> PortableKernel:
-        """Returns the kernel in IR."""
+        """Returns the kernel's IR."""
         return self._portable()
 
     @functools.cached_property
@@ -94,7 +95,7 @@ class Entry:
         self._codes: dict[Target, Code] = {}
 
     def facts(self) -> Facts | None:
-        """Returns the facts that ``keep_facts`` stored, or None."""
+        """Returns the facts that ``keep_facts`` stored, in this process or an earlier one. None if there are none."""
         if self._facts is None:
             self._facts = self._facts_on_disk()
         return self._facts
@@ -115,7 +116,8 @@ class Entry:
         disk.write(f"{self.name}.facts", json.dumps(content).encode())
 
     def code(self, target: Target) -> Code | None:
-        """Returns the machine code that ``keep_code`` stored for a target, or None."""
+        """Returns the machine code that ``keep_code`` stored for a target, in this process or an earlier one. None if
+        there is none."""
         found = self._codes.get(target)
         if found is None:
             content = disk.read(self._code_name(target))
@@ -156,7 +158,7 @@ because a kernel that takes a function has an entry for each function that it is
 
 _lock = threading.Lock()
 _entries: WeakTable[Callable[..., Any], dict[str, Entry]] = WeakTable()
-_told: WeakTable[Callable[..., Any], bool] = WeakTable()  # the functions that a warning was given for
+_told: WeakTable[Callable[..., Any], bool] = WeakTable()  # the functions that a warning named
 
 
 def entry_of(kernel: KernelDescription, parameters: tuple[Closed, ...]) -> Entry | None:
@@ -178,7 +180,7 @@ def entry_of(kernel: KernelDescription, parameters: tuple[Closed, ...]) -> Entry
 
 
 def warn_of_unknown(kernel: KernelDescription, unknown: Unknown) -> None:
-    """Warns, once for each function, that a kernel is not cached, but compiled in every process."""
+    """Warns that a kernel is not cached, but compiled in every process. Warns only once for each function."""
     if not disk.enabled() or _told.get(kernel.function):
         return
     _told.set(kernel.function, True)
@@ -205,8 +207,9 @@ _CLASSES = {
 
 
 def encoded(value: Any, labels: Mapping[str, str]) -> Any:
-    """Returns a value as JSON can hold it: a tuple as a list, a dataclass as ``{class name: {field name: value}}``. A
-    string that is a key of ``labels``, the name of a cell's file, becomes its label."""
+    """Converts a value to JSON's types: a tuple to a list, a dataclass to ``{class name: {field name: value}}``.
+    ``labels`` maps the file names of notebook cells to labels. A string that is such a file name is replaced by its
+    label."""
     if isinstance(value, str):
         return labels.get(value, value)
     if value is None or isinstance(value, bool | int | float):
@@ -222,7 +225,8 @@ def encoded(value: Any, labels: Mapping[str, str]) -> Any:
 
 
 def decoded(value: Any, files: Mapping[str, str]) -> Any:
-    """Returns the value that ``encoded`` has encoded. ``files`` maps labels to the names of cells' files."""
+    """Returns the value that ``encoded`` has encoded. ``files`` maps labels back to the file names of notebook
+    cells."""
     if isinstance(value, str):
         return files.get(value, value)
     if isinstance(value, list):
@@ -239,5 +243,6 @@ def decoded(value: Any, files: Mapping[str, str]) -> Any:
 
 
 def decoded_needs(needs: dict[str, Any]) -> LaunchNeeds:
-    """Returns the needs of a launch that ``dataclasses.asdict`` made and JSON kept, which has no tuples."""
+    """Rebuilds a ``LaunchNeeds`` from the dict that ``dataclasses.asdict`` made of it, after JSON stored the dict. JSON
+    has no tuples, so the list ``tiled`` becomes a tuple again."""
     return LaunchNeeds(**(needs | {"tiled": tuple(needs["tiled"])}))

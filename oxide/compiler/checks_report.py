@@ -28,9 +28,10 @@ class Check:
 
     ``place`` says where the check is done: nowhere if it is ``"proved"``, before a loop if it is ``"hoisted"``, or at
     the ``"access"``. ``detail`` names the proof of the access, the loop out of which the check was hoisted, or the
-    reason why the check stays. ``in_loop`` says whether the access is inside a loop. ``axis`` is the axis of a slice of
-    several axes, because each axis has a check of its own; otherwise it is None. If a line has several accesses to one
-    slice, or its device function is called in several places, this is the costliest of their checks.
+    reason why the check stays. ``in_loop`` says whether the access is inside a loop. If the slice has several axes,
+    each axis has a check of its own, and ``axis`` is the axis of this check; otherwise it is None. If a line has
+    several accesses to one slice, or is in a device function that is called in several places, the object describes the
+    costliest of the checks.
     """
 
     parameter: str
@@ -54,8 +55,9 @@ class Checks(tuple["Check | Widening", ...]):
     __slots__ = ()
 
     def _repr_html_(self) -> str:
-        """Returns the source of the kernel and of its device functions. A line's colour is that of its costliest
-        check: green if it is proved, blue before a loop, orange at the access. Widened arithmetic is a remark."""
+        """Returns the source of the kernel and of its device functions. The costliest check of a line decides its
+        colour: green for a proved check, blue for a check before a loop, orange for a check at the access. Widened
+        arithmetic is listed as a remark."""
         remarks = [_remark(item) for item in self]
         if not remarks:
             return preformatted("no bounds checks")
@@ -81,7 +83,7 @@ def checks_of(special: Specialization) -> tuple[Check, ...]:
     left = sites_left(special.portable, kernel.name, special.parameters)
     by_site: dict[int, Check] = {}
     for number, site in enumerate(special.sites):
-        # Site -1 is an access to one of several slices. Its placement counts for every site that has no other.
+        # Site -1 is an access to one of several slices. Its placement counts for each site without its own placement.
         found = [p for p in special.placements if p.site == number] or [p for p in special.placements if p.site == -1]
         checks = [_check(site, placement, placement.site in left or placement.site == -1) for placement in found]
         if checks:
@@ -122,8 +124,8 @@ def _check(site: FaultSite, placement: Placement, left: bool) -> Check:
 
 
 def _loop_line(site: FaultSite, depth: int) -> str:
-    """Returns words that name the loop ``depth`` levels outside the innermost loop around an access, by its first
-    line."""
+    """Returns text that names a loop by its first line: the loop ``depth`` levels outside the innermost loop around an
+    access."""
     around = [loop for loop in _loops(site.file) if loop[0] <= site.line <= loop[1]]
     around.sort(reverse=True)
     return f" in line {around[depth][0]}" if depth < len(around) else " of a caller"

@@ -39,12 +39,13 @@ class LaunchNeeds:
     unchecked: bool
     """True if some accesses are not checked: a wrong index may then end the process."""
     width: int | str | None
-    """The width of ``index_2d``: a number, or the name of the parameter or of the length that it is."""
+    """The argument of ``index_2d``: a number, or the name of the parameter or of the slice's length that is passed.
+    None if the kernel does not use ``index_2d``."""
     dynamic_shared: bool
     """True if the kernel uses dynamic shared memory: a launch must then give its size."""
     tiled: tuple[int, ...]
-    """The places of the parameters that ``tensor.load_tile`` copies from or ``store_tile`` to. Their rows begin at
-    multiples of 16 bytes."""
+    """The positions of the parameters that ``tensor.load_tile`` reads or ``tensor.store_tile`` writes. Their rows must
+    begin at multiples of 16 bytes."""
 
 
 @final
@@ -57,10 +58,10 @@ class KernelDescription:
     function: Callable[..., Any] = field(metadata=APART)  # hashed with all that it reaches
     parameters: tuple[Declared, ...] = field(metadata=APART)  # hashed once their types are known
     adopted: bool
-    """True for a numba-cuda kernel, made by ``kernel(dispatcher)``."""
-    signatures: tuple[tuple[ArgumentType, ...], ...] = field(metadata=APART)  # the parameters' types follow from them
+    """True for a kernel of numba-cuda that ``kernel(dispatcher)`` turned into an oxide kernel."""
+    signatures: tuple[tuple[ArgumentType, ...], ...] = field(metadata=APART)  # hashed as parameter types
     """The explicit signatures of an adopted kernel, if it has any. A launch converts its arguments to the types of one
-    of them."""
+    signature."""
     default_block: Dim3 | None
     items_per_thread: Dim3
     fastmath: bool
@@ -73,7 +74,7 @@ class KernelDescription:
     """The blocks of a cluster along each axis, or None for a kernel without clusters."""
     lineinfo: bool
     """True if the code has line tables for profilers and debuggers."""
-    partial: bool = field(metadata=APART)  # about launches, and no part of the code
+    partial: bool = field(metadata=APART)  # affects launches, but not the code
     """True if a launch may leave a part of an output unwritten."""
     sanitize: frozenset[str] = field(metadata=APART)  # no sanitized code is in the cache
     sanitizable: bool
@@ -81,11 +82,12 @@ class KernelDescription:
     sanitizer would report."""
     interpreted: bool = field(default=False, metadata=APART)  # nothing interpreted is in the cache
     """True for the form of a kernel whose launches are interpreted."""
-    tile: TileSource | None = field(default=None, metadata=APART)  # hashed by ``tile_key`` and as the function
+    tile: TileSource | None = field(default=None, metadata=APART)  # hashed by ``tile_key`` and the function
     """The source of a tile kernel; None for a thread kernel."""
     tile_key: tuple[Any, ...] = ()
-    """What the source depends on beside the function: the shapes of tiles, the constants and the threads."""
+    """The values besides the function that the source of a tile kernel depends on: the shapes of tiles, the constants,
+    the number of threads, the number of stages, and the compute capability that the CPU simulates."""
     fusion: Fusion | Prologue | None = field(default=None, metadata=APART)  # hashed by its stages
-    """The source of a fused kernel; None for any other kernel."""
+    """The source of a fused kernel: its stages; None for any other kernel."""
     prebuilt: BuiltKernel | None = field(default=None, metadata=APART)  # it has a key of its own
     """The code of a kernel that was built ahead of time; None for a kernel that is compiled."""

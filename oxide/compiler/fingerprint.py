@@ -1,19 +1,19 @@
 """Fingerprints of kernels: two kernels with the same fingerprint compile to the same code.
 
-A fingerprint is computed without numba and LLVM, since a program whose kernels are all in the cache imports neither. So
-it may cover more than the code depends on, but never less:
+A fingerprint is computed without numba and LLVM, since a program whose kernels are all in the cache imports neither.
+Therefore a fingerprint may cover more than the code depends on, but never less. It covers:
 
-- the kernel's bytecode and source, with file and line (a fault names them), its options and its parameters' types. The
-  file of a notebook's cell has another name in each session: cells are numbered, and ``Fingerprint.cells`` has their
-  names;
-- the values of the globals and of the closure that its code names, and all that those reach in turn: constants, device
-  functions, their constants … Of a module, the attributes that the code may name;
-- the compiler: the source of this package, of ``oxide.language`` and of the records that code shares with the driver,
-  the versions of Python, NumPy, numba, numba-cuda and llvmlite, and numba's settings in the environment.
+- the kernel's bytecode and source, with file and line (a fault names them), its options and its parameters' types. A
+  notebook gives a cell another file name in each session. So cells are hashed by number, and ``Fingerprint.cells`` has
+  their file names;
+- the values of the globals and closure variables that the kernel's code names, and the values that these reach in turn,
+  such as device functions and their constants. Of a module, only the attributes that the code may name are hashed;
+- the compiler: the source of this package, of ``oxide.language`` and of the records that compiled code shares with the
+  driver, the versions of Python, NumPy, numba, numba-cuda and llvmlite, and numba's settings in the environment.
 
-An object that a module of Python, NumPy, numba or oxide holds under its own name is hashed by that name alone, and so
-is a type of numba's: the hashed versions determine the rest. A kernel that reaches a value of an unknown kind has no
-fingerprint and is compiled in every process.
+Some objects are hashed by name alone, because the hashed versions determine their content: the types of numba, and each
+object that a module of Python, NumPy, numba or oxide holds under the object's own name. A kernel that reaches a value
+of an unknown kind has no fingerprint and is compiled in every process.
 """
 
 from __future__ import annotations
@@ -54,15 +54,16 @@ class Unknown(Exception):
 
 
 class Fingerprint(NamedTuple):
-    """A kernel's fingerprint, and the file names of the cells that its functions are in, in the order of their
-    numbers."""
+    """A kernel's fingerprint. ``cells`` has the file names of the notebook cells that contain its functions, in the
+    order of the cells' numbers."""
 
     text: str
     cells: tuple[str, ...]
 
 
 def fingerprint(kernel: KernelDescription, parameters: tuple[Closed, ...]) -> Fingerprint:
-    """Returns the fingerprint of a kernel for some parameter types. Raises ``Unknown``."""
+    """Returns the fingerprint of a kernel for some parameter types. Raises ``Unknown`` if the kernel reaches a value
+    that cannot be hashed, and ``OSError`` if the compiler's source cannot be read."""
     text = _Text()
     text.add("environment", *environment())
     _add_kernel(text, kernel, parameters)
@@ -96,7 +97,7 @@ def _add_kernel(text: _Text, kernel: KernelDescription, parameters: tuple[Closed
 @functools.cache
 def environment() -> tuple[str, ...]:
     """Returns the part of a fingerprint that is the same for all kernels: the compiler's source, the versions of its
-    packages, and numba's settings. Raises ``Unknown`` if the source cannot be read."""
+    packages, and numba's settings. Raises ``OSError`` if a source file cannot be read."""
     package = os.path.dirname(os.path.abspath(__file__))
     sources: list[str | bytes] = []
     paths = [os.path.abspath(module.__file__ or "") for module in (record_layout, records)]
@@ -131,14 +132,14 @@ def _is_plain(value: Any) -> bool:
 
 @final
 class _Text:
-    """Hashes a sequence of items, each preceded by its length, so that different sequences give different texts."""
+    """Hashes a sequence of items, each preceded by its length, so that different sequences give different digests."""
 
     def __init__(self) -> None:
         self._hash = disk.blake2b(digest_size=20)
         self._seen: dict[tuple[int, tuple[str, ...]], int] = {}
         self._kept: list[Any] = []  # keeps values alive, so that no other object gets their id
         self.cells: dict[str, int] = {}  # the number of each cell's file
-        self._path: list[str] = []  # how the function reaches the value, for ``Unknown``
+        self._path: list[str] = []  # the names that lead from the function to the value, for ``Unknown``
 
     def digest(self) -> str:
         return self._hash.hexdigest()
@@ -180,7 +181,7 @@ class _Text:
         self._path = outer
 
     def value(self, value: Any, attributes: tuple[str, ...]) -> None:
-        """Adds a value. For a user's module or class, adds also those of the ``attributes`` that it has."""
+        """Adds a value. For a user's module or class, also adds those of its attributes that ``attributes`` names."""
         kind = type(value)
         if kind in _PLAIN or kind in (complex, bytes, type(...)):
             self.add(kind.__name__, repr(value))
@@ -230,27 +231,27 @@ class _Text:
             self.add("alias")
             self.value(get_origin(value), ())
             self.value(get_args(value), ())
-        elif isinstance(getattr(value, "py_func", None), FunctionType):  # numba's
+        elif isinstance(getattr(value, "py_func", None), FunctionType):  # a dispatcher of numba
             options = getattr(value, "targetoptions", {})
             self.add("compiled function", _name_of(kind), *(f"{k}={v!r}" for k, v in sorted(options.items())))
             self._sequence(_signatures(value), ())
             self.function(value.py_func)
         elif _is_numba_type(kind):
             self._numba_type(value)
-        elif _is_covered(kind.__module__) and kind.__name__ == "Signature":  # numba's
+        elif _is_covered(kind.__module__) and kind.__name__ == "Signature":  # of numba
             self.add("signature")
             self._sequence((value.return_type, *value.args), ())
         elif (fields := _fields(value)) is not None:
             self.add("fields", _name_of(kind))
             self._sequence(fields, attributes, value)
         elif kind.__module__.startswith("oxide."):
-            self.add("object", _name_of(kind))  # a kernel, a box: no kernel can use one
+            self.add("object", _name_of(kind))  # such as a kernel or a box, which kernels cannot use
         else:
             raise Unknown(f"{'.'.join(self._path) or 'it'}, an object of type {_name_of(kind)}")
 
     def _sequence(self, items: Any, attributes: tuple[str, ...], holder: Any = None) -> None:
-        """Adds the items of a sequence. A list, or ``holder`` if the items are another object's, may contain itself:
-        its items are added only once."""
+        """Adds the items of a sequence. ``holder`` is the object that the items were taken from, if it is not the
+        sequence. A list or a holder may contain itself, so its items are added only once."""
         if not isinstance(items, tuple) and self._again(items if holder is None else holder, attributes):
             return
         self.add("sequence", _name_of(type(items)), str(len(items)), *getattr(items, "_fields", ()))
@@ -286,7 +287,7 @@ class _Text:
         if not is_module and issubclass(value, tuple):
             self.add(*getattr(value, "_fields", ()))
         for attribute in attributes:
-            found = getattr(value, attribute, _ABSENT)  # a base class's too, and what a module's __getattr__ gives
+            found = getattr(value, attribute, _ABSENT)  # may come from a base class or a module's __getattr__
             if found is not _ABSENT:
                 self.add("attribute", attribute)
                 self._named(attribute, found, attributes)
@@ -325,7 +326,8 @@ class _Text:
         return cell_label(self.cells.setdefault(name, len(self.cells)))
 
     def _again(self, value: Any, attributes: tuple[str, ...] = ()) -> bool:
-        """Returns whether a value was added before. If it was, adds only the number that it got then."""
+        """Returns whether a value was added before. If it was, adds only the number that the value got the first
+        time."""
         key = (id(value), attributes)
         if key in self._seen:
             self.add("again", str(self._seen[key]))
@@ -336,7 +338,7 @@ class _Text:
 
 
 def cell_label(number: int) -> str:
-    """Returns the name that stands for the file of a cell in the cache."""
+    """Returns the name that stands, in the cache, for the file of a notebook's cell."""
     return f"<cell {number}>"
 
 
@@ -344,8 +346,8 @@ _ABSENT = object()
 
 
 def _known_name(value: Any) -> str | None:
-    """Returns the qualified name of a function or instance if a covered module holds it, else None. The hashed versions
-    determine the content of a covered module."""
+    """Returns the qualified name of a function or instance if a covered module holds it, else None. A module is covered
+    if the hashed versions determine its content."""
     owner = getattr(value, "__objclass__", value)
     module = getattr(owner, "__module__", None) or ("numpy" if isinstance(value, np.ufunc) else None)
     held = sys.modules.get(module) if isinstance(module, str) and _is_covered(module) else None
@@ -402,7 +404,8 @@ def _is_covered(module: Any) -> bool:
         return package != "__main__"
     if package not in sys.stdlib_module_names:
         return False
-    # The name alone does not decide: a user's package may be called `test`, and site-packages is in this folder.
+    # The name alone does not decide, because a user's package may be called `test`. The folder of the standard library
+    # contains site-packages.
     file = getattr(sys.modules.get(package), "__file__", None) or ""
     return file.startswith(_LIBRARY) and "-packages" not in file[len(_LIBRARY) :]
 
@@ -435,7 +438,7 @@ def _globals(code: CodeType) -> Iterable[str]:
 
 
 def source_text(code: CodeType) -> str:
-    """Returns the text of a function, to the last line that is indented deeper than its first."""
+    """Returns the text of a function, up to the last line that is indented deeper than its first line."""
     lines = linecache.getlines(code.co_filename)
     first = code.co_firstlineno - 1
     last = max((line for _, _, line in code.co_lines() if line is not None), default=first + 1)

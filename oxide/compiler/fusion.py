@@ -6,16 +6,16 @@ memory. The result is an ordinary ``Kernel``, launched with the values in the or
 
 The fused kernel computes what the launches of the stages compute, if the caller guarantees these conditions:
 
-- Arrays that are accessed only at a thread's own element, in any stage, have the same number of contiguous elements.
-  Those of stages with ``thread.index_2d`` have the same shape. The fused kernel's contracts check this at its launch,
-  except for values in ``dead``.
-- Values with different numbers are memory that does not overlap, if a stage writes one of them.
-- The launch of each stage has at least as many threads as these arrays have elements, along each axis.
-- The launches of the stages were checked: their contracts hold. The fused kernel has those contracts too.
-- The content of a value in ``dead`` is not needed after the fused kernel. Its memory need not exist.
+- Call an array *own* if each thread of a stage accesses only the array's element at its own index. All own arrays, of
+  all stages, are contiguous and have the same number of elements. The own arrays of stages with ``thread.index_2d``
+  have the same shape. The fused kernel's contracts check these sizes at its launch, except for values in ``dead``.
+- Two values with different numbers do not overlap in memory, if a stage writes one of them.
+- The launch of each stage has at least as many threads as the own arrays have elements, along each axis.
+- The launches of the stages were checked: their contracts hold. The fused kernel has the stages' contracts too.
+- The content of a value in ``dead`` is not needed after the fused kernel. Such a value need not have memory.
 
-A fault in a stage names the stage's kernel (``FaultSite.kernel``). Block and thread of a fault are those of the fused
-launch, each of whose threads computes four elements. An element that a stage does not write because of a fault is 0
+A fault in a stage names the stage's kernel (``FaultSite.kernel``). The block and the thread of a fault are those of the
+fused launch. Each of its threads computes four elements. An element that a stage does not write because of a fault is 0
 afterwards, or has its old value.
 """
 
@@ -48,13 +48,13 @@ if TYPE_CHECKING:
     from .specialization import Specialization
 
 BLOCK = 256
-"""The threads of a block of a fused kernel's launch."""
+"""The number of threads in a block of a fused kernel's launch."""
 
 
 _MOST_CHAINS = 1000
 _REMEMBERED = 32
-"""The most fused kernels that are kept for a kernel that they begin with. The least recently used is dropped: otherwise
-a library's kernel would keep all kernels that were ever fused with it."""
+"""The most fused kernels that are kept for each first stage. The least recently used is dropped: otherwise a library's
+kernel would keep alive all kernels that were ever fused with it."""
 
 
 class NotFused(LaunchError):
@@ -96,7 +96,7 @@ def elementwise(
 @final
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A launch to be fused. ``values`` has the number of the value of each parameter."""
+    """A launch to be fused. ``values`` has, for each parameter, the number of its value."""
 
     special: Specialization
     values: tuple[int, ...]
@@ -105,14 +105,16 @@ class Stage:
 @final
 @dataclass(frozen=True, slots=True)
 class FusedKernel:
-    """A fused kernel, and the numbers of the values that it is launched with, in the order of its parameters."""
+    """A fused kernel, and the numbers of the values that it is launched with, in the order of the kernel's
+    parameters."""
 
     kernel: Kernel
     arguments: tuple[int, ...]
 
 
 def reason_against(special: Specialization) -> str | None:
-    """Returns why a kernel is not fused with any other, as in "it uses shared memory". None if it may be."""
+    """Returns the reason why a kernel cannot be fused with any other, such as "it uses shared memory". None if it
+    can."""
     if special.description.sanitize | sanitizing.requested():
         return "it is sanitized"
     found = element_form_of(special).elementwise
@@ -120,7 +122,8 @@ def reason_against(special: Specialization) -> str | None:
 
 
 def element_form_of(special: Specialization) -> Specialization:
-    """Returns the kernel that is fused instead of a kernel: its ``each`` if it has one, else the kernel itself."""
+    """Returns the specialization that is fused in place of ``special``: that of the kernel's ``each`` if it has one,
+    else ``special`` itself."""
     each = special.kernel.each
     if each is None:
         return special
@@ -132,7 +135,8 @@ def element_form_of(special: Specialization) -> Specialization:
 
 
 def reason_apart(stages: tuple[Stage, ...]) -> str | None:
-    """Returns why stages cannot be one kernel. None if they can be, unless nothing needs any of their outputs."""
+    """Returns the reason why stages cannot be one kernel, or None if they can. Assumes that some of their outputs are
+    needed afterwards."""
     known = stages[0].special.chains
     if stages not in known:
         if len(known) > _MOST_CHAINS:
@@ -150,8 +154,8 @@ def reason_apart(stages: tuple[Stage, ...]) -> str | None:
 def fused(stages: Sequence[Stage], dead: Collection[int] = ()) -> FusedKernel:
     """Returns one kernel for some stages. ``dead`` has the numbers of the values that nothing reads afterwards.
 
-    Raises ``NotFused``, before anything is compiled, for a stage that is not elementwise, and for one that reads
-    elements of other threads that another stage writes.
+    Raises ``NotFused``, before anything is compiled, for a stage that is not elementwise, for a stage that reads other
+    threads' elements of an array that another stage writes, and if nothing needs any of the outputs.
     """
     specials, bound = zip(*((stage.special, stage.values) for stage in stages), strict=True)
     key = specials, bound, frozenset(dead)
@@ -172,7 +176,8 @@ def _fused(fusion: Fusion) -> FusedKernel:
 
 
 def _kernel_of(first: Kernel, fusion: Fusion | Prologue, **options: Any) -> Kernel:
-    """Returns the kernel of a source. Its function has the place of the kernel ``first`` in the source."""
+    """Returns the kernel that is compiled from ``fusion``. Its function has the file and the line of the kernel
+    ``first``."""
     from .kernel import Kernel
 
     code = first.function
@@ -194,8 +199,9 @@ def _kernel_of(first: Kernel, fusion: Fusion | Prologue, **options: Any) -> Kern
 @final
 @dataclass(slots=True)
 class _Value:
-    """A value of the fused kernel. ``read`` says whether its own elements are read before a stage has written them,
-    ``written`` whether a stage writes them, and ``table`` whether a stage reads it at any index."""
+    """A value of the fused kernel. ``own`` says whether threads access only their own elements of it in some stage,
+    ``read`` whether these elements are read before a stage has written them, ``written`` whether a stage writes them,
+    and ``table`` whether a stage reads the value at any index."""
 
     number: int
     parameter: Closed
@@ -218,7 +224,7 @@ class _Value:
 
     @property
     def as_passed(self) -> Closed:
-        """Returns the parameter of the fused kernel."""
+        """Returns the fused kernel's parameter for this value."""
         if not self.own or not isinstance(self.parameter, Parameter):
             return self.parameter
         return replace(self.parameter, kind="disjoint" if self.stored else "slice")
@@ -239,14 +245,15 @@ class Fusion:
 
     @cached_property
     def values(self) -> tuple[_Value, ...]:
-        """Returns the values. Raises ``NotFused``."""
+        """Returns the values of all stages. Raises ``NotFused``, also if nothing needs any output."""
         if not any(value.stored for value in self.accessed):
             raise NotFused(self.name, "nothing needs any of its outputs")
         return self.accessed
 
     @cached_property
     def accessed(self) -> tuple[_Value, ...]:
-        """Returns the values, even if nothing needs any output. Raises ``NotFused`` for all other reasons."""
+        """Returns the values of all stages, even if nothing needs any output. Raises ``NotFused`` for any other
+        reason."""
         found: dict[int, _Value] = {}
         for stage in self.stages:
             self._add(stage, found)
@@ -261,7 +268,7 @@ class Fusion:
         return tuple(found.values())
 
     def _add(self, stage: Stage, found: dict[int, _Value]) -> None:
-        """Adds the accesses of a stage. Raises ``NotFused``."""
+        """Adds the accesses of a stage to the values in ``found``. Raises ``NotFused``."""
         name = stage.special.kernel.name
         why = reason_against(stage.special)
         if why is not None:
@@ -281,10 +288,10 @@ class Fusion:
                 value.table |= parameter.kind == "slice"
                 continue
             value.own = True
-            if isinstance(value.parameter, Parameter):  # the same elements as a matrix and in a row
+            if isinstance(value.parameter, Parameter):  # a matrix in one stage may be a row in another
                 value.parameter = replace(value.parameter, ndim=max(value.ndim, _ndim(parameter)))
             value.read |= not value.written and (access.reads or (access.writes and not access.always))
-        # Afterwards, as a stage may have one value for several parameters.
+        # Set only after the first loop, because a stage may have one value for several parameters.
         for parameter, number in zip(stage.special.parameters, stage.values, strict=True):
             access = own.get(parameter.name)
             if access is not None and access.writes:
@@ -305,9 +312,9 @@ class Fusion:
 
     @cached_property
     def contracts(self) -> tuple[str, ...]:
-        """Returns the contracts of the fused kernel: its arrays have the same sizes, and the stages' contracts. Raises
-        ``NotFused``."""
-        by_number = {value.number: value for value in self.values}  # first, as it refuses stages without any output
+        """Returns the contracts of the fused kernel: equal sizes of its own arrays, and the contracts of the stages.
+        Raises ``NotFused``."""
+        by_number = {value.number: value for value in self.values}  # evaluated first: it raises if no output is needed
         first, *others = (value for value in self.passed if value.own)
         texts = dict.fromkeys(f"{_size(first)} == {_size(other)}" for other in others)
         matrix, *matrices = [value for value in (first, *others) if value.ndim == 2] or [first]
@@ -329,7 +336,7 @@ class Fusion:
 
     @cached_property
     def sources(self) -> tuple[Specialization, ...]:
-        """Returns the kernel that each stage is compiled from."""
+        """Returns the specialization that each stage is compiled from."""
         return tuple(element_form_of(stage.special) for stage in self.stages)
 
     @property
@@ -347,7 +354,7 @@ class Fusion:
 
     @property
     def bindings(self) -> tuple[str, ...]:
-        """Returns texts that are equal for fusions that bind the stages' parameters in the same way."""
+        """Returns texts that are equal for two fusions if both bind the stages' parameters in the same way."""
         places = {value.number: place for place, value in enumerate(self.accessed)}
         bound = (str([places[number] for number in stage.values]) for stage in self.stages)
         return *bound, str([place for place, value in enumerate(self.accessed) if value.written and not value.stored])
@@ -361,7 +368,7 @@ class Fusion:
         return compose(self.name, symbol, parts, words), placements
 
     def composed(self) -> tuple[list[Part], list[Words], tuple[Placement, ...]]:
-        """Returns the stages as IR, the words of the values, and where each check is done."""
+        """Returns the stages as IR, a ``Words`` for each value, and where each check is done."""
         from .elementwise.composition import Part, Words
 
         places = {value.number: place for place, value in enumerate(self.passed)}
@@ -395,12 +402,13 @@ class Fusion:
 @final
 @dataclass(frozen=True)
 class Prologue:
-    """The source of a kernel that computes the elements of some of its slices where it reads them. ``stages`` compute
-    them, which nothing but ``consumer``, the kernel itself, needs. ``aligned`` has the values that begin at a multiple
-    of 16 bytes.
+    """The source of a kernel that computes the elements of some of its slices where it reads them. The kernel itself is
+    the ``consumer``. The ``stages`` compute the elements, which only the consumer needs. ``aligned`` has the numbers of
+    the values that begin at a multiple of 16 bytes.
 
-    The kernel's parameters are those of the consumer, and then the inputs of the stages. Of a slice whose elements are
-    computed, a launch passes the lengths, and of its address only the low bits: the consumer may test its alignment.
+    The kernel's parameters are those of the consumer, followed by the inputs of the stages. For a slice whose elements
+    are computed, a launch passes the lengths and an address of which only the low bits count, because the consumer may
+    test the alignment.
     """
 
     stages: tuple[Stage, ...]
@@ -409,7 +417,7 @@ class Prologue:
 
     @cached_property
     def chain(self) -> Fusion:
-        """Returns the stages. Nothing needs any of their outputs in memory."""
+        """Returns the stages as a ``Fusion`` whose values are all dead: none of the outputs is needed in memory."""
         return Fusion(self.stages, frozenset(number for stage in self.stages for number in stage.values))
 
     @cached_property
@@ -443,7 +451,7 @@ class Prologue:
 
     @property
     def sources(self) -> tuple[Specialization, ...]:
-        """Returns the kernels that the kernel is compiled from."""
+        """Returns the specializations that the kernel is compiled from."""
         return *self.chain.sources, self.consumer.special
 
     @property
@@ -453,7 +461,7 @@ class Prologue:
 
     @property
     def bindings(self) -> tuple[str, ...]:
-        """Returns texts that are equal for prologues that bind the parameters in the same way."""
+        """Returns texts that are equal for two prologues if both bind the parameters in the same way."""
         places = {value.number: place for place, value in enumerate(self.chain.accessed)}
         aligned = sorted(place for number, place in places.items() if number in self.aligned)
         computed = {name: places[number] for name, number in self.computed.items()}
@@ -503,10 +511,13 @@ def reads_of(special: Specialization, parameter: str) -> Reads | str:
 
 
 def with_prologue(stages: Sequence[Stage], consumer: Stage, aligned: Collection[int]) -> FusedKernel | str:
-    """Returns the kernel that computes the stages where ``consumer`` reads their results, or the reason why there is
-    none. Its arguments are those of the consumer and then those of the stages. The conditions of ``fused`` hold for the
-    stages, nothing but the consumer needs any of their results, the consumer writes none of their inputs, and it reads
-    their results in slices that ``reads_of`` allows."""
+    """Returns the kernel that computes the stages where ``consumer`` reads their results, or the reason why there is no
+    such kernel. The kernel's arguments are those of the consumer, followed by those of the stages.
+
+    The caller guarantees that the conditions of ``fused`` hold for the stages, that only the consumer needs their
+    results, that it reads the results in slices that ``reads_of`` allows, and that it writes none of the stages'
+    inputs.
+    """
     key = "prologue", tuple(stages), consumer, frozenset(aligned)
     fusions = stages[0].special.fusions
     found: FusedKernel | str | None = fusions.pop(key, None)
@@ -522,7 +533,7 @@ def with_prologue(stages: Sequence[Stage], consumer: Stage, aligned: Collection[
 
 
 def _with_prologue(source: Prologue) -> FusedKernel:
-    """Makes the kernel. Raises ``NotFused``."""
+    """Makes the kernel of a prologue and lowers it to IR. Raises ``NotFused``."""
     special = source.consumer.special
     described = special.description
     kernel = _kernel_of(
@@ -545,20 +556,20 @@ def accesses_of(special: Specialization) -> Elementwise:
 
 
 def own_accesses(special: Specialization) -> Mapping[str, OwnAccess]:
-    """Returns, by parameter, the accesses of an elementwise kernel to the slices of which threads access only their own
-    elements."""
+    """Returns, by parameter, the accesses of an elementwise kernel to those slices of which each thread accesses only
+    its own element."""
     return {each.name: each for each in accesses_of(special).own}
 
 
 def _unique(kernel: str, parameter: Closed, found: Mapping[int, _Value]) -> str:
-    """Returns the name of a stage's parameter in the fused kernel."""
+    """Returns an unused name in the fused kernel for a stage's parameter."""
     taken = {value.parameter.name for value in found.values()}
     base = f"{kernel}_{parameter.name}"
     return next(name for name in (base, *(f"{base}_{n}" for n in range(2, len(taken) + 3))) if name not in taken)
 
 
 def _content(parameter: Closed) -> tuple[object, ...]:
-    """Returns what two parameters must have in common to be bound to one value."""
+    """Returns a key that must be equal for two parameters that are bound to one value."""
     if isinstance(parameter, Parameter) and parameter.kind in ("slice", "disjoint"):
         return (parameter.scalar.name,)
     return (parameter.identity,)
@@ -576,7 +587,8 @@ def _size(value: _Value) -> str:
 
 @final
 class _Renamed(ast.NodeTransformer):
-    """Renames the parameters in a contract. ``lengths`` has the expressions for the lengths of slices of one axis."""
+    """Renames the parameters in a contract. ``lengths`` has the expression that replaces ``len(a)``, for each parameter
+    ``a``."""
 
     def __init__(self, names: Mapping[str, str], lengths: Mapping[str, str]) -> None:
         self.names = names

@@ -1,7 +1,8 @@
-"""The packages that compile kernels, and the error for a kernel that must be compiled where one is missing.
+"""The packages that compile kernels, and the error for a kernel that must be compiled although a package is missing.
 
-A program whose kernels were all built ahead of time needs none of them. Tile kernels need llvmlite. The parameters and
-the body of any other kernel are typed by numba-cuda, which imports CUDA's bindings.
+A program whose kernels were all built ahead of time needs none of these packages. Compiling a tile kernel, or fusing
+kernels that are already in IR, needs only llvmlite. The parameters and the body of any other kernel are typed by
+numba-cuda, which imports CUDA's bindings.
 """
 
 from __future__ import annotations
@@ -25,12 +26,13 @@ _FOR_TYPES = {
     "cuda.bindings": "cuda-bindings",
     "cuda.core": "cuda-core",
 }
-"""The modules, and the packages to install for them."""
+"""Maps each module that types kernels to the package to install for it. ``_FOR_CODE`` does so for the modules that
+compile IR."""
 
 
 def missing_package(kernel: KernelDescription, *, types: bool = True) -> str | None:
-    """Returns the first package that is needed to compile a kernel and not installed, or None. Without ``types``, the
-    kernel is in IR already."""
+    """Returns the first package that is needed to compile a kernel and not installed, or None. If ``types`` is False,
+    the kernel is already in IR, and the packages that type kernels are not needed."""
     typed = types and kernel.tile is None and kernel.fusion is None
     needed = _FOR_TYPES if typed else _FOR_CODE
     return next((package for module, package in needed.items() if not is_installed(module)), None)

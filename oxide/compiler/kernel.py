@@ -1,9 +1,9 @@
 """``Kernel``: a Python function that is compiled when its types are known. ``@kernel`` makes one.
 
-The constructor reads only annotations and options (``options.py``). The first launch, or ``specialize()``, types and
-lowers the body, for no particular device: once, or for a generic kernel once for each choice of types.
-``Specialization.code`` makes machine code for a device. This package cannot launch kernels: the constructor takes an
-object that can, ``Launches``.
+The constructor reads only annotations and options (``options.py``). The first launch, or ``specialize()``, types the
+body and lowers it to IR, which is the same for all devices. A generic kernel is typed and lowered once for each choice
+of types. ``Specialization.code`` makes machine code for a device. This package cannot launch kernels: the constructor
+takes a ``Launches`` object, which can.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from oxide.compiler.source.widening import Widening
     from oxide.runtime.launching.tuning import Tuned
     from oxide.runtime.operations.operation import (
-        DeviceOperation,  # for the type alone: what a launch returns is the runtime's
+        DeviceOperation,  # for annotations alone: the runtime makes the operations
     )
 
     from .built import BuiltKernel
@@ -67,26 +67,28 @@ class Launcher(Protocol):
 
 
 class Tuning(Protocol):
-    """Finds the fastest options of one kernel, and launches it with them; the runtime implements it."""
+    """Finds the fastest options of one kernel, and launches the kernel with them. The runtime implements this
+    protocol."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> DeviceOperation[tuple[Any, ...]]:
-        """Returns the launch with the options for the arguments' shapes."""
+        """Returns an operation that launches the kernel with the fastest options found for the arguments' shapes. If no
+        search was made for these shapes, the launch has the first candidate's options."""
 
     def tune(self, configs: Any, args: tuple[Any, ...], kwargs: dict[str, Any], budget: float, progress: bool) -> Tuned:
-        """Searches."""
+        """Measures the candidates in ``configs`` and returns the result, as ``Kernel.tune`` does."""
 
     async def tune_async(
         self, configs: Any, args: tuple[Any, ...], kwargs: dict[str, Any], budget: float, progress: bool
     ) -> Tuned:
-        """Searches in a thread."""
+        """Does what ``tune`` does, in a thread."""
 
     def load(self, path: str | PathLike[str]) -> int:
-        """Uses what an earlier search has found."""
+        """Loads the results of earlier searches from a file, as ``Kernel.load_tuned`` does."""
 
 
 class Launches(Protocol):
-    """Launches one kernel; the runtime implements it. Each kernel has an object of its own, which may cache what all
-    launches of the kernel need."""
+    """Launches one kernel. The runtime implements this protocol. Each kernel has an object of its own, which may cache
+    data that all launches of the kernel need."""
 
     @property
     def configured(self) -> Callable[[Kernel, object | None], Launcher]:
@@ -94,7 +96,7 @@ class Launches(Protocol):
         of the brackets, or None without brackets."""
 
     def tuner(self, kernel: Kernel, configs: object) -> Tuning:
-        """Returns the object that tunes a kernel, with the candidates that the kernel was made with."""
+        """Returns the object that tunes a kernel. ``configs`` are the candidates that the kernel was made with."""
 
     def again(self) -> Launches:
         """Returns a new object of this type, for another form of the same kernel."""
@@ -210,20 +212,24 @@ class Kernel:
         self.launches = launches
         self.compiled = compiled
         self.each: Kernel | None = None
-        """A kernel with the same parameters and results, each thread of which computes one element. It is fused instead
-        of this kernel."""
+        """A kernel with the same parameters and results, each thread of which computes one element. Fusion uses it
+        instead of this kernel. None if there is no such kernel."""
         self.followed_by: Callable[[Kernel], Kernel | str] | None = None
-        """Returns the kernel that computes what this kernel and then another one, from this kernel's only output,
-        compute, bit for bit, or the reason why there is none. The kernel has this kernel's parameters and launches."""
+        """A function that combines this kernel with another kernel, which is launched next on this kernel's only
+        output. It returns one kernel that computes the same final result, bit for bit, or the reason why there is no
+        such kernel. The returned kernel has this kernel's parameters and launches. None if there is no such
+        function."""
         self.open_places = tuple(place for place, p in enumerate(parameters) if not isinstance(p, Closed))
         """The positions of the parameters whose types follow from the arguments."""
         self.is_generic = bool(self.open_places)
         self._lock = threading.Lock()
         self._specializations: dict[tuple[Closed, ...], Specialization] = {}
         self.only: Specialization | None = None
-        """The only specialization of a kernel that is not generic; None before ``specialize()`` has made it."""
+        """The only specialization of a kernel that is not generic. None for a generic kernel, and before
+        ``specialize()`` has made the specialization."""
         self._unconfigured: Callable[..., DeviceOperation[tuple[Any, ...]]] | None = None
-        """The launcher without a configuration: the tuner if there is one."""
+        """The launcher for calls without a launch configuration, which is the tuner if there is one. None before the
+        first such call."""
         self._interpreted: Kernel | None = None
         self._tuner: Tuning | None = None
         if launches is not None and configs:
@@ -233,7 +239,7 @@ class Kernel:
 
     @property
     def default_block(self) -> Dim3 | None:
-        """Returns the block shape, in threads, of launches that give none; None if the kernel has no block of its
+        """Returns the block shape, in threads, of launches that give no block; None if the kernel has no block of its
         own."""
         return self.description.default_block
 
@@ -317,7 +323,8 @@ class Kernel:
         return found
 
     def options(self) -> dict[str, Any]:
-        """Returns the options of ``@kernel`` that make a kernel of the same code and launches."""
+        """Returns the options with which ``@kernel`` makes a kernel that has the same code and is launched the same
+        way."""
         described = self.description
         names: tuple[str, ...] = ("items_per_thread", "fastmath", "fma", "unchecked", "deny_checks")
         names += ("max_registers", "cluster", "lineinfo", "partial")
@@ -331,7 +338,7 @@ class Kernel:
 
     def with_options(self, options: Mapping[str, Any]) -> Kernel:
         """Returns the kernel with other values of ``block``, ``items_per_thread`` and ``max_registers``. Raises
-        ``CompileError``."""
+        ``CompileError`` for an impossible value."""
         function, name, old = self.function, self.name, self.description
         if "max_registers" in options:
             check_max_registers(function, name, options["max_registers"])
@@ -347,7 +354,7 @@ class Kernel:
         )  # fmt: skip
 
     def with_config(self, config: Mapping[str, Any], arguments: Iterable[Any]) -> DeviceOperation[tuple[Any, ...]]:
-        """Returns the launch with a candidate. ``tune`` measures it."""
+        """Returns an operation that launches the kernel with a candidate's options. ``tune`` measures the operation."""
         return self.with_options(config)(*arguments)
 
     def tune(
@@ -417,7 +424,7 @@ class Kernel:
         A generic kernel needs:
 
         - a type for each of its type variables, ``scale.specialize(T=f32)``;
-        - a function for each parameter that takes one, by the parameter's name;
+        - a function for each parameter that takes a function, by the parameter's name;
         - a type for each parameter without an annotation, ``add.specialize(x=Array[f32, 1], n=i64)``, unless it has a
           default.
 
@@ -437,8 +444,9 @@ class Kernel:
 
     @without_frames
     def example(self, **types: Any) -> Specialization:
-        """Returns ``specialize(**types)`` with a choice for each type variable that is not given: ``f32`` if its
-        constraints allow it, otherwise the first of them. A kernel's reports use it when no types are given.
+        """Returns ``specialize(**types)`` with a choice for each type variable that is not given: ``f32`` if the
+        constraints allow it, otherwise the first constraint. A kernel's reports use this specialization if no types are
+        given.
 
         Raises ``ArgumentError`` if a function, or a type for a parameter without an annotation, is needed and not
         given.
@@ -461,18 +469,18 @@ class Kernel:
 
     @without_frames
     def ptx(self, cc: tuple[int, int] = (9, 0)) -> str:
-        """Returns ``Specialization.ptx(cc)``. A generic kernel has the types of ``example``; for other types, call
-        ``k.specialize(T=f64).ptx()``."""
+        """Returns ``Specialization.ptx(cc)``. A generic kernel is compiled for the types of ``example``; for other
+        types, call ``k.specialize(T=f64).ptx()``."""
         return self.example().ptx(cc)
 
     @without_frames
     def llvm_ir(self) -> str:
-        """Returns ``Specialization.llvm_ir()``. A generic kernel has the types of ``example``."""
+        """Returns ``Specialization.llvm_ir()``. A generic kernel is compiled for the types of ``example``."""
         return self.example().llvm_ir()
 
     @without_frames
     def native_asm(self) -> str:
-        """Returns ``Specialization.native_asm()``. A generic kernel has the types of ``example``."""
+        """Returns ``Specialization.native_asm()``. A generic kernel is compiled for the types of ``example``."""
         return self.example().native_asm()
 
     def resources(self, block: int | tuple[int, ...] | None = None, *, shared_mem_bytes: int = 0) -> KernelResources:
@@ -480,14 +488,14 @@ class Kernel:
         on.
 
         ``block`` is the block's shape in threads. Its default is the kernel's own block, or 256 threads if it has none.
-        ``shared_mem_bytes`` is the block's dynamic shared memory. A generic kernel has the types of ``example``. Raises
-        ``DeviceError`` on the CPU device, which has none of these resources.
+        ``shared_mem_bytes`` is the block's dynamic shared memory. A generic kernel is compiled for the types of
+        ``example``. Raises ``DeviceError`` on the CPU device, which has none of these resources.
         """
         return self.example().resources(block, shared_mem_bytes=shared_mem_bytes)
 
     @without_frames
     def checks(self) -> tuple[Check | Widening, ...]:
-        """Returns ``Specialization.checks()``. A generic kernel has the types of ``example``."""
+        """Returns ``Specialization.checks()``. A generic kernel is compiled for the types of ``example``."""
         return self.example().checks()
 
     def positional(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:

@@ -77,8 +77,8 @@ def check_max_registers(function: Callable[..., Any], name: str, max_registers: 
 
 
 def wants_lines(lineinfo: bool | None, function: Callable[..., Any], name: str) -> bool:
-    """Returns whether a kernel gets line tables: as ``lineinfo`` says, or if it is None, as the environment says.
-    Refuses anything else."""
+    """Returns whether a kernel gets line tables: ``lineinfo`` if it is a bool, or the environment's setting if it is
+    None. Refuses any other value."""
     if lineinfo is not None and not isinstance(lineinfo, bool):
         raise located(function, f"kernel {name}: lineinfo is {written(lineinfo)}; give True, False or None")
     return tools.lines_are_wanted() if lineinfo is None else lineinfo

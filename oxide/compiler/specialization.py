@@ -69,7 +69,8 @@ class Specialization:
         self.fusions: dict[Any, Any] = {}
         """The fused kernels that begin with this one, by their stages; see ``fusion.fused``."""
         self.chains: dict[Any, Any] = {}
-        """What ``fusion.py`` has found out about this kernel and about chains that begin with it."""
+        """Results of ``fusion.py`` for this kernel and for chains that begin with it, kept so that they are computed
+        only once."""
         self.cooperative = False
         """True for an interpreted form whose threads synchronise across the grid."""
         self._entry: Entry | BuiltEntry | None = None
@@ -82,7 +83,7 @@ class Specialization:
             unknown = error
         kept = self._entry.facts() if self._entry is not None else None
         if kept is None and (package := missing_package(described)) is not None:
-            self._entry = provided_entry(described, parameters)  # of oxide's own kernels, from a loaded directory
+            self._entry = provided_entry(described, parameters)  # only if it is one of oxide's own kernels
             if self._entry is None:
                 raise not_installed(described, package)
             kept = self._entry.facts()
@@ -142,7 +143,7 @@ class Specialization:
 
     @property
     def widenings(self) -> tuple[Widening, ...]:
-        """Returns the arithmetic on floats that is wider than an operand."""
+        """Returns the float operations that compute in a wider type than that of an operand."""
         return self._facts.widenings
 
     @property
@@ -154,7 +155,8 @@ class Specialization:
     def ptx(self, cc: tuple[int, int] = (9, 0)) -> str:
         """Returns the PTX for a compute capability, a pair such as ``(9, 0)``. Needs no GPU.
 
-        Raises ``TypeError`` for anything else, and ``CompileError`` for a pair that the compiler does not know.
+        Raises ``TypeError`` if ``cc`` is not such a pair, and ``CompileError`` for a pair that the compiler does not
+        know.
         """
         from oxide.compiler.ptx.ptx import target_of
 
@@ -188,8 +190,8 @@ class Specialization:
         return launches.resources(self, block, shared_mem_bytes)
 
     def checks(self) -> tuple[Check | Widening, ...]:
-        """Returns the bounds check of each access, none if the kernel is unchecked. After these, returns the arithmetic
-        on floats that is wider than an operand."""
+        """Returns the bounds checks of the accesses, and after them the float operations that compute in a wider type
+        than that of an operand. An unchecked kernel has no bounds checks."""
         from .checks_report import Checks, checks_of
 
         return Checks(checks_of(self) + self._facts.widenings)
@@ -232,15 +234,15 @@ class Specialization:
                 f"kernel {described.name} was built ahead of time, and the sanitizer compiles a kernel again from its "
                 "source: sanitize the kernel that it was built from"
             )
-        # Sanitized code is typed again. Other code is made of the IR.
+        # Sanitized code is made by typing the kernel again. Other code is made from the IR.
         package = missing_package(described, types=bool(kinds))
         if package is not None:
             raise not_installed(described, package)
 
     @cached_property
     def pointers(self) -> tuple[int, ...] | None:
-        """Returns the offsets of the boxes' addresses in the bytes of ``pack``. None for a kernel of numba-cuda's that
-        takes tuples, which may hold boxes."""
+        """Returns the offsets of the boxes' addresses in the bytes of ``pack``. None for a kernel with numba-cuda's
+        semantics that takes tuples, because a tuple may hold boxes."""
         found: list[int] = []
         formats = "@"
         for parameter in self.parameters:
@@ -278,7 +280,7 @@ class Specialization:
         return struct.unpack_from(start + self.parameters[place].struct_format, params)[len(before) :]
 
     def _typed_facts(self) -> Facts:
-        """Types a kernel for the interpreter. Raises ``CompileError``, and ``NotTyped`` if it has numba-cuda's
+        """Types a kernel for the interpreter. Raises ``CompileError``, and ``NotTyped`` if the kernel has numba-cuda's
         semantics."""
         from oxide.compiler.bounds.leaving import threads_may_wait
         from oxide.compiler.check.breakpoints import debugged
@@ -292,7 +294,7 @@ class Specialization:
             try:
                 lowered, portable = _lowered(kernel, self.parameters, uses, style, keeps_types=True)
             except CompileError:
-                _front_end(kernel, self.parameters)  # raises the same error at a line of the file, not at a number
+                _front_end(kernel, self.parameters)  # raises the error with the file's line, not a node's number
                 raise
         assert lowered.typed is not None, "the front end was asked for the types"
         self.cooperative = portable.cooperative
@@ -368,8 +370,9 @@ def _rare_collections() -> Iterator[None]:
 
     A compilation makes hundreds of thousands of objects that live until it ends. With the usual thresholds, the
     collector goes through all of them and all of numba's again and again: that took a quarter of the time for a kernel
-    of 400 statements. Collection goes on, because other threads of the program may rely on it. A threshold that is 0 or
-    higher stays, and so does one that the program sets meanwhile.
+    of 400 statements. Collection does not stop, because other threads of the program may rely on it. If the program's
+    threshold is 0, which disables collection, or already at least as high, it stays unchanged. A threshold that the
+    program sets during the compilation stays too.
     """
     outer = gc.get_threshold()
     ours = (_OBJECTS_BETWEEN_COLLECTIONS, *outer[1:])
@@ -411,7 +414,7 @@ def _lowered(
     keeps_types: bool = False,
 ) -> tuple[LoweredKernel, PortableKernel]:
     """Types and lowers a checked kernel. Returns the front end's result, and its translation to portable IR.
-    ``located`` and ``keeps_types`` are ``lower``'s. Raises ``CompileError``."""
+    ``located`` and ``keeps_types`` are options of ``lower``. Raises ``CompileError``."""
     from oxide.compiler.frontend.frontend import lower
     from oxide.compiler.ir.dependencies import check_dependencies
     from oxide.compiler.ir.portable import translate
@@ -496,7 +499,7 @@ def _fusion_facts(fusion: Fusion | Prologue) -> Facts:
 
 
 def _address_word(parameter: Closed) -> int | None:
-    """Returns the place of a box's address among the words of a parameter; None for other parameters."""
+    """Returns the index of a box's address among the words of a parameter. None for a parameter that takes no box."""
     if isinstance(parameter, NumbaParameter):
         if isinstance(parameter.type, ArrayType):
             return ArrayType.ADDRESS
@@ -543,7 +546,8 @@ def _facts_of(
         dynamic_shared=portable.shared.dynamic,
         tiled=() if kernel.interpreted else tiled_parameters(portable, parameters),
     )
-    # Computed here: a function that refers to the kernel would keep it alive, in the cache of entries by kernel.
+    # Computed before the lambda is made: a lambda that refers to the kernel would keep it alive. The cache holds the
+    # facts, and drops them only when the kernel's function is gone.
     accesses = elementwise(kernel, needs, portable, parameters)
     return Facts(
         needs=needs,

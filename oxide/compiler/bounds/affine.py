@@ -8,13 +8,13 @@ greatest value that the index takes in any iteration of the loop and of its inne
 index is congruent modulo 2**64 to ``c0 + c1*t1 + … + cn*tn``, where each ``c`` is *any* representative of its class:
 here the machine's own 64-bit word, read as a signed number. The polynomial's extremes are then evaluated over the whole
 numbers. 128 bits hold them: every ``c`` is at most 2**63 in magnitude, every ``t`` is required to be at most 2**61, and
-there are at most six of them. If the polynomial's whole range is in [0, length), then in each iteration its value is
-the one number in [0, 2**63) that is congruent to the machine's index: the index equals that value and is in bounds.
-Otherwise nothing is concluded, and the checks stay. Intermediate sums may wrap: only the final value counts. Widening a
-narrower number is the one step that is not a ring operation. The narrow value's range is required to fit the narrow
-type, and then widening does not change it. A loop's number of iterations is bounded by its own test, by the same
-arithmetic. Each number in it is required to be at most 2**61 in magnitude, so that the count cannot wrap before the
-test ends the loop.
+there are at most six counters ``t``. If the polynomial's whole range is in [0, length), then in each iteration its
+value is the one number in [0, 2**63) that is congruent to the machine's index: the index equals the polynomial's value
+and is in bounds. Otherwise nothing is concluded, and the checks stay. Intermediate sums may wrap: only the final value
+counts. Widening a narrower number is the one step that is not a ring operation. The narrow value's range is required to
+fit the narrow type, and then widening does not change the value. An upper bound of a loop's number of iterations is
+computed from the loop's own test, with the same arithmetic. Each number in this computation is required to be at most
+2**61 in magnitude, so that the count cannot wrap before the test ends the loop.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ class Undecidable(Exception):
 
 @final
 class Range:
-    """The ranges of values in one loop. ``code`` computes them at the preheader; they are valid if ``conditions``
-    hold."""
+    """The ranges of values in one loop. ``code`` computes the ranges at the preheader. The ranges are valid if all
+    ``conditions`` hold."""
 
     def __init__(self, flow: ControlFlow, loop: Loop, prefix: str) -> None:
         self.flow = flow
@@ -95,15 +95,15 @@ class Range:
         self._require("slt", high, self._wide(size))
 
     def start_of_consecutive(self, index: Value) -> Coefficient | None:
-        """Returns the first value of an ``i64`` index that grows by one an iteration; None for any other index. Raises
-        ``Undecidable``."""
+        """Returns the first value of an ``i64`` index that grows by one in each iteration; None for any other index.
+        Raises ``Undecidable``."""
         self._steps = 0
         form = self._affine(index, "sext")
         return form.get(None, 0) if form.keys() <= {None, self.loop} and form.get(self.loop) == 1 else None
 
     def line(self, value: Value) -> tuple[int, Coefficient]:
-        """Returns ``(factor, start)`` and adds to ``conditions``. Whenever the conditions hold, the value, read as
-        signed, is ``factor * counter + start``, with the start at most 2**61 in magnitude. The loop's counter must be
+        """Returns ``(factor, start)`` and adds to ``conditions``. If the conditions hold, the value, read as a signed
+        number, is ``factor * counter + start``, and the start is at most 2**61 in magnitude. The loop's counter must be
         under 2**42. Raises ``Undecidable`` if the value does not have this form, or if the factor is not a compile-time
         constant of at most 2**18 in magnitude."""
         self._steps = 0
@@ -171,8 +171,8 @@ class Range:
     # Affine forms
 
     def _affine(self, value: Value, extension: str) -> Affine:
-        """Returns an affine function congruent to the value modulo 2 to the power of its width. Narrower constants are
-        widened by ``extension``. Raises ``Undecidable``."""
+        """Returns an affine function that is congruent to the value modulo 2 to the power of the value's width. A
+        constant of fewer than 64 bits is widened by ``extension``, "sext" or "zext". Raises ``Undecidable``."""
         self._steps += 1
         if self._steps > _MOST_STEPS:
             raise Undecidable("the index is made of too many sums and products")
@@ -222,7 +222,7 @@ class Range:
         return self._sum(left, self._scaled(right, -1) if value.opcode == "sub" else right)
 
     def _recurrence(self, phi: Phi, extension: str) -> Affine:
-        """Returns the form of a header's phi that changes by a constant amount. Raises ``Undecidable``."""
+        """Returns the form of a phi in a loop's header that changes by a constant amount. Raises ``Undecidable``."""
         loop = next((loop for loop in self.loop.within() if loop.header is phi.block), None)
         if loop is None:
             loaded = any(isinstance(value, Load) for value, _ in phi.incoming)
@@ -232,7 +232,7 @@ class Range:
         return self._sum(self._affine(phi.from_block(loop.preheader), extension), {loop: step})
 
     def _step(self, phi: Phi, loop: Loop) -> Coefficient:
-        """Returns the amount by which a header's phi changes in each iteration. Raises ``Undecidable``."""
+        """Returns the amount by which a phi in a loop's header changes in each iteration. Raises ``Undecidable``."""
         problem = Undecidable("the index does not change by the same amount in every iteration")
         following = phi.from_block(loop.latch)
         for _ in range(8):
@@ -305,7 +305,8 @@ class Range:
         if loop in limit or step != {"l": 1, "g": -1}[predicate[1]]:
             raise problem
         if predicate.endswith("e"):
-            # `<= limit` is `< limit + 1` unless the sum overflows. `<=` the type's greatest number would never end.
+            # `<= limit` is `< limit + 1` unless the sum overflows. It would if `limit` were the type's greatest number:
+            # such a loop would never end.
             limit = self._sum(limit, {None: step})
         for form in (counted, limit):
             self._require_fits(form, left.type, "sext" if predicate[0] == "s" else "nneg")
@@ -313,7 +314,8 @@ class Range:
         return self._sum(upper, self._scaled(lower, -1))
 
     def _difference(self, loop: Loop, counter: Value) -> Affine | None:
-        """Returns ``stop - start`` of a ``range`` of step 1 whose count varies in an enclosing loop, else None."""
+        """Returns ``stop - start`` for a loop over a ``range`` of step 1 whose number of iterations varies in an
+        enclosing loop. None for any other loop."""
         if not isinstance(counter, Phi) or counter.block is not loop.header:
             return None
         match counter.from_block(loop.preheader):
@@ -349,7 +351,8 @@ class Range:
     # Ranges
 
     def _extent(self, form: Affine) -> tuple[Wide, Wide]:
-        """Returns the least and the greatest value over the whole numbers. Raises ``Undecidable``."""
+        """Returns the least and the greatest value of a form, computed over the whole numbers. Raises
+        ``Undecidable``."""
         variables = [variable for variable in form if variable is not None]
         if len(variables) > _MOST_VARIABLES:
             raise Undecidable(f"the index depends on more than {_MOST_VARIABLES} numbers that change in the loop")
@@ -366,8 +369,8 @@ class Range:
         return low, high
 
     def _require_fits(self, form: Affine, type_: str, how: str) -> None:
-        """Requires that all values are in the range of a type, and in ±``_LARGEST``. ``how`` tells whether the type is
-        signed."""
+        """Requires that all values of a form are in the range of a type, and in ±``_LARGEST``. ``how`` selects the
+        range: all signed ("sext"), all unsigned ("zext") or only the non-negative signed numbers ("nneg")."""
         bits = _bits(type_)
         least, greatest = {
             "sext": (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1),
@@ -417,7 +420,7 @@ class Range:
         return self._binary("mul", self._wide(left), self._wide(right), "i128")
 
     def _pick(self, predicate: str, left: Wide, right: Wide) -> Wide:
-        """Returns the smaller or the larger of two numbers, by the predicate that the result fulfils."""
+        """Returns the smaller of two numbers for the predicate "slt", and the larger for "sgt"."""
         if left == right:
             return left
         first, second = _operand(left, "i128"), _operand(right, "i128")
@@ -464,7 +467,7 @@ def _signed(word: int) -> int:
 
 
 def _recomputable(value: Instruction) -> list[Value]:
-    """Returns the operands of an instruction that may be executed before the loop, [] for any other."""
+    """Returns the operands of an instruction if it may be executed before the loop, else []."""
     match value:
         case Binary(opcode="shl" | "lshr" | "ashr", right=right) if right.integer is None:
             return []  # the shift amount may be out of range where the loop does not execute the shift

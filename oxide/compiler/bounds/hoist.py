@@ -6,9 +6,9 @@ original position, so that the behaviour and the reports of a faulty program do 
 equivalent: a guard that fails needlessly costs only time. Measured on one H100: a check at every read makes a naive
 matrix product 2.5 times slower, and the guard has no measurable cost.
 
-Three kinds of checks are not hoisted: of accesses under a condition inside the loop, whose index may be out of bounds
-where the condition is false; of accesses in a loop's own test; and in loops with a barrier or another convergent call,
-since a second version of the loop could make the threads of a warp diverge.
+Three kinds of checks are not hoisted: checks of accesses under a condition inside the loop, because the index may be
+out of bounds where the condition is false; checks of accesses in a loop's own test; and checks in loops with a barrier
+or another convergent call, because a second version of the loop could make the threads of a warp diverge.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ CheckPlace = Literal["proved", "hoisted", "access"]
 @dataclass(frozen=True, slots=True)
 class Placement:
     """Says where the check of one access is done, and the reason if it is done at the access. ``in_loop`` says whether
-    the access is in a loop. ``depth`` is 0 if the check was hoisted out of the innermost loop around the access, 1 for
-    the next loop, and so on."""
+    the access is in a loop. ``depth`` is 0 if the check was hoisted only out of the innermost loop around the access, 1
+    if it was also hoisted out of the next outer loop, and so on."""
 
     site: int
     place: CheckPlace
@@ -130,7 +130,8 @@ def _leave_out(function: Function, checks: Collection[Call]) -> None:
 
 
 def simplified(module: Module, symbol: str) -> Module:
-    """Returns the module after the passes that ``hoist_checks`` runs: one function, with variables in registers."""
+    """Returns the module after the passes that ``hoist_checks`` runs: the kernel is one function, and its variables are
+    in registers."""
     return _after(_PASSES, module, symbol)
 
 
@@ -236,7 +237,7 @@ class _Hoister:
         for around in inner.chain(loop):
             if point is around.header:
                 inside = around.blocks.issuperset(point.successors)
-                ends_thread = check.call in point.terminator.operands  # if the check fails
+                ends_thread = check.call in point.terminator.operands  # by failing
                 if around.header is around.latch or inside or ends_thread:
                     return "it is in a while loop, whose number of iterations is not known before"
                 return "the access is part of the loop's own test"

@@ -2,10 +2,10 @@
 
 The front end calls ``oxide.in_bounds`` at every access, with the index, the slice's length and the index of the
 access's fault site. For an access of two or three axes it calls ``oxide.in_bounds.2`` or ``oxide.in_bounds.3`` for each
-axis. The indices and lengths of the other axes are further arguments, because a fault reports those of all axes. If the
-comparison fails, a separate function off the hot path claims and fills the fault record (``records.FAULT``). One
-unsigned comparison covers both ends: a negative index is a huge unsigned number, and no length reaches 2**63.
-``oxide.aligned`` checks a vector's address in the same way: its bits below the vector's size must be 0.
+axis. The indices and lengths of the other axes are further arguments, because a fault reports the indices and lengths
+of all axes. If the comparison fails, a separate function off the hot path claims and fills the fault record
+(``records.FAULT``). One unsigned comparison covers both ends: a negative index is a huge unsigned number, and no length
+reaches 2**63. ``oxide.aligned`` checks a vector's address in the same way: its bits below the vector's size must be 0.
 """
 
 from __future__ import annotations
@@ -65,19 +65,20 @@ REPORTING = f"""
 declare void @oxide.report(i32) nounwind willreturn memory(inaccessiblemem: readwrite)
 {_REPORTS}
 {_NO_ASSERTIONS}"""
-"""A check for inspecting optimised IR: if a call of ``oxide.report`` remains, so does the check of its access."""
+"""A form of the checks for inspecting optimised IR: if a call of ``oxide.report`` remains, LLVM has not removed the
+check of its access."""
 
 
 def checked(kernel_id: int, scope: str, *, hardware_registers: bool = False) -> str:
     """Returns the IR of a kernel's checks. ``scope`` is the synchronisation scope of the fault record's atomic claim.
 
-    With ``hardware_registers``, on a GPU, the code that fills the record is inlined into the check. There it reads the
-    thread's coordinates by instructions that LLVM does not merge with others, so that the coordinates occupy no
-    registers before. A call instead would cost registers: the calling convention fixes the places of values that are
-    live across it, and a kernel needs as many registers as its most demanding path, even if that path is never taken. A
-    naive matrix product takes 40 registers a thread with the call and 32 without, which is 6 or 8 blocks on a
-    multiprocessor. On the CPU that code is called, with the coordinates by value: a context whose address escapes could
-    not live in registers.
+    With ``hardware_registers``, on a GPU, the code that fills the record is inlined into the check. The inlined code
+    reads the thread's coordinates by instructions that LLVM does not merge with others, so that the coordinates occupy
+    no registers before a check fails. A call instead would cost registers: the calling convention fixes the places of
+    values that are live across it, and a kernel needs as many registers as its most demanding path, even if that path
+    is never taken. A naive matrix product takes 40 registers a thread with the call and 32 without, which is 6 or 8
+    blocks on a multiprocessor. On the CPU the code that fills the record is a function, which takes the coordinates by
+    value: if the context's address were passed to the function, LLVM could not keep the context in registers.
     """
     coordinates = [f"{register}.{axis}" for register in ("ctaid", "tid") for axis in "xyz"]
     declarations = "\n".join(f"declare i32 @oxide.register.{name}(ptr)" for name in coordinates)
@@ -157,7 +158,7 @@ define void @oxide.assertion_failed(ptr %context, i32 %site) alwaysinline {{
 
 
 def _stores_of_others(axes: int) -> str:
-    """Stores the indices and the lengths of an access's other axes."""
+    """Returns the IR that stores the indices and the lengths of an access's other axes."""
     return "\n".join(
         _store("i64", f"%{what}.{other}", f"{field}[{other}]")
         for other in range(axes - 1)

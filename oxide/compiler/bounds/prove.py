@@ -2,9 +2,9 @@
 
 An index is read as a polynomial with integer coefficients over *atoms*: parameters, slice lengths, the thread's
 position and loop counters. ``0 <= index`` and ``index < length`` are then proved by replacing atoms with their bounds.
-Bounds come from the loops (``i < k``), from tests that dominate the access (``row < m``, or ``index is not None``) and
-from contracts (``len(a) >= m * k``). In ``sgemm_naive``, ``len(a) - 1 - (row*k + i)`` is least where ``i`` is ``k - 1``
-and ``row`` is ``m - 1``; there it is ``len(a) - m*k``, which is not negative by the contract.
+Bounds come from loops (``i < k``), from tests that dominate the access (``row < m``, or ``index is not None``) and from
+contracts (``len(a) >= m * k``). In ``sgemm_naive``, ``len(a) - 1 - (row*k + i)`` is least where ``i`` is ``k - 1`` and
+``row`` is ``m - 1``; there it is ``len(a) - m*k``, which is not negative by the contract.
 
 The proofs are sound under wrap-around, for the reason given in ``affine``: sums and products modulo 2**64 are congruent
 to the polynomial over the integers, and if the polynomial's value is in [0, length), it is the one congruent number in
@@ -12,9 +12,9 @@ that range. A comparison or a widening is used only if the ranges of the atoms s
 type, so that nothing has wrapped.
 
 Blocks are visited in a walk of the dominator tree: a fact learnt in a block holds in all blocks that it dominates, and
-is forgotten when the walk leaves them. Of facts that differ only in their constants, the strongest is kept. Each access
-and each test has ``BUDGET`` steps. An access that takes more stays checked, so that time grows only linearly with their
-number.
+is forgotten when the walk leaves them. If several facts differ only in their constants, the strongest is kept. Each
+access and each test has ``BUDGET`` steps. An access that takes more steps stays checked. So the time grows only
+linearly with the number of accesses and tests.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ class _Exhausted(_Unknown):
 
 @final
 class Prover:
-    """A prover for the accesses of one kernel, from its tests, its loops and its contracts. ``steps`` counts the
-    work."""
+    """Proves that accesses of one kernel are in bounds, from the kernel's tests, loops and contracts. ``steps`` counts
+    the steps of all proofs."""
 
     def __init__(self, flow: ControlFlow, parameters: Sequence[Closed], contracts: Sequence[Contract]) -> None:
         self.flow = flow
@@ -259,7 +259,8 @@ class Prover:
         raise _Unknown
 
     def _iterations(self, value: Value, bits: int) -> Polynomial:
-        """Returns an upper bound of a loop's initial count, which is over 0 if the loop runs. Raises ``_Unknown``."""
+        """Returns an upper bound of a loop's initial count. The bound holds if the count is over 0, which it is if the
+        loop's body runs. Raises ``_Unknown``."""
         match value:
             # The count is over 0, so a select did not choose 0.
             case Select(left=Value(integer=0), right=count) | Select(left=count, right=Value(integer=0)):
@@ -289,7 +290,7 @@ class Prover:
         return self._fitting(value, bits)
 
     def _fitting(self, value: Value, bits: int, unsigned: bool = False) -> Polynomial:
-        """Returns the value's polynomial if it equals the value over the integers too. Raises ``_Unknown``."""
+        """Returns the value's polynomial if it equals the value without wrap-around. Raises ``_Unknown``."""
         form = self._form(value)
         if not self._fits(form, bits, unsigned=unsigned):
             raise _Unknown
@@ -369,7 +370,7 @@ class Prover:
         return self._position(_plus(left, right, -1 if value.opcode == "sub" else 1))
 
     def _position(self, form: Polynomial) -> Polynomial:
-        """Replaces a thread's global coordinate by one atom, as the kernel's tests compare the coordinate as a
+        """Replaces a thread's global coordinate by one atom, because the kernel's tests compare the coordinate as a
         whole."""
         for axis in "xyz":
             if form == {(f"ctaid.{axis}", f"ntid.{axis}"): 1, (f"tid.{axis}",): 1}:

@@ -1,12 +1,12 @@
 """One exit for all failed checks of a kernel with very many checks.
 
 A back end inlines into each check the code that fills the fault record. For 800 checks that is 30,000 lines of PTX, and
-LLVM's time for them grows faster than their number. In such a kernel, each check that ends its thread becomes a plain
-comparison. If the comparison fails, the thread goes to a block that all these checks share, with its index, length and
-site, and the block fills the record.
+LLVM's time grows faster than the number of checks. In such a kernel, each check that ends its thread becomes a plain
+comparison. If the comparison fails, the thread jumps to a block that all these checks share. The block gets the index,
+the length and the site of the failed check, and fills the record.
 
 A kernel with fewer checks keeps an exit for each: the shared block costs registers, because the indices and lengths of
-all checks arrive there in the same ones.
+all checks must arrive there in the same registers.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def share_exits(module: Module) -> Module:
 
 
 def _ending(function: Function) -> Iterator[Call]:
-    """Finds the bounds checks that are followed by a branch to a block that only returns."""
+    """Yields the bounds checks that are followed by a branch to a block that only returns."""
     for block in function.blocks.values():
         match block.instructions:
             case [*_, Call() as check, Branch(condition=condition, no=Block(instructions=[Return(operands=[])]))] if (

@@ -1,1 +1,2 @@
-"""Checks a kernel's syntax tree before it is typed, and words the errors of the typing."""
+"""Checks a kernel's syntax tree before typing, and turns numba's typing errors into messages for the kernel's
+author."""

@@ -1,6 +1,7 @@
 """Advice for error messages: replacements for names that kernels cannot use, and for common mistakes.
 
-A test looks up everything here that looks like a name of Python, NumPy, oxide or numba-cuda, so each of them exists.
+A test looks up each word here that looks like a name of Python, NumPy, oxide or numba-cuda, and fails if no such name
+exists.
 """
 
 from __future__ import annotations
@@ -193,7 +194,8 @@ def counted(shown: str) -> str:
 
 
 def of_loop(node: ast.expr, ndim: int | None = None) -> str:
-    """Returns the error for a loop over an expression; ``ndim`` is its number of axes if it is an array."""
+    """Returns the error for a loop over an expression. ``ndim`` is the expression's number of axes if it is an
+    array."""
     problem = f"a for loop in a kernel goes over {LOOPS}"
     if isinstance(node, ast.Tuple | ast.List):
         items = ast.unparse(node).strip("()[]").rstrip(",")

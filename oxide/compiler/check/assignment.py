@@ -1,8 +1,8 @@
 """Definite assignment: a local is read only where every path has assigned it.
 
 numba gives a variable that a path left unassigned the value 0, where Python raises ``UnboundLocalError``. A kernel
-cannot raise, so the read is refused, by the rule of Java and Rust: a flow analysis that knows constants, but no other
-values. It treats two tests of the same condition as two independent branches.
+cannot raise, so oxide refuses the read before the launch, by the rule of Java and Rust. The rule is a flow analysis
+that knows the values of constants alone: it treats two tests of the same condition as two independent branches.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ Assigned: TypeAlias = frozenset[str] | None
 def unassigned_read(
     function: ast.FunctionDef, constant: Callable[[ast.expr], int | None]
 ) -> tuple[ast.Name, bool] | None:
-    """Returns the first read of a local that may be unassigned, and whether any path assigns it before; None if there
-    is no such read.
+    """Returns the first read of a local that may be unassigned, and whether any path assigns the local before the read.
+    None if there is no such read.
 
     ``constant`` returns the number that an expression always has, or None. It tells which loops over a ``range`` run
     their bodies at least once.
@@ -100,8 +100,8 @@ class _Flow:
         leaves: bool,
         once: bool,
     ) -> Assigned:
-        """Returns the locals that are certainly assigned after a loop. ``leaves``: the loop may end without a break.
-        ``once``: its body runs at least once before it ends."""
+        """Returns the locals that are certainly assigned after a loop. ``leaves`` says whether the loop may end without
+        a ``break``, and ``once`` whether its body runs at least once."""
         self.breaks.append([])
         self.continues.append([])
         end = self.block(body, inside)

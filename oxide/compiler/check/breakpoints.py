@@ -17,7 +17,7 @@ _debugged: contextvars.ContextVar[bool] = contextvars.ContextVar("debugged", def
 
 
 def without_breakpoints(function: FunctionType, definition: ast.FunctionDef) -> ast.FunctionDef:
-    """Returns a copy of a definition in which ``pass`` stands for each statement that calls the builtin
+    """Returns a copy of a definition in which ``pass`` replaces each statement that calls the builtin
     ``breakpoint``."""
     outer = {**vars(builtins), **function.__globals__, **dict(closure_values(function))}
     return _Breakpoints(outer).visit(copy.deepcopy(definition))  # type: ignore[no-any-return]
@@ -30,7 +30,8 @@ def is_debugged() -> bool:
 
 @contextlib.contextmanager
 def debugged() -> Iterator[None]:
-    """Makes the front end ignore ``breakpoint()`` calls within the ``with`` block, as it must for the interpreter."""
+    """Makes the front end ignore ``breakpoint()`` calls within the ``with`` block, in which a kernel is typed for the
+    interpreter."""
     token = _debugged.set(True)
     try:
         yield

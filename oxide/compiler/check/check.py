@@ -1,9 +1,10 @@
 """Checks a kernel's syntax tree before typing: unsupported Python, and the width of ``index_2d``.
 
-The width rule makes ``DisjointSlice`` sound. With two widths in one kernel, 5 and 100, the threads (row 1, column 0)
-and (row 0, column 5) would both reach element 5. So a width is a constant or a kernel parameter that is never assigned
-to, through any number of device functions that pass it on. All calls that a kernel reaches use the same width. To keep
-this decidable, device functions and ``index_2d`` are only called by name, never stored or passed.
+The width rule makes ``DisjointSlice`` sound. With two widths in one kernel, 5 and 100, two threads would reach element
+5: the thread at row 1, column 0 with the first width, and the thread at row 0, column 5 with the second. So a width
+must be a constant, or a kernel parameter that is never assigned to. Device functions may pass the width on. All calls
+that a kernel reaches must use the same width. To keep this decidable, device functions and ``index_2d`` are only called
+by name, never stored or passed.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ def check(
 
 
 def _shared_by_threads(parameter: Closed) -> Uniform:
-    """Returns the source of a parameter's value if all threads share that value."""
+    """Returns the source of a parameter's value if the value is the same in all threads, else None."""
     if _is_number(parameter):
         return "parameter", parameter.name
     if isinstance(parameter.lifted, Lifted | Fields):
@@ -138,7 +139,7 @@ class _Body:
         self.tree, self.indent = parse_definition(function if numba_style else plain(function))
         arguments = self.tree.args
         if numba_style:
-            pass  # numba reports the parameters that it does not take
+            pass  # numba reports parameters that it does not support
         elif arguments.vararg or arguments.kwarg or arguments.kwonlyargs or arguments.posonlyargs:
             raise self._error(self.tree, f"{function.__name__}: *args, **kwargs, / and * are not supported in kernels")
         elif not is_kernel:
@@ -322,7 +323,7 @@ class _Body:
             raise self._error(node, f"{ast.unparse(node)}: {problem}")
 
     def _check_axes(self, node: ast.Attribute | ast.Subscript) -> None:
-        """Refuses ``a[i][j]`` of a slice of more axes, and names the ``a[i, j]`` to write."""
+        """Refuses ``a[i][j]`` if ``a`` is a slice of several axes. The error says to write ``a[i, j]``."""
         match node:
             case ast.Subscript(value=ast.Subscript(value=ast.Name(id=name), slice=first), slice=second):
                 axes = [
@@ -399,8 +400,8 @@ class _Body:
             raise self._error(node, f"{shown}() takes no arguments; the call has {given}")
 
     def _check_unroll(self, node: ast.Call, called: Any) -> None:
-        """Refuses an ``unroll(…)`` that is not the iterable of a ``for``: it would mark the next loop in the function
-        instead."""
+        """Refuses an ``unroll(…)`` that is not the iterable of a ``for``: such a call would mark the next loop in the
+        function."""
         if called is unroll and id(node) not in self.iterated:
             raise self._error(node, "unroll is written in the line of its loop, as in: for i in unroll(range(8))")
 

@@ -51,7 +51,7 @@ _GUARD = "a guard after a case with as is not supported in kernels: write if and
 
 
 def refused(node: ast.AST) -> str | None:
-    """Returns the error for a certain use of a construct if it can name more than ``UNSUPPORTED``, else None."""
+    """Returns an error that says more than ``UNSUPPORTED`` for some uses of a construct; None for any other node."""
     match node:
         case ast.Match(cases=cases) if any(case.guard is not None and _has_as(case.pattern) for case in cases):
             return _GUARD
@@ -75,7 +75,8 @@ PRINT_KEYWORDS = "print in a kernel takes no sep, end or file: a call is one lin
 
 
 def unsupported(function: Callable[..., Any]) -> tuple[Span, str] | None:
-    """Returns the first unsupported construct in a function with numba-cuda's semantics, and what to do.
+    """Returns the place of the first unsupported construct in a function with numba-cuda's semantics, and the error for
+    it. None if there is no such construct.
 
     Called after numba has refused the function with a message of its own.
     """

@@ -1,14 +1,15 @@
-"""Python's conveniences, rewritten as plainer Python before a kernel is checked and typed.
+"""Rewrites Python's conveniences as plainer Python before a kernel is checked and typed.
 
-- ``enumerate``, ``zip`` and ``reversed`` of ranges and arrays, and a loop over an array: a loop over a range;
-- ``match`` on constants: ``if`` and ``elif``;
-- ``:=``: an assignment in front of the statement;
-- a device function's default values: arguments;
-- f-strings and ``%`` as arguments of ``print``: a format and its values.
+- a loop over an array, or over ``enumerate``, ``zip`` or ``reversed`` of ranges and arrays, becomes a loop over a
+  range;
+- ``match`` on constants becomes ``if`` and ``elif``;
+- ``:=`` becomes an assignment before the statement;
+- a device function's default values become arguments of the call;
+- f-strings and ``%`` formatting in arguments of ``print`` become a format and its values.
 
-Each new expression has the place of the one that it replaces, so errors, faults and carets point into the file as it is
-written. Anything else stays unchanged, and later checks refuse what kernels do not support. Kernels with numba-cuda's
-semantics are not rewritten.
+Each new expression has the line and the column of the expression that it replaces, so errors, faults and carets point
+into the original file. Anything else stays unchanged, and later checks refuse what kernels do not support. Kernels with
+numba-cuda's semantics are not rewritten.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ _without_breakpoints: WeakTable[Callable[..., Any], tuple[Callable[..., Any] | N
 
 
 def plain(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns the function with its conveniences rewritten. A function that uses none, or has no source, is returned as
-    written."""
+    """Returns the function with its conveniences rewritten. A function that uses no conveniences, or has no source, is
+    returned as written."""
     known = _without_breakpoints if is_debugged() else _plain
     found = known.get(function)
     if found is None:
@@ -55,13 +56,14 @@ def plain(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _rewritten(function: Callable[..., Any]) -> Callable[..., Any] | None:
-    """Returns the function with its conveniences rewritten; None if it uses none, or has no source."""
+    """Returns the function with its conveniences rewritten. None if the function uses no conveniences, or has no
+    source."""
     if not isinstance(function, FunctionType):
         return None
     try:
         definition, changed = plain_definition(function)
     except CompileError:
-        return None  # the check says that there is no source
+        return None  # the later check reports the missing source
     if is_debugged():
         definition, changed = without_breakpoints(function, definition), True
     if not changed:
@@ -72,8 +74,8 @@ def _rewritten(function: Callable[..., Any]) -> Callable[..., Any] | None:
 
 
 def plain_definition(function: FunctionType) -> tuple[ast.FunctionDef, bool]:
-    """Returns a new syntax tree of the function with its conveniences rewritten, and whether it used any. The lines and
-    columns are those of the file. Raises ``CompileError`` if the source cannot be read."""
+    """Returns a new syntax tree of the function with its conveniences rewritten, and whether the function used any. The
+    lines and columns are those of the file. Raises ``CompileError`` if the source cannot be read."""
     definition, indent = parse_definition(function)
     if definition is trees.get(function):
         definition = copy.deepcopy(definition)
@@ -125,8 +127,8 @@ def compiled(function: FunctionType, definition: ast.FunctionDef) -> FunctionTyp
 
 @final
 class _Sequence:
-    """The items that a loop iterates over: their number, and a function that returns the item at a counter. An item
-    that is a tuple is returned as a list of its items."""
+    """The items that a loop iterates over. ``length`` is their number, and ``item`` returns the item for a value of the
+    loop's counter. An item that is a tuple is returned as a list of its items."""
 
     def __init__(self, length: ast.expr, item: Callable[[ast.expr], ast.expr | list[Any]]) -> None:
         self.length = length
@@ -153,7 +155,7 @@ class _Rewriter(ast.NodeTransformer):
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
                 self._stored.setdefault(node.id, [])
         self._numbers = 0
-        self._before: list[ast.stmt] = []  # the statements to insert before the one being rewritten
+        self._before: list[ast.stmt] = []  # the statements to insert before the current statement
 
     def block(self, body: list[ast.stmt]) -> list[ast.stmt]:
         """Returns the statements rewritten."""
@@ -226,8 +228,8 @@ class _Rewriter(ast.NodeTransformer):
         return [*before, self._at(ast.If(first, inside, []), node), *after]
 
     def _without_else(self, node: ast.While) -> list[ast.stmt]:
-        """Returns a ``while`` whose test assigns, with its ``else`` as an ``if`` after it: the ``else`` runs unless a
-        ``break`` was reached."""
+        """Returns the statements for a ``while`` whose test assigns: the loop without its ``else``, and after the loop
+        the body of the ``else`` in an ``if``, which runs it unless a ``break`` was reached."""
         ended = self._name(node.test)
         before = self._at(ast.Assign([_store(ended)], ast.Constant(True)), node.test)
         after = self._at(ast.If(ended, node.orelse, []), node)
@@ -236,8 +238,8 @@ class _Rewriter(ast.NodeTransformer):
         return [before, node, after]
 
     def _lifted(self, node: ast.expr) -> ast.expr:
-        """Returns an expression with its ``:=`` as assignments before the statement. Everything that the expression
-        evaluates before a ``:=`` is evaluated there too. Raises ``_NotLifted``."""
+        """Moves each ``:=`` of an expression into an assignment before the statement, together with everything that the
+        expression evaluates before the ``:=``. Returns the remaining expression. Raises ``_NotLifted``."""
         match node:
             case ast.NamedExpr(target=target, value=value):
                 assigned = self._lifted(value) if _has_walrus(value) else value
@@ -425,7 +427,8 @@ class _Rewriter(ast.NodeTransformer):
         return node is not None and self._is_slice(node)
 
     def _is_parameter(self, node: ast.Name, kinds: tuple[Any, ...]) -> bool:
-        """Returns whether a name is a parameter that is never assigned to and is annotated as one of the slices."""
+        """Returns whether a name is a parameter that is never assigned to and is annotated as one of the slice types
+        ``kinds``."""
         if node.id not in self._parameters or node.id in self._stored:
             return False
         annotation = self._parameters[node.id].annotation
@@ -484,7 +487,7 @@ class _Rewriter(ast.NodeTransformer):
 
     def _give_defaults(self, node: ast.Call, called: DeviceFunction[..., Any]) -> None:
         """Adds to a call the default values of the parameters that it leaves out. The rules for arguments then apply to
-        them."""
+        the default values too."""
         code, defaults = called.function.__code__, called.function.__defaults__ or ()
         names = code.co_varnames[: code.co_argcount]
         given = {*names[: len(node.args)], *(keyword.arg for keyword in node.keywords)}
@@ -506,8 +509,8 @@ class _Rewriter(ast.NodeTransformer):
         return node
 
     def _once(self, node: ast.expr, place: ast.expr) -> ast.expr:
-        """Returns an expression for the value that the node has before the loop. It may be used anywhere in the
-        loop."""
+        """Returns an expression for the value that the node has before the loop. The expression may be used anywhere in
+        the loop."""
         if isinstance(node, ast.Constant) or (isinstance(node, ast.Name) and self._is_fixed(node)):
             return node
         name = self._name(place)

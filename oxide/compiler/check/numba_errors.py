@@ -132,7 +132,8 @@ def placed_errors(name: str, function: Callable[..., Any]) -> Iterator[None]:
 
 
 def _construct(text: str, node: Node, numba_style: bool) -> str | None:
-    """Returns the problem if the construct in the source explains it better than the types do, else None."""
+    """Returns the problem of a failure that the construct in the source explains better than numba's message about
+    types. None for any other failure."""
     if "DictType[" in text:
         return f"a dict is not supported in kernels: nothing is allocated there; use {advice.allocating(numba_style)}"
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
@@ -203,12 +204,14 @@ def _allocation_problem(node: Node, numba_style: bool) -> str:
 
 
 def _iterated(node: Node) -> str:
-    """Returns the name in the source that a loop iterates over. If it is not a name, returns a letter for any array."""
+    """Returns the name that a loop iterates over. If the loop iterates over another expression, returns "x", which
+    stands for any array."""
     return node.iter.id if isinstance(node, ast.For) and isinstance(node.iter, ast.Name) else "x"
 
 
 def _problem(text: str, node: Node, numba_style: bool) -> str:
-    """Returns the problem that numba's message describes. The first match is the outermost problem."""
+    """Returns the problem that numba's message describes. Of nested problems, it is the outermost one, which the
+    message names first."""
     if match := _CONVERSION.search(text):
         hint = "; its plain number is index.get()" if match["source"] == "ThreadIndex" else ""
         return f"{_shown(match['source'])} cannot be converted to {_shown(match['target'])}{hint}"
@@ -357,7 +360,7 @@ def _unify_problem(name: str, first: str, second: str) -> str:
 
 
 def _element_types(type_text: str) -> list[str]:
-    """Returns the types of a tuple's elements, or a list of the type itself."""
+    """Returns the types of a tuple's elements. For any other type, returns a list that has only the type itself."""
     text = type_text.strip()
     if match := re.fullmatch(r"UniTuple\((.+?) x (\d+)\)", text):
         return [match[1]] * int(match[2])

@@ -1,8 +1,8 @@
-"""Numbers every expression of a function, so that its type can be looked up in the front end's results.
+"""Numbers every expression of a function, so that the expression's type can be looked up in the front end's results.
 
-A rewritten function has many expressions at one place of its file, so a place does not tell them apart. For the
+A rewritten function has many expressions with the same line and column, so a place does not tell them apart. For the
 interpreter, a function is compiled from a tree whose line numbers are the numbers of its nodes. The front end keeps
-line numbers, so each of its instructions names the node that it comes from.
+line numbers, so each instruction has the number of the node that it comes from.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _FIRST = 2  # line 1 is the decorator's
 @dataclass(frozen=True, slots=True, eq=False)
 class Numbered:
     """A function with its conveniences rewritten and its nodes numbered. ``definition`` has the lines and columns of
-    the file, and each expression and statement in it has its number as the attribute ``number``. ``made`` is compiled
-    with the numbers as line numbers, and without calls of ``breakpoint``."""
+    the file, and each expression and statement in it has its number as the attribute ``number``. ``made`` is the
+    function compiled with these numbers as line numbers, and without calls of ``breakpoint``."""
 
     original: FunctionType
     definition: ast.FunctionDef

@@ -9,7 +9,7 @@ import ast
 import re
 
 FORMAT = "\0"
-"""Begins the first argument of ``print`` if that argument is the format of the other arguments."""
+"""The prefix that marks the first argument of ``print`` as the format of the other arguments."""
 
 
 def is_text(node: ast.expr) -> bool:

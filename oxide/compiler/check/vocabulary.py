@@ -1,7 +1,7 @@
 """The outside objects that a kernel may name: the language's functions and types, numbers, arrays and modules.
 
-``check`` resolves the names in a kernel. This file decides which objects a kernel can use, and words the error for an
-object that it cannot use.
+``check`` resolves the names in a kernel. This file decides which objects a kernel can use, and returns the error for
+any other object.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Finds kernels without loops, recursion or waits: their threads end soon, whatever the arguments and the contents of
 memory.
 
-The CPU device runs such a kernel on the thread that waits for it. Ctrl-C cannot end a kernel there. The analysis sees
+The CPU device runs such a kernel on the thread that waits for it, where Ctrl-C cannot end the kernel. The analysis sees
 the kernel's IR without the loop around its threads. A loop with a constant number of iterations counts as a loop,
 unless the front end has unrolled it.
 """

@@ -3,8 +3,8 @@
 LLVM 22 treats ``i & 3`` of a loop's index as a counter of 2 bits. It treats ``x[first + (i & 3)]`` as contiguous while
 the counter does not wrap around. The vectoriser must test for a wrap-around before the loop. It wrongly leaves out the
 test if it can prove that the counter does wrap around in each vector: the loop then reads ``x[first + i]``
-(llvm/llvm-project#225086). So this pass loads the masks from memory whose content LLVM does not know. A loop with such
-a mask is vectorised with gathers.
+(llvm/llvm-project#225086). So this pass replaces each such mask by a load from memory whose content LLVM does not know.
+A loop with such a mask is vectorised with gathers.
 
 A remainder by a power of two becomes such a mask too, because LLVM would turn it into a mask. A masked number that is
 only a shift's amount or only compared stays unchanged: no address depends on it.
@@ -20,8 +20,8 @@ from oxide.compiler.ir.module import Function, Module
 from oxide.compiler.ir.values import Binary, Cast, Compare, Constant, Instruction, Load, Select, Value, number
 
 _WIDEST = 16
-"""The bits of the largest mask that is hidden. No vector has more elements, and LLVM proves no wrap-around of a longer
-counter."""
+"""The most bits of a mask that is hidden. A counter with more bits does not wrap around within one vector, so LLVM
+cannot prove that it does."""
 
 _TYPES = ("i8", "i16", "i32", "i64")
 _SHIFTS = ("shl", "lshr", "ashr")
@@ -87,7 +87,7 @@ def _hidden(module: Module, instruction: Instruction, metadata: str) -> Iterator
     if isinstance(instruction, Cast):
         kept = Binary(suffixed(instruction.name, ".kept"), "and", number_of, loaded)
         yield from (kept, instruction.copy({number_of: kept}, instruction.name))
-    elif instruction.opcode == "srem":  # it has the sign of the number
+    elif instruction.opcode == "srem":  # the result has the number's sign
         kept = Binary(suffixed(instruction.name, ".kept"), "and", number_of, loaded)
         below = Compare(suffixed(instruction.name, ".below"), "slt", number_of, number(0, kind))
         some = Compare(suffixed(instruction.name, ".some"), "ne", kept, number(0, kind))

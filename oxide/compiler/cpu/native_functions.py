@@ -1,9 +1,9 @@
 """Host functions: functions in IR that a stream, a thread or another library calls by address, without the GIL.
 
-They are compiled once and kept in the disk cache, as kernels are, so that later processes load them without LLVM. The
-code runs on every processor of the machine's architecture. A function that takes its data and the addresses of its
-callees as arguments needs no relocation, so AArch64 loads it without LLVM too. ``docs/notes/host-path.md`` compares
-this with the alternatives.
+Host functions are compiled once and kept in the disk cache, as kernels are, so that later processes load them without
+LLVM. Their code runs on every processor of the machine's architecture. A function that takes its data and the addresses
+of its callees as arguments needs no relocation, so it is loaded without LLVM on AArch64 too.
+``docs/notes/host-path.md`` compares host functions with the alternatives.
 """
 
 from __future__ import annotations
@@ -43,12 +43,14 @@ def compile_host_function(ir: str, name: str) -> tuple[int, object]:
 
 
 def provide(key: str, image: bytes) -> None:
-    """Makes an object file that was built ahead of time known to the process; ``key`` is ``provided_key``'s."""
+    """Makes an object file that was built ahead of time known to the process. ``key`` is the ``provided_key`` of its
+    function."""
     _provided[key] = image
 
 
 def provided_key(ir: str, name: str) -> str:
-    """Returns a text that is the same for the same function on the same kind of machine."""
+    """Returns the key of a function's object file. The key depends on the function's IR and name and on the kind of
+    machine."""
     return disk.digest((ir, name, platform.machine()))
 
 
@@ -65,12 +67,12 @@ def _require_llvm(name: str) -> None:
 
 
 def host_object(ir: str, name: str) -> bytes:
-    """Returns the function's object file: one that is provided, or the cache's, or a new one. Raises ``CompileError``
-    if it must be compiled and LLVM is not installed."""
+    """Returns the function's object file: the file given to ``provide``, else the file in the cache, else a new file.
+    Raises ``CompileError`` if the function must be compiled and LLVM is not installed."""
     if _provided and (known := _provided.get(provided_key(ir, name))) is not None:
         return known
     _require_llvm(name)
-    # All that the code depends on: how it is compiled, its IR, the machine and the version of LLVM.
+    # The key covers all that the code depends on: how it is compiled, its IR, the machine and the version of LLVM.
     recipe = [path.read_bytes() for path in (Path(__file__), Path(__file__).parents[1] / "ir" / "llvm.py")]
     key = "host-" + disk.digest((*recipe, ir, name, platform.machine(), disk.version_text("llvmlite")))
     image = disk.read(key)

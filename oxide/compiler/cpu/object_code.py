@@ -37,8 +37,9 @@ from .positions import positions
 
 ENTRY = "oxide_run_blocks"
 """``void oxide_run_blocks(void *launch, int64_t first_block, int64_t end_block)``: ``launch`` points to a ``LAUNCH`` of
-``driver/records.py``, and the blocks are counted with x fastest. A kernel without loops has ``LOOP_FREE_ENTRY``
-instead, a cooperative kernel ``COOPERATIVE_ENTRY``, whose record is a ``COOPERATIVE``."""
+``driver/records.py``, and the blocks are counted with x fastest. A kernel without loops has the entry
+``LOOP_FREE_ENTRY`` instead. A cooperative kernel has the entry ``COOPERATIVE_ENTRY``, which takes a ``COOPERATIVE``
+record."""
 
 _REGISTERS = primitives.REGISTERS
 _CONTEXT = primitives.CONTEXT
@@ -59,8 +60,8 @@ def compile_native(
     *,
     unchecked: bool,
 ) -> Code:
-    """Returns a host object file that exports the kernel's entry. Its symbol for a source file has the kernel's
-    name."""
+    """Returns a host object file that exports the kernel's entry. The object's symbol for the source file has the
+    kernel's name."""
     entry = entry_of(kernel)
     module, machine = _module(kernel, entry, signature, kernel_id, target, unchecked)
     image = machine.emit_object(module)
@@ -92,7 +93,7 @@ def _module(
     kernel, extremes = _with_plain_extremes(kernel)
     symbols = kernel.module.functions
     check = in_bounds.UNCHECKED if unchecked else in_bounds.checked(kernel_id, "")
-    # A schedule chosen by a seed needs each thread as a coroutine, with or without barriers.
+    # With a seed, which chooses the schedule, each thread must be a coroutine, even in a kernel without barriers.
     suspends = kernel.suspends or target.seeded
     called = [libm.definitions(kernel.name, kernel.module)]
     called += [
@@ -152,10 +153,10 @@ def _waits_in_a_recursion(kernel: PortableKernel) -> CompileError:
 
 
 def _is_large(module: Module) -> bool:
-    """Returns whether a kernel has very many branches. LLVM's slowest steps are then left out, because their time grows
-    with the square of the number of branches. They are packing (SLP) everywhere, and all optimisation of machine code
-    in the function that runs blocks with every check. Of 400 conditional expressions, packing takes 3 s and machine
-    code 1.5 s."""
+    """Returns whether a kernel has very many branches. For such a kernel, LLVM's slowest steps are left out, because
+    their time grows with the square of the number of branches: packing (SLP) in all functions, and the optimisation of
+    machine code in the function that runs blocks with every check. For 400 conditional expressions, packing takes 3 s
+    and the optimisation of machine code 1.5 s."""
     return sum(len(function.blocks) for function in module.defined) > _MANY_BLOCKS
 
 
@@ -190,7 +191,8 @@ _EXTREMES = ("maxnum.f32", "maxnum.f64", "minnum.f32", "minnum.f64")
 
 
 def _plain_extreme(name: str, suffix: str) -> str:
-    """Defines IEEE 754's maxNum or minNum: if one operand is a NaN, the result is the other operand."""
+    """Returns the definition of IEEE 754's maxNum or minNum: if one operand is a NaN, the result is the other
+    operand."""
     kind = {"f32": "float", "f64": "double"}[suffix]
     comparison = {"maxnum": "ogt", "minnum": "olt"}[name]
     return f"""
@@ -302,7 +304,7 @@ def _shared_memory(kernel: PortableKernel) -> tuple[str, str]:
 
 
 def _set(field: int, axis: str, value: str) -> str:
-    """Stores one axis of a register in the context."""
+    """Returns the IR that stores one axis of a register in the context."""
     place = "xyz".index(axis)
     at = f"%set.{_REGISTERS[field]}.{axis}"
     address = f"getelementptr {_CONTEXT}, ptr %context, i32 0, i32 {field}, i32 {place}"

@@ -1,7 +1,7 @@
 """The CPU's primitives as LLVM IR: a thread's context, registers and shared memory.
 
-The context is a structure on the stack, which LLVM promotes to registers once everything is inlined. Shared memory is
-one allocation for each call that runs a range of blocks. One block after another uses it.
+The context is a structure on the stack, which LLVM promotes to registers once everything is inlined. Each call that
+runs a range of blocks allocates shared memory once. The blocks of the range use this memory one after another.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ the block's state, for kernels whose threads wait for one another (``coroutines`
 RECORD_FIELD, SHARED_FIELD, DYNAMIC_FIELD, BLOCK_FIELD = 4, 5, 6, 7
 
 ALIGNMENT = 64
-"""The alignment of the threads' frames, and the least of a block's shared memory."""
+"""The alignment of the threads' frames, and the least alignment of a block's shared memory, in bytes."""
 
 ROOM_BYTES = 1 << 15
 """The size of a stack buffer. Each call that runs a range of blocks has two: for shared memory, and for the threads'
@@ -52,8 +52,8 @@ def definitions(shared: SharedMemory) -> str:
 
 
 _UNANIMOUS = "define i1 @oxide.unanimous(i1 %condition) alwaysinline {\n  ret i1 false\n}"
-"""Always false, so that only a loop's version without alignment runs. A CPU loads neighbouring elements as fast without
-alignment, and LLVM vectorises that version."""
+"""Defines ``oxide.unanimous`` as false, so that of a loop's two versions only the version without alignment runs. A CPU
+loads neighbouring elements as fast without alignment, and LLVM vectorises this version."""
 
 
 WIDE_DIVISIONS = "\n".join(
@@ -83,8 +83,8 @@ end:
 }}"""
     for name, result in (("__udivti3", "%longer"), ("__umodti3", "%less"))
 )
-"""Divisions of 128 bits, one bit at a time. LLVM sometimes emits one, for the upper half of a product in a loop. It
-would call the compiler's runtime library for it, which the process may not have loaded."""
+"""Divisions of 128 bits, one bit at a time. LLVM sometimes emits such a division, for the upper half of a product in a
+loop. It then calls a function of the compiler's runtime library, which the process may not have loaded."""
 
 
 def alignment(shared: SharedMemory) -> int:
@@ -135,8 +135,8 @@ define void @oxide.nanosleep(i32 %nanoseconds) alwaysinline {
   ret void
 }
 """
-"""Yields the processor instead of sleeping: a thread that calls ``nanosleep`` usually waits for a block on another
-worker, which may need this processor."""
+"""Defines ``oxide.nanosleep``, which yields the processor instead of sleeping: a thread that calls ``nanosleep``
+usually waits for a block on another worker, which may need this processor."""
 
 _NOTHING = """
 define void @oxide.breakpoint() alwaysinline {
@@ -200,9 +200,9 @@ done:
   ret void
 }}
 """
-"""Allocates aligned memory: the eight bytes before it hold the address that ``malloc`` returned.
+"""Functions that allocate aligned memory. The eight bytes before the memory hold the address that ``malloc`` returned.
 
-``oxide.take`` returns the range's stack buffer of ``ROOM_BYTES`` if there is one and it is large enough. Most kernels'
-shared memory and frames fit, which saves 0.08 of 0.6 microseconds a range. The function must not be inlined: LLVM would
-see that nothing has written the buffer, and treat reads of it as undefined.
+``oxide.take`` returns the stack buffer of ``ROOM_BYTES`` bytes if there is a buffer and it is large enough. Most
+kernels' shared memory and frames fit, which saves 0.08 of 0.6 microseconds a range. ``oxide.take`` must not be inlined:
+LLVM would see that nothing has written the buffer, and treat reads of it as undefined.
 """

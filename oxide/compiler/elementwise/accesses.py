@@ -1,4 +1,4 @@
-"""How an elementwise kernel accesses its slices, as plain data that the cache keeps, and the shape of fused kernels."""
+"""Describes how an elementwise kernel accesses its slices, as plain data that the cache keeps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ITEMS: Final = 4
 @final
 @dataclass(frozen=True, slots=True)
 class OwnAccess:
-    """The accesses to a slice of which each thread accesses only the element at its own position."""
+    """The accesses to one slice. Each thread accesses only the slice's element at the thread's own position."""
 
     name: str
     """The parameter's name."""
@@ -25,12 +25,12 @@ class OwnAccess:
 @final
 @dataclass(frozen=True, slots=True)
 class Elementwise:
-    """The accesses of an elementwise kernel. Each of its threads computes one element, the same of all slices in
+    """The accesses of an elementwise kernel. Each thread computes one element, at the same position in all slices in
     ``own``. A thread past the end of these slices does nothing. The slices in ``tables`` are only read, at any
     index."""
 
     axes: int
-    """1 for a kernel that uses ``thread.index_1d()``, 2 for one that uses ``thread.index_2d(width)``. The slices in
-    ``own`` have as many axes."""
+    """1 for a kernel that uses ``thread.index_1d()``, 2 for a kernel that uses ``thread.index_2d(width)``. The slices
+    in ``own`` have this number of axes."""
     own: tuple[OwnAccess, ...]
     tables: tuple[str, ...]

@@ -1,16 +1,16 @@
 """The IR of a fused kernel.
 
-A thread computes four elements, at four times its position and behind. If they all exist and the slices are aligned, it
-loads and stores them as vectors. Otherwise a loop computes those that exist. For each element a thread runs the stages'
-own functions, one after the other. Each finds the elements of its slices in variables on the stack. LLVM promotes the
-variables to registers once it has inlined the stages.
+The thread at position ``p`` computes four elements, from element ``4 * p`` on. If all four exist and the slices are
+aligned, the thread loads and stores them as vectors. Otherwise a loop computes the elements that exist. For each
+element a thread runs the stages' own functions, one after the other. Each function finds the elements of its slices in
+variables on the stack. LLVM promotes the variables to registers once it has inlined the stages.
 
 The results are those of the stages' own launches, bit for bit. The front end has chosen the roundings of each stage
 (``contraction.py``), and no back end contracts on its own. The exception is ``fastmath``: LLVM may combine the
 operations of two stages that both have it. Which NaN an operation on NaNs gives is not specified, as in any kernel.
 
 A failed check ends its stage for this element, as it ends a thread of the stage's own launch. The variables are
-initialised, so that a later stage then reads some number.
+initialised, so that a later stage reads a defined number even then.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ VECTOR_BYTES = 16
 @final
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A stage as IR. ``arguments`` has for each parameter the place of its value among the fused kernel's ``Words``.
-    ``own`` has the names of the slices that each thread accesses only at its own element, and ``axes`` is the number of
-    their axes."""
+    """A stage as IR. ``arguments`` has, for each parameter, the index of its value among the fused kernel's values
+    (``Words``). ``own`` has the names of the slices that each thread accesses only at its own element, and ``axes`` is
+    the number of their axes."""
 
     portable: PortableKernel
     parameters: tuple[Closed, ...]
@@ -60,10 +60,11 @@ class Part:
 @final
 @dataclass(frozen=True, slots=True)
 class Words:
-    """A value of the fused kernel. ``types`` are the types of the words that a launch passes for it; a value that stays
-    in registers has none. ``element`` is the type of the elements of a slice that is accessed only at a thread's own
-    element, else "". Such slices have the same number of elements, and those of two axes the same shape. ``read`` and
-    ``written`` say whether the elements are loaded at first and stored at last."""
+    """A value of the fused kernel. A launch passes it as *words*: the arguments of the IR function that carry it, such
+    as a slice's address and lengths. ``types`` are the types of the words; a value that stays in registers has none.
+    ``element`` is the element type of a slice that each thread accesses only at its own element, else "". All such
+    slices have the same number of elements, and those with two axes have the same shape. ``read`` says whether the
+    elements are loaded before the stages, and ``written`` whether they are stored after the stages."""
 
     types: tuple[str, ...]
     element: str = ""
@@ -72,8 +73,8 @@ class Words:
 
 
 def compose(name: str, symbol: str, parts: Sequence[Part], values: Sequence[Words]) -> PortableKernel:
-    """Returns the fused kernel. Its function takes the words of the values in their order. If a stage has two axes, a
-    slice of two axes has words."""
+    """Returns the fused kernel. Its function takes the words of the values, in the order of ``values``. If a stage has
+    two axes, at least one slice of two axes must have words."""
     module, sites, calls = Module(), list[FaultSite](), list[str]()
     for stage, part in enumerate(parts):
         function = adopt(module, part, f"oxide.stage.{stage}", len(sites))
@@ -108,7 +109,8 @@ def adopt(module: Module, part: Part, symbol: str, first_site: int) -> Function:
 
 
 def _inline_attributes(module: Module) -> None:
-    """Replaces references to groups of attributes by their words: another module numbers its groups differently."""
+    """Replaces references to groups of attributes by the attributes themselves: another module numbers its groups
+    differently."""
     groups = {}
     for line in module.attributes:
         number_of, _, words = line.removeprefix("attributes ").partition(" = ")
@@ -158,7 +160,8 @@ def names_of(place: int, value: Words) -> list[str]:
 
 
 def _fused(symbol: str, calls: Sequence[str], values: Sequence[Words]) -> str:
-    """Returns the functions around the stages: of one element, and of a thread."""
+    """Returns the IR of two functions: ``oxide.element``, which runs the stages for one element, and the fused kernel's
+    function, which a thread runs."""
     own = [(place, value) for place, value in enumerate(values) if value.element]
     shapes = sorted((names_of(place, value)[1:] for place, value in own if value.types), key=len)
     # Without a slice of two axes, row and column are not used, and LLVM removes their computation.
@@ -217,7 +220,7 @@ done:
 
 
 def element_function(symbol: str, passed: str, own: Sequence[Own], calls: Sequence[str]) -> str:
-    """Returns the function that runs the stages for one element. ``calls`` are those of ``call_of``."""
+    """Returns the function that runs the stages for one element. ``calls`` are results of ``call_of``."""
     variables = "".join(f", ptr %v{place}" for place, _ in own)
     stages = "\n".join(calls)
     parameters = f"{passed}{variables}, {SHAPE}, i64 %element, i64 %row, i64 %column"
@@ -231,7 +234,7 @@ _REGISTERS = ("ctaid", "ntid", "tid")
 SHAPE = "i64 %n, i64 %rows, i64 %columns"
 BYTES = {"i8": 1, "i16": 2, "i32": 4, "i64": 8, "float": 4, "double": 8}
 Own: TypeAlias = tuple[int, Words]
-"""A value of which threads access only their own elements, with its place."""
+"""The index of a value, and the value. Each thread accesses only its own elements of the value."""
 
 
 def _allocas(own: Sequence[Own]) -> str:
@@ -244,7 +247,7 @@ def alignment_of(value: Words) -> int:
 
 
 def _alignments(accessed: Sequence[Own]) -> str:
-    """Returns the tests whether the slices are aligned for vectors. The last one continues at ``whole``."""
+    """Returns the code that tests whether the slices are aligned for vectors. If all are, it continues at ``whole``."""
     return "\n".join(
         f"""aligned.{test}:
   %address.{place} = ptrtoint ptr %w{place}.0 to i64
@@ -269,7 +272,8 @@ def row_and_column(element: str, suffix: str) -> list[str]:
 
 
 def next_column(k: int) -> list[str]:
-    """Returns the code for row and column of the element behind element ``k``. A division takes longer."""
+    """Returns the code that computes row and column of the element after element ``k``, without a division, which would
+    take longer."""
     return [
         f"  %right.{k} = add i64 %column.{k}, 1",
         f"  %wraps.{k} = icmp eq i64 %right.{k}, %columns",
@@ -280,7 +284,7 @@ def next_column(k: int) -> list[str]:
 
 
 def cleared(own: Sequence[Own], item: int) -> Iterator[str]:
-    """Yields the initialisation of the variables whose elements are not loaded."""
+    """Yields the code that initialises the variables whose elements are not loaded."""
     for place, value in own:
         if not value.read:
             yield f"  store {value.element} zeroinitializer, ptr %v{place}.{item}"

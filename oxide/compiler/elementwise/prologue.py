@@ -4,7 +4,7 @@ Each load of the slice becomes a call of a function that runs the stages for the
 unchanged: its loops, its checks, its shared memory and barriers. A vector load becomes vector loads of the stages'
 inputs, so that the kernel reads memory as fast as before.
 
-An element that the kernel reads twice is computed twice. ``Reads`` says what decides whether that pays.
+An element that the kernel reads twice is computed twice. ``Reads`` has the data that decide whether this pays.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from .composition import (
 )
 
 MOST_LOADS = 8
-"""The most loads of a slice in a kernel's code. Each gets a copy of the stages."""
+"""The most loads of a slice in a kernel's code. Each load gets a copy of the stages."""
 
 _MOST_INSTRUCTIONS = 4000
 """The most instructions that the copies of the stages add to a kernel."""
@@ -68,10 +68,11 @@ class Refused(Exception):
 @final
 @dataclass(frozen=True, slots=True)
 class Reads:
-    """How a kernel reads a slice. ``loads`` is the number of loads in its code. ``registers`` has the coordinates of a
-    thread, such as ``tid.x``, that the index of every load depends on. If it lacks one along which the threads of a
-    launch differ, these threads read the same elements, as all rows of a product read one vector. A kernel that does so
-    would compute each element again and again. What it reads a few times costs no more than reading it from memory."""
+    """How a kernel reads a slice. ``loads`` is the number of loads in its code. ``registers`` has the thread
+    coordinates, such as ``tid.x``, that the index of every load depends on. If a coordinate is missing, threads that
+    differ only in this coordinate may read the same elements: in a matrix product, for example, all rows read the same
+    vector. Such a kernel would compute each element many times. Computing an element a few times costs no more than
+    reading it from memory."""
 
     loads: int
     registers: frozenset[str]
@@ -100,7 +101,8 @@ def _slice(function: Function, parameters: Sequence[Closed], name: str) -> tuple
 
 
 def _loads(function: Function, address: Argument, lengths: Sequence[Value], kind: str) -> list[Load]:
-    """Returns the loads of a slice's elements. Raises ``Refused`` if the kernel uses its address for anything else."""
+    """Returns the loads of a slice's elements. Raises ``Refused`` if the kernel uses the slice's address for anything
+    but loads."""
     name = address.name.lstrip("%").partition(".")[0]
     derived: dict[Value, None] = {address: None}
     loads: list[Load] = []
@@ -121,7 +123,7 @@ def _loads(function: Function, address: Argument, lengths: Sequence[Value], kind
                     loads.append(user)
                     continue
                 case Cast(opcode="ptrtoint"):
-                    continue  # a test of its alignment
+                    continue  # a test of the slice's alignment
                 case Call(called="llvm.assume"):
                     continue
                 case _:
@@ -143,7 +145,7 @@ def _loads(function: Function, address: Argument, lengths: Sequence[Value], kind
 
 
 def _registers(pointer: Value) -> frozenset[str]:
-    """Returns the coordinates of the thread that a value is computed from."""
+    """Returns the thread coordinates that a value is computed from."""
     found: set[str] = set()
     seen: set[Value] = set()
     pending = [pointer]
@@ -176,13 +178,14 @@ def compute_at_reads(
     computed: Mapping[str, int],
     aligned: AbstractSet[int],
 ) -> PortableKernel:
-    """Returns the kernel with the words of the stages' values as its last parameters. ``kernel_name`` is the name of
-    the kernel that its faults give. ``computed`` has the places of the values whose elements the kernel reads, by its
-    parameters. ``aligned`` has the places of those that vectors may be loaded from. Raises ``Refused``."""
+    """Returns the kernel with the words of the stages' ``values`` as its last parameters. ``kernel_name`` is the
+    kernel's name in its faults. ``computed`` maps each parameter whose elements are computed to the index of the value
+    that has these elements. ``aligned`` has the indices of the values that may be loaded as vectors. Raises
+    ``Refused``."""
     module = kernel.module.copy()
     function = module.functions[kernel.symbol]
     for count, each in enumerate(function.instructions):
-        if each.name:  # LLVM's passes have left names that the passes below would give again
+        if each.name:  # LLVM gave these names; its passes below would give them again
             each.name = f"%oxide.kept.{count}"
     context = function.arguments[0]
     stages, calls, size = Module(), list[str](), 0
@@ -218,7 +221,8 @@ def compute_at_reads(
             lanes = int(load.type[1:].split()[0]) if load.type.startswith("<") else 1
             added += size * lanes
             streams = "!oxide.streaming" in load.metadata
-            # A vector of doubles may begin at every second element, and one of floats is then not aligned.
+            # A vector of two doubles may begin at every second element. A vector of floats that begins there may not be
+            # aligned.
             multiple = load.align // size_of
             symbol = f"oxide.prologue.{place}.{lanes}.{multiple}{'.streaming' * streams}"
             if symbol not in texts:
@@ -243,8 +247,8 @@ def compute_at_reads(
 
 
 def _offset(pointer: Value, address: Argument, fresh: Iterator[str]) -> Iterator[Instruction]:
-    """Yields the instructions that compute the distance of a pointer from the slice's address, in bytes. The last one
-    is the result. Yields none if the distance is 0."""
+    """Yields the instructions that compute the distance of a pointer from the slice's address, in bytes. The last
+    instruction is the result. Yields nothing if the distance is 0."""
     steps: list[GetElementPtr] = []
     base = pointer
     while isinstance(base, GetElementPtr):
@@ -280,9 +284,9 @@ def _loaded(
     values: Sequence[Words],
     aligned: AbstractSet[int],
 ) -> str:
-    """Returns the function that computes ``lanes`` neighbouring elements of the value at the place ``result``. Its last
-    parameters are the number of elements and the index of the first, which is a multiple of ``multiple`` if the value
-    begins at a multiple of 16 bytes."""
+    """Returns the function that computes ``lanes`` neighbouring elements of the value at the index ``result``. Its last
+    parameters are the value's number of elements and the index of the first element to compute. That index is a
+    multiple of ``multiple`` if the value begins at a multiple of 16 bytes."""
     shapes = sorted((names_of(place, value)[1:] for place, value in own if value.types), key=len)
     matrix = bool(shapes) and len(shapes[-1]) == 2
     rows, columns = shapes[-1] if matrix else ("1", "%n")

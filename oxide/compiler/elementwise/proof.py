@@ -2,11 +2,11 @@
 
 An elementwise kernel has these properties:
 
-- It uses its thread only by its *position*: ``thread.index_1d()``, or row and column for ``thread.index_2d(width)``. So
-  another kernel may run its code for any position.
-- It writes slices only at its position, and it reads a slice that it writes only there. All these slices must have one
-  length, or one shape, when kernels are fused.
-- A thread whose position is outside of these slices does nothing.
+- It uses the thread's coordinates only for the thread's *position*: ``thread.index_1d()``, or row and column for
+  ``thread.index_2d(width)``. So another kernel may run this kernel's code for any position.
+- A thread writes a slice only at the thread's position. If the kernel writes a slice, a thread also reads the slice
+  only at its position. When kernels are fused, all these slices must have one length, or one shape.
+- A thread whose position is outside these slices does nothing.
 - Its threads do not communicate: no barriers, atomics, shared memory or warp operations. It does not print.
 
 The proof reads the kernel's IR after its checks are placed. It is conservative: a kernel without a proof gets a reason
@@ -53,7 +53,7 @@ from .accesses import Elementwise, OwnAccess
 _PURE = ("__nv_", "llvm.", *half.PREFIXES)
 _IMPURE = ("llvm.nvvm.", "llvm.coro.")
 _GUARDS = {"ult": True, "slt": True, "uge": False, "sge": False}
-"""The comparisons of a position with a length, and their results for a thread that has an element."""
+"""Maps each comparison of a position with a length to its result for a thread that has an element."""
 
 
 _REASONS = {
@@ -91,8 +91,9 @@ def element_form(portable: PortableKernel, axes: int) -> tuple[Module, Function,
 def guards_of(
     function: Function, position: Sequence[Value], lengths: Sequence[Collection[Value]]
 ) -> dict[Value, tuple[int, bool]]:
-    """Returns the comparisons and the checks of a position with some slices' lengths. Each has its axis, and its result
-    for a thread whose position is inside of these slices along the axis. Outside, the result is the opposite."""
+    """Returns the comparisons of a position with some slices' lengths, and the checks of a position against these
+    lengths. Each is mapped to its axis, and to its result for a thread whose position along the axis is inside the
+    slices. For any other thread the result is the opposite."""
     known: dict[Value, tuple[int, bool]] = {}
     for each in function.instructions:
         match each:
@@ -110,7 +111,8 @@ def guards_of(
 
 
 def addresses_in(function: Function, address: Argument) -> list[Instruction]:
-    """Returns the instructions that compute addresses in a slice from its own address, step by step."""
+    """Returns the instructions that compute addresses in a slice from the slice's own address, directly or in several
+    steps."""
     found: list[Instruction] = []
     pending: list[Value] = [address]
     while pending:
@@ -123,8 +125,8 @@ def addresses_in(function: Function, address: Argument) -> list[Instruction]:
 
 @final
 class _Proof:
-    """The proof for one kernel. ``own`` has the slices that the kernel accesses only at its position. It shrinks until
-    it is consistent, because the lengths of these slices decide which accesses are guarded."""
+    """The proof for one kernel. ``own`` has the slices that the kernel accesses only at its position. The set shrinks
+    until it is consistent, because the lengths of these slices decide which accesses are guarded."""
 
     def __init__(self, portable: PortableKernel, parameters: Sequence[Closed], axes: int) -> None:
         if portable.shared.used:
@@ -194,8 +196,8 @@ class _Proof:
     # Accesses
 
     def _elements(self, address: Argument) -> list[Instruction] | None:
-        """Returns the addresses of the elements of a slice that the kernel accesses. None unless all are the element at
-        the thread's position, accessed as a whole."""
+        """Returns the addresses of the elements that the kernel accesses in a slice. None if some access is not to the
+        whole element at the thread's position."""
         kind = element_type(self.slices[address][0])
         rows: list[Value] = [address]
         if self.axes == 2:
@@ -239,7 +241,8 @@ class _Proof:
         return False
 
     def _is(self, value: Value, place: Value) -> bool:
-        """Returns whether a value is a coordinate of the thread's position, if that is inside of the slices."""
+        """Returns whether a value is the coordinate ``place`` of the thread's position, for a thread inside the
+        slices."""
         while value is not place:
             match value:
                 case Select(condition=condition, left=left, right=right):
@@ -267,7 +270,8 @@ class _Proof:
     # Control flow
 
     def _check_threads_past_the_end(self) -> None:
-        """Raises ``_Refused`` if a thread outside of the slices has an effect. A check is one, as it may fail."""
+        """Raises ``_Refused`` if a thread outside the slices has an effect. A check counts as an effect, because it may
+        fail."""
         outside = (each for each in product((False, True), repeat=self.axes) if not all(each))
         reached = {block: None for inside in outside for block in self._reached((), inside)}
         for each in (instruction for block in reached for instruction in block.instructions):
@@ -282,8 +286,8 @@ class _Proof:
         return (True,) * self.axes
 
     def _reached(self, without: Collection[Block], inside: tuple[bool, ...]) -> list[Block]:
-        """Returns the blocks that a thread may reach without a block in ``without``, if no check and no ``assert``
-        fails. ``inside`` says, for each axis, whether the thread is inside of the slices."""
+        """Returns the blocks that a thread may reach without passing a block in ``without``, if no check and no
+        ``assert`` fails. ``inside`` says, for each axis, whether the thread is inside the slices."""
 
         def targets(block: Block) -> list[Block]:
             return [each for each in self._targets(block, inside) if each not in without]
@@ -303,7 +307,8 @@ class _Proof:
         return block.successors
 
     def _truth(self, condition: Value, inside: tuple[bool, ...]) -> bool | None:
-        """Returns the value of a condition for threads inside or outside of the slices, None if it may be both."""
+        """Returns the value of a condition for the threads that ``inside`` describes; None if it may be true or
+        false."""
         if condition in (TRUE, FALSE):
             return condition == TRUE
         if condition in self.guards:
@@ -330,6 +335,6 @@ class _Proof:
 
 
 def _reason(symbol: str) -> str:
-    """Returns the reason against a kernel that calls a function."""
+    """Returns the reason why a kernel that calls a function is not elementwise."""
     found = (reason for prefix, reason in _REASONS.items() if symbol.startswith(prefix))
     return next(found, f"it uses {symbol.removeprefix('oxide.') or 'a call by address'}")

@@ -156,7 +156,7 @@ done:
   ret void
 }
 
-; Returns whether the thread's last checked access gave it a value to continue with. Resets the flag.
+; Returns whether the thread's last checked access gave a value that the thread can continue with. Resets the flag.
 define i1 @oxide.sanitize.goes_on(ptr %context) alwaysinline {
   %state = call ptr @oxide.fault_record(ptr %context)
   %leaves = load i64, {{leaves}}
@@ -165,9 +165,9 @@ define i1 @oxide.sanitize.goes_on(ptr %context) alwaysinline {
   ret i1 %result
 }
 
-; Checks one access to [%lo, %hi). Shadow is indexed from %start: %init has a byte for each byte, 1 once written, and
-; %cells the cells. Returns the address to access: the scratch area if the access is out of bounds. An access of 0 bytes
-; is none.
+; Checks one access to [%lo, %hi). Shadow is indexed from %start: %init has a byte for each byte of memory, which is 1
+; once that byte is written, and %cells has the cells of ``races.ll``. Returns the address to access: the scratch area
+; if the access is out of bounds. An access of 0 bytes is not checked.
 define ptr @oxide.sanitize.access(ptr %state, ptr %pointer, i64 %size, i64 %align, i64 %who, i64 %lo, i64 %hi,
     i64 %start, ptr %init, ptr %cells, i64 %shift, i64 %known) noinline {
 entry:
@@ -365,7 +365,8 @@ found:
   ret ptr %go
 }
 
-; Returns whether an access between a view's first and last address is to an element of it; true outside of these.
+; Returns whether an access between a view's first and last address is to an element of the view. Returns true for an
+; access outside these addresses.
 define i1 @oxide.sanitize.is_element(ptr %row, i64 %at, i64 %size) {
   %elements.at = getelementptr i8, ptr %row, i64 <sanitized_view.elements>
   %elements = load ptr, ptr %elements.at
@@ -416,7 +417,7 @@ define ptr @oxide.sanitize.shared(ptr %context, ptr %pointer, i64 %size, i64 %al
   ret ptr %go
 }
 
-; Checks an access to a thread's local array. Its shadow lies behind it.
+; Checks an access to a thread's local array. Its shadow follows the array in memory.
 define ptr @oxide.sanitize.local(ptr %context, ptr %pointer, i64 %size, i64 %align, i64 %what, ptr %array,
     i64 %bytes) noinline {
   %state = call ptr @oxide.sanitize.enter(ptr %context)

@@ -2,10 +2,11 @@
 
 ``accesses.ll`` checks bounds, alignment and reads of uninitialised memory; ``races.ll`` finds races. ``copies.ll`` and
 ``products.ll`` track which asynchronous copies and products have ended. ``tiles.ll`` checks the writes of copies of
-tiles. The blocks of a sanitized launch run one after the other on one worker, so nothing here is atomic, and time is a
-counter of accesses.
+tiles, and ``clusters.ll`` the accesses to other blocks' shared memory. The blocks of a sanitized launch run one after
+the other on one worker, so nothing here is atomic, and time is a counter of accesses.
 
-``{{name}}`` stands for a word of the launch's state, the ``sanitized_state`` of ``driver/records.py``.
+In these files, ``{{name}}`` stands for the address of a field of the launch's state, a ``SANITIZED_STATE`` of
+``driver/records.py``.
 """
 
 from __future__ import annotations

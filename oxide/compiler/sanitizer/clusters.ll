@@ -1,8 +1,8 @@
 ; Accesses to other blocks' shared memory in sanitized kernels, as LLVM IR. Each block of a cluster has a state of its own:
 ; state r follows state 0 by r times its size, and shares nothing with it but time (``cpu/coroutines/cluster.ll``).
 ;
-; An access is checked by the accessing thread's state against the shadow of the other block's memory. It is given by the
-; address in the own block that has the same offset.
+; An access is checked by the accessing thread's state against the shadow of the other block's memory. The caller passes
+; the address that has the same offset in its own block.
 
 declare i32 @oxide.cluster.rank(ptr, i32)
 
@@ -41,8 +41,8 @@ define ptr @oxide.sanitize.shared_cells(ptr %state) alwaysinline {
   ret ptr %cells
 }
 
-; Checks an access through a remote array: %pointer is in the memory that %base is for block %rank, and %local for this
-; one. Returns the address to access.
+; Checks an access through another block's array. %base is the array's address in block %rank, %local the array's
+; address in this block, and %pointer an address in the array at %base. Returns the address to access.
 define ptr @oxide.sanitize.remote(ptr %context, ptr %pointer, i64 %size, i64 %align, i64 %what, i32 %rank, ptr %base,
     ptr %local, ptr %array, i64 %bytes, i64 %offset, i64 %shift) noinline {
   %at = ptrtoint ptr %pointer to i64

@@ -1,4 +1,5 @@
-; The asynchronous copies of sanitized kernels, as LLVM IR: each thread keeps a list of those it has not waited for.
+; The asynchronous copies of sanitized kernels, as LLVM IR. Each thread has a list of its copies that it has not waited
+; for.
 ;
 ; A copy by ``store_tile`` is two entries: its read of the tile, which a wait for the reads ends, and its writes.
 
@@ -90,7 +91,8 @@ define ptr @oxide.sanitize.copy(ptr %state, i64 %thread, i64 %number) alwaysinli
   ret ptr %entry.at
 }
 
-; Makes the accesses of the thread's finished copy plain ones of this time. Other accesses to its cells stay.
+; Turns the accesses of the thread's finished copy into plain accesses of this time. Other accesses to the copy's cells
+; stay.
 define void @oxide.sanitize.copied(ptr %state, i64 %thread, ptr %cell, i64 %cells, i64 %rows, i64 %pitch, i64 %now)
     noinline {
 entry:
@@ -119,7 +121,7 @@ done:
   ret void
 }
 
-; Makes an access a plain one of this time, if it is that of a copy of thread and block %own.
+; Turns an access into a plain access of this time, if a copy of the thread and block %own made it.
 define void @oxide.sanitize.ended(ptr %access, i64 %own, i64 %now) alwaysinline {
   %who.at = getelementptr i8, ptr %access, i64 <sanitized_access.who>
   %who = load i64, ptr %who.at

@@ -1,9 +1,9 @@
 """The sanitizer's instrumentation: a call before each access of a kernel, with the bounds of the accessed array.
 
-It works on the portable IR, before a back end's definitions are linked. The kernel's own functions are inlined and its
-variables become registers, so that the remaining loads and stores access arrays. Each access is traced back to its
-array (``origins.py``): a parameter, a shared or a local array (``regions.py``). compute-sanitizer does not know the
-array: it accepts an access one past the end of a buffer if another buffer begins there.
+The instrumentation works on the portable IR, before a back end's definitions are linked. The kernel's own functions are
+inlined and its variables become registers, so that the remaining loads and stores access arrays. Each access is traced
+back to its array (``origins.py``): a parameter, a shared or a local array (``regions.py``). NVIDIA's compute-sanitizer
+does not know the accessed array, so it accepts an access one past the end of a buffer if another buffer begins there.
 
 During this pass atomics, fences and local arrays are calls, so that no optimisation splits them.
 ``check_functions.py`` has the checks themselves.
@@ -137,8 +137,8 @@ def _held(module: Module) -> Module:
 
 
 def _let_go(module: Module) -> None:
-    """Turns the calls that stand for atomics and fences back into calls of their definitions, and local arrays into
-    variables on the stack."""
+    """Turns the calls that stand for atomics and fences back into calls of their definitions, and the calls that stand
+    for local arrays into variables on the stack."""
     for function in module.defined:
         arrays: dict[Value, Alloca] = {}
         for call in function.calls:
@@ -181,14 +181,14 @@ class _Touch:
 
 
 def _touches_of(instruction: Instruction) -> list[_Touch]:
-    """Returns an instruction's accesses to memory, without those to constant addresses."""
+    """Returns an instruction's accesses to memory, except accesses to constant addresses."""
     found: list[_Touch] = []
     match instruction:
         case Load(before="" | "volatile"):
             found = [_Touch(0, size_of(instruction.type), instruction.align, 0)]
         case Store(before="" | "volatile", value=value):
             found = [_Touch(1, size_of(value.type), instruction.align, WRITE)]
-        case Atomic(opcode="atomicrmw" | "cmpxchg"):  # numba-cuda's own, which are relaxed
+        case Atomic(opcode="atomicrmw" | "cmpxchg"):  # atomics of numba-cuda, which are relaxed
             size = size_of(instruction.operands[1].type)
             found = [_Touch(0, size, size, WRITE | ALSO_READS | ATOMIC)]
         case _:
@@ -276,8 +276,8 @@ class _Instrumenter:
         return list(self._known)
 
     def instrument(self) -> None:
-        """Rewrites the body, block by block: each instruction is appended again, with the calls that it needs around
-        it."""
+        """Rewrites the body, block by block. Each instruction is appended again, with the calls before and after it
+        that its checks need."""
         function, last_parts = self._function, dict[Value, Value]()
         blocks, function.blocks = list(function.blocks.values()), {}
         for block in blocks:
@@ -359,7 +359,7 @@ class _Instrumenter:
                 self._block.append(instruction)
                 self._call("void", "oxide.sanitize.passed", self._context, FALSE)
             case "oxide", "cluster", "barrier" | "meeting" as way:
-                # The block has begun before another block writes its memory.
+                # Records that this block has begun, before another block can write the block's memory.
                 self._call("ptr", "oxide.sanitize.enter", self._context)
                 self._block.append(instruction)
                 if way == "barrier":  # a meeting makes nothing visible
@@ -383,7 +383,7 @@ class _Instrumenter:
                 if slot is not None:
                     words = number(slot), number(int(pending)), number(self._products.tiles)
                     self._call("void", "oxide.sanitize.products", self._context, self._products.record, *words)
-                self._block.append(instruction)  # the warpgroup meets: all have read their tiles once more
+                self._block.append(instruction)  # all threads meet here, after recording their reads
             case "oxide", "tensor", "commit":
                 self._block.append(instruction)
                 self._call("void", "oxide.sanitize.committed", self._context, FALSE)
@@ -419,7 +419,7 @@ class _Instrumenter:
         )
 
     def _size_of(self, instruction: Instruction, touch: _Touch) -> Value:
-        """Returns the number of bytes of an access, which is 0 if the thread makes none."""
+        """Returns the number of bytes of an access, which is 0 if the thread does not make the access."""
         if touch.counted is not None:
             return self._emit(Cast(self._fresh(), "zext", instruction.operands[touch.counted], "i64"))
         if touch.lanes == 32:
@@ -494,7 +494,8 @@ class _Instrumenter:
         self._call("void", "oxide.sanitize.stored", self._context, *access, *lengths, *places, *sides)
 
     def _note_tile(self, pointer: Value, touch: _Touch) -> None:
-        """Appends the tile at ``pointer``, which a product reads, to the thread's record of its products."""
+        """Emits a call that adds the tile at ``pointer``, which a product reads, to the thread's record of its
+        products."""
         regions = list(self._regions.reached(pointer).values())
         if len(regions) == 1 and regions[0].kind == "shared":
             what = self._number(regions[0].what, touch.what)
@@ -503,7 +504,8 @@ class _Instrumenter:
             self._call("void", "oxide.sanitize.tile", record, first, *words)
 
     def _note_product(self, instruction: Instruction) -> None:
-        """Appends a product's fragments to the thread's record of its products, and counts the product."""
+        """Emits calls that add a product's fragments to the thread's record of its products, and that count the
+        product."""
         record = self._products.record
         for place, what in ((2, ACCUMULATOR), (3, LEFT_OPERAND)):
             slot = self._products.slot(instruction.operands[place])
@@ -513,8 +515,8 @@ class _Instrumenter:
         self._call("void", "oxide.sanitize.begun", record)
 
     def _check_fragment(self, pointer: Value, touch: _Touch) -> None:
-        """Appends the check that no product still uses a fragment. It precedes each access to an accumulator, and each
-        write to an operand."""
+        """Appends the check that no product still uses a fragment. The check precedes each access to an accumulator,
+        and each write to an operand."""
         slot = self._products.slot(pointer)
         held = slot is not None and self._products.is_accumulator(pointer)
         if slot is not None and (held or touch.what & WRITE):
@@ -542,8 +544,9 @@ class _Instrumenter:
         return "chosen", access, [self._anywhere(pointer, chosen), *words]
 
     def _anywhere(self, pointer: Value, view: Value) -> Value:
-        """Returns the number of the view that an access is in, as a run-time value. ``view`` is that number if it is
-        known at compile time, else -1. An address in an array that is no parameter has the number -2."""
+        """Returns a run-time value: the number of the view that an access is in. If ``view`` is not -1, the value is
+        ``view``. If it is -1, the view is not known. Then the value is -2 if the address is, or may be, in an array
+        that is no parameter, else -1."""
         elsewhere: Value = TRUE if self._regions.others is None else FALSE
         address = self._emit(Cast(self._fresh(), "ptrtoint", pointer, "i64"))
         for region in self._regions.others or ():
@@ -598,7 +601,7 @@ class _Instrumenter:
         return self._emit(Call(self._fresh() if type_ != "void" else "", type_, callee, arguments))
 
     def _order(self, what: str, ordering: int) -> None:
-        """Emits the call of the release or acquire if the ordering includes it."""
+        """Emits the call of ``what``, "release" or "acquire", if the ordering includes it."""
         if ordering in _ORDERINGS[what]:
             self._call("void", f"oxide.sanitize.{what}", self._context)
 

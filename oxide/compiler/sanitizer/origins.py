@@ -1,8 +1,9 @@
-"""The provenance of a kernel's pointers: a parameter, a shared, a local or a constant array.
+"""Traces each pointer of a kernel to the array that it points into: a parameter, a shared, a local or a constant array.
 
-A pointer is traced back to its roots, through the instructions that build and take apart arrays. It has several roots
-where paths merge: ``v = a if c else b``, or a loop over the arrays of a tuple. Then the kernel computes the root's
-number at run time, with an additional ``phi`` or ``select`` next to the pointer's.
+A pointer is traced back, through the instructions that build and take apart structures, to its *roots*: the values that
+cannot be traced further. It has several roots where paths merge: ``v = a if c else b``, or a loop over the arrays of a
+tuple. Then the kernel computes the number of the root at run time, with an additional ``phi`` or ``select`` next to the
+``phi`` or ``select`` of the pointer.
 """
 
 from __future__ import annotations
@@ -30,19 +31,20 @@ from oxide.compiler.ir.values import (
 )
 
 HELD_LOCAL = "oxide.held.local"
-"""The function whose calls stand for local arrays while the kernel is simplified. Its argument is the size in bytes."""
+"""The function whose calls stand for local arrays while the kernel is simplified. Its arguments are the array's size
+and its alignment, in bytes."""
 
 _NOTHING = ("null", "undef", "poison", "zeroinitializer")
 
 Member = tuple[Value, tuple[int, ...]]
 """A pointer in a structure, as the structure and the path of indices. The path is () for a value that is itself a
-pointer. Also a place in a stack variable, as the variable and the path without trailing zeros."""
+pointer. The same type describes a place in a stack variable: the variable, and the path without trailing zeros."""
 
 
 @final
 class Origins:
     """Numbers the roots of a kernel's pointers. Roots in ``numbered`` have the given numbers, other roots get higher
-    numbers. A root that is no known array has the number ``unknown``, -1."""
+    numbers. A root that is not the address of a known array has the number ``unknown``, -1."""
 
     unknown = -1
 
@@ -80,8 +82,8 @@ class Origins:
         return self._choice((pointer, ()))
 
     def add_choices(self) -> None:
-        """Adds the instructions that ``chosen`` refers to. After each ``phi`` or ``select`` of a pointer comes another
-        that selects the number of its root."""
+        """Adds the instructions that ``chosen`` refers to. Each ``phi`` or ``select`` of a pointer is followed by
+        another ``phi`` or ``select``, which gives the number of the pointer's root."""
         for instruction, choice in self._beside:
             block = instruction.block
             block.insert(block.instructions.index(instruction) + 1, [choice])
@@ -118,7 +120,7 @@ class Origins:
                 return [(each, ()) for each in _addresses(value)] or None
             case Load(pointer=pointer, type="ptr", before=""):
                 slot = _slot(pointer)
-                stored = self._stored.get(slot) if slot else None  # all pointers that are stored there at any time
+                stored = self._stored.get(slot) if slot else None  # all pointers that are ever stored there
                 return [(each, ()) for each in stored] if stored else None
         return None
 

@@ -5,11 +5,11 @@
 ; - a ``product_fragment`` for each fragment that products use;
 ; - a list with a ``product_tile`` for each of the last tiles that products read.
 ;
-; An accumulator may be touched once a wait that names it has ended its last product, because only such a wait passes its
-; registers on. An operand may be written once any wait has ended the product. Tiles count as read at the call and, once
-; more, at the wait: so a tile that another thread may fill before the wait is in a race.
+; An accumulator may be touched once a wait that names it has ended its last product, because only such a wait gives its
+; registers back to the thread. An operand may be written once any wait has ended the product. Tiles count as read at
+; the call and, once more, at the wait: so a tile that another thread may fill before the wait is in a race.
 
-; Begins a product of a fragment: its accumulator or its left operand.
+; Records that a product which now begins uses a fragment: its accumulator or its left operand.
 define void @oxide.sanitize.product(ptr %context, ptr %own, i64 %slot, i64 %what) noinline {
   %state = call ptr @oxide.sanitize.enter(ptr %context)
   %who = call i64 @oxide.sanitize.who(ptr %context, ptr %state, i64 %what)
@@ -30,7 +30,7 @@ define void @oxide.sanitize.begun(ptr %own) alwaysinline {
   ret void
 }
 
-; Adds a tile that the next product reads to the list.
+; Adds to the list a tile that the next product reads.
 define void @oxide.sanitize.tile(ptr %own, i64 %first, ptr %pointer, i64 %size, i64 %what, ptr %array, i64 %bytes,
     i64 %offset, i64 %shift) noinline {
   %count.at = getelementptr i8, ptr %own, i64 <products.tiles>

@@ -53,7 +53,8 @@ class Products:
         return 8 * (self.tiles + TILES * TILE_WORDS)
 
     def slot(self, pointer: Value) -> int | None:
-        """Returns the place of the fragment that a pointer leads to, or None if no product uses it."""
+        """Returns the offset, in words of the record, of the fragment that a pointer leads to. None if no product uses
+        the fragment."""
         fragment = self._fragment(pointer)
         return None if fragment is None else self._slots.get(fragment)
 
@@ -61,6 +62,6 @@ class Products:
         return self._fragment(pointer) in self._accumulators
 
     def _fragment(self, pointer: Value) -> Value | None:
-        """Returns the variable on the stack that a pointer leads to, if there is just one."""
+        """Returns the variable on the stack that a pointer leads to, or None if it does not lead to exactly one."""
         roots = self._origins.roots(pointer)
         return roots[0] if len(roots) == 1 and isinstance(roots[0], Alloca) else None

@@ -11,8 +11,8 @@
 ; - the earlier access was released by a fence and an atomic that this thread has acquired. All accesses made by then
 ;   count as released, whichever thread made them: this can hide a race, but never reports a false one.
 ;
-; The write, or the read, of an asynchronous copy is ordered before nothing until its thread waits for it. The wait makes
-; it a plain access of that time.
+; The write, or the read, of an asynchronous copy is ordered before no other access until the copy's thread waits for
+; it. The wait turns it into a plain access at the time of the wait.
 ;
 ; Two accesses race if one of them is a write and they are not ordered. Two atomic accesses do not race, unless one of
 ; them has block scope and they are of different blocks. A shared array belongs to a block: accesses made before the
@@ -99,8 +99,8 @@ done:
   ret void
 }
 
-; Keeps the latest access of a sort and, in a second slot, an access of another thread. Another block's is preferred,
-; since no barrier orders it.
+; Keeps the latest access of a sort and, in a second slot, an access of another thread. An access of another block is
+; preferred for this slot, since no barrier orders it.
 define void @oxide.sanitize.note(ptr %first, i64 %now, i64 %who) alwaysinline {
 entry:
   %first.who.at = getelementptr i8, ptr %first, i64 <sanitized_access.who>
@@ -212,8 +212,8 @@ done:
   ret void
 }
 
-; Called behind a barrier by each thread that has passed it. The first thread advances the block's phase. Behind the
-; barrier of a cluster the block knows all accesses up to the meeting: other blocks of the cluster made some of them.
+; Called after a barrier by each thread that has passed it. The first thread advances the block's phase. After the
+; barrier of a cluster the block knows all accesses up to the barrier: other blocks of the cluster made some of them.
 define void @oxide.sanitize.passed(ptr %context, i1 %cluster) noinline {
   %state = call ptr @oxide.sanitize.enter(ptr %context)
   %thread = call i64 @oxide.sanitize.thread(ptr %context)

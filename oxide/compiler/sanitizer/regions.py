@@ -25,15 +25,15 @@ from .origins import HELD_LOCAL, Origins
 from .sizes import size_of
 
 REGION_KINDS = ("device", "shared", "local", "constant", "stack", "remote")
-"""The kinds of memory that an access may go to. ``oxide.sanitize.chosen`` takes an index into this tuple. It checks
-nothing for the last two kinds."""
+"""The kinds of memory that an access may go to. ``oxide.sanitize.chosen`` takes an index into this tuple. The function
+checks nothing for the last two kinds."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Region:
-    """A piece of memory that a pointer comes from: a parameter's ``view``, or an ``array`` of ``bytes`` bytes.
-    ``bytes`` is None for dynamic shared memory. A shared array is given as the function that returns its address. An
-    array of another block is given as the call that maps this block's array to that block."""
+    """A piece of memory that a pointer points into: a parameter's ``view``, or an ``array`` of ``bytes`` bytes.
+    ``bytes`` is None for dynamic shared memory. For a shared array, ``array`` is the function that returns its address.
+    For an array of another block, ``array`` is the call that maps this block's array to the other block."""
 
     kind: str
     what: str
@@ -105,7 +105,7 @@ class Regions:
             if isinstance(instruction, Alloca):
                 count = instruction.operands[0].integer if instruction.operands else 1
                 if instruction.block is not function.entry or count is None:
-                    return None  # such as for numba's tuples of several types
+                    return None  # such as numba's variables for tuples of several types
                 found.append(Region("stack", "", instruction, size_of(instruction.allocated) * count))
             elif called(instruction) == "oxide.cluster.map":
                 return None
@@ -115,8 +115,8 @@ class Regions:
 
 
 def pointers_of(signature: tuple[Closed, ...]) -> tuple[tuple[PointerWord, ...], dict[int, int]]:
-    """Returns each piece of memory that the parameters point to, called a view. Also returns, for each of the kernel's
-    words that is an address, the index of the view that it points to."""
+    """Returns the *views*: the pieces of memory that the parameters point to. Also returns, for each of the kernel's
+    words that is an address, the index of the view that the word points to."""
     found: list[PointerWord] = []
     views: dict[int, int] = {}
     layout, words = "@", 0

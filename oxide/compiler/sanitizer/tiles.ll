@@ -1,7 +1,7 @@
 ; The copies of tiles to outputs in sanitized kernels, as LLVM IR.
 
-; Checks the writes of a copy of a tile: the rows of a box of five axes that are inside of the array at %data, which has
-; the memory of a view.
+; Checks the writes of a copy of a tile to the array at %data, which is in the memory of a view. The copy writes those
+; rows of a box of five axes that are inside the array.
 define void @oxide.sanitize.stored(ptr %context, ptr %data, i64 %view, i64 %what, i64 %size, i64 %l0, i64 %l1, i64 %l2,
     i64 %l3, i64 %l4, i64 %p0, i64 %p1, i64 %p2, i64 %p3, i64 %p4, i64 %s0, i64 %s1, i64 %s2, i64 %s3, i64 %s4) noinline {
 begin:
@@ -64,7 +64,7 @@ done:
 declare i64 @llvm.smax.i64(i64, i64)
 declare i64 @llvm.smin.i64(i64, i64)
 
-; Returns a place between bounds, so that no sum of places wraps around.
+; Returns a place clamped to bounds, so that no sum of places wraps around.
 define i64 @oxide.sanitize.clamped(i64 %place) alwaysinline {
   %least = call i64 @llvm.smax.i64(i64 %place, i64 -1099511627776)
   %within = call i64 @llvm.smin.i64(i64 %least, i64 1099511627776)

@@ -1,9 +1,10 @@
 """Python functions as kernel arguments: the numbers that a function captures become parameters of the kernel.
 
 ``map_(lambda x: x * factor, x, out)`` must not compile again when ``factor`` changes, and must not keep the old value.
-So the function is lifted: a copy is compiled from its source in which each captured number is a parameter. Other things
-that it names (device functions, modules, types) are part of the code, as in every ``@device`` function. A kernel is
-compiled once for a function's code, the types of its captured numbers and the other things that it names.
+So the function is *lifted*: oxide compiles a copy of its source in which each captured number is a parameter. Other
+things that the function names (device functions, modules, types) are part of the code, as in every ``@device``
+function. A kernel is compiled once for each combination of the function's code, the types of its captured numbers and
+the other things that it names.
 
 A lambda or an ordinary function also captures the numbers of its module, with their values at the launch. In a
 ``@device`` function the module's numbers are constants, which may be the shape of a ``SharedArray``, for example.
@@ -74,8 +75,8 @@ def lift(
 ) -> Parameter:
     """Returns the kernel parameter for a function, given the types that it takes and returns.
 
-    Raises ``ArgumentError`` if the number of its parameters is not that of ``takes``, or if it captures something that
-    cannot be a parameter. Raises ``CompileError`` if its source cannot be read.
+    Raises ``ArgumentError`` if the function has more or fewer parameters than ``takes``, or captures something that
+    cannot be a parameter. Raises ``CompileError`` if the function's source cannot be read.
     """
     plain, shape = _plain(function)
     code, is_device = plain.__code__, plain is not function
@@ -138,7 +139,7 @@ def _captured(parts: tuple[Parameter, ...], function: Function) -> tuple[Any, ..
 
 
 _NO_SCALAR = ScalarType("function", np.dtype(np.void))
-_lifted: dict[int, tuple[weakref.ref[DeviceFunction[..., Any]], Hashable]] = {}  # by hash(key), which C compares
+_lifted: dict[int, tuple[weakref.ref[DeviceFunction[..., Any]], Hashable]] = {}  # by hash(key), compared in C code
 
 
 def _known(key: Hashable) -> DeviceFunction[..., Any] | None:
@@ -148,8 +149,8 @@ def _known(key: Hashable) -> DeviceFunction[..., Any] | None:
 
 
 def _remember(key: Hashable, made: DeviceFunction[..., Any]) -> None:
-    """Stores a lifted function under its key for as long as it is alive. A function whose key has the same hash is
-    replaced, and will be lifted again."""
+    """Stores a lifted function under its key for as long as it is alive. The new function replaces a function whose key
+    has the same hash, which is then lifted again at its next use."""
     number = hash(key)
     forget = functools.partial(_lifted.pop, number)
     _lifted[number] = weakref.ref(made, forget), key
@@ -221,7 +222,7 @@ def _identity(
     takes: tuple[ScalarType | None, ...] | None,
     returns: ScalarType | None,
 ) -> str:
-    """Returns a text that is the same for the same function and types in every process."""
+    """Returns a text that identifies a function and its types. The text is the same in every process."""
     code = function.__code__
     constants = [constant for constant in code.co_consts if not isinstance(constant, CodeType)]
     body = f"{code.co_code!r}{constants!r}{code.co_names}{numbers}{takes}{returns}"
@@ -294,7 +295,8 @@ class _Copy:
 
 @functools.lru_cache(maxsize=32)
 def _functions(source: str) -> dict[int, list[ast.Lambda | ast.FunctionDef]]:
-    """Returns the functions in a file by their first line, which is that of the first decorator if there is one."""
+    """Returns the functions in a file by their first line, which is the line of the first decorator if there is a
+    decorator."""
     found: dict[int, list[ast.Lambda | ast.FunctionDef]] = {}
     try:
         tree = ast.parse(source)

@@ -45,7 +45,7 @@ class Parts:
         return self.scalar.name
 
     def words(self, argument: Any) -> tuple[Any, ...]:
-        """Returns the real and the imaginary part of a number, of any type of Python's or NumPy's.
+        """Returns the real and the imaginary part of a number, which may have any number type of Python or NumPy.
 
         Raises ``ArgumentError`` for anything else, and for a part that the type cannot hold.
         """

@@ -2,7 +2,8 @@
 
 A contract compares two integer expressions over a kernel's integer parameters and the lengths of its slices. It is
 parsed when the kernel is decorated. Each launch checks it once on the host, in Python's unbounded integers. The
-compiler takes it as a fact (``prove``): an access that follows from it needs no check.
+compiler takes the contract as a fact (``prove``): an access needs no check if the contract implies that it is in
+bounds.
 """
 
 from __future__ import annotations
@@ -79,8 +80,8 @@ class Contract:
 def compiled(contracts: Sequence[Contract], names: Sequence[str]) -> Callable[..., bool]:
     """Returns a function of the values of ``names``, in that order, that tells whether all contracts hold.
 
-    The function may raise ``ZeroDivisionError``. Every launch calls it: it takes a tenth of the time of ``check``,
-    which can report which contract failed.
+    The function may raise ``ZeroDivisionError``. Every launch calls the function, which takes a tenth of the time of
+    ``Contract.check``. Only ``check`` can report which contract failed.
     """
     by_place = _ByPlace(names)
     held: list[ast.expr] = [

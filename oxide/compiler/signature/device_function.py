@@ -1,8 +1,8 @@
 """``@device``: functions that kernels call.
 
-They are compiled into each kernel that reaches them. On the host they stay plain Python functions. A parameter without
-an annotation is generic. An argument for an annotated parameter is converted to the annotated type, or must have that
-type.
+A device function is compiled into each kernel that reaches it. On the host it stays a plain Python function. A
+parameter without an annotation is generic. An argument for an annotated parameter is converted to the annotated type,
+or must have that type.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class DeviceFunction(Generic[P, R]):
     def __init__(self, function: Callable[P, R], names: Mapping[str, Any] | None = None) -> None:
         self.function = function
         self.annotations: dict[str, Annotation] = parse_annotations(function, names or {})
-        """The annotations of the parameters, and that of the result under ``return``."""
+        """The annotations of the parameters by name, and the annotation of the result under ``return``."""
         functools.update_wrapper(self, function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -53,7 +53,7 @@ def is_function(argument: object) -> bool:
 
 
 def device(function: Callable[P, R]) -> DeviceFunction[P, R]:
-    """Marks a device function. Raises ``CompileError`` for annotations it cannot use.
+    """Marks a device function. Raises ``CompileError`` for annotations that a device function cannot have.
 
     A parameter without an annotation is generic: the function is compiled for the arguments' types. If a parameter is
     annotated as a scalar, its argument is converted as in a store to an element: an integer to a float or to another

@@ -70,8 +70,8 @@ class OpenParameter:
 class OpenFunction:
     """A parameter that takes a function: ``f: Callable[[T], T]``.
 
-    ``takes`` are the types that the function's arguments are converted to; it is None if the annotation does not list
-    them. ``returns`` is the type that its result is converted to. Both may name type variables.
+    ``takes`` has the types that the function's arguments are converted to, or is None if the annotation does not list
+    them. ``returns`` is the type that the function's result is converted to. Both may contain names of type variables.
     """
 
     kernel: str
@@ -97,14 +97,15 @@ class OpenFunction:
 class Lifted:
     """A function that a kernel is compiled with, as a device function.
 
-    After its own ``arity`` parameters the device function takes the numbers that it captures. They are the ``parts`` of
-    the kernel's parameter. See ``closures.py``.
+    After its own ``arity`` parameters the device function takes the numbers that it captures. These numbers are the
+    ``parts`` of the kernel's parameter. See ``closures.py``.
     """
 
     function: DeviceFunction[..., Any]
     parts: tuple[Parameter, ...]
     literal: tuple[bool, ...]
-    """For each part, True if it is a Python float. Like a literal, a Python float takes the type that it meets."""
+    """For each part, True if it is a Python float. Like a literal, a Python float takes the type of the number that it
+    is combined with."""
     arity: int
     annotation: str
     identity: str

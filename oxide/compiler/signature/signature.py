@@ -96,8 +96,9 @@ SAFE_FLOAT = 3.4e38
 class Parameter:
     """One parameter of a kernel.
 
-    A scalar is passed as itself, and a slice as an address and the length of each axis. A complex number is passed as
-    its real and its imaginary part, a function as the numbers that it captures, and a tuple as its elements.
+    An argument is passed as *words*, the fields of the packed parameters. A scalar is one word. A slice is passed as an
+    address and the length of each axis. A complex number is passed as its real and its imaginary part, a function as
+    the numbers that it captures, and a tuple as its elements.
     """
 
     kernel: str
@@ -111,7 +112,7 @@ class Parameter:
     ndim: int = 1
     """The number of a slice's axes. A slice of one axis takes the elements of any box in row-major order."""
     dtype: np.dtype[Any] = field(init=False, repr=False, compare=False)
-    """The scalar's dtype, or that of the slice's elements."""
+    """The dtype of the scalar, or of the slice's elements."""
     integers: range | None = field(init=False, repr=False, compare=False)
     """The range of an integer scalar. None for any other parameter."""
     is_float: bool = field(init=False, repr=False, compare=False)
@@ -137,8 +138,8 @@ class Parameter:
 
     @property
     def identity(self) -> str:
-        """Returns the annotation and, for a function or a tuple, its own identity. The text is the same in every
-        process."""
+        """Returns the annotation and, for a function, a tuple or a complex number, the identity of ``lifted``. The text
+        is the same in every process."""
         return self.annotation if self.lifted is None else f"{self.annotation} {self.lifted.identity}"
 
     @property
@@ -167,7 +168,7 @@ class Parameter:
         """Returns a scalar argument as the Python number that the kernel gets.
 
         Takes Python and NumPy scalars, and 0-d arrays. Raises ``ArgumentError`` for an integer that does not fit, a
-        float for an integer parameter, a number for a bool, and anything that is no number.
+        float for an integer parameter, a number for a bool parameter, and anything that is no number.
         """
         # The two plain cases come first: NumPy's limits and isinstance checks take ten times as long as these compares.
         if type(value) is int:
@@ -295,8 +296,8 @@ def parse_parameters(
 ) -> tuple[Declared, ...]:
     """Parses a kernel's parameters from its annotations, string annotations included. Raises ``CompileError``.
 
-    ``local_names`` are the local names where the kernel is defined: a string annotation may use them. The annotations
-    of an ``adopted`` kernel, one of numba-cuda's, are ignored.
+    ``local_names`` are the local names where the kernel is defined: a string annotation may use them. If ``adopted``,
+    the function is from a kernel of numba-cuda, and its annotations are ignored.
     """
     signature = inspect.signature(function)
     names = Names(function, local_names)
@@ -341,7 +342,8 @@ class Annotation:
 
 
 def parse_annotations(function: Callable[..., Any], local_names: Mapping[str, Any]) -> dict[str, Annotation]:
-    """Parses the annotations of a device function by parameter, the result's as ``return``. Raises ``CompileError``.
+    """Returns the annotations of a device function by parameter, and the annotation of the result under ``return``.
+    Raises ``CompileError``.
 
     A parameter is generic if it has no annotation, ``Any``, a type variable, or a type that only the compiler makes: a
     ``ThreadIndex``, a ``Ref``, shared memory, None.
@@ -417,7 +419,7 @@ _KINDS: dict[Any, tuple[Kind, int]] = {
     AtomicSlice2: ("atomic", 2),
     AtomicSlice3: ("atomic", 3),
 }
-"""The kind of each slice, and the number of its axes."""
+"""The kind and the number of axes of each slice type."""
 
 
 def shown(kind: Kind, element: str, tile: tuple[int, ...], ndim: int = 1) -> str:
@@ -448,8 +450,8 @@ def alignment_of(tile: tuple[int, ...], itemsize: int) -> int:
 def _slice_of(
     function: Callable[..., Any], what: str, name: str, annotation: Any
 ) -> tuple[Kind, Any, tuple[int, ...], int]:
-    """Returns, for a slice's annotation: the kind, the element type, the sides of the layout's tiles, () without a
-    layout, and the number of axes."""
+    """Returns four facts of a slice's annotation: the kind, the element type, the sides of the layout's tiles (an empty
+    tuple without a layout), and the number of axes."""
     kind, ndim = _KINDS[get_origin(annotation)]
     scalar, *layouts = get_args(annotation)
     if ndim == 1 and layouts and type(layouts[0]) is int and 1 <= layouts[0] <= (3 if kind == "atomic" else 5):

@@ -1,6 +1,6 @@
 """Tuples and NamedTuples of scalars as kernel parameters: ``size: tuple[i32, i32]``, ``settings: Settings``.
 
-A tuple is passed as its numbers, one word after the other, as if each were a parameter. So the prover, the contracts
+A tuple is passed as its numbers, one after the other, as if each number were a parameter. So the prover, the contracts
 and the rule for widths treat ``size.rows`` like a scalar parameter. The length is part of the type. A tuple inside a
 tuple is passed the same way.
 
@@ -73,8 +73,8 @@ class Fields:
         return self.elements[index] if inside else None
 
     def problem(self, node: ast.Attribute | ast.Subscript) -> str | None:
-        """Returns why a kernel's source cannot contain ``node``, a use of this tuple. None if it can, or if only the
-        typing can tell."""
+        """Returns the reason why a kernel's source cannot contain ``node``, a use of this tuple. None if the source can
+        contain it, or if only the typing can decide."""
         if isinstance(node.ctx, ast.Store):
             return f"{self.name} is a parameter, and its elements do not change; assign to a name of your own"
         constant = isinstance(node, ast.Attribute) or isinstance(node.slice, ast.Constant)
@@ -86,7 +86,8 @@ class Fields:
     def words(self, argument: Any) -> tuple[Any, ...]:
         """Returns the numbers of a tuple, converted for the kernel.
 
-        Raises ``ArgumentError`` for an argument that is no such tuple, or has an element that does not fit its type.
+        Raises ``ArgumentError`` for an argument that is not a tuple of this type and length, or has an element that
+        does not fit its type.
         """
         if type(argument) is not self.made_of and not self._takes(argument):
             fields = ", ".join(f"{name}=…" for name in self.names)

@@ -1,10 +1,10 @@
 """Infers the types of a generic kernel's type variables from the arguments of a launch, or takes them by name.
 
-If a variable is the element type of a slice, it takes the buffer's dtype. All buffers must agree, and scalars of that
-type are converted as for a fixed type. If a variable is the type of scalars only, the NumPy scalars among the arguments
-determine it, and must agree. If there are none, the widest Python number does: ``i64`` for an int, ``f64`` for a float,
-``c128`` for a complex and ``bool_`` for a bool. If the constraints exclude that type, the variable takes the constraint
-of the same kind, if there is exactly one.
+If a variable is the element type of a slice, it takes the buffer's dtype. All buffers must agree on the type. Scalar
+arguments of parameters with this variable are converted to the type, as for a fixed type. If a variable is the type of
+scalars only, the NumPy scalars among the arguments determine it, and must agree. If there are no NumPy scalars, the
+widest Python number determines it: ``i64`` for an int, ``f64`` for a float, ``c128`` for a complex and ``bool_`` for a
+bool. If the constraints exclude that type, the variable takes the constraint of the same kind, if there is exactly one.
 """
 
 from __future__ import annotations
@@ -217,7 +217,7 @@ def _allowed(parameter: OpenParameter, evidence: Evidence) -> ScalarType:
     scalar = of_dtype(evidence.dtype)
     if scalar is not None and scalar in parameter.choices:
         return scalar
-    fitting = [choice for choice in parameter.choices if choice.takes(evidence.dtype)]  # of its bits
+    fitting = [choice for choice in parameter.choices if choice.takes(evidence.dtype)]  # an unsigned dtype of its bits
     if len(fitting) == 1:
         return fitting[0]
     raise _impossible(parameter, evidence)

@@ -1,8 +1,9 @@
-"""The types of unannotated arguments (numba-cuda's ``typeof``), and the words that are passed for them.
+"""The types of unannotated arguments (numba-cuda's ``typeof``), and the *words* that are passed for an argument: the
+scalars that the machine code takes.
 
-A launch gets the type of each argument. Types are hashable, and equal for arguments that the same machine code takes.
-The types of all arguments select the specialisation. Nothing here loads numba: the front end turns these descriptions
-into numba's types.
+A launch computes the type of each argument. Types are hashable, and two arguments have equal types if the same machine
+code takes both. The types of all arguments select the specialization. Nothing here loads numba: the front end turns
+these descriptions into numba's types.
 """
 
 from __future__ import annotations
@@ -111,8 +112,8 @@ class ArrayType(_Described):
     SIZE: ClassVar[int] = 2
     ADDRESS: ClassVar[int] = 4
     AXES: ClassVar[int] = 5
-    """The positions of words: of the number of elements, of the address, and of the shape's first word. The strides
-    follow the shape."""
+    """``SIZE``, ``ADDRESS`` and ``AXES`` are positions of words: of the number of elements, of the address, and of the
+    shape's first word. The strides follow the shape."""
 
     dtype: np.dtype[Any]
     ndim: int

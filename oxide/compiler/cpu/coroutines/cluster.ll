@@ -1,8 +1,8 @@
 ; A launch with clusters on the CPU, as LLVM IR. The blocks of a cluster live at once, and one worker runs them in turn:
-; each goes as far as it can alone, to the cluster's barrier or to Barriers that other blocks change.
+; each block runs as far as it can alone, to the cluster's barrier or to Barriers that other blocks change.
 ;
-; Cluster c has the places from c times its size on among the numbers that the driver gives out, so that any ranges of
-; these numbers run every cluster once.
+; The driver gives out ranges of numbers. A range runs the clusters c for which it contains c times the size of a
+; cluster, so each cluster runs once, wherever the ranges are split.
 
 define void @<entry>(ptr %launch, i64 %from, i64 %end) {
 entry:
@@ -85,8 +85,8 @@ done:
   ret void
 }
 
-; Runs the blocks of a cluster to their ends. Where each goes on is a number: that of run_block (0 to 2), 3 at the
-; cluster's barrier, 4 after its end.
+; Runs the blocks of a cluster to their ends. A number for each block says where the block continues: 0 to 2 as for
+; run_block, 3 at the cluster's barrier, 4 after the block's end.
 define internal void @oxide.run_cluster(ptr %blocks, i32 %threads) noinline {
 entry:
   %places = alloca [<blocks> x i32]
@@ -122,7 +122,7 @@ run:
   %rest = select i1 %ended, i32 4, i32 3
   %how.next = select i1 %polls, i32 2, i32 %rest
   store i32 %how.next, ptr %place
-  ; A block that polled and polls has done something only if a wait has ended.
+  ; A block that polled before and polls again has made progress only if a wait has ended.
   %polled = icmp eq i32 %how, 2
   %both = and i1 %polls, %polled
   %passed = icmp ne i32 %before, %after

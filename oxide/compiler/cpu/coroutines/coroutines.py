@@ -14,17 +14,18 @@ source. A thread that spins until another thread writes is not detected, and han
 **Barriers.** A thread that must wait at a ``tensor.Barrier`` polls: it suspends and is resumed in the next round of
 polls, once the other warps have run. If lanes of its warp wait at a warp operation meanwhile, the warp is parked: its
 exchange slots are kept until it runs again. If no polling thread of a round continues, no thread ever can, since all
-other threads wait for the polling threads: the block is abandoned with a report. ``tensor_barriers.ll`` has the
-Barriers, and only kernels that use them have rounds of polls.
+other threads wait for the polling threads: the block is abandoned with a report. ``tensor_barriers.ll`` implements
+Barriers. Only kernels that use Barriers have rounds of polls.
 
-At the grid's barrier a block's threads suspend as at their own barrier, and ``oxide.run_block`` returns. ``grid.ll``
-runs a launch in which all blocks stay live until all of them have reached the grid's barrier. ``cluster.ll`` does the
-same for the blocks of a cluster, on one worker. There a block whose threads can only poll Barriers returns too.
+At the grid's barrier a block's threads suspend as they do at the block's barrier, and ``oxide.run_block`` returns.
+``grid.ll`` runs a launch in which all blocks stay live until all of them have reached the grid's barrier.
+``cluster.ll`` runs the blocks of a cluster in the same way, on one worker. For a block of a cluster,
+``oxide.run_block`` also returns if the block's threads can only poll Barriers.
 
-**How a call becomes a suspension.** ``@oxide.suspend`` is inlined as a call and a branch on its result, so that it ends
-a basic block. Once everything is inlined into the coroutine, each call with its branch becomes ``llvm.coro.suspend``
-and a switch with the branch's target: no block is split and no phi changes. LLVM's pipeline simplifies the coroutine
-and then splits it. Only values that are live across a suspension go to the frame.
+**How a call becomes a suspension.** ``@oxide.suspend`` is inlined as a call and a branch on the call's result, which
+ends a basic block. Once everything is inlined into the coroutine, each call with its branch becomes
+``llvm.coro.suspend`` and a switch with the branch's target: no block is split and no phi changes. LLVM's pipeline
+simplifies the coroutine and then splits it. Only values that are live across a suspension go to the frame.
 
 The values that the lanes of a warp operation publish are copied when the lanes are released: the first lane may publish
 its next value before the last lane has read the present values. From one barrier to the next, the warps run one after
@@ -165,15 +166,15 @@ def definitions(kernel: PortableKernel, signature: tuple[Closed, ...], kernel_id
 
 
 def _entry(kernel: PortableKernel) -> tuple[str, ...]:
-    """Returns the files with the kernel's entry."""
+    """Returns the names of the ``.ll`` files that define the kernel's entry."""
     if kernel.cooperative:
         return "live_block.ll", "grid.ll"
     return ("entry.ll",) if kernel.cluster is None else ("live_block.ll", "cluster.ll")
 
 
 def _cluster_values(cluster: Dim3 | None, sanitized: bool) -> dict[str, str]:
-    """Returns the words of the ``.ll`` files that depend on the shape of a cluster. Sanitized, each block has a record
-    of its own."""
+    """Returns the values of those placeholders in the ``.ll`` files that depend on the shape of a cluster. In a
+    sanitized kernel, each block has a record of its own."""
     if cluster is None:
         return {"cluster": "false"}
     blocks = math.prod(cluster)
@@ -189,7 +190,8 @@ def _cluster_values(cluster: Dim3 | None, sanitized: bool) -> dict[str, str]:
 
 
 def _render(text: str) -> str:
-    """Replaces ``{{name}}`` and ``{{name[index]}}`` by the addresses of fields of ``%block``, at constant offsets."""
+    """Renders a text: replaces ``{{name}}`` and ``{{name[index]}}`` by the addresses of fields of ``%block``, at
+    constant offsets."""
     lines: list[str] = []
     for line in text.split("\n"):
         while "{{" in line:
@@ -253,7 +255,7 @@ define internal void @oxide.cluster.meet(ptr %blocks) alwaysinline {
   ret void
 }
 """
-"""Stands for ``clocks.ll`` in a kernel that is not sanitized."""
+"""Replaces ``clocks.ll`` in a kernel that is not sanitized."""
 
 _NO_BARRIERS = """
 define internal void @oxide.report_polling(ptr %block) {

@@ -14,8 +14,8 @@ LOW_BITS = "\n".join(f"@oxide.tensor.low_bits.{n} = internal externally_initiali
 
 
 def low_bits(name: str, value: str, mask: int) -> list[str]:
-    """Computes ``value & mask`` for a loop's index ``value``, with a mask that LLVM does not know
-    (``cpu/masks.py``)."""
+    """Returns the IR that computes ``value & mask`` for a loop's index ``value``, with a mask whose value LLVM does not
+    know (``cpu/masks.py``)."""
     return [
         f"  {name}.mask = load i32, ptr @oxide.tensor.low_bits.{mask}, !invariant.load !{{}}",
         f"  {name} = and i32 {value}, {name}.mask",
@@ -23,7 +23,7 @@ def low_bits(name: str, value: str, mask: int) -> list[str]:
 
 
 def element(dtype: str, name: str, array: str, index: str) -> list[str]:
-    """Loads an element of an operand, converted to the type in which it is multiplied."""
+    """Returns the IR that loads an element of an operand and converts it to the type in which it is multiplied."""
     kind = IR_TYPES[dtype]
     load = [f"  {name}.at = getelementptr {kind}, ptr {array}, i32 {index}"]
     if dtype == "f32":  # the hardware reads the upper 19 bits

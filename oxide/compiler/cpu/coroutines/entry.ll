@@ -29,7 +29,8 @@ next:
   store i32 %by.narrow, {{ctaid[i32 1]}}
   %bz.narrow = trunc i64 %bz to i32
   store i32 %bz.narrow, {{ctaid[i32 2]}}
-  ; With a seed, each block has its own, independent of what ran before. It is odd: xorshift would stay at 0.
+  ; With a seed, each block has a seed of its own, independent of what ran before. The block's seed is odd, because
+  ; xorshift would stay at 0.
   %linear.narrow = trunc i64 %linear to i32
   %linear.mixed = mul i32 %linear.narrow, -1640531527
   %own = xor i32 %seed, %linear.mixed

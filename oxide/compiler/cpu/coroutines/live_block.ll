@@ -1,11 +1,12 @@
-; Blocks of which several live at once, on the CPU, as LLVM IR: each has memory of its own.
+; The memory of blocks on the CPU, as LLVM IR, for launches in which several blocks live at once: each has its own.
 
 define internal ptr @oxide.make_block(ptr %launch, i64 %linear) noinline {
   %size.at = getelementptr <block>, ptr null, i32 1
   %size = ptrtoint ptr %size.at to i64
   %block = call ptr @oxide.allocate(i64 %size, i64 64)
 <read_launch>
-  ; With a seed, each block has its own, independent of what ran before. It is odd: xorshift would stay at 0.
+  ; With a seed, each block has a seed of its own, independent of what ran before. The block's seed is odd, because
+  ; xorshift would stay at 0.
   %linear.narrow = trunc i64 %linear to i32
   %linear.mixed = mul i32 %linear.narrow, -1640531527
   %own = xor i32 %seed, %linear.mixed

@@ -113,7 +113,8 @@ done:
 
 declare i32 @llvm.ctpop.i32(i32)
 
-; Picks the next of a warp's lanes or a block's warps: the first or, with a seed, a random one.
+; Picks the next of a warp's lanes, or of a block's warps, among those in %left: the first or, with a seed, a random
+; one.
 define internal i32 @oxide.pick(ptr %block, i32 %left, i1 %seeded) alwaysinline {
   br i1 %seeded, label %draw, label %first
 first:
@@ -156,9 +157,9 @@ done:
   ret i32 %chosen
 }
 
-; Runs a block as far as it goes alone: from its beginning (%how is 0), after the grid's or the cluster's barrier (1), or
-; where its threads polled Barriers (2). Returns 0 at its end, 1 if its threads wait at the grid's or the cluster's
-; barrier, and 2, in a cluster, if they poll Barriers that only other blocks can change.
+; Runs a block as far as it can run alone: from its beginning (%how is 0), from the grid's or the cluster's barrier (1),
+; or from where its threads polled Barriers (2). Returns 0 at its end, 1 if its threads wait at the grid's or the
+; cluster's barrier, and 2, in a cluster, if they poll Barriers that only other blocks can change.
 define internal i32 @oxide.run_block(ptr %block, i32 %threads, i32 %how) noinline {
 entry:
   %nx = load i32, {{ntid[i32 0]}}
@@ -279,7 +280,7 @@ look_for_polls:
   %no_polls = icmp eq i32 %polling.warps, 0
   br i1 %no_polls, label %barrier, label %progress
 progress:
-  ; In a round of polls only a thread whose wait has ended can have done anything.
+  ; In a round of polls only a thread whose wait has ended can have made progress.
   %passes = load i32, {{passes}}
   %passes.before = load i32, {{passes.before}}
   %no_passes = icmp eq i32 %passes, %passes.before
@@ -304,7 +305,8 @@ polls_alone:
   call void @oxide.report_polling(ptr %block)
   br label %done
 barrier:
-  ; A thread that has not returned and is at no warp operation is at a barrier. All have arrived if it is one barrier.
+  ; A thread that has not returned and is at no warp operation is at a barrier. If all these threads are at the same
+  ; barrier, all have arrived.
   %least = load i32, {{least}}
   %greatest = load i32, {{greatest}}
   %one = icmp eq i32 %least, %greatest

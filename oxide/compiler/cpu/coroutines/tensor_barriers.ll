@@ -1,10 +1,10 @@
 ; Barriers of ``oxide.tensor`` on the CPU, as LLVM IR.
 ;
-; A barrier is four 32-bit numbers: the number of its phase, the arrivals that a phase takes, those that the phase still
-; waits for, and the bytes of copies that it still waits for. A copy is made at its call.
+; A barrier is four 32-bit numbers: the number of its phase, the arrivals that a phase takes, the arrivals that this
+; phase still waits for, and the bytes of copies that this phase still waits for. A copy is made at its call.
 ;
 ; A thread that must wait records that it polls and suspends. ``schedule.ll`` resumes it after the other warps have run,
-; and it looks again.
+; and the thread tests the barrier again.
 
 define void @oxide.tensor.barrier.init(ptr %context, ptr %memory, i32 %count, i32 %arrivals, i32 %site)
     alwaysinline {
@@ -29,7 +29,7 @@ done:
   ret void
 }
 
-; Adds to what a phase waits for. The phase ends if nothing is left.
+; Adds to the arrivals and the bytes that a phase waits for. The phase ends if both are then 0.
 define internal void @oxide.tensor.barrier.add(ptr %barrier, i32 %arrivals, i32 %bytes) noinline {
   %pending.at = getelementptr i8, ptr %barrier, i64 <tensor_barrier.pending>
   %pending.old = load i32, ptr %pending.at
@@ -98,7 +98,7 @@ define internal void @oxide.tensor.warpgroup.meet(ptr %context, i32 %site) alway
   ret void
 }
 
-; Records that a thread polls, and of the first thread in a round where it waits and what for.
+; Records that a thread polls. Of the first thread that polls in a round, also records where it waits and what for.
 define internal void @oxide.tensor.barrier.polls(ptr %block, ptr %barrier, i32 %thread, i32 %phase, i32 %site)
     noinline {
   %warp = lshr i32 %thread, 5

@@ -3,7 +3,8 @@
 A lane publishes the address of its operands or of its row, suspends, and computes its own elements from the data that
 all lanes have published. It then waits a second time: no lane may change a fragment or a row before all have read it.
 
-``{{name}}`` stands for a field of the block's state. ``coroutines.py`` lists the fields and renders them.
+``{{name}}`` stands for a field of the block's state. ``coroutines.py`` lists the fields, and *renders* a text: it
+replaces each such name by the field's address.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ _PREFIX = "oxide.tensor."
 
 
 def definitions(symbols: Collection[str]) -> list[str]:
-    """Returns the primitives among ``symbols``, not yet rendered; none if there is none."""
+    """Returns the definitions of the primitives among ``symbols`` and of their helper functions, not yet rendered.
+    Empty if there are no such primitives."""
     found = sorted(symbol for symbol in symbols if symbol.startswith(_PREFIX))
     texts = [LOW_BITS, _WHOLE_WARP, *warpgroups.definitions(symbols)] if found else []
     for symbol in found:
@@ -33,7 +35,7 @@ def definitions(symbols: Collection[str]) -> list[str]:
                 texts.append(_blocks(symbol, name, int(count), bool(transposed)))
             case "copy_async", size:
                 texts.append(_COPY.replace("<symbol>", symbol).replace("<size>", size))
-            case _:  # a copy ends with its call
+            case _:  # a copy is done when its call returns, so other calls do nothing
                 texts.append(f"define void @{symbol}(ptr %context, i32 %site) alwaysinline {{\n  ret void\n}}")
     return texts
 
@@ -179,7 +181,7 @@ done:
 
 def _blocks(symbol: str, name: str, count: int, transposed: bool) -> str:
     """Defines a move of blocks of 8 rows of 16 bytes. Row r of block b is at the address that lane ``8 * b + r`` has
-    published; this lane has word ``lane % 4`` of row ``lane // 4``, or the two elements at its transposed place."""
+    published; each lane holds word ``lane % 4`` of row ``lane // 4``, or the two elements at the transposed place."""
     lines = [
         f"define internal void @{symbol}.lane(ptr %block, i32 %lane, ptr %words) noinline {{",
         "  %group = lshr i32 %lane, 2",

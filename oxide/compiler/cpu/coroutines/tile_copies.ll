@@ -5,8 +5,9 @@ declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
 declare i64 @llvm.smax.i64(i64, i64)
 declare i64 @llvm.smin.i64(i64, i64)
 
-; Copies a tile of elements of %size bytes to rows of 128 bytes in the 128-byte swizzle. The rows of the matrix and its
-; columns before the tile are multiples of 16 bytes, so each 16 bytes of a tile are inside or not.
+; Copies a tile of elements of %size bytes to rows of 128 bytes in the 128-byte swizzle. The length of a matrix's row,
+; and the length of its part before the tile, are multiples of 16 bytes. So each 16-byte part of a tile's row is either
+; wholly inside or wholly outside the matrix.
 define internal void @oxide.tensor.copy_tile(ptr %tile, ptr %data, i64 %rows, i64 %columns, i64 %row, i64 %column,
     i64 %height, i64 %size) noinline {
 entry:
@@ -59,9 +60,9 @@ done:
   ret void
 }
 
-; Copies a box of five axes between an array and a tile, in 16-byte parts of the box's rows. The places' last number is a
-; multiple of 16 bytes. Of a part that is partly outside, which only an array of one axis has, the rest is zeros in the
-; tile and not written in the array.
+; Copies a box of five axes between an array and a tile, in 16-byte parts of the box's rows. The last of the places is a
+; multiple of 16 bytes. Only an array of one axis can have a 16-byte part that is partly outside: the bytes outside are
+; zeros in the tile, and are not written to the array.
 define internal void @oxide.tensor.copy_box(ptr %tile, ptr %data, i64 %size, i1 %swizzled, i1 %stores, i64 %l0, i64 %l1,
     i64 %l2, i64 %l3, i64 %l4, i64 %p0, i64 %p1, i64 %p2, i64 %p3, i64 %p4, i64 %s0, i64 %s1, i64 %s2, i64 %s3, i64 %s4)
     noinline {
@@ -141,7 +142,7 @@ done:
   ret void
 }
 
-; Returns a place between bounds, so that no sum of places wraps around.
+; Returns a place clamped to bounds, so that no sum of places wraps around.
 define internal i64 @oxide.tensor.clamped(i64 %place) alwaysinline {
   %least = call i64 @llvm.smax.i64(i64 %place, i64 -1099511627776)
   %within = call i64 @llvm.smin.i64(i64 %least, i64 1099511627776)

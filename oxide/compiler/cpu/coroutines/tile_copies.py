@@ -41,8 +41,8 @@ def _definition(symbol: str, numbers: str, rest: str, lines: list[str]) -> str:
 
 
 def _rows(copy: TileCopy) -> list[str]:
-    """Copies rows of one matrix in a stack to a swizzled tile. A matrix number outside of the stack counts as a matrix
-    without rows."""
+    """Returns the IR that copies rows of one matrix in a stack of matrices to a swizzled tile. If the matrix's number
+    is outside the stack, the matrix counts as one without rows."""
     height, width = copy.axes - 2, copy.axes - 1
     lines = ["  %number.0 = add i64 0, 0", "  %there.0 = icmp eq i64 0, 0"]
     for axis in range(height):
@@ -66,7 +66,8 @@ def _rows(copy: TileCopy) -> list[str]:
 
 
 def _box(copy: TileCopy) -> list[str]:
-    """Copies a tile with a side for each of five axes. For an array of fewer axes, the first axes have length 1."""
+    """Returns the IR that copies a tile with a side for each of five axes. If the array has fewer axes, the first axes
+    have length 1."""
     more = MOST_AXES - copy.axes
     lengths = ["i64 1"] * more + [f"i64 %length.{axis}" for axis in range(copy.axes)]
     places = ["i64 0"] * more + [f"i64 %place.{axis}" for axis in range(copy.axes)]

@@ -1,10 +1,10 @@
 """``tensor.Barrier`` and ``tensor.wgmma`` on the CPU, as LLVM IR; ``tile_copies.py`` has the copies of tiles.
 
-A product is computed at the call, so a wait waits only for other threads. Each thread of a warpgroup adds to its own
-elements, in the order of k, each sum rounded to f32. Then the thread waits for the others. On a GPU the threads begin a
-product together, so after the call a thread may rely on the others' reads of the tiles. At a wait all threads of the
-warpgroup meet again, because a GPU's product ends for all of them together. The elements of a left operand in registers
-come from the lanes that hold them, as for ``mma``.
+A product is computed at the call, so a wait waits only for other threads. Each thread of a warpgroup adds the products
+to its own elements, in the order of k, and rounds each sum of floats to f32. Then the thread waits for the other
+threads of the warpgroup: on a GPU they begin a product together, so code after the call may rely on all of them having
+read the tiles. At a wait all threads of the warpgroup meet again, because on a GPU a product ends for all of them
+together. The elements of a left operand in registers come from the lanes that hold them, as for ``mma``.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def _product(symbol: str) -> str:
             f"  %c.at.{i} = getelementptr {kind}, ptr %c, i32 %c.number.{i}",
             f"  %c.{i} = load {kind}, ptr %c.at.{i}",
         ]
-    if b_order == "mn":  # the panel of 64 columns that these are in
+    if b_order == "mn":  # the panel of 64 columns that has these columns
         lines += [
             "  %panel = lshr i32 %j, 3",
             f"  %panel.offset = mul i32 %panel, {b_panel}",
@@ -205,8 +205,9 @@ done:
 
 
 def _holder(dtype: str) -> list[str]:
-    """Computes the lane that holds position ``%w`` along k of this thread's first row, and the number of the element in
-    that lane. A word of the fragment holds as many elements as fit 32 bits, and a tile has eight words."""
+    """Returns the IR that computes the lane that holds position ``%w`` along k of this thread's first row, and the
+    number of the element in that lane. A word of the fragment holds as many elements as fit 32 bits, and a tile has
+    eight words."""
     word = 32 // BITS[dtype]
     return [
         f"  %w.tile = lshr i32 %w, {(8 * word).bit_length() - 1}",
@@ -225,8 +226,8 @@ def _holder(dtype: str) -> list[str]:
 
 
 def _of_tile(dtype: str, order: str, name: str, operand: str, across: str, product: str) -> list[str]:
-    """Loads an element of an operand. ``across`` is its row or column in the result, and ``product`` its position along
-    k."""
+    """Returns the IR that loads an element of an operand. ``across`` is its row or column in the result, and
+    ``product`` its position along k."""
     row, column = (across, product) if order == "k" else (product, across)
     columns = ROW_BYTES * 8 // BITS[dtype]
     return [

@@ -1,6 +1,7 @@
 """Warp operations on the CPU, as LLVM IR: a lane publishes its value, suspends, and reads the other lanes' values.
 
-``{{name}}`` stands for a field of the block's state. ``coroutines.py`` lists the fields and renders them.
+``{{name}}`` stands for a field of the block's state. ``coroutines.py`` lists the fields, and *renders* a text: it
+replaces each such name by the field's address.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from oxide.compiler.ir import reduction_operators
 
 
 def definitions(symbols: Collection[str]) -> list[str]:
-    """Returns the warp operations that a kernel with these symbols calls, not yet rendered. Empty if it calls none. The
-    primitives of ``tensor_primitives.py`` call them too."""
+    """Returns the definitions of the warp operations for a kernel that calls the functions ``symbols``, not yet
+    rendered. Empty if the kernel needs none. The primitives of ``tensor_primitives.py`` call warp operations too."""
     if not any(symbol.startswith(("oxide.warp.", "oxide.tensor.")) for symbol in symbols):
         return []
     return [_WARP, *(_reduction(*found) for found in reduction_operators.used(symbols))]

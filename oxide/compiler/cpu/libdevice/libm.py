@@ -2,7 +2,7 @@
 
 ``words.py``, ``special.py`` and ``rounding.py`` have the functions that the C library lacks. The C library is already
 loaded in the process. Its errors are at most an ulp or two, as libdevice's are, so the two devices may differ in the
-last bit. libdevice's fast approximations are the ordinary functions here.
+last bit. On the CPU, libdevice's fast approximations are computed by the ordinary functions.
 """
 
 from __future__ import annotations

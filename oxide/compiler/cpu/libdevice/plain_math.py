@@ -2,14 +2,14 @@
 
 ``exp``, ``exp2``, ``exp10``, ``tanh``, ``erf``, ``log``, ``log2`` and ``log10`` of a float are computed in double
 precision, without a branch, and rounded once at the end. Their errors are little more than half an ulp: 0.501 at most,
-measured over one float in 29. Subnormal numbers, overflow and cancellation need no special cases: a float's extremes
+measured for every 29th float. Subnormal numbers, overflow and cancellation need no special cases: a float's extremes
 are ordinary doubles. The range reductions are standard (Muller, *Elementary Functions*). An exponential is a power of
-two times ``2**z``, with ``z`` between -1/2 and 1/2. The logarithm of the mantissa is ``2 atanh(s)``. ``tanh`` is
-``m / (m + 2)`` with ``m = exp(2x) - 1``. Near 0, ``m`` keeps a double's relative precision, because the power of two is
-1 there.
+two times ``2**z``, with ``z`` between -1/2 and 1/2. The logarithm of the mantissa is ``2 atanh(s)``. The result of
+``tanh`` is ``m / (m + 2)``, with ``m = exp(2x) - 1``. Near 0, ``m`` keeps a double's relative precision, because the
+power of two is 1 there.
 
-``fast.exp``, which is also ``tile.exp`` on the CPU, is computed in single precision: twice the elements to a vector,
-and an error under 1 ulp.
+``fast.exp``, which is also ``tile.exp`` on the CPU, is computed in single precision: a vector holds twice as many
+elements, and the error is under 1 ulp.
 
 Functions of doubles would need twice the precision, and stay calls of the C library.
 """
@@ -21,11 +21,12 @@ import struct
 
 _NAMES = {"exp", "exp2", "exp10", "tanh", "log", "log2", "log10", "erf"}
 _ROUNDING = 1.5 * 2.0**52
-"""Rounds a small double to a whole number when added to it: the lowest bits of the sum are that number."""
+"""A number whose sum with a small double rounds the double to a whole number: the lowest bits of the sum are the whole
+number."""
 
 
 def definitions(symbol: str) -> list[str]:
-    """Returns the IR of ``symbol`` and of its callees, one text each; none for any other function."""
+    """Returns a list with one IR text for ``symbol`` and for each of its callees; [] for any other function."""
     if symbol == "__nv_fast_expf":
         return [
             "declare float @llvm.fma.f32(float, float, float)",
@@ -46,9 +47,9 @@ def definitions(symbol: str) -> list[str]:
 
 def _exp(name: str) -> str:
     """Returns the body of an exponential. The exponent is clamped to about ±150: as a float, 2**150 is already
-    infinite, and 2**-150 rounds to 0. The argument is clamped as a float, which has twice as many to a vector, and
-    the nearest power of two is added to the exponent bits of ``2**z``. A NaN stays one: the lowest bits of a
-    NaN that was a float are 0."""
+    infinite, and 2**-150 rounds to 0. The argument is clamped as a float, because a vector holds twice as many floats
+    as doubles. The nearest power of two is applied by an addition to the exponent bits of ``2**z``. A NaN stays a NaN:
+    the lowest bits of a NaN that was a float are 0."""
     factor = {"exp": 1 / math.log(2), "exp2": 1.0, "exp10": math.log2(10)}[name]
     return f"""{_clamped("%x", float(round(151 / factor)), "float")}
   %within = fpext float %clamped to double
@@ -67,9 +68,9 @@ def _exp(name: str) -> str:
 
 
 def _fast_exp() -> str:
-    """Returns the body of ``exp`` in single precision: ``2**n * e**r``, where r is x less n times the logarithm of 2,
-    which has two parts. The power of two is applied in halves, because 2**n may be subnormal or beyond the largest
-    float, and by products, so that a NaN stays one."""
+    """Returns the body of ``exp`` in single precision: ``2**n * e**r``, where r is x less n times the logarithm of 2.
+    The logarithm is a sum of two floats. The power of two is applied in two factors, because 2**n may be subnormal or
+    beyond the largest float, and by products, so that a NaN stays a NaN."""
     log_2 = struct.unpack("f", struct.pack("f", math.log(2)))[0]
     rounding = 1.5 * 2.0**23
     return f"""{_clamped("%x", 104.0, "float")}
@@ -122,7 +123,7 @@ def _erf() -> str:
 
 
 def _log(name: str) -> str:
-    """Returns the body of a logarithm of ``2**e * m``, with m between the square roots of 1/2 and 2.
+    """Returns the body of a logarithm, which splits x into ``2**e * m``, with m between the square roots of 1/2 and 2.
 
     The bits of the lower root are subtracted from the bits of x, as integers. The highest bits of the difference are e.
     """
@@ -161,7 +162,7 @@ def _log(name: str) -> str:
 
 
 def _clamped(value: str, end: float, kind: str = "double") -> str:
-    """Clamps a value between -end and end; a NaN stays a NaN."""
+    """Returns the IR that clamps a value between -end and end. A NaN stays a NaN."""
     return f"""  %low = fcmp olt {kind} {value}, {_bits(-end)}
   %not.low = select i1 %low, {kind} {_bits(-end)}, {kind} {value}
   %high = fcmp ogt {kind} %not.low, {_bits(end)}
@@ -169,7 +170,8 @@ def _clamped(value: str, end: float, kind: str = "double") -> str:
 
 
 def _power_of_two(exponent: str) -> str:
-    """Computes ``2**exponent`` as ``%scale * (1 + %beyond.one)``, where ``%scale`` is the nearest power of two."""
+    """Returns the IR that computes ``2**exponent`` as ``%scale * (1 + %beyond.one)``, where ``%scale`` is the nearest
+    power of two."""
     return f"""  %shifted = fadd double {exponent}, {_bits(_ROUNDING)}
   %nearest = fsub double %shifted, {_bits(_ROUNDING)}
   %z = fsub double {exponent}, %nearest
@@ -234,7 +236,7 @@ points, with a relative error of 2e-11."""
 
 
 def _horner(result: str, variable: str, coefficients: list[float], kind: str = "double") -> str:
-    """Computes a polynomial by Horner's rule. The first coefficient is the constant term."""
+    """Returns the IR that computes a polynomial by Horner's rule. The first coefficient is the constant term."""
     *others, last = coefficients
     lines, value = [], _bits(last)
     fma = f"call {kind} @llvm.fma.{'f64' if kind == 'double' else 'f32'}"

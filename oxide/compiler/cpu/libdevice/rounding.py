@@ -2,11 +2,12 @@
 
 A processor rounds to nearest. Rounding up takes the next number above that result if the exact result is greater, so it
 needs the sign of the rounding error. The error of a sum is itself a double. For other operations a fused multiply-add
-computes the error: it may be rounded or underflow, but its sign is exact. Rounding down is the negated rounding up of
-the negated operands, which also gives zeros their signs. An operation on floats is the operation on doubles, rounded
-once more in the same direction.
+computes the error: the computed error may be rounded or underflow, but its sign is exact. Rounding down negates the
+first operand (of a sum, both operands), rounds up and negates the result, which also gives zeros the right signs. An
+operation on floats is the operation on doubles, rounded once more in the same direction.
 
-Only ``fma`` of doubles has an error that is no double. It calls the C library's ``fma`` in the required rounding mode.
+Only ``fma`` of doubles has an error that is no double. The C library's ``fma``, called in the required rounding mode,
+computes this operation.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _SOURCES = ("double", "int", "uint", "ll", "ull")
 
 
 def definitions(symbol: str) -> list[str]:
-    """Returns the IR of ``symbol`` and of its callees, one text each; none for any other function."""
+    """Returns a list with one IR text for ``symbol`` and for each of its callees; [] for any other function."""
     if symbol == "__nv_frsqrt_rn":
         return [*_DECLARATIONS, _RECIPROCAL_ROOT]
     name, _, how = symbol.removeprefix("__nv_").rpartition("_r")
@@ -36,7 +37,7 @@ def definitions(symbol: str) -> list[str]:
 
 def _arithmetic(symbol: str, kind: str, operation: str, how: str) -> list[str]:
     name, suffix = _NAMES[kind]
-    if how == "n":  # IR itself has the other operations
+    if how == "n":  # the other operations are IR instructions
         plain = {"rcp": f"fdiv {name} 1.0, %p0", "sqrt": f"call {name} @llvm.sqrt.{suffix}({name} %p0)"}.get(operation)
         return [*_DECLARATIONS, _function(symbol, name, (name,), [f"%r = {plain}"])] if plain else []
     lines, operands = _wide(kind, 1 if operation in ("rcp", "sqrt") else 2)

@@ -1,15 +1,15 @@
-"""libdevice's functions on the CPU that neither the C library nor ``words.py`` has: ``sinpi``, ``erfinv``, halves.
+"""libdevice's functions on the CPU that neither the C library nor ``words.py`` has, such as ``sinpi`` and ``erfinv``.
 
-All are computed in doubles. The functions of floats are then exact to about one bit, and those of doubles to a few
-units in the last place, as libdevice's are.
+Functions of real numbers are computed in doubles. So the functions of floats are exact to about one bit, and the
+functions of doubles to a few units in the last place, as libdevice's are.
 
 - ``sinpi`` and ``cospi`` first subtract multiples of a half, which is exact, and then multiply by pi.
 - ``erfcx(x)`` is ``exp(x*x) * erfc(x)``, corrected for the rounding error of ``x*x``. For large x it is an asymptotic
   series (NIST's Digital Library of Mathematical Functions, 7.12.1).
 - ``erfcinv`` takes Newton steps for ``x*x - log(erfcx(x)) + log(y) = 0``, which is as accurate for y = 1e-300 as for
-  0.1. They start at the first approximation of *Numerical Recipes* (third edition, 6.2.2). Near 0, where the equation
-  would cancel, ``erfinv`` takes Newton steps for ``erf(x) - y = 0``, starting at the series. ``normcdfinv`` uses
-  ``erfcinv``.
+  0.1. The steps start at the first approximation of *Numerical Recipes* (third edition, 6.2.2). Near 0, where the
+  equation would cancel, ``erfinv`` takes Newton steps for ``erf(x) - y = 0``, starting at the value of its power
+  series. ``normcdfinv`` uses ``erfcinv``.
 - ``normcdf(x)`` is half of ``erfc(-x / sqrt 2)``, corrected for the rounding error of the division.
 """
 
@@ -67,7 +67,8 @@ _SIZE = "declare double @llvm.fabs.f64(double)"
 _EVEN = "declare double @llvm.roundeven.f64(double)"
 _SIGNED = "declare double @llvm.copysign.f64(double, double)"
 
-# The angle from the nearest multiple of a half to x, and that multiple modulo a turn. The reduction is exact.
+# Splits x, in half turns, into the nearest multiple of 1/2 and a rest. Returns the rest as an angle in radians, and the
+# multiple as a number of quarter turns, modulo a turn. The reduction is exact.
 _PARTS = """define { double, i64 } @oxide.half.turns(double %x) alwaysinline {
   %halved = fmul double %x, 0.5
   %turns = call double @llvm.roundeven.f64(double %halved)
@@ -115,7 +116,8 @@ _COSINE = [_EVEN, _PARTS, _of_turns("cospi", 1, "fadd double 0.0, 0.0")]
 
 
 def _series(names: list[str]) -> str:
-    """Computes 1 - u + 3u^2 - 15u^3 ... by Horner's rule, where u is 1/(2x^2). Each factor is the next odd number."""
+    """Returns the IR that computes 1 - u + 3u^2 - 15u^3 ... by Horner's rule, where u is 1/(2x^2). Each factor is the
+    next odd number."""
     lines, last = [], "1.0"
     for number, odd in zip(names, range(2 * len(names) - 1, 0, -2), strict=True):
         lines.append(f"  %{number}.f = fmul double %u, {-odd}.0")

@@ -1,4 +1,4 @@
-"""libdevice's functions of integer words on the CPU: differences, averages, halves of doubles.
+"""libdevice's functions of integer words on the CPU: differences, averages, the upper and lower words of doubles.
 
 The C library has none of them. They are exact, so both devices give the same bits. NVIDIA's CUDA Math API defines each
 of them.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 
 def definitions(symbol: str) -> list[str]:
-    """Returns the IR that defines ``symbol``; none for any other function."""
+    """Returns a list with the IR that defines ``symbol``; [] for any other function."""
     if symbol not in _BODIES:
         return []
     result, parameters, body = _BODIES[symbol]

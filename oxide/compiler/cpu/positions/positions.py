@@ -1,16 +1,16 @@
 """The CPU's fast path for a launch: one loop over the threads' positions, without checks, which LLVM vectorises.
 
-Most kernels use their thread only by its position in the launch, ``blockIdx.x * blockDim.x + threadIdx.x``. A range of
-blocks is then one loop over positions. Such a kernel makes three kinds of tests: checks, the test whether the thread
-has an element (``if elem is not None``, ``if i < n``), and numba-cuda's test for negative indices. They compare numbers
-that are *linear* in the position, so each test holds in one interval of positions.
+Most kernels use a thread's coordinates only for its position in the launch, ``blockIdx.x * blockDim.x + threadIdx.x``.
+A range of blocks is then one loop over positions. Such a kernel makes three kinds of tests: checks, the test whether
+the thread has an element (``if elem is not None``, ``if i < n``), and numba-cuda's test for negative indices. These
+tests compare numbers that are *linear* in the position, so each test holds in one interval of positions.
 
-``positions`` writes a function that computes the intersection of those intervals once a call. ``affine`` explains why
-wrap-around cannot break this. The function runs the whole blocks within the intersection in the loop, without these
-tests. The blocks before and after run with every check. So a faulty block never takes the fast path, and its faults are
-those of the checked code.
+``positions`` writes a function that computes the intersection of these intervals once in each call. ``affine`` explains
+why wrap-around cannot make the intersection wrong. The function runs the whole blocks within the intersection in the
+loop, without these tests. The blocks before and after run with every check. So a faulty block never takes the fast
+path, and its faults are those of the checked code.
 
-LLVM turns the remaining tests in the loop, such as tests of data, into masks. It need not compare addresses: threads
+LLVM turns the remaining tests in the loop, such as tests of data, into masks. LLVM need not compare addresses: threads
 that no barrier separates may run in any order, also in lockstep, so the loop's accesses are marked as independent
 across iterations.
 
@@ -134,8 +134,8 @@ class _Positions:
     # The loop's requirements on a position
 
     def _go_round_loops(self) -> None:
-        """Requires that threads bypass a kernel's loops, if the loops are for threads with incomplete vectors. Raises
-        ``Undecidable`` for other loops."""
+        """Requires that threads bypass a kernel's loops, if only threads with incomplete vectors run these loops.
+        Raises ``Undecidable`` for other loops."""
         if not self._cyclic(self.entry):
             return
         if not any(map(_accesses_vector, self.kernel.instructions)):
@@ -164,15 +164,15 @@ class _Positions:
                 self.known[instruction] = True
 
     def _hold(self, left: Value, right: Value) -> None:
-        """Requires two numbers to be equal. Raises ``Undecidable`` unless each is equal for all threads."""
+        """Requires two numbers to be equal. Raises ``Undecidable`` unless each number has one value for all threads."""
         first, second = self.ranges.before(left), self.ranges.before(right)
         if first is None or second is None:
             raise Undecidable("a test that differs from thread to thread")
         self.held.append((first, second))
 
     def _require_ways_on(self) -> None:
-        """Requires the results of linear tests for which a thread does not end at once. Also requires that indices are
-        not negative."""
+        """If one result of a linear test ends the thread at once, requires the other result. Also requires that indices
+        are not negative."""
         ends = {
             block
             for block in self.kernel.blocks.values()
@@ -188,8 +188,8 @@ class _Positions:
                         self._try(instruction, False)
 
     def _try(self, condition: Value, truth: bool) -> None:
-        """Requires those linear comparisons that a condition needs to have the value ``truth``. Other comparisons stay
-        in the loop."""
+        """Requires a condition to have the value ``truth``, as far as the condition consists of linear comparisons.
+        Other comparisons stay in the loop."""
         if condition in self.known:
             return
         for part, is_so in conditions_of(condition, truth):
@@ -205,7 +205,8 @@ class _Positions:
             self.known[condition] = truth
 
     def _learn_what_follows(self) -> None:
-        """Marks a test as known if the requirements already decide it, such as an author's test before an access."""
+        """Marks a test as known if the requirements already decide it, such as a test in the kernel's source before an
+        access."""
         for instruction in self._instructions():
             match instruction:
                 case Binary(opcode="and", operands=both) if all(self.known.get(each) for each in both):
@@ -222,7 +223,8 @@ class _Positions:
         self.required.update(dict.fromkeys(lines))
 
     def _compared(self, test: Compare, truth: bool) -> list[Line]:
-        """Returns lines that make the comparison ``truth`` if none of them is negative. Raises ``Undecidable``."""
+        """Returns lines. If none of them is negative, the comparison has the value ``truth``. Raises
+        ``Undecidable``."""
         if test.opcode != "icmp" or test.predicate not in INVERSE or not test.left.type.startswith("i"):
             raise Undecidable("a test for one position, or of no integers")
         return self._ordered(test.predicate if truth else INVERSE[test.predicate], test.left, test.right)
@@ -313,7 +315,7 @@ class _Positions:
         """Marks the loop's accesses as independent across iterations."""
         group = module.add_metadata("distinct !{}")
         for access in self.kernel.instructions:
-            # LLVM would vectorise atomic accesses, or abort.
+            # Atomic accesses are left out: LLVM would vectorise them, or abort.
             if isinstance(access, Load | Store) and not access.before:
                 access.metadata["!llvm.access.group"] = group
         parallel = module.add_metadata(f'!{{!"llvm.loop.parallel_accesses", {group}}}')

@@ -1,7 +1,8 @@
-"""Splits a thread's vector loads and stores into scalars, since LLVM's loop vectoriser accepts no vectors.
+"""Splits a thread's vector loads and stores into loads and stores of elements, since LLVM's loop vectoriser accepts no
+vectors.
 
-A thread that handles four elements loads them as ``<4 x float>``. To vectorise the loop over threads, those loads are
-split, and LLVM combines the elements that are contiguous.
+A thread that handles four elements loads them as ``<4 x float>``. So that LLVM can vectorise the loop over threads,
+such loads are split. LLVM then combines the loads of contiguous elements.
 """
 
 from __future__ import annotations

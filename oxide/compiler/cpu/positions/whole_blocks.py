@@ -1,9 +1,9 @@
-"""IR that computes, once a call, the range of whole blocks in which the requirements of ``positions`` hold. These
-blocks need no checks.
+"""Writes the IR that computes, once in each call, the range of whole blocks in which the requirements of ``positions``
+hold. The blocks in this range need no checks.
 
-A requirement is that a line, ``factor * position + start``, is not negative. A rising line gives a first position, a
-falling line an end. The blocks lie between the greatest first position and the least end. No computation here can wrap:
-positions are under 2**42, starts under 2**62, factors under 2**19.
+A requirement is that a line, ``factor * position + start``, is not negative. A rising line gives a first position, and
+a falling line gives an end. The range lies between the greatest first position and the least end. No computation here
+can wrap: positions are under 2**42, starts under 2**62, factors under 2**19.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ CHECKED_BLOCKS = "oxide.checked_blocks"
 """The function that runs a range of blocks with every check. It has the parameters of the entry."""
 
 Line: TypeAlias = tuple[int, Coefficient]
-"""A number that is linear in the position: the factor and the start."""
+"""A number that is linear in the position, as its factor and its start."""
 
 
 def add_requirements(
@@ -38,7 +38,8 @@ def add_requirements(
         return add(Call("", "i64", Constant(f"@llvm.{name}.i64", "ptr"), (left, right)))
 
     def divided(opcode: str, left: Value, right: Value, by: int) -> Value:
-        """Divides. For a negative number, any quotient that is not positive is correct here."""
+        """Adds the division of a sum or a difference by ``by``. For a negative dividend, any quotient that is not
+        positive is correct here."""
         value = add(Binary("", opcode, left, right))
         return add(Binary("", "sdiv", value, number(by))) if by > 1 else value
 
