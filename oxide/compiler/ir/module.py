@@ -179,7 +179,7 @@ class Module:
     def adopt(self, other: Module) -> None:
         """Adds another module's functions and variables, and the metadata that they refer to. A definition replaces a
         declaration. If both modules define a function, this module's definition is kept. A variable whose content
-        differs from this module's variable of that name gets a new name."""
+        differs from this module's variable of the same name gets a new name."""
         nodes: dict[str, str] = {}
         renamed: dict[str, str] = {}
         for name, line in other.globals.items():

@@ -1,4 +1,4 @@
-"""Runtime functions that numba's lowering of arrays calls, as IR. numba-cuda has them in CUDA C++."""
+"""Runtime functions that numba's lowering of arrays calls, as IR. numba-cuda defines these functions in CUDA C++."""
 
 from __future__ import annotations
 

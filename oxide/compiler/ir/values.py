@@ -387,7 +387,7 @@ class Switch(Instruction):
 
 @final
 class Return(Instruction):
-    """A return. The operand is the value, if there is one."""
+    """A return. The operand is the returned value, if there is one."""
 
     __slots__ = ()
 

@@ -133,8 +133,8 @@ class Product:
 @final
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """A loop whose loads run ahead. ``stages`` is the number of buffers of each load. With ``engine`` the copy engine
-    (TMA) fills the buffers. Otherwise ``reason`` says why it does not."""
+    """A loop whose loads run ahead of the iterations that use them. ``stages`` is the number of buffers of each load.
+    With ``engine`` the copy engine (TMA) fills the buffers. Otherwise ``reason`` says why it does not."""
 
     loads: tuple[Node, ...]
     stages: int

@@ -18,7 +18,7 @@ PRODUCER_THREADS = 128
 """The threads of a producer. One thread makes the copies, but only a whole warpgroup can release registers to other
 warps."""
 _MOST_WARPS = 8
-"""The most warps beside a producer: with more, a thread has too few registers for its sums."""
+"""The most computing warps of a program with a producer: with more, a thread has too few registers for its sums."""
 _COMPUTED = frozenset(("cell", "gather", "load", "sum", "max", "min", "argmax", "argmin", "mma", "order"))
 """The operations whose scalar results a producer cannot compute, because they read memory or results of other warps."""
 

@@ -446,7 +446,7 @@ class Lowering:
             self.serial(shape, body)
 
     def serial(self, shape: tuple[int, ...], body: Callable[[Index], None], index: Index = ()) -> None:
-        """Emits loops over the elements of a shape. Each thread runs the whole loops."""
+        """Emits loops over the elements of a shape. Each thread runs all iterations."""
         if not shape:
             with self.forgetting():
                 body(index)

@@ -1,4 +1,5 @@
-"""Loops whose loads run ahead on Hopper: a ring of buffers, which the copy engine (TMA) fills.
+"""Loops whose loads run ahead of the iterations that use them, on Hopper: a ring of buffers, which the copy engine
+(TMA) fills.
 
 Loads that the same products read share a ring. A buffer has two barriers: ``full`` is passed when the buffer's copies
 have arrived, ``empty`` when all warps have read the buffer. One lane of each warp arrives at ``empty`` when the last

@@ -1,10 +1,11 @@
-"""Loops whose loads run ahead: a ring of buffers in shared memory for each load, filled by asynchronous copies.
+"""Loops whose loads run ahead of the iterations that use them: a ring of buffers in shared memory for each load, filled
+by asynchronous copies.
 
 At the beginning of an iteration, each thread waits for its copies. Then all threads meet at a barrier. After the
 barrier all threads see the copies, and no thread still reads the buffers of the previous iteration. Then the copies for
-a later iteration begin, into the buffers of the previous one. With ``wgmma`` the products of the previous iteration may
-still run. The copies then go into the buffers of the iteration before the previous one, and run ahead by one iteration
-less.
+a later iteration begin, into the buffers of the previous iteration. With ``wgmma`` the products of the previous
+iteration may still run. The copies then go into the buffers of the iteration before the previous one, and run ahead by
+one iteration less.
 """
 
 from __future__ import annotations

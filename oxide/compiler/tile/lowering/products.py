@@ -1,6 +1,6 @@
 """Lowers ``mma`` without tensor cores: for the threads of a block on a GPU, and as vector code on the CPU.
 
-On the CPU both the right operand and the result are in row-major order. A block of the result, ``ROWS`` rows by a few
+On the CPU both the right operand and the result are in row-major order. A block of the result, ``_ROWS`` rows by a few
 vectors, stays in registers while products are added to it, as in BLIS's micro-kernel. Each step reads one row of the
 right operand, and one number from each row of the left operand.
 """

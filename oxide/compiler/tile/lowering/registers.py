@@ -158,9 +158,9 @@ def sweep(
     finish_row: Callable[[int], None] | None = None,
 ) -> None:
     """Emits a loop over this thread's elements of a tile. ``body`` gets an element's place and the numbers of its row
-    and column in this thread. If the loop stores a tile, ``whole`` is the test whether the tile is wholly inside its
-    tensor, which is ``stored``. In the code for whole tiles, ``finish_row`` is called after each of this thread's rows,
-    with the row's number, and ``finish`` after all elements."""
+    and column in this thread. If the loop stores a tile, ``stored`` is the tile's tensor, and ``whole`` the test
+    whether the tile is wholly inside this tensor. In the code for whole tiles, ``finish_row`` is called after each of
+    this thread's rows, with the row's number, and ``finish`` after all elements."""
     low.grid(layout)
     start = ("C",) if len(shape) == 1 else ("R", "C")
     loads = _prepare(low, roots, layout, start)
@@ -430,7 +430,7 @@ class _Lines:
     def of(
         cls, low: Lowering, tensor: TensorParameter, layout: Layout, shape: tuple[int, ...], bases: list[str]
     ) -> _Lines | None:
-        """Returns the lines of a tile, or None if they gain nothing or shared memory has no room for them."""
+        """Returns the ``_Lines`` for a tile, or None if they gain nothing or shared memory has no room."""
         if not _gains_by_lines(tensor, layout, shape):
             return None
         size = tensor.scalar.dtype.itemsize
@@ -477,7 +477,7 @@ class _WarpLines:
     def of(
         cls, low: Lowering, tensor: TensorParameter, layout: Layout, shape: tuple[int, ...], bases: list[str]
     ) -> _WarpLines | None:
-        """Returns the lines of a tile, or None if they gain nothing or shared memory has no room for them."""
+        """Returns the ``_WarpLines`` for a tile, or None if they gain nothing or shared memory has no room."""
         if not _gains_by_lines(tensor, layout, shape) or layout.warps_across > 1:
             return None
         pitch = shape[1] * tensor.scalar.dtype.itemsize + 16
