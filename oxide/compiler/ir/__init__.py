@@ -1,1 +1,1 @@
-"""The portable IR: its parts, and the form that both back ends take."""
+"""The portable IR, which both back ends compile: its classes, its parser, and the passes and checks that both share."""

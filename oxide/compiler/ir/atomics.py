@@ -1,8 +1,8 @@
 """Atomic operations as LLVM IR, shared by both back ends.
 
-The front end calls ``oxide.atomic.<operation>.<type>.<scope>.<ordering>``, since llvmlite's builder has no scopes. This
-module defines a short function for each such name. The operation itself is relaxed, and fences around it give the
-ordering, as in C++'s own mapping, in PTX and on x86.
+The front end calls ``oxide.atomic.<operation>.<type>.<scope>.<ordering>``, because llvmlite's builder cannot express
+scopes. This module defines a short function for each such name. The operation itself is relaxed, and fences around it
+give the ordering, as the mappings of C++ atomics to PTX and to x86 do.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ def _operation(symbol: str, operation: str, kind: str, scope: str, ordering: str
     name, bits, size = _TYPES[kind]
     where = _SCOPES[scope]
     number = int(ordering)
-    # Releases earlier accesses. A sequentially consistent operation begins with the strong fence.
+    # A release fence orders earlier accesses before the operation. A sequentially consistent operation has the strong
+    # fence instead.
     before = f"  fence {where}seq_cst\n" if number == 4 else f"  fence {where}release\n" if number in (2, 3) else ""
     after = f"  fence {where}acquire\n" if number in (1, 3, 4) else ""
     if operation == "load":
@@ -86,7 +87,7 @@ def _operation(symbol: str, operation: str, kind: str, scope: str, ordering: str
 
 def _half_sum(kind: str, scope: str, after: str) -> str:
     """Returns the body of an atomic addition of 16-bit floats: one instruction for f16, and a loop for bf16, which few
-    processors can add. At system scope both are loops."""
+    processors can add atomically. At system scope both are loops."""
     if kind == "f16" and scope != "system":
         return f"""  %number = bitcast i16 %value to half
   %before = atomicrmw fadd ptr %at, half %number {_SCOPES[scope]}monotonic, align 2

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Collection
 
 LARGE = 256
-"""An array of at least this many elements is cleared by a loop. No thread has so many registers."""
+"""An array of at least this many elements is cleared by a loop. It has more elements than a thread has registers, so it
+is in memory anyway."""
 
 
 def word_bits(size: int, alignment: int) -> int:

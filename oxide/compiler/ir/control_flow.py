@@ -18,7 +18,7 @@ from .values import Block, Instruction, Phi, Value
 @final
 @dataclass(eq=False, slots=True)
 class Loop:
-    """A natural loop with one latch and a preheader, as LLVM's loop-simplify leaves them."""
+    """A natural loop with one latch and a preheader, the form that LLVM's loop-simplify pass gives loops."""
 
     header: Block
     latch: Block
@@ -28,7 +28,7 @@ class Loop:
     children: list[Loop] = field(default_factory=list)
 
     def within(self) -> list[Loop]:
-        """Returns this loop and all loops in it."""
+        """Returns this loop and all loops nested in it."""
         return [self, *(inner for child in self.children for inner in child.within())]
 
     def chain(self, outer: Loop) -> list[Loop]:
@@ -108,7 +108,8 @@ class ControlFlow:
         while changed:
             changed = False
             for block in reversed(order[:-1]):
-                # From the deepest on: a walk then begins where the one before ended, not at the deepest again.
+                # Predecessors are merged from the deepest on, so that each walk up the tree begins where the walk
+                # before it ended.
                 first, *others = sorted(
                     (each for each in self.predecessors[block] if each in above), key=number.__getitem__
                 )
@@ -158,8 +159,8 @@ def postorder(
 def copy_loop(function: Function, loop: Loop, suffix: str) -> dict[Value, Value]:
     """Adds a copy of a loop, with the same exit blocks. No block branches to the copy yet.
 
-    Returns the copy of each block and instruction of the loop. The copies' names end in the suffix. The copies of
-    latches have no loop metadata.
+    Returns a map from each block and instruction of the loop to its copy. The copies' names end in the suffix. The
+    copies of latches have no loop metadata.
     """
     ordered = [block for block in function.blocks.values() if block in loop.blocks]
     copies: dict[Value, Value] = {block: Block(suffixed(block.name, suffix)) for block in ordered}
@@ -188,7 +189,8 @@ def copy_loop(function: Function, loop: Loop, suffix: str) -> dict[Value, Value]
 
 
 def _from_copies(phi: Phi, copies: Mapping[Value, Value], blocks: set[Block]) -> Iterator[tuple[Value, Block]]:
-    """Yields the values that a phi of an exit block gets from the loop's copy."""
+    """Yields the values that a phi of an exit block gets from the loop's copy, each with the copied block that it comes
+    from."""
     for value, block in phi.incoming:
         if block in blocks:
             copied = copies[block]

@@ -2,8 +2,8 @@
 
 The front end calls three functions:
 
-- ``i32 oxide.print.<letters>(ptr format, items…)``, with a letter for each item: i for an i64, d for a double, s for a
-  string
+- ``i32 oxide.print.<letters>(ptr format, items…)``, with a letter for each item (i for an i64, d for a double, s for a
+  string), or ``none`` if there is no item
 - ``i64 oxide.clock64()``
 - ``i1 oxide.stop.<trap|breakpoint>(ptr context, i32 site)``, which returns whether the thread must end
 """
@@ -68,7 +68,7 @@ def ptx_definitions(symbols: Collection[str]) -> str:
 
 
 def _prints(symbols: Collection[str]) -> list[tuple[str, list[str]]]:
-    """Returns the printing functions among symbols, each with the letters of its items."""
+    """Returns the printing functions among symbols, each with its items as typed operands, such as ``i64 %item.0``."""
     names = sorted(symbol for symbol in symbols if symbol.startswith("oxide.print."))
     return [(name, _items(name.removeprefix("oxide.print."))) for name in names]
 

@@ -1,11 +1,11 @@
 """``round(x, n)``: x rounded to n decimals as in Python, as LLVM IR.
 
 Python rounds the float's exact value half to even, and converts the decimals to the nearest float. The float 0.15 is
-less than 0.15, so ``round(0.15, 1)`` is 0.1. Python converts to text and back; this function uses exact arithmetic.
-10**n is a float up to n = 22. The rounding error of the product 10**n * x is a float too: a fused multiply-add computes
-it, and with it the product is rounded correctly to a whole number. Dividing that number by 10**n rounds once. If the
-product is 2**53 or more, it has no fraction, and the result is x. For a negative n, the division comes first and the
-product last.
+less than 0.15, so ``round(0.15, 1)`` is 0.1. Python converts to text and back; this function uses exact arithmetic. Up
+to n = 22, 10**n is exactly a float. The rounding error of the product 10**n * x is exactly a float too. A fused
+multiply-add computes this error, and with the error the product is rounded correctly to a whole number. The division of
+the whole number by 10**n then rounds once. If the product is 2**53 or more, it has no fraction, and the result is x.
+For a negative n, the division comes first and the product last.
 
 The function is IR, not Python, since its operations must not be fused with others or reordered under fastmath.
 """
@@ -17,7 +17,7 @@ from collections.abc import Collection
 NAME = "oxide.round_decimals"
 
 _POWERS = ("10.0", "100.0", "1.0e4", "1.0e8", "1.0e16", "1.0e32", "1.0e64", "1.0e128", "1.0e256")
-"""10 to the powers of two. Their products are exact up to 1e22 and infinite past 1e308."""
+"""10 to the powers 1, 2, 4, 8 and so on. Their products are exact up to 1e22 and infinite past 1e308."""
 
 
 def portable_definitions(symbols: Collection[str]) -> str:

@@ -55,7 +55,7 @@ _LOCAL = (
     "__nv_",
     "llvm.",
 )
-"""Name prefixes of calls that access no device memory, or only memory at an address in their arguments."""
+"""Name prefixes of functions that access no device memory, or only memory to which an argument points."""
 
 
 def check_dependencies(kernel: PortableKernel) -> None:

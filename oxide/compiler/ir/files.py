@@ -1,4 +1,4 @@
-"""Constant IR, in ``.ll`` files of the package.
+"""Reads templates of IR from ``.ll`` files of the package.
 
 ``<record.field>`` in a file stands for a field's offset in a record of ``driver/records.py``, and ``<record.sizeof>``
 for the record's size. Other names in angle brackets or braces are for a back end to fill in.
@@ -24,7 +24,8 @@ def ir_file(module: str, name: str) -> str:
 
 
 def with_offsets(text: str, name: str) -> str:
-    """Returns IR, of the file ``name``, with the records' offsets filled in."""
+    """Returns IR with the records' offsets filled in. Errors name the IR's file, ``name``. Raises ``LookupError`` for a
+    record or a field that does not exist."""
 
     def offset(found: re.Match[str]) -> str:
         record, field = found.groups()

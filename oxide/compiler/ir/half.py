@@ -1,10 +1,11 @@
-"""Conversions of narrow floats as IR, the only operations on them that the back ends define, and the rounding to tf32.
+"""Conversions of narrow floats, and the rounding to tf32, as IR. The back ends define no other operations on narrow
+floats.
 
-The types are ``f16``, ``bf16`` and the floats of 8 bits, ``f8e4m3`` and ``f8e5m2``. They are passed as their bits. A
-number is widened to f32 for arithmetic and rounded to nearest, ties to even, after each operation. f32 has more than
-twice their precision, so rounding twice gives the same result as rounding once.
-LLVM narrows an operation to the GPU's own instruction if the wide numbers have no other use. A double is first rounded
-to odd, so that double rounding gives the correct result.
+The types are ``f16``, ``bf16`` and the floats of 8 bits, ``f8e4m3`` and ``f8e5m2``. Numbers of these types are passed
+as their bits. A number is widened to f32 for arithmetic and rounded to nearest, ties to even, after each operation. f32
+has more than twice the precision of these types, so rounding twice gives the same result as rounding once. LLVM narrows
+an operation to the GPU's own instruction if the wide numbers have no other use. A double is first rounded to f32 by
+rounding to odd, so that the second rounding gives the correct result.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from .values import Call, Cast, Value
 PREFIXES = (*(f"oxide.{name}." for name in FORMATS), "oxide.tf32.")
 """The prefixes of the conversions' symbols."""
 _F16 = ("oxide.f16.", "__nv_half2float", "__nv_float2half_rn")
-"""The prefixes of symbols that need the conversions of f16. libdevice's functions call them on the CPU."""
+"""The prefixes of symbols that need the conversions of f16. On the CPU, the two functions of libdevice call these
+conversions."""
 
 TF32 = "oxide.tf32.round"
 """Rounds an f32 to tf32, to nearest with ties away from zero. A NaN becomes 0x7fffffff."""
@@ -36,7 +38,7 @@ _TF32 = f"""define float @{TF32}(float %x) alwaysinline {{
   ret float %result
 }}
 declare i32 @llvm.nvvm.f2tf32.rna(float)"""
-"""The instruction on an H100 makes an infinity of the NaN 0x7f800001."""
+"""NaNs are tested for, because an H100's instruction turns the NaN 0x7f800001 into an infinity."""
 
 _TF32_BY_BITS = f"""define float @{TF32}(float %x) alwaysinline {{
   %bits = bitcast float %x to i32
@@ -50,8 +52,8 @@ _TF32_BY_BITS = f"""define float @{TF32}(float %x) alwaysinline {{
   %result = bitcast i32 %whole to float
   ret float %result
 }}"""
-"""Rounds to nearest by adding half a unit of the upper 19 bits. A number beyond the greatest becomes infinite by the
-carry."""
+"""Rounds to nearest by adding half a unit of the last of the upper 19 bits. The carry makes a number beyond the
+greatest infinite."""
 
 _ROUND_TO_ODD = """define linkonce_odr float @oxide.round_to_odd(double %x) alwaysinline {
   %near = fptrunc double %x to float
@@ -86,12 +88,13 @@ def hide_integers(module: Module) -> None:
 
 
 def portable_definitions(symbols: Collection[str]) -> str:
-    """Returns the definitions for a kernel with these symbols that are the same for both back ends."""
+    """Returns the definitions that are the same for both back ends, for a kernel with these symbols."""
     return _ROUND_TO_ODD if "oxide.round_to_odd" in symbols else ""
 
 
 def native_definitions(kernel: str, symbols: Collection[str], target: Target) -> str:
-    """Returns the conversions for a CPU. Raises ``CompileError`` for f16 on a CPU without the instructions."""
+    """Returns the conversions for a CPU. Raises ``CompileError`` for f16 on an x86 CPU without F16C, which has the
+    instructions for f16."""
     texts = [_BF16_BY_BITS] if _uses("bf16", symbols) else []
     texts += [_f8_by_bits(name) for name in _F8 if _uses(name, symbols)]
     if TF32 in symbols:
@@ -105,8 +108,8 @@ def native_definitions(kernel: str, symbols: Collection[str], target: Target) ->
 
 
 def ptx_definitions(symbols: Collection[str], capability: int) -> str:
-    """Returns the conversions for a GPU: instructions for f16, for tf32 from compute capability 8.0 on, for the floats
-    of 8 bits from 8.9 on, and for bf16 from 9.0 on."""
+    """Returns the conversions for a GPU. They are instructions for f16, for tf32 from compute capability 8.0 on, for
+    the floats of 8 bits from 8.9 on, and for bf16 from 9.0 on. Otherwise they are integer operations."""
     texts = [_instructions("f16", "half"), _COUNTED] if any(symbol.startswith(_F16) for symbol in symbols) else []
     if _uses("bf16", symbols):
         texts.append(_instructions("bf16", "bfloat") if capability >= 90 else _BF16_BY_BITS)
@@ -119,8 +122,8 @@ def ptx_definitions(symbols: Collection[str], capability: int) -> str:
 
 def _pairs(symbols: Collection[str], capability: int) -> Iterator[str]:
     """Yields the definitions that convert two f32 to one word of two f16 or bf16. From compute capability 8.0 on (bf16:
-    9.0) one instruction converts the pair. LLVM would take apart a pair that a loop carries. Older GPUs and the CPU,
-    with capability 0, convert each number by itself."""
+    9.0) one instruction converts the pair. The instruction is inline assembly, because LLVM would split a pair that a
+    loop carries. Older GPUs and the CPU, with capability 0, convert each number by itself."""
     for name, least in (("f16", 80), ("bf16", 90)):
         if f"oxide.{name}.narrow_pair" not in symbols:
             continue
@@ -189,15 +192,15 @@ define i16 @oxide.bf16.narrow(float %wide) alwaysinline {
   %short = trunc i32 %result to i16
   ret i16 %short
 }"""
-"""The conversions of bf16 by integer operations. A bf16 is the upper half of an f32: the lower half rounds it, and a
-carry moves correctly into the exponent."""
+"""The conversions of bf16 by integer operations. A bf16 is the upper half of an f32. The lower half decides the
+rounding, and a carry moves correctly into the exponent."""
 _F8 = {"f8e4m3": "e4m3", "f8e5m2": "e5m2"}
 """The floats of 8 bits, and their names in instructions."""
 
 
 def _f8_instructions(name: str) -> str:
-    """Returns the GPU's conversions, which convert two numbers at once. ``cvt.rn.satfinite`` turns a number beyond the
-    largest into the largest, and a NaN into 0x7F."""
+    """Returns the conversions by the GPU's instructions, which convert two numbers at once. ``cvt.rn.satfinite`` turns
+    a number beyond the largest into the largest, and a NaN into 0x7F."""
     kind = _F8[name]
     return f"""define float @oxide.{name}.widen(i8 %bits) alwaysinline {{
   %pair = zext i8 %bits to i16
@@ -218,9 +221,9 @@ declare i16 @llvm.nvvm.ff.to.{kind}x2.rn(float, float)"""
 def _f8_by_bits(name: str) -> str:
     """Returns the conversions by integer operations, with the results of the GPU's instructions.
 
-    Numbers below the least normal one are multiples of the least number. Adding 2**23 of these to a number rounds it to
-    one, and leaves the multiple in the lower bits. The other numbers are rounded by integer addition, whose carry moves
-    correctly into the exponent.
+    Numbers below the least normal number are multiples of the least positive number. Adding 2**23 times the least
+    positive number to such a number rounds it to a multiple, and leaves the multiple's factor in the lower bits. The
+    other numbers are rounded by integer addition, whose carry moves correctly into the exponent.
     """
     form = FORMATS[name]
     kept = form.precision - 1

@@ -1,4 +1,4 @@
-"""Libdevice functions of one or two instructions, as IR for both back ends without a library.
+"""Libdevice functions of one or two instructions, as IR that both back ends compile without a library.
 
 numba-cuda lowers ``math`` and its own intrinsics to calls of libdevice's functions, such as ``__nv_sqrtf``. Functions
 not defined here are left to ``ptx/libdevice.py`` on a GPU and ``cpu/libdevice/libm.py`` on the CPU.
@@ -39,7 +39,7 @@ def _function(symbol: str, result: str, parameters: tuple[str, ...], body: list[
 
 
 _FLOATS = (("f", "float", "f32"), ("", "double", "f64"))
-"""For each type: the suffix of its functions' names, the type, and the suffix of its intrinsics' names."""
+"""For each type of float: the suffix of its functions' names, the type, and the suffix of its intrinsics' names."""
 
 
 def _intrinsic(intrinsic: str, kind: str, count: int, last: str = "") -> _Body:
@@ -76,11 +76,11 @@ def _integer_calls() -> Iterator[tuple[str, _Body]]:
         ):
             lines = [f"%n = call {kind} @llvm.{intrinsic}.{kind}({kind} %p0{last})"]
             if name == "ffs":
-                # The position of the lowest set bit, counted from 1; 0 for 0.
+                # The result is the position of the lowest set bit, counted from 1, or 0 if no bit is set.
                 lines += [f"%next = add {kind} %n, 1", f"%none = icmp eq {kind} %p0, 0"]
                 lines.append(f"%place = select i1 %none, {kind} 0, {kind} %next")
             number = "%place" if name == "ffs" else "%n"
-            # The result is an i32 whatever the argument's width.
+            # The result is an i32 for an argument of any width.
             lines.append(f"%r = add i32 {number}, 0" if kind == "i32" else f"%r = trunc {kind} {number} to i32")
             declared = f"declare {kind} @llvm.{intrinsic}.{kind}({kind}{', i1' if last else ''})"
             yield name + prefix, _Body("i32", (kind,), lines, (declared,))
@@ -137,8 +137,8 @@ _DIRECTIONS = {"n": "roundeven", "z": "", "d": "floor", "u": "ceil"}
 
 
 def _conversions() -> Iterator[tuple[str, _Body]]:
-    """Yields the conversion functions. Conversions from float to integer saturate; there is one for each rounding
-    direction. Conversions from integer to float, and from f64 to f32, round only to nearest."""
+    """Yields the conversion functions. Conversions from float to integer saturate, and exist for each rounding
+    direction. Conversions from integer to float, and from f64 to f32, exist for rounding to nearest only."""
     for _, given, suffix in _FLOATS:
         for integer in ("int", "uint", "ll", "ull"):
             kind = _KINDS[integer]
@@ -166,14 +166,15 @@ QUOTIENTS = ("__nv_fast_fdividef", "__nv_fast_reciprocalf", "__nv_rsqrtf", "__nv
 def quotient(symbol: str, *, approximate: bool) -> list[str]:
     """Returns definitions for one of ``QUOTIENTS``, approximate or rounded according to IEEE 754.
 
-    The CPU gets the rounded form. LLVM approximates a CPU's quotients only in vectors, so that equal arguments would
-    have different results.
+    The CPU gets the rounded form. For a CPU, LLVM would approximate only the quotients that it computes in vectors, so
+    that equal arguments would have different results.
     """
     if symbol == "__nv_fast_fdividef":
         flags = f"{FAST} " if approximate else ""
         return [_function(symbol, "float", ("float", "float"), [f"%r = fdiv {flags}float %p0, %p1"])]
     if symbol == "__nv_fast_reciprocalf":
-        # By the flags, LLVM would choose the instruction that keeps subnormal numbers, which takes six.
+        # With flags instead, LLVM would choose the approximation that keeps subnormal numbers, which takes six
+        # instructions.
         body = (
             'call float asm "rcp.approx.ftz.f32 $0, $1;", "=f,f"(float %p0)' if approximate else "fdiv float 1.0, %p0"
         )

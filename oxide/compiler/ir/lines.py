@@ -1,11 +1,12 @@
-"""Line tables: LLVM's debug information for profilers and debuggers, and nothing but files, functions and lines.
+"""Line tables, for profilers and debuggers: LLVM's debug information, reduced to files, functions and lines.
 
 The front ends attach a place to each instruction: file, line, function and the function's first line. ``attach_lines``
-turns the places into LLVM's metadata, ``!DILocation`` and ``!DISubprogram``. LLVM's passes maintain these: an inlined
-instruction also has the place of the call.
+turns the places into LLVM's metadata, ``!DILocation`` and ``!DISubprogram``. LLVM's passes maintain this metadata, and
+add the place of the call to an inlined instruction.
 
-A back end puts its own entry around the kernel's function. The entry takes over the kernel's ``DISubprogram``: the
-instructions that are inlined into it are then the kernel's own, and not those of a function inlined into the kernel.
+Each back end adds an entry function, into which the kernel's function is inlined. The entry takes over the
+``DISubprogram`` of the kernel's function. The inlined instructions then count as the kernel's own, and not as those of
+an inlined function.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from .values import Call, Phi
 
 _UNITS = "!llvm.dbg.cu"
 _FLAGS = (
-    # 2: LLVM warns if the modules that it links have different values.
+    # The behaviour 2: LLVM warns if the modules that it links have different values.
     '!{i32 2, !"Debug Info Version", i32 3}',
     '!{i32 2, !"Dwarf Version", i32 4}',
 )
@@ -32,8 +33,8 @@ def has_lines(module: Module) -> bool:
 
 
 def attach_lines(module: Module) -> None:
-    """Replaces the instructions' places by LLVM's metadata. A function without places gets none: where it is inlined,
-    its instructions get the place of the call."""
+    """Replaces the instructions' places by LLVM's metadata. A function without places gets no metadata. Where it is
+    inlined, its instructions get the place of the call."""
     tables = _Tables(module)
     for function in module.defined:
         places = [place_of(module, each) for each in function.instructions]
@@ -46,7 +47,7 @@ def attach_lines(module: Module) -> None:
 
 
 class _Tables:
-    """The metadata of one module, each node once."""
+    """Adds the metadata of line tables to one module, each node once."""
 
     def __init__(self, module: Module) -> None:
         self.module = module
@@ -60,7 +61,7 @@ class _Tables:
         return self.known[text]
 
     def file(self, path: str) -> str:
-        # The whole path in the name: a line table then has it without a compilation's folder.
+        # The file name is the whole path, so that the line table needs no directory.
         return self.node(f'!DIFile(filename: "{_escaped(path)}", directory: "")')
 
     def describe(self, function: Function, first: Place) -> None:
@@ -91,8 +92,9 @@ class _Tables:
                         )
                     # A tile kernel has no line for the instructions that precede its first statement.
                     previous = self.node(f"!DILocation(line: {place.line or place.first_line}, scope: {scope})")
-                # A pass has put an instruction without a place beside the one that it replaced. LLVM requires one of
-                # each call of a function that has a subprogram.
+                # An instruction without a place comes from a pass, which put it next to the instruction that it
+                # replaced: it gets the location of the instruction before it. LLVM requires a location of each call of
+                # a function that has a subprogram.
                 location = previous or (start if isinstance(instruction, Call) else "")
                 if location and not isinstance(instruction, Phi):
                     instruction.metadata["!dbg"] = location
@@ -115,8 +117,9 @@ _DEFINED = r"^define [^@\n]*@(?:{name}|\"{name}\")\([^\n]*?(?P<dbg> !dbg !\d+)? 
 
 
 def with_lines_of(text: str, kernel: str, entry: str) -> str:
-    """Returns a printed module in which the function ``entry`` has the subprogram of the function ``kernel``, and
-    ``kernel`` has none."""
+    """Returns a printed module in which the subprogram of the function ``kernel`` has moved to the function ``entry``.
+    If ``kernel`` has no subprogram, the module is unchanged. Raises ``ValueError`` if ``entry`` is not defined or has a
+    subprogram of its own."""
     old = re.search(_DEFINED.format(name=re.escape(kernel)), text, re.MULTILINE)
     if old is None or old["dbg"] is None:
         return text
@@ -143,11 +146,13 @@ _LAST_COLUMN = 0xFFFF
 
 
 def numbered_calls(text: str) -> tuple[str, list[list[tuple[str, str, int]]]]:
-    """Returns a printed module in which the column of an inlined instruction's location is a number from 1, and for
-    each number the calls that the instruction came through, the innermost first. A call is the name of the called
-    function, and the file and the line of the call.
+    """Numbers the chains of calls through which instructions were inlined, from 1. Returns the printed module, in which
+    the column of an inlined instruction's location is the number of its chain, and the list of the chains. A chain
+    lists its calls, the innermost first. A call is a tuple of the called function's name, and the file and the line of
+    the call.
 
-    LLVM's PTX printer prints no calls, but it prints columns. Locations past the last possible column have none.
+    LLVM's PTX printer prints no calls, but it prints columns. Once all columns are used, the locations of further
+    chains get column 0 and lose their calls.
     """
     fields = {number: dict(_FIELD.findall(found)) for number, found in _LOCATION.findall(text)}
     scopes = {number: (kind, dict(_FIELD.findall(found))) for number, kind, found in _SCOPE.findall(text)}

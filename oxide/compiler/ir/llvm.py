@@ -20,8 +20,8 @@ def host_target() -> Target:
 
 
 def host_machine(target: Target) -> Any:
-    """Returns LLVM's target machine for a host target, to optimise and to emit code. The code is position-independent,
-    since an object file is loaded at any free address."""
+    """Returns LLVM's target machine for a host target, which optimises and emits code. The code is
+    position-independent, because an object file is loaded at any free address."""
     _initialise("native")
     return llvm.Target.from_default_triple().create_target_machine(
         cpu=target.arch, features=target.features, opt=3, reloc="pic", codemodel="jitdefault", jit=True
@@ -35,8 +35,8 @@ def gpu_machine(arch: str = "", features: str = "") -> Any:
 
 
 def header(machine: Any) -> str:
-    """Returns the lines that precede a module's text to give it a machine's layout. LLVM's default layout has other
-    offsets in structures."""
+    """Returns the lines that precede a module's text to give it a machine's layout. LLVM's default layout would give
+    structures other offsets."""
     return f'target triple = "{machine.triple}"\ntarget datalayout = "{machine.target_data}"\n'
 
 
@@ -59,12 +59,12 @@ def _initialise(which: Literal["native", "all"]) -> None:
 
 
 _LAYOUT = 'target datalayout = "e-i64:64-i128:128"\n'
-"""The common part of both back ends' layouts. Without it, LLVM aligns an i64 to 4 bytes, and a GPU loads it as two
-halves."""
+"""The common part of both back ends' layouts. Without this layout LLVM aligns an i64 to 4 bytes, and a GPU loads the
+i64 as two halves."""
 
 
 def portable_module(text: str) -> Any:
-    """Parses IR for both back ends into LLVM's module, for passes."""
+    """Parses portable IR into LLVM's own module, on which LLVM's passes run."""
     return llvm.parse_assembly(_LAYOUT + text)
 
 
@@ -103,7 +103,8 @@ def _run(manager: Any, module: Any, builder: Any) -> None:
     try:
         manager.run(module, builder)
     finally:
-        # llvmlite 0.50 leaks pass managers, 30 KiB for O3's: `_dispose` resolves to the first base's empty method.
+        # llvmlite 0.50 leaks pass managers, and O3's has 30 KiB: `_dispose` resolves to the empty method of the first
+        # base class.
         if type(manager)._dispose is ObjectRef._dispose:
             NewPassManager._dispose(manager)
             manager.detach()

@@ -1,8 +1,8 @@
 """The size limit of local arrays, the arrays that belong to one thread.
 
 The front end allocates each array under the name ``local_array.<number>.<bytes>``. The limit of a CUDA thread applies
-to both devices. Beyond it a GPU's driver refuses the kernel. The CPU device keeps the arrays on its threads' stacks, so
-too large arrays would crash the process.
+to both devices. A GPU's driver refuses a kernel that exceeds it. The CPU device keeps the arrays on its threads'
+stacks, so too large arrays would crash the process.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .module import Function, Module
 from .values import Alloca
 
 LIMIT = 512 * 1024
-"""The size in bytes of the local memory that every CUDA device gives a thread."""
+"""The bytes of local memory that every CUDA device gives a thread."""
 
 _PREFIX = "%local_array."
 
@@ -33,7 +33,7 @@ def place_local_memory(
     """Numbers the module's local arrays from 0. Raises ``CompileError``, at the largest array, if their total size
     exceeds the limit.
 
-    A device function's arrays count once for each call of it, since each call is inlined with its own arrays.
+    A device function's arrays count once for each of its calls, because each call is inlined with arrays of its own.
     """
     arrays = {alloca: size for function in module.defined for alloca, size in _arrays(function)}
     total = _bytes_of(symbol, module, {}) if arrays else 0

@@ -1,4 +1,4 @@
-"""The compiler's IR as objects: functions and modules, whose blocks and instructions ``values.py`` has."""
+"""The compiler's IR as objects: functions and modules. ``values.py`` has their blocks and instructions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from .values import Argument, Block, Call, Constant, Instruction, Value
 
 @final
 class Function:
-    """A function. A declaration has no blocks. ``head`` is printed before the name, ``after`` after the parameters."""
+    """A function, or a declaration, which has no blocks. ``head`` is the text before the name, such as the result's
+    type, and ``after`` the text after the parameters."""
 
     def __init__(self, symbol: str, head: str, arguments: Iterable[Argument], after: str, *, variadic: bool) -> None:
         self.symbol = symbol
@@ -75,22 +76,23 @@ class Function:
         return block
 
     def replace(self, replaced: Mapping[Value, Value]) -> None:
-        """Replaces operands in all instructions."""
+        """Replaces the operands that are keys of ``replaced`` by its values, in all instructions."""
         old = replaced.keys()
         for instruction in self.instructions:
             if not old.isdisjoint(instruction.operands):
                 instruction.replace_operands(replaced)
 
     def substitute(self, old: Instruction, *new: Instruction) -> None:
-        """Replaces an instruction by new ones, and its uses by uses of the last new one. The new instructions may use
-        the old one."""
+        """Replaces an instruction by new instructions, and its uses by uses of the last of them. The old instruction
+        may be one of the new ones, and the others may then use it."""
         self.replace({old: new[-1]})
         old.block.replace(old, new)
 
     def split(self, parts: Mapping[Instruction, str]) -> list[Block]:
-        """Moves each of some instructions, and those after it in its block, to a new block of the given name, placed
-        after the old one, and updates the phis of the successors. The old blocks then have no terminator. Returns the
-        new blocks in the order of ``parts``, which has the instructions of one block in their order."""
+        """Splits blocks. ``parts`` maps instructions to the names of new blocks. Each of these instructions, with all
+        that follow it in its block, moves to its new block, which is placed after the old block. The phis of the
+        successors are updated. The old blocks then have no terminator. Returns the new blocks in the order of
+        ``parts``, which must list the instructions of one block in their order."""
         following: dict[Block, Block] = {}
         for before, name in parts.items():
             old = before.block
@@ -129,13 +131,13 @@ class Function:
 _SYMBOL = re.compile(r'@((?:"[^"]*"|[-\w$.]+))')
 
 _REFERENCE = re.compile(r'"[^"]*"|!(\d+)')
-"""A reference to a metadata node, or a string, which may look as if it had one."""
+"""Matches a reference to a metadata node, or a whole string, so that text in a string is not taken for a reference."""
 
 
 @final
 class Module:
-    """A module of IR. ``globals`` has the line of text of each variable and named type, by name. ``metadata`` has the
-    text of each node, by number."""
+    """A module of IR. ``globals`` maps the name of each variable and named type to its line of text. ``metadata`` maps
+    the number of each node to its text."""
 
     def __init__(self) -> None:
         self.globals: dict[str, str] = {}
@@ -152,7 +154,7 @@ class Module:
         return Constant(f"@{quoted(symbol)}", "ptr")
 
     def rename(self, symbol: str, name: str) -> None:
-        """Renames a function and its calls. The module must not have the name yet."""
+        """Renames a function, also where it is called. No function of the module may have the new name yet."""
         function = self.functions.pop(symbol)
         function.symbol = name
         self.functions[name] = function
@@ -177,7 +179,7 @@ class Module:
     def adopt(self, other: Module) -> None:
         """Adds another module's functions and variables, and the metadata that they refer to. A definition replaces a
         declaration. If both modules define a function, this module's definition is kept. A variable whose content
-        differs from this module's variable of that name gets a new name."""
+        differs from this module's variable of the same name gets a new name."""
         nodes: dict[str, str] = {}
         renamed: dict[str, str] = {}
         for name, line in other.globals.items():
@@ -197,10 +199,10 @@ class Module:
                     instruction.metadata[kind] = self._adopt_metadata(other, node, nodes)
 
     def _adopt_metadata(self, other: Module, node: str, nodes: dict[str, str]) -> str:
-        """Adds another module's metadata node and the nodes that it refers to. ``nodes`` has those added so far, with
-        their new numbers. Returns the new reference to the node."""
+        """Adds another module's metadata node and the nodes that it refers to. ``nodes`` maps the references to the
+        nodes added so far to their new references. Returns the new reference to the node."""
         if node not in nodes:
-            nodes[node] = self.add_metadata("")  # before its content, which may refer to the node
+            nodes[node] = self.add_metadata("")  # added before its content, which may refer to the node itself
             text = _REFERENCE.sub(
                 lambda match: self._adopt_metadata(other, match[0], nodes) if match[1] else match[0],
                 other.metadata[int(node[1:])],

@@ -1,4 +1,4 @@
-"""Runtime functions that numba's lowering of arrays calls, as IR. numba-cuda has them in CUDA C++."""
+"""Runtime functions that numba's lowering of arrays calls, as IR. numba-cuda defines these functions in CUDA C++."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ def definition(symbol: str) -> str | None:
 
 
 _DEFINITIONS = {
-    # numba types reshape for contiguous arrays only. This function takes any shape of the same size without a copy, as
-    # the strides follow from the shape. It returns 0 if the sizes differ.
+    # numba accepts `reshape` of contiguous arrays only. The strides then follow from the new shape, so any shape of the
+    # same size needs no copy. Returns 1, or 0 if the sizes differ.
     "numba_attempt_nocopy_reshape": """
 define i32 @numba_attempt_nocopy_reshape(i64 %nd, ptr %dims, ptr %strides, i64 %newnd, ptr %newdims, ptr %newstrides,
     i64 %itemsize, i32 %is_f_order) alwaysinline {

@@ -1,4 +1,5 @@
-"""A kernel's parameters as IR: the parameter types of an entry point, and its call of the kernel."""
+"""A kernel's parameters as IR: the types of an entry point's parameters, and the entry point's call of the kernel's
+function."""
 
 from __future__ import annotations
 
@@ -26,8 +27,9 @@ _TYPES = {
 
 
 def word_types(parameters: tuple[Closed, ...]) -> list[str]:
-    """Returns the type of each word that is passed: one word for a scalar or a captured number, the address and the
-    length of each axis for a slice, and numba-cuda's words for an argument with numba-cuda's semantics."""
+    """Returns the types of the words by which a launch passes the parameters. A scalar or a captured number is one
+    word. A slice is its address and then the length of each axis. An argument with numba-cuda's semantics is passed as
+    numba-cuda's words."""
     types: list[str] = []
     for parameter in parameters:
         if isinstance(parameter, NumbaParameter):
@@ -42,19 +44,19 @@ def word_types(parameters: tuple[Closed, ...]) -> list[str]:
 
 
 def element_type(parameter: Parameter) -> str | None:
-    """Returns the type in memory of a slice's elements, None for complex numbers."""
+    """Returns the type in memory of a slice's elements, or None for complex numbers."""
     return _TYPES.get(parameter.scalar.name)
 
 
 def argument_types(parameters: tuple[Closed, ...], function: Function) -> list[tuple[str, ...]]:
-    """Returns, for each parameter, the types of the arguments of a kernel's function that carry it."""
+    """Returns, for each parameter, the LLVM types of the arguments that carry it to a kernel's function."""
     types = iter([argument.type for argument in function.arguments[1:]])
     return [tuple(next(types) for _ in word_types((parameter,))) for parameter in parameters]
 
 
 def call(function: Function, context: str, words: list[str], types: list[str]) -> tuple[str, str]:
     """Returns the declaration of a kernel's function, and the lines that call it with ``words`` of types ``types``. A
-    word is truncated if the function takes a narrower type, as a bool is a byte in memory."""
+    word is truncated if the function takes a narrower type: a bool is passed as a byte."""
     inner = [argument.type for argument in function.arguments][1:]
     lines: list[str] = []
     arguments = [f"ptr {context}"]

@@ -2,7 +2,8 @@
 22.
 
 Differences between the two disappear here: typed pointers become ``ptr``, and names are quoted only where necessary.
-Values and blocks that LLVM only numbers get names, so that passes may add and remove others.
+Values and blocks that LLVM only numbers get names, so that passes can add and remove values without renumbering the
+rest.
 """
 
 from __future__ import annotations
@@ -82,7 +83,8 @@ _AGGREGATE_POINTER = re.compile(r"(\{[^{}*]*\}|\[\d+ x [^\[\]{}*]*\]|<\d+ x \w+>
 
 @functools.lru_cache(maxsize=256)
 def _without_stars(text: str) -> str:
-    """Replaces the remaining typed pointers in a type by ``ptr``: those to structures that contain structures."""
+    """Replaces by ``ptr`` the typed pointers that ``_opaque_pointers`` leaves in a type: pointers to structures that
+    contain structures."""
     while "*" in text:
         end = text.index("*")
         start = end
@@ -177,7 +179,7 @@ class _ModuleParser:
                 self.module.attributes.append(line)
             elif line.startswith("%"):
                 self.module.globals[line.partition(" = ")[0]] = line
-            elif not line.startswith(("target ", "source_filename ")):  # each back end adds its own
+            elif not line.startswith(("target ", "source_filename ")):  # each back end adds its own target
                 raise ValueError(f"cannot read {line!r}")
 
 
@@ -258,7 +260,7 @@ class _FunctionParser:
 
     def _block(self, name: str) -> Block:
         forward = self._forward.pop(name, None)
-        # A block that an earlier branch named keeps its identity.
+        # If an earlier branch refers to this block, the block has an object already.
         block = forward if isinstance(forward, Block) else Block(name)
         self._values[name] = block
         return self.function.add(block)

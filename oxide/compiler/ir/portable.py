@@ -2,11 +2,11 @@
 
 The parser replaces typed pointers by opaque ones. Then:
 
-- The modules of the kernel and of its device functions become one. Functions that the kernel does not reach, and parts
-  that only libNVVM reads, are removed.
+- The modules of the kernel and of its device functions become one. Functions that the kernel does not reach are
+  removed, and so are parts that only libNVVM reads.
 - Every function gets a hidden first parameter, the context: the fault record's address, and on the CPU the thread's
   coordinates too. Reads of special registers become calls that take the context.
-- Fault sites, shared and local arrays are renumbered from 0 in each kernel.
+- Fault sites, shared arrays and local arrays are renumbered from 0 in each kernel.
 
 Each back end defines the functions that are still only declared:
 
@@ -46,7 +46,7 @@ class LoweredKernel:
     """A kernel in numba-cuda's dialect.
 
     ``modules`` has the modules of the kernel and its device functions. ``symbol`` names the kernel's function.
-    ``sites`` and ``array_places`` have all known fault sites and the source places of all shared and local arrays,
+    ``sites`` has all known fault sites, and ``array_places`` the source places of all shared and local arrays. Both are
     numbered as in the modules. ``widenings`` has the kernel's arithmetic that is wider than its operands.
     """
 
@@ -62,14 +62,15 @@ class LoweredKernel:
     most_shared: int = MAX_SHARED_BYTES
     """The most bytes that the shared arrays may take together."""
     persistent: int = 0
-    """The threads of a block of a kernel with persistent blocks, or 0."""
+    """The number of threads of a block if the kernel has persistent blocks, or else 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class PortableKernel:
     """A kernel for either back end: its IR, the symbol of the function to call for each thread, its sites, its shared
     memory and its name. ``suspends`` says whether a thread may wait for another thread of its block, and
-    ``cooperative`` whether it may wait for the whole grid. ``cluster`` is the kernel's option."""
+    ``cooperative`` whether it may wait for the whole grid. ``cluster`` is the shape of a cluster of blocks, or None for
+    a kernel without clusters."""
 
     module: Module
     symbol: str
@@ -80,7 +81,7 @@ class PortableKernel:
     cooperative: bool = False
     cluster: Dim3 | None = None
     persistent: int = 0
-    """``Code.persistent``."""
+    """The same as ``Code.persistent``: the number of threads of a persistent block, or 0."""
 
     @property
     def text(self) -> str:
@@ -94,8 +95,8 @@ class PortableKernel:
 
 
 def translate(function: Callable[..., Any], lowered: LoweredKernel, cluster: Dim3 | None = None) -> PortableKernel:
-    """Returns the kernel and its callees as one module. Raises ``CompileError`` for a call that no back end defines,
-    and for one that the kernel's ``cluster`` does not allow."""
+    """Returns the kernel and its callees as one module. Raises ``CompileError`` for a call of a function that no back
+    end defines, and for a call that the kernel's ``cluster`` does not allow."""
     module = Module()
     for text in lowered.modules:
         _adopt_front_end(module, parse(text), lowered.lines)
@@ -111,10 +112,10 @@ def translate(function: Callable[..., Any], lowered: LoweredKernel, cluster: Dim
     waits = any(symbol.startswith(WAITING) for symbol in module.functions)
     for symbol, each in module.functions.items():
         if not each.is_declaration:
-            # Otherwise LLVM may move a call across a branch at which the threads of a warp diverge.
+            # Without `convergent`, LLVM may move a call across a branch at which the threads of a warp diverge.
             each.add_attributes("alwaysinline", *(("convergent",) if waits else ()))
         elif symbol.startswith("__nv_"):
-            # Libdevice's functions return, and access only memory that an argument points to.
+            # Libdevice's functions always return, and access only memory that an argument points to.
             memory = "argmem: readwrite" if any(each.type == "ptr" for each in each.arguments) else "none"
             each.add_attributes("nounwind", "willreturn", f"memory({memory})")
     if lowered.lines:
@@ -138,7 +139,7 @@ def translate(function: Callable[..., Any], lowered: LoweredKernel, cluster: Dim
 
 def _check_cluster(kernel: PortableKernel) -> None:
     """Raises ``CompileError`` for a call that reaches other blocks of a cluster in a kernel without clusters, and for a
-    wait for the whole grid in one with clusters."""
+    wait for the whole grid in a kernel with clusters."""
     for call in kernel.module.calls:
         refused = call.called == GRID_BARRIER if kernel.cluster else reaches_cluster(call.called)
         if not refused:
@@ -170,8 +171,8 @@ _ENVIRONMENT = "_ZN08NumbaEnv"
 
 def _adopt_front_end(module: Module, part: Module, everywhere: bool) -> None:
     """Adds a module of the front end. Variables of equal names have equal contents, because the front end derives the
-    names from the contents. Accesses and calls keep their places in the source; with ``everywhere``, all instructions
-    do."""
+    names from the contents. Accesses and calls keep their places in the source. With ``everywhere``, all instructions
+    keep them."""
     part.globals = {
         name: line for name, line in part.globals.items() if name != "llvm.used" and not name.startswith(_ENVIRONMENT)
     }

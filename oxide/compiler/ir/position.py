@@ -1,5 +1,5 @@
-"""Finds where a kernel computes its thread's position in the launch, ``blockIdx.x * blockDim.x + threadIdx.x``, or that
-along another axis."""
+"""Replaces a kernel's computations of its thread's position in the launch: ``blockIdx.x * blockDim.x + threadIdx.x``,
+or the same along another axis."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def replace_positions(kernel: Function, position: Value, axis: str = "x") -> Non
 
 
 def _is_position(product: Value, thread: Value, axis: str) -> bool:
-    """Returns whether two summands are ``ctaid.x * ntid.x`` and ``tid.x``, or those of another axis."""
+    """Returns whether two summands are ``ctaid.x * ntid.x`` and ``tid.x``, or the same registers of another axis."""
     match product:
         case Binary(opcode="mul", operands=factors) if _widened_register(thread) == f"tid.{axis}":
             return set(map(_widened_register, factors)) == {f"ctaid.{axis}", f"ntid.{axis}"}
@@ -39,7 +39,7 @@ def _widened_register(value: Value) -> str:
 
 
 def leave_out_unused(kernel: Function) -> None:
-    """Removes the instructions that computed the positions, if nothing else uses them."""
+    """Removes arithmetic, casts and reads of registers that nothing uses, such as those that computed the positions."""
     while True:
         used = {operand for instruction in kernel.instructions for operand in instruction.operands}
         unused = [

@@ -1,6 +1,7 @@
-"""The primitives by which threads of a block or a grid cooperate: calls in the portable IR that each back end defines.
+"""The primitives by which threads of a block or a grid cooperate: functions that the portable IR calls and that each
+back end defines.
 
-The front end calls them with the hidden context as first argument:
+Each function also takes the hidden context, as its first argument, which this list leaves out:
 
 - ``ptr oxide.shared.static.<number>()``, ``ptr oxide.shared.dynamic()``, ``i64 oxide.shared.dynamic.bytes()``
 - ``void oxide.block.barrier(i32 site)``, ``i32 oxide.block.barrier.count(i1, i32 site)``, and
@@ -18,9 +19,12 @@ The front end calls them with the hidden context as first argument:
   ``oxide.tensor.commit(i32 site)`` and ``oxide.tensor.wait.<groups>(i32 site)``
 - ``i32 oxide.cluster.rank(i32 site)``, ``i32 oxide.cluster.size(i32 site)``, ``void oxide.cluster.barrier(i32 site)``,
   ``void oxide.cluster.meeting(i32 site)``, which orders no memory, and
-  ``ptr oxide.cluster.map(ptr, i32 rank, i32 site)``, the same place in another block's shared memory
+  ``ptr oxide.cluster.map(ptr, i32 rank, i32 site)``, which returns the address of the same place in another block's
+  shared memory
+- the barriers, copies of tiles and ``wgmma`` of ``oxide.tensor``, whose signatures are in ``ptx/tensor``
 
-This module has the parts that both back ends share; ``ptx/primitives.py`` and ``cpu/coroutines`` define the calls.
+This module has the parts that both back ends share. ``ptx/primitives.py``, ``ptx/tensor`` and ``cpu/coroutines`` define
+the functions.
 """
 
 from __future__ import annotations
@@ -52,18 +56,19 @@ def reaches_cluster(symbol: str) -> bool:
 
 
 STATIC_LIMIT = 48 * 1024
-"""The bytes of static shared memory that every CUDA device gives a block. More is dynamic shared memory."""
+"""The bytes of static shared memory that every CUDA device gives a block. A kernel that needs more takes dynamic shared
+memory."""
 
 LEAST_ALIGNMENT = 16
-"""The alignment of shared arrays that ask for none, and of dynamic shared memory."""
+"""The alignment in bytes of shared arrays that ask for none, and of dynamic shared memory."""
 
 _STATIC = "oxide.shared.static."
 
 
 @dataclass(frozen=True, slots=True)
 class SharedMemory:
-    """A kernel's ``SharedArray``s as (offset, bytes, alignment) in one region of ``total`` bytes, and whether it has a
-    ``DynamicSharedArray``."""
+    """The layout of a kernel's shared memory. ``arrays`` has the (offset, bytes, alignment) of each ``SharedArray`` in
+    one region of ``total`` bytes. ``dynamic`` says whether the kernel has a ``DynamicSharedArray``."""
 
     arrays: tuple[tuple[int, int, int], ...]
     total: int
@@ -88,8 +93,8 @@ class SharedMemory:
 def place_shared_memory(
     kernel: Callable[..., Any], module: Module, places: Mapping[int, SourcePlace], most: int = MAX_SHARED_BYTES
 ) -> SharedMemory:
-    """Numbers a kernel's ``SharedArray``s from 0 and lays them out. If no device gives a block that much, raises
-    ``CompileError`` at the first array beyond the limit.
+    """Numbers a kernel's ``SharedArray``s from 0 and lays them out. If they take more than ``most`` bytes, raises
+    ``CompileError`` at the first array beyond this limit.
 
     The front end calls ``oxide.shared.static.<number>.<bytes>.<alignment>`` for the address of an array.
     """

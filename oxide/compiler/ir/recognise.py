@@ -19,7 +19,7 @@ INVERSE = {
     "ugt": "ule",
     "uge": "ult",
 }
-"""Maps each predicate to its negation."""
+"""Maps each ordering predicate of integers to its negation."""
 
 MIRROR = {
     "slt": "sgt",
@@ -31,11 +31,12 @@ MIRROR = {
     "ugt": "ult",
     "uge": "ule",
 }
-"""Maps each predicate to the predicate that is equivalent once the operands are exchanged."""
+"""Maps each ordering predicate of integers to the predicate that is equivalent when the operands are exchanged."""
 
 
 def called(value: Value) -> str:
-    """Returns the symbol of the function that an instruction calls, "" for any other value, assembly included."""
+    """Returns the symbol of the function that a call calls. Returns "" for a call of inline assembly or of a pointer,
+    and for a value that is not a call."""
     return value.called if isinstance(value, Call) else ""
 
 
@@ -46,7 +47,8 @@ def bounds_check(axes: int) -> str:
 
 
 def out_of_bounds(axes: int) -> str:
-    """Returns the symbol of the function that reports a failed check. It has the check's parameters."""
+    """Returns the symbol of the function that reports a failed check. This function has the same parameters as the
+    check."""
     return f"oxide.out_of_bounds.{axes}" if axes > 1 else "oxide.out_of_bounds"
 
 
@@ -54,13 +56,13 @@ _BOUNDS_CHECKS = frozenset(bounds_check(axes) for axes in (1, 2, 3))
 
 
 def is_bounds_check(value: Value) -> bool:
-    """Returns whether a value is ``oxide.in_bounds(context, index, length, site)``, or the check of an axis, which has
-    the indices and lengths of the other axes as further arguments."""
+    """Returns whether a value is a bounds check: the call ``oxide.in_bounds(context, index, length, site)``, or the
+    check of one of several axes, which takes the indices and lengths of the other axes as further arguments."""
     return called(value) in _BOUNDS_CHECKS
 
 
 def is_alignment_check(value: Value) -> bool:
-    """Returns whether a value is ``oxide.aligned(context, low bits of an address, site)``."""
+    """Returns whether a value is the call ``oxide.aligned(context, low bits of an address, site)``."""
     return called(value) == "oxide.aligned"
 
 
@@ -109,15 +111,15 @@ _EXTREMES = ("smin", "smax", "umin", "umax", "ssub.sat", "usub.sat")
 
 
 def integer_intrinsic(value: Value) -> str:
-    """Returns the operation of a call of LLVM's minima, maxima and saturating differences of integers, such as
-    ``smax``. The call's two arguments are the operands. Returns "" for any other value."""
+    """Returns the operation of a call of an LLVM intrinsic that computes a minimum, maximum or saturating difference of
+    integers, such as ``smax``. The call's two arguments are the operands. Returns "" for any other value."""
     operation, _, type_ = called(value).removeprefix("llvm.").rpartition(".")
     return operation if operation in _EXTREMES and type_ == value.type else ""
 
 
 def conditions_of(value: Value, truth: bool) -> list[tuple[Value, bool]]:
-    """Returns the truth values that an instruction's operands must have for its result to be ``truth``. It knows an
-    ``and`` that is true, an ``or`` that is false, and a ``not``. Returns [] for any other value."""
+    """Returns the operands of a boolean operation, each with the truth value that it must have for the result to be
+    ``truth``. Handles an ``and`` that is true, an ``or`` that is false, and a ``not``. Returns [] in any other case."""
     match value:
         # `a and b` is select(a, b, false), `a or b` is select(a, true, b).
         case Select(type="i1", condition=condition, left=left, right=right):

@@ -1,4 +1,4 @@
-"""Names, strings and lists in the IR as LLVM prints them."""
+"""Converts names, strings and lists to and from the form in which LLVM prints them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ def spaced(words: str) -> str:
 
 
 def alignment(text: str) -> int:
-    """Returns the alignment that an access's text ends with, or 1 if it has none."""
+    """Returns the alignment at the end of an access's text, or 1 if the text has none."""
     _, found, align = text.rpartition("align ")
     return int(align.partition(",")[0]) if found else 1
 

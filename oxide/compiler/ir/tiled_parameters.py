@@ -1,7 +1,7 @@
 """Finds, in the portable IR, the parameters that ``tensor.load_tile`` copies from and ``store_tile`` copies to.
 
-A GPU's copy engine reads a description of each array that the launch makes, so the array is a parameter of the kernel
-and its rows begin at multiples of 16 bytes. A launch checks that on both devices.
+A GPU's copy engine reads a description of each array, which is made at the launch. So the array must be a parameter of
+the kernel, and its rows must begin at multiples of 16 bytes. A launch checks the rows on both devices.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ MOST_AXES = 5
 @final
 @dataclass(frozen=True, slots=True)
 class TileCopy:
-    """A copy of a tile, as its primitive's name describes it: the tile has a side for each axis, and elements of
-    ``dtype``. The copy goes to shared memory, or from shared memory if it ``stores``. The shared tile may be swizzled,
-    and the copy may go to ``many`` blocks. A copy is ``optional`` if code skips it for arrays that the engine cannot
-    read."""
+    """A copy of a tile, as its primitive's name describes it. ``sides`` has the tile's length along each axis, and
+    ``dtype`` is the type of its elements. The copy goes to shared memory, or from shared memory if ``stores`` is true.
+    ``swizzled`` describes the tile in shared memory. With ``many`` the copy goes to several blocks. With ``optional``
+    the kernel skips the copy for arrays that the engine cannot read."""
 
     dtype: str
     sides: tuple[int, ...]
@@ -68,10 +68,10 @@ class TileCopy:
 
 
 def copied_parameters(kernel: PortableKernel, module: Module, signature: tuple[Closed, ...]) -> list[tuple[Call, int]]:
-    """Returns the copies of tiles in ``module``, each with the number of its parameter. ``module`` is a form of the
-    kernel's module.
+    """Returns the copies of tiles in ``module``, each with the number of the parameter that it copies from or to.
+    ``module`` is the kernel's module or an edited copy of it.
 
-    Raises ``CompileError`` for a copy from a slice that is no parameter of the kernel.
+    Raises ``CompileError`` for a copy from or to a slice that is not a parameter of the kernel.
     """
     if not any(symbol.startswith(TILE_COPIES) for symbol in module.functions):
         return []

@@ -1,7 +1,8 @@
-"""Definitions of total integer operations, which ``frontend/lowering/total_builder.py`` calls.
+"""Definitions of total integer operations, whose results are defined for all operands.
+``frontend/lowering/total_builder.py`` and ``tile/arithmetic.py`` call them.
 
-A shift by the width or more gives 0, or the sign, like repeated shifts by one bit. ``x // 0`` and ``x % 0`` are 0. The
-least number divided by -1 wraps.
+A shift by the width or more gives the result of repeated shifts by one bit: 0, or -1 for an arithmetic shift of a
+negative number. ``x // 0`` and ``x % 0`` are 0. The quotient of the least number and -1 wraps.
 """
 
 from __future__ import annotations
@@ -49,8 +50,9 @@ def _shift(operation: str, kind: str) -> str:
 
 
 def _division(operation: str, kind: str) -> str:
-    """Defines a division whose divisor is 1 in place of 0 and -1. This choice does not depend on the dividend: in a
-    loop with one divisor, it is made once, and a GPU computes the divisor's reciprocal before the dividend is known."""
+    """Defines a quotient or a remainder. In place of the divisor 0, and of -1 in a signed operation, it divides by 1.
+    This choice does not depend on the dividend. So a loop with a constant divisor makes the choice once, and a GPU
+    computes the divisor's reciprocal before the dividend is known."""
     if operation in ("udiv", "urem"):
         special = f"  %special = icmp eq {kind} %b, 0"
     else:

@@ -1,7 +1,7 @@
 """The compiler's IR as objects: values, blocks and instructions. ``module.py`` has functions and modules.
 
-It is LLVM's IR. ``parser.parse`` reads a printed module, and ``str(module)`` prints it. Instructions have a class for
-each form, so that passes match them by structure:
+The IR is LLVM's. ``parser.parse`` reads a printed module, and ``str(module)`` prints it. Each form of instruction has a
+class of its own, so that passes can match instructions by their structure:
 
     match value:
         case Binary(opcode="add", left=left, right=Constant(integer=1)):
@@ -45,12 +45,13 @@ class Value:
 
     @property
     def integer(self) -> int | None:
-        """Returns the number of an integer constant or a truth value, None for any other value."""
+        """Returns the number that an integer constant stands for (1 for ``true``, 0 for ``false``), or None for any
+        other value."""
         return None
 
     @property
     def symbol(self) -> str:
-        """Returns the name of a global without its sigil and quotes, "" for any other value."""
+        """Returns the name of a global without its sigil and quotes, or "" for any other value."""
         return unquoted(self.name[1:]) if self.name.startswith("@") else ""
 
     def __repr__(self) -> str:
@@ -118,7 +119,7 @@ class Block(Value):
         self.extend((instruction,))
 
     def insert(self, place: int, instructions: Iterable[Instruction]) -> None:
-        """Inserts instructions before the one at ``place``."""
+        """Inserts instructions before the instruction with the index ``place``."""
         added = list(instructions)
         for instruction in added:
             instruction.block = self
@@ -150,7 +151,8 @@ class Block(Value):
 
 
 class Instruction(Value):
-    """An instruction. ``name`` is the name of its result, "" for none. ``metadata`` has its metadata nodes, by kind."""
+    """An instruction. ``name`` is the name of its result, or "" if it has none. ``metadata`` has its metadata nodes, by
+    kind."""
 
     __slots__ = ("block", "metadata", "opcode", "operands")
     _copied: ClassVar[tuple[str, ...]] = ()
@@ -164,12 +166,13 @@ class Instruction(Value):
 
     @property
     def targets(self) -> list[Block]:
-        """Returns the blocks that a terminator may branch to, in the order of its operands."""
+        """Returns the blocks that a terminator may branch to, in the order of its operands. Returns [] for any other
+        instruction."""
         return []
 
     @property
     def body(self) -> str:
-        """Returns the text after the ``=``, without metadata."""
+        """Returns the instruction as text, without its result's name and without its metadata."""
         raise NotImplementedError
 
     def replace_operands(self, replaced: Mapping[Value, Value]) -> None:
@@ -331,7 +334,7 @@ class Phi(Instruction):
 
 @final
 class Branch(Instruction):
-    """A jump, or a branch by a condition to ``yes`` or ``no``."""
+    """A jump to ``yes``, or a branch by a condition to ``yes`` or ``no``."""
 
     __slots__ = ()
 
@@ -384,7 +387,7 @@ class Switch(Instruction):
 
 @final
 class Return(Instruction):
-    """A return. The operand is the value, if there is one."""
+    """A return. The operand is the returned value, if there is one."""
 
     __slots__ = ()
 
@@ -411,7 +414,7 @@ class Unreachable(Instruction):
 @final
 class Load(Instruction):
     """A read of memory. ``before`` is the text between ``load`` and the type: ``atomic``, ``volatile`` or nothing.
-    ``after`` is the text behind the pointer: the scope, the ordering and the alignment."""
+    ``after`` is the text after the pointer: the scope, the ordering and the alignment."""
 
     __slots__ = ("after", "before")
     _copied = ("after", "before")
@@ -513,7 +516,7 @@ class Alloca(Instruction):
 
 @final
 class Extract(Instruction):
-    """``extractvalue``: a member of a structure, by its indices."""
+    """``extractvalue``: reads the member of a structure that has the indices ``path``."""
 
     __slots__ = ("path",)
     _copied = ("path",)
@@ -533,7 +536,7 @@ class Extract(Instruction):
 
 @final
 class Insert(Instruction):
-    """``insertvalue``: a structure with one member replaced."""
+    """``insertvalue``: returns a structure in which ``part`` replaces the member that has the indices ``path``."""
 
     __slots__ = ("path",)
     _copied = ("path",)
@@ -576,10 +579,11 @@ class Operation(Instruction):
 class Call(Instruction):
     """A call of a function, a pointer or inline assembly.
 
-    The first operand is the callee; assembly is a constant. ``before`` has the words between ``call`` and the result's
-    type. ``function_type``, if given, is printed instead of the result's type, as for variable arguments.
-    ``attributes`` has the arguments' attributes, by position. ``after`` follows the arguments. ``bundles`` has the tag
-    of each of LLVM's operand bundles and the count of its operands, which are the last operands of the call.
+    The first operand is the callee. Inline assembly is a ``Constant``. ``before`` has the words between ``call`` and
+    the result's type. ``function_type``, if given, is printed instead of the result's type, which a call with variable
+    arguments needs. ``attributes`` has the arguments' attributes, by position. ``after`` is the text after the
+    arguments. ``bundles`` has the tag of each of LLVM's operand bundles and the count of its operands, which are the
+    last operands of the call.
     """
 
     __slots__ = ("after", "attributes", "before", "bundles", "function_type", "tail")
@@ -615,7 +619,7 @@ class Call(Instruction):
 
     @property
     def called(self) -> str:
-        """Returns the called function's symbol, "" for assembly or a pointer."""
+        """Returns the called function's symbol, or "" if the callee is inline assembly or a pointer."""
         return self.operands[0].symbol
 
     @property
@@ -643,8 +647,8 @@ class Call(Instruction):
 
 @final
 class Atomic(Instruction):
-    """``atomicrmw``, ``cmpxchg`` or ``fence``. ``before`` is the text between the opcode and the
-    operands, and ``after`` is the text behind the operands."""
+    """``atomicrmw``, ``cmpxchg`` or ``fence``. ``before`` is the text between the opcode and the operands, and
+    ``after`` is the text after the operands."""
 
     __slots__ = ("after", "before")
     _copied = ("after", "before")

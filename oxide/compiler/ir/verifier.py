@@ -1,10 +1,10 @@
 """Checks of the compiler's own work, for tests: with ``OXIDE_VERIFY=1`` every kernel's IR is checked while it compiles.
 
-- ``verify_structure``: the IR is well formed. It holds between any two passes.
-- ``verify_total``: no integer operation has undefined results. It holds for a translated module, before LLVM's passes:
-  these add flags and plain divisions where they have proved that the results are defined.
-- ``verify_accesses``: each access to a slice has a bounds check or a mark that it needs none. It holds once the kernel
-  is inlined into one function, before any other pass of LLVM and before checks are proved and hoisted.
+- ``verify_structure``: the IR is well formed. This holds between any two passes.
+- ``verify_total``: no integer operation has undefined results. This holds for a translated module before LLVM's passes.
+  These passes add flags and plain divisions where they have proved that the results are defined.
+- ``verify_accesses``: each access to a slice has a bounds check, or a mark that it needs none. This holds once the
+  kernel is inlined into one function, before any other pass of LLVM and before checks are proved and hoisted.
 
 Each raises ``InvalidIR`` with the function and the instruction at fault.
 """
@@ -48,8 +48,8 @@ from .values import (
 )
 
 UNCHECKED = "!oxide.unchecked"
-"""The mark of an access without a check: one that the program declares unchecked, or one of a loop over a view, whose
-length bounds the index. Only ``verify_accesses`` reads it."""
+"""The kind of the metadata that marks an access without a check. Either the program declares the access unchecked, or a
+loop over a view makes the access, and the view's length bounds the index. Only ``verify_accesses`` reads the mark."""
 
 
 class InvalidIR(AssertionError):
@@ -77,7 +77,7 @@ def _refuse(function: Function, at: Value, problem: str) -> NoReturn:
 def verify_structure(module: Module) -> None:
     """Checks blocks, phis, operands, dominance, types, calls and metadata. Raises ``InvalidIR``.
 
-    Types are compared as text. It does not check attributes, calls of pointers and assembly, the contents of constant
+    Types are compared as text. Not checked are attributes, calls of pointers and of assembly, the contents of constant
     expressions, the indices of a ``getelementptr``, and dominance in unreachable blocks.
     """
     for function in module.defined:
@@ -151,7 +151,8 @@ class _Structure:
                 self._verify_operand(user, operand, user.block, self.places[user])
 
     def _verify_operand(self, user: Instruction, operand: Value, block: Block, before: int) -> None:
-        """Checks that an operand is defined before a place in a block."""
+        """Checks that an operand of ``user`` is defined before the instruction with the index ``before`` in
+        ``block``."""
         match operand:
             case Constant():
                 symbol = operand.symbol
@@ -236,9 +237,9 @@ def _returns(function: Function, type_: str) -> bool:
 def verify_total(module: Module) -> None:
     """Checks that every integer operation has a defined result for all operands. Raises ``InvalidIR``.
 
-    It covers division, shifts, conversions of floating point to integers, flags that make poison, and the intrinsics
-    that take such a flag as an argument. The helpers of ``portable.py`` are exempt: they make these operations total.
-    It does not cover loads of uninitialised memory, ``undef`` and flags of floating point.
+    Checked are divisions, shifts, conversions of floating point to integers, flags that make poison, and intrinsics
+    that take such a flag as an argument. The functions of ``total.py``, which make divisions and shifts total, are
+    exempt. Not checked are loads of uninitialised memory, ``undef`` and flags of floating point.
     """
     for function in module.defined:
         if _is_helper(function):
@@ -255,8 +256,7 @@ _WITH_POISON = ("llvm.abs.", "llvm.ctlz.", "llvm.cttz.")
 
 
 def _is_helper(function: Function) -> bool:
-    """Returns whether a function is a helper of ``portable.py`` that makes an operation total, such as
-    ``oxide.sdiv.i64``."""
+    """Returns whether a function is one of ``total.py`` that makes an operation total, such as ``oxide.sdiv.i64``."""
     first, _, rest = function.symbol.partition(".")
     return first == "oxide" and rest.partition(".")[0] in _DIVISIONS + _SHIFTS
 
@@ -285,22 +285,22 @@ _Facts: TypeAlias = frozenset[Value]
 
 
 LOAD_TILE, STORE_TILE = "oxide.tensor.load_tile.", "oxide.tensor.store_tile."
-"""The prefix of the primitives that copy a tile of a slice."""
+"""The prefixes of the primitives that copy a tile from a slice and to a slice."""
 
 
 def verify_accesses(module: Module, symbol: str, slices: Iterable[Argument]) -> None:
     """Checks that a load, store or atomic of a slice is guarded by a bounds check of its index. Raises ``InvalidIR``.
 
     ``slices`` are the parameters with the slices' addresses. An access is an instruction, possibly a call, that uses an
-    address computed from one of them. It needs, on every path to it, a check that has found its index in bounds, or the
-    mark ``UNCHECKED``. The index is the last one that was added to the address, or 0 if there is none. It counts as
-    checked if it is the checked value itself, or a sum of products in which each term has a checked factor, as for an
-    element of a matrix.
+    address computed from one of these parameters. An access needs the mark ``UNCHECKED``, or, on every path to it, a
+    check that has found its index in bounds. Its index is the last index that was added to the address, or 0 if none
+    was added. An index counts as checked if it is the checked value itself. It also counts as checked if it is a sum of
+    products, each of which has a checked factor, as for an element of a matrix.
 
-    Limits: The check's length need not be that of the accessed slice. For an address within a view or a tile, only the
-    index in the view is considered, as the view's lengths express its bounds. An address that is loaded from memory or
-    computed from integers belongs to no slice; one that was only aligned still belongs to its slice. Accesses of a
-    recursive function, which is not inlined, are not considered.
+    Limits: The check may be against the length of another slice. For an address within a view or a tile, only the index
+    in the view is considered, as the view's lengths express its bounds. An address that is loaded from memory or
+    computed from integers belongs to no slice. An address that was only aligned still belongs to its slice. Accesses in
+    a recursive function, which is not inlined, are not considered.
     """
     function = module.functions[symbol]
     verifier = _Accesses(function, slices, {each.symbol for each in module.defined})
@@ -329,7 +329,8 @@ class _Accesses:
                     _refuse(self.function, instruction, "no bounds check guards the access")
 
     def _facts(self) -> dict[Block, _Facts]:
-        """Returns the indices that are known to be in bounds in each reachable block: the greatest fixed point."""
+        """Returns, for each reachable block, the indices that are known to be in bounds at its beginning: the greatest
+        fixed point of a forward analysis."""
         flow = ControlFlow(self.function)
         known: dict[Block, _Facts] = {self.function.entry: frozenset()}
         changed = True
@@ -387,11 +388,11 @@ class _Accesses:
         match self._plain(address):
             case GetElementPtr(source=source, pointer=element, indices=[first, _]) if (
                 source.startswith("{") and first.integer == 0
-            ):  # a member of an element, as the imaginary part
+            ):  # a member of an element, such as the imaginary part
                 return self._is_inside(element, facts)
             case GetElementPtr(indices=[*_, index]):
                 return self._is_checked(index, facts)
-            case Cast(value=value) | Binary(left=value):  # alignment to a word, of a 16-bit atomic
+            case Cast(value=value) | Binary(left=value):  # a 16-bit atomic aligns its address to a word
                 return self._is_inside(value, facts)
             case Call(operands=[_, value, *_]):
                 return self._is_inside(value, facts)
@@ -409,8 +410,9 @@ class _Accesses:
         return False
 
     def _plain(self, value: Value) -> Value:
-        """Returns the value that was inserted as the member that an ``extractvalue`` reads. If it is unknown, returns
-        the same value for each read of the member. Returns any other value unchanged."""
+        """Returns, for an ``extractvalue``, the value that was inserted as the member that it reads. If that value is
+        unknown, returns the first ``extractvalue`` of the member, for all of them. Returns any other value
+        unchanged."""
         if not isinstance(value, Extract):
             return value
         whole, path = self._plain(value.whole), value.path
@@ -422,8 +424,8 @@ class _Accesses:
 
 
 def _accessed(instruction: Instruction) -> list[Value]:
-    """Returns the addresses at which an instruction may access memory. Copies of tiles are left out: they take a
-    slice's lengths, read zeros outside of the slice and write nothing there."""
+    """Returns the addresses at which an instruction may access memory. Copies of tiles are left out, because they take
+    the slice's lengths: outside of the slice they read zeros and write nothing."""
     match instruction:
         case Load(pointer=pointer) | Store(pointer=pointer) | Atomic(operands=[pointer, *_]):
             return [pointer]

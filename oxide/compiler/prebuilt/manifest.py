@@ -1,7 +1,8 @@
 """The directory of kernels that were built ahead of time: files of code, and ``manifest.json``.
 
-The manifest is JSON with a checksum of its own, and names each file with its checksum. Nothing is unpickled. The
-checksums find damage, not intent: the files are machine code, so a directory is trusted as a program is.
+The manifest is JSON. It has a checksum of its own content, and the name and checksum of each file. Nothing is
+unpickled. The checksums detect damage, but not manipulation. The files are machine code, so a user must trust a
+directory like a program.
 """
 
 from __future__ import annotations
@@ -19,14 +20,15 @@ from oxide.errors import ArgumentError
 __all__ = ["FORMAT", "NAME", "file_digest", "read_file", "read_manifest", "write_directory"]
 
 FORMAT = 1
-"""The version of the manifest. Another version of oxide may write the same."""
+"""The version of the manifest's format. Several versions of oxide may share one."""
 
 NAME = "manifest.json"
 
 
 def write_directory(directory: Path, content: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
-    """Writes the files, and the manifest last. A directory whose writing was interrupted has no manifest, or the old
-    one with other checksums. Raises ``ArgumentError`` if it cannot be written."""
+    """Removes an old manifest, writes the files, and writes the new manifest last. A directory whose writing was
+    interrupted therefore has no manifest, or an incomplete one, which is refused. Raises ``ArgumentError`` if the
+    directory cannot be written."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(FileNotFoundError):
@@ -40,8 +42,8 @@ def write_directory(directory: Path, content: Mapping[str, Any], files: Mapping[
 
 
 def read_manifest(directory: Path, version: str) -> dict[str, Any]:
-    """Returns the manifest of a directory that ``version`` of oxide has built. Raises ``ArgumentError`` for any
-    other."""
+    """Returns the manifest of a directory that was built by the version ``version`` of oxide. Raises ``ArgumentError``
+    if the manifest is missing, damaged, or from another version."""
     path = directory / NAME
     try:
         text = path.read_text(encoding="utf-8")

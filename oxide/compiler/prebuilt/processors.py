@@ -1,7 +1,8 @@
-"""Which CPUs run a native object file: the instruction sets that it may use, by LLVM's names.
+"""Decides which CPUs can run a native object file, by the instruction sets that its code may use. They have LLVM's
+names.
 
-LLVM emits instructions of any set that the target has. So code runs on a processor that has all of them, whatever its
-name. Sets of instructions that only the operating system or intrinsics use are not needed.
+LLVM may emit instructions of any set that the target has. So code runs on any processor that has all these sets,
+whatever the processor's name. Instruction sets that only operating systems or intrinsics use are left out.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ BASELINES = {
     "x86-64-v3": _V3,
     "x86-64-v4": (*_V3, "avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl"),
 }
-"""The levels of the x86-64 ABI, and the instruction sets of each beyond the first's."""
+"""The levels of the x86-64 ABI, and the instruction sets that each level has beyond plain x86-64."""
 
 _SYSTEM = frozenset((
     "cldemote", "clflushopt", "clwb", "clzero", "enqcmd", "fsgsbase", "hreset", "ibt", "invpcid", "kl", "lwp",
@@ -39,7 +40,8 @@ def needed_features(target: Target) -> list[str]:
 
 
 def without_features(target: Target, arch: str, needed: Sequence[str]) -> set[str]:
-    """Returns the instruction sets that code needs and a processor lacks; the architecture itself if that differs."""
+    """Returns the instruction sets that code needs and the processor ``target`` lacks. If this machine has another
+    architecture than the code, returns the code's architecture instead."""
     machine = "x86_64" if arch in BASELINES else arch.partition(":")[0]
     if machine != platform.machine():
         return {machine}

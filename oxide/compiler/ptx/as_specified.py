@@ -1,23 +1,23 @@
 """Works around PTX instructions that LLVM's back end or ptxas miscompiles.
 
-By PTX's specification ``abs`` and ``neg`` wrap for the least number. ptxas 13.0 deviates in these cases:
+By PTX's specification, ``abs`` and ``neg`` of the least number wrap. ptxas 13.0 deviates in these cases:
 
 - It assumes that the result of ``abs`` is not negative: ``abs(x) < 0`` is false for every x.
 - It assumes that the result of ``neg.s16``, or of a subtraction from 0, fits in 16 bits before truncation: ``-x`` of
   the least ``i16`` is 32768 once widened.
-- It loses a negation before a minimum or maximum of three numbers, of 16 or 32 bits.
+- It loses the negation of an operand of a minimum or maximum of three numbers, of 16 or 32 bits.
 - It fuses ``mul.hi.u32`` and a 64-bit subtraction from its result into ``IMAD.HI.U32``, with the lower half's negation
   as operand: the difference is 2**32 too small if that half is 0.
 - It fuses a minimum or maximum of 16 bits and its comparison with the same constant into ``VIMNMX.S16x2``. The results
   of the lower and the upper half go to one predicate, so that only the result of the upper half is left.
-- It drops a mask of a number that was converted to f16 or bf16, if the result is the lower half of a word.
+- It drops a bit mask of a number that was converted to f16 or bf16, if the result is the lower half of a word.
 - It treats ``max(min(x, 1.0), 0.0)`` as a saturation, which gives 0 for NaN instead of 1: in f16, f32 and f64.
 
-Observed on an H100 (2026-11-22, driver 580.159.04). The first two were found by 565 combinations of an instruction and
-a reader of its result, over every number of 16 bits, and over the extremes and 3000 other numbers of 32 and 64 bits. 20
-combinations were wrong, all with ``abs`` in three widths or with ``neg.s16``. The other cases were found by random
-kernels, and then in their SASS. Other subtractions, ``add``, ``mul``, ``mad``, ``not``, ``xor``, shifts, ``min``,
-``max``, ``div`` and ``rem`` are as specified.
+Observed on an H100 (2026-11-22, driver 580.159.04). The first two cases were found by testing 565 combinations of an
+instruction and a reader of its result, over every number of 16 bits, and over the extremes and 3000 other numbers of 32
+and 64 bits. 20 combinations were wrong, all with ``abs`` in three widths or with ``neg.s16``. The other cases were
+found by random kernels, and then in their SASS. Other subtractions, ``add``, ``mul``, ``mad``, ``not``, ``xor``,
+shifts, ``min``, ``max``, ``div`` and ``rem`` are as specified.
 
 LLVM 22 selects wrong instructions in two cases. It turns a comparison with a constant zero and a selection by it,
 ``x < 0.0 ? x : 0.0``, into ``min``, which returns -0.0 for -0.0 instead of 0.0. It turns a shift of 64 bits, whose
@@ -70,7 +70,7 @@ def hide_amounts(module: Module) -> None:
 _NEGATION = re.compile(r"\bneg\.s(16|32)\s+(%\w+), (%\w+);")
 _HIGH_PRODUCT = re.compile(r"\bmul\.hi\.u32\s+(%\w+), ([^,;]+), ([^,;]+);")
 _SHORT_EXTREME = re.compile(r"\b(min|max)\.([su])16\s+(%\w+), (%\w+), (%\w+|-?\d+);")
-# A constant of 32 or 64 bits is an operand. One of 16 bits is in a register.
+# A constant of 32 or 64 bits is an operand. A constant of 16 bits is in a register.
 _FLOAT_EXTREME = re.compile(
     r"\b(?P<operation>min|max)\.(?P<kind>b?f(?P<bits>16|32|64))\s+(?P<result>%\w+), (?P<x>%\w+), "
     r"(?P<limit>%\w+|0[fd][0-9A-F]+);"
@@ -85,7 +85,7 @@ _ABSOLUTE = re.compile(r"\babs\.s(16|32|64)\s+(%\w+), (%\w+);")
 
 
 def as_specified(assembly: str) -> str:
-    """Returns PTX that ptxas compiles as specified."""
+    """Returns PTX in which the instructions that ptxas miscompiles are expanded."""
     assembly = _HIGH_PRODUCT.sub(
         r"{ .reg .b32 low; .reg .b64 product; mul.wide.u32 product, \2, \3; mov.b64 {low, \1}, product; }", assembly
     )
@@ -106,7 +106,7 @@ def as_specified(assembly: str) -> str:
 
 
 def _masked(mask: re.Match[str]) -> str:
-    """Returns a mask as two instructions. ptxas fuses them into one mask again, which it does not drop."""
+    """Returns a mask as two instructions. ptxas fuses the two into one mask again, but does not drop this mask."""
     result, source, constant = mask.groups()
     others = ~int(constant)
     return f"or.b16 {result}, {source}, {others};\n\txor.b16 {result}, {result}, {others};"

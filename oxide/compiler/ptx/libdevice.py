@@ -27,7 +27,7 @@ def link_libdevice(kernel: str, module: Any) -> None:
 
     Raises ``CompileError`` if libdevice cannot be found, or lacks a function.
     """
-    import llvmlite.binding as llvm  # here, since a program that only looks for the file needs no LLVM
+    import llvmlite.binding as llvm  # imported here, because a program that only looks for the file needs no LLVM
 
     from oxide.compiler.ir.llvm import gpu_machine, run_passes
 
@@ -71,8 +71,8 @@ def find_libdevice() -> Path | None:
 
 
 def identity() -> str:
-    """Returns a text that identifies the libdevice in use. The cache key of code that is compiled with it contains this
-    text."""
+    """Returns a text that identifies the libdevice in use. The cache key of code that is compiled with libdevice
+    contains this text."""
     path = find_libdevice()
     if path is None:
         return "no libdevice"

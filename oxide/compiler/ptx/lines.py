@@ -1,12 +1,14 @@
-"""Lines of PTX: the directives ``.file`` and ``.loc`` for profilers, with the calls that an instruction came through.
+"""Lines of PTX: the directives ``.file`` and ``.loc`` for profilers, with the calls through which an instruction was
+inlined.
 
-LLVM's printer writes ``.loc`` without the calls. So each inlined instruction's location gets a number in its column,
-which the printer writes, and the number is replaced by the calls:
+LLVM's printer writes ``.loc`` without the calls. But it writes columns. So the column of each inlined instruction's
+location becomes a number, which this module replaces by the calls once the text is printed:
 
     .loc 1 7 0
     .loc 1 2 0, function_name $L__oxide_name0, inlined_at 1 7 0
 
-ptxas finds the location of a call by the directive before that has it, so each call has one, without instructions.
+ptxas expects the location of a call in an earlier directive, so each call gets a directive of its own, even if no
+instruction follows it.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ _FILE = re.compile(r'^\t\.file\t(\d+) "((?:[^"\\]|\\.)*)"\n', re.MULTILINE)
 _LEFT_OUT = re.compile(
     r"^(?:\$L__(?:tmp|func_begin|func_end)\d+:\n|\t\.section\t\.debug_macinfo\t\{\t\}\n)", re.MULTILINE
 )
-"""The labels that only LLVM's own sections would refer to, and an empty section."""
+"""Matches text to leave out: labels that only LLVM's own sections would refer to, and an empty section."""
 
 
 def entry_with_lines(module: Any, kernel: str, entry: str) -> Any:
@@ -46,8 +48,8 @@ def _parsed(text: str) -> Any:
 
 
 def with_calls(assembly: str, calls: Calls) -> str:
-    """Returns PTX whose numbered columns are replaced by calls. Without its lines that begin with ``.loc`` or
-    ``.file``, and its section of names, it is the PTX of a kernel without line tables."""
+    """Returns PTX in which the calls replace the numbered columns. Apart from the ``.loc`` and ``.file`` directives and
+    the section of names, the result is the PTX of the same kernel without line tables."""
     files = {path: int(number) for number, path in _FILE.findall(assembly)}
     added: list[str] = []
     names: dict[str, str] = {}

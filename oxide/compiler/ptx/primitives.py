@@ -1,4 +1,4 @@
-"""Operations of a block's threads on a GPU: most primitives of ``ir/primitives.py`` are an instruction or two."""
+"""Operations of a block's threads on a GPU: most primitives of ``ir/primitives.py`` become one or two instructions."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ define i1 @oxide.unanimous(i1 %condition) alwaysinline convergent {
 
 
 def _nanosleep(arch: str) -> str:
-    """Defines the sleep: one instruction from compute capability 7.0 on, a no-op before."""
+    """Defines the sleep: one instruction from compute capability 7.0 on, a no-op on older GPUs."""
     rests = 'call void asm sideeffect "nanosleep.u32 $0;", "r"(i32 %nanoseconds)' if _capability(arch) >= 70 else ""
     return f"define void @oxide.nanosleep(i32 %nanoseconds) alwaysinline {{\n  {rests}\n  ret void\n}}"
 
@@ -276,8 +276,8 @@ define i32 @oxide.warp.active_mask(ptr %context, i32 %site) alwaysinline converg
 
 
 def _reduction(symbol: str, operator: str, kind: str, arch: str) -> str:
-    """Defines a reduction. On 32-bit integers it is one instruction since sm_80. Otherwise it is a butterfly of
-    shuffles if the mask has all lanes, and else one shuffle for each lane in the mask."""
+    """Defines a reduction. A reduction of 32-bit integers is one instruction from sm_80 on. Any other is a butterfly of
+    shuffles if the mask has all lanes, and one shuffle for each lane in the mask if not."""
     name, bits = reduction_operators.llvm_type(kind), reduction_operators.bits_type(kind)
     head = (
         f"{reduction_operators.declaration(operator, kind)}\n"
@@ -308,7 +308,7 @@ def _reduction(symbol: str, operator: str, kind: str, arch: str) -> str:
         [
             head.rstrip("\n"),
             "entry:",
-            # The mask without lanes that a short warp lacks: a butterfly would read undefined values from them.
+            # The mask without the lanes that a short warp lacks, from which a butterfly would read undefined values.
             "  %live = call i32 @oxide.warp.ballot(ptr %context, i32 %mask, i1 true, i32 %site) convergent",
             "  %full = icmp eq i32 %live, -1",
             "  br i1 %full, label %butterfly, label %first",

@@ -32,8 +32,8 @@ FEATURES = "+ptx86"
 one."""
 
 _OLDER = "50 52 53 60 61 62 70 72 75 80 86 87 89 90 100 101"
-# LLVM only warns on stderr about an unknown processor. It ends the process for a processor that is newer than the PTX
-# version. So known architectures are listed.
+# For an unknown processor, LLVM only warns on stderr. For a processor that is newer than the PTX version, LLVM ends the
+# process. So the known architectures are listed here.
 _FEATURES = {f"sm_{number}": FEATURES for number in _OLDER.split()} | {
     "sm_120": "+ptx87",
     "sm_103": "+ptx88",
@@ -66,8 +66,8 @@ def compile_ptx(
     only_block: bool = False,
 ) -> Code:
     """Returns PTX for one architecture. The entry has the kernel's name, and its last parameter is the fault record's
-    address. With ``only_block``, ``block`` is the largest block of any launch, and its threads may use all
-    registers."""
+    address. With ``only_block``, ``block`` is the largest block of any launch, and the block's threads may use all
+    registers of a multiprocessor."""
     if not re.fullmatch(r"sm_\d+[af]?", target.arch):
         raise CompileError(f"kernel {name}: {target.arch} is no CUDA architecture; use one such as sm_90")
     tensor.check_capability(kernel, int(re.sub(r"\D", "", target.arch)))
@@ -112,7 +112,7 @@ def _module(
     linking: str | None = None,
 ) -> tuple[Any, Any, list[tensor.TensorMap]]:
     """Returns the optimised module, its machine and the tensor maps that the entry takes. ``linking`` is the kernel's
-    name if libdevice is to be linked."""
+    name, for errors, if libdevice is to be linked, or else None."""
     symbols = kernel.module.functions
     machine = gpu_machine(tensor.architecture(target.arch, symbols), target.features or FEATURES)
     capability = int(re.sub(r"\D", "", target.arch))
@@ -137,7 +137,7 @@ def _module(
         module = lines.entry_with_lines(module, kernel.symbol, entry)
     if linking is not None:
         link_libdevice(linking, module)
-    optimise(module, machine, exported=entry, packing=False)  # a GPU thread has no such vectors
+    optimise(module, machine, exported=entry, packing=False)  # a GPU thread has no vector registers
     return module, machine, maps
 
 
@@ -155,7 +155,7 @@ _FAST_EXP2 = """define float @__nv_fast_exp2f(float %x) alwaysinline {
   %r = call float asm "ex2.approx.ftz.f32 $0, $1;", "=f,f"(float %x)
   ret float %r
 }"""
-"""libdevice has no such function: CUDA C++ has the instruction for ``exp2f`` under ``-use_fast_math``."""
+"""libdevice has no such function: CUDA C++ compiles ``exp2f`` to this instruction under ``-use_fast_math``."""
 
 
 def _fast_tanh(symbols: Collection[str], capability: int) -> str:
@@ -219,8 +219,8 @@ def _entry(
 def _limits(kernel: PortableKernel, max_registers: int | None, block: Dim3 | None, only_block: bool) -> str:
     """Returns the attributes of an entry that limit its registers and group its blocks.
 
-    In a kernel that moves registers between its warps, each thread begins with its share of a multiprocessor's
-    registers. The shape of a cluster is a part of the code, so that every launch has it, a captured one too.
+    In a kernel that moves registers between its warps, each thread begins with an equal share of a multiprocessor's
+    registers. The shape of a cluster is a part of the code, so that every launch has it, also a captured launch.
     """
     cluster = "" if kernel.cluster is None else f' "nvvm.cluster_dim"="{",".join(map(str, kernel.cluster))}"'
     if block is not None and tensor.moves_registers(kernel.module.functions):

@@ -1,8 +1,8 @@
 """Remainders of floats on a GPU, as exact as ``fmod`` on a CPU.
 
 PTX has no remainder instruction. LLVM computes ``x - trunc(x / y) * y`` instead, which is wrong if the quotient has
-more bits than a float, and NaN if it overflows. This code divides the mantissas as integers by long division, as musl's
-``fmod`` does, with as many bits at a time as are free in a 64-bit integer.
+more bits than a float's mantissa, and NaN if the quotient overflows. This code divides the mantissas as integers by
+long division, as musl's ``fmod`` does, and shifts by as many bits at a time as are free in a 64-bit integer.
 """
 
 from __future__ import annotations

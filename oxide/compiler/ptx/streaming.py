@@ -1,9 +1,9 @@
 """Streaming vector accesses on a GPU: turns the front end's marks of loads and stores into instructions with a cache
 hint.
 
-LLVM's own mark, ``!nontemporal``, is ignored by its NVPTX back end, so the hint requires inline assembly. This pass
-comes last, so that the bounds checks see ordinary loads and stores. On a CPU, streaming accesses stay ordinary loads
-and stores.
+LLVM's NVPTX back end ignores LLVM's own mark, ``!nontemporal``, so the hint requires inline assembly. This pass comes
+last, so that the bounds checks see ordinary loads and stores. On a CPU, streaming accesses stay ordinary loads and
+stores.
 """
 
 from __future__ import annotations

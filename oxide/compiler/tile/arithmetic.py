@@ -48,7 +48,7 @@ NARROW: Final = ("f16", "bf16", "f8e4m3", "f8e5m2")
 
 
 def constant(value: Any, scalar: ScalarType) -> str:
-    """Returns a number as a literal. A narrow float is rounded to its type."""
+    """Returns a number as a literal of LLVM IR. A narrow float is rounded to its type."""
     if scalar.kind == "b":
         return "true" if value else "false"
     if scalar.kind in "iu":
@@ -68,7 +68,7 @@ def constant(value: Any, scalar: ScalarType) -> str:
 
 
 def widened(out: Emitter, bits: str, scalar: ScalarType) -> str:
-    """Returns an element of memory as a value in registers."""
+    """Converts an element from its type in memory to the type of a value in registers."""
     if scalar.name in NARROW:
         return out.call("float", f"oxide.{scalar.name}.widen", (memory_type(scalar), bits))
     if scalar.kind == "b":
@@ -77,7 +77,7 @@ def widened(out: Emitter, bits: str, scalar: ScalarType) -> str:
 
 
 def stored(out: Emitter, value: str, scalar: ScalarType) -> str:
-    """Returns a value in registers as an element of memory."""
+    """Converts a value in registers to the type of an element in memory."""
     if scalar.name in NARROW:
         return out.call(memory_type(scalar), f"oxide.{scalar.name}.narrow", ("float", value))
     if scalar.kind == "b":
@@ -86,12 +86,12 @@ def stored(out: Emitter, value: str, scalar: ScalarType) -> str:
 
 
 def rounded(out: Emitter, value: str, scalar: ScalarType) -> str:
-    """Rounds the result of an operation on narrow floats."""
+    """Rounds the result of an operation to its type if this is a narrow float. Returns any other value unchanged."""
     return widened(out, stored(out, value, scalar), scalar) if scalar.name in NARROW else value
 
 
 def cast(out: Emitter, value: str, source: ScalarType, target: ScalarType) -> str:
-    """Converts a value."""
+    """Converts a value from the type ``source`` to the type ``target``."""
     one, two = llvm_type(source), llvm_type(target)
     if source.kind == "b":
         if target.kind == "f":
@@ -175,8 +175,8 @@ def _of_floats(out: Emitter, op: str, kind: str, values: list[str], flags: str) 
 
 
 def _floor_divided(out: Emitter, op: str, kind: str, suffix: str, values: list[str]) -> str:
-    """Emits ``//`` or ``%`` of floats by NumPy's algorithm. The remainder is exact. The quotient is computed from ``a``
-    minus the remainder."""
+    """Emits ``//`` or ``%`` of floats by NumPy's algorithm. The remainder is exact. The quotient is computed from the
+    difference of ``a`` and the remainder."""
     a, b = values
     new: Callable[[str], str] = out.new
     left = out.call(kind, f"__nv_fmod{'f' if kind == 'float' else ''}", (kind, a), (kind, b))

@@ -18,7 +18,7 @@ __all__ = ["explained"]
 
 
 def explained(source: TileSource, capability: int) -> str:
-    """Returns the plan of a kernel for a GPU of a compute capability, such as 90."""
+    """Returns a description of a kernel's plan for a GPU of a compute capability, such as 90."""
     program, plan = source.program, source.plan(capability)
     lowered = source.lowered(capability)
     text = lowered.modules[0]
@@ -48,8 +48,8 @@ class Explanation(str):
         return found
 
     def _repr_html_(self) -> str:
-        """Returns the kernel's source with a remark behind each line that the explanation is about. Products that do
-        not run on tensor cores are orange."""
+        """Returns the kernel's source as HTML, with a remark after each line that the explanation is about. Products
+        that do not run on tensor cores are orange."""
         general: list[str] = []
         remarks: list[Remark] = []
         for text in self.splitlines():

@@ -1,8 +1,8 @@
 """The tile IR: values with static shapes, in regions of structured control flow.
 
 A region is a list of nodes in program order. A node without axes is a scalar. Only nodes whose operation is in
-``EFFECTS`` have side effects. A variable that a loop or a branch assigns is a ``Cell``. It is written at the end of the
-body. Nodes with the operation ``cell`` read it.
+``EFFECTS`` have side effects. A variable that a loop or a branch assigns is a ``Cell``. The cell is written at the end
+of the loop's body or of each branch. Nodes with the operation ``cell`` read it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from oxide.language.types import ScalarType
 __all__ = ["EFFECTS", "SCATTERS", "Cell", "Node", "Region", "Site"]
 
 ATOMICS: Final = ("atomic_add", "atomic_max", "atomic_min", "atomic_and", "atomic_or", "atomic_xor")
-"""The operations that change elements of a tensor that other programs may change too."""
+"""The operations that change elements of a tensor atomically, because other programs may change the same elements."""
 SCATTERS: Final = ("scatter", *ATOMICS)
 """The operations that write elements at given indices."""
 EFFECTS: Final = frozenset(("store", *SCATTERS, "assert", "print", "for", "while", "if"))
@@ -28,7 +28,7 @@ EFFECTS: Final = frozenset(("store", *SCATTERS, "assert", "print", "for", "while
 @dataclass(frozen=True, slots=True)
 class Site:
     """A place at which a launch can fail: an ``assert``, or an access of ``tensor`` along ``axis``. ``what`` is the
-    assert's message."""
+    message of the assert, or the tensor's name."""
 
     line: int
     what: str
@@ -71,8 +71,8 @@ class Node:
 @final
 @dataclass(eq=False, slots=True)
 class Cell:
-    """A variable that a loop or a branch assigns. ``starts`` is its value before the loop or branch. ``ends`` has its
-    value at the end of the loop's body, or of each branch."""
+    """A variable that a loop or a branch assigns. ``starts`` is its value before the loop, or None for a branch.
+    ``ends`` has its value at the end of the loop's body, or of each branch."""
 
     name: str
     dtype: ScalarType
@@ -80,7 +80,7 @@ class Cell:
     starts: Node | None
     ends: list[Node] = field(default_factory=list)
     ends_loop: bool = False
-    """True for a flag that ends its loop if it is true after an iteration."""
+    """True for the flag of a loop: the loop ends after an iteration that leaves the flag true."""
 
     def __repr__(self) -> str:
         return self.name

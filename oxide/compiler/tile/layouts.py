@@ -1,20 +1,22 @@
 """Layouts: the assignment of each tile's elements to threads and registers on a GPU. ``plan_of`` chooses them by these
 rules.
 
-1. **Products.** A product is one ``mma``. It runs on tensor cores under three conditions. Both operands have one of the
-   types f16, bf16, i8, u8, 8-bit float, f64, or f32 with ``tf32=True``. The accumulator has the type that the
-   instruction returns. The shape divides into the instruction's tiles for all warps. The result is then in registers,
-   in an ``mma`` layout. Otherwise each thread computes one element at a time, from buffers.
+1. **Products.** A product is one ``mma``. It runs on tensor cores under three conditions. Both operands have one type:
+   f16, bf16, i8, u8, f8e4m3, f8e5m2, or f32 with ``tf32=True``. The accumulator has the type that the instruction
+   returns. The shape divides into the instruction's tiles for all warps. The result is then in registers, in an ``mma``
+   layout. Otherwise each thread computes one element at a time, from buffers.
 2. **The warps of a product** divide its result into parts that are as square as possible. If the result is reduced
    along its rows, or is the left operand of another product, the warps divide only the rows. Each row is then in one
    warp, and the result of one product becomes the operand of the next without leaving the registers.
 3. **wgmma.** On Hopper, whole warpgroups compute a product with ``wgmma`` under four conditions. The operands are
-   16-bit floats. The warps divide only the rows, and their number is a multiple of four. Each four warps have 64 rows.
-   The operands' rows are multiples of 128 bytes.
+   16-bit floats, the left one not transposed. The number of warps is a multiple of four. The result has a multiple of
+   16 rows for each warp, and at most 256 columns. The operands' rows are multiples of 128 bytes. The warps then divide
+   only the rows.
 4. **The shape decides.** All tiles of one shape with two axes have one layout, so no elementwise operation needs a
-   conversion. If a product has this shape, it is the product's layout. In any other program with products it is an
-   ``mma`` layout of the same warps. In a program without products it is ``rows``: a thread has 16 bytes of neighbouring
-   elements, and a row occupies as many lanes as it fills. A tile with one axis is a row.
+   conversion. If the result of a product has this shape, the layout is the product's. In a program whose products all
+   have other shapes, it is an ``mma`` layout of the same warps if these divide only the rows. If they do not, tiles of
+   this shape are in buffers. In a program without products it is ``rows``: a thread has 16 bytes of neighbouring
+   elements, and a row occupies as many lanes as its elements fill. A tile with one axis is a row.
 5. **Reductions** along the last axis of a tile in registers use shuffles. They also use shared memory if several warps
    share a row. Their results are in registers, one for each row.
 6. **Everything else is in a buffer** in shared memory: tiles that no layout fits, tiles that move between threads
@@ -22,11 +24,11 @@ rules.
    operation reads it.
 7. **Pipelines.** A load in a loop is copied to shared memory asynchronously, up to ``stages`` iterations ahead, if only
    products read it and its index is computed from the loop's counter. On Hopper the copy engine (TMA) makes the copies
-   if the tiles' rows are multiples of 128 bytes. Each load then has barriers of its own, so the loop needs no
-   block-wide barrier. Then a warpgroup of its own may make all copies, for one program after another
-   (``producers.py``).
+   if the tiles' rows are multiples of 128 bytes. The buffers then have barriers of their own, so the loop needs no
+   block-wide barrier. A separate warpgroup may then make all copies, for one program after another (``producers.py``).
 
-On the CPU there are no layouts: each value that needs memory has a buffer, and loops over it are vectorised by LLVM.
+On the CPU there are no layouts: each value that needs memory has a buffer, and LLVM vectorises the loops over the
+buffer.
 """
 
 from __future__ import annotations
@@ -48,9 +50,9 @@ _MOST_HELD = 64
 _MOST_SUMS = 256
 _VECTOR_BYTES = 16
 _PANEL_BYTES = 128
-"""The bytes of a row that ``wgmma`` takes at once."""
+"""The bytes of each row that ``wgmma`` takes at once."""
 _MOST_COPIED_ROWS = 256
-"""The rows of a tile that the copy engine copies at once."""
+"""The most rows of a tile that the copy engine copies at once."""
 
 
 @final
@@ -62,7 +64,8 @@ class TooLarge(CompileError):
 @dataclass(frozen=True, slots=True)
 class Layout:
     """A tile in registers. ``rows`` by ``columns`` elements are spread over ``warps_down`` by ``warps_across`` warps;
-    in a warp, ``lanes_across`` lanes share a row, and each lane has ``vector`` neighbouring elements of it.
+    in a warp, ``lanes_across`` lanes share a row, and each lane has groups of ``vector`` neighbouring elements of the
+    row.
 
     With ``is_mma`` the elements are placed as in the accumulators of the ``mma`` instruction.
     """
@@ -130,8 +133,8 @@ class Product:
 @final
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """A loop whose loads run ahead. ``stages`` is the number of buffers of each load. With ``engine`` the copy engine
-    (TMA) fills the buffers. Otherwise ``reason`` says why it does not."""
+    """A loop whose loads run ahead of the iterations that use them. ``stages`` is the number of buffers of each load.
+    With ``engine`` the copy engine (TMA) fills the buffers. Otherwise ``reason`` says why it does not."""
 
     loads: tuple[Node, ...]
     stages: int
@@ -149,9 +152,9 @@ class Plan:
     pipelines: dict[Node, Pipeline] = field(default_factory=dict)
     reasons: dict[Node, str] = field(default_factory=dict)
     producer: bool = False
-    """True if a warp of its own makes the copies of all pipelines (``producers.py``)."""
+    """True if a separate warpgroup makes the copies of all pipelines (``producers.py``)."""
     no_producer: str = ""
-    """Why there is none in a program whose pipelines the copy engine fills."""
+    """Why a program whose pipelines the copy engine fills has no producer, or "" for any other program."""
     row_lengths: frozenset[int] = frozenset()
     """The lengths of the one-dimensional tiles that have one element for each row of a layout."""
 
@@ -160,7 +163,8 @@ class Plan:
         return self.layouts.get(shape)
 
     def row_layout(self, length: int) -> Layout | None:
-        """Returns a layout with ``length`` rows, for the results of reductions along them."""
+        """Returns a layout with ``length`` rows, for tiles that have one element for each row, such as the results of
+        reductions along the rows. Returns None if the program has no such tiles."""
         if length not in self.row_lengths:
             return None
         return next((each for shape, each in self.layouts.items() if len(shape) == 2 and each.rows == length), None)
@@ -292,7 +296,7 @@ def _suits_wgmma(node: Node, warps: int) -> bool:
 
 
 def source_of(node: Node) -> tuple[bool, Node]:
-    """Returns the node under an operand's transpose, and whether there is a transpose."""
+    """Returns whether an operand is a transpose, and the node that is transposed, or else the operand itself."""
     if node.op == "transpose" and node.detail == (1, 0):
         return True, node.inputs[0]
     return False, node
@@ -387,7 +391,7 @@ def _find_rows(plan: Plan, nodes: list[Node]) -> None:
             if layout is not None:
                 lengths.add(layout.rows)
     plan.row_lengths = frozenset(lengths)
-    for length in lengths:  # a tile of that shape is one number a row, and not a row by itself
+    for length in lengths:  # a tile of this length has one element for each row of a layout, and is not a row itself
         plan.layouts.pop((length,), None)
 
 
@@ -410,7 +414,7 @@ def _not_by_engine(loads: tuple[Node, ...], hopper: bool) -> str:
 def _staged(plan: Plan, loop: Node) -> Iterator[Node]:
     """Iterates over the loads of a loop that run ahead of it."""
     body, cells, counter = loop.detail
-    if any(cell.ends_loop for cell in cells):  # copies for later iterations would not be waited for
+    if any(cell.ends_loop for cell in cells):  # nothing would wait for the copies for later iterations
         return
     written = {node.detail.name for node in nodes_of(body) if node.op == "store"}
     written |= {node.detail[0].name for node in nodes_of(body) if node.op in SCATTERS}

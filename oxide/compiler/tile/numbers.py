@@ -38,7 +38,7 @@ def _typed(name: str) -> ScalarType:
     return found
 
 
-# A static type checker takes the names of ``types`` for Python's types.
+# The types are looked up by name, because a static type checker takes the attributes of `types` for Python's types.
 BOOL, I32, I64, U64, F32, F64 = map(_typed, ("bool_", "i32", "i64", "u64", "f32", "f64"))
 
 Operand = tuple[ScalarType, type | None]

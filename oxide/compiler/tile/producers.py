@@ -1,8 +1,8 @@
 """Decides which programs have a producer: a warpgroup that only makes the copies of all pipelines on Hopper.
 
-The blocks of such a program are persistent. There are as many as the GPU holds at once, and each computes one program
-after another. The producer runs ahead of the other warps: it begins the copies for the next program while they still
-store their tiles.
+The blocks of such a program are persistent. There are as many blocks as the GPU holds at once, and each block computes
+one program after another. The producer runs ahead of the other warps: it begins the copies for the next program while
+the other warps still store their tiles.
 """
 
 from __future__ import annotations
@@ -15,16 +15,17 @@ from .frontend import Program
 __all__ = ["PRODUCER_THREADS", "reason_against", "running"]
 
 PRODUCER_THREADS = 128
-"""The threads of a producer. One of them works, but only whole warpgroups leave their registers to others."""
+"""The threads of a producer. One thread makes the copies, but only a whole warpgroup can release registers to other
+warps."""
 _MOST_WARPS = 8
-"""The most warps beside a producer: with more, a thread has too few registers for its sums."""
+"""The most computing warps of a program with a producer: with more, a thread has too few registers for its sums."""
 _COMPUTED = frozenset(("cell", "gather", "load", "sum", "max", "min", "argmax", "argmin", "mma", "order"))
-"""The operations of scalars that a producer cannot compute, as they read memory or what other warps compute."""
+"""The operations whose scalar results a producer cannot compute, because they read memory or results of other warps."""
 
 
 def running(plan: Plan, loop: Node) -> Node | None:
-    """Returns the only product of a loop if it may still run when the next iteration begins. The next iteration must
-    not write the product's inputs before it waits."""
+    """Returns the only product of a loop if it may still run when the next iteration begins, or else None. The next
+    iteration must not write the product's inputs before it has waited for the product."""
     pipeline = plan.pipelines[loop]
     products = [node for node in nodes_of(loop.detail[0]) if node in plan.products]
     if len(products) != 1 or pipeline.stages < 3:

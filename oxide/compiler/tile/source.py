@@ -1,5 +1,5 @@
-"""The source of a tile kernel for certain types, tile shapes and constants. A ``Kernel`` compiles it instead of a
-thread kernel's function."""
+"""The source of a tile kernel for certain types, tile shapes and constants. A ``Kernel`` compiles this source where it
+would compile the function of a thread kernel."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ MOST_STAGES = 3
 """The number of buffers of a load that runs ahead, if the kernel sets none."""
 
 simulated: int = 0
-"""A compute capability. The CPU device runs this GPU's code thread by thread, so that tests can compare the results. 0
-selects the CPU's own code."""
+"""A compute capability for tests. The CPU device then runs the code for this GPU thread by thread, so that results can
+be compared. 0 selects the CPU's own code."""
 
 
 @final
 @dataclass(frozen=True)
 class TileSource:
-    """The source. ``given`` maps each parameter's name to a ``TensorParameter``, to a scalar type, or to a constant in
-    a tuple. ``threads`` is the size of a block on a GPU. ``stages`` is the number of buffers of each load in a loop.
-    None means as many as fit, up to ``MOST_STAGES``."""
+    """The source of a tile kernel. ``given`` maps each parameter's name to a ``TensorParameter``, to a scalar type, or,
+    for a constant, to its value in a tuple. ``threads`` is the size of a block on a GPU. ``stages`` is the number of
+    buffers of each load that runs ahead in a loop, or None for as many as fit, up to ``MOST_STAGES``."""
 
     function: Callable[..., Any]
     given: Mapping[str, Any]
@@ -45,7 +45,7 @@ class TileSource:
 
     @cached_property
     def program(self) -> Program:
-        """Returns the kernel as tile IR. Raises ``CompileError``."""
+        """Returns the kernel as tile IR. Raises ``CompileError`` for code that a tile kernel cannot contain."""
         return parse(self.function, self.given)
 
     @cached_property
@@ -62,12 +62,13 @@ class TileSource:
         return tuple(found)
 
     def plan(self, capability: int) -> Plan:
-        """Returns the layouts of the kernel's tiles. ``capability`` is that of a GPU, such as 90, or 0 for the CPU.
-        Below 80 the plan is empty."""
+        """Returns the layouts of the kernel's tiles. ``capability`` is the compute capability of a GPU, such as 90, or
+        0 for the CPU. The plan is empty below 80."""
         return self._planned(capability, located=False)[0] if capability >= 80 else Plan()
 
     def _planned(self, capability: int, *, located: bool) -> tuple[Plan, LoweredKernel]:
-        """Returns the layouts and the IR, with the requested number of stages or else the most that fit."""
+        """Returns the layouts and the IR, with the requested number of stages, or with the most that fit if none is
+        requested."""
         if capability < 80:
             return (plan := Plan()), self._lowered(capability, plan, located=located)
         choices = (self.stages,) if self.stages is not None else range(MOST_STAGES, 0, -1)
@@ -84,14 +85,15 @@ class TileSource:
         raise AssertionError("the last choice returns or raises")
 
     def lowered(self, capability: int, *, located: bool = False) -> LoweredKernel:
-        """Returns the kernel's IR for a GPU of a compute capability, or for the CPU, 0. With ``located``,
-        instructions carry their lines. Raises ``CompileError``."""
+        """Returns the kernel's IR. ``capability`` is the compute capability of a GPU, or 0 for the CPU. With
+        ``located``, instructions carry their lines. Raises ``CompileError`` for code that a tile kernel cannot contain,
+        and for tiles that do not fit a block's memory."""
         return self._planned(capability, located=located)[1]
 
     def _lowered(self, capability: int, plan: Plan, *, located: bool) -> LoweredKernel:
         from oxide.compiler.ir import (
             parameters as words,
-        )  # here, as they load LLVM, which a cached kernel does not need
+        )  # imported here, because it loads LLVM, which a cached kernel does not need
 
         from .lowering import lower
 
@@ -115,8 +117,8 @@ class TileSource:
         )
 
     def portable(self, capability: int, *, located: bool = False, lines: bool = False) -> PortableKernel:
-        """Returns the kernel's IR as the back ends take it, with ``lines`` with line tables; the other arguments are
-        ``lowered``'s."""
+        """Returns the kernel's IR in the form that the back ends take. With ``lines`` it has line tables. The other
+        arguments are as in ``lowered``."""
         from oxide.compiler.ir.portable import translate
 
         from .lowering import keep_rolled
@@ -129,11 +131,13 @@ class TileSource:
 
 _MOST_ON_A_CPU = 2**25
 _SHARED = {75: 64, 80: 163, 86: 99, 87: 163, 88: 99, 89: 99, 120: 99, 121: 99}
-"""The KiB of shared memory that a block may have, by compute capability, for GPUs with less than Hopper."""
+"""The KiB of shared memory that a block may have, by compute capability, for GPUs whose blocks may have less than
+Hopper's."""
 
 
 def _most_shared(capability: int) -> int:
-    """Returns the bytes that a program's buffers may take on a GPU of a compute capability, or on the CPU, 0."""
+    """Returns the bytes that a program's buffers may take on a GPU of a compute capability, or on the CPU for the
+    capability 0."""
     if not capability:
         return _MOST_ON_A_CPU
     return 1024 * _SHARED[capability] if capability in _SHARED else MAX_SHARED_BYTES

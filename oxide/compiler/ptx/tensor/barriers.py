@@ -1,4 +1,4 @@
-"""``tensor.Barrier`` as PTX's ``mbarrier``. A barrier is 8 of its 16 bytes."""
+"""``tensor.Barrier`` as PTX's ``mbarrier``. A barrier uses 8 of the 16 bytes that it occupies."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _PREFIX = "oxide.tensor.barrier."
 
 
 def definitions(symbols: Collection[str]) -> str:
-    """Returns the definitions for a kernel with these symbols; an empty result for a kernel without barriers."""
+    """Returns the definitions for a kernel with these symbols, or "" if the kernel has no barriers."""
     if not any(symbol.startswith(_PREFIX) for symbol in symbols):
         return ""
     return _BARRIERS.replace("<acquire>", ".acquire.cluster" if writes_other_blocks(symbols) else "")
@@ -16,8 +16,8 @@ def definitions(symbols: Collection[str]) -> str:
 
 def writes_other_blocks(symbols: Collection[str]) -> bool:
     """Returns whether a kernel may write other blocks' shared memory and arrive at their Barriers. Only in such a
-    kernel do arrivals and waits have cluster scope, which makes the writes of other blocks' threads visible and doubles
-    the time of a product's step. Copies and products need no cluster scope to be ordered."""
+    kernel do arrivals and waits have cluster scope. This scope makes the writes of other blocks' threads visible, but
+    doubles the time of a product's step. Copies and products need no cluster scope to be ordered."""
     return "oxide.cluster.map" in symbols and "oxide.cluster.arrive" in symbols
 
 

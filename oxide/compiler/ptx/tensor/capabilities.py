@@ -31,15 +31,16 @@ _NEEDS = {
     "oxide.cluster.": ("tensor.cluster", (9, 0), "let blocks meet in global memory, or at the end of the kernel"),
     "oxide.tensor.registers.": ("tensor.increase_registers", (9, 0), "leave it out"),
 }
-"""Maps the prefixes of primitives to the function, the least compute capability, and what older GPUs have instead."""
+"""Maps the prefixes of primitives to the function, the least compute capability, and what a kernel for older GPUs can
+use instead."""
 
 _HOPPER = ("oxide.tensor.wgmma", "oxide.tensor.registers.")
 """The prefixes of the primitives that only compute capability 9.0 has."""
 
 
 def architecture(arch: str, symbols: Collection[str]) -> str:
-    """Returns the name of an architecture as LLVM and ptxas take it for a kernel with these symbols: ``sm_90a`` for the
-    instructions that only Hopper has, and for copies to several blocks, which are slow without it."""
+    """Returns the name of an architecture as LLVM and ptxas take it for a kernel with these symbols: ``sm_90a`` for a
+    kernel with instructions that only Hopper has, or with copies to several blocks, which are slow under ``sm_90``."""
     own = any(symbol.startswith(_HOPPER) or symbol.endswith(MULTICAST) for symbol in symbols)
     return "sm_90a" if arch == "sm_90" and own else arch
 

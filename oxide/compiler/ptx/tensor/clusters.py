@@ -1,7 +1,7 @@
 """``tensor.cluster`` as PTX's clusters of blocks and distributed shared memory.
 
 A place in another block's shared memory is a generic address, so that ordinary loads, stores and atomics work on
-``remote`` arrays. Barriers there are reached by addresses of 32 bits, as PTX's ``mbarrier`` takes them.
+``remote`` arrays. Barriers in another block are reached by addresses of 32 bits, which PTX's ``mbarrier`` takes.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ _PREFIX = "oxide.cluster."
 
 
 def definitions(symbols: Collection[str], cluster: Dim3 | None) -> str:
-    """Returns the definitions for a kernel with these symbols; an empty result for a kernel that reaches no other
-    block."""
+    """Returns the definitions for a kernel with these symbols, or "" if the kernel reaches no other block."""
     if cluster is None or not any(symbol.startswith(_PREFIX) for symbol in symbols):
         return ""
     text = _CLUSTERS.replace("<size>", str(math.prod(cluster)))

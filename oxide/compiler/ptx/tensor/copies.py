@@ -1,6 +1,6 @@
 """``ldmatrix``, ``stmatrix`` and the asynchronous copies: one instruction each.
 
-The addresses are generic. LLVM finds that they lead to shared memory, and leaves the casts out.
+The addresses are generic. LLVM finds that the addresses are in shared memory, and removes the casts.
 """
 
 from __future__ import annotations

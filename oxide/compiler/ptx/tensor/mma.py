@@ -1,6 +1,6 @@
 """Products of fragments as ``mma.sync``: inline PTX on the words of the fragments.
 
-Once inlined, the fragments' addresses lead to variables on the stack, which LLVM turns into registers.
+Once a product is inlined, its fragments are variables on the stack, which LLVM turns into registers.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ _PREFIX = "oxide.tensor.mma."
 _PTX_TYPES = {"i32": "s32", "i8": "s8", "f8e4m3": "e4m3", "f8e5m2": "e5m2"}
 """PTX's names for the types that PTX names differently."""
 _OPERANDS = {
-    # The registers of a, of b and of c for each shape, with 32-bit words.
+    # For each shape, the numbers of registers of a, b and c. If c is of f16, it has half as many.
     "m16n8k16": (4, 2, 4),
     "m16n8k8": (4, 2, 4),
     "m16n8k32": (4, 2, 4),

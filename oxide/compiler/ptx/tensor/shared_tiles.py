@@ -1,13 +1,15 @@
 """``tensor.load_tile`` and ``store_tile`` as copies by the tensor memory accelerator (TMA).
 
-The engine reads a tensor map: the address, the lengths and the strides of an array, and the shape of a tile, in a form
-that the driver makes. A kernel's entry takes one map for each slice and shape of tile that it copies, after all other
-parameters. Each map has 128 bytes, at an address that is a multiple of 64, as the hardware requires. The PTX text lists
-them in comments, which the CUDA driver (``driver/cuda/tensor_maps.py``) reads when it loads the code::
+The engine reads a tensor map: the address, the lengths and the strides of an array, and the shape of a tile, in an
+opaque form that the driver creates. A kernel's entry takes one map for each slice and shape of tile that it copies,
+after all other parameters. Each map has 128 bytes, at an address that is a multiple of 64, as the hardware requires.
+The PTX text lists the maps in comments, which the CUDA driver (``driver/cuda/tensor_maps.py``) reads when it loads the
+code::
 
     // oxide.tensor_map <offset of the slice's words> <type> <sides of a tile, as 1x64x32> <swizzled|plain> <name>
 
-If the order ends with ``?``, the kernel does not use the map for arrays that the engine cannot read.
+A ``?`` after ``swizzled`` or ``plain`` says that the kernel does not use the map for arrays that the engine cannot
+read.
 
 So a launch passes the same words to the kernel on both devices, and only the CUDA driver knows of maps.
 """
@@ -29,8 +31,10 @@ from oxide.compiler.signature.signature import Closed
 @final
 @dataclass(frozen=True, slots=True)
 class TensorMap:
-    """A map of one parameter: the offset of its words among the kernel's parameters, a tile's type and sides, whether
-    its memory is swizzled, the parameter's name, and whether the array may be one that the engine cannot read."""
+    """A map of one parameter. ``offset`` is the offset in bytes of the parameter's words among the kernel's parameters,
+    and ``name`` the parameter's name. ``dtype`` and ``sides`` are the type of a tile's elements and its lengths.
+    ``swizzled`` says whether the tile is swizzled in shared memory, and ``optional`` whether the array may be one that
+    the engine cannot read."""
 
     offset: int
     dtype: str
@@ -52,9 +56,10 @@ def copies_tiles(module: Module) -> bool:
 
 
 def take_maps(kernel: PortableKernel, module: Module, signature: tuple[Closed, ...]) -> list[TensorMap]:
-    """Gives the kernel's function in ``module`` a parameter for each map, and each copy its map. Returns the maps.
+    """Gives the kernel's function in ``module`` a parameter for each map, and passes each copy its map. Returns the
+    maps.
 
-    Raises ``CompileError`` for a copy from a slice that is no parameter of the kernel.
+    Raises ``CompileError`` for a copy from or to a slice that is not a parameter of the kernel.
     """
     function = module.functions[kernel.symbol]
     offsets = _offsets(signature)
@@ -62,7 +67,7 @@ def take_maps(kernel: PortableKernel, module: Module, signature: tuple[Closed, .
     for call, number in copied_parameters(kernel, module, signature):
         copy = TileCopy.of(call.called)
         context, tile, _, *words, _ = call.arguments
-        rest = words[copy.axes :]  # the place, and for a load the mask and the barrier
+        rest = words[copy.axes :]  # the place, and for a load also the mask of a multicast and the barrier
         found = TensorMap(offsets[number], copy.dtype, copy.sides, copy.swizzled, signature[number].name, copy.optional)
         if found not in maps:
             maps[found] = Argument(f"%oxide.map.{len(maps)}", "ptr")
@@ -77,14 +82,14 @@ def take_maps(kernel: PortableKernel, module: Module, signature: tuple[Closed, .
 
 
 def _name(copy: TileCopy) -> str:
-    """Returns the name of the function that copies with a given map. Copies of tiles of different sizes share the
+    """Returns the name of the function that makes a copy, given its map. Copies of tiles of different sizes share the
     function."""
     way = "store" if copy.stores else "load_many" if copy.many else "load"
     return f"oxide.tensor.copied.{way}.{copy.axes}"
 
 
 def _offsets(signature: tuple[Closed, ...]) -> list[int]:
-    """Returns the offset of each parameter's first word among the parameters."""
+    """Returns the offset in bytes of each parameter's first word among the kernel's parameters."""
     formats, offsets = "@", []
     for parameter in signature:
         offsets.append(struct.calcsize(formats + "0Q"))
@@ -98,7 +103,8 @@ def entry_parameter(number: int) -> str:
 
 
 def definitions(symbols: Collection[str]) -> str:
-    """Returns the definitions of the copies for a kernel with these symbols, and of the waits for stores."""
+    """Returns the definitions of the copies, and of the fences and waits for stores, for a kernel with these
+    symbols."""
     copies = {_name(copy): copy for copy in (TileCopy.of(each) for each in symbols if each.startswith(TILE_COPIES))}
     texts = [_COORDINATE] if copies else []
     texts += [_store(copy) if copy.stores else _load(copy) for copy in copies.values()]
@@ -138,7 +144,7 @@ declare i64 @llvm.smin.i64(i64, i64)
 
 
 def _load(copy: TileCopy) -> str:
-    """Defines the copy of a tile to this block or to many."""
+    """Defines the copy of a tile to this block, or to several blocks of a cluster."""
     axes, many = copy.axes, copy.many
     more = ["i32 %mask"] * many + ["ptr %barrier"]
     lines, places, given = _head(copy, more)

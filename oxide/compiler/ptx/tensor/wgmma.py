@@ -1,15 +1,16 @@
 """``tensor.wgmma`` as PTX's ``wgmma.mma_async``.
 
-An operand is a descriptor of its place in shared memory: the address, the two strides between groups of 8 rows of 128
-bytes, in units of 16 bytes, and the 128-byte swizzle. If neighbours in memory are neighbours along k (order ``k``), one
-stride is the distance between groups of 8 rows, and the next instruction's operand begins 32 bytes further. If each row
-in memory is one position along k (order ``mn``), the strides are the distances between groups of 8 positions and
-between panels of 64 elements. The next instruction's operand then begins 16 rows further.
+An operand in shared memory is passed as a descriptor. It has the address and two strides, all in units of 16 bytes, and
+the 128-byte swizzle. The memory consists of panels, whose rows have 128 bytes. If neighbours in a row are neighbours
+along k (order ``k``), one stride is the distance between groups of 8 rows, and the next instruction's operand begins 32
+bytes further. If each row is one position along k (order ``mn``), the strides are the distance between groups of 8 rows
+and the distance between panels of 64 elements. The next instruction's operand then begins 16 rows further.
 
-A left operand in registers (order ``r``) is four words for each instruction, in the order of ``mma``. They go through
-the fence as tied registers, so that nothing writes them between the fence and the products.
+A left operand in registers (order ``r``) is four words for each instruction, in the order of ``mma``. The fence takes
+and returns these words in tied registers, so that nothing writes them between the fence and the products.
 
-The accumulators go through the instructions as tied registers, so that ptxas sees no other use of them before the wait.
+The instructions take and return the accumulators in tied registers, so that ptxas sees no other use of them before the
+wait.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _REGISTERS = "oxide.tensor.registers."
 
 _SWIZZLE_128 = 1 << 62
 _GROUP = 1024 >> 4
-"""The bytes of 8 rows of 128, in units of 16."""
+"""The size of a group of 8 rows of 128 bytes, in units of 16 bytes."""
 
 
 def moves_registers(symbols: Collection[str]) -> bool:
@@ -94,7 +95,8 @@ def _product(symbol: str) -> str:
     places = [f"${count + i}" for i in range(a_count + 1)]
     a_place = f"{{{', '.join(places[:-1])}}}" if in_registers else places[0]
     orders = [b_order] if in_registers else [a_order, b_order]
-    # Factors of 1 for the operands of floats, and the orders where there are two.
+    # Products of floats take a factor of 1 for each operand. Operands of 16 bits, which may have either order, take
+    # their orders.
     flags = ["1", "1"] if total == "f32" else []
     flags += ["1" if order == "mn" else "0" for order in orders] if BITS[a_type] == 16 else []
     text = f"wgmma.mma_async.sync.aligned.m64n{n}k{DEPTHS[a_type]}.{total.replace('i', 's')}."
@@ -110,7 +112,7 @@ def _product(symbol: str) -> str:
         *_fence(words),
     ]
     values = [f"{kind} %c.{i}" if how == "add" else f"{kind} undef" for i in range(count)]
-    # A step is 32 bytes of a row, or 16 rows of 128 bytes.
+    # The next step begins 32 bytes or 16 rows of 128 bytes further, in units of 16 bytes.
     a_step, b_step = (2 if order == "k" else 16 * 128 >> 4 for order in (a_order, b_order))
     for step in range(int(steps)):
         last = step == int(steps) - 1

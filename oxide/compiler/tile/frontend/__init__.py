@@ -1,7 +1,8 @@
-"""Translates Python to tile IR: evaluates a kernel's syntax tree, without numba.
+"""Translates Python to tile IR, without numba, by evaluating a kernel's syntax tree.
 
 ``nodes.py`` makes the nodes, ``operations.py`` and ``tensors.py`` have the functions of tiles and of whole tensors, and
-``words.py`` looks these functions up by name. ``expressions.py`` and ``statements.py`` evaluate the syntax tree.
+``words.py`` looks these functions up by name. ``expressions.py`` and ``statements.py`` evaluate the syntax tree, from
+which ``jumps.py`` removes jumps first.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ class Program:
 
 def parse(function: Callable[..., Any], parameters: Mapping[str, Any]) -> Program:
     """Returns a kernel as IR. ``parameters`` maps the name of each parameter to a ``TensorParameter``, to a scalar
-    type, or, for a constant, to its value in a tuple. Raises ``CompileError``."""
+    type, or, for a constant, to its value in a tuple. Raises ``CompileError`` for code that a tile kernel cannot
+    contain."""
     tree, shift = parse_definition(function)
     nodes = Nodes(function, shift)
     statements = Statements(nodes)

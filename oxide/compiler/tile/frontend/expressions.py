@@ -55,7 +55,7 @@ _METHODS = ("sum", "max", "min", "argmax", "argmin", "cumsum", "reshape", "trans
 _MOST_CALLS = 64
 """The greatest depth of nested calls of ``@tile.function``s."""
 _MOST_PRINTED = 1024
-"""The most elements of a tile that is printed."""
+"""The most elements that a printed tile may have."""
 
 
 class Returned(Exception):
@@ -162,7 +162,7 @@ class Expressions:
         return self.binary(type(expression.op), left, right)
 
     def binary(self, kind: type, left: Any, right: Any) -> Any:
-        """Returns the value of an operator."""
+        """Returns the result of a binary operator."""
         if kind not in _BINARY:
             self.nodes.refuse("a tile kernel compares numbers and tiles with < <= > >= == !=, not with in")
         op, sign, plain = _BINARY[kind]
@@ -291,7 +291,7 @@ class Expressions:
         return self._python(called, arguments, named)
 
     def _python(self, called: Any, arguments: list[Any], named: dict[str, Any]) -> Any:
-        """Calls a function of Python's."""
+        """Evaluates a call of one of Python's functions, such as ``min`` or ``math.sqrt``."""
         on_device = any(isinstance(each, Node) for each in (*arguments, *named.values()))
         if called is print:
             return self._print(arguments, named)
@@ -336,7 +336,7 @@ class Expressions:
         self.nodes.node("print", values, BOOL, (), tuple(parts))
 
     def _inlined(self, called: language.Function, arguments: list[Any], named: dict[str, Any]) -> Any:
-        """Calls a ``@tile.function``: evaluates its body in a scope of its own."""
+        """Evaluates a call of a ``@tile.function``: evaluates the function's body in a scope of its own."""
         nodes, function = self.nodes, called.wrapped
         if len(self._globals) > _MOST_CALLS:
             nodes.refuse(f"{called.__name__} calls itself; a @tile.function is compiled into its callers")
@@ -379,7 +379,7 @@ class Expressions:
 
 
 def _reached(function: Any) -> Mapping[str, Any]:
-    """Returns the names that a function finds outside of itself."""
+    """Returns the names that a function finds outside of itself, globals and closure variables, with their values."""
     return {**function.__globals__, **dict(closure_values(function))}
 
 

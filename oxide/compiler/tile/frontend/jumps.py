@@ -2,9 +2,9 @@
 
 The statements after a branch that jumps move into the other branch: ``if test: continue`` followed by statements
 becomes ``if not test:`` with the statements as its body. A loop with a ``break`` gets a flag. The ``break`` becomes an
-assignment to the flag, and the loop ends after an iteration that has set the flag. A ``return`` in a loop sets a second
-flag and leaves the loop. The ``return`` is repeated after the loop. The flags are ordinary variables, whose names
-Python cannot write.
+assignment that sets the flag, and the loop ends after an iteration that has set it. A ``return`` in a loop sets a
+second flag and leaves the loop. The ``return`` is repeated after the loop. The flags are ordinary variables, whose
+names are not valid in Python source.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ __all__ = ["Jumps", "without_jumps"]
 @final
 @dataclass(slots=True)
 class Jumps:
-    """Rewrites statements without jumps. ``flags`` has the flag of each loop that a jump can leave."""
+    """Statements that are rewritten without jumps. ``flags`` maps each loop that a jump can leave to the name of its
+    flag."""
 
     statements: list[ast.stmt]
     flags: dict[ast.stmt, str] = field(default_factory=dict)
@@ -63,12 +64,13 @@ class _Rewriter:
         return found
 
     def _is_jump(self, statement: ast.stmt) -> bool:
-        if isinstance(statement, ast.Return):  # one with a value is an error of its own
+        if isinstance(statement, ast.Return):  # a return of a value is left for `do_Return`, which refuses it
             return self._returns and statement.value is None
         return isinstance(statement, ast.Break | ast.Continue)
 
     def _has_jump(self, statement: ast.stmt) -> bool:
-        """Returns whether a statement can leave the loop that it is in, or the function."""
+        """Returns whether a statement contains, outside of inner loops, a ``break``, a ``continue`` or a ``return``
+        that is rewritten."""
         return self._is_jump(statement) or (
             isinstance(statement, ast.If) and any(map(self._has_jump, (*statement.body, *statement.orelse)))
         )
@@ -127,7 +129,7 @@ class _Rewriter:
         return [*before, made]
 
     def _breaks(self, statement: ast.stmt) -> bool:
-        """Returns whether a statement has a ``break`` of the loop that it is in."""
+        """Returns whether a statement contains a ``break`` of the loop that the statement is in."""
         return isinstance(statement, ast.Break) or (
             isinstance(statement, ast.If) and any(map(self._breaks, (*statement.body, *statement.orelse)))
         )

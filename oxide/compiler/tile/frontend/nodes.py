@@ -1,6 +1,6 @@
 """``Nodes``: makes the nodes of the tile IR, with NumPy's types and shapes, and the errors of a kernel.
 
-An error names the line and the column of the expression ``Nodes.at``.
+An error names the line and the column of ``Nodes.at``, the expression that is being evaluated.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from oxide.messages import written
 __all__ = ["Nodes", "TensorParameter"]
 
 _PYTHON_INTEGERS = ("counter", "length", "program_id", "num_programs")
-"""Scalars that are Python integers when the kernel runs as plain Python, so that ``x * k`` keeps the type of ``x``."""
+"""The operations whose results are Python integers when the kernel runs as plain Python. So ``x * k`` keeps the type of
+``x`` for such a result ``k``."""
 _MOST_ELEMENTS = 2**20
 
 
@@ -48,7 +49,7 @@ class TensorParameter:
 @final
 class Nodes:
     """Makes nodes in ``region``. ``at`` is the expression of ``function`` that is being evaluated. ``depth`` counts the
-    device loops and branches around it."""
+    loops and branches around the expression that run on the device."""
 
     def __init__(self, function: Callable[..., Any], shift: int) -> None:
         self.function = function
@@ -96,7 +97,7 @@ class Nodes:
     def node(
         self, op: str, inputs: Sequence[Node], dtype: ScalarType, shape: tuple[int, ...], detail: Any = None
     ) -> Node:
-        """Adds a node to the region."""
+        """Adds a node to the current region, and returns it."""
         line = getattr(self.at, "lineno", 0) + self.shift
         made = Node(op, tuple(inputs), dtype, shape, self._count, line, self.region, detail)
         self._count += 1
@@ -129,7 +130,8 @@ class Nodes:
         return made
 
     def lifted(self, value: Any, what: str = "this operation") -> Node:
-        """Returns a Python number as a scalar node. In an operation, the scalar takes the type of the other operand."""
+        """Returns a value as a node: a node unchanged, and a number as a scalar node. In an operation, the scalar of a
+        Python number takes the type of the other operand. Raises ``CompileError`` for any other value."""
         if isinstance(value, Node):
             return value
         if isinstance(value, np.generic):
@@ -151,7 +153,7 @@ class Nodes:
         raise self.error(f"{what} takes tiles and numbers, not {self.shown(value)}")
 
     def cast(self, value: Node, dtype: ScalarType) -> Node:
-        """Converts a tile. A literal must fit the type."""
+        """Converts a tile to a type. A literal must fit the type."""
         if value.dtype is dtype and value.weak is None:
             return value
         if value.op == "constant" and value.weak is not None:
@@ -165,7 +167,7 @@ class Nodes:
         return self.node("cast", (value,), dtype, value.shape)
 
     def convert(self, value: Node, dtype: ScalarType) -> Node:
-        """Converts a tile as ``astype`` does: a literal is converted as Python would."""
+        """Converts a tile as ``astype`` does: a literal is converted as Python would convert it."""
         if value.op == "constant" and value.weak is not None and dtype.kind != "f" and isinstance(value.detail, float):
             value = self.cast(value, F64)
         elif value.op == "constant" and value.weak is not None and dtype.kind == "b":
@@ -177,14 +179,14 @@ class Nodes:
         return value if value.shape == shape else self.node("broadcast", (value,), value.dtype, shape)
 
     def broadcasts(self, shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
-        """Returns whether a tile of a shape can be repeated to another one."""
+        """Returns whether a tile of one shape can be repeated to another shape."""
         try:
             return tuple(np.broadcast_shapes(shape, to)) == to
         except ValueError:
             return False
 
     def common_shape(self, values: Sequence[Node]) -> tuple[int, ...]:
-        """Returns the shape to which values broadcast."""
+        """Returns the common shape to which values broadcast. Raises ``CompileError`` if there is none."""
         try:
             return tuple(np.broadcast_shapes(*[each.shape for each in values]))
         except ValueError:
@@ -199,7 +201,7 @@ class Nodes:
             self.refuse(f"{' and '.join(map(str, shapes))} do not broadcast{hint}")
 
     def common_type(self, values: Sequence[Node], what: str = "") -> tuple[ScalarType, type | None]:
-        """Returns the type to which values promote."""
+        """Returns the common type to which values promote. Raises ``CompileError`` if there is none."""
         found = promoted([(each.dtype, each.weak) for each in values])
         if found is None:
             self.refuse(f"{what}{' and '.join(self.shown(each) for each in values)} have no common type; "
@@ -207,7 +209,7 @@ class Nodes:
         return found
 
     def elementwise(self, op: str, values: Sequence[Any], dtype: ScalarType | None = None, what: str = "") -> Node:
-        """Applies an operation to operands that are converted to their common type and shape first."""
+        """Applies an operation to values, after their conversion to a common type and shape."""
         what = what or op
         operands = [self.lifted(each, what) for each in values]
         common, weak = self.common_type(operands)
@@ -231,7 +233,7 @@ class Nodes:
         return made
 
     def truth(self, value: Any, what: str) -> Node:
-        """Returns a value as one bool."""
+        """Returns a value as a scalar bool. Raises ``CompileError`` for a tile with axes."""
         found = self.lifted(value, what)
         if found.shape:
             self.refuse(f"{what} takes one truth value, and this is {self.shown(found)}; use where(…) for each element")
@@ -240,14 +242,14 @@ class Nodes:
     # What is known when the kernel is compiled
 
     def dtype(self, value: Any) -> ScalarType:
-        """Returns an argument that is a dtype."""
+        """Returns a dtype argument as a scalar type. Raises ``CompileError`` for any other value."""
         kind = {bool: BOOL, int: I64, float: F64}.get(value, value) if isinstance(value, type) else value
         if not isinstance(kind, ScalarType) or kind not in DTYPES:
             self.refuse(f"a dtype is one of {' '.join(each.name for each in DTYPES)}, not {self.shown(value)}")
         return kind
 
     def sizes(self, value: Any, what: str) -> tuple[int, ...]:
-        """Returns an argument that is the shape of a tile."""
+        """Returns a shape argument as a tuple of lengths. Raises ``CompileError`` for any other value."""
         sizes = tuple(value) if isinstance(value, tuple | list) else (value,)
         if any(isinstance(each, Node) for each in sizes):
             self.refuse(f"{what}: the shape of a tile must be known when the kernel is compiled; pass its lengths as "
@@ -259,7 +261,7 @@ class Nodes:
         return sizes
 
     def axis(self, value: Any, ndim: int, what: str) -> int:
-        """Returns an argument that is an axis of a tile, counted from the front."""
+        """Returns an axis argument, counted from the front. Raises ``CompileError`` for any other value."""
         if isinstance(value, bool) or not isinstance(value, int):
             self.refuse(
                 f"{what}: the axis is a number that is known when the kernel is compiled, not {self.shown(value)}"
@@ -269,7 +271,7 @@ class Nodes:
         return value % ndim
 
     def flag(self, value: Any, what: str) -> bool:
-        """Returns an argument that is a bool."""
+        """Returns a bool argument. Raises ``CompileError`` for any other value."""
         if not isinstance(value, bool):
             self.refuse(f"{what} is True or False, known when the kernel is compiled, not {self.shown(value)}")
         return value

@@ -1,5 +1,5 @@
-"""Evaluates a kernel's statements. Loops and branches whose conditions the device computes become nodes with regions.
-Each variable that they assign becomes a ``Cell``."""
+"""Evaluates a kernel's statements. A loop or branch whose condition the device computes becomes a node with regions.
+Each variable that it assigns becomes a ``Cell``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .nodes import Nodes
 _MOST_TURNS = 10_000
 """The most iterations of an unrolled loop."""
 _MOST_TRIALS = 5
-"""The most trials to find the types of a loop's variables."""
+"""The most evaluations of a loop's body to find the types of its variables."""
 
 _Kind = tuple[ScalarType, tuple[int, ...], type | None]
 """A variable's type, its shape, and the class of the Python number that it behaves like."""
@@ -36,7 +36,7 @@ class Statements:
         self.nodes = nodes
         self.expressions = Expressions(nodes, lambda statements: self.begin(statements, returns=False))
         self._flags: dict[ast.stmt, str] = {}
-        """The variable that ends each loop that a jump can leave."""
+        """Maps each loop that a jump can leave to the name of the flag that ends it."""
 
     @property
     def scope(self) -> dict[str, Any]:
@@ -48,7 +48,8 @@ class Statements:
         self.expressions.scopes[-1] = scope
 
     def begin(self, statements: Sequence[ast.stmt], *, returns: bool) -> None:
-        """Evaluates the statements of a kernel, which may have a ``return`` anywhere, or of a function."""
+        """Evaluates the statements of a kernel or of a ``@tile.function``. With ``returns``, as for a kernel, a
+        ``return`` may be anywhere."""
         found = without_jumps(statements, returns=returns)
         self._flags |= found.flags
         self.run(found.statements)
@@ -250,12 +251,12 @@ class Statements:
             if left is True:
                 break
             self.assign(statement.target, each)
-            if isinstance(left, Node) and body is statement.body:  # the device decides: later iterations are branches
+            if isinstance(left, Node) and body is statement.body:  # the device decides whether the loop goes on
                 test = ast.copy_location(ast.Name(flag, ast.Load()), statement)
                 no = ast.copy_location(ast.UnaryOp(ast.Not(), test), statement)
                 body = [ast.copy_location(ast.If(no, statement.body, []), statement)]
             self.run(body)
-        if body is not statement.body:  # which iteration was the last is not known here
+        if body is not statement.body:  # it is not known here which iteration was the last
             for name in _assigned([statement]):
                 if name not in _assigned(statement.body):
                     self.scope.pop(name, None)
@@ -279,7 +280,7 @@ class Statements:
             before[name] = self._lifted_leaves(name, before[name], starts)
         kinds: dict[str, _Kind] = {name: (node.dtype, node.shape, node.weak) for name, node in starts.items()}
         marks, sites = self._marks(), len(nodes.sites)
-        for _ in range(_MOST_TRIALS):  # the type of a literal follows from the body, which may have to be tried again
+        for _ in range(_MOST_TRIALS):  # a literal's type follows from the body, which may have to be evaluated again
             self._restore(marks)
             del nodes.sites[sites:]
             body = Region(nodes.region)
@@ -341,7 +342,7 @@ class Statements:
         if not isinstance(value, Node | bool | int | float):
             return value
         found = self.nodes.lifted(value)
-        if any(found is each for each in starts.values()):  # two variables of one value
+        if any(found is each for each in starts.values()):  # another variable has the same node as its value
             found = self.nodes.node("copy", (found,), found.dtype, found.shape)
             found.weak = starts[next(key for key, each in starts.items() if each is found.inputs[0])].weak
         starts[name] = found
@@ -350,8 +351,8 @@ class Statements:
     def _collect_ends(
         self, name: str, before: Any, after: Any, starts: dict[str, Node], body: Region, ends: dict[str, Node]
     ) -> None:
-        """Collects the values of a variable's parts after an iteration. Raises ``CompileError`` if the variable's
-        structure has changed."""
+        """Collects in ``ends`` the values of a variable's parts after an iteration. Raises ``CompileError`` if the
+        variable's structure has changed."""
         nodes = self.nodes
         if isinstance(before, tuple) and isinstance(after, tuple) and len(before) == len(after):
             for i, (one, two) in enumerate(zip(before, after, strict=True)):
@@ -393,7 +394,8 @@ class Statements:
         return made
 
     def _marks(self) -> list[tuple[Node, int]]:
-        """Returns the number of users of each node in the open regions, so that a trial can be undone."""
+        """Returns each node in the open regions with its number of users, so that an evaluation of a loop's body can be
+        undone."""
         return [(node, len(node.users)) for region in self.nodes.region.enclosing() for node in region.nodes]
 
     def _restore(self, marks: list[tuple[Node, int]]) -> None:
@@ -402,7 +404,7 @@ class Statements:
 
 
 def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
-    """Returns a value with its parts changed, if it is a tuple."""
+    """Applies ``change`` to a value, or to each part of a tuple."""
     return tuple(_mapped(each, change) for each in value) if isinstance(value, tuple) else change(value)
 
 
@@ -415,7 +417,7 @@ def _equal(one: Any, two: Any) -> bool:
 
 
 def _assigned(statements: Sequence[ast.stmt]) -> list[str]:
-    """Returns the names that statements assign, in order."""
+    """Returns the names that statements assign, in the order of their assignments."""
     found: dict[str, None] = {}
     for statement in statements:
         for each in ast.walk(statement):

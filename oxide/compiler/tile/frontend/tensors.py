@@ -13,8 +13,8 @@ from .nodes import Nodes, TensorParameter
 _INTEGERS = ("i32", "i64", "u32", "u64")
 _NUMBERS = (*_INTEGERS, "f32", "f64")
 _ATOMIC = {"atomic_add": (*_NUMBERS, "f16", "bf16"), "atomic_max": _NUMBERS, "atomic_min": _NUMBERS}
-"""Maps an atomic operation to the types of elements that it can change. Atomic operations that are not listed change
-integers."""
+"""Maps an atomic operation to the types of elements that it can change. Atomic operations that are not listed can
+change only integers."""
 
 
 @final
@@ -27,7 +27,8 @@ class Method:
 
 
 def attribute(build: Nodes, this: TensorParameter, name: str) -> Any:
-    """Returns an attribute of a tensor."""
+    """Returns the value of a tensor's attribute. Raises ``CompileError`` for an attribute that the tensor does not
+    have."""
     if name == "shape":
         return tuple(build.node("length", (), I64, (), (this.name, axis)) for axis in range(this.ndim))
     if name == "dtype":
@@ -102,7 +103,7 @@ def store(build: Nodes, tensor: TensorParameter, value: Any) -> None:
 
 
 def _places(build: Nodes, name: str, tensor: Any, indices: Any, mask: Any) -> tuple[list[Node], Node, tuple[int, ...]]:
-    """Returns the indices of elements along each axis, the mask, and their common shape."""
+    """Returns the elements' indices along each axis, the mask, and their common shape."""
     each = tuple(indices) if isinstance(indices, tuple | list) else (indices,)
     if len(each) != tensor.ndim:
         build.refuse(
@@ -120,7 +121,7 @@ def _places(build: Nodes, name: str, tensor: Any, indices: Any, mask: Any) -> tu
 
 
 def _sites(build: Nodes, tensor: TensorParameter) -> tuple[int, ...]:
-    """Returns the number of the fault site for each axis of an index."""
+    """Adds a fault site for each axis of a tensor. Returns the sites' numbers."""
     return tuple(build.site(tensor.name, tensor.name, axis) for axis in range(tensor.ndim))
 
 

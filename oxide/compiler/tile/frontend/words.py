@@ -1,4 +1,4 @@
-"""The vocabulary: maps a call in a kernel to the function that makes its nodes."""
+"""The vocabulary of tile kernels, such as ``tile.sum``: maps a call to the function that makes its nodes."""
 
 from __future__ import annotations
 

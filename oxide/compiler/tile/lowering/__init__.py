@@ -29,9 +29,9 @@ from .registers import prelude
 __all__ = ["keep_rolled", "lower"]
 
 _GROUP_ROWS = 2048
-"""In programs with products on tensor cores, consecutive programs go down a column of tiles of this many rows of
-elements before they move to the next column. Programs that run at the same time then form a group that reads the fewest
-rows and columns of the operands."""
+"""In kernels with products on tensor cores, consecutive programs go down a column of tiles that has this many rows of
+elements, and then go on to the next column. Programs that run at the same time then read few different rows and columns
+of the operands."""
 
 
 def lower(
@@ -50,9 +50,9 @@ def lower(
 ) -> LoweredKernel:
     """Returns a program as LLVM IR. ``threads`` is the size of a GPU's block, or 1 for the CPU.
 
-    ``most`` is the number of bytes that its buffers may take. ``scalars`` has the name, the type and the LLVM type of
-    each scalar parameter, and ``order`` the names of all parameters as they are passed. With ``located``,
-    instructions carry their lines. Raises ``CompileError`` if its buffers do not fit a block's memory.
+    ``most`` is the number of bytes that the program's buffers may take. ``scalars`` has the name, the type and the LLVM
+    type of each scalar parameter, and ``order`` the names of all parameters as they are passed. With ``located``,
+    instructions carry their lines. Raises ``CompileError`` if the buffers take more than ``most`` bytes.
     """
     types = {each: (scalar, kind) for each, scalar, kind in scalars}
     low = Lowering(program, types, threads, FAST if fastmath else "", plan, located=located)
@@ -91,14 +91,14 @@ def lower(
         else:
             ndim = program.tensor(site.tensor).ndim
             sites.append(FaultSite(site.tensor, file, site.line, None, site.axis if ndim > 1 else None, ndim))
-    sites.append(FaultSite("", file, 0))  # the barriers', last, so that both devices number the others alike
+    sites.append(FaultSite("", file, 0))  # the barriers' site is last, so that both devices number the others alike
     places = dict.fromkeys(range(low.arrays), (file, 1, None))
     persistent = threads + PRODUCER_THREADS if plan.producer else 0
     return LoweredKernel((text,), symbol, tuple(sites), places, most_shared=most, persistent=persistent)
 
 
 def keep_rolled(module: Module, function: Function) -> None:
-    """Keeps LLVM from unrolling the loops that ``Code.counted`` marks by their names."""
+    """Keeps LLVM from unrolling the loops that ``Code.counted`` marks by the names of their blocks."""
     headers = {}
     loop = ""
     for block in function.blocks.values():
@@ -112,7 +112,7 @@ def keep_rolled(module: Module, function: Function) -> None:
 
 
 def _begin(low: Lowering) -> tuple[str, str]:
-    """Emits the lengths of the grid. Returns the numbers of the block and of the thread."""
+    """Emits code that computes the lengths of the grid. Returns the numbers of the block and of the thread."""
     code = low.code
     code.declare("i32", "llvm.nvvm.read.ptx.sreg.tid.x", ())
     code.declare("i32", "llvm.nvvm.read.ptx.sreg.ctaid.x", ())
@@ -130,7 +130,7 @@ def _begin(low: Lowering) -> tuple[str, str]:
 
 
 def _place(low: Lowering, linear: str) -> None:
-    """Emits the place in the grid of the program with a number."""
+    """Emits code that computes the place in the grid of the program with the number ``linear``."""
     if low.threads > 1 and low.plan.products and len(low.counts) == 2:
         low.programs = _grouped(low, linear)
         return
@@ -141,7 +141,7 @@ def _place(low: Lowering, linear: str) -> None:
 
 
 def _total(low: Lowering) -> str:
-    """Emits the number of programs."""
+    """Emits code that computes the number of programs, and returns the number."""
     total = "1"
     for count in low.counts:
         total = low.code.times(count, total)
@@ -149,8 +149,8 @@ def _total(low: Lowering) -> str:
 
 
 def _leave_out(low: Lowering, linear: str, thread: str) -> None:
-    """Emits the block's program. Threads without work return: all but the first on the CPU, and the threads of blocks
-    past the last tile."""
+    """Emits code that computes the place of the block's program, and ends the threads without work: all but the first
+    on the CPU, and the threads of blocks past the last tile."""
     code = low.code
     _place(low, linear)
     inside = code.new(f"icmp ult i64 {linear}, {_total(low)}")

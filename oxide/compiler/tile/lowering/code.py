@@ -9,13 +9,13 @@ from typing import final
 __all__ = ["ROLLED", "Code"]
 
 ROLLED = "rolled"
-"""Begins the names of the blocks of loops that are not unrolled."""
+"""The prefix of the names of blocks that begin loops which LLVM must not unroll."""
 
 
 @final
 class Code:
-    """The body of one function. ``block`` is the name of the block to which instructions are added. ``line`` is their
-    line in the source. With ``located``, instructions carry the line."""
+    """The body of one function. ``block`` is the name of the block to which instructions are added. ``line`` is the
+    source line of these instructions. With ``located``, instructions carry their lines."""
 
     def __init__(self, *, located: bool = False) -> None:
         self.line = 0
@@ -24,8 +24,8 @@ class Code:
         self.entry: list[str] = []
         """The instructions at the function's beginning, before all others."""
         self.prelude = self.entry
-        """The instructions before all that compute the program: at the function's beginning, unless a producer's code
-        is there."""
+        """The instructions that precede the code of the program. They are at the function's beginning, unless a
+        producer's code is there."""
         self.declared: dict[str, str] = {}
         self.texts: list[str] = []
         """Constant strings."""
@@ -41,7 +41,7 @@ class Code:
 
     @contextmanager
     def at_line(self, line: int) -> Iterator[None]:
-        """Gives the instructions that are added meanwhile another line."""
+        """Sets the source line of the instructions that are added in this context."""
         outer, self.line = self.line, line
         yield
         self.line = outer
@@ -84,7 +84,7 @@ class Code:
         return name
 
     def places(self, file: str, function: str, first_line: int) -> list[str]:
-        """Returns the metadata for the lines of the source: places in one Python function."""
+        """Returns the metadata for the source lines of the instructions, which are places in one Python function."""
         numbers = sorted({int(line.rpartition("!dbg !")[2]) for line in self.lines if "!dbg !" in line})
         path, name = _escaped(file.encode()), _escaped(function.encode())
         return [f'!{number} = !{{!"{path}", i32 {number}, !"{name}", i32 {first_line}}}' for number in numbers]
@@ -132,8 +132,9 @@ class Code:
 
     @contextmanager
     def counted(self, end: int | str, start: str = "0", step: int | str = 1, *, rolled: bool = False) -> Iterator[str]:
-        """Opens a loop whose counter goes from ``start`` to below ``end``. Unless both are constants, the loop may run
-        no iteration. ``rolled`` keeps LLVM from unrolling a loop that rarely runs."""
+        """Opens a loop whose counter goes from ``start`` to below ``end``. The loop may run no iteration, unless
+        ``start`` is 0 and ``end`` is an integer, which must be positive. ``rolled`` keeps LLVM from unrolling a loop
+        that rarely runs."""
         body, after = self.labels(ROLLED if rolled else "loop", "after")
         before = self.block
         if start != "0" or not isinstance(end, int):

@@ -1,8 +1,9 @@
 """``Lowering``: the state while a program's nodes are lowered: values, buffers, registers and tensors.
 
-Elementwise operations are fused: they have no memory of their own, and their elements are computed where they are used,
-inside the loop of a store, a reduction or a buffer (``element``). A value gets a buffer or registers of its own in
-three cases: it is used more than once, a loop would compute it again, or it is not an elementwise operation.
+Elementwise operations are fused. Their values are lazy: they have no memory of their own, and their elements are
+computed where they are used, inside the loop of a store, a reduction or a buffer (``element``). A value gets a buffer
+or registers of its own in three cases: it is used more than once, a loop would compute it again, or it is not an
+elementwise operation.
 
 Buffers are in a block's shared memory on a GPU. A buffer is complete at the barrier after the loop that fills it. The
 registers of a thread hold the elements of a tile that a ``Layout`` assigns to the thread.
@@ -30,11 +31,12 @@ from .code import Code
 __all__ = ["FREE", "VIEWS", "Buffer", "Held", "Index", "Lowering", "held_type"]
 
 Index = tuple[str, ...]
+"""The place of an element in a tile: a name or a number for each axis."""
 
 
 def viewed_place(node: Node, index: Index) -> Index | None:
-    """Returns the place in the underlying value of a view's element, or None if computing the place takes
-    arithmetic."""
+    """Returns the place that an element of a view has in the value under the view, or None if computing this place
+    takes arithmetic."""
     source = node.inputs[0].shape
     if node.op == "broadcast":
         own = index[len(index) - len(source) :]
@@ -51,12 +53,10 @@ def viewed_place(node: Node, index: Index) -> Index | None:
     return None
 
 
-"""The place of an element in a tile: a name or a number for each axis."""
-
 FREE = ("constant", "arange", "parameter", "cell", "length", "program_id", "num_programs", "counter")
 """The operations whose elements cost no more than a load of a buffer."""
 VIEWS = ("broadcast", "reshape", "transpose")
-"""The operations that only move elements."""
+"""The operations that only move elements: their results are views of the value under them."""
 _ALIGNMENT = 128
 _MOST_STACK = 2**18
 """The most bytes of a program's buffers on the CPU's stack."""
@@ -121,9 +121,10 @@ class Lowering:
         self.rings: dict[Node, Any] = {}
         """The pipelines of the copy engine, by their loops and by the products that read them."""
         self.meeting: tuple[str, str] | None = None
-        """In the warps beside a producer, their barrier, and the variable that counts its phases."""
+        """In a program with a producer, the barrier of the computing warps, and the variable that counts its phases.
+        Otherwise None."""
         self.has_met = False
-        """True if values of a program pass between those warps through shared memory."""
+        """True if values of a program pass between the computing warps through shared memory."""
         self.whole = False
         """True in code for tiles that are wholly inside their tensors."""
         self.pending: list[Node] = []
@@ -139,9 +140,11 @@ class Lowering:
         self.grids: dict[Layout, tuple[list[str], list[str]]] = {}
         """The rows and the columns of each layout's elements in this thread."""
         self.steps: dict[str, tuple[str, int]] = {}
-        """For rows and columns that a thread does not keep, its first one and the constant distance from it."""
+        """For each row or column that a thread does not keep: the thread's first row or column, and the constant
+        distance from it."""
         self.aligned: dict[str, str] = {}
-        """For each tensor, whether all of its rows begin at multiples of 16 bytes."""
+        """The tests that have been emitted for tensors: that all rows begin at multiples of 16 bytes, and that the copy
+        engine can read the tensor."""
 
     def site(self, number: int) -> tuple[str, str]:
         """Returns the argument that stands for a place at which a launch can fail."""
@@ -161,7 +164,7 @@ class Lowering:
             self.code.call("void", "oxide.block.barrier", self.barrier_site)
 
     def meet(self) -> None:
-        """Emits a barrier for the warps that compute the program beside a producer."""
+        """Emits a barrier for the computing warps of a program with a producer."""
         code, site = self.code, self.barrier_site
         assert self.meeting is not None
         barrier, count = self.meeting
@@ -180,14 +183,15 @@ class Lowering:
     # Elements
 
     def scalar(self, node: Node) -> str:
-        """Returns a scalar, computed once."""
+        """Returns the value of a scalar, which is computed only once."""
         found = self.values.get(node)
         if found is None:
             found = self.values[node] = self.compute(node, ())
         return found
 
     def element(self, node: Node, index: Index) -> str:
-        """Returns one element of a value, at the current place."""
+        """Returns one element of a value. Code that computes it is emitted here, if there is none in the current
+        scope."""
         if not node.shape and node in self.values:
             return self.values[node]
         key = (node, index)
@@ -249,7 +253,7 @@ class Lowering:
     # Places
 
     def viewed(self, node: Node, index: Index) -> Index:
-        """Returns the place in the underlying value of a view's element."""
+        """Returns the place that an element of a view has in the value under the view."""
         place = viewed_place(node, index)
         return self.unflattened(self.flattened(index, node.shape), node.inputs[0].shape) if place is None else place
 
@@ -262,7 +266,7 @@ class Lowering:
         return linear
 
     def unflattened(self, linear: str, shape: Sequence[int]) -> Index:
-        """Returns the place of the element with a number."""
+        """Returns the place of the element with the number ``linear``, counted row by row."""
         found: list[str] = []
         left = math.prod(shape)
         for size in shape:
@@ -321,7 +325,7 @@ class Lowering:
         return self.code.at(held_type(buffer.scalar), buffer.address, self.flattened(index, buffer.shape))
 
     def keep(self, node: Node) -> Buffer:
-        """Returns a value's buffer, and fills it if the value has none."""
+        """Returns a value's buffer. If the value has none, makes one and fills it."""
         found = self.buffers.get(node)
         if found is None:
             buffer = self.buffer(node.dtype, node.shape)
@@ -375,7 +379,7 @@ class Lowering:
         self.code.emit(f"store {kind} {value}, ptr {self.code.at(kind, held.address, str(slot))}")
 
     def held(self, scalar: ScalarType, layout: Layout, *, rows: bool) -> Held:
-        """Returns new registers for a tile, or for one element of each of its rows."""
+        """Returns new registers for a tile, or, with ``rows``, for one element of each row of the layout."""
         count = layout.row_slots if rows else layout.row_slots * layout.column_slots
         return Held(self.code.variable(f"[{count} x {llvm_type(scalar)}]", "held"), scalar, layout, rows)
 
@@ -395,7 +399,7 @@ class Lowering:
             pending += node.inputs
 
     def put_in_buffers(self, roots: Sequence[Node]) -> None:
-        """Copies values that lazy values read from registers into buffers, so that every thread reaches them."""
+        """Copies into buffers the values in registers that lazy values read, so that every thread reaches them."""
         seen: set[Node] = set()
         pending = list(roots)
         while pending:
@@ -416,8 +420,8 @@ class Lowering:
         self.versions(roots, lambda: self.nest(shape, body), whole)
 
     def versions(self, roots: Sequence[Node], emit: Callable[[], None], whole: str = "") -> None:
-        """Emits code that accesses tensors in two versions: for tiles wholly inside, and for tiles at an edge. Other
-        code is emitted once."""
+        """Emits code that accesses tensors in two versions: one for tiles wholly inside their tensors, and one for
+        tiles at an edge. Code that accesses no tensor is emitted once."""
         guards = [self.tiles[each][1] for each in self.loads(roots) if each.op == "load"]
         guards += [whole] if whole else []
         if not guards or self.whole:
@@ -442,7 +446,7 @@ class Lowering:
             self.serial(shape, body)
 
     def serial(self, shape: tuple[int, ...], body: Callable[[Index], None], index: Index = ()) -> None:
-        """Emits loops over the elements of a shape. Each thread runs the whole loops."""
+        """Emits loops over the elements of a shape. Each thread runs all iterations."""
         if not shape:
             with self.forgetting():
                 body(index)

@@ -1,4 +1,4 @@
-"""Decides where each value is computed: at its definition, into a buffer or registers, or later, at its uses."""
+"""Decides where each value is computed: either at its definition, into a buffer or registers, or later, at its uses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _COMPUTED = {
 
 
 def define(low: Lowering, node: Node) -> None:
-    """Defines a value at the current place."""
+    """Computes a value at its definition, or leaves its computation to its uses."""
     if node in low.staged:
         return
     if node.op == "load":
@@ -94,7 +94,8 @@ def _users(node: Node) -> list[Node]:
 
 
 def _feeds_tensor_cores(low: Lowering, node: Node) -> bool:
-    """Returns whether a value is only an operand of products on tensor cores, from shared memory."""
+    """Returns whether all users of a value are products on tensor cores that read it from shared memory as an
+    operand."""
     users = _users(node)
     if not users or node.op in VIEWS:
         return False

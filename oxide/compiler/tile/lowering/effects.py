@@ -37,7 +37,7 @@ def run(low: Lowering, region: Region) -> None:
 
 @contextmanager
 def inside(low: Lowering) -> Iterator[None]:
-    """Opens the body of a loop or a branch. Values computed in it are not reused after its end."""
+    """Opens the body of a loop or a branch. Values that are computed in the body are not reused after its end."""
     known = [dict(each) for each in (low.buffers, low.registers, low.values, low.staged, low.orders, low.tiles)]
     outer, low.pending = low.pending, []
     with low.forgetting():
@@ -47,8 +47,8 @@ def inside(low: Lowering) -> Iterator[None]:
 
 
 def _settle(low: Lowering, node: Node, written: Sequence[TensorParameter]) -> None:
-    """Computes the pending lazy values that read a tensor which ``node`` may write, so that later uses do not see the
-    writes. Tensors that differ in type or number of axes do not overlap: the launch checks this."""
+    """Computes the pending lazy values that read a tensor which ``node`` may write, so that later uses of these values
+    do not see the writes. Tensors that differ in type or number of axes do not overlap: the launch checks this."""
     low.pending = [each for each in low.pending if low.last_use.get(each, -1) > node.index]
     for each in low.pending:
         if _reads(low, each, written):
@@ -63,7 +63,7 @@ def _reads(low: Lowering, node: Node, written: Sequence[TensorParameter]) -> boo
 
 
 def _settle_for(low: Lowering, node: Node, regions: Sequence[Region]) -> None:
-    """Prepares for a loop or a branch that may write tensors."""
+    """Computes the pending lazy values that read a tensor which a loop or a branch may write."""
     nodes = [each for region in regions for each in nodes_of(region)]
     written = [each.detail for each in nodes if each.op == "store"]
     written += [each.detail[0] for each in nodes if each.op in SCATTERS]
@@ -110,7 +110,7 @@ def store(low: Lowering, node: Node) -> None:
 
 
 def _moves(low: Lowering, node: Node, stored: TensorParameter) -> bool:
-    """Returns whether a lazy value reads the stored tensor at another place than that of the element being computed. A
+    """Returns whether an element of a lazy value reads the stored tensor at a place other than the element's own. A
     store could then overwrite an element before it is read. Tensors that differ in type or number of axes do not
     overlap: the launch checks this."""
     if node in low.buffers or node in low.registers or not node.shape:
@@ -175,7 +175,7 @@ def _rows(low: Lowering, tile: Node) -> None:
 
 
 def _format(low: Lowering, node: Node, value: str, items: list[tuple[str, str, str]]) -> str:
-    """Returns C's format of a value, and adds the value to the items of a line."""
+    """Returns the format of a value for C's ``printf``, and adds the value to the items of a line."""
     if node.dtype.kind == "f":
         wide = value if node.dtype.name == "f64" else low.code.new(f"fpext float {value} to double")
         items.append(("d", "double", wide))
@@ -263,7 +263,7 @@ def _moves_variables(low: Lowering, node: Node, own: Cell, cells: Sequence[Cell]
 
 
 def goes_on(low: Lowering, value: str, stop: str, step: str) -> str:
-    """Emits the test of whether a counter is before the end of its range."""
+    """Emits the test whether a counter has not reached the end of its range yet, for a positive or a negative step."""
     code = low.code
     up = code.new(f"icmp sgt i64 {step}, 0")
     below, above = code.new(f"icmp slt i64 {value}, {stop}"), code.new(f"icmp sgt i64 {value}, {stop}")
@@ -311,7 +311,8 @@ def loop(low: Lowering, node: Node) -> None:
 
 
 def _left(low: Lowering, cells: Sequence[Cell]) -> str:
-    """Returns the flag that says whether the iteration has left its loop, or "" if no iteration can leave it."""
+    """Returns the flag that says whether the iteration has left its loop, or "" for a loop that no iteration can
+    leave."""
     flag = next((cell for cell in cells if cell.ends_loop), None)
     return low.code.new(f"load i1, ptr {low.cells[flag]}") if flag is not None else ""
 

@@ -1,9 +1,10 @@
-"""Loops whose loads run ahead on Hopper: a ring of buffers, which the copy engine (TMA) fills.
+"""Loops whose loads run ahead of the iterations that use them, on Hopper: a ring of buffers, which the copy engine
+(TMA) fills.
 
-Loads that the same products read share a ring. A buffer has two barriers: ``full`` is passed when its copies have
-arrived, ``empty`` when all warps have read it. One lane of each warp arrives at ``empty`` when the last product that
-reads the buffer has ended. One thread waits at ``empty`` and begins the next copies while the next product runs. So the
-loop has no block-wide barrier, and one warpgroup may multiply while another computes.
+Loads that the same products read share a ring. A buffer has two barriers: ``full`` is passed when the buffer's copies
+have arrived, ``empty`` when all warps have read the buffer. One lane of each warp arrives at ``empty`` when the last
+product that reads the buffer has ended. One thread waits at ``empty`` and begins the next copies while the next product
+runs. So the loop has no block-wide barrier, and one warpgroup may multiply while another computes.
 
 Elements of a tile outside of its tensor become zeros. The engine cannot read a matrix whose rows do not begin at
 multiples of 16 bytes. All threads copy such a matrix, between two barriers.
@@ -33,7 +34,7 @@ LANES = 32
 @dataclass(eq=False, slots=True)
 class Place:
     """The place of a buffer in a ring, as two variables: the number of a stage, and the number of times that all stages
-    have been passed. If the loop runs again, they continue from their last values."""
+    have been passed. If the loop runs again, the variables continue from their last values."""
 
     stage: str
     round: str
@@ -49,7 +50,7 @@ class Place:
         return low.code.new(f"load i64, ptr {self.stage}"), low.code.new(f"load i32, ptr {self.round}")
 
     def before(self, low: Lowering, stages: int) -> str:
-        """Returns the stage before this one."""
+        """Returns the number of the previous stage in the ring."""
         code = low.code
         stage, _ = self.read(low)
         none = code.new(f"icmp eq i64 {stage}, 0")
@@ -129,7 +130,7 @@ class EngineRing:
         code.emit(f"store i1 true, ptr {self.first_turn}")
 
     def begin_turn(self, _counter: str) -> None:
-        """Names the buffers of an iteration."""
+        """Sets the buffers that the iteration's products read."""
         low = self.low
         stage, _ = self.present.read(low)
         for copied in self.copied:
@@ -158,7 +159,7 @@ class EngineRing:
     # A product
 
     def begin_product(self, product: Node) -> None:
-        """Waits for the copies that no earlier product of the iteration has read."""
+        """Waits for the copies that ``product`` reads and no earlier product of the iteration has read."""
         low = self.low
         for copied in self.copied:
             if copied.first is product:
@@ -172,7 +173,7 @@ class EngineRing:
             place = self.products.index(copied.last)
             if copied.last is self.running or (place + 1) % len(self.products) != number:
                 continue
-            if number <= place:  # that product was in the turn before
+            if number <= place:  # the previous product was in the previous iteration
                 with self._after_the_first():
                     self._fill(copied)
             else:
@@ -180,7 +181,7 @@ class EngineRing:
 
     def has_ended(self, product: Node) -> None:
         """Releases the buffers that no later product of the iteration reads. If the product is still running, releases
-        and fills the buffers of the iteration before."""
+        and fills the buffers of the previous iteration instead."""
         low = self.low
         for copied in self.copied:
             if copied.last is not product:
@@ -238,7 +239,7 @@ class EngineRing:
                             copy(low, load, operand, target, bases, full)
             code.jump(after)
             code.label(slow)
-            # The block waits below, but each phase that arrivals complete must also have a wait of its own.
+            # The block waits below, but there must also be a wait for each phase of the barrier that arrivals complete.
             with code.when(code.new(f"icmp eq i64 {low.tid}, 0")):
                 call(low, "wait", empty, ("i32", code.new(f"add i32 {turn}, -1")))
             low.barrier()
@@ -256,7 +257,7 @@ class EngineRing:
 
 
 def copy(low: Lowering, load: Node, operand: Operand, target: str, bases: list[str], full: str) -> None:
-    """Lets the engine copy a tile, a panel of 128 bytes of each row at a time."""
+    """Lets the engine copy a tile, in panels of 128 bytes of each row."""
     code, tensor = low.code, load.detail
     width = PANEL // operand.size
     lengths = [("i64", each) for each in tensors.lengths_of(tensor)]
@@ -285,7 +286,7 @@ def call(low: Lowering, what: str, barrier: str, *more: tuple[str, str]) -> None
 
 
 def make_barrier(low: Lowering, barriers: str, count: int, arrivals: int) -> None:
-    """Makes ``count`` barriers whose phases take a number of arrivals."""
+    """Makes ``count`` barriers, whose phases each take ``arrivals`` arrivals."""
     counts = (("i32", str(count)), ("i32", str(arrivals)))
     low.code.call("void", "oxide.tensor.barrier.init", ("ptr", barriers), *counts, low.barrier_site)
 
@@ -296,7 +297,8 @@ def _sources(product: Node) -> tuple[Node, ...]:
 
 
 def make_barriers(low: Lowering) -> None:
-    """Makes the barriers of all pipelines at the kernel's beginning: they are made once, also for a loop in a loop."""
+    """Makes the barriers of all pipelines at the kernel's beginning, so that they are made only once for a loop in a
+    loop."""
     if low.threads == 1:
         return
     for loop, plan in low.plan.pipelines.items():
@@ -311,7 +313,7 @@ def make_barriers(low: Lowering) -> None:
 
 
 def begin(low: Lowering, loop: Node, start: str, stop: str, step: str, goes_on: GoesOn) -> EngineRing | None:
-    """Begins the copies of the first iterations. Returns None for a loop without a pipeline by the engine."""
+    """Begins the copies of the first iterations. Returns None for a loop without a pipeline that the engine fills."""
     ring: EngineRing | None = low.rings.get(loop)
     if ring is not None:
         ring.start(start, stop, step, goes_on)

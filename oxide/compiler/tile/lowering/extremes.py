@@ -16,7 +16,8 @@ Place = tuple[str, str]
 
 
 def arg(low: Lowering, node: Node, layout: Layout) -> None:
-    """Returns, for each row, the index along the last axis of its extreme element, or of its first NaN."""
+    """Finds, for each row, the index along the last axis of its first extreme element, or of its first NaN if it has
+    one."""
     code, (source,) = low.code, node.inputs
     kind = llvm_type(source.dtype)
     best = code.variable(f"[{layout.row_slots} x {kind}]", "best")
@@ -57,8 +58,8 @@ def arg(low: Lowering, node: Node, layout: Layout) -> None:
 
 
 def _better(low: Lowering, node: Node, one: Place, two: Place) -> Place:
-    """Returns the more extreme of two elements. Of equal elements, returns the first. A NaN is more extreme than any
-    number."""
+    """Returns the more extreme of two elements. Of equal elements, returns the one with the smaller index. A NaN is
+    more extreme than any number."""
     code, scalar = low.code, node.inputs[0].dtype
     kind = llvm_type(scalar)
     test = "gt" if node.op == "argmax" else "lt"

@@ -1,9 +1,11 @@
-"""Loops whose loads run ahead: a ring of buffers in shared memory for each load, filled by asynchronous copies.
+"""Loops whose loads run ahead of the iterations that use them: a ring of buffers in shared memory for each load, filled
+by asynchronous copies.
 
 At the beginning of an iteration, each thread waits for its copies. Then all threads meet at a barrier. After the
 barrier all threads see the copies, and no thread still reads the buffers of the previous iteration. Then the copies for
-a later iteration begin, into the buffers of the previous one. With ``wgmma`` the products of the previous iteration may
-still run. The copies then go into the buffers of the iteration before it, and run one iteration less ahead.
+a later iteration begin, into the buffers of the previous iteration. With ``wgmma`` the products of the previous
+iteration may still run. The copies then go into the buffers of the iteration before the previous one, and run ahead by
+one iteration less.
 """
 
 from __future__ import annotations
@@ -95,7 +97,7 @@ def begin(low: Lowering, loop: Node, start: str, stop: str, step: str, goes_on: 
         low, loop, operands, plan.stages, ahead, code.variable("i64", "present"), code.variable("i64", "filled"), stop,
         step, goes_on, product,
     )  # fmt: skip
-    low.barrier()  # the buffers may have been read before
+    low.barrier()  # waits for earlier reads of the buffers
     low.free.clear()
     counter = start
     for number in range(ring.ahead):
@@ -107,7 +109,7 @@ def begin(low: Lowering, loop: Node, start: str, stop: str, step: str, goes_on: 
 
 
 def next_stage(low: Lowering, stage: str, stages: int) -> tuple[str, str]:
-    """Returns the number of the stage behind a stage, and whether it is the first one again."""
+    """Returns the number of the next stage, and whether the next stage is the first one again."""
     more = low.code.new(f"add i64 {stage}, 1")
     first = low.code.new(f"icmp eq i64 {more}, {stages}")
     return low.code.new(f"select i1 {first}, i64 0, i64 {more}"), first
@@ -118,7 +120,8 @@ def stage_of(low: Lowering, operand: Operand, number: str) -> str:
 
 
 def _fill(low: Lowering, ring: Ring, counter: str, number: str) -> None:
-    """Begins the copies for an iteration into a stage, if the loop reaches the iteration. The copies are one group."""
+    """Begins the copies for an iteration into a stage, if the loop reaches the iteration. The copies form one group,
+    which may be empty."""
     code = low.code
     with code.when(ring.goes_on(low, counter, ring.stop, ring.step)):
         known: dict[Node, str] = {ring.loop.detail[2]: counter}
@@ -130,7 +133,8 @@ def _fill(low: Lowering, ring: Ring, counter: str, number: str) -> None:
 
 
 def scalar_for(low: Lowering, loop: Node, node: Node, known: dict[Node, str]) -> str:
-    """Emits a scalar of the loop's body again, computed for another value of the loop's counter."""
+    """Emits a scalar of the loop's body again, computed for another value of the loop's counter. ``known`` has the
+    counter's value and the scalars computed so far."""
     found = known.get(node)
     if found is None:
         if node.region is not loop.detail[0]:

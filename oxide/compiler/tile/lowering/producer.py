@@ -1,14 +1,15 @@
 """Programs with a producer (``tile/producers.py``): one warpgroup makes all copies, and the others compute.
 
 The block's last warpgroup is the producer. One of its threads computes the places of all tiles that the pipelines load,
-for one program after another. It waits at a buffer's ``empty`` barrier and begins the copies, which pass the ``full``
-barrier. The buffers' numbers continue from program to program, so the copies for the next program begin while the other
-warps store. These warps never meet the producer. They meet each other at a barrier of their own, and only for values
-that pass through shared memory. The sums of eight warps take most registers of a multiprocessor, so the producer leaves
-them most of its own.
+for one program after another. It waits at a buffer's ``empty`` barrier and begins the copies. When the copies have
+arrived, the ``full`` barrier lets the other warps pass. The buffers' numbers continue from program to program, so the
+copies for the next program begin while the other warps store. The other warps, which compute, never wait at a barrier
+together with the producer. They have a barrier of their own, only for values that pass between them through shared
+memory. The sums of eight warps take most registers of a multiprocessor, so the producer releases most of its own
+registers to them.
 
 The engine cannot read a matrix whose rows do not begin at multiples of 16 bytes. The computing warps copy such a matrix
-themselves, between two meetings in each iteration.
+themselves, between two barriers in each iteration.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from .registers import prelude
 from .tensor_cores import Operand
 
 _MOST_THREADS = 256
-"""The threads that compute a program, in a block of which a multiprocessor has one: their sums fill its registers."""
+"""If this many threads of a block compute, a multiprocessor holds only one block, because their sums fill its
+registers."""
 _PRODUCER_REGISTERS, _REGISTERS = 56, 224
 """The registers of a thread of the producer and of each of ``_MOST_THREADS`` threads."""
 
@@ -57,7 +59,7 @@ class FedRing:
     # The producer's side
 
     def feed(self) -> None:
-        """Begins the copies of all iterations of the loop, each when its buffer has been read."""
+        """Begins the copies of all iterations of the loop, each copy when its buffer has been read."""
         low, code = self.low, self.low.code
         start, stop, step = (low.scalar(each) for each in self.loop.inputs[:3])
         at = code.variable("i64", "ahead")
@@ -93,11 +95,11 @@ class FedRing:
     # The loop, in the computing warps
 
     def start(self, _start: str, _stop: str, _step: str, _goes_on: GoesOn) -> None:
-        """Begins the loop. The producer may have begun its copies long before."""
+        """Marks the next iteration as the first. The producer may have begun the loop's copies long before."""
         self.low.code.emit(f"store i1 true, ptr {self.first_turn}")
 
     def begin_turn(self, _counter: str) -> None:
-        """Names the buffers of an iteration."""
+        """Sets the buffers that the iteration's product reads."""
         low = self.low
         stage, _ = self.present.read(low)
         for load, operand in self.operands.items():
@@ -112,14 +114,14 @@ class FedRing:
         self.low.code.emit(f"store i1 false, ptr {self.first_turn}")
 
     def end(self) -> None:
-        """Waits for the product that still runs after the last iteration."""
+        """Waits for the product that still runs after the last iteration, and releases its buffers."""
         pipeline.wait_for_last(self.low, self.product)
         self._release()
 
     # The product
 
     def begin_product(self, _product: Node) -> None:
-        """Waits for the copies of an iteration, or makes them."""
+        """Waits for the copies of an iteration, or makes them if the engine cannot."""
         low, code = self.low, self.low.code
         fast, slow, after = code.labels("fast", "slow", "loaded")
         code.branch(self.by_engine, fast, slow)
@@ -141,13 +143,13 @@ class FedRing:
         """Does nothing, because the producer begins the copies."""
 
     def has_ended(self, _product: Node) -> None:
-        """Releases the buffers of the iteration before, which the product before this one has read."""
+        """Releases the buffers of the previous iteration, whose product has ended."""
         code = self.low.code
         with code.when(code.new(f"xor i1 {code.new(f'load i1, ptr {self.first_turn}')}, true")):
             self._release()
 
     def _release(self) -> None:
-        """Arrives, for this warp, at the ``empty`` barrier of the buffers before the present ones."""
+        """Arrives, for this warp, at the ``empty`` barrier of the buffers of the previous iteration."""
         low, code = self.low, self.low.code
         lane = code.new(f"and i64 {low.tid}, {LANES - 1}")
         leads = code.new(f"and i1 {self.by_engine}, {code.new(f'icmp eq i64 {lane}, 0')}")
@@ -156,8 +158,9 @@ class FedRing:
 
 
 def run(low: Lowering, first: str, total: str, place: Callable[[str], None]) -> None:
-    """Emits a program with a producer, for all programs from the number ``first`` on that are the block's. ``total`` is
-    the number of programs, and ``place`` emits the place of a program in the grid."""
+    """Emits the code of a kernel with a producer. Each block computes the program with the number ``first``, and then
+    every further program at a distance of the number of blocks. ``total`` is the number of programs. ``place`` emits
+    code that computes a program's place in the grid."""
     code = low.code
     rings = [FedRing(low, loop, plan) for loop, plan in low.plan.pipelines.items()]
     low.rings.update({ring.loop: ring for ring in rings})
@@ -188,7 +191,7 @@ def run(low: Lowering, first: str, total: str, place: Callable[[str], None]) -> 
     with code.counted(total, first, blocks, rolled=True) as number, effects.inside(low):
         place(number)
         effects.run(low, low.program.body)
-        if low.has_met:  # the next program writes what other warps may still read
+        if low.has_met:  # the next program writes to shared memory that other warps may still read
             low.barrier()
     code.lines[beginning:beginning] = code.prelude
 
@@ -196,7 +199,7 @@ def run(low: Lowering, first: str, total: str, place: Callable[[str], None]) -> 
 def _produce(
     low: Lowering, rings: list[FedRing], elected: str, numbers: tuple[str, str, str], place: Callable[[str], None]
 ) -> None:
-    """Emits the copies of all programs of a block, in one thread."""
+    """Emits the copies for all programs of a block, which one thread makes."""
     code, (first, total, blocks) = low.code, numbers
     with code.when(elected), code.counted(total, first, blocks, rolled=True) as number, effects.inside(low):
         place(number)

@@ -1,6 +1,6 @@
 """Lowers ``mma`` without tensor cores: for the threads of a block on a GPU, and as vector code on the CPU.
 
-On the CPU both the right operand and the result are in row-major order. A block of the result, ``ROWS`` rows by a few
+On the CPU both the right operand and the result are in row-major order. A block of the result, ``_ROWS`` rows by a few
 vectors, stays in registers while products are added to it, as in BLIS's micro-kernel. Each step reads one row of the
 right operand, and one number from each row of the left operand.
 """
@@ -15,7 +15,8 @@ from . import tensor_cores
 from .core import Buffer, Index, Lowering
 
 _ROWS = 6
-"""The rows of the result in registers at once: with 4 vectors of 64 bytes each, 24 of a processor's 32 registers."""
+"""The rows of the result in registers at once: with 4 vectors of 64 bytes each, they take 24 of a processor's 32 vector
+registers."""
 _VECTOR_BYTES = 64
 _VECTORS = 4
 
@@ -69,7 +70,7 @@ def _operand(low: Lowering, operand: Node, node: Node) -> Buffer:
 
 
 def _multiplied(low: Lowering, node: Node, one: str, two: str, so_far: str, kind: str) -> str:
-    """Returns a sum to which one more product is added. Works on numbers and on vectors."""
+    """Adds the product of two numbers, or of two vectors element by element, to a sum. Returns the new sum."""
     if node.dtype.kind == "f":
         width = kind.strip("<>").split(" x ")
         suffix = ("v" + width[0] if len(width) > 1 else "") + {"float": "f32", "double": "f64"}[width[-1]]

@@ -112,7 +112,8 @@ class _Reduction:
         if count < _WARP // 4 or self.kind not in ("float", "double", "i32", "i64"):
             low.nest(node.shape, one)
             return
-        # A warp for each element of the result: its lanes share the elements, and add theirs by shuffles.
+        # Each element of the result is computed by one warp. Its lanes share the elements to reduce, and combine their
+        # totals by shuffles.
         warp = code.new(f"lshr i64 {low.tid}, 5")
         lane = code.new(f"and i64 {low.tid}, {_WARP - 1}")
         with code.counted(math.prod(node.shape), warp, low.threads // _WARP) as linear, low.forgetting():
@@ -127,7 +128,7 @@ class _Reduction:
                 low.store(self.buffer, outer, self._narrowed(found))
 
     def _by_rows(self) -> None:
-        """Reduces an axis other than the last on the CPU: adds row by row to a row of totals. LLVM vectorises this
+        """Reduces an axis other than the last on the CPU: adds row after row to a row of totals. LLVM vectorises this
         loop."""
         low, shape = self.low, self.node.shape
         totals = low.buffer(self.wide, shape)

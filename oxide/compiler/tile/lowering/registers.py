@@ -1,7 +1,8 @@
-"""Tiles in registers: places of a thread's elements, loops over them, reductions, and copies to shared memory.
+"""Tiles in registers: the places of a thread's elements, loops over the elements, reductions, and copies to shared
+memory.
 
-A loop over the elements of a layout is unrolled. An element's place has one name in all loops (``places``), so that the
-element's register is found by its place. If a tile is wholly inside its tensor and its rows begin at multiples of 16
+A loop over the elements of a layout is unrolled. An element's place has the same name in all loops (``places``), by
+which the element's register is found. If a tile is wholly inside its tensor and its rows begin at multiples of 16
 bytes, a thread's neighbouring elements are loaded and stored as vectors.
 """
 
@@ -22,20 +23,22 @@ _LANES = 32
 _ROWS_OF_LANES = 8
 """The rows of a product that the lanes of a warp have at once."""
 _KEPT_PLACES = 32
-"""The most places, counted for each tensor, that a thread keeps in registers. If it has more elements, their places are
-computed from its first one where they are used.
+"""The most places, counted for each tensor, that a thread keeps in registers. A thread with more elements keeps only
+its first place, and computes the others from it where they are used.
 
-On an H100, beside Triton: ``layer_norm`` of rows of 8192 by 16 warps has 51 registers for 89, and 1.003 of the speed
-for 0.76. Where there are few places, registers to spare let more blocks read at the same time, which the memory does
-not like: ``softmax`` of rows of 1024 and 8192 would have 0.998 and 0.999 of the speed for 1.004 and 1.005.
+On an H100, ``layer_norm`` of rows of 8192 by 16 warps then takes 51 registers instead of 89, and runs at 1.003 of
+Triton's speed instead of 0.76. With few places, spare registers would let more blocks read at the same time, which
+makes the memory slower: ``softmax`` of rows of 1024 and 8192 would run at 0.998 and 0.999 of Triton's speed instead of
+1.004 and 1.005.
 """
 _CHAINS = 4
 """The number of partial totals that a thread keeps for a long row."""
 
 
 def places(low: Lowering, layout: Layout) -> tuple[list[str], list[str]]:
-    """Returns two lists of names, for the rows and for the columns of a thread's elements. They are computed at the
-    kernel's beginning. Layouts with equal rows or columns have the same names for them."""
+    """Returns two lists of names, for the rows and for the columns of a thread's elements. The rows and columns are
+    computed at the kernel's beginning. Two layouts with equal rows share the rows' names, and two with equal columns
+    the columns' names."""
     lanes_down = _LANES // layout.lanes_across
     warp, lane = prelude(low, f"lshr i64 {low.tid}, 5"), prelude(low, f"and i64 {low.tid}, 31")
     down, across = (prelude(low, f"{op} i64 {warp}, {layout.warps_across}") for op in ("udiv", "urem"))
@@ -111,8 +114,8 @@ def _walk(low: Lowering, root: Node, start: Index) -> Iterator[tuple[Node, Index
 
 
 def _is_at_its_place(low: Lowering, held: Held, index: Index, layout: Layout) -> bool:
-    """Returns whether the thread that computes an element also has, in its registers, the element of the held value
-    that it reads."""
+    """Returns whether a thread that computes an element of a layout, and for it reads the element ``index`` of a held
+    value, has this element in its own registers."""
     rows, columns = low.grid(layout)
     own_rows, own_columns = low.grid(held.layout)
     if held.rows:
@@ -127,7 +130,7 @@ def _is_at_its_place(low: Lowering, held: Held, index: Index, layout: Layout) ->
 
 
 def _prepare(low: Lowering, roots: Sequence[Node], layout: Layout, start: Index) -> list[tuple[Node, Index]]:
-    """Copies values in registers that other threads need into buffers. Returns the loads that a loop over a layout
+    """Copies into buffers the values in registers that other threads need. Returns the loads that a loop over a layout
     reads, with their places."""
     found: list[tuple[Node, Index]] = []
     for root in roots:
@@ -155,9 +158,9 @@ def sweep(
     finish_row: Callable[[int], None] | None = None,
 ) -> None:
     """Emits a loop over this thread's elements of a tile. ``body`` gets an element's place and the numbers of its row
-    and column in this thread. If the loop stores a tile, ``whole`` says whether the tile is wholly inside its tensor,
-    ``stored`` describes the tile, ``finish`` ends the store of a whole tile, and ``finish_row`` that of this thread's
-    row in a whole tile."""
+    and column in this thread. If the loop stores a tile, ``stored`` is the tile's tensor, and ``whole`` the test
+    whether the tile is wholly inside this tensor. In the code for whole tiles, ``finish_row`` is called after each of
+    this thread's rows, with the row's number, and ``finish`` after all elements."""
     low.grid(layout)
     start = ("C",) if len(shape) == 1 else ("R", "C")
     loads = _prepare(low, roots, layout, start)
@@ -200,7 +203,7 @@ def sweep(
 
 
 def _load_vector(low: Lowering, node: Node, outer: Index, columns: list[str]) -> None:
-    """Loads neighbouring elements of a row as one vector, and remembers each element by its place."""
+    """Loads neighbouring elements of a row as vectors, and remembers each element by its place."""
     count = len(columns)
     if count == 1 or (node, (*outer, columns[0])) in low.memo:
         return
@@ -219,7 +222,8 @@ def _load_vector(low: Lowering, node: Node, outer: Index, columns: list[str]) ->
 
 
 def hold(low: Lowering, node: Node, layout: Layout, *, rows: bool, into: Held | None = None) -> Held:
-    """Computes a value into registers."""
+    """Computes a value into registers. With ``rows`` the value is a tile that has one element for each row of the
+    layout."""
     held = into or low.held(node.dtype, layout, rows=rows)
     if rows:
         sweep_rows(low, layout, [node], lambda index, i: low.store_register(held, i, low.element(node, index)))
@@ -246,15 +250,15 @@ def sweep_rows(low: Lowering, layout: Layout, roots: Sequence[Node], body: Calla
 
 
 def copy(low: Lowering, source: Held, target: Held) -> None:
-    """Copies registers."""
+    """Copies a value from its registers to those of another."""
     count = source.layout.row_slots if source.rows else source.layout.slots
     for slot in range(count):
         low.store_register(target, slot, low.load_register(source, slot))
 
 
 def spill(low: Lowering, held: Held, buffer: Buffer) -> None:
-    """Writes this thread's registers to a buffer. If the tile has one element for each row, all threads that share the
-    row hold that element, and the first of them writes it."""
+    """Writes this thread's registers to a buffer. If the tile has one element for each row, all threads that share a
+    row hold its element, and the first of these threads writes it."""
     rows, columns = low.grid(held.layout)
     if held.rows:
         with low.code.when(is_first(low, held.layout)):
@@ -351,7 +355,8 @@ def _over_warps(
 
 
 def shuffled(low: Lowering, value: str, kind: str, distance: int) -> str:
-    """Returns the value of the lane whose number differs from this lane's in one bit."""
+    """Returns the value of the lane whose number differs from this lane's only in the bit ``distance``, a power of
+    two."""
     code = low.code
     plain = {"float": "i32", "double": "i64"}.get(kind, kind)
     bits = value if plain == kind else code.new(f"bitcast {kind} {value} to {plain}")
@@ -400,7 +405,7 @@ def store(low: Lowering, tensor: TensorParameter, value: Node, layout: Layout, b
 
 
 def _put(low: Lowering, tensor: TensorParameter, bases: list[str], index: Index, value: str) -> None:
-    """Stores an element, if it is inside the tensor."""
+    """Stores an element, if its place is inside the tensor."""
 
     def put(at: str) -> str:
         write(low, tensor.scalar, at, value)
@@ -425,7 +430,7 @@ class _Lines:
     def of(
         cls, low: Lowering, tensor: TensorParameter, layout: Layout, shape: tuple[int, ...], bases: list[str]
     ) -> _Lines | None:
-        """Returns the lines of a tile, or None if they gain nothing or shared memory has no room for them."""
+        """Returns the ``_Lines`` for a tile, or None if they gain nothing or shared memory has no room."""
         if not _gains_by_lines(tensor, layout, shape):
             return None
         size = tensor.scalar.dtype.itemsize
@@ -452,8 +457,8 @@ class _Lines:
 
 
 class _WarpLines:
-    """Stores a product's narrow elements like ``_Lines``, but each warp writes the rows that it has, eight at a time,
-    and waits for no other warp. This takes less memory, beside the buffers that a producer fills meanwhile."""
+    """Stores a product's narrow elements like ``_Lines``, but each warp writes its own rows, eight at a time, and waits
+    for no other warp. This takes less shared memory, most of which has the buffers that a producer fills meanwhile."""
 
     def __init__(
         self, low: Lowering, tensor: TensorParameter, layout: Layout, columns: int, bases: list[str], room: str
@@ -472,7 +477,7 @@ class _WarpLines:
     def of(
         cls, low: Lowering, tensor: TensorParameter, layout: Layout, shape: tuple[int, ...], bases: list[str]
     ) -> _WarpLines | None:
-        """Returns the lines of a tile, or None if they gain nothing or shared memory has no room for them."""
+        """Returns the ``_WarpLines`` for a tile, or None if they gain nothing or shared memory has no room."""
         if not _gains_by_lines(tensor, layout, shape) or layout.warps_across > 1:
             return None
         pitch = shape[1] * tensor.scalar.dtype.itemsize + 16
@@ -485,7 +490,7 @@ class _WarpLines:
         return code.new(f"getelementptr i8, ptr {self.row}, i64 {code.times(index[1], self.size)}")
 
     def write(self, i: int) -> None:
-        """Writes the warp's rows number ``i``, 16 bytes at a time."""
+        """Writes the warp's eight rows that are row number ``i`` of its threads, 16 bytes at a time."""
         low, code = self.low, self.low.code
         top = code.add(self.bases[0], code.times(self.warp, 16))
         top = code.add(top, 16 * self.layout.warps_down * (i // 2) + 8 * (i % 2))
@@ -502,7 +507,7 @@ class _WarpLines:
 
 
 def _gains_by_lines(tensor: TensorParameter, layout: Layout, shape: tuple[int, ...]) -> bool:
-    """Returns whether a tile is stored faster by way of shared memory."""
+    """Returns whether storing a tile is faster by way of shared memory."""
     size = tensor.scalar.dtype.itemsize
     return layout.is_mma and len(shape) == 2 and size <= 2 and shape[1] * size % 64 == 0
 

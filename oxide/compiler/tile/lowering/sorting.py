@@ -1,6 +1,7 @@
 """Lowers ``sort`` and ``topk``: a bitonic network over a buffer. The threads of a block share each step.
 
-On the CPU a few largest elements are kept in order while the others pass: most are compared with the last one only.
+For ``topk`` with a small k, the CPU keeps the first k elements of those seen so far in order. Most of the other
+elements are compared only with the last of these.
 
 The length along the axis is rounded up to a power of two. Elements beyond the end have indices of at least the tile's
 length. The comparison therefore puts them last, whatever their values.
@@ -16,7 +17,7 @@ from oxide.compiler.tile.numbers import I32
 from .core import Buffer, Index, Lowering
 
 _MOST_KEPT = 32
-"""The most elements that are kept in order, each by a comparison with each."""
+"""The most elements that are kept in order. An element that joins them is compared with each of them."""
 
 
 def sort(low: Lowering, node: Node) -> None:
@@ -59,7 +60,7 @@ def sort(low: Lowering, node: Node) -> None:
 
 
 def _keep_the_first(low: Lowering, node: Node, axis: int, descending: bool) -> None:
-    """Finds the elements that come first in the order."""
+    """Finds the elements that come first in the order, without sorting the others."""
     code, (source,) = low.code, node.inputs
     length, kept = source.shape[axis], node.shape[axis]
     kind, zero = llvm_type(node.dtype), arithmetic.constant(0, node.dtype)
@@ -76,7 +77,7 @@ def _keep_the_first(low: Lowering, node: Node, axis: int, descending: bool) -> N
     def insert(index: Index) -> None:
         value, place = low.element(source, index), code.new(f"trunc i64 {index[axis]} to i32")
         last = (*index[:axis], str(kept - 1), *index[axis + 1 :])
-        # Of equal elements the earlier comes first, and those that are kept are earlier.
+        # Of equal elements the earlier one comes first, and the kept elements are earlier than this one.
         before, _ = _order(low, node, value, low.load(values, last), descending)
         beyond = code.new(f"icmp uge i32 {low.load(order, last)}, {length}")
         comes = code.new(f"or i1 {before}, {beyond}")
@@ -101,7 +102,7 @@ def _keep_the_first(low: Lowering, node: Node, axis: int, descending: bool) -> N
 
 
 def _merge(low: Lowering, node: Node, values: Buffer, order: Buffer, axis: int, length: int, descending: bool) -> None:
-    """Runs the network: in round r pairs of sorted runs of 2**r elements become runs of twice the length."""
+    """Emits the network. In round r, pairs of sorted runs of 2**r elements become sorted runs of twice the length."""
     shape = values.shape
     padded = shape[axis]
     half = (*shape[:axis], padded // 2, *shape[axis + 1 :])
@@ -122,10 +123,11 @@ def _exchange(
     low: Lowering, node: Node, values: Buffer, order: Buffer, index: Index, axis: int, length: int, size: str,
     step: str, descending: bool,
 ) -> None:  # fmt: skip
-    """Exchanges two elements if they are out of order. Their place decides between ascending and descending order."""
+    """Exchanges two elements if they are out of order. The place of the pair decides between ascending and descending
+    order."""
     code = low.code
     pair = index[axis]
-    # Pair p is of the elements with a 0 and a 1 in the bit of ``step``.
+    # The two elements of a pair have numbers that differ only in the bit ``step``, which is 0 in the first.
     below_step = code.add(step, -1)
     low_bits = code.new(f"and i64 {pair}, {below_step}")
     high_bits = code.new(f"sub i64 {pair}, {low_bits}")
@@ -146,7 +148,8 @@ def _exchange(
 
 
 def _order(low: Lowering, node: Node, a: str, b: str, descending: bool) -> tuple[str, str]:
-    """Returns whether a value comes before another, and whether they are equal. A NaN is the greatest."""
+    """Returns whether ``a`` comes before ``b``, and whether they are equal. A NaN is greater than any number, and equal
+    to another NaN."""
     code, scalar = low.code, node.dtype
     left, right = (b, a) if descending else (a, b)
     less = arithmetic.apply(code, "lt", scalar, [left, right])
@@ -170,7 +173,8 @@ def _comes_before(low: Lowering, node: Node, a: str, i: str, b: str, j: str, len
     tie = code.new(f"and i1 {equal}, {earlier}")
     found = code.new(f"or i1 {less}, {tie}")
     i_there, j_there = (code.new(f"icmp ult i32 {each}, {length}") for each in (i, j))
-    # An element of the tile comes before one beyond its end; of two beyond the end, the earlier.
+    # An element of the tile comes before an element beyond its end. Of two elements beyond the end, the one with the
+    # smaller index comes first.
     tail = code.new(f"select i1 {i_there}, i1 true, i1 {earlier}")
     neither = code.new(f"or i1 {j_there}, {i_there}")
     only_j = code.new(f"xor i1 {i_there}, true")

@@ -31,8 +31,8 @@ _MOST_UNROLLED = 16
 @final
 @dataclass(eq=False, slots=True)
 class Operand:
-    """An operand of a product, which is in shared memory. It has ``rows`` rows of ``columns`` elements each, as it was
-    loaded. ``address`` is the address of its first element in the present stage."""
+    """An operand of a product, in shared memory. As loaded, before any transpose, the operand has ``rows`` rows of
+    ``columns`` elements each. ``address`` is the address of its first element in the present stage."""
 
     address: str
     scalar: ScalarType
@@ -51,7 +51,7 @@ class Operand:
 
     @property
     def pitch(self) -> int:
-        """Returns the bytes from a row to the next one."""
+        """Returns the bytes from one row to the next."""
         return PANEL if self.in_panels else self.columns * self.size + PART
 
     @property
@@ -84,7 +84,7 @@ class Operand:
 
 
 def new_operand(low: Lowering, scalar: ScalarType, shape: tuple[int, ...], stages: int = 1) -> Operand:
-    """Returns shared memory for an operand, once for each stage."""
+    """Returns an operand with new shared memory, which has room for it in each of ``stages`` stages."""
     found = Operand("", scalar, *shape)
     found.address = low.room(found.bytes * stages, 1024)
     return found
@@ -94,7 +94,8 @@ def new_operand(low: Lowering, scalar: ScalarType, shape: tuple[int, ...], stage
 
 
 def stage(low: Lowering, node: Node) -> Operand:
-    """Returns an operand in shared memory. A load is copied there, any other value is computed there."""
+    """Puts an operand in shared memory, if it is not there yet, and returns it. A load is copied there. Any other value
+    is computed there."""
     found: Operand | None = low.staged.get(node)
     if found is not None:
         return found
@@ -114,7 +115,7 @@ def stage(low: Lowering, node: Node) -> Operand:
 
 
 def is_copied(load: Node) -> bool:
-    """Returns whether asynchronous copies can make a load."""
+    """Returns whether asynchronous copies can perform a load."""
     padding, tensor = load.inputs[-1], load.detail
     zero = padding.op == "constant" and padding.detail == 0
     return zero and tensor.ndim == 2 and load.shape[1] * load.dtype.dtype.itemsize % PART == 0
@@ -205,12 +206,12 @@ def _copy_part(
 
 
 def mma(low: Lowering, node: Node, product: Product) -> None:
-    """Multiplies, with the result in registers. The result overwrites the loop's variable if nothing else reads the
+    """Emits a product whose result is in registers. The result overwrites the loop's variable if nothing else reads the
     variable."""
     left, right, acc = node.inputs
     words = _left_in_registers(low, left, product) if product.left_in_registers else ""
     right_turned, right_source = source_of(right)
-    transposes = product.operand not in ("f16", "bf16")  # only 16-bit elements are transposed on their way
+    transposes = product.operand not in ("f16", "bf16")  # only 16-bit elements are transposed on the way to registers
     if transposes and not right_turned:
         right_turned, right_source = True, _transposed(low, right)
     two = stage(low, right_source)
@@ -246,7 +247,8 @@ def mma(low: Lowering, node: Node, product: Product) -> None:
 
 
 def wait_for_sums(low: Lowering, held: Held, pending: int) -> None:
-    """Waits until at most ``pending`` of a warpgroup's ``wgmma`` instructions still add to some sums."""
+    """Waits until at most ``pending`` groups of a warpgroup's ``wgmma`` instructions are still running. Then the sums
+    of the others can be read."""
     name = f"oxide.tensor.wgmma_wait.{held.layout.slots}.f32.{pending}"
     low.code.call("void", name, ("ptr", held.address), low.barrier_site)
 
@@ -294,12 +296,12 @@ def _by_warpgroups(
     low: Lowering, node: Node, product: Product, held: Held, one: Operand | None, words: str, two: Operand,
     right_turned: bool, *, sets: bool,
 ) -> int:  # fmt: skip
-    """Multiplies by ``wgmma``. With ``sets`` the products replace the accumulators instead of being added to them.
-    Returns the number of ``wgmma`` groups that it begins."""
+    """Emits a product by ``wgmma``. With ``sets`` the products replace the accumulators instead of being added to them.
+    Returns the number of ``wgmma`` groups that the product begins."""
     code, layout = low.code, product.layout
     columns, depth = node.shape[1], node.inputs[0].shape[1]
     per_panel = PANEL // two.size
-    # A left operand in memory, and a right one whose rows are products of one element, are cut into panels of products.
+    # A left operand in shared memory, and a right operand whose rows run along k, are cut into panels along k.
     whole = one is None and not right_turned
     pieces = 1 if whole else depth // per_panel
     steps = depth // 16 // pieces
@@ -333,7 +335,7 @@ def _by_warps(
     low: Lowering, node: Node, product: Product, held: Held, one: Operand | None, words: str, two: Operand,
     left_turned: bool, right_turned: bool,
 ) -> None:  # fmt: skip
-    """Multiplies by ``mma.sync``. Each step along k loads the warp's part of both operands, then multiplies."""
+    """Emits a product by ``mma.sync``. Each step along k loads the warp's part of both operands, then multiplies."""
     code, layout, kind = low.code, product.layout, product.operand
     depth, step = node.inputs[0].shape[1], DEPTHS[kind]
     repeats, tiles = layout.row_slots // 2, layout.column_slots // 2
@@ -348,7 +350,7 @@ def _by_warps(
     )
     a_words = code.variable(f"[{4 * repeats} x i32]", "a")
     b_words = code.variable(f"[{2 * tiles} x i32]", "b")
-    parts = step * two.size // PART  # of one instruction's products
+    parts = step * two.size // PART  # the parts of a row that one instruction multiplies
     name = f"oxide.tensor.mma.m16n8k{step}.{node.dtype.name}.{kind}.{kind}.{node.dtype.name}"
     sum_kind = llvm_type(node.dtype)
     for number in range(depth // step):

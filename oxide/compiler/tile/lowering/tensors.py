@@ -15,7 +15,8 @@ from .core import Index, Lowering
 _VECTOR_BYTES = 16
 _MOST_LENGTH = 2**31
 _MOST_DISTANCE = 2**40
-"""The limits of the copy engine's coordinates, and of the bytes from a row to the next one."""
+"""``_MOST_LENGTH`` is the copy engine's limit for coordinates, and ``_MOST_DISTANCE`` its limit for the bytes from one
+row to the next."""
 
 
 def lengths_of(tensor: TensorParameter) -> list[str]:
@@ -55,15 +56,18 @@ def masked(
     low: Lowering, tensor: TensorParameter, bases: list[str], index: Index,
     inside: Callable[[str], str], outside: Callable[[], str] | None,
 ) -> str:  # fmt: skip
-    """Emits an access of a tensor, with a check of each axis unless the tile is whole."""
+    """Emits an access of a tensor, with a check of each axis unless the code is for tiles that are wholly inside.
+    ``inside`` emits the access at an address. ``outside`` emits the value of an element outside of the tensor. It is
+    None for a store, which skips such elements."""
     code = low.code
     if low.whole:
         return inside(address_of(low, tensor, bases, index))
     tests = []
     for base, i, length in zip(bases, index, lengths_of(tensor), strict=True):
         first, step = low.steps.get(i, (i, 0))
-        # The bases are multiples of the tile's lengths: a place is negative only if its base is. And the lengths less a
-        # step are equal for all threads, so that no thread keeps a place for each of its elements.
+        # Bases are multiples of the tile's lengths, so a place is negative only if its base is. A place without its
+        # step is compared with the length minus the step, which is the same for all threads: no thread has to keep a
+        # place for each of its elements.
         tests.append(code.new(f"icmp sge i64 {base}, 0"))
         room = code.new(f"sub i64 {length}, {step}") if step else length
         tests.append(code.new(f"icmp slt i64 {code.add(base, first)}, {room}"))
@@ -77,8 +81,8 @@ def masked(
 
 
 def address_of(low: Lowering, tensor: TensorParameter, bases: list[str], index: Index) -> str:
-    """Returns the address of an element of a tile: a constant distance from this thread's first column, if the column
-    is one of its own."""
+    """Returns the address of an element of a tile. If the column is one of this thread's own, the address is at a
+    constant distance from that of the thread's first column."""
     code = low.code
     first, step = low.steps.get(index[-1], (index[-1], 0))
     places = [code.add(base, i) for base, i in zip(bases, (*index[:-1], first), strict=True)]
@@ -107,7 +111,8 @@ def write(low: Lowering, scalar: ScalarType, address: str, value: str) -> None:
 
 
 def is_aligned(low: Lowering, tensor: TensorParameter) -> str:
-    """Returns whether all rows of a tensor begin at multiples of 16 bytes. It is computed at the kernel's beginning."""
+    """Returns whether all rows of a tensor begin at multiples of 16 bytes. The test is emitted at the kernel's
+    beginning."""
     found = low.aligned.get(tensor.name)
     if found is None:
         code, size = low.code, tensor.scalar.dtype.itemsize
@@ -126,7 +131,7 @@ def is_aligned(low: Lowering, tensor: TensorParameter) -> str:
 def is_copied_by_engine(low: Lowering, tensor: TensorParameter) -> str:
     """Returns whether the copy engine can read a matrix. The matrix must have elements, its rows must begin at
     multiples of 16 bytes, and its lengths and the distance of its rows must be within the engine's limits. The test is
-    computed at the kernel's beginning."""
+    emitted at the kernel's beginning."""
     key = f"{tensor.name} by engine"
     found = low.aligned.get(key)
     if found is None:
@@ -149,9 +154,9 @@ def is_copied_by_engine(low: Lowering, tensor: TensorParameter) -> str:
 
 
 def _checked(low: Lowering, node: Node, index: Index) -> tuple[str, list[str]]:
-    """Returns the place of an element that a gather or a scatter accesses, and whether to access it. A place outside of
-    the tensor is not accessed, and fills a fault record. Where the mask is false, the element is not accessed, without
-    a fault."""
+    """Returns whether a gather or a scatter accesses an element, and the element's place in the tensor. An element
+    outside of the tensor is not accessed, and is recorded as a fault. An element whose mask is false is not accessed
+    either, without a fault."""
     tensor, sites = node.detail
     code, axes = low.code, tensor.ndim
     places = [low.element(each, index) for each in node.inputs[:axes]]
