@@ -240,7 +240,7 @@ def kernel_of(form: Form, plan: Plan, stacked: bool = False, even_rows: bool = F
             half = i64(group) if together else 0
             before, tile, used = 0, 0, steps * i64(first)  # used: the number of buffers that were used before this tile
             number = cluster + first * clusters
-            while number < numbers and steps > 0:  # without steps > 0 here, the sums would also be cleared for 0 steps
+            while number < numbers and steps > 0:  # steps > 0: spares code that clears the sums for 0 steps
                 product, row, col = place_of(u32(number), u32(tiles), u32(down), u32(across))
                 above, row = product * m, row + lower
                 stage, turn = used % stages, used // stages

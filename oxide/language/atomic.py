@@ -4,13 +4,13 @@ Elements that several threads change are reached only through methods that are a
 ordinary reads and writes, counts are lost::
 
     counts[i] = counts[i] + 1      # two threads read 5, both write 6: refused, an AtomicSlice has no [...]
-    counts.fetch_add(i, 1)         # 7
+    counts.fetch_add(i, 1)         # the result is 7: each call adds 1 to the current value
 
 The default ``ordering`` is ``RELAXED``: the element is right, but the order of accesses to other memory is undefined.
-``RELEASE`` makes this thread's earlier writes visible to a thread that sees the new value with ``ACQUIRE``. The default
-``scope`` is ``DEVICE``: all threads of the launch. ``BLOCK`` is enough among the threads of a block, and may be faster.
-``SYSTEM`` reaches other devices and the host. ``ordering`` and ``scope`` must be constants. The terms are those of C++
-and CUDA.
+``RELEASE`` makes this thread's earlier writes visible to a thread that reads the new value with ``ACQUIRE``. The
+default ``scope`` is ``DEVICE``: all threads of the launch. ``BLOCK`` is enough if only threads of one block use the
+element, and may be faster. ``SYSTEM`` includes other devices and the host. ``ordering`` and ``scope`` must be
+constants. The terms are those of C++ and CUDA.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ T = TypeVar("T")
 Index: TypeAlias = int | tuple[int, ...]
 
 
-# Plain classes, not dataclasses: a dataclass takes a millisecond of `import oxide`.
+# Plain classes, not dataclasses: a dataclass would add a millisecond to `import oxide`.
 
 
 @final
@@ -41,7 +41,8 @@ class Ordering:
 
 @final
 class Scope:
-    """The threads among which an operation is atomic and ordered: ``BLOCK``, ``DEVICE`` or ``SYSTEM``."""
+    """The scope of an atomic operation: the threads for which it is atomic and ordered. One of ``BLOCK``, ``DEVICE``,
+    ``SYSTEM``."""
 
     __slots__ = ("name",)
 
@@ -65,8 +66,9 @@ SYSTEM = Scope("system")
 
 class AtomicAccess(Generic[T]):
     """The atomic methods. ``index`` is checked as in a slice: if it is outside, nothing changes, the result is 0, and
-    the launch fails with a ``BoundsError``. Elements are ``i32 u32 i64 u64 f32 f64``, with the bitwise methods for
-    integers only. ``f16`` and ``bf16`` have ``fetch_add``, ``exchange``, ``compare_exchange``, ``load`` and ``store``.
+    the launch fails with a ``BoundsError``. Elements are ``i32``, ``u32``, ``i64``, ``u64``, ``f32`` or ``f64``; the
+    bitwise methods are for integers only. ``f16`` and ``bf16`` have ``fetch_add``, ``exchange``, ``compare_exchange``,
+    ``load`` and ``store``.
     """
 
     def fetch_add(self, index: Index, value: T, ordering: Ordering = RELAXED, scope: Scope = DEVICE) -> T:
@@ -121,8 +123,8 @@ class AtomicAccess(Generic[T]):
 
 @final
 class AtomicSlice(AtomicAccess[T]):
-    """Elements in device memory that all threads may change, only through atomic methods. ``len(a)`` is the number of
-    elements, an ``i64``. A launch takes a ``DeviceBox`` for it, as for a ``DisjointSlice``."""
+    """An array in device memory whose elements all threads may change, but only through atomic methods. ``len(a)`` is
+    the number of elements, an ``i64``. A launch takes a ``DeviceBox`` for it, as for a ``DisjointSlice``."""
 
     if not TYPE_CHECKING:
 
@@ -139,8 +141,8 @@ class AtomicSlice(AtomicAccess[T]):
 
 
 def fence(ordering: Ordering = SEQUENTIAL, scope: Scope = DEVICE) -> None:
-    """Orders this thread's memory accesses before the fence ahead of those after it, as seen by the threads of
-    ``scope``."""
+    """Orders the memory accesses that this thread made before the fence ahead of those that it makes after the fence,
+    as seen by the threads of ``scope``."""
     _only_in_a_kernel("fence")
 
 
