@@ -1,7 +1,8 @@
 """``matmul``: matrix products of every layout and size on tensor cores, with an epilogue.
 
 The host checks shapes, dtypes and layouts, and ``_launch_of`` picks the kernel. A matrix may be a transposed view,
-``box.T``. In general no copy is made for it: the kernel reads the box itself, with its axes exchanged.
+``box.T``. The kernel then reads the box itself, with its axes exchanged. Only on Hopper, and for elements of 8 or 32
+bits, a copy may be needed.
 """
 
 from __future__ import annotations

@@ -139,8 +139,8 @@ def _kernel(has_bias: bool, ragged: bool) -> Kernel:
                 x = a.unchecked[min(row + i, m - 1), p]
                 for j in unroll(range(PANEL)):
                     total[i, j] += x * b.unchecked[panel, p, j]
-        # For a row past the end, the thread has computed the last row again, and stores the same numbers there once
-        # more.
+        # For a row past the end, the thread has computed the last row again, and stores the same numbers in the last
+        # row again.
         for i in unroll(range(_ROWS)):
             for j in unroll(range(PANEL)):
                 if not ragged or first + j < n:

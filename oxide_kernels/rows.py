@@ -139,7 +139,7 @@ def rms_norm(input: Operand, weight: Operand, output: Operand, eps: float = 1e-5
 
 def shape_of(name: str, x: DeviceBox, **of_a_row: DeviceBox) -> tuple[int, int]:
     """Returns the number of rows and their width. Raises ``ValueError`` if the input has no axes, or if a box in
-    ``of_a_row`` does not have exactly a row's number of elements."""
+    ``of_a_row`` does not have exactly as many elements as a row."""
     if not x.shape:
         raise ValueError(f"{name}: input has no axes, so no rows; give it one")
     width = x.shape[-1]
@@ -173,9 +173,9 @@ def _launch(
 
 def _tools(threads: int, held: int, form: _Form, wide: Any) -> tuple[Any, ...]:
     """Returns the device functions ``row``, ``column``, ``load``, ``store``, ``total`` and ``greatest`` for rows that
-    ``threads`` threads share. Each thread holds ``held`` groups of four elements. A group consists of neighbours,
-    loaded and stored as a vector. If ``form`` is "any", its elements are ``threads`` columns apart, and are loaded and
-    stored one by one."""
+    ``threads`` threads share. Each thread holds ``held`` groups of four elements. They are neighbours, loaded and
+    stored as a vector. If ``form`` is "any", the elements of a group are instead ``threads`` columns apart, and are
+    loaded and stored one by one."""
     aligned, whole = form != "any", form == "whole"
     in_block, steps = _block(threads, held) // threads, min(threads, 32).bit_length() - 1
 
@@ -401,8 +401,8 @@ def _softmax_wide(wide: Any) -> Kernel:
             if x > most:
                 weight = weight * exponential(most - x)
                 most = x
-            # An element of -inf adds 0. It is skipped because, until a greater element has been seen, the difference is
-            # NaN.
+            # An element of -inf adds 0. It is skipped, because its difference from the greatest element is NaN until a
+            # greater element has been seen.
             if x != wide(-math.inf):
                 weight += exponential(x - most)
         of_row = greatest_wide(most)

@@ -10,8 +10,8 @@ A published sum is a 64-bit word, written and read by one atomic operation: 32 b
 A sum of 64 bits takes two such words, which are valid if their flags agree. A reader needs no memory but these words,
 so relaxed ordering is enough.
 
-**Why it terminates.** Blocks wait for other blocks. A wait for a block that has not begun may last for ever, with CUDA
-and on the CPU device. So the number of a block's tile is not the block's index: the block takes the next number from an
+**Why it terminates.** Blocks wait for other blocks. A wait for a block that has not begun may never end, with CUDA and
+on the CPU device. So the number of a block's tile is not the block's index: the block takes the next number from an
 atomic counter when it begins to run. When a block has a number, all blocks with lower numbers have begun too. On a GPU
 a block that has begun stays on the device, and its warps make progress while others spin. On the CPU device a worker,
 which is a thread of the operating system, runs a block to its end before it takes another block, and a waiting worker
@@ -70,8 +70,8 @@ elements of f32 take 127 µs with six vectors and 136 µs with four; torch takes
 with four vectors and 149 µs with six."""
 
 _PART, _WHOLE = 1, 2
-"""The flags of a published sum: ``_PART`` for the sum of one tile, ``_WHOLE`` for its complete sum, with all tiles
-before it. The flag is 0 until a sum is published."""
+"""The flags of a published sum: ``_PART`` for the sum of the tile alone, ``_WHOLE`` for the complete sum, of the tile
+and all tiles before it. The flag is 0 until a sum is published."""
 
 
 def inclusive_scan(input: Operand, output: Operand) -> DeviceOperation[tuple[Any, ...]]:

@@ -171,7 +171,7 @@ def kernel_of(dtype: Any, width: int, causal: bool, aligned: bool) -> Kernel:
         numbers = 2 * blocks if causal else tiles * heads * batches
         heads_of_one = heads // kv_heads
         group = thread.thread_idx.x // 128
-        done, used = 0, u32(0)  # the numbers of tiles of queries, and of keys, that have been computed
+        done, used = 0, u32(0)  # the numbers of tiles of queries and of tiles of keys so far
         if group == groups:
             tensor.decrease_registers(producer)
             if thread.thread_idx.x == 128 * groups:

@@ -93,15 +93,16 @@ def _nanoseconds(
 
     - A launch takes 3.2 µs. Clusters add 0.3 µs in parts, and otherwise 0.8 µs.
     - A step multiplies 128 bytes along k. It takes 1.25 ns for each column of a tile and each 64 rows. It takes 1.4 ns
-      in long products, where the limit of power lowers the clock. It takes 1.5 ns in long products in turns if most
-      operands are not in the L2 cache, because tiles of 64 rows read the operands more often. For n = 8192, in TFLOPS:
-      636 in turns, 670 together, 642 for cuBLAS; without a limit of power 715, 766 and 776.
+      in long products, where the limit of power lowers the clock. It takes 1.5 ns in long products if the warpgroups
+      multiply in turns and most operands are not in the L2 cache, because tiles of 64 rows read the operands more
+      often. For n = 8192, in TFLOPS: 636 in turns, 670 together, 642 for cuBLAS; without a limit of power 715, 766 and
+      776.
     - The copy of a row of 128 bytes takes 1.1 ns, or 0.85 ns in parts. It takes twice as long if the row is in two
       lines of memory.
     - A step takes at least 0.12 µs, or 0.1 µs in parts, and at least 1.5 ns for each block that reads the same rows.
     - The L2 cache delivers the operands at 6.3 TB/s. In parts, it delivers the tiles of all blocks at 18.4 TB/s, or at
       9.2 TB/s if the rows of an operand are a multiple of 8 KB apart.
-    - The epilogue of a tile takes 4.6 ns for each column and each 64 rows. In turns, only the last one counts: the
+    - The epilogue of a tile takes 4.6 ns for each column and each 64 rows. In turns, only the last epilogue counts: the
       others are hidden behind products. In parts, each further tile of a block begins 2.5 µs later.
     """
     halves, splits, itemsize = 2 if plan.together else 1, form.exact and form.a is f32, form.a.dtype.itemsize

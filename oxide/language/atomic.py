@@ -1,16 +1,16 @@
 """Atomics: ``AtomicSlice``, the same methods on shared arrays, and ``fence``.
 
-Elements that several threads change are reached only through methods that are atomic; each returns the old value. With
-ordinary reads and writes, counts are lost::
+Elements that several threads change are reached only through atomic methods. A method that changes an element returns
+the old value, except for ``store``. With ordinary reads and writes, counts are lost::
 
     counts[i] = counts[i] + 1      # two threads read 5, both write 6: refused, an AtomicSlice has no [...]
-    counts.fetch_add(i, 1)         # the result is 7: each call adds 1 to the current value
+    counts.fetch_add(i, 1)         # of two such calls one returns 5 and the other 6, and the element becomes 7
 
-The default ``ordering`` is ``RELAXED``: the element is right, but the order of accesses to other memory is undefined.
-``RELEASE`` makes this thread's earlier writes visible to a thread that reads the new value with ``ACQUIRE``. The
-default ``scope`` is ``DEVICE``: all threads of the launch. ``BLOCK`` is enough if only threads of one block use the
-element, and may be faster. ``SYSTEM`` includes other devices and the host. ``ordering`` and ``scope`` must be
-constants. The terms are those of C++ and CUDA.
+The default ``ordering`` is ``RELAXED``: the operation on the element is atomic, but the order of accesses to other
+memory is undefined. ``RELEASE`` makes this thread's earlier writes visible to a thread that reads the new value with
+``ACQUIRE``. The default ``scope`` is ``DEVICE``: all threads on the device. ``BLOCK`` is enough if only threads of one
+block use the element, and may be faster. ``SYSTEM`` includes other devices and the host. ``ordering`` and ``scope``
+must be constants. The terms are those of C++ and CUDA.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class AtomicAccess(Generic[T]):
         _only_in_a_kernel("fetch_max")
 
     def fetch_and(self, index: Index, value: T, ordering: Ordering = RELAXED, scope: Scope = DEVICE) -> T:
-        """Keeps the bits that are also set in ``value``; returns the old value."""
+        """Clears the bits that are not set in ``value``; returns the old value."""
         _only_in_a_kernel("fetch_and")
 
     def fetch_or(self, index: Index, value: T, ordering: Ordering = RELAXED, scope: Scope = DEVICE) -> T:
@@ -108,8 +108,8 @@ class AtomicAccess(Generic[T]):
     def compare_exchange(
         self, index: Index, expected: T, value: T, ordering: Ordering = RELAXED, scope: Scope = DEVICE
     ) -> T:
-        """Writes ``value`` if the element is ``expected``. Returns the old value, which is ``expected`` exactly if
-        ``value`` was written. Floats are compared by their bits."""
+        """Writes ``value`` if the element is ``expected``. Returns the old value, which equals ``expected`` if and only
+        if ``value`` was written. Floats are compared by their bits."""
         _only_in_a_kernel("compare_exchange")
 
     def load(self, index: Index, ordering: Ordering = RELAXED, scope: Scope = DEVICE) -> T:

@@ -52,7 +52,8 @@ def rounded(name: str, number: float) -> float:
 
 
 def fits(name: str, number: float) -> bool:
-    """Returns whether a number, rounded, is within a format's range. An infinity is if the format has infinities."""
+    """Returns whether a number, rounded, is within a format's range. An infinity is within the range if the format has
+    infinities."""
     form = FORMATS[name]
     return form.has_infinity if math.isinf(number) else not math.isinf(_nearest(form, number))
 

@@ -99,8 +99,8 @@ class Slice2(_OneType, _Reads[T, tuple[int, int]]):
     """A read-only matrix in device memory, row-major: ``a[row, col]``.
 
     A launch takes a contiguous box of two axes for it. An index that is negative or past the end of its axis is a
-    fault: the thread leaves the kernel, and the launch fails with a ``BoundsError`` that names the ``axis``. If other
-    threads may wait for the thread, it reads zero and continues instead of leaving.
+    fault: the thread leaves the kernel, and the launch fails with a ``BoundsError`` that names the ``axis``. If threads
+    of the kernel may wait for one another, the thread instead reads zero and continues.
     """
 
     def __init__(self) -> None:

@@ -24,7 +24,8 @@ class _Elements(Generic[T]):
     """The base of the arrays: checked access to elements.
 
     An access outside the array is a fault: it reads zero or writes nothing, and the launch fails with a
-    ``BoundsError``. The thread continues, because other threads may wait for it at a barrier.
+    ``BoundsError``. If threads of the kernel may wait for one another, as at a barrier, the thread continues. Otherwise
+    it leaves the kernel.
     """
 
     def __getitem__(self, index: Index) -> T:
@@ -67,9 +68,9 @@ class SharedArray(_Elements[T], AtomicAccess[T], VectorReads[T, Index], VectorWr
 class DynamicSharedArray(_Elements[T], AtomicAccess[T], VectorReads[T, Index], VectorWrites[T, Index]):
     """The block's dynamic shared memory as an array of one axis, whose length is set by the launch.
 
-    ``LaunchConfig(…, shared_mem_bytes=n)`` gives the array n bytes, divided by the element's size. ``len()`` returns
-    the number of elements. Every ``DynamicSharedArray`` of a kernel starts at the same address, as ``extern
-    __shared__`` does in CUDA C++. No ``DynamicSharedArray`` overlaps a ``SharedArray``.
+    With ``LaunchConfig(…, shared_mem_bytes=n)`` the array has as many elements as fit into n bytes. ``len()`` returns
+    this number. Every ``DynamicSharedArray`` of a kernel starts at the same address, like ``extern __shared__`` arrays
+    in CUDA C++. No ``DynamicSharedArray`` overlaps a ``SharedArray``.
     """
 
     def __init__(self, dtype: type[T]) -> None:

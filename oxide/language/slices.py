@@ -41,8 +41,8 @@ class Slice(VectorReads[T, int], Alignment):
     """A read-only, bounds-checked run of elements in device memory.
 
     ``a[i]`` takes any integer. A negative index, or an index past the end, is a fault: the thread leaves the kernel,
-    and the launch fails with a ``BoundsError``. If other threads may wait for the thread, it reads zero and continues
-    instead of leaving. ``len(a)`` is the number of elements, an ``i64``.
+    and the launch fails with a ``BoundsError``. If threads of the kernel may wait for one another, the thread instead
+    reads zero and continues. ``len(a)`` is the number of elements, an ``i64``.
     """
 
     if not TYPE_CHECKING:
@@ -100,8 +100,8 @@ class DisjointSlice(Alignment, Generic[T, Layout]):
     ``len(c)`` is the number of elements, an ``i64``. There is no ``c[i]``. ``DisjointSlice[T, Tiles(n)]`` and
     ``DisjointSlice[T, RowMajorTiles(r, c)]`` give each thread a tile of several elements instead (``tiles.py``). Tiles
     are loaded and stored as vectors. So the address of a box for such an output must be a multiple of the greatest
-    power of two, up to 16, that divides the bytes of a tile's row. Otherwise the launch is refused. This can happen
-    only to views.
+    power of two, up to 16, that divides the bytes of a tile's row. Otherwise the launch is refused. Only a view of a
+    box can have another address.
     """
 
     def __init__(self) -> None:
@@ -172,7 +172,7 @@ class Scatter(Generic[T, Index]):
 
 @final
 class Ref(Generic[T]):
-    """One element of a ``DisjointSlice``, to read and to write through ``value``.
+    """One element of a ``DisjointSlice``, which is read and written through ``value``.
 
     A type checker refuses the use of ``value`` unless the program has checked that ``get_mut`` did not return None. If
     it did return None, using ``value`` is a fault: nothing is written, and the launch fails with a ``BoundsError``.

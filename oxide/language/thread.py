@@ -143,8 +143,8 @@ def wait_dependencies() -> None:
 
 
 def launch_dependents() -> None:
-    """Allows the next kernel in the stream to begin early. It begins once every block of this kernel has made the call
-    or ended, provided that the next kernel calls ``wait_dependencies()``.
+    """Allows the next kernel in the stream to begin early. If the next kernel calls ``wait_dependencies()``, it begins
+    once every block of this kernel has made the call or ended.
 
     The call changes no result, because ``wait_dependencies()`` still waits for the end of this kernel. Make the call
     when the block has begun the last part of its work. If it is made earlier, waiting blocks of the next kernel may

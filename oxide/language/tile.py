@@ -133,7 +133,7 @@ class Partition3(_Partition[T]):
 
 class Target(_Tensor[T]):
     """A parameter that every program may write, but only by ``scatter`` and the atomic operations: ``Target[f32, 1]``
-    takes a box of one axis. Its elements may be read by ``gather``.
+    takes a box of one axis. A program may read elements of the box only by ``gather``.
 
     If two programs scatter to one element, the element gets the value of either program. ``atomic_add`` adds the values
     of all programs. ``t.shape`` has the lengths of the axes, as scalars.

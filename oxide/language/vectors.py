@@ -64,9 +64,9 @@ class Streaming(VectorReads[T, Index], VectorWrites[T, Index]):
     needed again soon.
 
     On a GPU such vectors are the first to be evicted from the caches, as with CUDA's ``__ldcs`` and ``__stcs``. This
-    leaves room for other data in the caches. Use it in a kernel that reads and writes each element only once. Use it
-    for both the reads and the writes: for only one of them it may be slower. On the CPU device these are ordinary reads
-    and writes. A ``Slice`` has only the reads.
+    leaves room for other data in the caches. Use ``streaming`` in a kernel that reads and writes each element only
+    once, for both the reads and the writes: for only one of them it may be slower. On the CPU device these are ordinary
+    reads and writes. A ``Slice`` has only the reads.
     """
 
     def __init__(self) -> None:

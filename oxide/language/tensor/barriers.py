@@ -1,4 +1,4 @@
-"""``Barrier``: barriers in shared memory on which threads wait for other threads and for copies (PTX's ``mbarrier``).
+"""``Barrier``: barriers in shared memory at which threads wait for other threads and for copies (PTX's ``mbarrier``).
 
 A barrier goes through phases. It counts the arrivals of threads and the bytes of copies for which the present phase
 still waits. When both counts are 0, the phase ends, and the next phase begins with the same number of arrivals. A

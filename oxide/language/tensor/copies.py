@@ -1,8 +1,8 @@
 """Copies between fragments, shared memory and slices: ``ldmatrix`` and ``stmatrix``, ``load`` and ``store``,
 ``copy_async``.
 
-The index that a function takes is that of the fragment's first element in the array. An array of three axes is a stack
-of matrices, and the first number of its index is the number of a matrix. The whole fragment must be inside the array.
+The index of a fragment in an array is that of the fragment's first element. An array of three axes is a stack of
+matrices, and the first number of its index is the number of a matrix. The whole fragment must be inside the array.
 Otherwise the launch fails with a ``BoundsError``; a load gives undefined elements, and a store writes nothing.
 """
 

@@ -10,7 +10,7 @@ from .fragments import Accumulator, FragmentA, FragmentB
 def mma(c: Accumulator[Any], a: FragmentA[Any], b: FragmentB[Any]) -> None:
     """Adds the matrix product of ``a`` and ``b`` to ``c``.
 
-    All 32 lanes of the warp make the call together. If some lanes cannot, the CPU device reports a
+    All 32 lanes of the warp make the call together. If some lanes cannot make it, the CPU device reports a
     ``KernelAssertionError``, and on a GPU the result is undefined. The elements of ``a`` and ``b`` have one type,
     except that i8 may be combined with u8, and f8e4m3 with f8e5m2. f32 operands are taken as tf32: the low 13 bits of
     each element are ignored. To round elements instead, call ``tf32`` first.
