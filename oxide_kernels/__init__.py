@@ -1,8 +1,10 @@
 """Ready-made kernels, written only with oxide's public names.
 
 Functions that need one launch are kernels: ``relu(x, y)`` is an operation whose grid follows from ``y``. Functions that
-need several launches, or choose a kernel by the shape, take boxes or operations and return an operation too. All these
-operations yield their arguments. ``oxide_kernels.ops`` has forms that allocate their output.
+need several launches, or choose a kernel by the shape, take boxes or operations and return an operation too. An
+operation yields its arguments, unless the function's docstring says otherwise. ``oxide_kernels.ops`` has the functions
+in a form that allocates the output. The functions ``block_…`` and ``warp_…`` are device functions, to be called in
+kernels.
 """
 
 from __future__ import annotations

@@ -12,15 +12,15 @@ _BY_DTYPE = {np.dtype(kind): kind for kind in (f64, i32, u32, i64, u64)}
 
 
 def accumulator(dtype: np.dtype[Any]) -> Any:
-    """Returns the scalar type for running sums of elements of ``dtype``: f32 for f32, f16 and bf16, since f16 and bf16
-    would lose digits after a few additions; otherwise the elements' own type. A dtype that no kernel takes also gets
-    f32, and the launch then refuses the dtype by name."""
+    """Returns the scalar type for running sums of elements of ``dtype``. It is the elements' own type for f32, f64 and
+    integers. It is f32 for f16 and bf16, which would lose digits after a few additions. It is also f32 for a dtype that
+    no kernel takes: the launch then raises an error that names this dtype."""
     return _BY_DTYPE.get(dtype, f32)
 
 
 def total(dtype: np.dtype[Any]) -> Any:
-    """Returns the scalar type for the sum of all elements, which are of ``dtype``. It is ``accumulator(dtype)``, but
-    i64 or u64 for integers, as in NumPy."""
+    """Returns the scalar type for the sum of all elements of an array of ``dtype``. It is ``accumulator(dtype)``,
+    except for integers: i64 or u64, as in NumPy."""
     return {i32: i64, u32: u64}.get(accumulator(dtype), accumulator(dtype))
 
 
@@ -33,5 +33,6 @@ def total_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 @device
 def widen(x: Any) -> Any:
-    """Returns an f16 or bf16 as an f32, any other float unchanged. Formulas are computed in the result's type."""
+    """Converts an f16 or bf16 to f32, and returns any other float unchanged. Kernels compute their formulas in this
+    type."""
     return x * f32(1)

@@ -1,8 +1,9 @@
-"""Activation functions, elementwise, four elements a thread, which reaches the memory's bandwidth.
+"""Elementwise activation functions. Each thread computes four elements, which is enough to reach the memory's
+bandwidth.
 
-Elements are f16, bf16, f32 or f64. f16 and bf16 are computed in f32 and rounded once, at the end. If input and output
-differ in their number of elements, the launch raises ``LaunchError``. For extreme arguments the results are those of
-the formulas, as in torch: ``gelu`` and ``silu`` of -inf are NaN, and ``silu`` below -88.7 is -0 in f32.
+Elements are f16, bf16, f32 or f64. f16 and bf16 are computed in f32 and rounded once, at the end. The launch raises
+``LaunchError`` if input and output do not have the same number of elements. For extreme arguments the results are those
+of the formulas, as in torch: ``gelu`` and ``silu`` of -inf are NaN, and ``silu`` below -88.7 is -0 in f32.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _LENGTHS = ("len(input) == len(output)",)
 
 @kernel(block=256, items_per_thread=4, requires=_LENGTHS)
 def relu(input: Slice[T], output: DisjointSlice[T]) -> None:
-    """Computes ``output = max(0, input)``; NaN stays NaN. Both may be the same buffer."""
+    """Computes ``output = max(0, input)``; NaN stays NaN. Input and output may be the same buffer."""
     _by_fours(relu_of, input, output)
 
 
@@ -36,13 +37,14 @@ relu.each = _relu_each
 
 @device
 def relu_of(x: T) -> T:
-    """Returns 0 for a negative number, else the number."""
+    """Returns 0 if ``x`` is negative, else ``x``."""
     return type(x)(0) if x < type(x)(0) else x
 
 
 @kernel(block=256, items_per_thread=4, requires=_LENGTHS)
 def gelu(input: Slice[T], output: DisjointSlice[T]) -> None:
-    """Computes ``output = input * Φ(input)``, Φ of the normal distribution. Both may be the same buffer."""
+    """Computes ``output = input * Φ(input)``, where Φ is the distribution function of the standard normal distribution.
+    Input and output may be the same buffer."""
     _by_fours(gelu_of, input, output)
 
 
@@ -56,7 +58,7 @@ gelu.each = _gelu_each
 
 @kernel(block=256, items_per_thread=4, requires=_LENGTHS)
 def silu(input: Slice[T], output: DisjointSlice[T]) -> None:
-    """Computes ``output = input * sigmoid(input)``. Both may be the same buffer."""
+    """Computes ``output = input * sigmoid(input)``. Input and output may be the same buffer."""
     _by_fours(silu_of, input, output)
 
 
@@ -70,7 +72,7 @@ silu.each = _silu_each
 
 @kernel(block=256, items_per_thread=4, requires=_LENGTHS)
 def sigmoid(input: Slice[T], output: DisjointSlice[T]) -> None:
-    """Computes ``output = 1 / (1 + exp(-input))``. Both may be the same buffer."""
+    """Computes ``output = 1 / (1 + exp(-input))``. Input and output may be the same buffer."""
     _by_fours(sigmoid_of, input, output)
 
 
@@ -84,7 +86,8 @@ sigmoid.each = _sigmoid_each
 
 @device
 def _by_fours(f: Callable[[T], T], input: Slice[T], output: DisjointSlice[T]) -> None:
-    """Computes ``output = f(input)`` for a thread's four elements, as one vector if both buffers are aligned."""
+    """Computes ``output = f(input)`` for a thread's four elements. They are loaded and stored as one vector if both
+    buffers are aligned."""
     first, length, out = 4 * thread.index_1d().get(), len(output), output.unchecked_mut
     if first + 4 <= length and input.is_aligned(4) and output.is_aligned(4):
         a, b, c, d = input.load4(first)
@@ -96,7 +99,8 @@ def _by_fours(f: Callable[[T], T], input: Slice[T], output: DisjointSlice[T]) ->
 
 @device
 def _each(f: Callable[[T], T], input: Slice[T], output: DisjointSlice[T]) -> None:
-    """Computes ``output = f(input)`` for a thread's own element. Kernels in this form can be fused."""
+    """Computes ``output = f(input)`` for one element in each thread. The compiler can fuse kernels that have this
+    form."""
     index = thread.index_1d()
     element = output.get_mut(index)
     if element is not None:
@@ -121,10 +125,11 @@ def gelu_of(x: T) -> T:
 @device
 def gelu_for_f16(x: f32) -> f32:
     """Approximates ``gelu_of(x)`` for results that are rounded to f16, in a third of the instructions. The error is at
-    most ``2.5e-5 * abs(x)``. For ``x`` from -3 on, the relative error is at most 1e-4.
+    most ``2.5e-5 * abs(x)``. For ``x`` of at least -3, the relative error is at most 1e-4.
 
-    The logit of the normal distribution is an odd polynomial of ``x``, fitted for these errors up to 5.6. From there on
-    it is a straight line, and the result is ``x`` or about 0.
+    The logit of Φ(x), ``log(Φ(x) / (1 - Φ(x)))``, is approximated by an odd polynomial of ``x``, which is fitted to
+    these errors for ``abs(x)`` up to 5.6. For larger ``abs(x)`` it is continued as a straight line, and the result is
+    ``x`` or about 0.
     """
     z = intrinsics.fmin(x * x, f32(5.6 * 5.6))
     series = f32(-6.220673960214131e-05 * _BITS) + z * (
@@ -137,7 +142,7 @@ def gelu_for_f16(x: f32) -> f32:
 @device
 def gelu_for_bf16(x: f32) -> f32:
     """Approximates ``gelu_of(x)`` for results that are rounded to bf16, as ``gelu_for_f16`` does. The error is at most
-    ``1e-4 * abs(x)``. For ``x`` from -3 on, the relative error is at most 1.2e-3."""
+    ``1e-4 * abs(x)``. For ``x`` of at least -3, the relative error is at most 1.2e-3."""
     z = intrinsics.fmin(x * x, f32(5.6 * 5.6))
     series = f32(0.07424794818207758 * _BITS) + z * f32(-0.0007608913748196741 * _BITS)
     return x * _share(x * (f32(1.595429062497729 * _BITS) + z * series))
@@ -150,9 +155,9 @@ def silu_for_16_bits(x: f32) -> f32:
 
 
 _BITS = -math.log2(math.e)
-"""The factor from a logit to the exponent of 2 for ``_share``. The coefficients of the polynomials contain it, so that
-no element is multiplied by it. Computed here once: a kernel would compute it for each element, and a logarithm of
-doubles takes longer than everything else in it."""
+"""The factor that converts a logit to the exponent of 2 that ``_share`` takes. The polynomials' coefficients contain
+this factor, so that the kernels need not multiply by it. It is computed here, on the host: a kernel would compute it
+for each element, and a logarithm of a double takes longer than everything else in the kernel."""
 
 
 @device
@@ -163,6 +168,7 @@ def _share(bits: f32) -> f32:
 
 @device
 def sigmoid_of(x: T) -> T:
-    """Returns the logistic function. It is 0 or 1 for extreme arguments, as the exponential is infinite or 0 there."""
+    """Returns the logistic function of ``x``. It is 0 or 1 for extreme arguments, where the exponential is infinite or
+    0."""
     wide = widen(x)
     return type(wide)(1) / (type(wide)(1) + math.exp(-wide))  # type: ignore[no-any-return]

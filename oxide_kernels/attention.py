@@ -1,6 +1,6 @@
 """``attention``: computes ``softmax(scale * q @ k.T) @ v`` for many heads, without a matrix of scores in memory.
 
-The host checks shapes and dtypes and picks the kernel. It computes the forward pass only.
+The host checks shapes and dtypes and picks the kernel. There is no backward pass.
 """
 
 from __future__ import annotations
@@ -39,21 +39,23 @@ def attention(
 
     The operands are contiguous boxes of f16 or bf16, or operations that yield them. ``q`` and ``output`` have shape
     (batch, heads, queries, head size), ``k`` and ``v`` (batch, kv_heads, keys, head size). The head size is from 1 to
-    256. It is fastest if it is a multiple of 16. ``heads`` is a multiple of ``kv_heads``: ``heads / kv_heads`` heads of
-         queries share a head of keys and values (grouped queries). Scores, exponentials and sums are f32.
+    256; multiples of 16 are fastest. ``heads`` is a multiple of ``kv_heads``: ``heads / kv_heads`` heads of queries
+    share one head of keys and values (grouped queries). Scores, exponentials and sums are f32.
 
-    ``scale`` is a positive number, by default ``1 / sqrt(head size)``. With ``causal`` query number i sees the keys up
-    to ``i + keys - queries``, so that the last query sees all keys. ``lengths`` has an i32 for each batch: the number
-    of keys that the batch's queries see. The other keys are padding and are not read. ``mask`` has shape (queries,
-    keys), (batch, queries, keys) or (batch, heads, queries, keys), where batch and heads may be 1. Its elements are
-    bools, true where a query sees a key, or f32, which are added to the scaled scores. A query that sees no key gets
-    zeros. Values that are not finite may make results NaN for queries of the same sequence that do not see them,
-    because 0 * inf is NaN. They do not change results of another sequence, head or batch. Padding changes no result.
+    ``scale`` is a positive number, by default ``1 / sqrt(head size)``. With ``causal``, query number i sees the keys up
+    to number ``i + keys - queries``, so that the last query sees all keys. ``lengths`` has an i32 for each batch: the
+    number of keys that the batch's queries see. The keys after them are padding and are not read. ``mask`` has shape
+    (queries, keys), (batch, queries, keys) or (batch, heads, queries, keys), where batch and heads may be 1. The mask's
+    elements are bools, true where a query sees a key, or f32 numbers, which are added to the scaled scores. A query
+    that sees no key gets zeros. Elements of ``v`` that are not finite may make results NaN even for queries that do not
+    see them, because 0 * inf is NaN. They do not change results of another sequence, head or batch. Padding changes no
+    result.
 
-    With ``cu_seqlens`` sequences of different lengths are packed without padding: ``q`` and ``output`` have shape
-    (tokens, heads, head size), ``k`` and ``v`` (tokens, kv_heads, head size), and sequence i has the tokens from
-    ``cu_seqlens[i]`` to ``cu_seqlens[i + 1]``, i32. ``cu_seqlens`` cannot be combined with ``mask`` or ``lengths``. Its
-    numbers are clamped to the number of tokens. Tokens that belong to no sequence are not written.
+    With ``cu_seqlens``, sequences of different lengths are packed without padding: ``q`` and ``output`` have shape
+    (tokens, heads, head size), ``k`` and ``v`` (tokens, kv_heads, head size). ``cu_seqlens`` has i32 elements. Sequence
+    i has the tokens from number ``cu_seqlens[i]`` to before ``cu_seqlens[i + 1]``, and these numbers are clamped to the
+    number of tokens. ``cu_seqlens`` cannot be combined with ``mask`` or ``lengths``. Tokens that belong to no sequence
+    are not written.
 
     The online softmax is that of FlashAttention 2. A GPU needs compute capability 8.0. There is no backward pass.
     Raises ``ValueError`` for shapes that do not match, and ``ArgumentError`` for a wrong dtype, layout or scale, and if
@@ -152,7 +154,7 @@ def _launch_of(
         )
         return whole
     tiles = -(-queries // mma_attention.QUERIES)
-    if cu_seqlens is not None:  # each sequence may end within a tile
+    if cu_seqlens is not None:  # each sequence may end within a tile, so it may need one tile more
         tiles = queries // mma_attention.QUERIES + cu_seqlens.size - 1
     config = LaunchConfig(max(1, tiles * heads * batch), mma_attention.THREADS)
     flat = q.reshape(q.size)
@@ -173,8 +175,8 @@ def _launch_of(
 
 
 def _has_wgmma(rows: list[DeviceBox], out: DeviceBox) -> bool:
-    """Returns whether whole warpgroups may compute attention: on compute capability 9.0, with rows that the copy engine
-    can read."""
+    """Returns whether the kernel of ``wgmma_attention`` can compute the result. It needs compute capability 9.0, a head
+    size in ``WIDTHS``, and rows that the copy engine can read."""
     return (
         out.device.info.target.arch == "sm_90"
         and out.shape[1] in wgmma_attention.WIDTHS
@@ -192,8 +194,8 @@ def _scale_of(scale: float | None, width: int) -> float:
 
 
 def _mask_steps(mask: DeviceBox | None, batch: int, heads: int, queries: int, keys: int) -> tuple[int, int]:
-    """Returns the distances, in elements, between the masks of two batches and of two heads. A distance is 0 if all
-    share one mask."""
+    """Returns two distances in elements: from a batch's masks to the next batch's, and from a head's mask to the next
+    head's. A distance is 0 if all batches, or all heads, share one mask. Without a mask both are 0."""
     if mask is None:
         return 0, 0
     if mask.dtype not in _MASKS:
@@ -210,7 +212,8 @@ def _mask_steps(mask: DeviceBox | None, batch: int, heads: int, queries: int, ke
 
 
 def _check_numbers(name: str, box: DeviceBox | None, batch: int | None) -> None:
-    """Checks ``lengths``, one for each batch, or ``cu_seqlens``, at least one number."""
+    """Raises an error unless the box has i32 elements along one axis: exactly ``batch`` elements or, if ``batch`` is
+    None, at least one."""
     if box is None:
         return
     if box.dtype != np.int32:

@@ -1,14 +1,15 @@
 """Cooperative device functions for a warp or a block: reductions, scans and broadcasts.
 
-``op`` is any associative function of two values: a ``@device`` function, or a function that is the kernel's argument.
-It need not be commutative, as values are combined in the order of the threads. Its result is converted to the values'
-type. Every thread of the warp or block must call these functions with its own ``value``, of 32 or 64 bits, and gets its
-own result. The block functions contain barriers, so do not call them in a branch that some threads do not take. They
-work for blocks of any size and shape, with threads counted x fastest.
+The parameter ``op`` is any associative function of two values: a ``@device`` function, or a function that was passed to
+the kernel. "``op`` over" some values means these values combined by ``op`` in the order of the threads, so ``op`` need
+not be commutative. The result of ``op`` is converted to the values' type. Every thread of the warp or block must make
+the call, with its own ``value`` of 32 or 64 bits, and each thread gets its own result. The block functions contain
+barriers, so do not call them in a branch that some threads do not take. They work for blocks of any size and shape,
+with threads counted x fastest.
 
-The scheme is CUB's: shuffles within a warp, 32 slots of shared memory between the warps. Sums and extremes begin with
-``warp.reduce_add`` and similar functions, one instruction if the hardware has it. A warp's broadcast is
-``warp.shuffle(value, lane)``.
+The scheme is CUB's: the lanes of a warp exchange values by shuffles, and the warps of a block through 32 slots of
+shared memory. ``block_sum``, ``block_max`` and ``block_min`` use ``warp.reduce_add`` and similar functions within a
+warp, which are one instruction if the hardware has it. For a broadcast in a warp, use ``warp.shuffle(value, lane)``.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ def warp_reduce(op: Callable[[T, T], T], value: T) -> T:
 
 @device
 def _to_first_lane(op: Callable[[T, T], T], value: T) -> T:
-    """Returns ``op`` over the values of the warp's lanes in the first lane. Returns undefined values in the other
-    lanes."""
+    """Returns, in the first lane, ``op`` over the values of the warp's lanes. The result in the other lanes is
+    undefined."""
     lanes = lanes_in_warp()
     result = value
     delta = 1
@@ -44,7 +45,7 @@ def _to_first_lane(op: Callable[[T, T], T], value: T) -> T:
 
 @device
 def warp_inclusive_scan(op: Callable[[T, T], T], value: T) -> T:
-    """Returns ``op`` over the values of the lanes up to and including this one."""
+    """Returns ``op`` over the values of the lanes up to and including this lane."""
     result = value
     delta = 1
     while delta < 32:
@@ -57,7 +58,7 @@ def warp_inclusive_scan(op: Callable[[T, T], T], value: T) -> T:
 
 @device
 def warp_exclusive_scan(op: Callable[[T, T], T], value: T, identity: T) -> T:
-    """Combines the values of all lanes before this lane by ``op``. Returns ``identity`` in the first lane."""
+    """Returns ``op`` over the values of all lanes before this lane. Returns ``identity`` in the first lane."""
     before = warp.shuffle_up(warp_inclusive_scan(op, value), 1)
     return type(value)(identity) if warp.lane_id() == 0 else before
 
@@ -70,7 +71,7 @@ def block_reduce(op: Callable[[T, T], T], value: T) -> T:
 
 @device
 def _across_warps(op: Callable[[T, T], T], in_warp: T) -> T:
-    """Returns ``op`` over the values of the first lanes of the block's warps, in every thread."""
+    """Returns, in every thread, ``op`` over the block's warps. The value of a warp is ``in_warp`` of its first lane."""
     partial = SharedArray(32, type(in_warp))
     if warp.lane_id() == 0:
         partial[warp.warp_id()] = in_warp
@@ -84,7 +85,7 @@ def _across_warps(op: Callable[[T, T], T], in_warp: T) -> T:
 
 @device
 def block_inclusive_scan(op: Callable[[T, T], T], value: T) -> T:
-    """Returns ``op`` over the values of the block's threads up to and including this one."""
+    """Returns ``op`` over the values of the block's threads up to and including this thread."""
     in_warp = warp_inclusive_scan(op, value)
     before = _of_the_warps_before(op, in_warp)
     return in_warp if warp.warp_id() == 0 else type(value)(op(before, in_warp))
@@ -92,7 +93,8 @@ def block_inclusive_scan(op: Callable[[T, T], T], value: T) -> T:
 
 @device
 def block_exclusive_scan(op: Callable[[T, T], T], value: T, identity: T) -> T:
-    """Returns ``op`` over the values of the threads before this one in the block; ``identity`` in the first thread."""
+    """Returns ``op`` over the values of the threads before this thread in the block. Returns ``identity`` in the first
+    thread."""
     in_warp = warp_inclusive_scan(op, value)
     before = _of_the_warps_before(op, in_warp)
     below = warp.shuffle_up(in_warp, 1)
@@ -103,10 +105,10 @@ def block_exclusive_scan(op: Callable[[T, T], T], value: T, identity: T) -> T:
 
 @device
 def _of_the_warps_before(op: Callable[[T, T], T], in_warp: T) -> T:
-    """Returns ``op`` over all values of the warps before this one; undefined in the first warp. ``in_warp`` is this
-    thread's inclusive scan within its warp."""
+    """Returns ``op`` over the values of all warps before this warp. The result in the first warp is undefined.
+    ``in_warp`` is the result of this thread's inclusive scan within its warp."""
     partial = SharedArray(32, type(in_warp))
-    # The last lane that exists has its warp's result.
+    # In the last lane that exists, ``in_warp`` covers the whole warp.
     if warp.lane_id() == lanes_in_warp() - 1:
         partial[warp.warp_id()] = in_warp
     thread.sync_threads()
@@ -119,7 +121,7 @@ def _of_the_warps_before(op: Callable[[T, T], T], in_warp: T) -> T:
 
 @device
 def block_broadcast(value: T, source: i64, dtype: Any) -> T:
-    """Returns the value of the thread whose number in the block is ``source``, as a ``dtype``, in every thread."""
+    """Returns, in every thread, the value of thread number ``source`` of the block, converted to ``dtype``."""
     slot = SharedArray(1, dtype)
     if linear_thread() == source:
         slot[0] = dtype(value)
@@ -131,38 +133,38 @@ def block_broadcast(value: T, source: i64, dtype: Any) -> T:
 
 @device
 def warp_inclusive_sum(value: T, dtype: Any) -> T:
-    """Returns the sum, as a ``dtype``, of the values of the lanes up to and including this one in the warp."""
+    """Returns the sum, as a ``dtype``, of the values of the warp's lanes up to and including this lane."""
     return warp_inclusive_scan(add, dtype(value))  # type: ignore[no-any-return]
 
 
 @device
 def block_sum(value: T, dtype: Any) -> T:
-    """Returns the sum of the block's values, as a ``dtype``, in every thread."""
+    """Returns, in every thread, the sum of the block's values, as a ``dtype``."""
     return _across_warps(add, warp.reduce_add(dtype(value)))  # type: ignore[no-any-return]
 
 
 @device
 def block_max(value: T, dtype: Any) -> T:
-    """Returns the greatest of the block's values, as a ``dtype``, in every thread."""
+    """Returns, in every thread, the greatest of the block's values, as a ``dtype``."""
     return _across_warps(greater, warp.reduce_max(dtype(value)))  # type: ignore[no-any-return]
 
 
 @device
 def block_min(value: T, dtype: Any) -> T:
-    """Returns the least of the block's values, as a ``dtype``, in every thread."""
+    """Returns, in every thread, the least of the block's values, as a ``dtype``."""
     return _across_warps(lesser, warp.reduce_min(dtype(value)))  # type: ignore[no-any-return]
 
 
 @device
 def block_inclusive_sum(value: T, dtype: Any) -> T:
-    """Returns the sum, as a ``dtype``, of the values of the threads up to and including this one in the block."""
+    """Returns the sum, as a ``dtype``, of the values of the block's threads up to and including this thread."""
     return block_inclusive_scan(add, dtype(value))  # type: ignore[no-any-return]
 
 
 @device
 def block_exclusive_sum(value: T, dtype: Any) -> T:
-    """Returns the sum, as a ``dtype``, of the values of the threads before this one in the block; 0 in the first
-    thread."""
+    """Returns the sum, as a ``dtype``, of the values of the threads before this thread in the block. Returns 0 in the
+    first thread."""
     return block_exclusive_scan(add, dtype(value), dtype(0))  # type: ignore[no-any-return]
 
 
@@ -199,11 +201,12 @@ def threads_in_block() -> i64:
 
 @device
 def warps_in_block() -> i64:
-    """Returns the number of warps of a block, including a last one that is not full."""
+    """Returns the number of warps of a block, including a last warp that is not full."""
     return (threads_in_block() + 31) // 32
 
 
 @device
 def lanes_in_warp() -> i64:
-    """Returns the number of lanes of this thread's warp: 32, except in the last warp of a block."""
+    """Returns the number of lanes of this thread's warp. It is 32, except that the last warp of a block may have
+    fewer."""
     return min(i64(32), threads_in_block() - warp.warp_id() * 32)

@@ -1,5 +1,6 @@
-"""Data movement: ``transpose`` and ``gather``, of any numeric dtype. Also the copies of matrices that ``matmul`` makes:
-``widened`` pads rows, ``split`` splits f32 into two tf32."""
+"""Data movement: ``transpose`` and ``gather``, for integers and real floats of 8 to 64 bits. ``widened`` and ``split``
+make the copies of matrices that ``matmul`` needs: ``widened`` pads rows, and ``split`` splits an f32 matrix into two of
+tf32."""
 
 from __future__ import annotations
 
@@ -48,7 +49,7 @@ _MOST_BLOCKS = 65535
 
 def transpose(rows: int, columns: int, input: Operand, output: Operand) -> DeviceOperation[tuple[Any, ...]]:
     """Computes ``output[c, r] = input[r, c]``: ``input`` is rows×columns, ``output`` columns×rows, both row-major. The
-    dtype may be any of 8 to 64 bits. Yields the four arguments.
+    elements are integers or real floats of 8 to 64 bits. Yields the four arguments.
 
     Raises ``LaunchError`` for a box that is too small, and ``ArgumentError`` for other dtypes and for boxes that share
     memory: a matrix cannot be transposed in place.
@@ -67,12 +68,13 @@ def transpose(rows: int, columns: int, input: Operand, output: Operand) -> Devic
 
 @functools.cache
 def turning(swapped: bool, size: Any) -> Kernel:
-    """Returns the kernel of ``transpose``. ``size`` is the integer type of its parameters ``rows`` and ``columns``. Its
-    blocks along x cover the rows or, if ``swapped``, the columns. A grid has at most 65535 blocks along y. A matrix
-    that needs more blocks along both axes does not fit into any memory.
+    """Returns the kernel of ``transpose``. ``size`` is the integer type of the kernel's parameters ``rows`` and
+    ``columns``. Blocks along x cover the rows of the input, and blocks along y its columns; ``swapped`` exchanges x and
+    y. A grid has at most 65535 blocks along y. A matrix that needs more blocks along both axes does not fit into any
+    memory.
 
-    A block transposes a tile of 32×32 in shared memory, so that a warp reads and writes whole lines of memory. A row of
-    the tile has one extra element, so that its columns lie in different banks.
+    A block transposes a tile of 32×32 elements in shared memory, so that a warp reads and writes whole lines of memory.
+    A row of the tile has one extra element, so that the elements of a column lie in different banks.
     """
 
     @kernel(block=(32, 8), requires=("len(input) >= rows * columns", "len(output) >= rows * columns"))
@@ -99,8 +101,8 @@ def turning(swapped: bool, size: Any) -> Kernel:
 
 
 def widened(x: DeviceBox, multiple: int) -> DeviceOperation[DeviceBox]:
-    """Yields a copy of a matrix. Its rows are padded with zeros to a multiple of ``multiple`` elements, which is a
-    multiple of 4. The elements have 8 to 32 bits."""
+    """Returns the operation that yields a copy of a matrix with rows padded by zeros. The length of the padded rows is
+    a multiple of ``multiple`` elements, and ``multiple`` must be a multiple of 4. The elements have 8 to 32 bits."""
     rows, columns = x.shape
 
     def copied(y: DeviceBox) -> DeviceOperation[DeviceBox]:
@@ -112,9 +114,9 @@ def widened(x: DeviceBox, multiple: int) -> DeviceOperation[DeviceBox]:
 N = TypeVar("N", i8, u8, f8e4m3, f8e5m2, f16, bf16, f32)
 
 
-@kernel(block=128, unchecked=True)  # the indices are below the shapes, which the loop and the tests compare
+@kernel(block=128, unchecked=True)  # the loop and the conditions keep the indices below the shapes
 def widen(x: Slice2[N], y: DisjointSlice2[N]) -> None:
-    """Copies a row in each block, four elements at a time."""
+    """Copies one row in each block. A thread copies four elements at a time."""
     out, row = y.unchecked_mut, i64(thread.block_idx.x)
     if row < x.shape[0]:
         for column in range(4 * thread.thread_idx.x, y.shape[1], 512):
@@ -127,16 +129,17 @@ def widen(x: Slice2[N], y: DisjointSlice2[N]) -> None:
 
 
 def split(x: DeviceBox) -> DeviceOperation[DeviceBox]:
-    """Yields a matrix of f32 as the sum of two matrices of tf32, side by side. Both have rows that are padded with
-    zeros to a multiple of 32 elements."""
+    """Returns the operation that splits a matrix of f32 into two matrices of tf32. Their sum is nearly the given
+    matrix. The yielded box has the two matrices side by side, each with rows padded by zeros to a multiple of 32
+    elements."""
     rows, columns = x.shape
     width = -(-columns // 32) * 32
     return empty((rows, 2 * width), f32).and_then(lambda y: split_rows[max(rows, 1), 128](x, y).last())
 
 
-@kernel(block=128, unchecked=True)  # the indices are below the shapes, which the loop and the test compare
+@kernel(block=128, unchecked=True)  # the loop and the condition keep the indices below the shapes
 def split_rows(x: Slice2[f32], y: DisjointSlice2[f32]) -> None:
-    """Splits a row in each block."""
+    """Splits one row in each block."""
     out, row, width = y.unchecked_mut, i64(thread.block_idx.x), y.shape[1] // 2
     if row < x.shape[0]:
         for column in range(thread.thread_idx.x, width, 128):
@@ -148,10 +151,10 @@ def split_rows(x: Slice2[f32], y: DisjointSlice2[f32]) -> None:
 
 @kernel(block=256, requires=("len(output) == len(indices) * width",))
 def gather(width: u32, table: Slice[T], indices: Slice[I], output: DisjointSlice[T]) -> None:
-    """Computes ``output[i] = table[indices[i]]`` for rows of ``width`` elements, an embedding lookup. ``table`` is a
-    matrix of such rows. ``indices`` are i32 or i64. The launch raises ``LaunchError`` unless ``output`` has a row for
-    each index. Elements are of any dtype of 8 to 64 bits. An index that is not a row of the table raises
-    ``BoundsError``."""
+    """Computes ``output[i] = table[indices[i]]``, an embedding lookup. ``table`` and ``output`` are matrices with rows
+    of ``width`` elements. The elements are integers or real floats of 8 to 64 bits, and the indices are i32 or i64. The
+    launch raises ``LaunchError`` unless ``output`` has as many rows as there are indices. An index that is not the
+    number of a row of the table raises ``BoundsError``."""
     index = thread.index_1d()
     element = output.get_mut(index)
     if element is not None and width > 0:

@@ -1,4 +1,4 @@
-"""``sgemm_tiled``: an optimised matrix product for matrices of every size.
+"""``sgemm_tiled``: an optimised f32 matrix product for matrices of every size.
 
 A block computes a tile of ``c``. It walks along ``k``, sixteen columns of ``a`` and sixteen rows of ``b`` at a time.
 While it multiplies one step's columns and rows from shared memory, it loads the next step's columns and rows from
@@ -6,19 +6,20 @@ global memory into registers. It then stores these registers to the other half o
 barrier a step.
 
 A thread keeps its 8×8 elements of the tile in registers. For each of the sixteen columns it reads 8 numbers of ``a``
-and 8 of ``b``, as four vectors, for 64 multiply-adds. The 8 rows, and the 8 columns, are two separate groups of four.
-So the lanes of a warp, 4 rows by 8 columns of such groups, read neighbouring vectors, and no two lanes read the same
-bank of shared memory. For the same reason the tile of ``a`` is stored transposed, with its rows padded by four.
+and 8 of ``b``, as four vectors, for 64 multiply-adds. (In small tiles a thread has 8×4 elements.) Both the 8 rows and
+the 8 columns of a thread are two separate groups of four. So the lanes of a warp, 4 rows by 8 columns of such groups,
+read neighbouring vectors, without bank conflicts in shared memory. For the same reason the tile of ``a`` is stored
+transposed, with its rows padded by four elements.
 
 The loops contain no checks. Indices of shared memory are remainders, which the compiler proves to be in bounds. Global
-memory is read unchecked, at rows and columns that are clamped or tested, within matrices whose sizes the launch has
-checked. The elements of ``c`` that a thread writes follow from its index, and no two threads share one.
+memory is read unchecked: rows and columns are clamped or tested, and the launch has checked the matrices' sizes. The
+elements of ``c`` that a thread writes follow from its index, and no two threads write the same element.
 
 The scheme is CUTLASS's for single precision. Measured on one H100, float32, TFLOPS:
 
 - n = 4096: 44.8 (with steps of 8: 40.7); cuBLAS 51.2
-- n = 1000, where tiles of 128×128 are too few for the device: 19.1 with them, 27.2 with 64×64, 28.7 with 32×64; cuBLAS
-  38.7
+- n = 1000, which has too few tiles of 128×128 for the device: 19.1 with tiles of 128×128, 27.2 with 64×64, 28.7 with
+  32×64; cuBLAS 38.7
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def sgemm_tiled(
 
     The matrices are boxes, or operations that yield them. The operation yields the eight arguments. With a ``beta`` of
     0 ``c`` is not read, and may be uninitialised. The kernel is fastest if k and n are multiples of four. Raises
-    ``LaunchError`` for a matrix that is too small, and ``ArgumentError`` for a matrix of another type or if ``c``
+    ``LaunchError`` for a matrix that is too small, and ``ArgumentError`` for a matrix of another dtype or if ``c``
     shares memory with ``a`` or ``b``.
     """
     require_integers("sgemm_tiled", m=m, n=n, k=k)
@@ -79,7 +80,8 @@ def sgemm_tiled(
 
 
 _ENOUGH_TILES = 200
-"""The number of 128×128 tiles below which smaller tiles are used: a large GPU runs two tiles in each multiprocessor."""
+"""The least number of 128×128 tiles for which such tiles are used; for fewer, smaller tiles are used. A large GPU
+computes two tiles at once in each of its more than 100 multiprocessors."""
 
 _MOST_BLOCKS = 65535
 """The most blocks that a grid may have along y."""
@@ -87,7 +89,7 @@ _MOST_BLOCKS = 65535
 
 @functools.cache
 def kernel_of(large: bool, vectors: bool, swapped: bool = False, size: Any = u32) -> Kernel:
-    """Returns the kernel of ``sgemm_tiled`` for large or small tiles, with the other arguments of ``tiled``."""
+    """Returns the kernel of ``sgemm_tiled`` for large or small tiles. The other arguments are those of ``tiled``."""
     return tiled(128, 128, 8, vectors, swapped, size) if large else tiled(32, 64, 4, vectors, swapped, size)
 
 
@@ -97,7 +99,8 @@ def tiled(tile_m: int, tile_n: int, thread_n: int, vectors: bool, swapped: bool,
 
     With ``vectors`` all rows must begin at a multiple of 16 bytes. The grid's x counts the tiles along a row, and y the
     tiles along a column. ``swapped`` exchanges x and y, for matrices with too many rows of tiles for y. ``size`` is the
-    integer type of ``m``, ``n`` and ``k``.
+    integer type of ``m``, ``n`` and ``k``. ``step`` is the number of columns of ``a`` that are multiplied between two
+    barriers.
     """
     warp_m, warp_n = 32, 8 * thread_n
     warps_n = tile_n // warp_n
@@ -127,8 +130,9 @@ def tiled(tile_m: int, tile_n: int, thread_n: int, vectors: bool, swapped: bool,
         a_next: LocalArray[f32],
         b_next: LocalArray[f32],
     ) -> None:
-        """Loads this thread's part of a step's columns of ``a`` and rows of ``b`` from global memory into registers.
-        Elements past the end of ``k`` are 0. For a row outside ``a`` it loads another row, as the result is not stored.
+        """Loads this thread's part of the columns of ``a`` and the rows of ``b`` for step ``number`` from global memory
+        into registers. Elements past the end of ``k`` are 0. For a row outside ``a``, the last row is loaded, because
+        its products are not stored.
         """
         t = thread.thread_idx.x % threads
         for q in unroll(range(a_quads)):
@@ -150,7 +154,7 @@ def tiled(tile_m: int, tile_n: int, thread_n: int, vectors: bool, swapped: bool,
         a_tile: SharedArray[f32],
         b_tile: SharedArray[f32],
     ) -> None:
-        """Stores to shared memory the registers that ``fetch`` filled."""
+        """Stores the registers that ``fetch`` filled in half ``half`` of the double buffer in shared memory."""
         t = thread.thread_idx.x % threads
         for q in unroll(range(a_quads)):
             quad = t + q * threads
@@ -165,7 +169,7 @@ def tiled(tile_m: int, tile_n: int, thread_n: int, vectors: bool, swapped: bool,
         block=threads,
         max_registers=128,
         requires=("len(a) >= m * k", "len(b) >= k * n", "len(c) >= m * n"),
-        unchecked=vectors,  # includes the vectors' addresses: the launch has checked them
+        unchecked=vectors,  # the launch has also checked the vectors' addresses
     )
     def sgemm_tiled(
         m: size,
@@ -224,7 +228,8 @@ def tiled(tile_m: int, tile_n: int, thread_n: int, vectors: bool, swapped: bool,
 
 @device
 def four(a: Slice[f32], row: i64, col: i64, width: i64, vectors: bool_) -> tuple[f32, f32, f32, f32]:
-    """Returns four elements of a row of length ``width``, with 0 past its end."""
+    """Returns four elements of a row of length ``width``, from column ``col`` on, with 0 for elements past the row's
+    end."""
     at = row * width + col
     r0, r1, r2, r3 = f32(0), f32(0), f32(0), f32(0)
     if vectors:
@@ -255,8 +260,8 @@ def store_four(
     p3: f32,
     vectors: bool_,
 ) -> None:
-    """Stores ``alpha * p + beta * c`` for up to four elements of a row from ``at`` on. The row has ``left`` more
-    elements."""
+    """Stores ``alpha * p + beta * c`` in up to four elements of a row, from index ``at`` of ``c`` on. ``left`` is the
+    number of elements from there to the row's end."""
     out = c.unchecked_mut
     if vectors:
         if left > 0:
@@ -280,7 +285,7 @@ def store_four(
 
 @device
 def store_one(c: DisjointSlice[f32], at: i64, product: f32, beta: f32) -> None:
-    """Stores ``product + beta * c`` for one element."""
+    """Stores ``product + beta * c`` in element ``at`` of ``c``."""
     if beta == 0:
         c.unchecked_mut[at] = product
     else:

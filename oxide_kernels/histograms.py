@@ -1,4 +1,4 @@
-"""``histogram``: counts the occurrences of each number."""
+"""``histogram``: counts how often each integer occurs."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _IN_SHARED_MEMORY = 4096
 
 
 def histogram(values: Operand, counts: Operand) -> DeviceOperation[tuple[Any, ...]]:
-    """Adds the number of occurrences of ``v`` in ``values`` to ``counts[v]``. Values are u8, u16, u32, i32 or i64, and
-    counts are u32. Yields values and counts. Counts accumulate over calls; pass ``zeros(bins, u32)`` to begin at 0, as
-    ``ops.histogram`` does.
+    """Adds the number of occurrences of ``v`` in ``values`` to ``counts[v]``, for each index ``v`` of ``counts``. The
+    values are u8, u16, u32, i32 or i64, and the counts are u32. Yields values and counts. Counts accumulate over calls.
+    Pass ``zeros(bins, u32)`` to begin at 0, as ``ops.histogram`` does.
 
     A value that is not an index of ``counts`` raises ``BoundsError``, and the other counts are then unreliable. With up
-    to 4096 bins a block first counts in its shared memory, which relieves bins that many threads increment at once.
+    to 4096 bins each block first counts in its shared memory, so that fewer threads increment the same count at once.
     """
 
     def count(x: DeviceBox, bins: DeviceBox) -> DeviceOperation[tuple[Any, ...]]:
@@ -59,7 +59,7 @@ def _in_shared_memory(values: Slice[V], counts: AtomicSlice[u32]) -> None:
         if 0 <= value < len(counts):
             bins.fetch_add(value, 1, scope=atomic.BLOCK)
         else:
-            counts.fetch_add(value, 1)  # out of bounds, so that this call reports it
+            counts.fetch_add(value, 1)  # always out of bounds: this call reports the fault
     thread.sync_threads()
     for i in range(thread.thread_idx.x, len(counts), thread.block_dim.x):
         if bins[i] > 0:

@@ -1,4 +1,4 @@
-"""Dense linear algebra, one thread for each element of the result."""
+"""Simple kernels of dense linear algebra: one thread computes each element of the result."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def sgemm_naive(
 
 @kernel(block=256)
 def matvec_naive(m: u32, n: u32, mat: Slice[f32], vec_in: Slice[f32], vec_out: DisjointSlice[f32]) -> None:
-    """Computes ``vec_out = mat @ vec_in``, float32: ``mat`` is m×n, row-major. Each thread computes a row: launch at
-    least m threads."""
+    """Computes ``vec_out = mat @ vec_in``, float32: ``mat`` is m×n, row-major. Each thread computes one element of
+    ``vec_out``: launch at least m threads."""
     idx = thread.index_1d()
     row = idx.get()
     if row < m:
@@ -46,7 +46,7 @@ def sgemm_2d(alpha: f32, a: Slice2[f32], b: Slice2[f32], beta: f32, c: DisjointS
     """Computes ``c = alpha * a @ b + beta * c``, float32. The sizes come from the arrays' shapes. With a ``beta`` of 0
     ``c`` is not read, as in BLAS.
 
-    Launch at least as many threads in x as ``c`` has columns, and in y as it has rows.
+    Launch at least as many threads in x as ``c`` has columns, and at least as many in y as ``c`` has rows.
     """
     row = thread.index_2d_row()
     col = thread.index_2d_col()
@@ -62,7 +62,8 @@ def sgemm_2d(alpha: f32, a: Slice2[f32], b: Slice2[f32], beta: f32, c: DisjointS
 
 @kernel(block=256)
 def matvec_2d(mat: Slice2[f32], vec_in: Slice[f32], vec_out: DisjointSlice[f32]) -> None:
-    """Computes ``vec_out = mat @ vec_in``, float32. Each thread computes a row: launch ``len(vec_out)`` threads."""
+    """Computes ``vec_out = mat @ vec_in``, float32. Each thread computes one element of ``vec_out``: launch at least
+    ``len(vec_out)`` threads."""
     idx = thread.index_1d()
     row = idx.get()
     if row < len(vec_out):

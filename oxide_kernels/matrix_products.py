@@ -1,7 +1,8 @@
 """``matmul``: matrix products of every layout and size on tensor cores, with an epilogue.
 
 The host checks shapes, dtypes and layouts, and ``_launch_of`` picks the kernel. A matrix may be a transposed view,
-``box.T``, which costs no copy: the kernel then reads the box itself, with its axes exchanged.
+``box.T``. The kernel then reads the box itself, with its axes exchanged. Only on Hopper, and for elements of 8 or 32
+bits, a copy may be needed.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ _PRECISIONS: dict[Any, tuple[str, ...]] = {f32: ("tf32", "high"), **dict.fromkey
 """Maps the type of ``a`` to the possible values of ``precision``, the default first."""
 
 _ENOUGH_TILES = 100
-"""The least number of large tiles for which large tiles are used: about the number of multiprocessors of a large
+"""The least number of 128×128 tiles for which such tiles are used. It is about the number of multiprocessors of a large
 GPU."""
 
 
@@ -78,7 +79,7 @@ def matmul(
     ``b[i]``. A matrix with two axes, or a stack of one matrix, is used for every ``c[i]``. The operation yields ``a``,
     ``b`` and ``c``. ``bias`` has n elements, one for each column. ``activation`` is ``"relu"``, ``"gelu"`` or
     ``"silu"``. With a ``beta`` of 0, ``c`` is not read. A GPU needs compute capability 8.0. ``matmul`` is fastest if
-    the rows in memory begin at multiples of 16 bytes.
+    the addresses of all rows in memory are multiples of 16 bytes.
 
     =============  ===========  =====================  =================
     a and b        sums in      c                      bias
@@ -91,17 +92,19 @@ def matmul(
     8-bit floats   f32          bf16, f16, f32         f16, bf16, f32
     =============  ===========  =====================  =================
 
-    Both matrices have one dtype, except that i8 may be combined with u8, and f8e4m3 with f8e5m2. The epilogue is
-    computed in f32. If both the sums and the result are f64 or i32, it is computed in that type; i32 wraps.
+    Both matrices have the same dtype, except that i8 may be combined with u8, and f8e4m3 with f8e5m2. The epilogue,
+    which applies ``alpha``, ``beta``, ``bias`` and ``activation``, is computed in the type of the sums. If the sums are
+    i32 and the result is of floats, it is computed in f32. i32 wraps.
 
     ``precision`` is for f32 and 8-bit floats. For f32 ``"tf32"``, the default, rounds the elements to 10 bits of
     fraction, and ``"high"`` multiplies with about f32's precision, in three products. For 8-bit floats, the tensor
-    cores of a Hopper GPU keep only 14 bits of a sum. ``"fast"`` leaves the whole sum to them. ``"high"``, the default,
-    leaves to them the sums of 128 terms, and adds these sums in f32.
+    cores of a Hopper GPU keep only 14 bits of a sum. With ``"fast"`` they compute whole sums. With ``"high"``, the
+    default, they compute sums of 128 terms, and these sums are added in f32.
 
     ``a_scale`` and ``b_scale`` are the scales of quantized matrices, f32, both or none: ``a[i, l] * a_scale[i]`` and
     ``b[l, j] * b_scale[j]`` are the true elements. They have m and n elements, or one element each for the whole
-    matrix. They are applied to the sums. The result must be of floats.
+    matrix. The sums of products are multiplied by the scales. The matrices must not be f64, and the result must be of
+    floats.
 
     Raises ``ValueError`` for shapes that do not match, and ``ArgumentError`` for a wrong dtype, layout, activation,
     precision or scale, and if ``c`` shares memory with an operand.
@@ -123,8 +126,9 @@ def matmul(
 
 
 def result_of(a: DeviceBox, b: DeviceBox, out_dtype: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Returns the shape and the dtype of the result. By default the dtype is that of the matrices, i32 for integers of
-    8 bits, bf16 for floats of 8 bits. Raises ``ValueError`` and ``ArgumentError`` as ``matmul`` does."""
+    """Returns the shape and the dtype of the result. The dtype is ``out_dtype``. By default it is the matrices' dtype,
+    but i32 for integers of 8 bits and bf16 for floats of 8 bits. Raises ``ValueError`` and ``ArgumentError`` as
+    ``matmul`` does."""
     shape = _shape_of(a, b)
     outputs = _outputs_of(a, b)
     found = _TYPES[a.dtype] if _TYPES[a.dtype] in outputs else outputs[0]
@@ -139,7 +143,7 @@ def result_of(a: DeviceBox, b: DeviceBox, out_dtype: Any) -> tuple[tuple[int, ..
 @final
 @dataclass(frozen=True, slots=True)
 class _Product:
-    """A call of ``matmul`` whose shapes have been checked. ``form`` raises ``ArgumentError`` for all other mistakes."""
+    """A call of ``matmul``. The shapes of a, b and c have been checked, and ``form`` checks everything else."""
 
     a: DeviceBox
     b: DeviceBox
@@ -158,7 +162,8 @@ class _Product:
         return self.c.shape[0] if len(self.c.shape) == 3 else 1
 
     def form(self, a_turned: bool, b_turned: bool) -> Form:
-        """Returns the constants of the kernel."""
+        """Returns the constants of the kernel. Raises ``ValueError`` or ``ArgumentError`` if the operands or options
+        cannot be combined."""
         outputs = _outputs_of(self.a, self.b)
         a_type, b_type, c_type = (_TYPES.get(box.dtype) for box in (self.a, self.b, self.c))
         if c_type not in outputs:
@@ -205,7 +210,8 @@ class _Product:
         return form
 
     def _scales(self) -> str | None:
-        """Returns the ``scales`` of the form."""
+        """Returns the ``scales`` of the form: "one", "each" or None. Raises ``ValueError`` or ``ArgumentError`` for
+        wrong scales."""
         if self.a_scale is None and self.b_scale is None:
             return None
         lengths = self.c.shape[-2:]
@@ -242,8 +248,9 @@ def _launch_of(product: _Product) -> DeviceOperation[tuple[Any, ...]]:
 
 
 def _prepared(product: _Product, form: Form, a: DeviceBox, b: DeviceBox) -> DeviceOperation[tuple[Any, ...]]:
-    """Returns the launch on Hopper. First copies matrices that the instructions or the copy engine cannot read
-    directly. The rows of a copy may be padded with zeros, because a tile of the result ends where ``c`` ends."""
+    """Returns the launch on Hopper. Matrices that the instructions or the copy engine cannot read directly are first
+    copied. The rows of a copy may be padded with zeros. This changes no result: zeros along k add nothing, and the
+    kernel stores nothing outside of ``c``."""
     (*_, m, n), k = product.c.shape, product.a.shape[-1]
     turned = _turned(form)
     if any(turned):
@@ -278,8 +285,8 @@ def _oriented(form: Form, plan: wgmma_plans.Plan, a: DeviceBox, b: DeviceBox) ->
 
 
 def _copied(box: DeviceBox, turns: bool, splits: bool) -> Operand:
-    """Returns the box if it can be read directly. Otherwise returns the operation that yields its copy: transposed,
-    split, or with padded rows."""
+    """Returns the box if it can be read directly. Otherwise returns the operation that yields a copy: transposed if
+    ``turns``, split if ``splits``, or with padded rows."""
     planes, rows, columns = box.shape
     if turns:
         made = (
@@ -296,7 +303,8 @@ def _copied(box: DeviceBox, turns: bool, splits: bool) -> Operand:
 
 
 _LINE = 128
-"""The bytes of a line of memory. The copy engine reads rows that begin at a line's start in half the time."""
+"""The bytes of a line of memory. The copy engine reads a row of 128 bytes in half the time if it begins at the start of
+a line."""
 
 
 def _has_even_rows(box: DeviceBox) -> bool:
@@ -312,7 +320,7 @@ def _has_whole_lines(box: DeviceBox) -> bool:
 def _launch(
     product: _Product, made: Kernel, config: LaunchConfig, a: DeviceBox, b: DeviceBox
 ) -> DeviceOperation[tuple[Any, ...]]:
-    """Returns the launch of a kernel. ``a`` and ``b`` are matrices that the kernel can read."""
+    """Returns the launch of a kernel. ``a`` and ``b`` are the operands in the form in which the kernel reads them."""
     more = (a if box is None else box for box in (product.a_scale, product.b_scale, product.bias))
     m, n = product.c.shape[-2:]
     c = product.c.reshape(product.products * m, n)
@@ -321,21 +329,23 @@ def _launch(
 
 
 def _turned(form: Form) -> tuple[bool, bool]:
-    """Returns, for ``a`` and ``b``, whether ``wgmma`` needs a transposed copy. Neighbours in memory must be neighbours
-    along k, except for 16-bit elements."""
+    """Returns two bools: whether ``wgmma`` needs a transposed copy of ``a``, and of ``b``. ``wgmma`` reads operands
+    that are contiguous along k, and elements of 16 bits also in other layouts."""
     return (False, False) if form.a.dtype.itemsize == 2 else (form.a_turned, not form.b_turned)
 
 
 def _has_wgmma(c: DeviceBox, form: Form, a: DeviceBox, b: DeviceBox) -> bool:
-    """Returns whether ``wgmma`` can compute a product. It needs compute capability 9.0, and does not multiply f64.
-    Stacks that would need a transposed copy are excluded, because a launch of ``transpose`` takes one matrix."""
+    """Returns whether ``wgmma`` can compute a product. It needs compute capability 9.0, and does not multiply f64. A
+    stack of matrices that would need a transposed copy is excluded, because a launch of ``transpose`` takes one
+    matrix."""
     if form.a is f64 or c.device.info.target.arch != "sm_90":
         return False
     return not any(turns and box.shape[0] > 1 for turns, box in zip(_turned(form), (a, b), strict=True))
 
 
 def _shape_of(a: DeviceBox, b: DeviceBox) -> tuple[int, ...]:
-    """Returns the shape of the result: of two axes, or of three if one of the matrices has three."""
+    """Returns the shape of the result. It has three axes if ``a`` or ``b`` has three, otherwise two. Raises
+    ``ValueError`` if the shapes do not match."""
     stacks = {box.shape[0] for box in (a, b) if len(box.shape) == 3}
     lengths = stacks - {1} or stacks
     if {len(a.shape), len(b.shape)} - {2, 3} or a.shape[-1] != b.shape[-2] or len(lengths) > 1:
@@ -354,7 +364,8 @@ def _outputs_of(a: DeviceBox, b: DeviceBox) -> tuple[Any, ...]:
 
 
 def _laid_out(name: str, box: DeviceBox) -> tuple[DeviceBox, bool]:
-    """Returns a contiguous box of three axes, and whether its matrices are the transposes of the given ones."""
+    """Returns a contiguous box of three axes with the elements of ``box``, and whether its matrices are the transposes
+    of the matrices of ``box``. Raises ``ArgumentError`` for a view of another layout."""
     turned = not box.is_contiguous and box.mT.is_contiguous
     if turned or box.is_contiguous:
         plain = box.mT if turned else box

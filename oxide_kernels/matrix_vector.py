@@ -1,4 +1,4 @@
-"""``matvec``: a matrix-vector product limited only by the memory bandwidth of reading the matrix."""
+"""``matvec``: a matrix-vector product, whose time is the time of reading the matrix at full memory bandwidth."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ _WARPS = _BLOCK // 32
 
 def matvec(m: int, n: int, matrix: Operand, vector: Operand, output: Operand) -> DeviceOperation[tuple[Any, ...]]:
     """Computes ``output = matrix @ vector``: ``matrix`` is m×n, row-major. Yields the five arguments. The three boxes
-    must have one dtype: f16, bf16, f32 or f64. f16 and bf16 are summed in f32.
+    must have the same dtype: f16, bf16, f32 or f64. f16 and bf16 are summed in f32.
 
-    A warp computes a row of up to 2048 elements, and a block a longer row. Its threads read neighbouring elements.
-    Raises ``LaunchError`` for an operand that is too small, and ``ArgumentError`` for an operand of another type, or if
-    the output shares memory with another operand.
+    A warp computes the product of a row of up to 2048 elements, and a block that of a longer row. Neighbouring threads
+    read neighbouring elements. Raises ``LaunchError`` for an operand that is too small, and ``ArgumentError`` for an
+    operand of another dtype, or if the output shares memory with another operand.
     """
     require_integers("matvec", m=m, n=n)
 
@@ -57,12 +57,12 @@ def matvec(m: int, n: int, matrix: Operand, vector: Operand, output: Operand) ->
 
 @functools.cache
 def _rows_of(threads: int, vectors: bool, wide: Any) -> Kernel:
-    """Returns the kernel in which ``threads`` threads compute a row. With ``vectors``, rows must begin at a multiple of
-    a vector's bytes."""
+    """Returns the kernel in which ``threads`` threads compute the product of a row. With ``vectors``, the address of
+    each row, and of the vector, must be a multiple of the size of four elements, or of 16 bytes for f64."""
 
     @kernel(
         requires=("len(matrix) >= m * n", "len(vector) >= n", "len(output) >= m"),
-        unchecked=vectors,  # includes the vectors' addresses: the launch has checked them
+        unchecked=vectors,  # the launch has also checked the vectors' addresses
     )
     def matvec(m: u32, n: u32, matrix: Slice[T], vector: Slice[T], output: DisjointSlice[T]) -> None:
         row = thread.block_idx.x * (_BLOCK // threads) + thread.thread_idx.x // threads

@@ -1,18 +1,18 @@
 """Attention on tensor cores by ``mma``, for GPUs since compute capability 8.0.
 
-A block has four warps and computes 64 queries of one head, 16 in each warp. It walks along the keys, 64 of them at a
-time, or 32 for head sizes above 128. For each step a warp computes the scores of its queries (``S = Q @ K.T``), their
-exponentials relative to the greatest score so far (``P``), and adds ``P @ V`` to the output in its registers. When a
-greater score appears, the output and the sum of exponentials are scaled to it: the online softmax. So no matrix of
-scores is ever in memory.
+A block has four warps and computes 64 queries of one head, 16 in each warp. It walks along the keys, 64 keys at a time,
+or 32 for head sizes above 128. In each step a warp computes the scores of its queries (``S = Q @ K.T``) and the
+exponentials of the scores relative to the greatest score so far (``P``), and adds ``P @ V`` to the output in its
+registers. When a greater score appears, the output and the sum of exponentials are rescaled to be relative to it: this
+is the online softmax. So no matrix of scores is ever in memory.
 
 The queries, one step's keys and one step's values are in shared memory. While a block multiplies by the keys, the
-values arrive; while it multiplies by the values, the next keys arrive. The scores' registers are in the layout of a
-left operand, so ``P`` needs no move between lanes.
+values arrive; while it multiplies by the values, the next keys arrive. The registers of the scores have the layout of a
+left operand, so ``P`` need not be moved between lanes.
 
-A query or key outside of its sequence is copied as zeros, and its scores become -inf: nothing of a neighbouring
-sequence can enter the sums, not even a NaN. The scheme is that of FlashAttention 2 (Dao, 2023). The indices follow from
-constants and from sizes that the host compares, so the kernels are unchecked.
+In a tile, tokens after the end of the sequence are copied as zeros, and the scores of such keys become -inf. So nothing
+of a neighbouring sequence can enter the sums, not even a NaN. The scheme is that of FlashAttention 2 (Dao, 2023). The
+indices follow from constants and from sizes that the host compares, so the kernels are unchecked.
 """
 
 from __future__ import annotations
@@ -43,19 +43,20 @@ from oxide import (
 from . import online_softmax
 
 QUERIES = 64
-"""The queries of a block."""
+"""The number of queries of a block."""
 THREADS = 128
 MOST_WIDTH = 256
 """The greatest head size."""
 
 _PER_COPY = 8
-"""The elements of an asynchronous copy, 16 bytes."""
+"""The number of elements of an asynchronous copy, which has 16 bytes."""
 _INNER = 16
-"""The extent of one instruction along k."""
+"""The number of positions along k that one instruction multiplies."""
 
 
 class Form(NamedTuple):
-    """The constants of a kernel: everything about attention but the sizes and the scale."""
+    """The constants of a kernel: all properties of a call of ``attention`` except for the scale and the sizes of
+    batches, heads and sequences."""
 
     dtype: Any
     """The type of the elements, f16 or bf16."""
@@ -69,18 +70,19 @@ class Form(NamedTuple):
     packed: bool
     """True if sequences of different lengths follow one another along the first axis."""
     pairs: bool
-    """True if two neighbouring elements of the output begin at a multiple of their bytes."""
+    """True if each pair of the output's columns 2i and 2i + 1 can be stored as a vector: its address is a multiple of
+    its size."""
 
 
 @functools.cache
 def kernel_of(form: Form) -> Kernel:
     """Returns the kernel of a form.
 
-    ``q``, ``k``, ``v`` and ``out`` are matrices whose rows are the heads of tokens. ``mask`` holds matrices of
-    ``queries`` by ``keys`` elements. ``mask_batch`` and ``mask_head`` are the distances of these matrices between
-    batches and between heads. ``lengths`` has the number of keys of each batch. For a packed form it has the first
-    token of each sequence, and the end of the last sequence. If the form has no mask or no lengths, any box of the
-    operands' type is passed instead.
+    Each row of the kernel's matrices ``q``, ``k``, ``v`` and ``out`` belongs to one head of one token. ``mask`` holds
+    matrices of ``queries`` by ``keys`` elements. ``mask_batch`` and ``mask_head`` are the distances, in elements, from
+    one batch's matrix to the next batch's, and from one head's to the next head's. ``lengths`` has the number of keys
+    of each batch. In a packed form it has the number of the first token of each sequence, and then the end of the last
+    sequence. If the form has no mask or no lengths, any box of the operands' type is passed instead.
     """
     # mypy takes a name as a type if it is declared as Any.
     dtype: Any = form.dtype
@@ -110,7 +112,8 @@ def kernel_of(form: Form) -> Kernel:
         s: Any, mask: Any, matrix: i64, row: i64, first: i64, queries: i64, keys: i64, end: i64, shift: i64
     ) -> None:
         """Applies the mask to a warp's scores. The warp's first score is that of query ``row`` and key ``first``.
-        Scores of keys that a query does not see become -inf. A mask of numbers is added to the scaled scores."""
+        Scores of keys that a query does not see become -inf. A mask of f32 numbers is added to the scores, which the
+        caller has scaled."""
         for i in unroll(range(scores)):
             query, key = row + s.row(i), first + s.column(i)
             seen = key < end
@@ -129,8 +132,9 @@ def kernel_of(form: Form) -> Kernel:
     def place(
         lengths: Any, heads: i64, kv_heads: i64, queries: i64, keys: i64
     ) -> tuple[i64, i64, i64, i64, i64, i64, i64]:
-        """Returns the block's batch, head, first query, the ends of queries and keys, and the first rows of the
-        sequence's queries and keys. If the block has no work, the first query is at or beyond the end."""
+        """Returns the block's batch, head and first query, the numbers of queries and of keys, and the rows of ``q``
+        and ``k`` at which the sequence begins. If the block has no work, the first query is not less than the number of
+        queries."""
         block = i64(thread.block_idx.x)
         batch, head, first, query_end, key_end, query_base, key_base = 0, 0, 0, 0, 0, 0, 0
         if packed:
@@ -148,7 +152,7 @@ def kernel_of(form: Form) -> Kernel:
             tiles = max((queries + (QUERIES - 1)) // QUERIES, 1)
             pair, number = block // tiles, block % tiles
             batch, head = pair // heads, pair % heads
-            # The last queries see most keys: their blocks begin first.
+            # The last queries see the most keys, so their blocks begin first.
             first = (tiles - 1 - number) * QUERIES
             query_end, key_end = queries, keys
             if has_lengths:
@@ -185,7 +189,7 @@ def kernel_of(form: Form) -> Kernel:
         shift = 0 if packed else keys - queries
         end = min(key_end, min(first + QUERIES, query_end) + shift) if causal else key_end
         matrix = batch * mask_batch + head * mask_head
-        # With a mask of numbers, scores are scaled before it is added.
+        # With a mask of f32 numbers, scores are multiplied by the factor before the mask is added.
         factor = scale * f32(online_softmax.LOG2_E)
         o = tensor.Accumulator((16, width), f32)
         online_softmax.begin(greatest, sums)
@@ -194,7 +198,7 @@ def kernel_of(form: Form) -> Kernel:
         tensor.commit()
         for begin in range(0, end, step):
             tensor.wait(0)
-            thread.sync_threads()  # all have the keys, and all have read the last values
+            thread.sync_threads()  # all threads see the keys, and have read the previous values
             fetch(step, v_tile, v, begin, end, key_base, key_stride)
             tensor.commit()
             s = tensor.Accumulator((16, step), f32)
@@ -203,7 +207,7 @@ def kernel_of(form: Form) -> Kernel:
                 tensor.ldmatrix(x, q_tile, (own, d))
                 tensor.ldmatrix(y, k_tile, (0, d), transposed=True)
                 tensor.mma(s, x, y)
-            thread.sync_threads()  # all have read the keys
+            thread.sync_threads()  # all threads have read the keys
             if begin + step < end:
                 fetch(step, k_tile, k, begin + step, end, key_base, key_stride)
             tensor.commit()
@@ -218,7 +222,7 @@ def kernel_of(form: Form) -> Kernel:
             tensor.convert(p, s)
             online_softmax.rescale(o, kept)
             tensor.wait(1)
-            thread.sync_threads()  # all have the values
+            thread.sync_threads()  # all threads see the values
             z, part = tensor.FragmentB((_INNER, width), dtype), tensor.FragmentA((16, _INNER), dtype)
             for number in unroll(range(step // _INNER)):
                 for i in unroll(range(8)):

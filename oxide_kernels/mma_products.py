@@ -1,19 +1,20 @@
 """The matrix product on tensor cores by ``mma``, for GPUs since compute capability 8.0.
 
-A block computes a tile of the result and walks along k, ``step`` columns of ``a`` and rows of ``b`` at a time. The
-tiles of the operands are in shared memory in a ring of stages: asynchronous copies fill the next stages while the warps
-multiply the present one, with one barrier a step. A copy outside of a matrix gives zeros, so edges need no special
-code. If rows do not begin at multiples of 16 bytes, ``copy_async`` moves the elements one by one, which is correct but
-slower.
+A block computes a tile of the result and walks along k, ``step`` columns of ``a`` and ``step`` rows of ``b`` at a time.
+The tiles of the operands are in shared memory, in a ring of stages: asynchronous copies fill the next stages while the
+warps multiply the present stage, with one barrier a step. A copy outside of a matrix gives zeros, so edges need no
+special code. If rows do not begin at multiples of 16 bytes, ``copy_async`` moves the elements one by one, which is
+correct but slower.
 
-A warp keeps its part of the result in registers. It reads its operands with ``ldmatrix`` where that instruction takes
-the type and the layout, otherwise element by element. The rows of a tile are padded. So the rows or elements that are
-read together are in different banks.
+A warp keeps its part of the result in registers. It reads its operands with ``ldmatrix`` if this instruction supports
+the type and the layout, otherwise element by element. The rows of a tile are padded, so that the rows or elements that
+are read together are in different banks.
 
-Blocks with consecutive numbers compute tiles within ``GROUP`` rows of tiles, so that they share operands in the cache.
+Blocks with consecutive numbers compute tiles of the same ``GROUP`` rows of tiles, so that the blocks share operands in
+the L2 cache.
 
-The indices of shared memory follow from constants, the matrices' sizes are compared by the host, and stores are tested
-against the result's shape: so the kernels are unchecked. The scheme is CUTLASS's for Ampere.
+The kernels are unchecked: the indices of shared memory follow from constants, the host compares the matrices' sizes,
+and the kernels compare the indices of stores with the result's shape. The scheme is CUTLASS's for Ampere.
 """
 
 from __future__ import annotations
@@ -58,11 +59,12 @@ from .activations import (
 )
 
 GROUP = 8
-"""The number of rows of tiles in which blocks with consecutive numbers compute."""
+"""The number of rows of tiles in a group. Blocks with consecutive numbers compute the tiles of one group, then those of
+the next."""
 
 
 class Form(NamedTuple):
-    """The constants of a kernel: everything about a product but the numbers."""
+    """The constants of a kernel: all properties of a product except for the matrices' sizes and contents."""
 
     a: Any
     """The type of the elements of ``a``."""
@@ -78,16 +80,20 @@ class Form(NamedTuple):
     """True if ``b`` is passed as its transpose, n by k."""
     activation: str | None
     exact: bool
-    """For f32 operands, true if a product has f32's precision: it is computed as three products of tf32. For 8-bit
-    floats, true if sums are made in f32: each ``wgmma`` then adds only 32 to 128 terms to a sum of its own."""
+    """For f32 operands, true if the product has f32's precision: it is computed as three products of tf32. For 8-bit
+    floats, true if sums are made in f32: on Hopper, ``wgmma`` then makes sums of only 128 terms, which are added in
+    f32."""
     pairs: bool
-    """True if two neighbouring elements of the result begin at a multiple of their bytes."""
+    """True if each pair of the result's columns 2i and 2i + 1 can be stored as a vector: its address is a multiple of
+    its size."""
     large: bool
-    """True for tiles of 128 by 128 elements, else 64 by 64."""
+    """True for large tiles, of up to 128 by 128 elements. False for tiles of 64 by 64."""
     scales: str | None = None
-    """``"one"`` if each operand has a scale, ``"each"`` if each row of ``a`` and each column of ``b`` has one."""
+    """``"one"`` if each operand has one scale, ``"each"`` if each row of ``a`` and each column of ``b`` has a scale,
+    None without scales."""
     adds: bool = False
-    """True if ``beta`` is not 0. Other kernels do not read the result, and are shorter: a launch fetches less code."""
+    """True if ``beta`` is not 0. Kernels of other forms do not read ``c``. They are shorter, so a launch fetches less
+    code."""
 
     @property
     def accumulator(self) -> Any:
@@ -96,13 +102,14 @@ class Form(NamedTuple):
 
     @property
     def bias_type(self) -> Any:
-        """Returns the type of the kernel's parameter for the bias. Without a bias, ``a`` is passed for it and is not
-        read."""
+        """Returns the type of the kernel's parameter for the bias. Without a bias, the launch passes ``a`` for this
+        parameter, and the kernel does not read it."""
         return self.a if self.bias is None else self.bias
 
     @property
     def scale_type(self) -> Any:
-        """Returns the type of the kernel's parameters for the scales. Without scales, ``a`` is passed for them."""
+        """Returns the type of the kernel's parameters for the scales. Without scales, the launch passes ``a`` for these
+        parameters."""
         return self.a if self.scales is None else f32
 
     @property
@@ -112,7 +119,8 @@ class Form(NamedTuple):
 
 
 class Tiles(NamedTuple):
-    """The sizes of tiles in elements: m and n of a block, m and n of a warp, k of a stage, k of an instruction."""
+    """The sizes of tiles in elements: m and n of a block, m and n of a warp, k of a stage, k of an instruction; and the
+    number of stages."""
 
     m: int
     n: int
@@ -145,24 +153,25 @@ def config_of(form: Form, products: int, m: int, n: int) -> LaunchConfig:
 
 @functools.cache
 def finisher(form: Form) -> Any:
-    """Returns the device function of the epilogue for one element. Its arguments are the sum, alpha, the scales, the
-    column's element of the bias, beta, the result and the element's row and column. It returns the number to be
-    rounded. It reads the result if the form ``adds``. Its ``alpha`` is the number that ``factor_of`` computes, and its
-    ``bias`` the one that ``bias_reader`` reads."""
+    """Returns the device function that computes the epilogue for one element. Its arguments are the sum of products,
+    alpha, the scales, the column's bias, beta, ``c``, and the element's row and column. ``alpha`` is the number that
+    the function of ``factor_of`` returns, and ``bias`` the number that the function of ``bias_reader`` returns. The
+    element of ``c`` is read only if the form ``adds``."""
     wide: Any = form.wide
     accumulator: Any = form.accumulator
     activate = _ACTIVATIONS[form.activation]
     if form.wide is f32 and form.output is not f32:
         activate = _FOR_16_BITS.get(form.output, {}).get(form.activation, activate)
     has_bias, has_scales, adds = form.bias is not None, form.scales == "each", form.adds
-    # One instruction, which counts: what ends a computation takes its time from the tensor cores.
+    # Then a single fused multiply-add is enough. Each instruction of the epilogue counts, because the tensor cores wait
+    # for it.
     adds_bias_alone = has_bias and not has_scales and not adds and accumulator is wide and wide in (f32, f64)
 
     @device
     def finished(
         total: accumulator, alpha: wide, scales: Any, bias: wide, beta: wide, c: Any, row: i64, column: i64
     ) -> wide:
-        """Returns an element of the result before it is rounded."""
+        """Returns an element of the result before it is rounded to the result's type."""
         if adds_bias_alone:
             return activate(intrinsics.fma(alpha, total, bias))
         value = wide(alpha * wide(total))
@@ -179,7 +188,7 @@ def finisher(form: Form) -> Any:
 
 @functools.cache
 def bias_reader(form: Form) -> Any:
-    """Returns the device function that reads the bias of a column, or returns 0 if there is none."""
+    """Returns a device function, which returns the bias of a column, or 0 if the form has no bias."""
     wide: Any = form.wide
     has_bias = form.bias is not None
 
@@ -194,13 +203,15 @@ def bias_reader(form: Form) -> Any:
 
 @functools.cache
 def factor_of(form: Form) -> Any:
-    """Returns the device function that multiplies alpha by the scales, if each operand has one."""
+    """Returns a device function, which multiplies ``alpha`` by the scales if each operand has one scale for all
+    elements."""
     wide: Any = form.wide
     has_scales = form.scales == "one"
 
     @device
     def factor(alpha: wide, scales: Any) -> wide:
-        """Returns the number by which every sum is multiplied: ``alpha``, times both scales if there are scales."""
+        """Returns the number by which every sum is multiplied: ``alpha``, times both scales if each operand has one
+        scale."""
         if has_scales:
             return wide(alpha * (scales[0][0] * scales[1][0]))
         return alpha
@@ -209,8 +220,9 @@ def factor_of(form: Form) -> Any:
 
 
 def with_epilogues(kernel: Kernel, form: Form, of: Callable[[Form], Kernel]) -> Kernel:
-    """Returns a form's kernel. Declares that the kernels of other forms compute the product and an activation after
-    it. ``of`` returns the kernel of a form with the same launches."""
+    """Sets ``kernel.followed_by`` and returns the kernel, which is that of ``form``. ``followed_by(other)`` returns the
+    kernel that computes the product and then the activation of the kernel ``other``, or a string that says why there is
+    none. ``of`` returns the kernel of another form that is launched with the same configuration and arguments."""
 
     def followed(other: Kernel) -> Kernel | str:
         name = next((name for name, each in _KERNELS.items() if each is other), None)
@@ -233,13 +245,13 @@ _KERNELS = {"relu": relu, "gelu": gelu, "silu": silu}
 
 @functools.cache
 def kernel_of(form: Form) -> Kernel:
-    """Returns the kernel of a form, for ``activation(alpha * a @ b + beta * c + bias)``. ``config_of`` returns its
-    launch configuration.
+    """Returns the kernel of a form. It computes ``c = activation(alpha * a @ b + beta * c + bias)``. ``config_of``
+    returns its launch configuration.
 
     Its parameters are alpha, a, b, the scales of a and b, the bias, beta, m and c. A launch computes a stack of
-    products. The first axis of ``a`` and ``b`` is the product's number in the stack. Its length is 1 for an operand
+    products. The first axis of ``a`` and ``b`` counts the matrices of the stack. The axis has length 1 in an operand
     that all products share. ``c`` has the rows of all results one after another, m rows for each product. If the form
-    has no scales or no bias, the launch passes ``a`` for them.
+    has no scales or no bias, the launch passes ``a`` for the missing operands.
     """
     sizes = tiles_of(form)
     tile_m, tile_n, warp_m, warp_n, step, inner, stages = sizes
@@ -257,7 +269,7 @@ def kernel_of(form: Form) -> Kernel:
     per_copy = 16 // itemsize
     a_rows, a_columns = (step, tile_m) if a_turned else (tile_m, step)
     b_rows, b_columns = (tile_n, step) if b_turned else (step, tile_n)
-    # The instruction turns elements of 16 bits only.
+    # ldmatrix transposes elements of 16 bits only.
     a_blocks, b_blocks = itemsize == 2 or (itemsize < 8 and not a_turned), itemsize == 2 or (itemsize < 8 and b_turned)
     a_pitch, b_pitch = a_columns + _padding(itemsize, a_blocks), b_columns + _padding(itemsize, b_blocks)
     a_copies, b_copies = a_rows * a_columns // per_copy, b_rows * b_columns // per_copy
@@ -274,8 +286,8 @@ def kernel_of(form: Form) -> Kernel:
     def fetch(
         slot: i64, first: i64, product: i64, row: i64, column: i64, a: Any, b: Any, a_tiles: Any, b_tiles: Any
     ) -> None:
-        """Begins the copies for one stage: the positions along k from ``first`` on, for the tile at ``row`` and
-        ``column`` of a product."""
+        """Begins the copies for stage ``slot``: ``step`` positions along k, from ``first`` on, for the tile at ``row``
+        and ``column`` of matrix ``product``."""
         t = i64(thread.thread_idx.x % threads)
         of_a, of_b = min(product, a.shape[0] - 1), min(product, b.shape[0] - 1)
         for number in unroll(range(a_each)):
@@ -297,7 +309,7 @@ def kernel_of(form: Form) -> Kernel:
 
     @device
     def read(slot: i64, first: i64, row: i64, column: i64, a_tiles: Any, b_tiles: Any, x: Any, y: Any) -> None:
-        """Loads a warp's operands for one step of ``inner`` along k, the depth of one instruction."""
+        """Loads a warp's operands for ``inner`` positions along k, the depth of one instruction."""
         if a_turned:
             if a_blocks:
                 tensor.ldmatrix(x, a_tiles, (slot, first, row), transposed=True)
@@ -319,8 +331,9 @@ def kernel_of(form: Form) -> Kernel:
 
     @device
     def multiply(total: Any, x: Any, y: Any) -> None:
-        """Adds the product of two operands. f32 numbers are rounded to tf32, or split into a large and a small part of
-        tf32. The product of two small parts is left out: it is below f32's precision."""
+        """Adds the product of the operands ``x`` and ``y`` to ``total``. f32 elements are rounded to tf32 or, in an
+        exact form, split into a large and a small part of tf32. The product of the two small parts is left out: it is
+        below f32's precision."""
         if splits:
             x_rest, y_rest = tensor.FragmentA((warp_m, inner), a_type), tensor.FragmentB((inner, warp_n), b_type)
             for i in unroll(range(warp_m * inner // 32)):
@@ -357,7 +370,7 @@ def kernel_of(form: Form) -> Kernel:
         slot, free = 0, stages - 1
         for number in range(steps):
             tensor.wait(ahead)
-            thread.sync_threads()  # all have the stage, and all have read the one that is filled next
+            thread.sync_threads()  # all threads see the stage, and have read the stage that is filled next
             fetch(free, (number + (stages - 1)) * step, product, row, column, a, b, a_tiles, b_tiles)
             tensor.commit()
             for part in unroll(range(step // inner)):
@@ -391,10 +404,10 @@ def kernel_of(form: Form) -> Kernel:
         first_row: i64,
         first_column: i64,
     ) -> None:
-        """Stores this lane's elements of a tile. ``end`` is the number of the result's rows, and ``first`` is the row
-        of c at which they begin.
+        """Stores this lane's elements of a tile. ``end`` is the number of rows of the product's result, and ``first``
+        is the row of ``c`` at which this result begins.
 
-        The elements are pairs of neighbours in a row.
+        A lane's elements come in pairs of neighbours in a row.
         """
         out = c.unchecked_mut
         warp_number = i64(thread.thread_idx.x % threads // 32)
@@ -440,8 +453,9 @@ def kernel_of(form: Form) -> Kernel:
 
 
 def _padding(itemsize: int, blocks: bool) -> int:
-    """Returns the number of padding elements after each row of a tile. 16 bytes put the eight rows of an ``ldmatrix``
-    into different banks. 32 bytes do this for elements that lanes read one by one."""
+    """Returns the number of padding elements after each row of a tile. With ``blocks``, the tile is read by
+    ``ldmatrix``, and 16 bytes put its eight rows into different banks. Otherwise, 32 bytes do this for the elements
+    that the lanes read one by one."""
     return (16 if blocks else 32) // itemsize
 
 

@@ -1,8 +1,8 @@
 """The online softmax of attention, for a warp that holds 16 queries' scores of some keys in an ``Accumulator``.
 
-A lane holds parts of two rows, and three other lanes hold the rest of them. It keeps the greatest score of each row so
-far and the sum of its own exponentials relative to that score. When a greater score appears, the sums so far are scaled
-to it. The scheme is that of Milakov and Gimelshein (2018), as FlashAttention uses it.
+Four lanes share two rows of scores. For each of its two rows, a lane keeps the greatest score of the whole row so far,
+and the sum of the exponentials of its own scores relative to the greatest. When a greater score appears, the sum is
+rescaled to be relative to this score. The scheme is that of Milakov and Gimelshein (2018), as FlashAttention uses it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ LOG2_E = math.log2(math.e)
 
 @device
 def begin(greatest: Any, sums: Any) -> None:
-    """Prepares a lane's state for the first keys: ``greatest`` and ``sums`` are ``LocalArray(2, f32)``s."""
+    """Initialises a lane's state before the first keys. ``greatest`` and ``sums`` are ``LocalArray(2, f32)``s with an
+    element for each of the lane's two rows."""
     for half in unroll(range(2)):
         greatest[half] = f32(-math.inf)
         sums[half] = f32(0)
@@ -25,9 +26,9 @@ def begin(greatest: Any, sums: Any) -> None:
 
 @device
 def weigh(s: Any, greatest: Any, sums: Any, kept: Any, factor: f32) -> None:
-    """Turns scores into their exponentials, ``2 ** (factor * (score - greatest))``, and adds them to the sums. The
-    earlier sums are first scaled by a factor, which is stored in ``kept``; the caller must scale the output by it
-    (``rescale``). A row without any score above -inf keeps its sums."""
+    """Replaces scores by their exponentials, ``2 ** (factor * (score - greatest))``, and adds these to the sums. Each
+    earlier sum is first scaled by a factor, which is stored in ``kept``. The caller must scale the output by ``kept``
+    (``rescale``). The sum of a row stays 0 until it has a score above -inf."""
     for half in unroll(range(2)):
         top = greatest[half]
         for i in unroll(range(2 * half, len(s), 4)):
@@ -47,15 +48,15 @@ def weigh(s: Any, greatest: Any, sums: Any, kept: Any, factor: f32) -> None:
 
 @device
 def rescale(o: Any, kept: Any) -> None:
-    """Multiplies each row of the output by the row's factor."""
+    """Multiplies each row of the output ``o`` by the row's factor in ``kept``."""
     for i in unroll(range(len(o))):
         o[i] *= kept[i % 4 // 2]
 
 
 @device
 def shares(sums: Any, factors: Any) -> None:
-    """Computes the factor of each row of the output: 1 divided by the sum of the row's exponentials, or 0 if the sum is
-    0."""
+    """Computes the factor by which each row of the output must finally be multiplied: 1 divided by the sum of the row's
+    exponentials in all lanes, or 0 if the sum is 0."""
     for half in unroll(range(2)):
         total = sums[half]
         total += warp.shuffle_xor(total, 1)

@@ -1,7 +1,7 @@
 """Checks of operands that several functions of the library share, before anything is submitted.
 
-A kernel sees only addresses and lengths. So the function that launches it checks the shapes, and that no box is both
-read and written. Its errors name the function and its parameters.
+A kernel sees only addresses and lengths. So the function that launches the kernel checks the shapes, and that the
+kernel does not write memory that it also reads. The error messages name this function and its parameters.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def called(name: str) -> Callable[[F], F]:
-    """Names a kernel, as a decorator under ``@kernel``. Errors and profilers then use ``name``, the name of the
-    function that launches the kernel."""
+    """Returns a decorator, for use under ``@kernel``, that gives a kernel the name ``name``. Errors and profilers then
+    show the name of the library's function that launches the kernel."""
 
     def named(function: F) -> F:
         function.__name__ = name
@@ -27,7 +27,7 @@ def called(name: str) -> Callable[[F], F]:
 
 
 def require_same_shape(function: str, **boxes: DeviceBox) -> None:
-    """Raises ``ValueError`` unless all boxes have the shape of the first."""
+    """Raises ``ValueError`` unless all boxes have the same shape."""
     (first, box), *others = boxes.items()
     for name, other in others:
         if other.shape != box.shape:
@@ -44,7 +44,7 @@ def require_one_element(function: str, output: DeviceBox) -> None:
 
 
 def require_integers(function: str, **numbers: Any) -> None:
-    """Raises ``ArgumentError`` for a size that is not an integer or is less than 0."""
+    """Raises ``ArgumentError`` for a number that is not an integer of at least 0."""
     for name, number in numbers.items():
         try:
             valid = operator.index(number) >= 0 and not isinstance(number, bool)
@@ -57,9 +57,10 @@ def require_integers(function: str, **numbers: Any) -> None:
 
 
 def require_apart(function: str, output: DeviceBox, in_place: str | None = None, **inputs: DeviceBox) -> None:
-    """Raises ``ArgumentError`` if the output shares memory with an input: a thread would read elements that another
-    thread has written. ``in_place`` names an input that may have exactly the output's memory. Use ``in_place`` for
-    kernels in which each thread writes only elements that it has read, or that its block has read before a barrier."""
+    """Raises ``ArgumentError`` if the output shares memory with an input: a thread could then read elements that
+    another thread has already overwritten. ``in_place`` names an input that may be exactly the output's memory. This is
+    safe for a kernel in which only one thread reads an element and then writes it, or in which a block reads its
+    elements before a barrier and writes them after it."""
     for name, box in inputs.items():
         apart = output.ptr + output.nbytes <= box.ptr or box.ptr + box.nbytes <= output.ptr
         if apart or not box.nbytes or not output.nbytes:

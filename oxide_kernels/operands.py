@@ -12,8 +12,9 @@ Operand: TypeAlias = DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]
 
 
 def with_boxes(function: Callable[..., DeviceOperation[T]], *operands: Operand) -> DeviceOperation[T]:
-    """Returns the operation ``function(*boxes)``. It is made now if all operands are boxes, and otherwise once the
-    operations have yielded them. Raises ``TypeError`` for any other operand."""
+    """Returns the operation ``function(*boxes)``, where ``boxes`` are the boxes of the operands. If no operand is an
+    operation, ``function`` is called now. Otherwise it is called when all operands that are operations have yielded
+    their boxes. Raises ``TypeError`` for an operand of another kind."""
     if not any(isinstance(operand, DeviceOperation) for operand in operands):
         return function(*(box_of(operand) for operand in operands))
     parts = [operand if isinstance(operand, DeviceOperation) else value(operand) for operand in operands]
@@ -22,7 +23,7 @@ def with_boxes(function: Callable[..., DeviceOperation[T]], *operands: Operand) 
 
 
 def box_of(operand: object) -> DeviceBox:
-    """Returns the box, taken out of its ``Arc`` if it is in one. Raises ``TypeError`` for anything else."""
+    """Returns the box that the operand is, or that an ``Arc`` holds. Raises ``TypeError`` for any other operand."""
     box = operand.value if isinstance(operand, Arc) else operand
     if isinstance(box, DeviceBox):
         return box

@@ -1,10 +1,11 @@
 """The library's kernels in a form that allocates the output: ``ops.softmax(x)`` yields a new box.
 
-An operand is a box, an ``Arc`` of a box, or an operation that yields a box, so calls nest::
+An operand is a box, an ``Arc`` of a box, or an operation that yields a box. So calls can be nested::
 
     probabilities = ops.softmax(ops.relu(h2d(x)))
 
-The operations are those of ``oxide_kernels``, with their dtypes and errors. Shapes come from the boxes.
+The functions have the names of those in ``oxide_kernels``, and take the same dtypes and raise the same errors. Sizes
+that ``oxide_kernels`` takes as parameters follow from the boxes' shapes here.
 """
 
 from __future__ import annotations
@@ -59,22 +60,24 @@ def axpy(a: float, x: Operand, y: Operand) -> Result:
 
 
 def reduce_sum(x: Operand) -> Result:
-    """Yields the sum as a box without axes: an i64 or u64 for integers, otherwise of the dtype of ``x``."""
+    """Yields the sum of all elements, a box without axes: i64 or u64 for integers, otherwise of the dtype of ``x``."""
     return _number(reductions.reduce_sum, lambda x: total_dtype(x.dtype), x)
 
 
 def reduce_max(x: Operand) -> Result:
-    """Yields the greatest element as a box without axes, of the dtype of ``x``."""
+    """Yields the greatest element, a box without axes of the dtype of ``x``."""
     return _number(reductions.reduce_max, lambda x: x.dtype, x)
 
 
 def argmax(x: Operand) -> Result:
-    """Yields the index of the first greatest element, in the order of memory, as an i64 box without axes."""
+    """Yields the index of the first greatest element, an i64 box without axes. Indices count elements in the order of
+    memory."""
     return _number(reductions.argmax, lambda x: i64, x)
 
 
 def dot(a: Operand, b: Operand) -> Result:
-    """Yields the sum of the products as a box without axes, of the dtype of ``reduce_sum``'s result."""
+    """Yields the sum of the products of corresponding elements, a box without axes. Its dtype is that of
+    ``reduce_sum``'s result."""
 
     def product(a: DeviceBox, b: DeviceBox) -> Result:
         require_same_shape("dot", a=a, b=b)
@@ -124,7 +127,7 @@ def rms_norm(x: Operand, weight: Operand, eps: float = 1e-5) -> Result:
 
 
 def transpose(x: Operand) -> Result:
-    """Yields a matrix with its axes exchanged. Raises ``ValueError`` for a box that does not have two axes."""
+    """Yields the transpose of a matrix. Raises ``ValueError`` for a box that does not have two axes."""
 
     def turned(x: DeviceBox) -> Result:
         if len(x.shape) != 2:
@@ -136,8 +139,8 @@ def transpose(x: Operand) -> Result:
 
 
 def gather(table: Operand, indices: Operand) -> Result:
-    """Yields ``table[indices]``: a row for each of ``indices``, i32 or i64. Raises ``ValueError`` for a table without
-    axes."""
+    """Yields ``table[indices]``: a row of the table for each index. Indices are i32 or i64. Raises ``ValueError`` for a
+    table without axes."""
 
     def rows_of(table: DeviceBox, indices: DeviceBox) -> Result:
         if not table.shape:
@@ -178,9 +181,9 @@ def matmul(
     a_scale: Operand | None = None,
     b_scale: Operand | None = None,
 ) -> Result:
-    """Yields ``activation(a @ b + bias)``, computed on tensor cores. ``oxide_kernels.matmul`` says which dtypes go
-    together, what the scales are and what is raised. ``out_dtype`` is the result's; the default is that of the
-    matrices, i32 for integers of 8 bits, bf16 for floats of 8 bits."""
+    """Yields ``activation(a @ b + bias)``, computed on tensor cores. The docstring of ``oxide_kernels.matmul``
+    describes the dtypes that can be combined, the scales and the errors. ``out_dtype`` is the result's dtype. By
+    default it is the matrices' dtype, but i32 for integers of 8 bits and bf16 for floats of 8 bits."""
     given = {"bias": bias, "a_scale": a_scale, "b_scale": b_scale}
     present = {name: operand for name, operand in given.items() if operand is not None}
 
@@ -206,8 +209,9 @@ def attention(
     cu_seqlens: Operand | None = None,
     scale: float | None = None,
 ) -> Result:
-    """Yields ``softmax(scale * q @ k.T) @ v`` for each head, of the shape of ``q``. ``oxide_kernels.attention`` says
-    which shapes and dtypes go together and what is raised. With ``cu_seqlens``, tokens of no sequence are zeros."""
+    """Yields ``softmax(scale * q @ k.T) @ v`` for each head, of the shape of ``q``. The docstring of
+    ``oxide_kernels.attention`` describes the shapes and dtypes that can be combined, and the errors. With
+    ``cu_seqlens``, the result for tokens that belong to no sequence is 0."""
     given = {"mask": mask, "lengths": lengths, "cu_seqlens": cu_seqlens}
     present = {name: operand for name, operand in given.items() if operand is not None}
 

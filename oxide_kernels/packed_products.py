@@ -1,17 +1,18 @@
-"""``matmul_packed``: products of f32 by a matrix that was packed once, such as the weights of a network, for CPUs.
+"""``matmul_packed``: f32 matrix products for CPUs. The right matrix is packed once, such as the weights of a network.
 
-A thread computes a tile of 6 rows and 32 columns and keeps it in registers: on a CPU with AVX-512, twelve vectors. For
-each element of a row of ``a`` it reads 32 neighbouring elements of ``b``. ``pack`` stores the columns of ``b`` in
-panels of 32, so that these reads follow one another in memory. LLVM makes the vectors from the unrolled loops. The
-scheme is BLIS's (Van Zee and van de Geijn, 2015) without its packing of ``a``.
+A thread computes a tile of 6 rows and 32 columns of the result and keeps it in registers: on a CPU with AVX-512, in
+twelve vectors. For each column of ``a`` it reads 6 elements of this column and 32 neighbouring elements of ``b``.
+``pack`` stores the columns of ``b`` in panels of 32, so that these reads of ``b`` follow one another in memory. LLVM
+vectorises the unrolled loops. The scheme is BLIS's (Van Zee and van de Geijn, 2015), without the packing of ``a``.
 
-No index is checked in the kernel: the host has compared the shapes, and rows past the end are clamped.
+No index is checked in the kernel: the host has compared the shapes, and the numbers of rows are clamped.
 
-GFLOPS on two cores of an AMD EPYC (AVX-512), 4096×384 by 384×1536; NumPy's OpenBLAS reached 223 to 239 in the same
-runs: tiles of 4×32 297, 5×32 348, 6×32 372. ``sgemm_tiled``, whose tiles are a GPU's, reaches 40. With a test around
-each store, or with the bias added at the end, LLVM makes no vectors, and all of them reach 16.
+Measured on two cores of an AMD EPYC (AVX-512), 4096×384 by 384×1536, in GFLOPS: 297 with tiles of 4×32, 348 with 5×32,
+372 with 6×32. In the same runs NumPy's OpenBLAS reached 223 to 239. ``sgemm_tiled``, whose tiles are made for GPUs,
+reaches 40. With a test around each store, or with the bias added at the end, LLVM does not vectorise the loops, and
+tiles of all three sizes reach only 16.
 
-On a GPU the product is right and slow: ``matmul`` and ``sgemm_tiled`` are for it.
+On a GPU the result is correct, but the kernel is slow. Use ``matmul`` or ``sgemm_tiled`` there.
 """
 
 from __future__ import annotations
@@ -56,10 +57,11 @@ _THREADS = 4
 
 
 def pack(b: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Returns the matrix ``b``, k×n, in the form that ``matmul_packed`` reads: ceil(n / 32)×k×32.
+    """Returns a copy of the matrix ``b``, k×n, in the layout that ``matmul_packed`` reads: an array of shape (ceil(n /
+    32), k, 32).
 
-    Panel p has the columns from 32·p on; the last one is filled with zeros. Raises ``ArgumentError`` for another dtype
-    than float32, ``ValueError`` unless ``b`` has two axes.
+    Panel p has the 32 columns from number 32·p on. The last panel is filled up with zeros. Raises ``ArgumentError`` for
+    another dtype than float32, and ``ValueError`` unless ``b`` has two axes.
     """
     if b.dtype != np.float32:
         raise ArgumentError(f"pack takes a matrix of float32, not {b.dtype}")
@@ -73,7 +75,8 @@ def pack(b: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def matmul_packed(a: Operand, b: Operand, c: Operand, *, bias: Operand | None = None) -> DeviceOperation[Any]:
-    """Computes ``c = a @ b + bias``, float32: ``a`` is m×k, ``c`` m×n, and ``b`` is ``pack`` of a matrix k×n.
+    """Computes ``c = a @ b + bias``, float32. ``a`` is m×k, ``c`` is m×n, and ``b`` is a k×n matrix in the layout that
+    ``pack`` returns.
 
     The operands are boxes, or operations that yield them. ``bias`` has n elements. Yields ``c``. Raises ``ValueError``
     for shapes that do not match, ``ArgumentError`` for another dtype, for a view that is not contiguous, and if ``c``
@@ -111,7 +114,7 @@ def matmul_packed(a: Operand, b: Operand, c: Operand, *, bias: Operand | None = 
 @functools.cache
 def _kernel(has_bias: bool, ragged: bool) -> Kernel:
     """Returns the kernel for ``count`` panels from ``first_panel`` on. A ``ragged`` kernel is for a last panel of fewer
-    than 32 columns. Its tests keep LLVM from making vectors."""
+    than 32 columns. It tests each column, which keeps LLVM from vectorising the loops."""
 
     @kernel(unchecked=True)
     def matmul_packed(
@@ -124,7 +127,7 @@ def _kernel(has_bias: bool, ragged: bool) -> Kernel:
             return
         first = panel * PANEL
         total = LocalArray((_ROWS, PANEL), f32)
-        # The sums begin with the bias: added at the end, it keeps LLVM from making vectors of the sums.
+        # The sums begin with the bias. If it were added at the end, LLVM would not vectorise the loops.
         for i in unroll(range(_ROWS)):
             for j in unroll(range(PANEL)):
                 if has_bias:
@@ -136,7 +139,8 @@ def _kernel(has_bias: bool, ragged: bool) -> Kernel:
                 x = a.unchecked[min(row + i, m - 1), p]
                 for j in unroll(range(PANEL)):
                     total[i, j] += x * b.unchecked[panel, p, j]
-        # Rows past the end are copies of the last one, and are written over it.
+        # For a row past the end, the thread has computed the last row again, and stores the same numbers in the last
+        # row again.
         for i in unroll(range(_ROWS)):
             for j in unroll(range(PANEL)):
                 if not ragged or first + j < n:

@@ -1,12 +1,14 @@
 """Reductions to one number: ``reduce_sum``, ``reduce_max``, ``argmax``, ``dot``.
 
-Each takes two launches. As many blocks as fill the device walk over the input together and store a partial result each.
-Then a single block combines the partial results, always in the same order. So a result is equal in every run. A float
-sum is nearly as exact as a pairwise sum, as each thread's part is short.
+Each function takes two launches. In the first, up to 1056 blocks, enough to fill the device, share the input, and each
+stores a partial result. In the second, a single block combines the partial results, always in the same order. So a
+result is the same in every run. A float sum is nearly as exact as a pairwise sum, because each thread adds up only a
+short part of the input.
 
-Elements are f16, bf16, f32, f64, i32, u32, i64 or u64. Sums and products are computed and returned in f32 or f64, or
-for integers in i64 or u64, as in NumPy. For f16 and bf16 the result is rounded to the dtype. An output is a box of one
-element; any other raises ``ValueError``.
+Elements are f16, bf16, f32, f64, i32, u32, i64 or u64. Sums and dot products are computed in f32, or in f64 for f64.
+Integers are added in i64 or u64, and the result has this dtype, as in NumPy. For floats, the result has the elements'
+dtype: for f16 and bf16 it is rounded at the end. An output is a box of one element; any other box raises
+``ValueError``.
 """
 
 from __future__ import annotations
@@ -58,8 +60,9 @@ _MOST_BLOCKS = 1056
 
 
 def reduce_sum(input: Operand, output: Operand) -> DeviceOperation[tuple[Any, ...]]:
-    """Computes ``output[0] = sum(input)``, 0 if the input is empty. The output is i64 for signed and u64 for unsigned
-    integers, otherwise of the input's dtype. Yields input and output. Raises ``ArgumentError`` for other dtypes."""
+    """Computes ``output[0] = sum(input)``, which is 0 if the input is empty. The output is i64 for signed and u64 for
+    unsigned integers, otherwise of the input's dtype. Yields input and output. Raises ``ArgumentError`` for any other
+    dtype."""
 
     def both(x: DeviceBox, result: DeviceBox) -> DeviceOperation[tuple[Any, ...]]:
         _check("reduce_sum", x, result, total_dtype(x.dtype))
@@ -69,7 +72,8 @@ def reduce_sum(input: Operand, output: Operand) -> DeviceOperation[tuple[Any, ..
 
 
 def reduce_max(input: Operand, output: Operand) -> DeviceOperation[tuple[Any, ...]]:
-    """Computes ``output[0] = max(input)``, of the input's dtype; NaN if any element is NaN. Yields input and output.
+    """Computes ``output[0] = max(input)``, which is NaN if any element is NaN. The output has the input's dtype. Yields
+    input and output.
 
     Raises ``ValueError`` for an empty input, which has no greatest element, and ``ArgumentError`` for other dtypes.
     """
@@ -103,9 +107,9 @@ def argmax(input: Operand, output: Operand) -> DeviceOperation[tuple[Any, ...]]:
 
 
 def dot(a: Operand, b: Operand, output: Operand) -> DeviceOperation[tuple[Any, ...]]:
-    """Computes ``output[0] = sum(a[i] * b[i])``, where the output has the dtype that ``reduce_sum`` gives for ``a``'s
-    dtype. Yields the three boxes. Raises ``ValueError`` if the shapes differ, ``ArgumentError`` if the dtypes
-    differ."""
+    """Computes ``output[0] = sum(a[i] * b[i])``. The output must have the dtype that ``reduce_sum`` requires for an
+    input like ``a``. Yields the three boxes. Raises ``ValueError`` if the shapes differ, ``ArgumentError`` if the
+    dtypes differ."""
 
     def both(x: DeviceBox, y: DeviceBox, result: DeviceBox) -> DeviceOperation[tuple[Any, ...]]:
         require_same_shape("dot", a=x, b=y)
@@ -160,7 +164,7 @@ def _partial_sums(input: Slice[T], parts: DisjointSlice[A]) -> None:
     s0, s1, s2, s3 = parts.dtype(0), parts.dtype(0), parts.dtype(0), parts.dtype(0)
     done = 0
     if input.is_aligned(4):
-        # Four vectors at a time, so that their loads from memory overlap.
+        # Each round reads four vectors, so that their loads overlap.
         vectors = len(input) // 4
         rounds = vectors // (4 * stride)
         for turn in range(rounds):
@@ -219,13 +223,14 @@ def _partial_dots(a: Slice[T], b: Slice[T], parts: DisjointSlice[A]) -> None:
 
 @functools.cache
 def _maxima(wide: Any) -> tuple[Kernel, Kernel]:
-    """Returns the two kernels of ``reduce_max`` whose partial results are of the type ``wide``."""
+    """Returns the two kernels of ``reduce_max``. Their partial results have the type ``wide``."""
     least = -math.inf if wide in (f32, f64) else int(np.iinfo(wide.dtype).min)
     invalid = math.nan if wide in (f32, f64) else 0
 
     @device
     def block_greatest(value: A, some_nan: bool_) -> Any:
-        """Returns the greatest of the block's values, in every thread; NaN if ``some_nan`` is true in any thread."""
+        """Returns, in every thread, the greatest of the block's values, or NaN if ``some_nan`` is true in any
+        thread."""
         of_warps = SharedArray(32, wide)
         in_warp = warp.reduce_max(value)
         if warp.lane_id() == 0:
@@ -281,7 +286,9 @@ def _maxima(wide: Any) -> tuple[Kernel, Kernel]:
 
 @device
 def beats(x: A, at: i64, y: A, other: i64) -> bool_:
-    """Returns whether ``x`` is greater than ``y``, or equal and earlier. A NaN is greater than any number."""
+    """Returns whether the element ``x`` at index ``at`` comes before ``y`` at index ``other`` for ``argmax``: it is
+    greater, or it is equal and has the lower index. A NaN counts as greater than any number and as equal to another
+    NaN."""
     if x != x:
         return y == y or at < other
     return x > y or (x == y and at < other)
@@ -289,8 +296,8 @@ def beats(x: A, at: i64, y: A, other: i64) -> bool_:
 
 @device
 def block_first_greatest(value: A, at: i64) -> tuple[A, i64]:
-    """Returns the greatest of the block's values and the ``at`` that its thread passed. If several threads pass the
-    greatest value, returns the least ``at`` among them. The block must have ``BLOCK`` threads."""
+    """Returns the greatest of the block's values, and the index ``at`` that was passed with it. If several threads pass
+    the greatest value, returns the least of their indices. The block must have ``BLOCK`` threads."""
     values, places = SharedArray(BLOCK, type(value)), SharedArray(BLOCK, i64)
     t = thread.thread_idx.x
     values[t] = value

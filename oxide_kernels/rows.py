@@ -1,13 +1,15 @@
 """Row-wise functions of a matrix: ``softmax``, ``layer_norm`` and ``rms_norm``.
 
-Each element is read once and written once, and all computation between happens in registers. A warp or a part of one
-computes a row of up to 1024 elements, and a block a row of up to 32768. A thread holds up to 32 elements, as eight
-vectors. A wider row is read once for each sum and once more to write it.
+A row of up to 32768 elements is read once, computed in registers and written once. Up to 32 threads of a warp compute a
+row of up to 1024 elements, and a block computes a wider row. A thread holds up to 32 elements, in eight vectors of
+four. For f64 the limits are half as large: 16384, 512 and 16 elements. A row that is too wide for registers is read
+once for each sum, and once more when the results are written.
 
-A row is the last axis of the input, and the other axes enumerate the rows. The sums are computed in two steps: first
-the mean or the greatest element, then the squares or the exponentials of the differences from it, which avoids
-cancellation. Elements of f16, bf16 and f32 are computed in f32, with the GPU's fast exponentials, whose relative error
-is some 1e-6 for differences that matter. f64 uses the exact exponentials.
+A row runs along the last axis of the input, and the other axes enumerate the rows. ``softmax`` and ``layer_norm`` take
+two steps, which avoids overflow and cancellation: the first step computes the greatest element or the mean, the second
+sums the exponentials or the squares of the differences from it. f16, bf16 and f32 are computed in f32, with the GPU's
+fast exponentials. Their relative error is about 1e-6, except for exponentials that are negligible in the sum. f64 uses
+the exact exponentials.
 """
 
 from __future__ import annotations
@@ -51,31 +53,34 @@ E = TypeVar("E", f32, f64)
 _INPUT_AND_OUTPUT = ("len(input) >= rows * width", "len(output) >= rows * width")
 
 _REGISTERS = 64
-"""The register limit. With it a thread's elements stay in registers, and a multiprocessor has enough rows in flight."""
+"""The most registers of a thread. They are enough for a thread's elements, and few enough for a multiprocessor to work
+on many rows at once."""
 
 _Form: TypeAlias = Literal["whole", "aligned", "any"]
-"""The form of rows. "whole": exactly as wide as the elements that their threads hold, so that no column needs a check.
-"aligned": of whole vectors, each at a multiple of its size. "any": all others."""
+"""The form of rows. "aligned": a row consists of whole vectors, and each vector's address is a multiple of its size.
+"whole": aligned, and the row has exactly as many elements as its threads hold, so that no column needs a check. "any":
+all other rows."""
 
 _THREADS = ((8, 1), (16, 1), (32, 8), (256, 8), (1024, 8))
-"""Pairs of two numbers: the threads for a row, in ascending order, and the vectors of four elements that each thread
-may hold. For f64 a thread holds half as many, but at least one. Fewer threads than a warp's are used if one vector each
-is enough."""
+"""Pairs of the number of threads for a row, and the most vectors of four elements that each of these threads may hold.
+The first pair whose threads can hold a row is used. For f64 a thread holds half as many vectors, but at least one."""
 
 
 def _block(threads: int, held: int) -> int:
-    """Returns the number of threads of a block. More than a warp's threads for a row are a block of their own, as they
-    add through shared memory. Threads that hold one vector finish soon. With 512 threads a block, fewer blocks are
-    started: softmax over rows of 128 then takes 178.9 µs instead of 179.9 on an H100, where a copy takes 179.5."""
+    """Returns the number of threads of a block, for rows of ``threads`` threads that hold ``held`` vectors each. If a
+    row has more than 32 threads, they are the whole block, because they add through shared memory. Otherwise a block
+    computes several rows. Threads that hold one vector finish soon, so their blocks have 512 threads, and fewer blocks
+    are started: softmax over rows of 128 takes 178.9 µs instead of 179.9 on an H100, where a copy takes 179.5."""
     return threads if threads > 32 else 512 if held == 1 else 128
 
 
 def softmax(input: Operand, output: Operand) -> DeviceOperation[tuple[Any, ...]]:
     """Computes ``output = exp(input - max) / sum(exp(input - max))`` over each row. Yields input and output.
 
-    The two must have one shape and dtype, f16, bf16, f32 or f64, and may be the same box. An element of -inf, as masks
-    use, gets 0. A row of only -inf is NaN, and so is a row with a NaN or an inf, as in torch. Raises ``ValueError`` for
-    other shapes, and ``ArgumentError`` for other dtypes and if the output is a part of the input.
+    Input and output must have the same shape and the same dtype, f16, bf16, f32 or f64, and may be the same box. The
+    result for an element of -inf, as masks use, is 0. A row of only -inf becomes NaN, and so does a row with a NaN or
+    an inf, as in torch. Raises ``ValueError`` if the shapes differ, and ``ArgumentError`` for other dtypes and if the
+    output overlaps the input without being the same memory.
     """
 
     def rows(x: DeviceBox, y: DeviceBox) -> DeviceOperation[tuple[Any, ...]]:
@@ -92,12 +97,14 @@ def layer_norm(
     input: Operand, weight: Operand, bias: Operand, output: Operand, eps: float = 1e-5
 ) -> DeviceOperation[tuple[Any, ...]]:
     """Computes ``output = (input - mean) / sqrt(variance + eps) * weight + bias`` over each row. The variance is the
-    sum of squares divided by the number of elements. Yields input, weight, bias and output.
+    mean of the squared deviations from the row's mean, without Bessel's correction. Yields input, weight, bias and
+    output.
 
-    Output and input must have one shape and may be the same box; weight and bias must have the length of a row. All
-    must have one dtype, f16, bf16, f32 or f64. Squares of numbers beyond 1e19 are infinite in f32, and the row is then
-    only its bias, as in torch. Raises ``ValueError`` for other shapes, and ``ArgumentError`` for other dtypes and for
-    an output that shares memory with weight or bias, or is a part of the input.
+    Output and input must have the same shape and may be the same box. Weight and bias must have as many elements as a
+    row. All four must have the same dtype, f16, bf16, f32 or f64. A deviation beyond about 1e19 has an infinite square
+    in f32, and the row's result is then the bias alone, as in torch. Raises ``ValueError`` for other shapes, and
+    ``ArgumentError`` for other dtypes, for an output that shares memory with weight or bias, and for an output that
+    overlaps the input without being the same memory.
     """
 
     def rows(x: DeviceBox, w: DeviceBox, b: DeviceBox, y: DeviceBox) -> DeviceOperation[tuple[Any, ...]]:
@@ -115,7 +122,8 @@ def layer_norm(
 def rms_norm(input: Operand, weight: Operand, output: Operand, eps: float = 1e-5) -> DeviceOperation[tuple[Any, ...]]:
     """Computes ``output = input / sqrt(mean(input**2) + eps) * weight`` over each row. Yields input, weight and output.
 
-    Shapes, dtypes and errors are those of ``layer_norm``. A row whose squares are infinite is 0, as in torch.
+    Shapes, dtypes and errors are those of ``layer_norm``. If the sum of a row's squares is infinite, the row's result
+    is 0, as in torch.
     """
 
     def rows(x: DeviceBox, w: DeviceBox, y: DeviceBox) -> DeviceOperation[tuple[Any, ...]]:
@@ -131,7 +139,7 @@ def rms_norm(input: Operand, weight: Operand, output: Operand, eps: float = 1e-5
 
 def shape_of(name: str, x: DeviceBox, **of_a_row: DeviceBox) -> tuple[int, int]:
     """Returns the number of rows and their width. Raises ``ValueError`` if the input has no axes, or if a box in
-    ``of_a_row`` does not have exactly a row's number of elements."""
+    ``of_a_row`` does not have exactly as many elements as a row."""
     if not x.shape:
         raise ValueError(f"{name}: input has no axes, so no rows; give it one")
     width = x.shape[-1]
@@ -149,8 +157,8 @@ def _launch(
     arguments: tuple[Any, ...],
     boxes: tuple[DeviceBox, ...],
 ) -> DeviceOperation[tuple[Any, ...]]:
-    """Launches a kernel for rows. ``narrow`` makes the kernel that keeps a row in registers, and is used if a row fits.
-    ``walking`` makes the kernel that reads a row several times."""
+    """Launches a kernel for rows. If a row fits into registers, ``narrow`` makes the kernel. Otherwise ``walking``
+    makes a kernel that reads each row several times."""
     itemsize, wide = boxes[0].dtype.itemsize, accumulator(boxes[0].dtype)
     aligned = width % 4 == 0 and all(box.ptr % min(16, 4 * itemsize) == 0 for box in boxes)
     for threads, most in _THREADS:
@@ -164,8 +172,10 @@ def _launch(
 
 
 def _tools(threads: int, held: int, form: _Form, wide: Any) -> tuple[Any, ...]:
-    """Returns device functions for rows that belong to ``threads`` threads. Each thread holds ``held`` groups of four
-    neighbouring elements. A group is loaded and stored as a vector unless ``form`` is "any"."""
+    """Returns the device functions ``row``, ``column``, ``load``, ``store``, ``total`` and ``greatest`` for rows that
+    ``threads`` threads share. Each thread holds ``held`` groups of four elements. They are neighbours, loaded and
+    stored as a vector. If ``form`` is "any", the elements of a group are instead ``threads`` columns apart, and are
+    loaded and stored one by one."""
     aligned, whole = form != "any", form == "whole"
     in_block, steps = _block(threads, held) // threads, min(threads, 32).bit_length() - 1
 
@@ -176,14 +186,14 @@ def _tools(threads: int, held: int, form: _Form, wide: Any) -> tuple[Any, ...]:
 
     @device
     def column(vector: i64, place: i64) -> i64:
-        """Returns the column of one of this thread's elements."""
+        """Returns the column of element ``place`` in this thread's group ``vector``."""
         t = thread.thread_idx.x % threads
         return 4 * (vector * threads + t) + place if aligned else (4 * vector + place) * threads + t
 
     @device
     def load(values: Slice[T], start: i64, width: i64, vector: i64, fill: Any, once: bool_) -> Any:
-        """Loads one vector of the row that begins at ``start``, with ``fill`` past the row's end. ``once`` must be a
-        constant: True if the row is not read again."""
+        """Loads group ``vector`` of the row that begins at ``start``, with ``fill`` for elements past the row's end.
+        ``once`` must be a constant: True if the row is not read again."""
         a, b, c, d = fill, fill, fill, fill
         if aligned:
             if whole or column(vector, 0) < width:
@@ -205,7 +215,7 @@ def _tools(threads: int, held: int, form: _Form, wide: Any) -> tuple[Any, ...]:
 
     @device
     def store(values: DisjointSlice[T], start: i64, width: i64, vector: i64, a: Any, b: Any, c: Any, d: Any) -> None:
-        """Stores a vector at the columns that ``load`` reads."""
+        """Stores four elements at the columns from which ``load`` reads group ``vector``."""
         out = values.unchecked_mut
         if aligned:
             if whole or column(vector, 0) < width:
@@ -222,8 +232,8 @@ def _tools(threads: int, held: int, form: _Form, wide: Any) -> tuple[Any, ...]:
 
     @device
     def total(value: Any, of_warps: SharedArray[Any]) -> Any:
-        """Returns the sum over the row's threads, in each of them. ``of_warps`` is an array of 32 that nothing else
-        uses."""
+        """Returns, in each of the row's threads, the sum of their values. ``of_warps`` is an array of 32 elements that
+        nothing else uses."""
         for step in unroll(range(steps)):
             value += warp.shuffle_xor(value, 1 << (steps - 1 - step))
         if threads > 32:
@@ -237,7 +247,7 @@ def _tools(threads: int, held: int, form: _Form, wide: Any) -> tuple[Any, ...]:
 
     @device
     def greatest(value: Any, of_warps: SharedArray[Any]) -> Any:
-        """Returns the greatest value over the row's threads, in each of them. ``of_warps`` as for ``total``."""
+        """Returns, in each of the row's threads, the greatest of their values. ``of_warps`` is as for ``total``."""
         for step in unroll(range(steps)):
             value = intrinsics.fmax(value, warp.shuffle_xor(value, 1 << (steps - 1 - step)))
         if threads > 32:
@@ -383,16 +393,16 @@ def _softmax_wide(wide: Any) -> Kernel:
         start, t, threads = thread.block_idx.x * width, thread.thread_idx.x, thread.block_dim.x
         if thread.block_idx.x >= rows:
             return
-        # An online softmax: the sum is of exponentials of the difference from the greatest element so far, and a new
-        # greatest element scales the sum down.
+        # An online softmax: the exponentials in the sum are relative to the greatest element so far, and a new greatest
+        # element scales the sum down.
         most, weight = wide(-math.inf), wide(0)
         for i in range(t, width, threads):
             x = wide(input.unchecked[start + i])
             if x > most:
                 weight = weight * exponential(most - x)
                 most = x
-            # While only -inf has been seen, its difference from the greatest element is undefined. Its exponential is
-            # 0.
+            # An element of -inf adds 0. It is skipped, because its difference from the greatest element is NaN until a
+            # greater element has been seen.
             if x != wide(-math.inf):
                 weight += exponential(x - most)
         of_row = greatest_wide(most)

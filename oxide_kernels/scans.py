@@ -1,26 +1,28 @@
 """Prefix sums: ``inclusive_scan`` and ``exclusive_scan`` of any length, in one pass over memory.
 
-A block scans a tile and needs the sum of all tiles before it. It computes that sum by decoupled look-back (Merrill and
-Garland, *Single-pass Parallel Prefix Scan with Decoupled Look-back*, 2016). A block publishes its tile's own sum as
-soon as it is known. Then it adds up the sums that earlier blocks have published, going back until it reaches a block
-that has published its complete sum, from the very beginning. Then it publishes its own complete sum. A published sum is
-a word with a flag, and the two are written and read together: a 64-bit atomic holds the flag and 32 bits of the sum. A
-sum of 64 bits takes two such words, valid if their flags agree. So a reader of the word needs no other memory, and
-relaxed ordering is enough.
+Each block scans one tile and needs the sum of all tiles before it. It computes this sum by decoupled look-back (Merrill
+and Garland, *Single-pass Parallel Prefix Scan with Decoupled Look-back*, 2016). A block publishes the sum of its own
+tile as soon as it is known. Then the block goes back over the earlier tiles and adds up their published sums, until it
+reaches a tile with a published complete sum: the sum of all elements from the beginning of the input to that tile's
+end. Finally the block publishes the complete sum of its own tile.
 
-**Why it terminates.** Blocks wait for other blocks. Neither CUDA nor the CPU device permits a wait for a block that may
-not have begun. So a tile's number is not the block's index: a block draws it, with an atomic, when it begins to run. A
-block with a number has begun, and so have all blocks with lower numbers. On a GPU a block that has begun stays on the
-device, and its warps make progress while others spin. On the CPU device a worker, a thread of the operating system,
-runs the block to its end before it takes another, and a waiting worker yields to other threads. Tile 0 waits for no
-tile, and tile n only for lower tiles, each of which publishes its sum before it waits. So by induction all blocks end,
-in any order. If one worker runs all blocks, as with ``OXIDE_SEED`` or under the sanitizer, every lower tile is
-finished, and no block waits. No thread can leave before it has published: by the contract all accesses are in bounds,
-so no check can fail.
+A published sum is a 64-bit word, written and read by one atomic operation: 32 bits are a flag, and 32 bits are the sum.
+A sum of 64 bits takes two such words, which are valid if their flags agree. A reader needs no memory but these words,
+so relaxed ordering is enough.
 
-**Reproducibility.** The distance that a block looks back depends on timing, and so does the order in which float sums
-of tiles are added. The last bits may differ from run to run, as with ``torch.cumsum`` and CUB. Sums of integers are
-equal in every run.
+**Why it terminates.** Blocks wait for other blocks. A wait for a block that has not begun may never end, with CUDA and
+on the CPU device. So the number of a block's tile is not the block's index: the block takes the next number from an
+atomic counter when it begins to run. When a block has a number, all blocks with lower numbers have begun too. On a GPU
+a block that has begun stays on the device, and its warps make progress while others spin. On the CPU device a worker,
+which is a thread of the operating system, runs a block to its end before it takes another block, and a waiting worker
+yields to other threads. Tile 0 waits for no tile, and tile n only for lower tiles, each of which publishes its sum
+before it waits. So by induction all blocks end, in any order. If one worker runs all blocks, as with ``OXIDE_SEED`` or
+under the sanitizer, all lower tiles are finished when a block begins, and no block waits. No thread leaves before its
+block has published its sums: the kernel's ``requires`` ensures that all accesses are in bounds, so no check can fail.
+
+**Reproducibility.** The number of tiles over which a block looks back depends on timing, and so does the order in which
+the sums of tiles are added. The last bits of float sums may differ from run to run, as with ``torch.cumsum`` and CUB.
+Sums of integers are the same in every run.
 """
 
 from __future__ import annotations
@@ -63,26 +65,28 @@ T = TypeVar("T", f16, bf16, f32, f64, i32, u32, i64, u64)
 
 _BLOCK = 256
 _VECTORS = {4: 6, 8: 4}
-"""The number of four-element vectors of a thread, by the bytes of the accumulator. On an H100, 2**25 elements of f32
-take 127 µs, 136 with four vectors, and torch takes 133. 2**24 elements of f64 take 145 µs, and 149 with six vectors."""
+"""Maps the bytes of the accumulator to the number of four-element vectors that a thread holds. On an H100, 2**25
+elements of f32 take 127 µs with six vectors and 136 µs with four; torch takes 133 µs. 2**24 elements of f64 take 145 µs
+with four vectors and 149 µs with six."""
 
 _PART, _WHOLE = 1, 2
-"""The flags of a tile's own sum, and of its complete sum with all tiles before it; 0 until a sum is published."""
+"""The flags of a published sum: ``_PART`` for the sum of the tile alone, ``_WHOLE`` for the complete sum, of the tile
+and all tiles before it. The flag is 0 until a sum is published."""
 
 
 def inclusive_scan(input: Operand, output: Operand) -> DeviceOperation[tuple[Any, ...]]:
     """Computes ``output[i] = input[0] + … + input[i]``. Yields input and output, which may be the same box.
 
-    Both must have one dtype: f16, bf16, f32, f64, i32, u32, i64 or u64. Integers wrap; f16 and bf16 are summed in f32
-    and rounded at the end. Raises ``ValueError`` if the output's shape is not the input's, ``ArgumentError`` for other
-    dtypes and if the output is a part of the input.
+    Both must have the same dtype: f16, bf16, f32, f64, i32, u32, i64 or u64. Integers wrap; f16 and bf16 are summed in
+    f32 and rounded at the end. Raises ``ValueError`` if the shapes differ, and ``ArgumentError`` for other dtypes and
+    if the output overlaps the input without being the same memory.
     """
     return with_boxes(lambda x, result: _scan("inclusive_scan", x, result, True), input, output)
 
 
 def exclusive_scan(input: Operand, output: Operand) -> DeviceOperation[tuple[Any, ...]]:
-    """Computes ``output[i] = input[0] + … + input[i - 1]``, 0 for the first element. The dtypes, the yielded boxes and
-    the errors are those of ``inclusive_scan``."""
+    """Computes ``output[i] = input[0] + … + input[i - 1]``; ``output[0]`` is 0. The dtypes, the yielded boxes and the
+    errors are those of ``inclusive_scan``."""
     return with_boxes(lambda x, result: _scan("exclusive_scan", x, result, False), input, output)
 
 
@@ -100,22 +104,25 @@ def _scan(name: str, x: DeviceBox, result: DeviceBox, inclusive: bool) -> Device
 
 @functools.cache
 def _single_pass(wide: Any, name: str) -> Kernel:
-    """Returns the kernel that accumulates in ``wide``, for the function ``name``. ``told[0]`` is the next tile's
-    number, and the rest are the published words. All of ``told`` must be 0 before the launch."""
+    """Returns the kernel of the function ``name`` that accumulates in the type ``wide``. The kernel's parameter
+    ``told`` holds the published sums: ``told[0]`` is the number of the next tile that a block takes, and the other
+    elements are the published words. All elements must be 0 before the launch."""
     tell, listen = _words(wide)
     block, vectors = _BLOCK, _VECTORS[wide.dtype.itemsize]
     warps, tile_size = block // 32, 4 * vectors * block
 
     @device
     def sum_before(told: AtomicSlice[u64], tile: i64, lane: i64, of_tile: Any) -> Any:
-        """Returns the sum of all tiles before this one. The calling warp publishes its tile's sum, ``of_tile``."""
+        """Returns the sum of all tiles before ``tile``. One warp of the block makes the call. It first publishes the
+        tile's own sum, ``of_tile``, and at the end the complete sum."""
         if lane == 0:
             tell(told, tile, _PART, of_tile)
         found = wide(0)
         last = tile - 1
         searching = True
         while searching:
-            # Each lane reads one tile, lane 0 the nearest. A lane before the first tile has a complete sum of 0.
+            # Each lane reads the sum of one earlier tile, lane 0 that of the nearest. A lane for which no tile is left
+            # takes 0 as a complete sum.
             flag, value = i64(_WHOLE), wide(0)
             if last - lane >= 0:
                 flag, value = listen(told, last - lane)
@@ -146,7 +153,7 @@ def _single_pass(wide: Any, name: str) -> Kernel:
         thread.sync_threads()
         tile = number[0]
 
-        # A thread's vectors are 128 elements apart, so that the vectors of a warp's lanes are neighbours.
+        # A thread's vectors are 128 elements apart, so that the lanes of a warp read neighbouring vectors.
         first, length = tile * tile_size + warp_number * (128 * vectors) + lane * 4, len(input)
         by_fours = (tile + 1) * tile_size <= length and input.is_aligned(4) and output.is_aligned(4)
         if by_fours:
@@ -208,7 +215,8 @@ def _single_pass(wide: Any, name: str) -> Kernel:
 
 
 def _words(wide: Any) -> tuple[Any, Any]:
-    """Returns two device functions that publish and read a tile's flag and sum, a ``wide``."""
+    """Returns two device functions: ``tell`` publishes a tile's flag and its sum, of the type ``wide``; ``listen``
+    reads both."""
     one, unsigned, floating = wide.dtype.itemsize == 4, u32 if wide.dtype.itemsize == 4 else u64, wide in (f32, f64)
 
     @device
@@ -240,7 +248,8 @@ def _words(wide: Any) -> tuple[Any, Any]:
 
     @device
     def listen(told: AtomicSlice[u64], tile: i64) -> tuple[i64, Any]:
-        """Reads the flag and the sum. The flag is 0 if the two words belong to different sums."""
+        """Returns the flag and the sum that a tile has published. The flag is 0 if there is none yet, or if the two
+        words of a sum belong to different sums."""
         if one:
             word = told.load(1 + tile)
             return i64(word >> u64(32)), of_bits(word & u64(0xFFFFFFFF))

@@ -14,7 +14,7 @@ T = TypeVar("T", f16, bf16, f32, f64)
 @kernel(block=256, items_per_thread=4, requires=("len(x) == len(y)",))
 def axpy(a: T, x: Slice[T], y: DisjointSlice[T]) -> None:
     """Computes ``y = a * x + y``, for f16, bf16, f32 or f64. Raises ``LaunchError`` unless ``x`` is as long as ``y``.
-    f16 and bf16 are rounded once, at the end, and ``a`` is of the elements' type. The name is BLAS's."""
+    f16 and bf16 are rounded once, at the end. ``a`` has the elements' type. The name is BLAS's."""
     first, length, out, factor = 4 * thread.index_1d().get(), len(y), y.unchecked_mut, widen(a)
     if first + 4 <= length and x.is_aligned(4) and y.is_aligned(4):
         x0, x1, x2, x3 = x.load4(first)

@@ -1,21 +1,27 @@
 """Attention on Hopper's tensor cores: copies by TMA, products by ``wgmma``.
 
-A block has three warpgroups and computes tiles of 128 queries of one head, one after another. One thread of the third,
-the producer, keeps two buffers for keys and two for values filled, ``STEP`` tokens each. It already fetches the next
-tile's tokens while the other warpgroups store a tile. Each of the other two warpgroups computes 64 queries. A buffer
-has two barriers: one is passed when its copies have arrived, the other when both warpgroups have read it.
+A block computes tiles of queries of one head, one tile after another. Two or three of its warpgroups compute 64 queries
+each (``groups_of``). One thread of the last warpgroup, the producer, keeps two buffers for keys and two for values
+filled, of ``STEP`` tokens each. While the other warpgroups store a tile, it already fetches the tokens for the next
+tile. A buffer has two barriers: one is passed when its copies have arrived, the other when all computing warpgroups
+have read it.
 
-A warpgroup keeps its tensor cores at work during the softmax: it begins the scores of the next keys, then the product
-of the present weights and values. It computes the next exponentials while this product runs. The weights are a left
-operand in registers. The scheme is that of FlashAttention 3 (Shah et al., 2024).
+A warpgroup keeps the tensor cores busy during the softmax. It first begins the products for the scores of the next
+keys, then the product of the present weights (the exponentials of scores) and values. While this second product runs,
+it computes the weights of the next keys. The weights are a left operand in registers. The scheme is that of
+FlashAttention 3 (Shah et al., 2024).
 
-A tile of keys or values ends with its head: the copy engine fills the rest of the tile with zeros, and the scores there
-are set to -inf. So no other head's NaN is in the sums.
+A tile of keys or values contains no tokens of the next head: the copy engine fills the rest of the tile with zeros, and
+the scores of these positions are set to -inf. So a NaN of another head does not enter the sums.
 
 The indices follow from constants and from sizes that the host compares, so the kernels are unchecked. Measured on one
-H100, bf16, (2, 16, 8192, 128), TFLOPS: 663; with steps of 64 keys 502. Causal, with (4, 16, 2048, 128): 443; with one
-tile for each block 365. With elements converted one by one, denormals in ``exp2``, and zeros that ``wgmma`` adds to:
-566 and 358. Heads of 64, (4, 32, 4096, 64): 463; with two warpgroups that compute 432, with three buffers 449.
+H100, bf16, in TFLOPS, for shapes (batch, heads, tokens, head size):
+
+- (2, 16, 8192, 128): 663; with steps of 64 keys 502.
+- (4, 16, 2048, 128), causal: 443; with one tile for each block 365.
+- These two, if elements are converted one by one, ``exp2`` handles denormals, and ``wgmma`` adds the scores to zeros:
+  566 and 358.
+- (4, 32, 4096, 64): 463; with two computing warpgroups instead of three 432, with three buffers instead of two 449.
 """
 
 from __future__ import annotations
@@ -45,24 +51,24 @@ from oxide import (
 from . import online_softmax
 
 STEP = 128
-"""The keys of a tile."""
+"""The number of keys in a tile."""
 WIDTHS = (64, 128)
-"""The head sizes."""
+"""The head sizes for which there is a kernel."""
 
 _PANEL = 64
 _STAGES = 2
 
 
 def groups_of(width: int) -> int:
-    """Returns the number of warpgroups of a block that compute 64 queries each. Narrow heads leave enough registers for
-    three such warpgroups: one more can multiply while the others compute exponentials."""
+    """Returns the number of warpgroups of a block that compute 64 queries each. With heads of 64 there are enough
+    registers for three such warpgroups, so that one more can multiply while the others compute exponentials."""
     return 3 if width == 64 else 2
 
 
 def config_of(width: int, queries: int, heads: int, causal: bool, multiprocessors: int) -> LaunchConfig:
     """Returns the launch configuration for ``queries`` queries in each of ``heads`` heads. ``heads`` counts the heads
-    of all batches. There is one block for each multiprocessor. A causal kernel has one block for each two tiles of a
-    head."""
+    of all batches. There is one block for each multiprocessor, but not more than there are tiles. A causal kernel
+    instead has one block for every two tiles of a head."""
     tiles, threads = -(-queries // (64 * groups_of(width))), 128 * (groups_of(width) + 1)
     return LaunchConfig(-(-tiles // 2) * heads if causal else min(tiles * heads, multiprocessors), threads)
 
@@ -70,8 +76,9 @@ def config_of(width: int, queries: int, heads: int, causal: bool, multiprocessor
 @functools.cache
 def kernel_of(dtype: Any, width: int, causal: bool, aligned: bool) -> Kernel:
     """Returns the kernel for a head size. ``q`` and ``out`` are matrices whose rows are the tokens of one head after
-    another; ``k`` and ``v`` have an axis for the heads. ``aligned`` says that ``keys - queries`` is a multiple of
-    ``STEP``. Then only the last tile of keys that a causal block reads needs a mask."""
+    another; ``k`` and ``v`` have an axis for the heads. ``aligned`` means that ``keys - queries`` is a multiple of
+    ``STEP``. If a block also has ``STEP`` queries, a causal kernel needs to hide scores only in the last tile of keys
+    that the block reads."""
     panels = width // _PANEL
     tile_bytes = STEP * width * 2
     scores, held = STEP // 2, width // 2
@@ -82,25 +89,25 @@ def kernel_of(dtype: Any, width: int, causal: bool, aligned: bool) -> Kernel:
 
     @device
     def fetch(tiles: Any, source: Any, head: i64, row: i64, full: Any, stage: i64) -> None:
-        """Begins the copies of one tile of keys or values."""
+        """Begins the copies of one tile of keys or values to buffer ``stage``."""
         full.expect(stage, tile_bytes)
         for panel in unroll(range(panels)):
             tensor.load_tile(tiles, stage * panels + panel, source, (head, row, panel * _PANEL), full, stage)
 
     @device
     def score(s: Any, q_tiles: Any, k_tiles: Any, own: i64, stage: i64) -> None:
-        """Begins the products of a warpgroup's queries and a tile of keys."""
+        """Begins the products of a warpgroup's queries and the tile of keys in buffer ``stage``."""
         tensor.wgmma(s, q_tiles, (0, own), k_tiles, stage * panels, add=False)
         for panel in unroll(range(1, panels)):
             tensor.wgmma(s, q_tiles, (panel, own), k_tiles, stage * panels + panel)
 
     @device
     def hide(s: Any, begin: i32, limit: i32) -> None:
-        """Sets the scores of keys that a query does not see to -inf. The tile begins with the key ``begin``, and the
-        warp's first query sees the keys up to ``limit``. Both have 32 bits, because numbers of 64 bits would take too
-        many registers."""
+        """Sets the scores of keys that a query does not see to -inf. The tile begins with key number ``begin``, and the
+        warp's first query sees the keys up to number ``limit``. Both numbers have 32 bits, because numbers of 64 bits
+        would take too many registers."""
         if begin + i32(STEP - 1) > limit:
-            last = i32(max(i32(limit - begin), i32(-STEP)))  # that the warp's first query sees
+            last = i32(max(i32(limit - begin), i32(-STEP)))  # the last column that the warp's first query sees
             for i in unroll(range(scores)):
                 if i32(s.column(i)) > last + i32(s.row(i)):
                     s[i] = f32(-math.inf)
@@ -117,10 +124,10 @@ def kernel_of(dtype: Any, width: int, causal: bool, aligned: bool) -> Kernel:
     @device
     def tile_at(number: u32, tiles: u32, blocks: u32) -> tuple[u32, i64]:
         """Returns the head, counted over all batches, and the first query of a block's tile ``number``. If the block
-        has no such tile, the returned query is at or beyond the number of queries.
+        has no such tile, the number of the returned query is at least the number of queries.
 
-        A block of a causal kernel computes two tiles of a head: first a late tile, which has many keys, then an early
-        tile, which has few. So all blocks have equal work.
+        A block of a causal kernel computes two tiles of a head: first a late tile, whose queries see many keys, then an
+        early tile, whose queries see few. So all blocks have nearly equal work.
         """
         if causal:
             half = (tiles + 1) // 2
@@ -134,7 +141,7 @@ def kernel_of(dtype: Any, width: int, causal: bool, aligned: bool) -> Kernel:
 
     @device
     def tiles_of_keys(first: i64, queries: i64, keys: i64) -> i64:
-        """Returns the number of key tiles that at least one query in the block's tile sees."""
+        """Returns the number of tiles of keys from which at least one query of the block's tile sees a key."""
         end = keys
         if causal:
             end = max(min(first + block_queries, queries) + keys - queries, 0)
@@ -164,7 +171,7 @@ def kernel_of(dtype: Any, width: int, causal: bool, aligned: bool) -> Kernel:
         numbers = 2 * blocks if causal else tiles * heads * batches
         heads_of_one = heads // kv_heads
         group = thread.thread_idx.x // 128
-        done, used = 0, u32(0)  # the tiles of queries, and the tiles of keys of all of them
+        done, used = 0, u32(0)  # the numbers of tiles of queries and of tiles of keys so far
         if group == groups:
             tensor.decrease_registers(producer)
             if thread.thread_idx.x == 128 * groups:

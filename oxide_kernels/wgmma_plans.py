@@ -1,4 +1,8 @@
-"""The plans of ``wgmma_products`` and ``wgmma_split_products``: how a product is divided among the blocks of a GPU."""
+"""The plans of ``wgmma_products`` and ``wgmma_split_products``: how a product is divided among the blocks of a GPU.
+
+The two warpgroups of a block multiply *together* if they compute one tile, or *in turns* if they alternate between
+tiles. A tile is computed *in parts* if the warpgroups of one or more blocks share it, each for some of the steps along
+k."""
 
 from __future__ import annotations
 
@@ -10,18 +14,19 @@ from oxide import f32
 from .mma_products import Form
 
 WIDTHS = (256, 192, 128, 64, 32)
-"""The widths of tiles."""
+"""The widths that a tile may have."""
 
 _EXACT_WIDTHS = (192, 128, 64, 32)
-"""The widths of tiles if sums are made in f32, in addition to the sums of ``wgmma``: with wider tiles a thread has too
-few registers."""
+"""The widths that a tile may have if the sums of ``wgmma`` are added in f32 outside of the tensor cores. With wider
+tiles a thread has too few registers for both sums."""
 
 _HALVED_WIDTHS = (128, 64, 32)
-"""The widths of tiles for operands that are split in two."""
+"""The widths that a tile may have for f32 operands that are split in two."""
 
 
 _FAR_BEYOND_L2 = 160e6
-"""The bytes of operands of which the L2 cache of an H100, 50 MB, holds less than a third."""
+"""The size in bytes beyond which most of the operands do not fit into L2: the 50 MB of an H100 hold less than a third
+of them."""
 
 
 class Plan(NamedTuple):
@@ -30,24 +35,25 @@ class Plan(NamedTuple):
     width: int
     """The width of tiles."""
     together: bool = False
-    """True if both warpgroups of a block compute one tile of 128 rows. False if each computes every second tile of 64
-    rows."""
+    """True if both warpgroups of a block compute one tile of 128 rows. False if each warpgroup computes every second
+    tile, of 64 rows."""
     cluster: int = 1
-    """The number of blocks in a cluster. They share the columns of ``b``, of which each copies a part for all. Their
-    tiles are one below the other."""
+    """The number of blocks in a cluster. The tiles of these blocks are one below the other, so they need the same
+    columns of ``b``. Each block copies a part of these columns to all blocks."""
     parts: int = 0
-    """The number of blocks that compute one tile of 64 rows, each for a part of k; 0 if a tile belongs to one block.
-    The two warpgroups of a block alternate in the steps along k."""
+    """For a plan in parts, the number of blocks that compute one tile of 64 rows, each for a range of k. The two
+    warpgroups of such a block alternate in the steps along k. 0 for other plans."""
     swapped: bool = False
-    """True if the transpose is computed: the columns of the result are the rows of a tile. Only with parts."""
+    """True if the transpose of the result is computed, so that columns of the result are rows of a tile. Only for plans
+    in parts."""
 
     @property
     def high(self) -> int:
-        """Returns the number of rows that a cluster's tiles have together."""
+        """Returns the total number of rows of a cluster's tiles."""
         return self.cluster * (128 if self.together else 64)
 
     def tiles(self, products: int, m: int, n: int) -> int:
-        """Returns the number of tiles, each computed by one cluster, in the given number of m×n results."""
+        """Returns the number of tiles in ``products`` results of m×n elements. The tiles of a cluster count as one."""
         high, wide = (n, m) if self.swapped else (m, n)
         return products * -(-high // self.high) * -(-wide // self.width)
 
@@ -58,7 +64,7 @@ class Plan(NamedTuple):
 
 
 def widths_of(form: Form) -> tuple[int, ...]:
-    """Returns the tile widths that a plan for a product of this form may use."""
+    """Returns the widths that a tile may have in a product of this form."""
     return _HALVED_WIDTHS if form.exact and form.a is f32 else _EXACT_WIDTHS if form.exact else WIDTHS
 
 
@@ -66,15 +72,15 @@ def widths_of(form: Form) -> tuple[int, ...]:
 def plan_of(
     form: Form, products: int, m: int, n: int, k: int, aligned: tuple[bool, bool], multiprocessors: int
 ) -> Plan:
-    """Returns the plan with the least expected time. Results are cached. ``aligned`` says, for each operand, whether
+    """Returns the plan with the least expected time. Results are cached. ``aligned`` tells, for each operand, whether
     its rows in memory begin at multiples of 128 bytes."""
     widths = widths_of(form)
-    # Sums that are made in f32 leave the tensor cores idle, unless the other warpgroup multiplies meanwhile. And tiles
-    # of 64 rows of tf32 reach 0.81 of the speed of those of 128 rows.
+    # Only together: while one warpgroup adds sums in f32, the other keeps the tensor cores busy. And tiles of tf32 with
+    # 64 rows reach only 0.81 of the speed of tiles with 128 rows.
     ways = [True] if form.exact or form.a is f32 else [False, True]
     plans = [Plan(width, together) for width in widths for together in ways]
     plans += [Plan(width, True, 2) for width in widths if form.b_turned or width % 128 == 0]
-    # Wider tiles in parts were slower in all that was measured.
+    # In parts, wider tiles were slower in all measurements.
     parted = ((64, 1), (32, 1), (32, 2), (32, 4), (32, 8))
     plans += [Plan(width, parts=parts, swapped=swapped) for width, parts in parted for swapped in (False, True)]
     return min(plans, key=lambda plan: _nanoseconds(form, plan, products, m, n, k, aligned, multiprocessors))
@@ -83,17 +89,21 @@ def plan_of(
 def _nanoseconds(
     form: Form, plan: Plan, products: int, m: int, n: int, k: int, aligned: tuple[bool, bool], multiprocessors: int
 ) -> float:
-    """Returns the approximate time of a plan on an H100.
+    """Returns the approximate time of a plan on an H100, from these measurements.
 
-    A launch takes 3.2 µs, with clusters 0.3 to 0.8 more. A step multiplies 128 bytes of each row of a tile's operands:
-    64 rows and a column take 1.25 ns, or 1.4 at the clock that the power allows for long, or 1.5 in turns if most
-    operands come from beyond the L2 cache: tiles of 64 rows read them more often. At n = 8192, 636 TFLOPS in turns and
-    670 together, cuBLAS 642; without a limit of power 715, 766 and 776. The copy of a row takes 1.1 ns, or 0.85 in
-    parts, and twice as long if the row is in two lines of memory. A warpgroup waits at least 0.12 µs for
-    a step, or 0.1 in parts, and 1.5 ns for each block that reads equal rows. The L2 cache delivers the operands at 6.3
-    TB/s. It delivers all tiles in parts at 18.4 TB/s, or at 9.2 TB/s if rows are multiples of 8 KB apart. The end of a
-    tile takes 4.6 ns a column and 64 rows, which counts only once if the warpgroups alternate between tiles. In parts,
-    the next tile begins 2.5 µs later.
+    - A launch takes 3.2 µs. Clusters add 0.3 µs in parts, and otherwise 0.8 µs.
+    - A step multiplies 128 bytes along k. It takes 1.25 ns for each column of a tile and each 64 rows. It takes 1.4 ns
+      in long products, where the limit of power lowers the clock. It takes 1.5 ns in long products if the warpgroups
+      multiply in turns and most operands are not in the L2 cache, because tiles of 64 rows read the operands more
+      often. For n = 8192, in TFLOPS: 636 in turns, 670 together, 642 for cuBLAS; without a limit of power 715, 766 and
+      776.
+    - The copy of a row of 128 bytes takes 1.1 ns, or 0.85 ns in parts. It takes twice as long if the row is in two
+      lines of memory.
+    - A step takes at least 0.12 µs, or 0.1 µs in parts, and at least 1.5 ns for each block that reads the same rows.
+    - The L2 cache delivers the operands at 6.3 TB/s. In parts, it delivers the tiles of all blocks at 18.4 TB/s, or at
+      9.2 TB/s if the rows of an operand are a multiple of 8 KB apart.
+    - The epilogue of a tile takes 4.6 ns for each column and each 64 rows. In turns, only the last epilogue counts: the
+      others are hidden behind products. In parts, each further tile of a block begins 2.5 µs later.
     """
     halves, splits, itemsize = 2 if plan.together else 1, form.exact and form.a is f32, form.a.dtype.itemsize
     a_aligned, b_aligned = reversed(aligned) if plan.swapped else aligned
@@ -106,7 +116,8 @@ def _nanoseconds(
     step = max(column * halves * plan.width * (3 if splits else 1), rows)
     tiles, end = plan.tiles(products, m, n), 4.6 * halves * plan.width
     least = operands / 6300
-    # The GPU has places for 120 blocks in clusters of four: parts of it have 18 multiprocessors.
+    # In clusters of four or more, an H100 runs only 120 blocks at once: multiprocessors are in groups of up to 18, and
+    # a cluster runs within one group.
     places = (multiprocessors if max(parts, plan.cluster) < 4 else multiprocessors * 10 // 11) // parts // plan.cluster
     rounds = -(-tiles // places)
     sharers = min(max(-(-high // plan.high), -(-wide // plan.width)), places)

@@ -1,25 +1,27 @@
 """The matrix product on Hopper's tensor cores: copies by TMA, products by ``wgmma``.
 
-A block has three warpgroups and computes tiles of the result, one after another: there are at most as many blocks as
-multiprocessors. One thread of the third warpgroup, the producer, keeps a ring of buffers in shared memory filled with
-the next 128 bytes along k of ``a`` and ``b``, for one tile after the other. A buffer has two barriers: one is passed
-when its copies have arrived, the other when it has been read. There are two ways to multiply:
+There are at most as many blocks as multiprocessors. A block has three warpgroups and computes tiles of the result, one
+after another. One thread of the third warpgroup, the producer, keeps a ring of buffers in shared memory filled: each
+buffer takes the next 128 bytes along k of ``a`` and ``b``, for one tile after another. A buffer has two barriers: one
+is passed when the copies have arrived, the other when the buffer has been read. The other two warpgroups multiply in
+one of two ways:
 
-- In turns ("ping-pong"): each of the other two warpgroups computes every second tile, 64 rows high. While one warpgroup
-  multiplies, the other stores its tile, so the tensor cores do not wait for stores. Two more barriers, one for each of
-  these warpgroups, hold it back until the other has begun the last products of its tile. Otherwise a waiting warpgroup
-  could fall more than one phase behind a buffer's barrier, and a wait sees only whether the phase's number is even.
+- In turns ("ping-pong"): each warpgroup computes every second tile, 64 rows high. While one warpgroup multiplies, the
+  other stores its tile, so the tensor cores do not wait for stores. Two more barriers, one for each warpgroup, hold a
+  warpgroup back until the other has begun the last products of its tile. Otherwise the warpgroup would wait at a
+  buffer's barrier and could fall more than one phase behind, and a wait sees only whether the phase's number is even.
 - Together ("cooperative"): both warpgroups compute one tile of 128 rows, 64 rows each. A buffer then serves twice as
-  many multiplications. In an ``exact`` form, each buffer's products are added to the sums outside of the tensor cores:
-  one warpgroup multiplies while the other adds.
+  many multiplications. In an ``exact`` form, the sum of each buffer's products is added to the total outside of the
+  tensor cores: one warpgroup multiplies while the other adds.
 
-Tiles that are computed at the same time share rows and columns: they are numbered in groups of ``_GROUP_ROWS`` rows, so
-that the L2 cache holds their operands. TMA fills parts of a tile outside of the matrices with zeros, and the epilogue
-does not store them. Results of 16 bits go through shared memory, and TMA stores them. Their bias is read while the last
-products of a tile are computed. Reads at the end would delay it: the last tile's end is the launch's end.
+Tiles are numbered in groups of ``_GROUP_ROWS`` rows, so that tiles that are computed at the same time share rows and
+columns, and the L2 cache holds their operands. TMA fills the parts of a tile that are outside of the matrices with
+zeros, and the epilogue does not store these parts. Results of 16 bits are written to shared memory, from where TMA
+stores them. Their bias is read while the last products of a tile are computed: later reads would delay the end of the
+tile, and the end of the last tile is the end of the launch.
 
-The indices follow from constants and from the matrices' sizes, which the host compares; so the kernels are unchecked.
-The schemes are those of CUTLASS's persistent, warp-specialised kernels.
+The kernels are unchecked: all indices follow from constants and from the matrices' sizes, which the host compares. The
+schemes are those of CUTLASS's persistent, warp-specialised kernels.
 """
 
 from __future__ import annotations
@@ -50,20 +52,20 @@ from .wgmma_plans import Plan
 
 THREADS = 384
 _GROUP_ROWS = 2048
-"""The number of rows of elements in a group. The tiles of a group are computed column by column."""
+"""The number of rows of the result in a group. The tiles of a group are computed column by column."""
 _SHARED_BYTES = 224 * 1024
-"""The bytes of a block's buffers: the rest of the shared memory is for the barriers."""
+"""The bytes of a block's buffers. The rest of the shared memory is for the barriers."""
 
 
 @functools.cache
 def kernel_of(form: Form, plan: Plan, stacked: bool = False, even_rows: bool = False) -> Kernel:
-    """Returns the kernel of a form, for ``activation(alpha * a @ b + beta * c + bias)``. Its parameters are those of
-    ``mma_products``' kernel. The plan has no parts.
+    """Returns the kernel of a form. It computes ``c = activation(alpha * a @ b + beta * c + bias)``. Its parameters are
+    those of ``mma_products``' kernel. The plan must not be in parts.
 
-    A launch has blocks of ``THREADS`` threads, in any number of clusters. ``a`` and ``b`` are matrices, or stacks of
-    them with ``stacked``: tensor maps of two axes are faster. Their rows begin at multiples of 16 bytes, and their
-    elements are as ``buffers_of`` says. With ``even_rows`` the rows of ``c`` also begin at multiples of 16 bytes. For a
-    k of 0 nothing is stored.
+    A launch has blocks of ``THREADS`` threads, in any number of clusters. ``a`` and ``b`` have two axes or, with
+    ``stacked``, three. A single product takes two axes, because tensor maps of two axes are faster. Rows begin at
+    multiples of 16 bytes, and the layout of the operands follows the rules of ``buffers_of``. With ``even_rows`` the
+    rows of ``c`` also begin at multiples of 16 bytes. If k is 0, nothing is stored.
     """
     # mypy takes a name as a type if it is declared as Any.
     a_type: Any = form.a
@@ -77,8 +79,9 @@ def kernel_of(form: Form, plan: Plan, stacked: bool = False, even_rows: bool = F
     promotes, a_turned = form.exact, form.a_turned
     tile_n, together, blocks = plan.width, plan.together, plan.cluster
     high_of_cluster, tile_m, group_of_rows = plan.high, plan.high // blocks, _GROUP_ROWS // plan.high
-    # Each warp has two buffers for its rows of the result, so that it need not wait for the copy before. There is
-    # memory for one beside five buffers of operands: then the other warpgroup multiplies while a warp waits.
+    # Together, each warp has two buffers for its rows of the result, so that it need not wait for its previous copy. In
+    # turns, beside five buffers of operands there is memory for only one. The other warpgroup multiplies while the warp
+    # waits.
     narrow = even_rows and out_dtype.dtype.itemsize == 2 and tile_n >= 64
     spare = 2 if together else 1
     c_count = 8 * spare if narrow else 1
@@ -88,16 +91,17 @@ def kernel_of(form: Form, plan: Plan, stacked: bool = False, even_rows: bool = F
     depth, halves, stages = buffers.depth, buffers.halves, buffers.stages
     a_count, b_count, a_rows, b_rows = buffers.a_count, buffers.b_count, buffers.a_rows, buffers.b_rows
     fetch, multiply, release = buffers.fetch, buffers.multiply, buffers.release
-    # The exact gelu of results in f32, and scales of rows and columns, leave no registers for the bias.
+    # The bias is read early only if registers are left for it: not with the exact gelu of f32 results, or scales of
+    # rows and columns.
     early = form.bias is not None and narrow and form.scales != "each"
-    # Each warpgroup has every second tile, or half of each.
+    # Each of the two warpgroups has half of every tile, or every second tile.
     turns, readers = (1, 2) if together else (2, 1)
     pairs = tile_n // 4
 
     @device
     def place_of(number: u32, tiles: u32, down: u32, across: u32) -> tuple[i64, i64, i64]:
-        """Returns the product to which the tiles of a cluster belong, and the row and the column at which they begin.
-        Computes in 32 bits: a division of 64 bits takes as long as a step."""
+        """Returns the product to which the tiles with number ``number`` of a cluster belong, and the row and the column
+        at which they begin. Computes in 32 bits, because a division of 64 bits takes as long as a step."""
         product = u32(number // tiles) if stacked else u32(0)
         number = u32(number - product * tiles)
         group = u32(number // u32(group_of_rows * across))
@@ -108,8 +112,8 @@ def kernel_of(form: Form, plan: Plan, stacked: bool = False, even_rows: bool = F
 
     @device
     def read_biases(biases: Any, bias: Any, total: Any, col: i64, whole: bool_) -> None:
-        """Reads the bias of a thread's columns in a whole tile, two neighbours at a time. The last products hide the
-        time of these reads, and registers are free then that the loop along k needs."""
+        """Reads the bias of a thread's columns in a whole tile, two neighbours at a time. The last products of the tile
+        hide the time of these reads, and the registers that the loop along k needed are free by then."""
         for i in unroll(range(pairs // 2)):
             if early and whole:
                 one, two = bias.load2(col + total.column(4 * i))
@@ -132,7 +136,8 @@ def kernel_of(form: Form, plan: Plan, stacked: bool = False, even_rows: bool = F
         col: i64,
     ) -> None:
         """Stores a warp's 16 rows of a whole tile, 64 columns at a time. The copy engine copies them from shared memory
-        while the warp continues. Two buffers are used alternately, also from one tile to the next."""
+        while the warp continues. If the warp has two buffers, it uses them alternately, also from one tile to the
+        next."""
         number = i64(thread.thread_idx.x // 32 % 8) * spare
         leads = thread.thread_idx.x % 32 == 0
         for part in unroll(range(tile_n // 64)):
@@ -156,7 +161,8 @@ def kernel_of(form: Form, plan: Plan, stacked: bool = False, even_rows: bool = F
 
     @device
     def store_pairs(total: Any, alpha: wide, scales: Any, bias: Any, beta: wide, c: Any, top: i64, col: i64) -> None:
-        """Stores a warp's 16 rows of a whole tile, two elements of 32 bits at a time: four lanes write 32 bytes."""
+        """Stores a warp's 16 rows of a whole tile, two elements at a time. For elements of 32 bits, four lanes write 32
+        neighbouring bytes."""
         out = c.unchecked_mut
         for i in unroll(range(0, 2 * pairs, 2)):
             row, column = top + total.row(i), col + total.column(i)
@@ -170,7 +176,8 @@ def kernel_of(form: Form, plan: Plan, stacked: bool = False, even_rows: bool = F
     def store_elements(
         total: Any, alpha: wide, scales: Any, bias: Any, beta: wide, c: Any, top: i64, end: i64, col: i64
     ) -> None:
-        """Stores a warp's elements, except for those outside of the result, whose rows end before ``end``."""
+        """Stores a warp's elements of a tile, except for elements outside of the result. ``end`` is the first row of
+        ``c`` after the product's rows."""
         out = c.unchecked_mut
         for i in unroll(range(2 * pairs)):
             row, column = top + total.row(i), col + total.column(i)
@@ -190,7 +197,7 @@ def kernel_of(form: Form, plan: Plan, stacked: bool = False, even_rows: bool = F
         m: i64,
         c: DisjointSlice2[out_dtype],
     ) -> None:
-        if blocks == 1:  # early clusters took a third of the speed
+        if blocks == 1:  # with clusters, an early begin of the next kernel cost a third of the speed
             thread.launch_dependents()
         a_tiles = tensor.SharedTiles(a_count, (a_rows, depth), a_type)
         b_tiles = tensor.SharedTiles(b_count, (b_rows, depth), b_type)
@@ -203,17 +210,17 @@ def kernel_of(form: Form, plan: Plan, stacked: bool = False, even_rows: bool = F
         numbers = tiles * (c.shape[0] // m)
         steps = (k + (depth - 1)) // depth
         group = thread.thread_idx.x // 128
-        # Counted by while: the length of a range with a step takes a division.
+        # The loops over tiles use while, because a range with a step would take a division.
         cluster, clusters, lower = i64(thread.block_idx.x // blocks), i64(thread.grid_dim.x // blocks), i64(0)
         if blocks > 1:
             lower = tensor.cluster.rank() * tile_m
-            tensor.cluster.meet()  # the others' barriers are there
+            tensor.cluster.meet()  # now the other blocks have made their barriers
         if group == 2:
             tensor.decrease_registers(40)
             if thread.thread_idx.x < 288 and warp.elect():
                 product, row, col = place_of(u32(cluster), u32(tiles), u32(down), u32(across))
                 thread.wait_dependencies()
-                stage, turn = 0, 0  # the buffer, and how often all have been used
+                stage, turn = 0, 0  # the buffer, and how often the whole ring has been used
                 number = cluster
                 while number < numbers:
                     for step in range(steps):
@@ -231,9 +238,9 @@ def kernel_of(form: Form, plan: Plan, stacked: bool = False, even_rows: bool = F
             leads = thread.thread_idx.x % 128 == 0
             first = u32(0) if together else group
             half = i64(group) if together else 0
-            before, tile, used = 0, 0, steps * i64(first)  # buffers that have been used before this tile
+            before, tile, used = 0, 0, steps * i64(first)  # used: the number of buffers that were used before this tile
             number = cluster + first * clusters
-            while number < numbers and steps > 0:  # known in the body: else it would clear the sums for 0 steps also
+            while number < numbers and steps > 0:  # steps > 0: spares code that clears the sums for 0 steps
                 product, row, col = place_of(u32(number), u32(tiles), u32(down), u32(across))
                 above, row = product * m, row + lower
                 stage, turn = used % stages, used // stages

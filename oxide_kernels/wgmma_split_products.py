@@ -1,10 +1,10 @@
 """The matrix product on Hopper's tensor cores for results with few tiles: several blocks compute one tile.
 
 A product with few tiles and a large k would leave most multiprocessors idle, and each step would wait for the one
-before it. So a cluster of blocks computes a tile of 64 rows. Each block has a part of k. In a block, two warpgroups
-alternate in the steps along k. Then the partial sums of a tile are in the shared memory of the cluster's blocks. Each
-block is responsible for some rows: it reads the other blocks' sums of these rows, adds them, and computes the epilogue.
-One thread of the third warpgroup fills the ring of buffers, as in ``wgmma_products``.
+before it. So a cluster of blocks computes a tile of 64 rows. Each block multiplies for a range of k. In a block, two
+warpgroups alternate in the steps along k, and one thread of the third warpgroup fills the ring of buffers, as in
+``wgmma_products``. At the end, each block stores its partial sums of the tile in its shared memory. Each block finishes
+some of the tile's rows: it reads the partial sums of these rows from all blocks, adds them, and computes the epilogue.
 
 The scheme is called split-k. Here it takes no device memory and no second kernel.
 """
@@ -26,11 +26,11 @@ _SHARED_BYTES = 216 * 1024
 
 
 def kernel_of(form: Form, plan: Plan, stacked: bool = False) -> Kernel:
-    """Returns the kernel of a form for a plan with parts. Its parameters are those of ``wgmma_products``' kernel.
+    """Returns the kernel of a form for a plan in parts. Its parameters are those of ``wgmma_products``' kernel.
 
     A launch has blocks of ``THREADS`` threads, ``plan.parts`` blocks for each tile. If the plan is swapped, the kernel
-    computes the transpose: ``a`` is the transpose of the original b, ``b`` the transpose of the original a. ``c`` is
-    not transposed.
+    computes the transpose of the product: ``a`` is the transpose of the original b, and ``b`` is the transpose of the
+    original a. ``c`` is passed as it is, not transposed.
     """
     return _kernel_of(form, plan.width, plan.parts, plan.swapped, stacked)
 
@@ -48,7 +48,7 @@ def _kernel_of(form: Form, tile_n: int, parts: int, swapped: bool, stacked: bool
     finished, factor, bias_at = finisher(form), factor_of(form), bias_reader(form)
     promotes, a_turned = form.exact, form.a_turned
     tile_m = 64
-    # The sums are stored as c is, so that neighbours belong to neighbouring threads.
+    # The sums have the layout of c, so that neighbouring threads finish elements that are neighbours in both.
     sum_rows, pitch = (tile_n, tile_m + 8) if swapped else (tile_m, tile_n + 8)
     ring_bytes = _SHARED_BYTES - 2 * sum_rows * pitch * 4
     buffers = buffers_of(form, tile_m, tile_n, ring_bytes, stacked=stacked, even=True)
@@ -72,7 +72,7 @@ def _kernel_of(form: Form, tile_n: int, parts: int, swapped: bool, stacked: bool
         m: i64,
         c: DisjointSlice2[out_dtype],
     ) -> None:
-        if parts == 1:  # early clusters took a third of the speed
+        if parts == 1:  # with clusters, an early begin of the next kernel cost a third of the speed
             thread.launch_dependents()
         a_tiles = tensor.SharedTiles(a_count, (a_rows, depth), a_type)
         b_tiles = tensor.SharedTiles(b_count, (b_rows, depth), b_type)
@@ -94,7 +94,7 @@ def _kernel_of(form: Form, tile_n: int, parts: int, swapped: bool, stacked: bool
         thread.wait_dependencies()
         if group == 2:
             if thread.thread_idx.x < 288 and warp.elect():
-                stage, turn = 0, 0  # the buffer, and how often all have been used
+                stage, turn = 0, 0  # the buffer, and how often the whole ring has been used
                 for step in range(count):
                     empty.wait(stage, turn - 1)
                     fetch(stage, (begin + step) * depth, product, row, col, a, b, a_tiles, b_tiles, full)
@@ -114,7 +114,7 @@ def _kernel_of(form: Form, tile_n: int, parts: int, swapped: bool, stacked: bool
                         total[i] += some[i]
                     over = i64(stage >= stages - 2)
                     stage, turn = stage + 2 - over * stages, turn + over
-            elif count > group:  # or zeros would join the sums before the wait, and ptxas serialise wgmma
+            elif count > group:  # otherwise zeros join the sums before the wait, and ptxas serialises wgmma
                 for step in range(group, count, 2):
                     full.wait(stage, turn)
                     multiply(total, stage, 0, a_tiles, b_tiles)

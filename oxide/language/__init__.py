@@ -1,1 +1,2 @@
-"""The kernel language: typed declarations for kernel bodies, one file a topic. Nothing here imports numba."""
+"""The kernel language: typed declarations for kernel bodies, with one file for each topic. Nothing here imports
+numba."""

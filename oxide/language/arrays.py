@@ -1,8 +1,8 @@
 """``Array``: a numba-cuda array as a kernel's parameter.
 
 A kernel may use an array as in numba-cuda: indices of any kind, slices, ``shape``, ``size``, ``strides``, iteration,
-``cuda.atomic``. As there, nothing is checked: an index outside reads or writes other memory, and a negative index
-counts from the end. ``Slice`` and ``DisjointSlice`` are the checked forms.
+``cuda.atomic``. As in numba-cuda, nothing is checked: an index outside reads or writes other memory, and a negative
+index counts from the end. ``Slice`` and ``DisjointSlice`` are checked.
 
 The class is a declaration: a type checker reads it, and on the host it has no instances.
 """
@@ -36,10 +36,10 @@ class ArrayAnnotation:
 
 @final
 class Array(Generic[T, *Axes]):
-    """An array of ``T`` with ``ndim`` axes, ``Array[f32, 2]``; ``Array[f32]`` has one. A type checker needs the number
-    as ``Literal[2]``. ``T`` is a scalar type or a NumPy dtype, including structured and complex ones.
+    """An array of ``T`` with ``ndim`` axes: ``Array[f32, 2]``. ``Array[f32]`` has one axis. A type checker accepts the
+    number only as ``Literal[2]``. ``T`` is a scalar type or a NumPy dtype, including structured and complex ones.
 
-    A launch passes a ``DeviceBox`` of that dtype and number of axes; a strided view is allowed.
+    A launch takes a ``DeviceBox`` of this dtype and number of axes for it, which may be a strided view.
     """
 
     def __init__(self) -> None:

@@ -1,16 +1,16 @@
 """Atomics: ``AtomicSlice``, the same methods on shared arrays, and ``fence``.
 
-Elements that several threads change are reached only through methods that are atomic; each returns the old value. With
-ordinary reads and writes, counts are lost::
+Elements that several threads change are reached only through atomic methods. A method that changes an element returns
+the old value, except for ``store``. With ordinary reads and writes, counts are lost::
 
     counts[i] = counts[i] + 1      # two threads read 5, both write 6: refused, an AtomicSlice has no [...]
-    counts.fetch_add(i, 1)         # 7
+    counts.fetch_add(i, 1)         # of two such calls one returns 5 and the other 6, and the element becomes 7
 
-The default ``ordering`` is ``RELAXED``: the element is right, but the order of accesses to other memory is undefined.
-``RELEASE`` makes this thread's earlier writes visible to a thread that sees the new value with ``ACQUIRE``. The default
-``scope`` is ``DEVICE``: all threads of the launch. ``BLOCK`` is enough among the threads of a block, and may be faster.
-``SYSTEM`` reaches other devices and the host. ``ordering`` and ``scope`` must be constants. The terms are those of C++
-and CUDA.
+The default ``ordering`` is ``RELAXED``: the operation on the element is atomic, but the order of accesses to other
+memory is undefined. ``RELEASE`` makes this thread's earlier writes visible to a thread that reads the new value with
+``ACQUIRE``. The default ``scope`` is ``DEVICE``: all threads on the device. ``BLOCK`` is enough if only threads of one
+block use the element, and may be faster. ``SYSTEM`` includes other devices and the host. ``ordering`` and ``scope``
+must be constants. The terms are those of C++ and CUDA.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ T = TypeVar("T")
 Index: TypeAlias = int | tuple[int, ...]
 
 
-# Plain classes, not dataclasses: a dataclass takes a millisecond of `import oxide`.
+# Plain classes, not dataclasses: a dataclass would add a millisecond to `import oxide`.
 
 
 @final
@@ -41,7 +41,8 @@ class Ordering:
 
 @final
 class Scope:
-    """The threads among which an operation is atomic and ordered: ``BLOCK``, ``DEVICE`` or ``SYSTEM``."""
+    """The scope of an atomic operation: the threads for which it is atomic and ordered. One of ``BLOCK``, ``DEVICE``,
+    ``SYSTEM``."""
 
     __slots__ = ("name",)
 
@@ -65,8 +66,9 @@ SYSTEM = Scope("system")
 
 class AtomicAccess(Generic[T]):
     """The atomic methods. ``index`` is checked as in a slice: if it is outside, nothing changes, the result is 0, and
-    the launch fails with a ``BoundsError``. Elements are ``i32 u32 i64 u64 f32 f64``, with the bitwise methods for
-    integers only. ``f16`` and ``bf16`` have ``fetch_add``, ``exchange``, ``compare_exchange``, ``load`` and ``store``.
+    the launch fails with a ``BoundsError``. Elements are ``i32``, ``u32``, ``i64``, ``u64``, ``f32`` or ``f64``; the
+    bitwise methods are for integers only. ``f16`` and ``bf16`` have ``fetch_add``, ``exchange``, ``compare_exchange``,
+    ``load`` and ``store``.
     """
 
     def fetch_add(self, index: Index, value: T, ordering: Ordering = RELAXED, scope: Scope = DEVICE) -> T:
@@ -88,7 +90,7 @@ class AtomicAccess(Generic[T]):
         _only_in_a_kernel("fetch_max")
 
     def fetch_and(self, index: Index, value: T, ordering: Ordering = RELAXED, scope: Scope = DEVICE) -> T:
-        """Keeps the bits that are also set in ``value``; returns the old value."""
+        """Clears the bits that are not set in ``value``; returns the old value."""
         _only_in_a_kernel("fetch_and")
 
     def fetch_or(self, index: Index, value: T, ordering: Ordering = RELAXED, scope: Scope = DEVICE) -> T:
@@ -106,8 +108,8 @@ class AtomicAccess(Generic[T]):
     def compare_exchange(
         self, index: Index, expected: T, value: T, ordering: Ordering = RELAXED, scope: Scope = DEVICE
     ) -> T:
-        """Writes ``value`` if the element is ``expected``. Returns the old value, which is ``expected`` exactly if
-        ``value`` was written. Floats are compared by their bits."""
+        """Writes ``value`` if the element is ``expected``. Returns the old value, which equals ``expected`` if and only
+        if ``value`` was written. Floats are compared by their bits."""
         _only_in_a_kernel("compare_exchange")
 
     def load(self, index: Index, ordering: Ordering = RELAXED, scope: Scope = DEVICE) -> T:
@@ -121,8 +123,8 @@ class AtomicAccess(Generic[T]):
 
 @final
 class AtomicSlice(AtomicAccess[T]):
-    """Elements in device memory that all threads may change, only through atomic methods. ``len(a)`` is the number of
-    elements, an ``i64``. A launch takes a ``DeviceBox`` for it, as for a ``DisjointSlice``."""
+    """An array in device memory whose elements all threads may change, but only through atomic methods. ``len(a)`` is
+    the number of elements, an ``i64``. A launch takes a ``DeviceBox`` for it, as for a ``DisjointSlice``."""
 
     if not TYPE_CHECKING:
 
@@ -139,8 +141,8 @@ class AtomicSlice(AtomicAccess[T]):
 
 
 def fence(ordering: Ordering = SEQUENTIAL, scope: Scope = DEVICE) -> None:
-    """Orders this thread's memory accesses before the fence ahead of those after it, as seen by the threads of
-    ``scope``."""
+    """Orders the memory accesses that this thread made before the fence ahead of those that it makes after the fence,
+    as seen by the threads of ``scope``."""
     _only_in_a_kernel("fence")
 
 

@@ -23,8 +23,8 @@ def trap() -> None:
 
 
 def breakpoint() -> None:
-    """Stops in an attached debugger, such as cuda-gdb. Without a debugger it is a ``trap``. On the CPU device it is
-    always a ``trap``, because no debugger knows the kernel's source there."""
+    """Stops in an attached debugger, such as cuda-gdb. Without a debugger it acts as ``trap``. On the CPU device it
+    always acts as ``trap``, because debuggers do not know the source of kernels on that device."""
     _only_in_a_kernel("breakpoint")
 
 

@@ -1,8 +1,9 @@
 """Fast approximations of ``math``'s functions: CUDA's ``__expf``, ``__sinf`` and related functions.
 
-Each takes and returns ``f32``. On a GPU it is a few instructions. The errors are those of CUDA's programming guide;
-for ``sin``, ``cos`` and ``tan`` they are absolute, about 2**-21 for arguments in [-pi, pi] and larger outside. On the
-CPU device each is the ordinary function. ``@kernel(fastmath=True)`` uses these for all ``f32`` calls.
+Each function takes and returns ``f32``. On a GPU it is a few instructions. The error bounds are those of CUDA's
+programming guide. The absolute errors of ``sin``, ``cos`` and ``tan`` are about 2**-21 for arguments in [-pi, pi] and
+larger for other arguments. On the CPU device each is the ordinary function. With ``@kernel(fastmath=True)`` all calls
+of ``math``'s functions with ``f32`` arguments use these approximations.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ def exp(x: float) -> float:
 
 
 def exp2(x: float) -> float:
-    """Computes 2**x by one instruction, ``ex2.approx.ftz``: within 2 units in the last place. Results below 2**-126 are
+    """Computes 2**x by one instruction, ``ex2.approx.ftz``, within 2 units in the last place. Results below 2**-126 are
     0."""
     _only_in_a_kernel("exp2")
 
@@ -27,27 +28,30 @@ def exp10(x: float) -> float:
 
 
 def log(x: float) -> float:
-    """Computes ``__logf``: an absolute error of 2**-21.4 for x in [0.5, 2], else 3 units in the last place."""
+    """Computes ``__logf``. The absolute error is at most 2**-21.4 for x in [0.5, 2]; otherwise the error is at most 3
+    units in the last place."""
     _only_in_a_kernel("log")
 
 
 def log2(x: float) -> float:
-    """Computes ``__log2f``: an absolute error of 2**-22 for x in [0.5, 2], else 2 units in the last place."""
+    """Computes ``__log2f``. The absolute error is at most 2**-22 for x in [0.5, 2]; otherwise the error is at most 2
+    units in the last place."""
     _only_in_a_kernel("log2")
 
 
 def log10(x: float) -> float:
-    """Computes ``__log10f``: an absolute error of 2**-24 for x in [0.5, 2], else 3 units in the last place."""
+    """Computes ``__log10f``. The absolute error is at most 2**-24 for x in [0.5, 2]; otherwise the error is at most 3
+    units in the last place."""
     _only_in_a_kernel("log10")
 
 
 def sin(x: float) -> float:
-    """Computes ``__sinf``."""
+    """Computes ``__sinf``, an approximate sine."""
     _only_in_a_kernel("sin")
 
 
 def cos(x: float) -> float:
-    """Computes ``__cosf``."""
+    """Computes ``__cosf``, an approximate cosine."""
     _only_in_a_kernel("cos")
 
 
@@ -67,8 +71,8 @@ def divide(x: float, y: float) -> float:
 
 
 def reciprocal(x: float) -> float:
-    """Computes 1/x by one instruction, ``rcp.approx.ftz``: within 1 unit in the last place. Arguments and results below
-    2**-126 are 0."""
+    """Computes 1/x by one instruction, ``rcp.approx.ftz``, within 1 unit in the last place. Arguments and results of
+    magnitude below 2**-126 are taken as 0."""
     _only_in_a_kernel("reciprocal")
 
 

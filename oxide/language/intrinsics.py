@@ -1,8 +1,8 @@
-"""Machine instructions without a Python operator: bits, wide products, saturation, fused multiply-add.
+"""Machine instructions that have no Python operator: bit operations, wide products, saturation, fused multiply-add.
 
-The names are CUDA's: ``popc`` is ``__popc``, ``mulhi`` is ``__mulhi`` or ``__umul64hi`` by its arguments' type.
-Integers are 32- or 64-bit, and a result has the arguments' type unless stated otherwise. These are declarations: the
-compiler gives them their meaning inside a kernel, on both devices.
+The names are CUDA's: ``popc`` is ``__popc``, and ``mulhi`` is ``__mulhi``, ``__umulhi``, ``__mul64hi`` or
+``__umul64hi``, depending on the arguments' type. Integers have 32 or 64 bits, and a result has the arguments' type
+unless stated otherwise. These are declarations: the compiler gives them their meaning inside a kernel, on both devices.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ def popc(x: int) -> int:
 
 
 def clz(x: int) -> int:
-    """Returns the number of clear bits above the highest set bit, an ``i32``; the width of ``x`` for 0."""
+    """Returns the number of clear bits above the highest set bit, an ``i32``. If ``x`` is 0, returns the number of its
+    bits."""
     _only_in_a_kernel("clz")
 
 
 def ffs(x: int) -> int:
-    """Returns the position of the lowest set bit, counted from 1, an ``i32``; 0 for 0."""
+    """Returns the position of the lowest set bit, counted from 1, an ``i32``. If ``x`` is 0, returns 0."""
     _only_in_a_kernel("ffs")
 
 
@@ -50,7 +51,8 @@ def saturating_sub(a: int, b: int) -> int:
 
 
 def saturate(x: float) -> float:
-    """Returns ``x``, an ``f32`` or ``f64``, clamped to [0, 1]; 0 for a NaN. CUDA's name is ``__saturatef``."""
+    """Returns ``x``, an ``f32`` or ``f64``, clamped to [0, 1]. If ``x`` is a NaN, returns 0. CUDA's name is
+    ``__saturatef``."""
     _only_in_a_kernel("saturate")
 
 
@@ -60,28 +62,30 @@ def fma(a: float, b: float, c: float) -> float:
 
 
 def fmax(a: float, b: float) -> float:
-    """Returns the greater of two floats; if one is a NaN, the other one. This is C's ``fmax``, one instruction on a
-    GPU. The built-in ``max`` has Python's semantics."""
+    """Returns the greater of two floats. If one is a NaN, returns the other. This is C's ``fmax``, one instruction on a
+    GPU. The built-in ``max`` has Python's semantics instead."""
     _only_in_a_kernel("fmax")
 
 
 def fmin(a: float, b: float) -> float:
-    """Returns the lesser of two floats; if one is a NaN, the other one. This is C's ``fmin``."""
+    """Returns the lesser of two floats. If one is a NaN, returns the other. This is C's ``fmin``."""
     _only_in_a_kernel("fmin")
 
 
 def rsqrt(x: float) -> float:
-    """Returns ``1 / sqrt(x)``; for an ``f32`` to within 2 units in the last place."""
+    """Returns ``1 / sqrt(x)``. For an ``f32`` the error is at most 2 units in the last place."""
     _only_in_a_kernel("rsqrt")
 
 
 def to_bits(x: float) -> int:
-    """Returns the bits of an ``f32`` as ``u32``, of an ``f64`` as ``u64``: CUDA's ``__float_as_uint``, Rust's name."""
+    """Returns the bits of an ``f32`` as a ``u32``, or of an ``f64`` as a ``u64``. CUDA's name is ``__float_as_uint``;
+    ``to_bits`` is Rust's."""
     _only_in_a_kernel("to_bits")
 
 
 def from_bits(bits: int) -> float:
-    """Returns the ``f32`` with the bits of a ``u32`` or ``i32``, or the ``f64`` with those of a ``u64`` or ``i64``."""
+    """Returns the float with the given bits: an ``f32`` for a ``u32`` or ``i32``, an ``f64`` for a ``u64`` or
+    ``i64``."""
     _only_in_a_kernel("from_bits")
 
 

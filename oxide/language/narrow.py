@@ -1,7 +1,7 @@
-"""Floats narrower than an f32 on the host: rounding, and the bits of a number.
+"""Floats narrower than f32, on the host: rounding, and the conversion of numbers to bits and back.
 
-Kernels and host round alike: to nearest, ties to even, once. ``ml_dtypes`` converts a float64 through float32, which
-rounds twice, so conversions of the host go through ``narrowed``.
+The host rounds as kernels do: to nearest, ties to even, and only once. ``ml_dtypes`` converts a float64 through
+float32, which rounds twice, so the host uses ``narrowed`` instead.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 @final
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A format of narrow floats: its size, its precision in bits, the exponent of its least number, and its greatest
-    number."""
+    """A format of narrow floats: its size in bits, its precision in bits, the exponent of its least positive number,
+    and its greatest number."""
 
     bits: int
     precision: int
     least: int
     greatest: float
     saturates: bool = False
-    """True if a larger number becomes the greatest one, as the GPU's conversions to 8 bits do. False if it becomes
-    infinite."""
+    """True if a conversion turns numbers beyond the greatest into the greatest number, as on a GPU for formats of 8
+    bits. False if it turns them into infinity."""
     has_infinity: bool = True
 
 
@@ -40,19 +40,20 @@ FORMATS = {
     "f8e5m2": Format(8, 3, -16, 57344.0, saturates=True),
 }
 _NAN = 0x7F
-"""The bits of the NaN that conversions to 8 bits give."""
+"""The bits of the NaN to which a conversion to 8 bits turns any NaN."""
 
 
 def rounded(name: str, number: float) -> float:
-    """Rounds a number to a format as kernels do: to nearest, ties to even. A number beyond the greatest becomes
-    infinite, or the greatest number if the format saturates."""
+    """Rounds a number to a format as kernels do: to nearest, ties to even. A number beyond the format's greatest number
+    becomes infinite or, if the format saturates, the greatest number."""
     form = FORMATS[name]
     nearest = _nearest(form, number)
     return math.copysign(form.greatest, number) if form.saturates and abs(nearest) > form.greatest else nearest
 
 
 def fits(name: str, number: float) -> bool:
-    """Returns whether a number, rounded, is within a format's range."""
+    """Returns whether a number, rounded, is within a format's range. An infinity is within the range if the format has
+    infinities."""
     form = FORMATS[name]
     return form.has_infinity if math.isinf(number) else not math.isinf(_nearest(form, number))
 
@@ -61,7 +62,8 @@ def _nearest(form: Format, number: float) -> float:
     if number != number or math.isinf(number) or number == 0.0:
         return number
     unit = max(math.frexp(number)[1] - form.precision, form.least)
-    # Below half of the least number the result is 0, and ldexp could not scale the number exactly.
+    # Up to half of the least number the result is 0. Such numbers are sorted out first, because ldexp could not scale
+    # them exactly.
     if unit == form.least and abs(number) <= math.ldexp(0.5, form.least):
         return math.copysign(0.0, number)
     nearest = math.copysign(math.ldexp(round(math.ldexp(number, -unit)), unit), number)
@@ -69,7 +71,7 @@ def _nearest(form: Format, number: float) -> float:
 
 
 def bits_of(name: str, number: float) -> int:
-    """Returns the bits of a number that the format holds."""
+    """Returns the bits of a number that the format can represent exactly."""
     match name:
         case "f16":
             return int.from_bytes(struct.pack("<e", number), "little")
@@ -79,19 +81,19 @@ def bits_of(name: str, number: float) -> int:
         return _NAN
     if name == "f8e5m2":  # the upper half of an f16
         return int.from_bytes(struct.pack("<e", number), "little") >> 8
-    # Below 2**-6 are multiples of 2**-9; from there on, 3 bits follow the leading one.
+    # Numbers below 2**-6 are multiples of 2**-9. Larger numbers have 3 bits after the leading one.
     fraction, exponent = math.frexp(abs(number))
     size = int(abs(number) * 512) if abs(number) < 2**-6 else ((exponent + 6) << 3) + int(fraction * 16) - 8
     return size | (128 if math.copysign(1, number) < 0 else 0)
 
 
 def encoded(name: str, number: float) -> int:
-    """Returns the bits of the nearest number of a format, given a number that fits."""
+    """Returns the bits of the format's number that is nearest to ``number``, for which ``fits`` must be true."""
     return bits_of(name, number if math.isinf(number) else rounded(name, number))
 
 
 def number_of(name: str, bits: int) -> float:
-    """Returns the number that has these bits."""
+    """Returns the number of a format that has these bits."""
     match name:
         case "f16":
             return float(struct.unpack("<e", bits.to_bytes(2, "little"))[0])
@@ -105,7 +107,8 @@ def number_of(name: str, bits: int) -> float:
 
 
 def narrowed(values: Any, name: str, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Returns numbers as an array of a format's dtype, each rounded once, as kernels do."""
+    """Converts numbers to an array of ``dtype``, the dtype of the format ``name``. Each number is rounded once, as in
+    kernels."""
     given, form = np.asarray(values), FORMATS[name]
     if given.dtype == dtype:
         return given
@@ -119,7 +122,8 @@ def narrowed(values: Any, name: str, dtype: np.dtype[Any]) -> NDArray[Any]:
 
 
 def _singles(given: NDArray[Any]) -> NDArray[Any]:
-    """Returns numbers as f32, rounded to odd, so that they may be rounded once more."""
+    """Converts numbers to f32, rounded to odd: rounding them again to a narrower format then gives the same result as
+    rounding the given numbers once."""
     if given.dtype.kind in "iu" and given.dtype.itemsize == 8:
         kept = given & given.dtype.type(-2048 if given.dtype.kind == "i" else 2**64 - 2048)
         odd = np.where(given == kept, kept, kept | given.dtype.type(2048))

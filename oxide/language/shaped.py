@@ -1,9 +1,10 @@
-"""Slices of two and more axes: ``Slice2``, ``DisjointSlice2``, ``AtomicSlice2``, and ``Slice3`` and so on.
+"""Slices of two to five axes: ``Slice2`` to ``Slice5``, ``DisjointSlice2`` to ``DisjointSlice5``, ``AtomicSlice2`` and
+``AtomicSlice3``.
 
-Each index is checked against its own axis. In a flat slice, ``a[row * width + col]`` with a column past the width reads
-another row's element, and no check finds that. ``a[row, col]`` is then a fault that names the axis.
+Each index is checked against its own axis. If a column is past the width, ``a[row * width + col]`` in a flat slice
+reads an element of another row, and no check finds the mistake. ``a[row, col]`` is a fault that names the axis.
 
-Slices of four and five axes are for ``tensor.load_tile`` and ``tensor.store_tile``.
+Slices of four and five axes cannot be indexed. They are for ``tensor.load_tile`` and ``tensor.store_tile``.
 
 ``Slice[T, 2]`` is ``Slice2[T]`` at run time; a type checker accepts only ``Slice2[T]``. These are declarations: the
 compiler gives them their meaning inside a kernel, and a type checker reads them.
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
 
 
 class _Parameterized:
-    """The base of slices with a layout. At run time it accepts any type arguments, where ``Generic`` would require
-    both."""
+    """The base of slices with a layout. At run time it accepts any type arguments, while ``Generic`` would require both
+    the elements' type and a layout."""
 
     if not TYPE_CHECKING:
 
@@ -39,7 +40,7 @@ class _Parameterized:
 
 
 class _OneType:
-    """The base of slices without a layout. At run time it refuses any type arguments but the elements' type."""
+    """The base of slices without a layout. At run time it refuses type arguments other than the elements' type."""
 
     if not TYPE_CHECKING:
 
@@ -69,8 +70,8 @@ class _Reads(VectorReads[T, Index], Alignment):
 
 
 class UncheckedReads(VectorReads[T, Index]):
-    """The type of ``a.unchecked``: reads without checks. An index outside reads other memory, or destroys the whole
-    device context. Only the alignment of vectors is checked."""
+    """The type of ``a.unchecked``: a view that reads without bounds checks. An index outside the slice reads other
+    memory, or destroys the whole device context. Only the alignment of vectors is checked."""
 
     def __init__(self) -> None:
         _only_in_a_kernel(type(self).__name__)
@@ -80,14 +81,14 @@ class UncheckedReads(VectorReads[T, Index]):
 
     @property
     def streaming(self) -> Streaming[T, Index]:
-        """Returns the slice's vectors, for elements that are not needed again soon."""
+        """Returns a view whose vectors are for elements that are not needed again soon: see ``Streaming``."""
         _only_in_a_kernel(type(self).__name__)
 
 
 @final
 class UncheckedWrites(UncheckedReads[T, Index], VectorWrites[T, Index]):
-    """The type of ``c.unchecked_mut``: any thread reads and writes any element, and nothing checks the indices, nor
-    that no other thread writes the same element."""
+    """The type of ``c.unchecked_mut``: a view with which any thread reads and writes any element. Nothing checks the
+    indices, or that only one thread writes an element."""
 
     def __setitem__(self, index: Index, value: T) -> None:
         _only_in_a_kernel("UncheckedWrites")
@@ -97,9 +98,9 @@ class UncheckedWrites(UncheckedReads[T, Index], VectorWrites[T, Index]):
 class Slice2(_OneType, _Reads[T, tuple[int, int]]):
     """A read-only matrix in device memory, row-major: ``a[row, col]``.
 
-    Takes a contiguous box of two axes. An index that is negative or past the end of its axis is a fault: the thread
-    leaves the kernel, or reads zero if other threads may wait for it, and the launch fails with a ``BoundsError`` that
-    names the ``axis``.
+    A launch takes a contiguous box of two axes for it. An index that is negative or past the end of its axis is a
+    fault: the thread leaves the kernel, and the launch fails with a ``BoundsError`` that names the ``axis``. If threads
+    of the kernel may wait for one another, the thread instead reads zero and continues.
     """
 
     def __init__(self) -> None:
@@ -117,19 +118,19 @@ class Slice2(_OneType, _Reads[T, tuple[int, int]]):
         _only_in_a_kernel("Slice2")
 
     def tile(self, row: int, col: int, rows: int, cols: int) -> TileView[T] | None:
-        """Returns the ``rows`` times ``cols`` elements whose first is ``[row, col]``. Returns None if one of them would
-        be outside its axis, or if a size is negative."""
+        """Returns the rectangle of ``rows`` times ``cols`` elements whose first element is ``[row, col]``. Returns None
+        if it is not entirely inside the slice, or if a size is negative."""
         _only_in_a_kernel("Slice2")
 
     @property
     def unchecked(self) -> UncheckedReads[T, tuple[int, int]]:
-        """Returns the slice without bounds checks, for indices that are inside although the compiler cannot prove
-        it."""
+        """Returns the slice without bounds checks, for indices that you know to be inside although the compiler cannot
+        prove it."""
         _only_in_a_kernel("Slice2")
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Rows and columns, each an ``i64``."""
+        """Returns the numbers of rows and of columns, each an ``i64``."""
         _only_in_a_kernel("Slice2")
 
 
@@ -145,8 +146,8 @@ class Slice3(_OneType, _Reads[T, tuple[int, int, int]]):
 
     @property
     def unchecked(self) -> UncheckedReads[T, tuple[int, int, int]]:
-        """Returns the slice without bounds checks, for indices that are inside although the compiler cannot prove
-        it."""
+        """Returns the slice without bounds checks, for indices that you know to be inside although the compiler cannot
+        prove it."""
         _only_in_a_kernel("Slice3")
 
     @property
@@ -156,7 +157,7 @@ class Slice3(_OneType, _Reads[T, tuple[int, int, int]]):
 
 
 class _Tiled(Alignment, Generic[T, Index]):
-    """The common base of slices that have too many axes for an index."""
+    """The common base of slices of four and five axes, which cannot be indexed."""
 
     def __init__(self) -> None:
         _only_in_a_kernel(type(self).__name__)
@@ -177,27 +178,30 @@ class _Tiled(Alignment, Generic[T, Index]):
 
     @property
     def flat(self) -> Slice[T]:
-        """Returns all elements in row-major order, as a ``Slice``; of a slice to read only."""
+        """Returns all elements in row-major order, as a ``Slice``. Only read-only slices have this attribute."""
         _only_in_a_kernel(type(self).__name__)
 
 
 @final
 class Slice4(_OneType, _Tiled[T, tuple[int, int, int, int]]):
-    """A read-only array of four axes, of which ``tensor.load_tile`` copies tiles. ``flat`` has its elements."""
+    """A read-only array of four axes, from which ``tensor.load_tile`` copies tiles. To read single elements, index
+    ``flat``."""
 
 
 @final
 class Slice5(_OneType, _Tiled[T, tuple[int, int, int, int, int]]):
-    """A read-only array of five axes, of which ``tensor.load_tile`` copies tiles. ``flat`` has its elements."""
+    """A read-only array of five axes, from which ``tensor.load_tile`` copies tiles. To read single elements, index
+    ``flat``."""
 
 
 @final
 class DisjointSlice2(_Parameterized, Alignment, Generic[T, Layout]):
     """A kernel's output of two axes: each thread reaches only its own element.
 
-    ``thread.index_2d(c.shape[1])`` opens the element at this thread's row and column, each checked against its own
-    axis. ``thread.index_1d()`` opens the element at that place in row-major order. A layout is the last argument:
-    ``DisjointSlice2[f32, RowMajorTiles(2, 4)]``, whose tiles lie in the slice's own rows and columns.
+    With the index ``thread.index_2d(c.shape[1])``, ``get_mut`` returns the element at this thread's row and column,
+    each checked against its own axis. With ``thread.index_1d()`` it returns the element at this position in row-major
+    order. A layout may be given as the last argument: ``DisjointSlice2[f32, RowMajorTiles(2, 4)]``. Its tiles are
+    rectangles of the slice's own rows and columns.
     """
 
     def __init__(self) -> None:
@@ -211,7 +215,7 @@ class DisjointSlice2(_Parameterized, Alignment, Generic[T, Layout]):
     def get_mut(self: DisjointSlice2[T, RowMajorTiles[R, C]], index: ThreadIndex) -> MatrixTileRef[T] | None: ...
     def get_mut(self, index: ThreadIndex) -> Any:
         """Returns this thread's element, or None if its row or its column is outside. With a tile layout, returns this
-        thread's tile, or None if it would not be whole."""
+        thread's tile, or None if the tile is not entirely inside the slice."""
         _only_in_a_kernel("DisjointSlice2")
 
     @overload
@@ -219,23 +223,23 @@ class DisjointSlice2(_Parameterized, Alignment, Generic[T, Layout]):
     @overload
     def get_remainder(self: DisjointSlice2[T, RowMajorTiles[R, C]], index: ThreadIndex) -> MatrixTileRef[T] | None: ...
     def get_remainder(self, index: ThreadIndex) -> Any:
-        """Returns the elements of this thread's tile that exist, if the tile is not whole; None if it is whole or
-        empty."""
+        """Returns the part of this thread's tile that is inside the slice, if only a part is inside. Returns None if
+        the whole tile is inside, or nothing of it."""
         _only_in_a_kernel("DisjointSlice2")
 
     @property
     def scatter(self) -> Scatter[T, tuple[int, int]]:
-        """Returns the output's elements by computed indices: ``c.scatter[row, col] = value``."""
+        """Returns a write-only view of the output that takes any computed indices: ``c.scatter[row, col] = value``."""
         _only_in_a_kernel("DisjointSlice2")
 
     @property
     def unchecked_mut(self) -> UncheckedWrites[T, tuple[int, int]]:
-        """Returns the output without its rules: see ``DisjointSlice.unchecked_mut``."""
+        """Returns a view of the output without its rules: see ``DisjointSlice.unchecked_mut``."""
         _only_in_a_kernel("DisjointSlice2")
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Rows and columns, each an ``i64``."""
+        """Returns the numbers of rows and of columns, each an ``i64``."""
         _only_in_a_kernel("DisjointSlice2")
 
     @property
@@ -249,8 +253,8 @@ class DisjointSlice2(_Parameterized, Alignment, Generic[T, Layout]):
 
 @final
 class DisjointSlice3(_Parameterized, Alignment, Generic[T, Layout]):
-    """A kernel's output of three axes. ``thread.index_1d()`` opens the element at that place in row-major order; with
-    the layout ``Tiles(n)``, a tile of ``n`` elements."""
+    """A kernel's output of three axes. ``get_mut(thread.index_1d())`` returns the element at this position in row-major
+    order. With the layout ``Tiles(n)`` it returns a tile of ``n`` elements."""
 
     def __init__(self) -> None:
         _only_in_a_kernel("DisjointSlice3")
@@ -264,18 +268,18 @@ class DisjointSlice3(_Parameterized, Alignment, Generic[T, Layout]):
         _only_in_a_kernel("DisjointSlice3")
 
     def get_remainder(self: DisjointSlice3[T, Tiles[N]], index: ThreadIndex) -> TileRef[T] | None:
-        """Returns the elements of this thread's tile that exist, if the tile is not whole; None if it is whole or
-        empty."""
+        """Returns the part of this thread's tile that is inside the slice, if only a part is inside. Returns None if
+        the whole tile is inside, or nothing of it."""
         _only_in_a_kernel("DisjointSlice3")
 
     @property
     def scatter(self) -> Scatter[T, tuple[int, int, int]]:
-        """Returns the output's elements by computed indices: ``c.scatter[i, j, k] = value``."""
+        """Returns a write-only view of the output that takes any computed indices: ``c.scatter[i, j, k] = value``."""
         _only_in_a_kernel("DisjointSlice3")
 
     @property
     def unchecked_mut(self) -> UncheckedWrites[T, tuple[int, int, int]]:
-        """Returns the output without its rules: see ``DisjointSlice.unchecked_mut``."""
+        """Returns a view of the output without its rules: see ``DisjointSlice.unchecked_mut``."""
         _only_in_a_kernel("DisjointSlice3")
 
     @property
@@ -294,8 +298,8 @@ class DisjointSlice3(_Parameterized, Alignment, Generic[T, Layout]):
 
 @final
 class DisjointSlice4(_OneType, _Tiled[T, tuple[int, int, int, int]]):
-    """A kernel's output with four axes. ``tensor.store_tile`` writes tiles of it, and ``get_mut(thread.index_1d())``
-    returns the element with that row-major index."""
+    """A kernel's output of four axes. ``tensor.store_tile`` writes tiles of it, and ``get_mut(thread.index_1d())``
+    returns the element at this position in row-major order."""
 
     def get_mut(self, index: ThreadIndex) -> Ref[T] | None:
         """Returns this thread's element, or None if the index is outside."""
@@ -303,14 +307,14 @@ class DisjointSlice4(_OneType, _Tiled[T, tuple[int, int, int, int]]):
 
     @property
     def scatter(self) -> Any:
-        """Returns the output's elements, as ``tensor.store_tile`` takes them."""
+        """Returns a view of the output, to be passed to ``tensor.store_tile``."""
         _only_in_a_kernel("DisjointSlice4")
 
 
 @final
 class DisjointSlice5(_OneType, _Tiled[T, tuple[int, int, int, int, int]]):
-    """A kernel's output with five axes. ``tensor.store_tile`` writes tiles of it, and ``get_mut(thread.index_1d())``
-    returns the element with that row-major index."""
+    """A kernel's output of five axes. ``tensor.store_tile`` writes tiles of it, and ``get_mut(thread.index_1d())``
+    returns the element at this position in row-major order."""
 
     def get_mut(self, index: ThreadIndex) -> Ref[T] | None:
         """Returns this thread's element, or None if the index is outside."""
@@ -318,21 +322,21 @@ class DisjointSlice5(_OneType, _Tiled[T, tuple[int, int, int, int, int]]):
 
     @property
     def scatter(self) -> Any:
-        """Returns the output's elements, as ``tensor.store_tile`` takes them."""
+        """Returns a view of the output, to be passed to ``tensor.store_tile``."""
         _only_in_a_kernel("DisjointSlice5")
 
 
 @final
 class AtomicSlice2(_OneType, AtomicAccess[T]):
-    """Elements of two axes that all threads may change, only through atomic methods whose index is a tuple:
-    ``counts.fetch_add((row, col), 1)``. Each index is checked against its own axis."""
+    """An array of two axes whose elements all threads may change, but only through atomic methods. The index is a
+    tuple: ``counts.fetch_add((row, col), 1)``. Each of its numbers is checked against its own axis."""
 
     def __init__(self) -> None:
         _only_in_a_kernel("AtomicSlice2")
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Rows and columns, each an ``i64``."""
+        """Returns the numbers of rows and of columns, each an ``i64``."""
         _only_in_a_kernel("AtomicSlice2")
 
     def __len__(self) -> int:
@@ -341,7 +345,8 @@ class AtomicSlice2(_OneType, AtomicAccess[T]):
 
 @final
 class AtomicSlice3(_OneType, AtomicAccess[T]):
-    """Elements of three axes that all threads may change: ``counts.fetch_add((i, j, k), 1)``."""
+    """An array of three axes whose elements all threads may change: ``counts.fetch_add((i, j, k), 1)``. See
+    ``AtomicSlice2``."""
 
     def __init__(self) -> None:
         _only_in_a_kernel("AtomicSlice3")

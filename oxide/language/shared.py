@@ -1,9 +1,9 @@
 """Memory of a block, ``SharedArray`` and ``DynamicSharedArray``, and memory of a thread, ``LocalArray``.
 
 All threads of a block see the same shared array, and exchange values through it: they write, synchronize at
-``thread.sync_threads()``, then read what the others wrote. Without the barrier a thread may read before another has
-written. The contents start undefined. A static shape is part of the kernel, so an index is checked against a constant;
-the size of a ``DynamicSharedArray`` comes with the launch. The terms are CUDA's.
+``thread.sync_threads()``, then read the values that other threads wrote. Without the barrier a thread may read before
+another thread has written. The contents are undefined at first. A static shape is part of the kernel, so an index is
+checked against a constant. The size of a ``DynamicSharedArray`` is set by the launch. The terms are CUDA's.
 
 These are declarations: the compiler gives them their meaning inside a kernel, and a type checker reads them.
 """
@@ -23,8 +23,9 @@ Index: TypeAlias = int | tuple[int, ...]
 class _Elements(Generic[T]):
     """The base of the arrays: checked access to elements.
 
-    An access outside the array is a fault: it reads zero or writes nothing, its thread continues to the next barrier,
-    and the launch fails with a ``BoundsError``.
+    An access outside the array is a fault: it reads zero or writes nothing, and the launch fails with a
+    ``BoundsError``. If threads of the kernel may wait for one another, as at a barrier, the thread continues. Otherwise
+    it leaves the kernel.
     """
 
     def __getitem__(self, index: Index) -> T:
@@ -51,11 +52,12 @@ class _Elements(Generic[T]):
 class SharedArray(_Elements[T], AtomicAccess[T], VectorReads[T, Index], VectorWrites[T, Index]):
     """An array that the threads of a block share: ``tile = SharedArray((16, 17), f32)``, then ``tile[row, col]``.
 
-    ``shape`` is a constant, or a tuple of up to three; ``dtype`` is one of oxide's scalar types. All calls at one place
-    in the source return the same array. ``alignment`` is a constant power of two from 16, the default, to 1024: the
-    first element's address is a multiple of it. A kernel's arrays take at most 227 KiB together; for more, the compiler
-    raises ``CompileError``. Every GPU provides 48 KiB. A launch raises ``DeviceError`` if the GPU provides less than
-    the kernel needs. Elements of 32 and 64 bits also have the atomic methods: ``bins.fetch_add(i, 1)``.
+    ``shape`` is a constant or a tuple of up to three constants; ``dtype`` is one of oxide's scalar types. All calls at
+    one place in the source return the same array. ``alignment`` is a constant power of two from 16, the default, to
+    1024: the first element's address is a multiple of it. All shared arrays of a kernel together take at most 227 KiB;
+    for more, the compiler raises ``CompileError``. Every GPU provides 48 KiB. A launch raises ``DeviceError`` if the
+    GPU provides less than the kernel needs. Elements of 32 and 64 bits also have the atomic methods:
+    ``bins.fetch_add(i, 1)``.
     """
 
     def __init__(self, shape: int | tuple[int, ...], dtype: type[T], alignment: int = 16) -> None:
@@ -64,11 +66,11 @@ class SharedArray(_Elements[T], AtomicAccess[T], VectorReads[T, Index], VectorWr
 
 @final
 class DynamicSharedArray(_Elements[T], AtomicAccess[T], VectorReads[T, Index], VectorWrites[T, Index]):
-    """The block's dynamic shared memory as an array of one axis, with its length set by the launch.
+    """The block's dynamic shared memory as an array of one axis, whose length is set by the launch.
 
-    ``LaunchConfig(…, shared_mem_bytes=n)`` gives it ``n // dtype's bytes`` elements; ``len()`` returns the number.
-    Every ``DynamicSharedArray`` of a kernel starts at the same address, as ``extern __shared__`` does in CUDA C++. It
-    overlaps no ``SharedArray``.
+    With ``LaunchConfig(…, shared_mem_bytes=n)`` the array has as many elements as fit into n bytes. ``len()`` returns
+    this number. Every ``DynamicSharedArray`` of a kernel starts at the same address, like ``extern __shared__`` arrays
+    in CUDA C++. No ``DynamicSharedArray`` overlaps a ``SharedArray``.
     """
 
     def __init__(self, dtype: type[T]) -> None:
@@ -77,9 +79,9 @@ class DynamicSharedArray(_Elements[T], AtomicAccess[T], VectorReads[T, Index], V
 
 @final
 class LocalArray(_Elements[T]):
-    """An array that belongs to one thread: ``LocalArray(8, f32)``. It lives in registers if the compiler knows every
-    index, else in memory, up to 512 KiB for all arrays of a thread. ``shape`` and ``dtype`` are those of
-    ``SharedArray``."""
+    """An array that belongs to one thread: ``LocalArray(8, f32)``. It is in registers if the compiler knows every
+    index. Otherwise it is in memory, where all arrays of a thread together may take up to 512 KiB. ``shape`` and
+    ``dtype`` are those of ``SharedArray``."""
 
     def __init__(self, shape: int | tuple[int, ...], dtype: type[T]) -> None:
         _only_in_a_kernel("LocalArray")

@@ -1,10 +1,10 @@
 """A kernel's inputs and outputs: ``Slice``, ``DisjointSlice`` and ``Ref``.
 
-The rule comes from cuda-oxide: an output element is reached only by a ``ThreadIndex``, and no two threads have equal
-ones. So no two threads write the same element. With a plain index they could::
+A thread reaches an output element only by its ``ThreadIndex``, and no two threads have equal ``ThreadIndex`` values. So
+no two threads write the same element. With plain indices they could. The rule comes from cuda-oxide::
 
     c[0] = row          # every thread writes c[0]: refused, a DisjointSlice has no [...]
-    c_elem = c.get_mut(thread.index_1d())
+    c_elem = c.get_mut(thread.index_1d())   # the element of this thread
 
 These classes are declarations: the compiler gives them their meaning inside a kernel, and a type checker reads them.
 On the host they have no instances.
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     @final
     class Elements:
-        """The default layout of a ``DisjointSlice``: a thread has one element."""
+        """The default layout of a ``DisjointSlice``: each thread has one element."""
 
     Layout = TypeVarWithDefault("Layout", default=Elements)
 else:
@@ -40,15 +40,15 @@ else:
 class Slice(VectorReads[T, int], Alignment):
     """A read-only, bounds-checked run of elements in device memory.
 
-    ``a[i]`` takes any integer. A negative index, or an index past the end, is a fault: the thread leaves the kernel, or
-    reads zero if other threads may wait for it, and the launch fails with a ``BoundsError``. ``len(a)`` is the number
-    of elements, an ``i64``.
+    ``a[i]`` takes any integer. A negative index, or an index past the end, is a fault: the thread leaves the kernel,
+    and the launch fails with a ``BoundsError``. If threads of the kernel may wait for one another, the thread instead
+    reads zero and continues. ``len(a)`` is the number of elements, an ``i64``.
     """
 
     if not TYPE_CHECKING:
 
         def __class_getitem__(cls, parameters: Any) -> GenericAlias:
-            return GenericAlias(cls, parameters)  # typing's own refuses the number of axes in Slice[f32, 2]
+            return GenericAlias(cls, parameters)  # Generic's own method refuses the number of axes in Slice[f32, 2]
 
     def __init__(self) -> None:
         _only_in_a_kernel("Slice")
@@ -71,8 +71,8 @@ class Slice(VectorReads[T, int], Alignment):
     @property
     def unchecked(self) -> UncheckedSlice[T]:
         """Returns the slice without bounds checks. ``a.unchecked[i]`` outside the slice reads other memory, or destroys
-        the whole device context: nothing catches it. Use it for indices that are inside although the compiler cannot
-        prove it."""
+        the whole device context: nothing catches it. Use it for indices that you know to be inside although the
+        compiler cannot prove it."""
         _only_in_a_kernel("Slice")
 
 
@@ -88,7 +88,8 @@ class UncheckedSlice(VectorReads[T, int]):
 
     @property
     def streaming(self) -> Streaming[T, int]:
-        """Returns the slice's vectors, for elements that are not needed again soon."""
+        """Returns a view whose ``load2`` and ``load4`` are for elements that are not needed again soon: see
+        ``Streaming``."""
         _only_in_a_kernel("UncheckedSlice")
 
 
@@ -97,9 +98,10 @@ class DisjointSlice(Alignment, Generic[T, Layout]):
     """A kernel's output: each thread reaches only the element of its own ``ThreadIndex``.
 
     ``len(c)`` is the number of elements, an ``i64``. There is no ``c[i]``. ``DisjointSlice[T, Tiles(n)]`` and
-    ``DisjointSlice[T, RowMajorTiles(r, c)]`` give a thread a tile of several elements instead (``tiles.py``). Tiles are
-    loaded and stored as vectors. So a box for such an output must begin at a multiple of the greatest power of two, up
-    to 16, that divides the bytes of a tile's row; otherwise the launch is refused. Only views can begin elsewhere.
+    ``DisjointSlice[T, RowMajorTiles(r, c)]`` give each thread a tile of several elements instead (``tiles.py``). Tiles
+    are loaded and stored as vectors. So the address of a box for such an output must be a multiple of the greatest
+    power of two, up to 16, that divides the bytes of a tile's row. Otherwise the launch is refused. Only a view of a
+    box can have another address.
     """
 
     def __init__(self) -> None:
@@ -118,7 +120,7 @@ class DisjointSlice(Alignment, Generic[T, Layout]):
     def get_mut(self: DisjointSlice[T, RowMajorTiles[R, C]], index: ThreadIndex) -> MatrixTileRef[T] | None: ...
     def get_mut(self, index: ThreadIndex) -> Any:
         """Returns this thread's element, or None if the index is outside the slice. With a tile layout, returns this
-        thread's tile, or None if it would not be whole."""
+        thread's tile, or None if the tile is not entirely inside the slice."""
         _only_in_a_kernel("DisjointSlice")
 
     @overload
@@ -126,8 +128,8 @@ class DisjointSlice(Alignment, Generic[T, Layout]):
     @overload
     def get_remainder(self: DisjointSlice[T, RowMajorTiles[R, C]], index: ThreadIndex) -> MatrixTileRef[T] | None: ...
     def get_remainder(self, index: ThreadIndex) -> Any:
-        """Returns the elements of this thread's tile that exist, if the tile is not whole; None if it is whole or
-        empty. A matrix's elements after its last whole row belong to no tile."""
+        """Returns the part of this thread's tile that is inside the slice, if only a part is inside. Returns None if
+        the whole tile is inside, or nothing of it. Elements after the last whole row of a matrix belong to no tile."""
         _only_in_a_kernel("DisjointSlice")
 
     @property
@@ -137,13 +139,13 @@ class DisjointSlice(Alignment, Generic[T, Layout]):
 
     @property
     def scatter(self) -> Scatter[T, int]:
-        """Returns the output's elements by computed indices: ``c.scatter[i] = value``."""
+        """Returns a write-only view of the output that takes any computed index: ``c.scatter[i] = value``."""
         _only_in_a_kernel("DisjointSlice")
 
     @property
     def unchecked_mut(self) -> UncheckedMutSlice[T]:
-        """Returns the output without its rules: ``c.unchecked_mut[i]`` takes any integer, and nothing checks that it is
-        inside, nor that no other thread writes the same element."""
+        """Returns a view of the output without its rules. ``c.unchecked_mut[i]`` takes any integer. Nothing checks that
+        the index is inside, or that only one thread writes an element."""
         _only_in_a_kernel("DisjointSlice")
 
     def __len__(self) -> int:
@@ -152,13 +154,13 @@ class DisjointSlice(Alignment, Generic[T, Layout]):
 
 @final
 class Scatter(Generic[T, Index]):
-    """The type of ``c.scatter`` of an output: ``c.scatter[i] = value`` writes the element at any index, and
-    ``c.scatter[row, col] = value`` that of a ``DisjointSlice2``.
+    """The type of ``c.scatter`` of an output. ``c.scatter[i] = value`` writes the element at any index ``i``. For a
+    ``DisjointSlice2`` it is ``c.scatter[row, col] = value``.
 
-    An index outside the slice is a fault, and nothing is written. The program must ensure that the indices of two
-    threads differ: the sanitizer finds two threads that write one element without an order between them (``kind``
-    ``"race"``). ``scatter`` has no reads, because the element may be another thread's. Use an ``AtomicSlice`` to add to
-    an element of several threads.
+    An index outside the slice is a fault, and nothing is written. The program must ensure that no two threads use the
+    same index. The sanitizer reports two threads that write one element without an order between them (``kind``
+    ``"race"``). ``scatter`` cannot read, because the element may be another thread's. If several threads add to one
+    element, use an ``AtomicSlice``.
     """
 
     def __init__(self) -> None:
@@ -170,10 +172,10 @@ class Scatter(Generic[T, Index]):
 
 @final
 class Ref(Generic[T]):
-    """One element of a ``DisjointSlice``, to read and to write through ``value``.
+    """One element of a ``DisjointSlice``, which is read and written through ``value``.
 
-    A type checker refuses the use of ``value`` without a check that ``get_mut`` did not return None. If the element is
-    outside the slice, the use is a fault: nothing is written, and the launch fails with a ``BoundsError``.
+    A type checker refuses the use of ``value`` unless the program has checked that ``get_mut`` did not return None. If
+    it did return None, using ``value`` is a fault: nothing is written, and the launch fails with a ``BoundsError``.
     """
 
     value: T

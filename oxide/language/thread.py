@@ -1,4 +1,5 @@
-"""Thread indices, ``index_1d``, ``index_2d`` and the hardware's coordinates; and barriers for a block and the grid.
+"""Thread indices (``index_1d``, ``index_2d``), the hardware's coordinates, barriers for a block and for the grid, and
+waits for other kernels and blocks.
 
 All numbers are non-negative 64-bit integers, zero-extended from 32-bit hardware registers, so products such as
 ``row * width`` do not wrap. These are declarations: the compiler gives them their meaning inside a kernel.
@@ -13,8 +14,8 @@ from typing import NoReturn, final
 class ThreadIndex:
     """A number that no other thread of the launch has: the only key to an element of a ``DisjointSlice``.
 
-    Only ``index_1d()`` and ``index_2d(width)`` return one. It has no arithmetic: a number computed from it could be
-    another thread's. ``get()`` returns the plain number, for reading a ``Slice``.
+    Only ``index_1d()`` and ``index_2d(width)`` return a ``ThreadIndex``. It has no arithmetic: a number computed from
+    it could be another thread's. ``get()`` returns the plain number, for reading a ``Slice``.
     """
 
     def __init__(self) -> None:
@@ -70,10 +71,10 @@ def index_2d(width: int) -> ThreadIndex | None:
     """Returns this thread's position in a row-major matrix: ``index_2d_row() * width + index_2d_col()``; None if the
     column is not less than ``width``.
 
-    All threads must agree on the width: with widths 5 and 100 the threads (row 1, column 0) and (row 0, column 5)
-    would both get index 5. So ``width`` must be a kernel parameter or a constant, and the same in every call that a
-    kernel reaches; anything else is a ``CompileError``. Also returns None if ``width`` is 2**36 or more: below that,
-    with at most 2**26 rows, the product cannot wrap round 64 bits.
+    All threads must use the same width. If thread (row 1, column 0) used width 5, and thread (row 0, column 5) used
+    width 100, both would get index 5. So ``width`` must be a kernel parameter or a constant, and the same in all calls
+    of a kernel; anything else is a ``CompileError``. Also returns None if ``width`` is 2**36 or more. For smaller
+    widths the product cannot exceed 64 bits, because there are at most 2**26 rows.
     """
     _only_in_a_kernel("thread.index_2d")
 
@@ -92,36 +93,36 @@ def sync_threads() -> None:
     """Waits until every thread of the block that has not returned has reached this call. Their earlier writes are then
     visible to all of them.
 
-    All of these threads must reach the same call. Threads that wait at different barriers are a
-    ``BarrierError`` on the CPU device, and undefined on a GPU, as with CUDA's ``__syncthreads``. A barrier in a branch
-    is no error if the other threads return before another barrier.
+    All of these threads must reach the same call. If threads wait at different barriers, the CPU device reports a
+    ``BarrierError``. On a GPU the behaviour is undefined, as with CUDA's ``__syncthreads``. A barrier in a branch is no
+    error if the threads that do not take the branch return before another barrier.
     """
     _only_in_a_kernel("thread.sync_threads")
 
 
 def sync_threads_count(condition: bool) -> int:
-    """Does ``sync_threads()`` and returns the number of threads, an ``i32``, whose ``condition`` is true."""
+    """Waits as ``sync_threads()`` does. Returns the number of threads whose ``condition`` is true, an ``i32``."""
     _only_in_a_kernel("thread.sync_threads_count")
 
 
 def sync_threads_and(condition: bool) -> bool:
-    """Does ``sync_threads()`` and returns whether ``condition`` is true in every thread."""
+    """Waits as ``sync_threads()`` does. Returns whether ``condition`` is true in every thread."""
     _only_in_a_kernel("thread.sync_threads_and")
 
 
 def sync_threads_or(condition: bool) -> bool:
-    """Does ``sync_threads()`` and returns whether ``condition`` is true in some thread."""
+    """Waits as ``sync_threads()`` does. Returns whether ``condition`` is true in at least one thread."""
     _only_in_a_kernel("thread.sync_threads_or")
 
 
 def sync_grid() -> None:
     """Waits until every thread of the grid has reached this call. Their earlier writes are then visible to all of them.
 
-    A kernel that calls it is launched cooperatively: all its blocks are on the device at once. So the grid must fit, or
-    the launch is a ``LaunchError`` that says how many blocks fit. Every thread of the grid must reach the same call,
-    threads without work too: a thread that has returned is a mistake, a ``BarrierError`` on the CPU device and a hang
-    on a GPU. Hence such a kernel may not contain an ``assert``, or a ``range`` with a step that is not constant. CUDA's
-    name is ``cooperative_groups::this_grid().sync()``.
+    A kernel that calls it is launched cooperatively: all its blocks are on the device at once. If the grid does not
+    fit, the launch raises a ``LaunchError`` that says how many blocks fit. Every thread of the grid must reach the same
+    call, even threads without work. If a thread has returned, the CPU device reports a ``BarrierError``, and a GPU
+    hangs. So such a kernel may not contain an ``assert``, or a ``range`` with a step that is not constant: their faults
+    would end a thread. CUDA's name is ``cooperative_groups::this_grid().sync()``.
     """
     _only_in_a_kernel("thread.sync_grid")
 
@@ -129,36 +130,38 @@ def sync_grid() -> None:
 def wait_dependencies() -> None:
     """Waits until all earlier kernels in the stream have ended and their writes are visible.
 
-    A kernel that calls it may begin before the previous kernel has ended: it begins when all blocks of the previous
-    kernel have called ``launch_dependents()`` or returned. So the code in front of the call, such as the creation of
-    barriers and shared arrays, overlaps the previous kernel.
+    A kernel that calls it may begin before the previous kernel has ended, once all blocks of the previous kernel have
+    called ``launch_dependents()`` or returned. So the code before the call, such as the creation of barriers and shared
+    arrays, overlaps the previous kernel.
 
     Every thread must make the call before it accesses device memory and before it returns. Anything else is a
     ``CompileError``: the kernel could read memory that the previous kernel has not written yet. The call does nothing
-    on the CPU device, on GPUs before compute capability 9.0, and if the previous work in the stream is no kernel.
+    on the CPU device, on GPUs before compute capability 9.0, and if the previous work in the stream is not a kernel.
     CUDA's name is ``cudaGridDependencySynchronize``.
     """
     _only_in_a_kernel("thread.wait_dependencies")
 
 
 def launch_dependents() -> None:
-    """Lets the next kernel in the stream begin, if it calls ``wait_dependencies()``, once every block has made this
-    call or ended.
+    """Allows the next kernel in the stream to begin early. If the next kernel calls ``wait_dependencies()``, it begins
+    once every block of this kernel has made the call or ended.
 
-    It changes no result: the next kernel still waits for the end of this kernel. Call it when the block's last wave of
-    work has begun. After an earlier call, waiting blocks of the next kernel may occupy multiprocessors that this
-    kernel's blocks need. CUDA's name is ``cudaTriggerProgrammaticLaunchCompletion``.
+    The call changes no result, because ``wait_dependencies()`` still waits for the end of this kernel. Make the call
+    when the block has begun the last part of its work. If it is made earlier, waiting blocks of the next kernel may
+    occupy multiprocessors that blocks of this kernel need. CUDA's name is ``cudaTriggerProgrammaticLaunchCompletion``.
     """
     _only_in_a_kernel("thread.launch_dependents")
 
 
 def nanosleep(nanoseconds: int) -> None:
-    """Sleeps for about this many nanoseconds, at most twice as many: for polling a value that another block will write.
+    """Sleeps for about ``nanoseconds``, at most twice as long. Use it in a loop that polls a value that another block
+    will write.
 
-    A GPU sleeps for a million at most, and before compute capability 7.0 not at all. The CPU device yields to other
-    threads of the operating system, whatever the number: otherwise a waiting block takes the processor from the block
-    that it waits for. Wait only for blocks that are sure to have begun, such as a block that has published its number;
-    nothing else guarantees that they run at the same time. CUDA's name is ``__nanosleep``.
+    A GPU sleeps for a million nanoseconds at most, and before compute capability 7.0 not at all. The CPU device instead
+    yields to other threads of the operating system, whatever the number: otherwise a waiting block could keep the
+    processor from the block for which it waits. Wait only for blocks that are known to have begun, such as a block that
+    has published its number: there is no guarantee that other blocks run at the same time. CUDA's name is
+    ``__nanosleep``.
     """
     _only_in_a_kernel("thread.nanosleep")
 

@@ -1,6 +1,8 @@
-"""The vocabulary of tile kernels. The functions have a meaning only in a kernel's body: the compiler reads their names.
+"""The vocabulary of tile kernels: annotations of parameters, and functions. The functions have a meaning only in a
+kernel's body, where the compiler recognises their names. A launch runs a tile kernel many times in parallel, and each
+of these runs is called a *program*.
 
-The names are those of NumPy, and of cuTile and Triton where NumPy has none.
+The names are NumPy's. For operations that NumPy does not have, they are those of cuTile and Triton.
 """
 
 from __future__ import annotations
@@ -65,8 +67,9 @@ class _Partition(_Tensor[T]):
 class Tensor(_Tensor[T]):
     """A parameter that the kernel reads: ``Tensor[f32, 2]`` takes a box of two axes.
 
-    ``x.shape`` has the lengths, as scalars. ``x.load(index, shape, padding=0)`` returns a tile of shape ``shape``.
-    ``index`` counts in tiles. Elements outside of the tensor are ``padding``.
+    ``x.shape`` has the lengths of the axes, as scalars. ``x.load(index, shape, padding=0)`` returns a tile of shape
+    ``shape``. ``index`` has a number for each axis and counts tiles of this shape. Elements outside of the tensor are
+    ``padding``.
     """
 
     def __class_getitem__(cls, item: Any) -> Any:
@@ -74,32 +77,33 @@ class Tensor(_Tensor[T]):
 
 
 class Tensor1(_Tensor[T]):
-    """``Tensor[T, 1]``, as a static type checker takes it."""
+    """``Tensor[T, 1]`` in a form that a static type checker accepts: ``Tensor1[f32]``."""
 
     def __class_getitem__(cls, item: Any) -> Any:
         return _annotation("tensor", item, 1)
 
 
 class Tensor2(_Tensor[T]):
-    """``Tensor[T, 2]``, as a static type checker takes it."""
+    """``Tensor[T, 2]`` in a form that a static type checker accepts: ``Tensor2[f32]``."""
 
     def __class_getitem__(cls, item: Any) -> Any:
         return _annotation("tensor", item, 2)
 
 
 class Tensor3(_Tensor[T]):
-    """``Tensor[T, 3]``, as a static type checker takes it."""
+    """``Tensor[T, 3]`` in a form that a static type checker accepts: ``Tensor3[f32]``."""
 
     def __class_getitem__(cls, item: Any) -> Any:
         return _annotation("tensor", item, 3)
 
 
 class Partition(_Partition[T]):
-    """A parameter that the kernel writes: ``Partition[f32, 2]`` takes ``box.partition((rows, columns))``. The kernel
-    runs once for each tile of its first ``Partition``.
+    """A parameter that the kernel writes. ``Partition[f32, 2]`` takes ``box.partition((rows, columns))``, a box that is
+    divided into tiles of this shape. A launch runs one program for each tile of the kernel's first ``Partition``.
 
-    ``z.index`` is the index of this program's tile, ``z.tile_shape`` the shape of a tile, ``z.shape`` the shape of the
-    tensor. ``z.store(tile)`` writes this program's tile and nothing else. ``z.load()`` reads this program's tile.
+    ``z.index`` is the index of this program's tile, ``z.tile_shape`` is the shape of a tile, and ``z.shape`` is the
+    shape of the box. ``z.store(tile)`` writes this program's tile and nothing else. ``z.load()`` reads this program's
+    tile.
     """
 
     def __class_getitem__(cls, item: Any) -> Any:
@@ -107,21 +111,21 @@ class Partition(_Partition[T]):
 
 
 class Partition1(_Partition[T]):
-    """``Partition[T, 1]``, as a static type checker takes it."""
+    """``Partition[T, 1]`` in a form that a static type checker accepts: ``Partition1[f32]``."""
 
     def __class_getitem__(cls, item: Any) -> Any:
         return _annotation("partition", item, 1)
 
 
 class Partition2(_Partition[T]):
-    """``Partition[T, 2]``, as a static type checker takes it."""
+    """``Partition[T, 2]`` in a form that a static type checker accepts: ``Partition2[f32]``."""
 
     def __class_getitem__(cls, item: Any) -> Any:
         return _annotation("partition", item, 2)
 
 
 class Partition3(_Partition[T]):
-    """``Partition[T, 3]``, as a static type checker takes it."""
+    """``Partition[T, 3]`` in a form that a static type checker accepts: ``Partition3[f32]``."""
 
     def __class_getitem__(cls, item: Any) -> Any:
         return _annotation("partition", item, 3)
@@ -129,10 +133,10 @@ class Partition3(_Partition[T]):
 
 class Target(_Tensor[T]):
     """A parameter that every program may write, but only by ``scatter`` and the atomic operations: ``Target[f32, 1]``
-    takes a box of one axis. Its elements may be read by ``gather``.
+    takes a box of one axis. A program may read elements of the box only by ``gather``.
 
-    If two programs scatter to one element, the element may get the value of either. ``atomic_add`` adds the values of
-    all programs. ``t.shape`` has the lengths, as scalars.
+    If two programs scatter to one element, the element gets the value of either program. ``atomic_add`` adds the values
+    of all programs. ``t.shape`` has the lengths of the axes, as scalars.
     """
 
     def __class_getitem__(cls, item: Any) -> Any:
@@ -140,21 +144,21 @@ class Target(_Tensor[T]):
 
 
 class Target1(_Tensor[T]):
-    """``Target[T, 1]``, as a static type checker takes it."""
+    """``Target[T, 1]`` in a form that a static type checker accepts: ``Target1[f32]``."""
 
     def __class_getitem__(cls, item: Any) -> Any:
         return _annotation("target", item, 1)
 
 
 class Target2(_Tensor[T]):
-    """``Target[T, 2]``, as a static type checker takes it."""
+    """``Target[T, 2]`` in a form that a static type checker accepts: ``Target2[f32]``."""
 
     def __class_getitem__(cls, item: Any) -> Any:
         return _annotation("target", item, 2)
 
 
 class Target3(_Tensor[T]):
-    """``Target[T, 3]``, as a static type checker takes it."""
+    """``Target[T, 3]`` in a form that a static type checker accepts: ``Target3[f32]``."""
 
     def __class_getitem__(cls, item: Any) -> Any:
         return _annotation("target", item, 3)
@@ -165,8 +169,8 @@ if TYPE_CHECKING:
 else:
 
     class Constant(Generic[T]):
-        """A parameter whose value is known when the kernel is compiled: ``bk: tile.Constant[int] = 64``. Each value
-        makes a specialization of its own."""
+        """A parameter whose value is known when the kernel is compiled: ``bk: tile.Constant[int] = 64``. The kernel is
+        compiled once for each value."""
 
         def __class_getitem__(cls, item: Any) -> Any:
             return Annotation("constant", item, 0)
@@ -174,7 +178,7 @@ else:
 
 @final
 class Function:
-    """A function that tile kernels call."""
+    """A function that tile kernels can call, made by ``@tile.function``."""
 
     def __init__(self, wrapped: Any) -> None:
         self.wrapped = wrapped
@@ -186,7 +190,8 @@ class Function:
 
 
 def function(wrapped: Any) -> Any:
-    """Makes a function that tile kernels can call: ``@tile.function``. It is compiled into its callers."""
+    """Returns ``wrapped`` as a function that tile kernels can call. Use it as a decorator, ``@tile.function``. The
+    function is compiled into its callers."""
     return Function(wrapped)
 
 
@@ -261,7 +266,7 @@ FLOATING: Final = (
     "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "rsqrt", "sin", "cos", "tan", "sinh", "cosh",
     "tanh", "arcsin", "arccos", "arctan", "erf",
 )  # fmt: skip
-"""Functions of floats."""
+"""The names of elementwise functions whose result is a float."""
 
 WORDS: Final[dict[str, Word]] = {
     name: Word(name, doc) for name, doc in (_DOCS | dict.fromkeys(FLOATING, _FLOATING)).items()
@@ -288,12 +293,13 @@ _INSTEAD: Final = {
     "autotune": "use @tile.kernel(configs=[…]) or k.tune", "bid": "use program_id", "num_blocks": "use num_programs",
     "sign": "use where", "square": "use x * x", "round": "use floor(x + 0.5)", "cumprod": "use a loop",
 }  # fmt: skip
-"""Maps names of NumPy and other tile languages to their replacements here."""
+"""Maps names of NumPy and other tile languages to the end of an error message, which names the replacement in oxide."""
 
 
 def instead(name: str) -> str:
-    """Returns the end of an error message for an unknown name, with its replacement if there is one."""
-    import difflib  # here, as only a wrong kernel needs it
+    """Returns the end of an error message for an unknown name: its replacement, a similar name, or the list of all
+    names."""
+    import difflib  # imported here: only the error of a wrong kernel needs it
 
     if name in _INSTEAD:
         return f"; {_INSTEAD[name]}"

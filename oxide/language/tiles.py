@@ -1,19 +1,21 @@
-"""Output tiles: ``Tiles`` and ``RowMajorTiles``, with which a ``DisjointSlice`` gives each thread several elements.
+"""Output tiles: the layouts ``Tiles`` and ``RowMajorTiles``, with which a ``DisjointSlice`` gives each thread several
+elements.
 
-No two threads share an element. A ``ThreadIndex`` is a number that no other thread has. The layout is part of the
-kernel's type, so it is the same in every thread, and it maps each number to elements of its own:
+No two threads share an element: each thread has a ``ThreadIndex`` that no other thread has. The layout is part of the
+parameter's type, so it is the same in every thread, and it maps different indices to different elements:
 
-- With ``Tiles(n)`` the thread with index t has the elements from t*n to t*n + n - 1: intervals that begin n apart and
-  are n long.
-- With ``RowMajorTiles(r, c)`` the index comes from ``thread.index_2d(width)``. The thread in row i and column j of the
-  launch has r rows from row i*r and c columns from column j*c of the matrix that is ``width`` wide. All threads have
-  the same width, since ``index_2d`` takes no other, and a tile must end within the width. So two tiles that differ in i
-  have no row in common, two that differ in j no column, and an element has one row and one column. With widths 5 and
-  100, element 5 would be (1, 0) to one thread and (0, 5) to another.
+- With ``Tiles(n)`` the thread with index t has the elements from t*n to t*n + n - 1. These intervals begin n apart and
+  are n long, so they do not overlap.
+- With ``RowMajorTiles(r, c)`` the index comes from ``thread.index_2d(width)``. The slice is taken as a matrix with rows
+  of ``width`` elements. The thread in row i and column j of the launch has r rows from row i*r on and c columns from
+  column j*c on. A tile must end within the width. So two tiles that differ in i have no row in common, and two that
+  differ in j have no column in common. ``index_2d`` ensures that all threads use the same width. If one thread used 5
+  and another 100, element 5 would be in row 1 and column 0 for the first thread, and in row 0 and column 5 for the
+  second.
 
-At the end of the slice, ``get_mut`` returns None if the tile would not be whole, and ``get_remainder`` then returns the
-elements that exist, as ``chunks_exact_mut`` and its remainder do in Rust. So a loop over whole tiles needs no check,
-and a loop over a remainder has its own bounds::
+At the end of the slice, ``get_mut`` returns None if the tile is not entirely inside, and ``get_remainder`` then returns
+the part of it that is inside. ``chunks_exact_mut`` and its remainder in Rust do the same. So a loop over whole tiles
+needs no check, and a loop over a remainder has its own bounds::
 
     tile = y.get_mut(index)
     if tile is not None:
@@ -25,7 +27,8 @@ and a loop over a remainder has its own bounds::
             rest[j] = f32(0.0)
 
 These are declarations: the compiler gives them their meaning inside a kernel, and a type checker reads them. A type
-checker does not accept a call as an annotation: write ``Tiles[Literal[4]]`` for it, which means ``Tiles(4)``.
+checker does not accept a call as an annotation. For a type checker, write ``Tiles[Literal[4]]``, which means
+``Tiles(4)``.
 """
 
 from __future__ import annotations
@@ -74,7 +77,7 @@ if TYPE_CHECKING:
 
     @final
     class Tiles(Generic[N]):
-        """Tiles of ``n`` neighbours: ``DisjointSlice[f32, Tiles(4)]``."""
+        """Tiles of ``n`` neighbouring elements: ``DisjointSlice[f32, Tiles(4)]``."""
 
         shape: tuple[int, ...]
 
@@ -92,7 +95,7 @@ else:
 
     @final
     class Tiles(_Layout):
-        """Tiles of ``n`` neighbours: ``DisjointSlice[f32, Tiles(4)]``.
+        """Tiles of ``n`` neighbouring elements: ``DisjointSlice[f32, Tiles(4)]``.
 
         Raises ``TypeError`` unless ``n`` is a whole number from 1 to 65536.
         """
@@ -117,12 +120,12 @@ else:
 
 @final
 class TileRef(Generic[T]):
-    """This thread's tile of a ``DisjointSlice[T, Tiles(n)]``, to read and to write: ``tile[0] = x``.
+    """This thread's tile of a ``DisjointSlice[T, Tiles(n)]``, which the thread may read and write: ``tile[0] = x``.
 
-    A constant position outside the tile is a ``CompileError``. Any other is checked against the tile's size; a position
-    from ``range(n)`` or ``range(len(tile))`` needs no check. ``len(tile)`` is n, or in a remainder the number of
-    elements that exist. If ``get_mut`` returned None, using an element or the length, which a type checker refuses, is
-    a fault: the launch fails with a ``BoundsError``.
+    A constant position outside the tile is a ``CompileError``. A position from ``range(n)`` or ``range(len(tile))``
+    needs no check. Any other position is checked against the tile's size. ``len(tile)`` is n, or in a remainder the
+    number of elements in it. If ``get_mut`` returned None, the use of an element or of the length is a fault: the
+    launch fails with a ``BoundsError``. A type checker refuses such a use.
     """
 
     def __init__(self) -> None:
@@ -140,15 +143,15 @@ class TileRef(Generic[T]):
 
 @final
 class MatrixTileRef(Generic[T]):
-    """This thread's tile of a ``DisjointSlice[T, RowMajorTiles(r, c)]``: ``tile[0, 1] = x``, checked as a ``TileRef``
-    is, each axis separately. ``len(tile)`` is the number of rows."""
+    """This thread's tile of a ``DisjointSlice[T, RowMajorTiles(r, c)]``: ``tile[0, 1] = x``. Positions are checked as
+    in a ``TileRef``, separately for each axis. ``len(tile)`` is the number of rows."""
 
     def __init__(self) -> None:
         _only_in_a_kernel("MatrixTileRef")
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Rows and columns, each an ``i64``."""
+        """Returns the numbers of rows and of columns, each an ``i64``."""
         _only_in_a_kernel("MatrixTileRef")
 
     def __getitem__(self, position: tuple[int, int]) -> T:

@@ -1,8 +1,8 @@
 """The scalar types of kernels: ``i8`` … ``u64``, ``f8e4m3`` … ``f64``, ``c64``, ``c128``, ``bool_``.
 
-Each is one object with three uses: an annotation (``m: u32``, ``Slice[f32]``), a conversion (``f32(0.0)``, on the host
-and in kernels) and a dtype (``np.dtype(f32)``). For a static type checker each is an alias of the Python type that
-behaves like it, ``int``, ``float``, ``complex`` or ``bool``, so kernels type-check as ordinary Python.
+Each type is one object with three uses: an annotation (``m: u32``, ``Slice[f32]``), a conversion (``f32(0.0)``, on the
+host and in kernels) and a dtype (``np.dtype(f32)``). For a static type checker each type is an alias of the Python type
+that behaves like it: ``int``, ``float``, ``complex`` or ``bool``. So kernels type-check as ordinary Python.
 """
 
 from __future__ import annotations
@@ -39,22 +39,24 @@ class ScalarType:
 
     name: str
     numpys: np.dtype[Any] | None = None
-    """The dtype, if it is one of NumPy's own."""
+    """The dtype if NumPy itself has it, or None if it comes from ``ml_dtypes``."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Returns the NumPy dtype. Dtypes that NumPy lacks come from ``ml_dtypes``, which is imported at the first
-        use."""
+        """Returns the NumPy dtype. A dtype that NumPy itself does not have comes from ``ml_dtypes``, which is imported
+        at the first use."""
         return _of_ml_dtypes(self.name) if self.numpys is None else self.numpys
 
     @property
     def kind(self) -> str:
-        """NumPy's letter for the kind of number: b, i, u, f or c."""
+        """Returns the kind of number as a letter of NumPy: b, i, u, f or c. It is f for all floats, also those of
+        ``ml_dtypes``."""
         return "f" if self.numpys is None else self.numpys.kind
 
     def takes(self, dtype: np.dtype[Any]) -> bool:
-        """Returns whether a box of this dtype holds such elements: of the type's own dtype, or of the unsigned
-        integers that are the bits of a type of ``ml_dtypes``."""
+        """Returns whether a box of ``dtype`` can hold elements of this type. ``dtype`` must be the type's own dtype.
+        For a type of ``ml_dtypes`` it may also be the unsigned integer of the same size, which then holds the elements'
+        bits."""
         return dtype == self.dtype or (self.numpys is None and dtype == self.bits)
 
     @property
@@ -63,7 +65,7 @@ class ScalarType:
         return np.dtype(f"u{self.dtype.itemsize}")
 
     def __call__(self, value: Any, *imag: Any) -> Any:
-        """Converts a number, as a C cast would: ``u8(300)`` is 44. On the host the result is a NumPy scalar.
+        """Converts a number as a C cast does: ``u8(300)`` is 44. On the host the result is a NumPy scalar.
 
         ``c64`` and ``c128`` take one number, or the real and the imaginary part.
         """
@@ -119,7 +121,8 @@ else:
 
 
 def of_dtype(dtype: np.dtype[Any]) -> ScalarType | None:
-    """Returns the scalar type of a NumPy dtype, or None. ``uint16`` is ``u16``, not the bits of a ``bf16``."""
+    """Returns the scalar type of a NumPy dtype, or None if there is none. For ``uint16`` it is ``u16``, although a box
+    of ``uint16`` may also hold the bits of ``bf16``."""
     if dtype.isbuiltin == _REGISTERED:
         return next((known for known in _NARROW if known.dtype == dtype), None)
     name = {"b": "bool_"}.get(dtype.kind, f"{dtype.kind}{8 * dtype.itemsize}")
@@ -133,22 +136,23 @@ _REGISTERED = 2
 
 
 def of_narrow_scalar(value: Any) -> ScalarType | None:
-    """Returns the scalar type of a scalar of ``ml_dtypes``, or None for any other value. NumPy's classes of numbers do
-    not include these scalars."""
+    """Returns the scalar type of a scalar of ``ml_dtypes``, or None for any other value. These scalars are not
+    instances of NumPy's number classes, such as ``np.floating``."""
     if isinstance(value, np.generic) and value.dtype.isbuiltin == _REGISTERED:
         return of_dtype(value.dtype)
     return None
 
 
 def is_float(dtype: np.dtype[Any]) -> bool:
-    """Returns whether a dtype is of real floats. Covers ``ml_dtypes``' floats, which NumPy does not have."""
+    """Returns whether ``dtype`` is a dtype of real floats: one of NumPy's, or one from ``ml_dtypes`` that has a scalar
+    type."""
     if dtype.isbuiltin == _REGISTERED:
         return of_dtype(dtype) is not None
     return dtype.kind == "f"
 
 
 def converted(values: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Returns numbers as an array of a dtype, as kernels convert them."""
+    """Converts numbers to an array of ``dtype``, with the results of the same conversion in a kernel."""
     if dtype.isbuiltin == _REGISTERED and (scalar := of_dtype(dtype)) is not None:
         from .narrow import narrowed  # imported here: few programs need it
 
@@ -157,13 +161,13 @@ def converted(values: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
 
 
 def as_dtype(dtype: Any, what: str = "dtype") -> np.dtype[Any]:
-    """Returns the NumPy dtype of a ``ScalarType``, or of anything that NumPy accepts as a dtype. ``what`` begins the
-    messages. Raises ``TypeError`` for a value that is not a dtype."""
+    """Returns the NumPy dtype of a ``ScalarType``, or of anything that NumPy accepts as a dtype. Raises ``TypeError``
+    for a value that is not a dtype, with a message that begins with ``what``."""
     if isinstance(dtype, ScalarType):
         return dtype.dtype
     try:
         resolved: np.dtype[Any] = np.dtype(dtype)
-    except Exception:  # of several kinds, even an object's own; NumPy's messages do not know of oxide.f32
+    except Exception:  # np.dtype raises several types, even an object's own; its messages do not mention oxide.f32
         raise TypeError(
             f"{what}: {written(dtype)} is no dtype; give one of oxide's types, as oxide.f32, or what NumPy takes for a "
             f"dtype, as 'float32'"

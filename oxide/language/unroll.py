@@ -1,7 +1,7 @@
 """``unroll``: unrolls a loop, one copy of its body for each iteration.
 
 If each iteration's number is a constant, a ``LocalArray`` can live in registers, and the instructions of different
-iterations can overlap. The compiler unrolls short loops by itself. For longer loops there is ``unroll``, like CUDA's
+iterations can overlap. The compiler unrolls short loops by itself. ``unroll`` is for longer loops, like CUDA's
 ``#pragma unroll``::
 
     for i in unroll(range(8)):
@@ -12,5 +12,6 @@ from __future__ import annotations
 
 
 def unroll(numbers: range) -> range:
-    """Returns the same range; the loop is fully unrolled if the compiler knows the number of iterations."""
+    """Returns ``numbers`` unchanged. A loop over the result is fully unrolled if the compiler knows the number of
+    iterations."""
     return numbers

@@ -2,7 +2,8 @@
 
 On a GPU, one instruction loads or stores up to 16 bytes a thread, and a memory-bound kernel needs such instructions to
 reach the memory's bandwidth. The hardware requires an address that is a multiple of the vector's size, so the address
-is checked like the bounds. CUDA's ``float4`` has the same requirement, and leaves a violation undefined::
+is checked as well as the bounds. CUDA's ``float4`` has the same requirement, but there a violation is undefined
+behaviour::
 
     x0, x1, x2, x3 = a.load4(4 * i)
 
@@ -19,9 +20,10 @@ Index = TypeVar("Index")
 
 
 class VectorReads(Generic[T, Index]):
-    """Reads of 2 and 4 neighbours. A read outside the bounds, or at an address that is not a multiple of the vector's
-    size, is a fault: the launch fails, with a ``BoundsError`` or a ``KernelAssertionError``. With several axes the
-    index is a tuple, and the neighbours are along the last axis: a vector lies within one row."""
+    """Reads of 2 or 4 neighbouring elements. A read outside the bounds is a fault: the launch fails with a
+    ``BoundsError``. A read at an address that is not a multiple of the vector's size is a fault with a
+    ``KernelAssertionError``. With several axes the index is a tuple, and the neighbours are along the last axis: a
+    vector lies within one row."""
 
     def load2(self, index: Index) -> tuple[T, T]:
         """Reads the elements ``index`` and ``index + 1``."""
@@ -33,7 +35,7 @@ class VectorReads(Generic[T, Index]):
 
 
 class VectorWrites(Generic[T, Index]):
-    """Writes of 2 and 4 neighbours, checked as the reads are; a faulting write writes nothing."""
+    """Writes of 2 or 4 neighbouring elements, checked as the reads are. A write that is a fault writes nothing."""
 
     def store2(self, index: Index, a: T, b: T) -> None:
         """Writes the elements ``index`` and ``index + 1``."""
@@ -49,20 +51,22 @@ class Alignment:
 
     def is_aligned(self, count: int) -> bool:
         """Returns whether vectors of ``count`` elements, 2 or 4, may begin at every index that is a multiple of
-        ``count``: the first element's address is a multiple of the vector's size. True for every box, except for views
-        that begin in the middle of a vector. With several axes, this is about indices of the last axis, and False
-        unless its length is a multiple of ``count``: every row must begin at a multiple of the vector's size."""
+        ``count``: the first element's address must be a multiple of the vector's size. This is true for every box,
+        except for views that begin in the middle of a vector. With several axes, the index is that of the last axis,
+        and every row must begin at a multiple of the vector's size: returns False unless the last axis's length is a
+        multiple of ``count``."""
         _only_in_a_kernel("is_aligned")
 
 
 @final
 class Streaming(VectorReads[T, Index], VectorWrites[T, Index]):
-    """The type of ``a.unchecked.streaming`` and ``c.unchecked_mut.streaming``: vectors that are not needed again soon.
+    """The type of ``a.unchecked.streaming`` and ``c.unchecked_mut.streaming``: reads and writes of vectors that are not
+    needed again soon.
 
-    On a GPU they are the first to leave the caches, CUDA's ``__ldcs`` and ``__stcs``. This is for a kernel that reads
-    each element once and writes each once: it leaves room for other data in the caches. Use it for reads and writes
-    together: one without the other may be slower. On the CPU device they are ordinary vectors. A ``Slice`` has the
-    reads only.
+    On a GPU such vectors are the first to be evicted from the caches, as with CUDA's ``__ldcs`` and ``__stcs``. This
+    leaves room for other data in the caches. Use ``streaming`` in a kernel that reads and writes each element only
+    once, for both the reads and the writes: for only one of them it may be slower. On the CPU device these are ordinary
+    reads and writes. A ``Slice`` has only the reads.
     """
 
     def __init__(self) -> None:
@@ -71,12 +75,12 @@ class Streaming(VectorReads[T, Index], VectorWrites[T, Index]):
 
 @final
 class UncheckedMutSlice(VectorReads[T, int], VectorWrites[T, int]):
-    """The type of ``c.unchecked_mut`` of a ``DisjointSlice``: the output without any of its rules.
+    """The type of ``c.unchecked_mut`` of a ``DisjointSlice``: a view of the output without any of the output's rules.
 
-    Nothing checks the bounds, nor that no two threads write the same element: the kernel's author must prove both. Only
-    a vector's address is checked, as a misaligned one ends a GPU's context. This is for access patterns that no
-    ``ThreadIndex`` can express, such as the 64 elements of a thread in a tiled matrix product. It is cuda-oxide's
-    ``get_unchecked_mut``.
+    Nothing checks the bounds, or that no two threads write the same element: the kernel's author must prove both. Only
+    a vector's address is checked, because a misaligned vector destroys the GPU's context. This is for access patterns
+    that no ``ThreadIndex`` can express, such as the 64 elements of a thread in a tiled matrix product. It is
+    cuda-oxide's ``get_unchecked_mut``.
     """
 
     def __init__(self) -> None:
@@ -90,7 +94,7 @@ class UncheckedMutSlice(VectorReads[T, int], VectorWrites[T, int]):
 
     @property
     def streaming(self) -> Streaming[T, int]:
-        """Returns the output's vectors, for elements that are not needed again soon."""
+        """Returns a view whose vectors are for elements that are not needed again soon: see ``Streaming``."""
         _only_in_a_kernel("UncheckedMutSlice")
 
 

@@ -1,16 +1,16 @@
 """Views that are checked once: ``MatrixView``, its rows, columns and tiles, and ``zip_exact``.
 
-A check at every read of a loop that the compiler cannot analyse costs more than the read. A view is checked as a whole
-when it is made, and its reads then need no check::
+In a loop that the compiler cannot analyse, the check of each index costs more than the read. A view is checked as a
+whole when it is made, and its reads then need no check::
 
-    row = MatrixView(a, k).row(i, k)          # VectorView[f32] | None: None where it would not be inside a
+    row = MatrixView(a, k).row(i, k)          # VectorView[f32] | None: None if not all of it is inside a
     column = MatrixView(b, n).col(j, k)
     if row is not None and column is not None:
         for x, y in zip_exact(row, column):   # no check here, whatever i, j, k and n are
             acc += x * y
 
-A ``Slice2`` has rows, columns and tiles itself: ``a.row(i)``. Rust's slices and ``chunks_exact`` are the model. These
-are declarations: the compiler gives them their meaning inside a kernel, and a type checker reads them.
+A ``Slice2`` has the methods ``row``, ``col`` and ``tile`` itself: ``a.row(i)``. Rust's slices and ``chunks_exact`` are
+the model. These are declarations: the compiler gives them their meaning inside a kernel, and a type checker reads them.
 """
 
 from __future__ import annotations
@@ -30,26 +30,29 @@ W = TypeVar("W")
 class MatrixView(Generic[T]):
     """A ``Slice`` read as a row-major matrix whose rows begin ``stride`` elements apart.
 
-    Its columns are 0 to ``stride - 1``. It has as many rows as the slice has elements for. The last row may be cut
-    short, as in BLAS a matrix's last row needs no padding. All arguments are integers of any size and sign. A view that
-    would not be inside the matrix, or whose size is negative, is None. The check itself cannot overflow.
+    The columns are numbered from 0 to ``stride - 1``. The number of rows follows from the slice's length. The last row
+    may be shorter than ``stride``: as in BLAS, it needs no padding. The arguments of the methods are integers of any
+    size and sign. A method returns None if the view would not be entirely inside the matrix, or if a size is negative.
+    The check itself cannot overflow.
 
-    Using a view that is None, which a type checker refuses, is a fault: the launch fails with a ``BoundsError``.
+    The use of a view that is None is a fault: the launch fails with a ``BoundsError``. A type checker refuses such a
+    use.
     """
 
     def __init__(self, a: Slice[T], stride: int) -> None:
         _only_in_a_kernel("MatrixView")
 
     def row(self, i: int, k: int) -> VectorView[T] | None:
-        """Returns the first ``k`` elements of row ``i``."""
+        """Returns the first ``k`` elements of row ``i``, or None if they are not all inside the matrix."""
         _only_in_a_kernel("MatrixView")
 
     def col(self, j: int, k: int) -> VectorView[T] | None:
-        """Returns the first ``k`` elements of column ``j``."""
+        """Returns the first ``k`` elements of column ``j``, or None if they are not all inside the matrix."""
         _only_in_a_kernel("MatrixView")
 
     def tile(self, row: int, col: int, rows: int, cols: int) -> TileView[T] | None:
-        """Returns the ``rows`` times ``cols`` elements whose first is in row ``row`` and column ``col``."""
+        """Returns the rectangle of ``rows`` times ``cols`` elements whose first element is in row ``row`` and column
+        ``col``, or None if it is not entirely inside the matrix."""
         _only_in_a_kernel("MatrixView")
 
 
@@ -57,8 +60,8 @@ class MatrixView(Generic[T]):
 class VectorView(Generic[T]):
     """Elements at equal distances, all inside their slice: a row or a column of a matrix.
 
-    ``for x in view`` and ``for i in range(len(view))`` with ``view[i]`` read without a check; any other index is
-    checked against ``len(view)``, an ``i64``.
+    ``for x in view`` reads without checks, and so does ``view[i]`` in a loop ``for i in range(len(view))``. Any other
+    index is checked against ``len(view)``, which is an ``i64``.
     """
 
     def __init__(self) -> None:
@@ -76,10 +79,10 @@ class VectorView(Generic[T]):
 
 @final
 class TileView(Generic[T]):
-    """A rectangle of a matrix, all inside its slice.
+    """A rectangle of a matrix, all of it inside the slice.
 
-    ``for row in tile: for x in row`` reads without a check, and so does ``tile[i, j]`` with ``i`` and ``j`` from ranges
-    over ``tile.shape``; any other index is checked against each axis. ``len(tile)`` is the number of rows.
+    ``for row in tile: for x in row`` reads without checks, and so does ``tile[i, j]`` with ``i`` and ``j`` from ranges
+    over ``tile.shape``. Any other index is checked, separately for each axis. ``len(tile)`` is the number of rows.
     """
 
     def __init__(self) -> None:
@@ -87,7 +90,7 @@ class TileView(Generic[T]):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Rows and columns, each an ``i64``."""
+        """Returns the numbers of rows and of columns, each an ``i64``."""
         _only_in_a_kernel("TileView")
 
     def __iter__(self) -> Iterator[VectorView[T]]:
@@ -111,9 +114,9 @@ def zip_exact(
 def zip_exact(*views: VectorView[Any]) -> Iterator[tuple[Any, ...]]:
     """Iterates over two to four views in step, in a ``for`` loop: ``for x, y in zip_exact(row, column)``.
 
-    Views of different lengths are a mistake, as for Python's ``zip(strict=True)`` and itertools' ``zip_eq`` in Rust:
-    the loop does not run, and the launch fails with a ``KernelAssertionError``. The lengths are compared once, before
-    the loop; views that were made with the same length need no comparison.
+    If the views have different lengths, the loop does not run, and the launch fails with a ``KernelAssertionError``.
+    Python's ``zip(strict=True)`` and ``zip_eq`` of Rust's itertools have the same rule. The lengths are compared once,
+    before the loop. Views that were made with the same length need no comparison.
     """
     _only_in_a_kernel("zip_exact")
 

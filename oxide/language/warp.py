@@ -1,13 +1,13 @@
 """Warp primitives: shuffles, votes, matches and reductions over the 32 lanes of a warp, without shared memory.
 
 The lanes of a warp are consecutive threads of the block, x fastest. Every function takes a ``mask``, by default all 32
-lanes: bit i stands for lane i. Each lane that the mask names and that has not returned must make the same call with the
-same mask, and waits for the others to make it. If the mask names a lane that has returned, the result is undefined on a
-GPU; the sanitizer reports it. If a lane can never make the call, the CPU device reports a ``BarrierError``; a GPU does
-not. If a block's size is not a multiple of 32, the missing lanes of its last warp are not waited for. The terms and the
-semantics are those of CUDA's ``__shfl_sync`` and related functions.
+lanes: bit i stands for lane i. All lanes in the mask that have not returned must make the same call with the same mask,
+and they wait for one another. If a lane in the mask has returned, the result is undefined on a GPU, and the sanitizer
+reports it. If a lane can never make the call, the CPU device reports a ``BarrierError``; a GPU does not. If a block's
+size is not a multiple of 32, the calls do not wait for the missing lanes of its last warp. The terms and the semantics
+are those of CUDA's ``__shfl_sync`` and related functions.
 
-Values are 32- or 64-bit integers and floats. These are declarations: the compiler gives them their meaning inside a
+Values are integers and floats of 32 or 64 bits. These are declarations: the compiler gives them their meaning inside a
 kernel.
 """
 
@@ -35,7 +35,8 @@ def warp_id() -> int:
 
 
 def shuffle(value: T, lane: int, mask: int = FULL_MASK) -> T:
-    """Returns the ``value`` of ``lane`` (modulo 32); undefined if that lane does not exist or is not in the mask."""
+    """Returns the ``value`` of lane number ``lane`` (modulo 32). The result is undefined if that lane does not exist or
+    is not in the mask."""
     _only_in_a_kernel("shuffle")
 
 
@@ -57,43 +58,45 @@ def shuffle_xor(value: T, lane_mask: int, mask: int = FULL_MASK) -> T:
 
 
 def all(condition: bool, mask: int = FULL_MASK) -> bool:
-    """Returns whether ``condition`` is true in every lane."""
+    """Returns whether ``condition`` is true in every lane of the mask."""
     _only_in_a_kernel("all")
 
 
 def any(condition: bool, mask: int = FULL_MASK) -> bool:
-    """Returns whether ``condition`` is true in some lane."""
+    """Returns whether ``condition`` is true in at least one lane of the mask."""
     _only_in_a_kernel("any")
 
 
 def ballot(condition: bool, mask: int = FULL_MASK) -> int:
-    """Returns the lanes whose ``condition`` is true, as a ``u32`` of bits."""
+    """Returns the lanes whose ``condition`` is true, as a mask: a ``u32`` with a bit for each lane."""
     _only_in_a_kernel("ballot")
 
 
 def elect(mask: int = FULL_MASK) -> bool:
-    """Returns true in one lane, which the GPU chooses. Use it for work that one lane does for the whole warp.
+    """Returns true in one lane, which the GPU chooses, and false in the others. Use it for work that one lane does for
+    the whole warp.
 
-    The compiler then knows that only one lane runs the code. So it issues copies of ``tensor.load_tile`` without a loop
-    over the lanes. After a comparison of ``thread_idx`` it needs the loop. CUDA's name is ``elect.sync``. The CPU
-    device, and a GPU before compute capability 9.0, choose the first lane.
+    In a branch on ``elect()`` the compiler knows that only one lane runs the code, so it issues copies of
+    ``tensor.load_tile`` without a loop over the lanes. In a branch on ``thread_idx`` it needs this loop. PTX's name is
+    ``elect.sync``. The CPU device, and a GPU before compute capability 9.0, choose the first lane.
     """
     _only_in_a_kernel("elect")
 
 
 def match_any(value: float, mask: int = FULL_MASK) -> int:
-    """Returns the lanes whose ``value`` has the same bits as this lane's, as a ``u32``."""
+    """Returns a mask of the lanes whose ``value`` has the same bits as this lane's, a ``u32``."""
     _only_in_a_kernel("match_any")
 
 
 def match_all(value: float, mask: int = FULL_MASK) -> int:
-    """Returns all the lanes, as a ``u32``, if their ``value`` has the same bits in each; else 0."""
+    """Returns a mask of all lanes that make the call, a ``u32``, if ``value`` has the same bits in all of them.
+    Otherwise returns 0."""
     _only_in_a_kernel("match_all")
 
 
 def active_mask() -> int:
-    """Returns the lanes that execute this call together, as a ``u32``. The device decides which lanes those are: use
-    them to share work, never to find out which lanes took a branch."""
+    """Returns a mask of the lanes that execute this call together, a ``u32``. The device decides which lanes these are.
+    Use the mask to share work, never to find out which lanes took a branch."""
     _only_in_a_kernel("active_mask")
 
 
@@ -104,33 +107,33 @@ def sync(mask: int = FULL_MASK) -> None:
 
 
 def reduce_add(value: T, mask: int = FULL_MASK) -> T:
-    """Returns the sum over the lanes, in each of them. The device chooses the order of a float sum: results may differ
-    in the last bits between devices, and are the same in all lanes."""
+    """Returns, in each lane, the sum of all lanes' values. The device chooses the order of a float sum: the result may
+    differ in the last bits between devices, but it is the same in all lanes."""
     _only_in_a_kernel("reduce_add")
 
 
 def reduce_min(value: T, mask: int = FULL_MASK) -> T:
-    """Returns the least value of the lanes; NaN only if all are NaN."""
+    """Returns, in each lane, the least of all lanes' values. It is NaN only if all values are NaN."""
     _only_in_a_kernel("reduce_min")
 
 
 def reduce_max(value: T, mask: int = FULL_MASK) -> T:
-    """Returns the greatest value of the lanes; NaN only if all are NaN."""
+    """Returns, in each lane, the greatest of all lanes' values. It is NaN only if all values are NaN."""
     _only_in_a_kernel("reduce_max")
 
 
 def reduce_and(value: int, mask: int = FULL_MASK) -> int:
-    """Returns the bits set in every lane's integer."""
+    """Returns the bits that are set in every lane's integer."""
     _only_in_a_kernel("reduce_and")
 
 
 def reduce_or(value: int, mask: int = FULL_MASK) -> int:
-    """Returns the bits set in some lane's integer."""
+    """Returns the bits that are set in at least one lane's integer."""
     _only_in_a_kernel("reduce_or")
 
 
 def reduce_xor(value: int, mask: int = FULL_MASK) -> int:
-    """Returns the bits set in an odd number of the lanes' integers."""
+    """Returns the bits that are set in an odd number of the lanes' integers."""
     _only_in_a_kernel("reduce_xor")
 
 

@@ -1,10 +1,11 @@
 """``oxide.tensor``: tensor cores and asynchronous copies in thread-level kernels.
 
-A warp computes a product of matrices together: each lane holds some elements of each operand in its registers, a
-fragment, and ``mma`` multiplies fragments. The terms and the layouts are those of the PTX ISA. ``fragments.py``
-declares fragments, ``mma.py`` the products and ``copies.py`` the copies between fragments, shared memory and slices.
-For Hopper, ``barriers.py`` declares barriers at which threads and copies arrive, ``shared_tiles.py`` copies of whole
-tiles, and ``wgmma.py`` products of four warps at once. ``cluster.py`` is the namespace of blocks that run together.
+The lanes of a warp compute a product of matrices together. Each lane holds some elements of each operand in its
+registers, which are called a fragment, and ``mma`` multiplies fragments. The terms and the layouts are those of the PTX
+ISA. ``fragments.py`` declares fragments, ``mma.py`` the products and ``copies.py`` the copies between fragments, shared
+memory and slices. For Hopper, ``barriers.py`` declares barriers at which threads and copies arrive, ``shared_tiles.py``
+copies of whole tiles, ``wgmma.py`` products that four warps compute together, and ``cluster.py`` the functions of
+``tensor.cluster``, for blocks that run together.
 """
 
 from __future__ import annotations

@@ -1,18 +1,19 @@
 """``tensor.cluster``: blocks that run together and reach one another's shared memory.
 
 A kernel declares the size of its clusters, ``@kernel(cluster=2)`` or ``@kernel(cluster=(2, 1))``: up to 8 blocks, which
-the GPU runs at the same time, next to one another. Each axis of a launch's grid is a multiple of the cluster's::
+the GPU runs at the same time, next to one another. The grid's length along each axis must be a multiple of the
+cluster's::
 
     mine = SharedArray(64, f32)
     mine[thread.thread_idx.x] = x
-    tensor.cluster.sync()                              # all blocks have begun and have written theirs
+    tensor.cluster.sync()                              # all blocks have begun and have written their elements
     other = tensor.cluster.remote(mine, tensor.cluster.rank() ^ 1)
     total = mine[0] + other[0]
     tensor.cluster.sync()                              # no block ends while another reads its memory
 
 A block may access another block's shared memory only between two calls of ``sync``. Before the first call the other
-block may not have begun, and after the last call it may have ended. These are declarations: the compiler gives them
-their meaning inside a kernel. A GPU needs compute capability 9.0.
+block has perhaps not begun, and after the last call it has perhaps ended. These are declarations: the compiler gives
+them their meaning inside a kernel. A GPU needs compute capability 9.0.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ Array = TypeVar("Array")
 
 
 def rank() -> int:
-    """Returns the number of this block in its cluster, from 0, an ``i64``: x first, then y, then z."""
+    """Returns the number of this block in its cluster, an ``i64``. Blocks are numbered from 0, x fastest, then y, then
+    z."""
     _only_in_a_kernel("rank")
 
 
@@ -33,7 +35,7 @@ def size() -> int:
 
 
 def sync() -> None:
-    """Waits for all threads of all blocks of the cluster that have not returned.
+    """Waits until all threads of all blocks of the cluster have made the call, except for threads that have returned.
 
     All threads of the block make the call together, as with ``thread.sync_threads()``. A thread's writes before the
     call, to any memory, are visible to all threads of the cluster after the call.
@@ -42,20 +44,22 @@ def sync() -> None:
 
 
 def meet() -> None:
-    """Waits as ``sync`` does, but makes nothing visible that threads wrote, so it waits for no stores.
+    """Waits as ``sync`` does, but does not make the threads' writes visible. So it need not wait for stores, and is
+    faster.
 
-    Use it if the other blocks only need to have begun or not to have ended: after the creation of Barriers at which
+    Use it to ensure only that the other blocks have begun, or have not ended: after the creation of Barriers at which
     other blocks arrive, and at the end of a kernel whose blocks arrive at one another's Barriers.
     """
     _only_in_a_kernel("meet")
 
 
 def remote(array: Array, rank: int) -> Array:
-    """Returns block ``rank``'s counterpart of a ``SharedArray`` or ``DynamicSharedArray`` of this block.
+    """Returns the array of block ``rank`` of the cluster that corresponds to ``array``, a ``SharedArray`` or
+    ``DynamicSharedArray`` of this block.
 
     Its elements are read and written like those of the block's own array. Atomic methods and vectors work too. The
-    functions of ``tensor`` that move matrices do not take it. A rank outside the cluster is a fault, and the array is
-    then the block's own.
+    functions of ``tensor`` that move matrices do not accept the result. A rank outside the cluster is a fault, and the
+    result is then this block's own array.
     """
     _only_in_a_kernel("remote")
 

@@ -1,8 +1,8 @@
 """``FragmentA``, ``FragmentB`` and ``Accumulator``: matrices whose elements are spread over the lanes of a warp.
 
-A fragment is declared with the shape of the warp's whole matrix and holds the elements of this lane, all 0 at first.
-The shape is a multiple of the instruction's shape. So a fragment may hold several of the instruction's tiles, in
-row-major order::
+A fragment is declared with the shape of the warp's whole matrix. It holds this lane's elements of the matrix, all 0 at
+first. The shape is a multiple of the shape that one instruction multiplies, so a fragment may hold several tiles of
+this shape, in row-major order::
 
     a = tensor.FragmentA((16, 16), bf16)
     b = tensor.FragmentB((16, 8), bf16)
@@ -18,9 +18,9 @@ i8, u8         (16, 32)         (32, 8)          (16, 8) of i32
 f8             (16, 32)         (32, 8)          (16, 8) of f32
 =============  ===============  ===============  ======================
 
-``c[i]`` is the lane's element ``i``, ``c.row(i)`` and ``c.column(i)`` are its place in the matrix. A fragment lives in
-registers if the compiler knows every index: use ``unroll``. Assignment gives a fragment a second name and copies
-nothing. These are declarations: the compiler gives them their meaning inside a kernel.
+``c[i]`` is the lane's element ``i``; ``c.row(i)`` and ``c.column(i)`` are its row and column in the matrix. A fragment
+lives in registers if the compiler knows every index: use ``unroll``. Assignment gives a fragment a second name and
+copies nothing. These are declarations: the compiler gives them their meaning inside a kernel.
 """
 
 from __future__ import annotations
@@ -73,16 +73,16 @@ class FragmentB(Fragment[T]):
 class Accumulator(Fragment[T]):
     """The sums that ``mma`` adds to: ``Accumulator((16, 8), f32)``, m rows and n columns of f32, f16, f64 or i32.
 
-    An accumulator may also be of bf16, for ``stmatrix`` and ``store``. Its elements are in the order of a ``FragmentA``
-    with 16-bit elements and an equal shape, if there is such a fragment: so the result of one product becomes the left
-    operand of the next by copying element by element.
+    An accumulator may also be of bf16, for ``stmatrix`` and ``store``. Its elements have the same order as those of a
+    ``FragmentA`` with 16-bit elements and the same shape, if there is such a fragment. So the result of one product
+    becomes the left operand of the next by copying element by element.
     """
 
 
 def convert(fragment: Fragment[Any], accumulator: Accumulator[Any]) -> None:
-    """Converts an accumulator of f32 to a ``FragmentA`` or ``Accumulator`` of f16 or bf16 with an equal shape. Rounds
-    each element to nearest. The elements of both have equal places, so nothing moves between lanes. One instruction
-    rounds two elements, while ``fragment[i] = bf16(accumulator[i])`` may take four instructions.
+    """Converts an accumulator of f32 to a ``FragmentA`` or ``Accumulator`` of f16 or bf16 with the same shape. Rounds
+    each element to nearest. Both fragments have the same elements in the same lanes, so nothing moves between lanes.
+    One instruction rounds two elements, while ``fragment[i] = bf16(accumulator[i])`` may take four instructions.
     """
     _only_in_a_kernel("convert")
 

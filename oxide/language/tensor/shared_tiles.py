@@ -2,12 +2,13 @@
 
 ``load_tile`` copies a tile of a slice to shared memory. One thread calls it. The copy runs asynchronously, and a
 ``Barrier`` counts its bytes when they arrive. Elements outside of the slice become zeros, so a tile may reach beyond
-any edge. ``store_tile`` copies a tile to an output, and writes nothing outside of the output. The thread waits for the
-copy by ``wait_stores``. The launch makes the tensor map that the engine needs from the argument.
+any edge. ``store_tile`` copies a tile to an output, and writes nothing outside of the output. The thread that calls it
+waits for the copy by ``wait_stores``. The copy engine needs a tensor map of the slice, which the launch makes from its
+argument.
 
-``SharedTiles`` are stored as ``wgmma`` reads them: each row has eight parts of 16 bytes, and part p of row r is stored
-as part p ^ (r % 8) (the 128-byte swizzle). The parts p of eight consecutive rows are then in different banks.
-``tiles[number, row, col]`` undoes the swizzle. A ``SharedArray`` has no swizzle.
+``SharedTiles`` have the layout that ``wgmma`` reads: each row has eight parts of 16 bytes, and part p of row r is
+stored as part p ^ (r % 8) (the 128-byte swizzle). Then the parts with equal p of eight consecutive rows are in
+different banks. ``tiles[number, row, col]`` undoes the swizzle. A ``SharedArray`` has no swizzle.
 
 These are declarations: the compiler gives them their meaning inside a kernel.
 """
@@ -27,10 +28,10 @@ T = TypeVar("T")
 class SharedTiles(Generic[T]):
     """An array of ``count`` tiles of shape ``shape`` in shared memory: ``SharedTiles(4, (128, 64), bf16)``.
 
-    ``count`` and ``shape`` are constants: a multiple of 8 rows, up to 256, of 128 bytes each, which are 128 elements of
-    8 bits (i8, u8, f8e4m3, f8e5m2), 64 of f16 and bf16, or 32 of f32. The tiles' memory counts as that of a
-    ``SharedArray``. ``tiles[number, row, col]`` reads an element and ``tiles[number, row, col] = x`` writes it; the
-    indices are checked.
+    ``count`` and ``shape`` are constants. The number of rows of a tile is a multiple of 8, up to 256. A row has 128
+    bytes: 128 elements of 8 bits (i8, u8, f8e4m3, f8e5m2), 64 of f16 or bf16, or 32 of f32. For the limits of shared
+    memory, the tiles count as a ``SharedArray``. ``tiles[number, row, col]`` reads an element and ``tiles[number, row,
+    col] = x`` writes it; the indices are checked.
     """
 
     def __init__(self, count: int, shape: tuple[int, int], dtype: type[T]) -> None:
@@ -53,29 +54,30 @@ def load_tile(
     tf32: bool = False,
     multicast: int | None = None,
 ) -> None:
-    """Begins to copy the tile of ``source`` that begins at ``index`` to tile ``number`` of ``tiles``.
+    """Begins to copy the tile of ``source`` whose first element is at ``index`` to tile ``number`` of ``tiles``.
 
-    ``source`` is a parameter of the kernel: a slice of one to five axes, whose type is the tiles' type. The launch
-    raises ``ArgumentError`` unless each of its rows begins at a multiple of 16 bytes. The last number of ``index`` must
-    be at a multiple of 16 bytes too; otherwise it is a fault. The numbers of ``index`` may be negative. One thread
-    makes the call. ``barrier`` is a group of barriers, and the copy counts towards number ``at``: when it ends, the
-    size of a whole tile in bytes is subtracted from the bytes that the present phase waits for. ``Barrier.expect`` must
-    announce these bytes. The parts of the tile outside of an axis of ``source`` become zeros, even if memory at that
-    address belongs to ``source``, such as the next matrix of a stack. With ``tf32``, a constant for tiles of f32, the
-    copy rounds the elements to tf32, to nearest with ties to even (``tensor.tf32`` rounds ties away from zero). A GPU
-    needs compute capability 9.0.
+    ``source`` is a parameter of the kernel: a slice of one to five axes, with the tiles' element type. The launch
+    raises ``ArgumentError`` unless the address of each row of ``source`` is a multiple of 16 bytes. The distance of
+    ``index`` from the beginning of its row must be a multiple of 16 bytes too; otherwise the call is a fault. The
+    numbers of ``index`` may be negative. One thread makes the call. The parts of the tile outside of an axis of
+    ``source`` become zeros, even if memory at that address belongs to ``source``, such as the next matrix of a stack.
 
-    A tile of ``SharedTiles`` spans the last two axes of ``source``. ``tiles`` may also be a ``SharedArray``: the tile
-    is the whole array if ``number`` is None, else ``array[number]``. The tile's axes are then the last axes of
-    ``source``. A tile's sides have at most 256 elements, and each of its rows is a multiple of 16 bytes long. The array
+    The copy is counted by barrier ``at`` of the array ``barrier``: when the copy ends, the size of a whole tile in
+    bytes is subtracted from the bytes for which the present phase waits. ``Barrier.expect`` must announce these bytes.
+    With ``tf32``, a constant for tiles of f32, the copy rounds the elements to tf32, to nearest with ties to even
+    (``tensor.tf32`` rounds ties away from zero). A GPU needs compute capability 9.0.
+
+    A tile of ``SharedTiles`` spans the last two axes of ``source``. ``tiles`` may also be a ``SharedArray``. The tile
+    is then the whole array if ``number`` is None, else ``tiles[number]``, and its axes are the last axes of ``source``.
+    The sides of such a tile have at most 256 elements, and the length of its rows is a multiple of 16 bytes. The array
     must have an alignment of 128 bytes, as in ``SharedArray((2, 64, 32), f32, 128)``. If ``number`` selects a tile, the
     size of a tile must be a multiple of 128 bytes too.
 
     ``multicast`` is a mask with a bit for each block of the cluster. The copy then fills the corresponding tile of each
-    of these blocks, and is counted by the corresponding barrier of each block, which must have announced the bytes. So
-    a tile that several blocks need is read only once. A bit for a block outside the cluster is a fault, and nothing is
-    copied. ``tensor.cluster.meet()`` or ``sync()`` must come between the creation of the barriers and the first such
-    copy.
+    block whose bit is set, and is counted by the corresponding barrier of each of these blocks. Each block must
+    announce the bytes at its own barrier. So a tile that several blocks need is read only once. A bit for a block
+    outside the cluster is a fault, and nothing is copied. ``tensor.cluster.meet()`` or ``sync()`` must come between the
+    creation of the barriers and the first such copy.
     """
     _only_in_a_kernel("load_tile")
 
@@ -83,12 +85,13 @@ def load_tile(
 def store_tile(
     target: Any, index: int | tuple[int, ...], tiles: SharedTiles[T] | SharedArray[T], number: int | None
 ) -> None:
-    """Begins to copy tile ``number`` of ``tiles`` to the place in an output that begins at ``index``.
+    """Begins to copy tile ``number`` of ``tiles`` to the part of an output whose first element is at ``index``.
 
     ``target`` is the ``scatter`` of a ``DisjointSlice`` of one to five axes, or the ``unchecked_mut`` of a
-    ``DisjointSlice`` of several axes. The output, the tile and the index follow the rules of ``load_tile``, but a
-    negative number is a fault. The parts of the tile outside of the output are not written. One thread makes the call.
-    Before it, the threads that wrote the tile call ``fence_stores()``, and then meet the calling thread at a barrier::
+    ``DisjointSlice`` of several axes. The output, the tile and the index follow the rules of ``load_tile``, except that
+    a negative number in the index is a fault. The parts of the tile outside of the output are not written. One thread
+    makes the call. Before the call, the threads that wrote the tile call ``fence_stores()``, and then wait at a barrier
+    together with the calling thread::
 
         tiles[0, row, col] = x
         tensor.fence_stores()
@@ -98,20 +101,22 @@ def store_tile(
             tensor.commit_stores()
             tensor.wait_stores()
 
-    The tile may be written again, and the block may end, after ``wait_stores(read=True)`` by that thread. No other
-    thread may write the same elements of the output. A GPU needs compute capability 9.0.
+    The tile may be written again, and the block may end, after the calling thread has made the call
+    ``wait_stores(read=True)``. No other thread may write the same elements of the output. A GPU needs compute
+    capability 9.0.
     """
     _only_in_a_kernel("store_tile")
 
 
 def fence_stores() -> None:
     """Makes this thread's writes to shared memory visible to later copies by ``store_tile``. Each thread that wrote a
-    part of a tile makes the call, before the barrier at which the storing thread meets it."""
+    part of a tile makes the call, and then waits at a barrier together with the thread that calls ``store_tile``."""
     _only_in_a_kernel("fence_stores")
 
 
 def commit_stores() -> None:
-    """Closes a group of this thread's copies: all that ``store_tile`` has begun since the last ``commit_stores``."""
+    """Closes a group of this thread's copies: all copies that ``store_tile`` has begun since the last
+    ``commit_stores``."""
     _only_in_a_kernel("commit_stores")
 
 
