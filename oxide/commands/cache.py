@@ -151,7 +151,7 @@ def _remove(names: list[str]) -> None:
 
 
 def _described(name: str) -> tuple[str, str]:
-    """Returns a file's kernel, "" if unknown, and its kind, both read from its content. ``compiler.cache`` writes the
+    """Returns a file's kernel, "" if unknown, and its kind, both read from its content. ``compiler.cache`` defines the
     formats."""
     content = disk.peek(name)
     if content is None:

@@ -149,10 +149,10 @@ def _number(given: int | None, what: str, variable: str, least: int) -> int:
 
 @final
 class Group:
-    """Ranks that run collectives together. ``local_group`` and ``join_group`` make a group; close it after use, or use
-    it in a ``with``.
+    """Ranks that run collectives together. ``local_group`` and ``join_group`` make one; close it after use, or use it
+    in a ``with``.
 
-    Once a collective has failed, the group is broken: this collective and all later ones raise ``CollectiveError``.
+    Once a collective has failed, the group is broken: this and every later one raises ``CollectiveError``.
     """
 
     def __init__(self, plane: Plane, devices: tuple[Device, ...], ranks: tuple[int, ...], size: int) -> None:
