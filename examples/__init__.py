@@ -1,1 +1,1 @@
-"""Programs that use oxide the way an application would: through its public names only."""
+"""Programs that use oxide as an application does: through its public names only."""

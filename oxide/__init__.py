@@ -80,7 +80,7 @@ from oxide.runtime.launching.decorator import kernel
 from oxide.runtime.launching.launch import KernelLaunch
 from oxide.runtime.launching.launch_config import LaunchConfig
 from oxide.runtime.operations.combinators import shared, unzip
-from oxide.runtime.operations.combinators import zip as zip  # not in __all__: a star import must leave Python's own
+from oxide.runtime.operations.combinators import zip as zip  # not in __all__: a star import must not replace Python's
 from oxide.runtime.operations.operation import DeviceOperation, value, with_context
 from oxide.runtime.operations.tasks import JoinHandle, as_completed, gather, spawn
 from oxide.runtime.operations.transfers import d2h, dup, empty, full, h2d, memcpy, ones, pinned_empty, zeros
@@ -88,7 +88,7 @@ from oxide.runtime.submission.submission import ExecutionContext
 
 if TYPE_CHECKING:
     from oxide import collectives, numba_cuda, tile
-    from oxide import ray as ray  # not in __all__, as torch
+    from oxide import ray as ray  # not in __all__: a star import must not replace ray itself
     from oxide.interop import torch as torch  # not in __all__: a star import must not replace torch itself
     from oxide.interop.foreign import ForeignModule, In, InOut, Out, module
     from oxide.language import debug, fast, intrinsics, tensor
@@ -101,7 +101,7 @@ if TYPE_CHECKING:
     from oxide.runtime.operations.conditional import cond, while_loop
     from oxide.runtime.operations.generated_numbers import arange, randn
     from oxide.runtime.operations.graph import CudaGraph, GraphInstances, GraphScope
-    from oxide.runtime.operations.inputs import input as input  # not in __all__, as zip
+    from oxide.runtime.operations.inputs import input as input  # not in __all__, for the same reason as zip
     from oxide.runtime.operations.peer_copies import to_device
     from oxide.runtime.operations.planning import planned
     from oxide.runtime.operations.preparing import prepare
@@ -154,7 +154,8 @@ _LATER = {
     "while_loop": "runtime.operations.conditional",
     "zip_exact": "language.views",
 }
-"""Rarely used names, and the modules that they are loaded from at first use. Saves a tenth of the import's own time."""
+"""Maps rarely used names to the modules that they are loaded from at first use. This saves a tenth of the package's own
+import time."""
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Collectives: operations of several devices together. ``oxide/distributed/groups.py`` has what they do.
+"""Collectives: operations that several devices run together. ``oxide/distributed/groups.py`` implements them.
 
 with oxide.collectives.local_group() as group:      # or join_group(), in each of several processes
     group.all_reduce(x0, x1).sync()

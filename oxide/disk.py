@@ -1,18 +1,19 @@
 """The disk cache's files: bytes under a name, in a directory that only the user can write to.
 
-The callers decide what the files contain: ``compiler.cache`` stores compiled kernels, ``driver.cpu.code`` the name of
-the host's processor. This module makes it safe to execute machine code from the directory:
+The callers decide what the files contain: ``compiler.cache`` stores compiled kernels, and ``driver.cpu.code`` stores
+the name of the host's processor. This module makes it safe to execute machine code from the directory:
 
 - The directory is made with mode 0700. If another user owns it or may write to it, it is not used: a warning is given
-  once, and everything is compiled.
-- A file is written under a temporary name and renamed, so that a reader sees all of it or none, with any number of
-  writing processes.
-- A file carries a checksum of its name and content. A file that is damaged, foreign or of another format counts as
-  missing, and is written again. A file that is larger than the cache's limit counts as foreign and is not read.
+  once, and each process compiles its kernels.
+- A file is written under a temporary name and then renamed. So a reader sees the whole file or none, even if several
+  processes write it.
+- A file carries a checksum of its name and content. A file that is damaged, was not written by this module, or has
+  another format counts as missing, and is written again. A file that is larger than the cache's limit also counts as
+  missing; it is not read.
 
 ``OXIDE_CACHE_DIR`` names the directory; the default is ``$XDG_CACHE_HOME/oxide`` or ``~/.cache/oxide``.
-``OXIDE_CACHE=0`` turns the cache off. ``OXIDE_CACHE_LIMIT`` is its limit in bytes, 256 MiB by default: beyond that, the
-least recently used files are removed. A single file above the limit is not kept.
+``OXIDE_CACHE=0`` turns the cache off. ``OXIDE_CACHE_LIMIT`` is its limit in bytes, 256 MiB by default. When its files
+exceed the limit, the least recently used files are removed. A single file above the limit is not stored.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 try:
-    from _blake2 import blake2b  # hashlib's own: hashlib also loads OpenSSL, which is a tenth of a cached launch
+    # The function that hashlib provides. Importing hashlib also loads OpenSSL: a tenth of the time of a first launch
+    # from the cache.
+    from _blake2 import blake2b
 except ImportError:
     from hashlib import blake2b
 
@@ -51,7 +54,7 @@ _CHECKSUM_BYTES = 16
 _DEFAULT_LIMIT = 256 * 1024 * 1024
 _KEPT_FRACTION = 0.75  # the fraction of the limit that a clean-up leaves, so that not every write needs one
 _TOUCH_AFTER = 3600.0  # seconds: a file's last use is recorded at most this often
-_ABANDONED_AFTER = 3600.0  # seconds: the age at which a temporary file has no writer any more
+_ABANDONED_AFTER = 3600.0  # seconds: an older temporary file is assumed to have no writer any more
 _SUFFIX = ".oxide"  # other files in the directory are not touched
 _TEMPORARY = ".oxide-writing-"
 
@@ -59,7 +62,8 @@ _warned = False
 
 
 class Stored(NamedTuple):
-    """A file of the cache: its name, its size in bytes, and the time of its last use, which is recorded hourly."""
+    """A file of the cache: its name, its size in bytes, and the time of its last use, which is recorded at most once an
+    hour."""
 
     name: str
     nbytes: int
@@ -67,12 +71,12 @@ class Stored(NamedTuple):
 
 
 def read(name: str) -> bytes | None:
-    """Returns the bytes stored under a name; None if there are none or they cannot be trusted. Never raises."""
+    """Returns the bytes stored under a name; None if there is no such file or it cannot be trusted. Never raises."""
     return _read(name, records_use=True)
 
 
 def peek(name: str) -> bytes | None:
-    """Returns the same as ``read``, and does not count as a use of the file."""
+    """Returns what ``read`` returns, without recording a use of the file."""
     return _read(name, records_use=False)
 
 
@@ -106,7 +110,8 @@ def _read(name: str, *, records_use: bool) -> bytes | None:
 
 
 def write(name: str, content: bytes) -> None:
-    """Stores bytes under a name if there is room. Never raises: a lost entry is compiled again."""
+    """Stores bytes under a name unless they exceed the cache's limit. Never raises: what was not stored is compiled
+    again."""
     place = directory(create=True)
     if place is None or len(_MAGIC) + _CHECKSUM_BYTES + len(content) > limit():
         return
@@ -147,8 +152,8 @@ def directory(*, create: bool = False) -> str | None:
 
 
 def place_and_problem(*, create: bool = False) -> tuple[str, str | None]:
-    """Returns the cache's place, and why no directory there can be used. A directory that is only missing is no
-    problem, and is made if ``create`` is True."""
+    """Returns the path of the cache's directory, and the reason why it cannot be used, or None. A missing directory is
+    no such reason; ``create`` makes it."""
     place = os.environ.get("OXIDE_CACHE_DIR") or os.path.join(
         os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "oxide"
     )
@@ -171,7 +176,8 @@ def place_and_problem(*, create: bool = False) -> tuple[str, str | None]:
 
 
 def stored() -> list[Stored]:
-    """Returns the cache's files, intact or not, the last used first. Returns none if there is no cache."""
+    """Returns the cache's files, intact or not, the most recently used first. Returns an empty list if there is no
+    cache."""
     place = directory()
     if place is None:
         return []
@@ -196,8 +202,8 @@ def remove(names: Iterable[str]) -> None:
 
 
 def digest(parts: Iterable[bytes | str]) -> str:
-    """Returns a name for a sequence of texts. Different sequences get different names, even if their joined texts are
-    equal."""
+    """Returns a name for a sequence of texts or bytes. Different sequences get different names, even if their
+    concatenations are equal."""
     found = blake2b(digest_size=20)
     for part in parts:
         data = part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part
@@ -207,8 +213,8 @@ def digest(parts: Iterable[bytes | str]) -> str:
 
 
 def version_text(package: str) -> str:
-    """Returns a text that differs between versions of an installed package, without importing it: the content of the
-    package's version file, or else the version in its metadata."""
+    """Returns a text that differs between versions of an installed package: the content of the package's version file,
+    or else the version in its metadata. Does not import the package."""
     import importlib.util
 
     found = importlib.util.find_spec(package)
@@ -216,7 +222,7 @@ def version_text(package: str) -> str:
         for file in ("VERSION", "_version.py"):
             with contextlib.suppress(OSError), open(os.path.join(os.path.dirname(found.origin), file)) as text:
                 return text.read()
-    from importlib import metadata  # 30 ms
+    from importlib import metadata  # takes 30 ms
 
     try:
         return metadata.version(package)
@@ -233,7 +239,8 @@ def _checksum(name: str, content: bytes) -> bytes:
 
 
 def _make_room(place: str) -> None:
-    """Removes the least recently used files above the limit, and temporary files that killed writers left."""
+    """Removes the least recently used files if the cache exceeds its limit, and the temporary files that killed
+    processes left."""
     most = limit()
     files: list[tuple[float, int, str]] = []
     total = 0
@@ -262,7 +269,7 @@ def _make_room(place: str) -> None:
 
 
 def limit() -> int:
-    """Returns the most bytes that the cache may hold."""
+    """Returns the number of bytes that the cache may hold at most."""
     asked = os.environ.get("OXIDE_CACHE_LIMIT", "")
     if asked.isascii() and asked.isdecimal() and len(asked) <= 4300:  # Python parses no more digits
         return int(asked)

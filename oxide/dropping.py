@@ -1,23 +1,24 @@
 """Finalisers that run no Python: dropping an object makes one call of a C function.
 
-Python checks for signals when it enters a function and after each call. So Ctrl-C may arrive in a ``__del__``, and in
-the callback of a weak reference, even in an empty one. There ``KeyboardInterrupt`` is printed ("Exception ignored in")
-and lost, and the rest of the finaliser is not run. A C function is not interrupted: the interrupt is raised after the
-statement that dropped the object, where the program can catch it.
+Python checks for signals when it enters a function and after each call. So Ctrl-C may arrive in a ``__del__`` or in the
+callback of a weak reference, even if that function is empty. A ``KeyboardInterrupt`` raised there is printed
+("Exception ignored in") and lost, and the rest of the finaliser is not run. A C function is not interrupted: the
+interrupt is raised after the statement that dropped the object, where the program can catch it.
 
 So a finaliser of this package is of one of three kinds:
 
 - ``calls_drop``: the object's attribute ``_drop`` is a C function with its arguments (``functools.partial``), which
-  puts a handle into a queue or takes an entry out of a table. ``nothing`` is for an object without a finaliser.
+  puts a handle into a queue or takes an entry out of a table. An object with nothing to finalise has ``nothing`` there.
 - ``joins_when_dropped``: the object itself is appended to a queue, for a finaliser that needs more than one step.
   Ordinary code does these steps later. Python finalises an object only once, so the object is then freed for good.
-- ``WeakTable``: a dictionary whose entries are removed with their keys, without the Python callback of ``weakref``.
+- ``WeakTable``: a dictionary that removes an entry when its key is freed. It needs no callback written in Python, as
+  the weak dictionaries of ``weakref`` do.
 
 Work that must be Python, such as a warning, runs later through ``Soon``.
 
-A class also has a ``__del__`` in Python, for the compiled form: compiled code does not check for signals. In the
-interpreted form ``calls_drop`` and ``joins_when_dropped`` replace it. The replacement relies on the language: a special
-method is looked up on the class and bound by its ``__get__``. ``property(attrgetter("_drop"))`` binds to the
+Each such class also has a ``__del__`` in Python, for the compiled form: compiled code does not check for signals. In
+the interpreted form ``calls_drop`` and ``joins_when_dropped`` replace it. The replacement relies on the language: a
+special method is looked up on the class and bound by its ``__get__``. ``property(attrgetter("_drop"))`` binds to the
 attribute's value, and a wrapper of ``lru_cache`` binds as a function does.
 
 This file itself is never compiled.
@@ -63,17 +64,17 @@ def is_interpreted(kind: type) -> bool:
 
 
 def method_in_c(function: Callable[[Any], object]) -> Any:
-    """Returns a method that calls ``function(self)``: an ``lru_cache`` of size 0. It stores nothing, and is bound to
-    ``self`` as a method is, which a C function is not."""
+    """Returns a method that calls ``function(self)``: an ``lru_cache`` of size 0, which stores nothing. Unlike a bare C
+    function, it is bound to ``self`` when it is looked up on an object."""
     return lru_cache(maxsize=0)(function)
 
 
 def finalise_subclass(subclass: type, finalise: Callable[[Any], None]) -> None:
-    """Gives a user's subclass of a compiled class a finaliser that calls the compiled function ``finalise``. It
-    replaces the inherited compiled finaliser, which does the same.
+    """Gives a user's subclass of a compiled class a finaliser that calls the compiled function ``finalise``. The new
+    finaliser replaces the inherited compiled one, which makes the same call.
 
-    Around a finaliser, Python preserves the current exception for a Python class, and mypyc for a compiled class. If a
-    Python class inherits a compiled finaliser, neither does.
+    Something must preserve the current exception while a finaliser runs. For a Python class Python does so, and for a
+    compiled class mypyc. If a Python class inherits a compiled finaliser, neither of them does.
     """
     if isinstance(getattr(subclass, "__del__", None), (FunctionType, property, _METHOD_IN_C)):
         return
@@ -85,11 +86,12 @@ _METHOD_IN_C: Final = type(method_in_c(bool))
 
 
 def in_c(steps: Callable[[Iterator[Any]], Iterator[object]]) -> Callable[[Any], object]:
-    """Returns a function of one argument that runs in C if ``steps`` does. ``steps`` takes an iterator over the
-    arguments and returns an iterator with one value for each.
+    """Returns a function of one argument that passes its argument through ``steps``. It runs in C if the iterators of
+    ``steps`` do. ``steps`` is called once: it takes an iterator over the arguments of all calls, and returns an
+    iterator with one value for each argument.
 
-    A call appends the argument to a queue of length one. That drops a marker from the queue, whose finaliser passes the
-    argument through ``steps`` and appends the next marker.
+    A call appends the argument to a queue of length one, which drops the queue's marker. The marker's finaliser passes
+    the argument through ``steps`` and appends the next marker.
     """
     arguments: deque[Any] = deque(maxlen=1)
 
@@ -109,9 +111,8 @@ def in_c(steps: Callable[[Iterator[Any]], Iterator[object]]) -> Callable[[Any], 
 
 
 class Soon:
-    """A function that is called soon in the main thread, between two bytecodes, as Python calls a signal handler. The
-    program therefore sees an interrupt that is raised there. Taking an item of ``asking`` requests the call, in C
-    only."""
+    """A function that is called soon in the main thread, between two bytecodes, as Python calls a signal handler. So an
+    interrupt during the function reaches the program. ``next(asking)`` requests the call; it runs in C only."""
 
     def __init__(self, function: Callable[[], object]) -> None:
         self._function = function
@@ -149,7 +150,7 @@ class WeakTable(Generic[K, V]):
 
     def set(self, key: K, value: V) -> V:
         """Sets the value and returns it."""
-        # An entry keeps the reference that it was made with. Its callback removes the entry.
+        # An entry keeps the weak reference with which it was first set. The reference's callback removes the entry.
         self.entries[weakref.ref(key, self.entries.pop)] = value
         return value
 

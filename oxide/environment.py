@@ -1,8 +1,7 @@
-"""The program's surroundings. Parses environment variables: whole numbers, and one of several words. Tells which
-packages are installed.
+"""Reads the program's surroundings: environment variables, and which packages are installed.
 
-Any other value raises an error with the variable's name. Otherwise a mistake, such as a wrong memory limit or a seed
-that is no number, would show only much later.
+A variable holds a whole number or one of several words. Any other value raises an error that names the variable.
+Otherwise a mistake, such as a wrong memory limit or a seed that is no number, would show only much later.
 """
 
 from __future__ import annotations
@@ -54,9 +53,9 @@ def full_traceback() -> bool:
 
 
 def drop_frames(error: BaseException) -> None:
-    """Removes this package's frames so far from an error about the user's program, just before it is raised again: they
-    would stand between the user's line and the message. A failure of the package itself, which has a cause, keeps its
-    frames."""
+    """Removes this package's frames from the traceback of an error about the user's program, just before it is raised
+    again: they would stand between the user's line and the message. An error with a cause is a failure of the package
+    itself, and keeps its frames. With ``OXIDE_TRACEBACK=full`` every error does."""
     if error.__cause__ is None and not full_traceback():
         error.__traceback__ = None
 

@@ -52,9 +52,9 @@ class TraceError(OxideError):
 
 
 class CollectiveError(OxideError):
-    """Raised on every rank of a group that can no longer complete its collectives. ``collective`` names the one that
-    failed, and ``rank`` the rank that is the reason: it ended, did not arrive in time, left, or asked for something
-    else."""
+    """Raised on every rank of a group that can no longer complete its collectives. ``collective`` describes the
+    collective that failed. ``rank`` is the rank that caused the failure, None if none is known: its process ended, it
+    did not arrive in time, it left the group, or it called another collective."""
 
     def __init__(self, message: str, collective: str = "", rank: int | None = None) -> None:
         super().__init__(message)
@@ -64,8 +64,8 @@ class CollectiveError(OxideError):
 
 class OrderingError(OxideError):
     """Raised if nothing orders two uses of one box. Under strict ordering: the runtime would have had to insert a wait.
-    In any mode: work on another stream, declared by ``ctx.reads`` or ``ctx.writes``, is still being submitted, or a
-    declaration came after its run was submitted."""
+    In any mode: work on another stream, declared by ``ctx.reads`` or ``ctx.writes``, is still being submitted, or
+    ``ctx.reads`` or ``ctx.writes`` was called after its run had been submitted."""
 
 
 class DeviceError(OxideError):
@@ -92,11 +92,12 @@ class DeviceLostError(DeviceError):
 
 
 class ActorLostError(DeviceError):
-    """Raised by a pool of Ray actors (``oxide.ray``) for a batch whose actor died, if it may not be run again, or if no
-    actor is left.
+    """Raised by a pool of Ray actors (``oxide.ray``) for a batch whose actors died too often, or for which no actor is
+    left. Also raised if an actor cannot be started.
 
-    ``batch`` is the number of the batch in its ``map_batches``, from 0; None if the actor was not running a batch.
-    ``actor`` describes the last actor: its number, process and node. ``attempts`` counts the actors that died of it.
+    ``batch`` is the number of the batch in its ``map_batches``, from 0; None if an actor did not start. ``actor``
+    describes the last actor: its number, process and node. ``attempts`` counts the actors that died while they ran the
+    batch.
     """
 
     def __init__(self, message: str, batch: int | None, actor: str, attempts: int) -> None:
@@ -178,9 +179,9 @@ class BarrierError(KernelFault):
 
 @final
 class KernelAssertionError(KernelFault, AssertionError):
-    """Raised if an ``assert`` inside a kernel failed. The thread left the kernel there.
+    """Raised if an ``assert`` inside a kernel failed. The thread left the kernel at the ``assert``.
 
-    ``text`` is the assert's message, or its source line if it has none. ``block`` and ``thread`` are (x, y, z).
+    ``text`` is the assert's message or, if it has none, its source line. ``block`` and ``thread`` are (x, y, z).
     """
 
     def __init__(
@@ -210,11 +211,11 @@ class SanitizerError(KernelFault):
     """Raised for findings of the CPU device's sanitizer; ``OXIDE_SANITIZE`` and ``@kernel(sanitize=…)`` turn it on.
 
     ``kind`` is ``"out-of-bounds"``, ``"misaligned"``, ``"uninitialized"``, ``"race"``, ``"missing-lanes"`` or
-    ``"unfinished-store"``. ``what`` is the parameter or the array. ``offset`` is the access's distance from its first
-    byte, in bytes; None if no parameter is known. ``access`` is ``"read"``, ``"write"``, ``"atomic"``, ``"warp
-    operation"``, or an asynchronous ``"copy"``, ``"product"`` or ``"store"``, which is the read of a tile by
-    ``tensor.store_tile``. For a race, ``other`` is the earlier access that is not ordered with this access. Further
-    findings of a launch are notes on the first.
+    ``"unfinished-store"``. ``what`` is the parameter or the array. ``offset`` is the distance in bytes from the first
+    byte of ``what`` to the access; None if no parameter is known. ``access`` is ``"read"``, ``"write"``, ``"atomic"``,
+    ``"warp operation"``, or an asynchronous ``"copy"``, ``"product"`` or ``"store"``. A ``"store"`` is the read of a
+    tile by ``tensor.store_tile``. For a race, ``other`` is the earlier access that is not ordered with this access. The
+    first finding of a launch is raised; the further ones are notes on it.
     """
 
     def __init__(

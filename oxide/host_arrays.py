@@ -1,9 +1,9 @@
 """Converts host arrays that are not plain ``numpy.ndarray``: a list, a number, a subclass, a masked array.
 
-Device memory has no masks, and ``numpy.asarray`` silently drops an array's mask. The values under it, often garbage,
-would then be computed with. So an array with masked elements is refused, and an array with an empty mask is used as its
-data. This module is loaded with the first array that is not plain. It does not import ``numpy.ma``: if the program has
-not imported it, there are no masks.
+Device memory has no masks, and ``numpy.asarray`` silently drops an array's mask. Kernels would then compute with the
+masked values, which are often garbage. So an array with masked elements is refused. An array whose mask is empty is
+converted to its data. This module is loaded with the first array that is not plain. It does not import ``numpy.ma``: if
+the program has not imported ``numpy.ma``, no array has a mask.
 """
 
 from __future__ import annotations

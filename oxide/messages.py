@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 _LONGEST_BITS = 256
-"""The longest integer that is written with its digits, at most 78: every machine integer is shorter."""
+"""An integer of up to this many bits is written with its digits, at most 78. Every machine integer is shorter."""
 
 
 def is_long(number: int) -> bool:
@@ -37,8 +37,8 @@ _DTYPE_NAMES = {dtype: str(dtype) for dtype in map(np.dtype, "?bBhHiIlLqQefdgFDG
 
 
 def dtype_name(dtype: np.dtype[Any]) -> str:
-    """Returns ``str(dtype)``. NumPy imports a module for that, which fails at the interpreter's end, in a ``__del__``
-    for example. So the names of the machine's types are stored from the start."""
+    """Returns ``str(dtype)``. NumPy imports a module to compute it, and the import fails while the interpreter shuts
+    down, in a ``__del__`` for example. So the names of the machine's types are computed when this module is loaded."""
     name = _DTYPE_NAMES.get(dtype)
     return str(dtype) if name is None else name
 

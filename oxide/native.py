@@ -1,8 +1,8 @@
 """Lets one source run in two forms: interpreted, and compiled by mypyc.
 
 The runtime is ordinary Python. A wheel built with a C compiler also contains the modules as extension modules, next to
-their sources, and Python imports those. A checkout has none. ``build_backend.py`` lists the compiled modules, and
-``docs/notes/host-path.md`` explains the idioms that are there for the compiled form only.
+their sources, and Python imports the extension modules. A checkout has no extension modules. ``build_backend.py`` lists
+the compiled modules, and ``docs/notes/host-path.md`` explains the idioms that only the compiled form needs.
 
 This file itself is never compiled.
 """
@@ -38,7 +38,7 @@ _PACKAGE = os.path.dirname(os.path.abspath(__file__))
 
 @cache
 def is_compiled() -> bool:
-    """Returns whether this package has the runtime's modules compiled."""
+    """Returns whether this installation of the package contains the runtime's modules in compiled form."""
     found = PathFinder.find_spec("oxide.runtime.locks", [os.path.join(_PACKAGE, "runtime")])
     return found is not None and isinstance(found.loader, ExtensionFileLoader)
 
@@ -49,13 +49,13 @@ def form() -> str:
 
 
 def keep_alive(thing: object) -> None:
-    """Keeps a local variable's object alive up to this call, for its memory, whose address was taken. Compiled code
-    drops the object after the last use of the variable, and so before a call that only gets the address."""
+    """Keeps a local variable's object alive up to this call, because the address of its memory is in use. Compiled code
+    drops the object after the last use of the variable, hence before a call that gets only the address."""
 
 
 def warn_caller(message: str) -> None:
     """Gives a ``RuntimeWarning`` at the line of the program that called the package."""
-    frame = sys._getframe()  # in a compiled finaliser at the interpreter's end, the only frame
+    frame = sys._getframe()  # it may be the only frame, in a compiled finaliser while the interpreter shuts down
     level = 1
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE + os.sep):
         frame = frame.f_back

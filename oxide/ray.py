@@ -1,4 +1,4 @@
-"""Batches on actors of a Ray cluster, each with a device. ``oxide/distributed/ray_pool.py`` has the pool.
+"""Runs batches on actors of a Ray cluster, each of which has a device. ``oxide/distributed/ray_pool.py`` implements it.
 
     async with oxide.ray.ActorPool(Model, actors=4, weights=weights) as pool:
         async for result in pool.map_batches(batches):

@@ -1,4 +1,4 @@
-"""Drivers for tests: one records every call, one fails on demand; and a way to install them.
+"""Drivers for tests, one that records every call and one that fails on demand, and a context that installs a driver.
 
 ``RecordingDriver`` and ``FailingDriver`` wrap any driver and each other, and otherwise change nothing about a call.
 With ``step_driver`` nothing runs until the test requests it. So a test can examine any moment of an operation's life,
@@ -106,8 +106,9 @@ def step_driver(devices: int = 1, *, seed: int | None = None) -> CpuDriver:
     """Returns a CPU driver on which nothing runs until ``step()``, ``run_until_idle()`` or a blocking call.
 
     ``seed`` selects the stream that advances at each step, and the order of a kernel's blocks and of their threads.
-    Without a seed, the item submitted first runs next, those of high-priority streams before all others, and blocks and
-    threads run in order. A seed draws from all streams: on a real device too, a normal stream may come first.
+    Without a seed, work runs in the order of its submission, work of high-priority streams before all other work, and
+    blocks and threads run in order. With a seed, any stream may be selected, whatever its priority: on a real device
+    too, work of a stream of normal priority may run first.
     """
     from oxide.driver.cpu import CpuDriver
 
@@ -397,7 +398,7 @@ class RecordingDriver(DelegatingDriver):
 
 @final
 class FailingDriver(DelegatingDriver):
-    """A driver that raises a test's error instead of making a call, which ``inner`` never sees. Thread-safe."""
+    """A driver that raises an error given by the test instead of passing a call on to ``inner``. Thread-safe."""
 
     def __init__(self, inner: Driver) -> None:
         super().__init__(inner)
@@ -441,7 +442,8 @@ class FailingDriver(DelegatingDriver):
 
 @dataclass(slots=True)
 class _Failure:
-    """A planned failure, after ``countdown`` more calls of ``method``, or of any method if that is None."""
+    """A planned failure: of the ``countdown``-th call of ``method`` from now, or of any method if ``method`` is
+    None."""
 
     method: str | None
     error: BaseException

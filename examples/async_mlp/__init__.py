@@ -1,1 +1,2 @@
-"""Batches of a two-layer network, each one pipeline of device operations, all in flight at once: see ``pipeline``."""
+"""A two-layer network. Each batch is one pipeline of device operations, and all batches are in flight at once: see
+``pipeline``."""

@@ -1,8 +1,8 @@
 """Handwritten digits: scikit-learn's 1797 images of 8×8 pixels through a network trained beforehand.
 
 ``weights.npz`` has the weights that ``train_digits`` trained on three quarters of the images. Accuracy is stated for
-the other quarter, which the training never saw. The biases are weights of a last input column of ones and of a last
-hidden unit that is always 1. So both layers are plain matrix products.
+the other quarter, which the training never saw. The biases are the weights of an extra input column of ones and of an
+extra hidden unit that is always 1. So both layers are plain matrix products.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Images:
 
 
 def load_images() -> tuple[Images, Images]:
-    """Returns the images to train on, and the images held out: every fourth, 450 of 1797. Needs no network. Raises
-    ``ModuleNotFoundError`` without scikit-learn."""
+    """Returns the images to train on, and the images held out: every fourth image, 450 of 1797. Downloads nothing.
+    Raises ``ModuleNotFoundError`` without scikit-learn."""
     from sklearn.datasets import load_digits
 
     found = load_digits()
@@ -67,9 +67,9 @@ def reference_scores(pixels: Float32Array, w0: Float32Array, w1: Float32Array) -
 
 
 def rounding(pixels: Float32Array, w0: Float32Array, w1: Float32Array, kernels: Kernels) -> NDArray[np.float64] | float:
-    """Returns the least difference of two scores of each image, ``(n,)``, that the kernels' dtype can tell: 0 for f32.
-    An image, both weights, the hidden layer and the scores are rounded, by half an ε of the terms without signs, and
-    two scores are compared."""
+    """Returns, for each image, the smallest difference of two scores that exceeds the rounding errors of the kernels'
+    dtype, ``(n,)``; 0 for f32. The image, both weights, the hidden layer and the scores are each rounded by up to half
+    an ε of the sum of the terms' magnitudes, and two scores are compared: 5 ε in all."""
     if kernels.dtype == "f32":
         return 0.0
     terms = np.abs(pixels).astype(np.float64) @ np.abs(w0) @ np.abs(w1)
@@ -102,9 +102,9 @@ async def classify(images: Images, kernels: Kernels = NAIVE) -> NDArray[np.int64
 
 
 async def run(kernels: Kernels = NAIVE) -> bool:
-    """Classifies every image, and prints the accuracy of each held-out batch and of all. Returns whether every
-    prediction equals that of the float64 reference; those of two best scores that differ by less than an f16 or bf16
-    can tell are not compared."""
+    """Classifies every image, and prints the accuracy of each held-out batch and of all images. Returns whether every
+    prediction equals that of the float64 reference. A different prediction also counts as equal if its score in the
+    reference is below the best one by no more than ``rounding``."""
     trained_on, held_out = load_images()
     print("\n=== Handwritten digits ===\n")
     print(f"{len(trained_on) + len(held_out)} images: {len(trained_on)} were trained on, {len(held_out)} held out")

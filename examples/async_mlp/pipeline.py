@@ -1,4 +1,4 @@
-"""The two networks as lazy pipelines of device operations, one pipeline a batch.
+"""The two networks as lazy pipelines of device operations, one pipeline for each batch.
 
 The weights go to the device once, as ``Arc``s; each batch clones the reference, not the memory. The structure (shared
 weights, ``zip`` of an upload and two buffers, kernels in a row, a download) is that of the ``async_mlp`` example of
@@ -22,7 +22,7 @@ from oxide_kernels import matvec_naive, relu, sgemm_naive
 Float32Array = NDArray[np.float32]
 DTYPES: dict[str, Any] = {"f32": f32, "f16": f16, "bf16": bf16}
 EPSILONS = {"f32": 2.0**-23, "f16": 2.0**-10, "bf16": 2.0**-7}
-"""The distance from 1 to the next number of each dtype."""
+"""Maps each dtype to the distance from 1 to its next larger number."""
 
 TILE = 16
 """A block of a matrix product has ``TILE × TILE`` threads, one for each element of the result."""
@@ -30,8 +30,8 @@ TILE = 16
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
-    """The kernels of a network's layers: naive ones, or the library's on tensor cores, and the type of all numbers on
-    the device. The naive ones are of f32. Sums are f32 in every type."""
+    """The kernels of a network's layers, and the type of all numbers on the device. The kernels are naive kernels, or
+    the library's kernels on tensor cores. The naive kernels are of f32. Sums are computed in f32 for every type."""
 
     library: bool = False
     dtype: str = "f32"
@@ -66,8 +66,8 @@ NAIVE = Kernels()
 
 
 async def prepare(kernels: Kernels, network: Callable[[], DeviceOperation[Any]]) -> None:
-    """Compiles the kernels of a network in a thread, because a first launch would stall the event loop. The library
-    picks kernels by the shapes of its operands: it needs the operation."""
+    """Compiles the kernels of a network in a thread, because a first launch would stall the event loop. ``network``
+    makes the operation: the library chooses its kernels by the shapes of the operands."""
     if kernels.library:
         await oxide.prepare(network)
     else:
@@ -85,7 +85,7 @@ def mlp(
 def forward(
     batch: DeviceOperation[DeviceBox], rows: int, w0: Arc[DeviceBox], w1: Arc[DeviceBox], kernels: Kernels = NAIVE
 ) -> DeviceOperation[DeviceBox]:
-    """Does ``mlp`` for a batch on the device, and yields a box. So a graph can be captured of it."""
+    """Computes ``mlp`` for a batch on the device, and yields a box on the device. So it can be captured as a graph."""
     columns = w0.value.shape[1]
 
     def hidden_layer(buffers: tuple[DeviceBox, DeviceBox, DeviceBox]) -> DeviceOperation[tuple[DeviceBox, DeviceBox]]:

@@ -1,4 +1,4 @@
-"""The synthetic model and batches, each given by a short formula, and the check of results by float64 arithmetic."""
+"""The synthetic model and batches, each given by a short formula, and a check of the results in float64."""
 
 from __future__ import annotations
 
@@ -19,13 +19,12 @@ from .pipeline import EPSILONS, NAIVE, Float32Array, Kernels
 
 _FLOAT32 = np.dtype(np.float32)
 RELATIVE_ERROR = 1e-6
-"""The largest distance of a result from the reference that counts as right, as a ratio of norms."""
+"""The largest error of a right result: the norm of its difference from the reference, divided by the reference's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """The weights on the host, in the type that the device has them in: ``w0`` is ``(dim, dim)``, ``w1`` is
-    ``(dim,)``."""
+    """The weights on the host, in the same type as on the device: ``w0`` is ``(dim, dim)``, ``w1`` is ``(dim,)``."""
 
     w0: NDArray[Any]
     w1: NDArray[Any]
@@ -46,8 +45,8 @@ def input_batch(dim: int, number: int) -> Float32Array:
 
 
 def verdict(model: Model, batch: NDArray[Any], result: NDArray[Any], kernels: Kernels = NAIVE) -> str:
-    """Returns ``ReLU OK`` for a right result, ``ReLU FAILED`` for a value that no ReLU gives, and otherwise
-    ``MISMATCH``."""
+    """Returns ``ReLU OK`` for a right result, and ``ReLU FAILED`` if a value is negative or not finite, as no ReLU
+    gives it. Otherwise returns ``MISMATCH`` with the relative error."""
     if not np.all(np.isfinite(result)) or np.any(result < 0):
         return "ReLU FAILED"
     reference, allowed = reference_and_allowance(model, batch, kernels)
@@ -63,13 +62,14 @@ def reference_and_allowance(
 ) -> tuple[NDArray[np.float64], float]:
     """Returns the result in float64, and the allowed norm of a result's error.
 
-    The library's kernels round the hidden layer and the result to their dtype, whose ε is allowed for both, and each
-    of a sum's additions to float32: they add several products at once, so half an ε for each is not enough. The norm is
-    that of the terms without signs, since the terms may cancel.
+    The library's kernels round the hidden layer and the result to their dtype; one ε of the dtype is allowed for both
+    together. They round each addition to float32, and add several products at once, so that half an ε for each addition
+    is not enough: one ε is allowed. These ε are multiplied by the norm of the sums of the terms' magnitudes, since the
+    terms may cancel.
 
-    For the naive kernels the allowed norm is ``RELATIVE_ERROR`` times that of the result. If the last sum cancels to
-    less than 1/32 of its terms (at dim 35 to exactly 0, at 512 to 1/170), no float32 sum has that many digits. The
-    allowed norm is then one float32 ε times that of the terms.
+    For the naive kernels the allowed norm is ``RELATIVE_ERROR`` times the norm of the result. If the last sum cancels
+    to less than 1/32 of its terms (at dim 35 to exactly 0, at 512 to 1/170), float32 has too few digits for this. Then
+    the allowed norm is one float32 ε times the norm of the terms.
     """
     wide, w0, w1 = (each.astype(np.float64) for each in (batch, model.w0, model.w1))
     hidden = wide @ w0
@@ -112,5 +112,5 @@ async def run(dim: int, batches: int, kernels: Kernels = NAIVE) -> bool:
 
 
 def format_values(values: Iterable[np.float32]) -> str:
-    """Formats numbers with up to six significant digits, all that a float32 guarantees: ``[0.00208, 0.0]``."""
+    """Formats numbers with up to six significant digits, as many as a float32 guarantees: ``[0.00208, 0.0]``."""
     return "[" + ", ".join(repr(float(f"{value:.6g}")) for value in values) + "]"

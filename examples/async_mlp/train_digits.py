@@ -2,10 +2,10 @@
 
 The training takes NumPy two seconds on one core.
 
-One hidden layer of 127 units with dropout, softmax cross-entropy, AdamW with a rate that falls to zero, one image in
-five moved by a pixel. The settings were chosen on splits other than the one that accuracy is stated for. The seed is
-fixed: the same NumPy and BLAS give the same file. Other versions differ in the last digits, and training amplifies such
-differences.
+The network has one hidden layer of 127 units with dropout. It is trained with softmax cross-entropy, and with AdamW at
+a learning rate that falls to zero. One image in five is moved by a pixel. The settings were chosen on other splits of
+the images than the split for which accuracy is stated. The seed is fixed: the same NumPy and BLAS give the same file.
+Other versions differ in the last digits, and training amplifies such differences.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Array = NDArray[np.float64]
 
 
 def main() -> None:
-    """Trains, writes the weights and prints the accuracy."""
+    """Trains the network, writes the weights and prints the accuracy."""
     training, held_out = digits.load_images()
     w0, w1 = train(training)
     np.savez(digits.WEIGHTS, w0=w0, w1=w1)
@@ -39,8 +39,8 @@ def main() -> None:
 
 
 def train(images: Images) -> tuple[Float32Array, Float32Array]:
-    """Returns W0 ``(65, 128)`` and W1 ``(128, 10)``. The last row of each is the bias; the last hidden unit is always
-    1."""
+    """Returns W0 ``(65, 128)`` and W1 ``(128, 10)``. The last row of each holds the biases. The last hidden unit is
+    always 1."""
     random = np.random.default_rng(SEED)
     pixels = images.pixels.astype(np.float64)
     one_hot = np.eye(10)[images.labels]
@@ -56,14 +56,14 @@ def train(images: Images) -> tuple[Float32Array, Float32Array]:
             for optimizer, gradient in zip(optimizers, gradients, strict=True):
                 optimizer.step(gradient, rate)
 
-    # A 128th hidden unit that is always 1: its input weights are 0 but for the bias.
+    # A 128th hidden unit that is always 1: its input weights are 0, and its bias is 1.
     constant = np.zeros((pixels.shape[1], 1))
     constant[-1] = 1.0
     return np.concatenate([w0, constant], axis=1).astype(np.float32), w1.astype(np.float32)
 
 
 def accuracy(images: Images, w0: Float32Array, w1: Float32Array) -> float:
-    """Returns the share of images whose highest score is that of their label."""
+    """Returns the fraction of images whose label has the highest score."""
     return float((digits.reference_scores(images.pixels, w0, w1).argmax(axis=1) == images.labels).mean())
 
 
@@ -88,7 +88,7 @@ def _moved(pixels: Array, random: np.random.Generator) -> Array:
 
 
 class _AdamW:
-    """Adam with decoupled weight decay (Loshchilov and Hutter), in place on one array."""
+    """Adam with decoupled weight decay (Loshchilov and Hutter). Updates one array in place."""
 
     def __init__(self, weights: Array) -> None:
         self.weights = weights

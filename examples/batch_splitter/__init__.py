@@ -1,1 +1,1 @@
-"""One large batch split over 1, 2 or more devices, the same program on each: see ``splitter``."""
+"""Splits one large batch over 1, 2 or more devices, with the same program for any number: see ``splitter``."""

@@ -1,8 +1,8 @@
 """Splits a batch's rows into equal shares, one for each device. All devices work at the same time.
 
-The weights are uploaded once and go from device to device by ``to_device``, directly where the hardware can. Each share
-is a pipeline placed with ``on``; ``gather`` starts them all and waits for all. A pipeline does not depend on the number
-of devices.
+The weights are uploaded once, and ``to_device`` copies them to the other devices, directly where the hardware can. The
+pipeline of each share is placed on its device with ``on``. ``gather`` starts all pipelines and waits for them. A
+pipeline does not depend on the number of devices.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def layers(batch: Float32Array, weights: Arc[DeviceBox], depth: int) -> DeviceOp
 
 
 async def spread(weights: Float32Array, devices: Sequence[int]) -> list[Arc[DeviceBox]]:
-    """Returns the weights on each of the devices."""
+    """Uploads the weights to the first device and copies them to all. Returns them for each device, in order."""
     first = await h2d(weights).on(devices[0])
     copies = await gather(*(to_device(first, device) for device in devices))
     return [Arc(copy) for copy in copies]
@@ -49,7 +49,8 @@ async def spread(weights: Float32Array, devices: Sequence[int]) -> list[Arc[Devi
 async def run_split(
     batch: Float32Array, weights: Sequence[Arc[DeviceBox]], devices: Sequence[int], depth: int
 ) -> Float32Array:
-    """Returns the whole batch's result, ``(rows, n)``. Device ``devices[i]`` must have the weights ``weights[i]``."""
+    """Runs a batch split over ``devices``. Returns its result, ``(rows, n)``. ``weights[i]`` must be on
+    ``devices[i]``."""
     shares = np.array_split(batch, len(devices))
     results = await gather(
         *(
@@ -70,8 +71,8 @@ def reference(batch: Float32Array, weights: Float32Array, depth: int) -> NDArray
 
 
 def make_batch(rows: int, n: int) -> tuple[Float32Array, Float32Array]:
-    """Returns a batch ``(rows, n)`` and weights ``(n, n)``. They are the same at every run, and scaled so that the
-    numbers neither grow nor fade from layer to layer."""
+    """Returns a batch ``(rows, n)`` and weights ``(n, n)``. They are the same in every run. The weights are scaled so
+    that the numbers neither grow nor vanish from layer to layer."""
     rng = np.random.default_rng(0)
     batch = rng.random((rows, n), np.float32)
     weights = (rng.standard_normal((n, n)) * np.sqrt(2.0 / n)).astype(np.float32)

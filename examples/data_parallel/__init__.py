@@ -1,1 +1,2 @@
-"""Trains the network for handwritten digits on several devices: each computes the gradients of its share of a batch."""
+"""Trains the network for handwritten digits on several devices. Each device computes the gradients of its share of a
+batch."""

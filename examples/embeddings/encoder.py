@@ -1,8 +1,8 @@
-"""The encoder of BERT, packed: embeddings, layers of attention and a perceptron, the mean of each sequence.
+"""BERT's encoder for packed sequences: embeddings, layers of attention and a perceptron, the mean of each sequence.
 
-A batch is a matrix with a row for each token of all sequences, without padding. ``Layout`` says which rows belong
-together. Every step is an operation of oxide; nothing here knows which device runs it. All numbers are f32: the module
-``half`` has the encoder for tensor cores.
+A batch is a matrix with a row for each token of all sequences, without padding. ``Layout`` says which rows belong to
+which sequence. Every step is an operation of oxide; no code here depends on the device. All numbers are f32. The module
+``half`` has the encoder in f16, for tensor cores.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ N = TypeVar("N")
 
 
 def in_order(steps: Iterable[Step]) -> Step:
-    """Returns the operation that runs each step after the one before: they read what earlier ones have written."""
+    """Returns the operation that runs the steps one after another: each step may read what earlier steps wrote."""
     return reduce(lambda before, step: before.and_then(lambda _: step), steps)
 
 
 def layers_of(
     weights: Mapping[str, Any], linear_of: Callable[..., L], norm_of: Callable[[str], N]
 ) -> Iterator[tuple[L, L, N, L, L, N]]:
-    """Yields the parts of each layer, in the order of ``Layer``: ``linear_of`` gets the names of products that are
-    computed as one, ``norm_of`` that of a norm."""
+    """Yields the parts of each layer, in the order of ``Layer``'s fields. ``linear_of`` gets the names of the weights
+    whose products are computed as one product; ``norm_of`` gets the name of a norm's weights."""
     count = 1 + max(int(name.split(".")[2]) for name in weights if name.startswith("encoder.layer."))
     for name in (f"encoder.layer.{number}" for number in range(count)):
         yield (
@@ -53,7 +53,8 @@ def layers_of(
 @final
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """The weights of ``x @ weight.T + bias``, packed, and their number of outputs."""
+    """The weights of ``x @ weight.T + bias``. ``weight`` is packed (``oxide_kernels.pack``). ``outputs`` is the number
+    of columns of the result."""
 
     weight: DeviceBox
     bias: DeviceBox
@@ -82,17 +83,17 @@ class Norm:
 @final
 @dataclass(frozen=True, slots=True)
 class Space:
-    """The boxes that all layers of a batch share, a row for each token."""
+    """The boxes that all layers of a batch share. Each has a row for each token."""
 
     x: DeviceBox
-    """A layer's input, and at its end its output."""
+    """The input of a layer. At its end, the layer's output, which is the next layer's input."""
     y: DeviceBox
-    """The rows between attention and perceptron."""
+    """The output of the attention's norm, which is the perceptron's input."""
     products: DeviceBox
     """Queries, keys and values."""
     attended: DeviceBox
     change: DeviceBox
-    """The outputs of attention or perceptron, before they are added."""
+    """The output of the attention or the perceptron, before it is added to the input."""
     inner: DeviceBox
 
 
@@ -109,7 +110,7 @@ class Layer:
     norm: Norm
 
     def __call__(self, tokens: DeviceBox, space: Space) -> list[Step]:
-        """Returns the operations that compute the layer's output for each row of ``x``, in its place."""
+        """Returns the operations that replace each row of ``space.x`` by the layer's output for it."""
         return [
             self.queries_keys_values(space.x, space.products),
             attention(space.products, tokens, space.attended),
@@ -134,7 +135,7 @@ class Encoder:
     """The encoder with its weights on the device.
 
     ``weights`` are named and shaped as in Hugging Face's ``BertModel``, float32. Heads have 32 elements. Raises
-    ``ValueError`` for another shape.
+    ``ValueError`` if the number of columns is no multiple of 32.
     """
 
     def __init__(self, weights: Mapping[str, NDArray[np.float32]], epsilon: float = 1e-12) -> None:
@@ -155,8 +156,8 @@ class Encoder:
         del self._weights
 
     def __call__(self, layout: Layout) -> Rows:
-        """Returns the operation that computes a row of unit length for each sequence of the layout. It reads the
-        layout's arrays when it runs."""
+        """Returns the operation that yields a row of unit length for each sequence of the layout. The operation reads
+        the layout's arrays when it runs."""
         return layout.upload().and_then(lambda boxes: self._vectors(*boxes))
 
     def _vectors(self, tokens: DeviceBox, sequences: DeviceBox) -> Rows:

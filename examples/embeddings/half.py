@@ -1,7 +1,7 @@
-"""The encoder in f16, for GPUs with tensor cores. It runs on the CPU device too, which emulates them slowly.
+"""The encoder in f16, for GPUs with tensor cores. It also runs on the CPU device, which emulates tensor cores slowly.
 
-A layer is seven launches: four products of ``oxide_kernels.matmul`` with bias, gelu and sum in them, attention, and
-two norms.
+A layer is seven launches: four of ``oxide_kernels.matmul``, which also computes bias, gelu and sum, one of attention,
+and two of norms.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ class Layer:
 @final
 @dataclass(frozen=True, slots=True)
 class _Space:
-    """The boxes that all layers of a batch share, a row for each token."""
+    """The boxes that all layers of a batch share. Each has a row for each token."""
 
     sums: DeviceBox
-    """The sums of a layer's output and its input. Norms are computed in their place."""
+    """The sum of the input and the output of an attention or a perceptron. Its norm is computed in place."""
     products: DeviceBox
     """Queries, keys and values."""
     attended: DeviceBox
@@ -73,7 +73,7 @@ class HalfEncoder:
     """The encoder with its weights on the device, in f16.
 
     ``weights`` are named and shaped as in Hugging Face's ``BertModel``, float16 or float32. Heads have 32 elements.
-    Raises ``ValueError`` for another shape.
+    Raises ``ValueError`` if the number of columns is no multiple of 32, or above 768.
     """
 
     def __init__(self, weights: Mapping[str, NDArray[Any]], epsilon: float = 1e-12) -> None:
@@ -94,12 +94,12 @@ class HalfEncoder:
         del self._weights
 
     def __call__(self, layout: Layout) -> Rows:
-        """Returns the operation that computes a row of unit length, f32, for each sequence of the layout. It reads the
-        layout's arrays when it runs."""
+        """Returns the operation that yields a row of unit length, f32, for each sequence of the layout. The operation
+        reads the layout's arrays when it runs."""
         return layout.upload().and_then(lambda boxes: self.vectors(*boxes))
 
     def vectors(self, tokens: DeviceBox, sequences: DeviceBox) -> Rows:
-        """Returns the operation that computes a row for each sequence of a layout that is on the device."""
+        """Returns the operation that yields a row of unit length, f32, for each sequence of a layout on the device."""
         count, width = tokens.shape[1], self.width
         inner = max(layer.inner.weight.shape[0] for layer in self._layers)
         space: DeviceOperation[Any] = zip(
@@ -120,8 +120,8 @@ class HalfEncoder:
         return in_order(steps).and_then(lambda _: empty(shape).and_then(pool).last())
 
     def _steps(self, layer: Layer, norm: Norm, tokens: DeviceBox, space: _Space) -> list[Step]:
-        """Returns the launches of a layer. It takes the sums of the layer before it, whose norm it is given, and leaves
-        its own sums in their place."""
+        """Returns the launches of a layer. They find the sums of the previous layer in ``space.sums``, apply ``norm``
+        to them, and leave the layer's own sums there."""
         sums = space.sums
 
         def normalised(norm: Norm) -> Step:

@@ -2,8 +2,9 @@
 
 A matrix has a row for each token, as in ``kernels``. Sums, norms and softmax are computed in f32.
 
-The indices follow from constants and from sizes that the host compares, so attention and the mean are unchecked.
-Attention assumes finite numbers: a NaN of a sequence reaches its neighbours of the same 64 rows.
+The indices follow from constants and from sizes that the host compares. So the kernels of attention and of the mean are
+unchecked. Attention assumes finite numbers: a NaN in a sequence spreads to the other sequences in the same block of 64
+rows.
 """
 
 from __future__ import annotations
@@ -36,25 +37,26 @@ from oxide_kernels.cooperative import block_sum
 from .kernels import HEAD
 
 MOST_WIDTH = 768
-"""The widest rows of ``pool``: a warp keeps a row and a sum of rows in registers."""
+"""The largest width of a row in ``pool``: a warp keeps a row and a sum of rows in registers."""
 
 QUERIES = 64
-"""The queries of a block of ``attend``, 16 for each warp, and the keys that it multiplies at a time."""
+"""The number of queries of a block of ``attend``, 16 for each warp. Also the number of keys that it multiplies at a
+time."""
 
 ATTEND_THREADS = 128
 POOL_WARPS = 8
 
 _PER_COPY = 8
-"""The elements of an asynchronous copy, 16 bytes, and of the padding of a row in shared memory: it puts the eight rows
-of an ``ldmatrix`` into different banks."""
+"""The number of elements of an asynchronous copy, 16 bytes. A row in shared memory has as many elements of padding,
+which puts the eight rows of an ``ldmatrix`` into different banks."""
 _INNER = 16
-"""The products that an instruction adds."""
+"""The inner dimension of an ``mma`` instruction: the number of products that it adds for each element."""
 _WARP_ROWS = 16
 
 
 @device
 def fetch(array: Any, source: Any, first: i64, column: i64) -> None:
-    """Begins the copies of 64 rows of a head. What is outside of the matrix becomes zeros."""
+    """Begins the copies of 64 rows of a head. Elements outside of the matrix become zeros."""
     copies = HEAD // _PER_COPY
     for number in range(i64(thread.thread_idx.x), QUERIES * copies, ATTEND_THREADS):
         down, right = number // copies, number % copies * _PER_COPY
@@ -65,8 +67,8 @@ def fetch(array: Any, source: Any, first: i64, column: i64) -> None:
 def attend(products: Slice2[f16], tokens: Slice2[i32], scale: f32, rows: DisjointSlice2[f16]) -> None:
     """Computes the attention of each token to the tokens of its sequence, with the operands of ``kernels.attend``.
 
-    A block computes one head of 64 rows, whichever sequences they are of. It walks along the keys of all these
-    sequences, 64 at a time, and a warp leaves out what none of its 16 rows sees.
+    A block computes one head of 64 rows, which may belong to several sequences. It iterates over the keys of all these
+    sequences, 64 at a time. A warp skips the keys that belong to none of the sequences of its 16 rows.
     """
     pitch = HEAD + _PER_COPY
     q_tile = SharedArray((QUERIES, pitch), f16)
@@ -98,7 +100,7 @@ def attend(products: Slice2[f16], tokens: Slice2[i32], scale: f32, rows: Disjoin
         fetch(v_tile, products, key, 2 * width + head * HEAD)
         tensor.commit()
         tensor.wait(0)
-        thread.sync_threads()  # all copies are there
+        thread.sync_threads()  # all copies have arrived
         if key < own_end and key + QUERIES > own_begin:
             s = tensor.Accumulator((16, QUERIES), f32)
             x, y = tensor.FragmentA((16, _INNER), f16), tensor.FragmentB((_INNER, QUERIES), f16)
@@ -120,7 +122,7 @@ def attend(products: Slice2[f16], tokens: Slice2[i32], scale: f32, rows: Disjoin
                     part[i] = p[8 * number + i]
                 tensor.ldmatrix(z, v_tile, (number * _INNER, 0))
                 tensor.mma(o, part, z)
-        thread.sync_threads()  # all have read the keys and the values
+        thread.sync_threads()  # all threads have read the keys and the values
     online_softmax.shares(sums, kept)
     for i in unroll(range(0, len(o), 2)):
         row, share = own + o.row(i), kept[i % 4 // 2]
@@ -130,8 +132,8 @@ def attend(products: Slice2[f16], tokens: Slice2[i32], scale: f32, rows: Disjoin
 
 @kernel
 def look_up(words: Slice2[f16], places: Slice2[f16], tokens: Slice2[i32], rows: DisjointSlice2[f16]) -> None:
-    """Computes ``rows[t] = words[word of t] + places[place of t]``: a thread computes two columns. ``tokens`` is that
-    of ``kernels.look_up``."""
+    """Computes ``rows[t] = words[word of t] + places[place of t]``: a thread computes two columns. ``tokens`` is as in
+    ``kernels.look_up``."""
     pieces = rows.shape[1] // 2
     at = thread.index_1d().get()
     t, column = at // pieces, at % pieces * 2
@@ -143,8 +145,9 @@ def look_up(words: Slice2[f16], places: Slice2[f16], tokens: Slice2[i32], rows: 
 
 @functools.cache
 def pool_of(width: int) -> Kernel:
-    """Returns the kernel for the layer norm of each row, the mean of each sequence's rows, and the division of that by
-    its Euclidean length, or by 1e-12 if that is greater. A row has ``width`` elements, a multiple of 32."""
+    """Returns a kernel that computes the layer norm of each row, then the mean of each sequence's rows, and divides the
+    mean by its Euclidean length, or by 1e-12 if the length is smaller. A row has ``width`` elements, a multiple of
+    32."""
     each, threads = width // 32, 32 * POOL_WARPS
 
     @kernel(block=threads, unchecked=True)
@@ -156,7 +159,7 @@ def pool_of(width: int) -> Kernel:
         sequences: Slice2[i32],
         units: DisjointSlice2[f32],
     ) -> None:
-        # A block computes a sequence, and its warps take the rows in turn.
+        # A block computes one sequence. Its warps take the rows in turn.
         parts = SharedArray((POOL_WARPS, width), f32)
         held, sums = LocalArray(each, f32), LocalArray(each, f32)
         s, t = i64(thread.block_idx.x), i64(thread.thread_idx.x)

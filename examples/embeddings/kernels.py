@@ -1,8 +1,9 @@
 """The encoder's own kernels. Sequences of different lengths are packed: a matrix has a row for each token of all
 sequences, one sequence after another, and no padding.
 
-A thread computes a whole row, or one head of a token, with vectors of 16 elements that LLVM makes of the unrolled
-loops. That suits a CPU. Sums are those of 16 columns each, added at the end, so they are the same in every run.
+A thread computes a whole row, or one head of a token. LLVM turns the unrolled loops into vectors of 16 elements, which
+suits a CPU. A sum over a row is kept as 16 partial sums, which are added at the end in a fixed order. So it is the same
+in every run.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ LANES = 16
 """The number of partial sums of a row."""
 
 LONGEST = 512
-"""The most tokens of a sequence: a thread of ``attend`` keeps a score for each."""
+"""The most tokens of a sequence: a thread of ``attend`` keeps a score for each token."""
 
 
 @device
 def summed(part: LocalArray[f32]) -> f32:
-    """Returns the sum of 16 elements, by halves."""
+    """Returns the sum of 16 elements, added pairwise. Overwrites the elements."""
     for i in unroll(range(8)):
         part[i] += part[i + 8]
     for i in unroll(range(4)):
@@ -33,8 +34,8 @@ def summed(part: LocalArray[f32]) -> f32:
 
 @kernel
 def look_up(words: Slice2[f32], places: Slice2[f32], tokens: Slice2[i32], rows: DisjointSlice2[f32]) -> None:
-    """Computes ``rows[t] = words[word of t] + places[place of t]``, whose width is a multiple of 16: a thread computes
-    16 columns. ``tokens`` is 4×t: words, places, first, end."""
+    """Computes ``rows[t] = words[word of t] + places[place of t]``. A thread computes 16 columns, and the width is a
+    multiple of 16. ``tokens`` is that of a ``Layout``: word, place, first row and end."""
     pieces = rows.shape[1] // LANES
     at = thread.index_1d().get()
     t, column = at // pieces, at % pieces * LANES
@@ -48,7 +49,8 @@ def look_up(words: Slice2[f32], places: Slice2[f32], tokens: Slice2[i32], rows: 
 def add_and_normalise(
     a: Slice2[f32], b: Slice2[f32], weight: Slice[f32], bias: Slice[f32], epsilon: f32, rows: DisjointSlice2[f32]
 ) -> None:
-    """Computes the layer norm of ``a + b`` over each row, whose width is a multiple of 16. ``b`` without rows is 0."""
+    """Computes the layer norm of ``a + b`` over each row, whose width is a multiple of 16. If ``b`` has no rows, it
+    counts as 0."""
     t = thread.index_1d().get()
     if t >= rows.shape[0]:
         return
@@ -88,8 +90,8 @@ def add_and_normalise(
 @kernel(unchecked=True)
 def attend(products: Slice2[f32], tokens: Slice2[i32], scale: f32, rows: DisjointSlice2[f32]) -> None:
     """Computes the attention of each token to the tokens of its sequence. A row of ``products`` has the queries, the
-    keys and the values of a token, each with 32 elements for each head. ``tokens`` has the first token of a token's
-    sequence in row 2, and the end in row 3."""
+    keys and the values of a token, each with 32 elements for each head. ``tokens[2, t]`` is the first row of the
+    sequence of token t, and ``tokens[3, t]`` its end."""
     heads = rows.shape[1] // HEAD
     at = thread.index_1d().get()
     t, head = at // heads, at % heads
@@ -130,7 +132,8 @@ def attend(products: Slice2[f32], tokens: Slice2[i32], scale: f32, rows: Disjoin
 
 @kernel
 def average(rows: Slice2[f32], sequences: Slice2[i32], means: DisjointSlice2[f32]) -> None:
-    """Computes the mean of the rows of each sequence. ``sequences`` is 2×s: the first token of each, and the end."""
+    """Computes the mean of the rows of each sequence. ``sequences`` is 2×s: the first row of each sequence, and its
+    end."""
     width = means.shape[1]
     at = thread.index_1d().get()
     s, column = at // width, at % width
@@ -144,7 +147,7 @@ def average(rows: Slice2[f32], sequences: Slice2[i32], means: DisjointSlice2[f32
 
 @kernel
 def to_unit_length(vectors: Slice2[f32], units: DisjointSlice2[f32]) -> None:
-    """Divides each row by its Euclidean length, or by 1e-12 if that is greater, as torch's ``normalize`` does."""
+    """Divides each row by its Euclidean length, or by 1e-12 if the length is smaller, as torch's ``normalize`` does."""
     s = thread.index_1d().get()
     if s < units.shape[0]:
         total = f32(0)

@@ -13,23 +13,24 @@ from oxide import DeviceBox, DeviceOperation, h2d
 
 @final
 class Layout:
-    """Which rows are which tokens, as arrays for the device, int32.
+    """Describes which row is which token, in int32 arrays for the device.
 
     ``tokens`` is 4×t: the word of each token, its place in its sequence, and the first row and the end of its sequence.
-    ``sequences`` is 2×s: the first row and the end of each sequence. Both are views of one array, which one copy moves
-    to the device.
+    ``sequences`` is 2×s: the first row and the end of each sequence. Both are views of one array, so that one copy
+    uploads them.
     """
 
     def __init__(self, tokens: int, sequences: int) -> None:
-        """Makes a layout with room for so many tokens and sequences, filled with sequences of one token."""
+        """Makes a layout with room for ``tokens`` tokens and ``sequences`` sequences, filled with sequences of one
+        token."""
         self._numbers = np.zeros(4 * tokens + 2 * sequences, np.int32)
         self.tokens = self._numbers[: 4 * tokens].reshape(4, tokens)
         self.sequences = self._numbers[4 * tokens :].reshape(2, sequences)
         self.fill([])
 
     def fill(self, texts: Sequence[NDArray[np.int32]]) -> None:
-        """Writes the sequences, given by their words, one after another. The rest is sequences of one token, whose
-        results have no meaning. Raises ``ValueError`` if there is no room."""
+        """Writes the sequences, given by their words, one after another. Fills the rest with sequences of one token,
+        whose results have no meaning. Raises ``ValueError`` if there is no room for the sequences."""
         lengths = [len(text) for text in texts]
         used, room = sum(lengths), self.tokens.shape[1]
         if used > room or len(texts) > self.sequences.shape[1]:
@@ -49,7 +50,7 @@ class Layout:
         self.sequences[:, : len(texts)] = ends[:-1], ends[1:]
 
     def upload(self) -> DeviceOperation[tuple[DeviceBox, DeviceBox]]:
-        """Returns the operation that yields ``tokens`` and ``sequences`` on the device. It reads the arrays when it
-        runs."""
+        """Returns the operation that yields ``tokens`` and ``sequences`` on the device. The operation reads the arrays
+        when it runs."""
         split, shapes = self.tokens.size, (self.tokens.shape, self.sequences.shape)
         return h2d(self._numbers).map(lambda box: (box[:split].reshape(*shapes[0]), box[split:].reshape(*shapes[1])))

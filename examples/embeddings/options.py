@@ -1,4 +1,4 @@
-"""The options of command lines that load the model."""
+"""The options of the command lines that load the model."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options that say which weights are used, and how."""
+    """Adds the options ``--weights`` and ``--precision``."""
     parser.add_argument(
         "--weights",
         metavar="FOLDER",

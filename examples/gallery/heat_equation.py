@@ -1,6 +1,7 @@
 """The heat equation on a rod whose ends are kept at zero: a graph of two steps, launched many times.
 
-Each step is a launch, so that all threads see the whole of the step before; no thread waits for another.
+Each step is a launch of its own, so that all threads see the complete result of the previous step. No thread waits for
+another.
 
 Original: numba-cuda, docs, 1D heat equation (tests/doc_examples/test_laplace.py), 33 lines.
 """

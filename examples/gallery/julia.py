@@ -27,7 +27,7 @@ def paint(c_re: f32, c_im: f32, pixels: DisjointSlice2[f32]) -> None:
 
 
 def picture(n: int, t: float) -> Any:
-    """Returns n rows of 2n pixels, between 0 (never escapes) and 1."""
+    """Returns n rows of 2n pixels, each from 0 (the point never escapes) to 1 (it escapes at once)."""
     return paint(-0.8, 0.2 * math.cos(t), zeros((n, 2 * n))).last().and_then(d2h).sync()
 
 

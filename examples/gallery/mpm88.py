@@ -30,7 +30,7 @@ from oxide import (
     zeros,
 )
 
-N = 128  # cells along a side; a cell has a momentum, which becomes a velocity, and a mass
+N = 128  # cells along a side; a cell stores its momentum, which becomes its velocity, and its mass
 DX, DT = 1 / N, 2e-4
 MASS = VOLUME = (0.5 / N) ** 2
 STIFFNESS, GRAVITY, BOUND = 400.0, 9.8, 3

@@ -32,7 +32,7 @@ def unit(v: Vec) -> Vec:
 
 @device
 def distance(x: f32, y: f32, z: f32) -> f32:
-    """Returns the distance of a point to the scene, negative inside."""
+    """Returns the distance of a point from the scene, negative inside an object."""
     ball = math.sqrt(x * x + (y - 0.75) ** 2 + z * z) - 0.75
     out_x, out_y, out_z = abs(x) - 1.0, abs(y) - 0.5, abs(z) - 0.5
     outside = math.sqrt(max(out_x, 0.0) ** 2 + max(out_y, 0.0) ** 2 + max(out_z, 0.0) ** 2)
@@ -51,8 +51,8 @@ def normal(x: f32, y: f32, z: f32) -> Vec:
 
 @device
 def lit(start: Vec, direction: Vec) -> f32:
-    """Returns the share of the light that reaches a point: 1 if nothing is near the ray, 0 if something is in its
-    way."""
+    """Returns the fraction of the light that reaches a point: 1 if no object is near the ray, 0 if an object blocks
+    it."""
     t, share = f32(0.0), f32(1.0)
     for _ in range(64):
         x, y, z = along(start, direction, t)

@@ -31,7 +31,7 @@ def displace(x: f32, y: f32, radius: f32, depth: f32, before: DisjointSlice2[f32
 
 @kernel(block=(16, 16))
 def advance(speed: f32, damping: f32, cell: f32, dt: f32, now: Slice2[f32], later: DisjointSlice2[f32]) -> None:
-    """Replaces the heights of the last step by those of the next."""
+    """Replaces the heights of the previous step, in ``later``, by the heights of the next step."""
     index = thread.index_2d(later.shape[1])
     if index is not None:
         height = later.get_mut(index)

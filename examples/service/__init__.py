@@ -2,7 +2,7 @@
 
     python -m examples.service            (or: make serve)
 
-``POST /embed`` and ``POST /search`` take JSON, and ``/`` is a page to search with. ``/healthz`` says that the process
-lives, ``/readyz`` that it takes requests, ``/metrics`` has Prometheus' text. It needs the extra ``service``, and for
-the real model the extra ``embeddings``; ``--model hashing`` needs no download.
+``POST /embed`` and ``POST /search`` take JSON, and ``/`` is a page for searching. ``/healthz`` says whether the process
+is alive, ``/readyz`` whether it takes requests, and ``/metrics`` has the metrics in Prometheus' format. The service
+needs the extra ``service``, and for the real model the extra ``embeddings``; ``--model hashing`` needs no download.
 """

@@ -24,7 +24,7 @@ CORPUS = Path(__file__).with_name("corpus.txt")
 
 
 async def serve(service: Service, listener: int, address: str) -> None:
-    """Runs the service on a bound socket, given by its descriptor. Prints its address when it is ready."""
+    """Runs the service on a bound socket, given by its descriptor. Prints the address when the service is ready."""
     import hypercorn.trio
     from hypercorn.config import Config
 
@@ -41,7 +41,7 @@ async def serve(service: Service, listener: int, address: str) -> None:
                 if number == signal.SIGINT and stopped.is_set():  # Ctrl-C again: ends at once
                     signal.signal(signal.SIGINT, signal.SIG_DFL)
                     signal.raise_signal(signal.SIGINT)
-                # SIGTERM may come twice: ``make``, in the same process group, passes on its own.
+                # SIGTERM may come twice: ``make``, in the same process group, passes its own SIGTERM on.
                 service.drain()
                 stopped.set()
 
@@ -52,7 +52,7 @@ async def serve(service: Service, listener: int, address: str) -> None:
 
     async with trio.open_nursery() as nursery:
         await nursery.start(stop_on_signals)
-        await nursery.start(listen)  # from here on it says that it lives, and that it is not ready
+        await nursery.start(listen)  # from here on /healthz answers "alive", and /readyz "not ready"
         async with service.running():
             print(f"serving {service.size} texts on {address}", flush=True)
             await served.wait()
@@ -72,8 +72,8 @@ def model_of(options: argparse.Namespace) -> Embeds:
 
 
 def listening(host: str, port: int) -> tuple[int, str]:
-    """Returns the descriptor of a socket that is bound to an address, and the address. Ends the program with a reason
-    if that cannot be done: before the model is loaded."""
+    """Binds a socket to an address. Returns its descriptor and the address. Ends the program with the reason if this
+    fails; so it is called before the model is loaded."""
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, kind)
@@ -88,7 +88,7 @@ def listening(host: str, port: int) -> tuple[int, str]:
 
 
 def at_least(least: float, kind: type[int] | type[float], most: float = math.inf) -> Callable[[str], int | float]:
-    """Returns the function that reads an option's number and refuses one outside of the bounds."""
+    """Returns the function that parses the number of an option, and refuses a number outside of the bounds."""
 
     def read(text: str) -> int | float:
         try:
@@ -133,7 +133,7 @@ def main(arguments: list[str] | None = None) -> None:
         trio.run(serve, service, listener, address)
     except ModuleNotFoundError as error:
         sys.exit(f"{error}\nThe service itself needs pip install 'oxide-gpu[service]', or make serve in a clone")
-    except (FileNotFoundError, ValueError) as error:  # of the model
+    except (FileNotFoundError, ValueError) as error:  # the model's files are missing or wrong
         sys.exit(str(error))
 
 

@@ -1,4 +1,4 @@
-"""The application: routes, limits, and what each failure answers."""
+"""The application: its routes, its limits, and the answer to each failure."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ MOST_BYTES = 256 * 1024
 MOST_TEXTS = 64
 MOST_CHARACTERS = 4000
 FEW_CHARACTERS = 2000
-"""Texts of so many characters in all are tokenised in about a millisecond, without a thread."""
+"""Texts of up to this many characters in all are tokenised without a thread, in about a millisecond."""
 
 PAGE = Path(__file__).with_name("page.html")
 
 
 class BadRequest(Exception):
-    """A request that is answered with status 400, or another, and a reason."""
+    """Raised for a request that is answered with an error status, 400 by default, and a reason."""
 
     def __init__(self, reason: str, status: int = 400) -> None:
         super().__init__(reason)
@@ -51,16 +51,16 @@ class BadRequest(Exception):
 
 @final
 class Service:
-    """The service over a model and a corpus. ``app`` is the ASGI application; ``running`` is the block in which it
-    answers."""
+    """The service with a model and a corpus. ``app`` is the ASGI application. It answers requests inside the block
+    ``async with service.running()``."""
 
     def __init__(self, model: Embeds, lines: Sequence[str], *, max_queue: int = 1024, timeout: float = 10.0) -> None:
         self._model = model
         numbered = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
         self._lines = [line for _, line in numbered]
-        self._numbers = [number for number, _ in numbered]  # as the file has them
+        self._numbers = [number for number, _ in numbered]  # the numbers of the lines in the file
         self._timeout = timeout
-        self._most_texts = min(MOST_TEXTS, max_queue)  # more can find no room, however often they are sent again
+        self._most_texts = min(MOST_TEXTS, max_queue)  # more texts than max_queue would never find room in the queue
         self._reports: deque[dict[str, Any]] = deque(maxlen=200)
         self._corpus: Corpus | None = None
         self._ready = False
@@ -88,20 +88,20 @@ class Service:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Compiles every kernel, embeds the corpus, and answers requests until the end of the block. Then answers the
-        accepted ones."""
+        """Compiles the kernels, embeds the corpus, and accepts requests until the end of the block. Then waits until
+        the accepted requests have been answered."""
         async with self._batcher:
             vectors = np.zeros((len(self._lines), self._model.dimension), np.float32)
             tokens = await trio.to_thread.run_sync(self._model.tokenise, self._lines)
             for first in range(0, len(tokens), 32):
-                # Other numbers of tokens take other kernels, which are compiled beside the loop.
+                # Other numbers of tokens may need other kernels, which are compiled in a thread.
                 encoded = partial(self._model.encode, tokens[first : first + 32])
                 await oxide.prepare(encoded)
                 vectors[first : first + 32] = await encoded()
             corpus = self._corpus = Corpus(self._lines, await h2d(vectors))
             await oxide.prepare(lambda: corpus.search(vectors[0], 1))
-            # What the start has made lives as long as the service: full collections need not walk it. One took 60 to
-            # 120 ms, in which no request was answered.
+            # The objects made so far live as long as the service, so full collections need not traverse them. Such a
+            # collection took 60 to 120 ms, in which no request was answered.
             gc.collect()
             gc.freeze()
             self._ready = True
@@ -117,7 +117,7 @@ class Service:
         return len(self._lines)
 
     def drain(self) -> None:
-        """Makes ``/readyz`` refuse: the balancer sends no more requests."""
+        """Makes ``/readyz`` answer 503, so that the load balancer sends no more requests."""
         self._ready = False
 
     # Requests
@@ -151,12 +151,13 @@ class Service:
         return body
 
     async def _vectors(self, texts: list[str]) -> list[Vectors]:
-        """Embeds each text as a request of its own. The first error cancels the others."""
+        """Embeds each text as a request of its own to the batcher. The first error cancels the other requests and is
+        raised."""
         if sum(map(len, texts)) <= FEW_CHARACTERS:
             requests = self._model.tokenise(texts)
         else:
             requests = await trio.to_thread.run_sync(self._model.tokenise, texts)
-        if len(texts) == 1:  # most requests: without a nursery and a task
+        if len(texts) == 1:  # most requests: saves a nursery and a task
             return [await self._batcher(requests[0], timeout=self._timeout)]
         vectors: list[Any] = [None] * len(texts)
         errors: list[Exception] = []
@@ -176,7 +177,8 @@ class Service:
         return vectors
 
     def _guarded(self, handle: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
-        """Returns a handler that answers failures, and that is cancelled when its client hangs up."""
+        """Wraps a handler. The returned handler turns failures into answers, and is cancelled when its client hangs
+        up."""
 
         async def answer(request: Request) -> Response:
             answered: list[Response] = []
@@ -212,7 +214,7 @@ class Service:
         except ClientDisconnect:
             return Response(status_code=499)
 
-    # What goes on
+    # The page, health and statistics
 
     def _note(self, report: BatchReport) -> None:
         self._reports.append({"ended": time.monotonic(), **asdict(report), "error": report.error and str(report.error)})
@@ -243,7 +245,8 @@ class Service:
 
 
 async def body_of(request: Request) -> dict[str, Any]:
-    """Reads a JSON object. Raises ``BadRequest`` for anything else, and past 256 KiB, before the rest arrives."""
+    """Returns the JSON object in a request's body. Raises ``BadRequest`` for any other body. Also raises it as soon as
+    more than 256 KiB have arrived."""
     too_large = BadRequest(f"the body has more than {MOST_BYTES} bytes", 413)
     length = request.headers.get("content-length", "")
     if length.isdecimal() and int(length) > MOST_BYTES:
@@ -267,7 +270,7 @@ async def body_of(request: Request) -> dict[str, Any]:
 
 
 def texts_of(body: dict[str, Any], most: int = MOST_TEXTS) -> list[str]:
-    """Returns the texts of a request. Raises ``BadRequest`` if something is wrong with them."""
+    """Returns the texts of a request. Raises ``BadRequest`` if they are missing, too many, too long or empty."""
     texts = body.get("texts")
     if not isinstance(texts, list) or not texts:
         raise BadRequest('"texts" must be a list of texts')
@@ -279,8 +282,8 @@ def texts_of(body: dict[str, Any], most: int = MOST_TEXTS) -> list[str]:
 
 
 def embeddings(vectors: Iterable[Vectors]) -> Response:
-    """Returns the answer with a vector for each text. The event loop waits meanwhile: orjson takes a twentieth of the
-    time that Python needs to write a vector, and writes the digits that tell a float32."""
+    """Returns the answer with a vector for each text. This blocks the event loop, but orjson takes a twentieth of the
+    time that Python's ``json`` needs for a vector. It writes just the digits that identify a float32."""
     body = orjson.dumps({"embeddings": list(vectors)}, option=orjson.OPT_SERIALIZE_NUMPY)
     return Response(body, media_type="application/json")
 

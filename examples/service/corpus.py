@@ -29,17 +29,17 @@ from oxide import (
 from oxide_kernels import matvec
 
 GROUP = 512
-"""The number of scores among which a launch looks for the best ones."""
+"""The number of scores in a group. A launch finds the best scores of each group."""
 
 MOST = 64
-"""The most results of a search. A launch keeps at most an eighth of the scores."""
+"""The most results of a search. So a launch keeps at most an eighth of each full group."""
 
 _NONE = 2**31 - 1
 
 
 @device
 def known(score: f32) -> f32:
-    """Returns a score, and -inf for a NaN."""
+    """Returns the score; -inf if it is a NaN."""
     return score if score == score else f32(-math.inf)
 
 
@@ -51,8 +51,9 @@ def best_of_groups(
     best: DisjointSlice[f32],
     best_numbers: DisjointSlice[i32],
 ) -> None:
-    """Writes the ``k`` best scores of each group of 512, in order, and their numbers. Of equal scores, the one with the
-    lower number is better. A NaN counts as -inf: it is in no order, and two threads would write one element."""
+    """Writes the ``k`` best scores of each group of 512, in order, and their numbers. Of equal scores, the score with
+    the lower number is better. A NaN counts as -inf: no comparison with a NaN is true, so two threads would get the
+    same rank and write the same element."""
     i = thread.index_1d().get()
     if i < len(scores):
         first = i // GROUP * GROUP
@@ -68,8 +69,9 @@ def best_of_groups(
 
 
 def top_k(scores: DeviceBox, k: int) -> DeviceOperation[tuple[NDArray[np.float32], NDArray[np.int32]]]:
-    """Returns the operation that yields the ``k`` greatest of some scores and their numbers, in order, on the host. Of
-    equal scores, the first is greater. Raises ``ValueError`` unless k is from 1 to 64 and there are as many scores."""
+    """Returns the operation that yields the ``k`` greatest scores and their numbers, in descending order, on the host.
+    Of equal scores, the first counts as greater. Raises ``ValueError`` unless k is from 1 to 64 and at most the number
+    of scores."""
     if not 1 <= k <= min(MOST, scores.size):
         raise ValueError(f"k is {k}; it must be from 1 to {min(MOST, scores.size)}")
 
@@ -89,7 +91,7 @@ def top_k(scores: DeviceBox, k: int) -> DeviceOperation[tuple[NDArray[np.float32
 
 @final
 class Corpus:
-    """Texts and their vectors, a row each, on the device."""
+    """Texts, and a matrix on the device with a row for the vector of each text."""
 
     def __init__(self, texts: Sequence[str], vectors: DeviceBox) -> None:
         self.texts = texts

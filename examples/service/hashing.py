@@ -19,7 +19,7 @@ Vectors = NDArray[np.float32]
 
 
 class Embeds(Protocol):
-    """What the service needs of a model; ``examples.embeddings.Embedder`` is one."""
+    """The interface of the service's models. ``examples.embeddings.Embedder`` has it, too."""
 
     @property
     def dimension(self) -> int:
@@ -32,17 +32,17 @@ class Embeds(Protocol):
         """Returns the operation that yields a row of unit length for each text."""
 
     def buckets_up_to(self, max_texts: int, max_tokens: int) -> Buckets[Tokens, Vectors]:
-        """Returns the graphs of batches of at most so many texts and tokens."""
+        """Returns the buckets for batches of at most ``max_texts`` texts and ``max_tokens`` tokens."""
 
 
 @final
 class HashingEmbedder:
-    """Texts that share words have near vectors."""
+    """A model without weights: texts that share words get vectors that are close."""
 
     dimension = 64
 
     def tokenise(self, texts: Sequence[str]) -> list[Tokens]:
-        """Returns a column for each word, the same in every process."""
+        """Returns the tokens of each text: the column of each word, which is the same in every process."""
         words = [re.findall(r"\w+", text.lower()) for text in texts]
         return [np.array([zlib.crc32(word.encode()) % self.dimension for word in each], np.int32) for each in words]
 
@@ -53,12 +53,12 @@ class HashingEmbedder:
         return self._normalised(counts).and_then(d2h)
 
     def buckets_up_to(self, max_texts: int, max_tokens: int) -> Buckets[Tokens, Vectors]:
-        """Returns a graph for each power of two of texts."""
+        """Returns buckets with a graph for each power of two of texts."""
         limit = max_texts.bit_length() + 1
         return Buckets(lambda texts: 1 << (len(texts) - 1).bit_length(), self.bucket, limit=limit)
 
     def bucket(self, texts: int) -> Bucket[Tokens, Vectors]:
-        """Returns the bucket of batches of at most so many texts."""
+        """Returns the bucket for batches of at most ``texts`` texts."""
         counts = np.zeros((texts, self.dimension), np.float32)
         return Bucket(
             self._normalised(counts),

@@ -31,14 +31,14 @@ from .app import FEW_CHARACTERS, MOST_IN_BATCH, MOST_TOKENS, BadRequest, body_of
 from .hashing import Embeds, HashingEmbedder, Tokens, Vectors
 
 TRIES = 4
-"""The most replicas that a request is sent to, each after the death of the one before."""
+"""The most replicas that a request is sent to. It is sent to another replica when its replica has died."""
 
 
 class Embeddings:
-    """A replica: the model on a device, and the batcher of the requests that Serve sends it."""
+    """A replica: the model on a device, and the batcher for the requests that Serve sends to the replica."""
 
     async def __init__(self, load: Callable[[], Embeds], timeout: float = 10.0) -> None:  # type: ignore[misc]
-        """Loads the model. Serve awaits a constructor, in the event loop in which it calls the methods."""
+        """Loads the model. Serve awaits this constructor in the event loop in which it later calls the methods."""
         self._model = await asyncio.to_thread(load)
         self._timeout = timeout
         self._batcher: Batcher[Tokens, Vectors] = Batcher(
@@ -50,10 +50,11 @@ class Embeddings:
         )
         await (
             self._batcher.__aenter__()
-        )  # for the life of the process: Serve waits for the requests of a replica it ends
+        )  # open for the life of the process: before Serve ends a replica, it waits for the replica's requests
 
     async def embed(self, texts: list[str]) -> Vectors:
-        """Returns a row for each text. Raises ``Overloaded`` and ``TimeoutError``."""
+        """Returns a row for each text. Raises ``Overloaded`` if the queue is full, ``TimeoutError`` if it takes too
+        long."""
         if sum(map(len, texts)) <= FEW_CHARACTERS:
             requests = self._model.tokenise(texts)
         else:
@@ -66,7 +67,7 @@ class Embeddings:
 
 
 class Front:
-    """Takes requests by HTTP, or by its handle, and sends each until a replica has answered."""
+    """Takes requests over HTTP or through its Serve handle. Sends each request to replicas until one has answered."""
 
     def __init__(self, replicas: Any) -> None:
         self._replicas = replicas
@@ -87,7 +88,7 @@ class Front:
             return Response(status_code=499)
 
     async def embed(self, texts: list[str]) -> Vectors:
-        """Returns a row for each text. Raises the error of the last replica if ``TRIES`` have died."""
+        """Returns a row for each text. Raises ``RayActorError`` if ``TRIES`` replicas have died."""
         for _ in range(TRIES - 1):
             try:
                 return await self._sent(texts)
@@ -101,19 +102,19 @@ class Front:
 
 
 class Loads(Protocol):
-    """Returns the model, in each replica's process."""
+    """A function that returns the model. Each replica calls it in its own process."""
 
     def __call__(self) -> Embeds: ...
 
 
 def application(load: Loads, *, replicas: int = 2) -> Any:
-    """Returns the application for ``serve.run``. A replica has a GPU of its own, or one core where there is no GPU."""
+    """Returns the application for ``serve.run``. Each replica has a GPU, or one core if the cluster has no GPU."""
     gpus = 1 if ray.cluster_resources().get("GPU", 0) else 0
     device = {"OXIDE_DEVICE": "cuda" if gpus else "cpu", "OXIDE_CPU_THREADS": "1"}
     deployed: Any = serve.deployment(
         name="Embeddings",
         num_replicas=replicas,
-        max_ongoing_requests=4 * MOST_IN_BATCH,  # enough to fill the batches in flight, and those that wait
+        max_ongoing_requests=4 * MOST_IN_BATCH,  # enough to fill two batches in flight and two that wait
         health_check_period_s=1,
         ray_actor_options={"num_cpus": 1, "num_gpus": gpus, "runtime_env": {"env_vars": device}},
     )(Embeddings)

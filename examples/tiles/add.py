@@ -1,4 +1,4 @@
-"""The sum of two matrices, a tile at a time: the first program of cuTile Rust's book."""
+"""The sum of two matrices, computed in tiles: the first program of cuTile Rust's book."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def add(z: tile.Partition2[f32], x: tile.Tensor2[f32], y: tile.Tensor2[f32]) -> 
 
 
 async def run() -> float:
-    """Returns the greatest error."""
+    """Adds two random matrices. Returns the greatest error."""
     rng = np.random.default_rng(1)
     x, y = rng.random((1000, 777), np.float32), rng.random((1000, 777), np.float32)
     z = await add(zeros(x.shape).partition((32, 128)), h2d(x), h2d(y)).first().unpartition()

@@ -1,7 +1,8 @@
-"""Attention in one kernel: a program has some queries of one head, and goes over the keys with a running softmax.
+"""Attention in one kernel: a program computes some queries of one head, and iterates over the keys with a running
+softmax.
 
-The scores never leave the registers: they are reduced along their rows there, and become the left operand of the second
-product (FlashAttention 2).
+The scores never leave the registers: they are reduced along their rows in registers, and become the left operand of the
+second product (FlashAttention 2).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def attention(
     row, _ = out.index
     rows, width = out.tile_shape
     blocks = tokens // bn
-    first = row * rows // tokens * blocks  # of the head's keys
+    first = row * rows // tokens * blocks  # the head's first block of keys
     query = q.load((row, 0), (rows, width))
     best, total = tile.full(rows, -math.inf), tile.zeros(rows)
     acc = tile.zeros((rows, width))
@@ -35,7 +36,7 @@ def attention(
         keys = k.load((first + j, 0), (bn, width))
         scores = tile.mma(query, keys.T, tile.zeros((rows, bn)))
         highest = tile.maximum(best, tile.max(scores, axis=1) * scale)
-        weights = tile.exp2(scores * scale - highest[:, None])  # a multiply-add each, with fastmath
+        weights = tile.exp2(scores * scale - highest[:, None])  # with fastmath, each exponent is one multiply-add
         kept = tile.exp2(best - highest)
         total = total * kept + tile.sum(weights, axis=1)
         acc = tile.mma(weights.astype(bf16), v.load((first + j, 0), (bn, width)), acc * kept[:, None])
@@ -44,8 +45,8 @@ def attention(
 
 
 def apply(q: Any, k: Any, v: Any, *, rows: int = 128, bn: int = 64) -> DeviceOperation[Any]:
-    """Returns the operation that yields attention for boxes of shape (heads, tokens, width). The number of tokens is a
-    multiple of ``rows`` and ``bn``."""
+    """Returns the operation that computes attention for boxes of shape (heads, tokens, width). The number of tokens
+    must be a multiple of ``rows`` and of ``bn``."""
     heads, tokens, width = q.shape
     if tokens % rows or tokens % bn:
         raise ValueError(f"{tokens} tokens are no multiple of {rows} queries and {bn} keys")
@@ -65,7 +66,7 @@ def main() -> None:
 
 
 def reference(q: Any, k: Any, v: Any) -> Any:
-    """Returns attention by NumPy in float64."""
+    """Computes attention with NumPy in float64."""
     q, k, v = (each.astype(np.float64) for each in (q, k, v))
     scores = np.exp(q @ k.transpose(0, 2, 1) / math.sqrt(q.shape[-1]))
     return scores / scores.sum(-1, keepdims=True) @ v

@@ -32,12 +32,12 @@ def matmul_f32(
 
 
 TILE = (128, 256)
-"""The shape of a tile of the result in bf16, with which the sums fill the registers of eight warps."""
+"""The shape of a tile of the result in bf16. With it, the sums fill the registers of eight warps."""
 
 
 def apply(a: Any, b: Any, tile_shape: tuple[int, int] = TILE) -> DeviceOperation[Any]:
-    """Returns the operation that yields the box of the product of two boxes of bf16, or of operations that yield
-    them."""
+    """Returns the operation that yields a box with the product of two matrices of bf16, given as boxes or as operations
+    that yield boxes."""
     out = zeros((a.shape[0], b.shape[1]), bf16).partition(tile_shape)
     return matmul(out, a, b).first().unpartition()
 

@@ -1,6 +1,6 @@
 """A step of k-means: each point's nearest centre, and the sum and the number of each centre's points.
 
-The distances come from a product of tiles. The sums are of all programs, so they are added atomically.
+The distances come from a product of tiles. All programs add to the same sums, so they add atomically.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def assign(
 
 
 def apply(points: Any, centres: Any) -> tuple[Any, Any, Any]:
-    """Returns the number of each point's nearest centre, and the sums and numbers of each centre's points."""
+    """Returns the number of each point's nearest centre, and, for each centre, the sum and the count of its points."""
     (count, width), k = points.shape, len(centres)
     padded = [1 << (size - 1).bit_length() for size in (k, width)]
     out, sums, counts = zeros(count, i32), zeros((k, width)), zeros(k, i32)

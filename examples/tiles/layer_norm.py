@@ -1,4 +1,4 @@
-"""Layer normalisation of each row, with weights and biases of the columns."""
+"""Layer normalisation of each row, with a weight and a bias for each column."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Softmax of each row: a program has some whole rows, and each is read once and written once."""
+"""Softmax of each row: a program computes some whole rows, and each row is read once and written once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ def softmax(y: tile.Partition2[f32], x: tile.Tensor2[f32]) -> None:
 
 
 def rows_of(columns: int) -> tuple[int, int]:
-    """Returns the shape of a tile for rows of a length: whole rows, about 4,096 elements."""
+    """Returns the shape of a tile of whole rows of ``columns`` elements: at least one row, else about 4,096
+    elements."""
     width = 1 << max(0, columns - 1).bit_length()
     return max(1, 4096 // width), width
 

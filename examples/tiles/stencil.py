@@ -1,6 +1,6 @@
 """A step of heat flow on a grid: the mean of each cell's four neighbours. Cells outside of the grid are cold.
 
-A load counts in tiles, so a tile's neighbours are gathered, by their rows and columns.
+The index of a load counts in whole tiles. So the neighbours of a tile's cells are gathered, by their rows and columns.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from oxide import DeviceOperation, f32, h2d, tile, zeros
 
 @tile.function
 def cells(now: Any, row: Any, column: Any) -> Any:
-    """Returns the cells at rows and columns, 0 outside of the grid."""
+    """Returns the cells at ``row`` and ``column``, 0 for cells outside of the grid."""
     there = (row >= 0) & (row < now.shape[0]) & (column >= 0) & (column < now.shape[1])
     return tile.gather(now, (row, column), mask=there)
 
@@ -30,7 +30,7 @@ def step(later: tile.Partition2[f32], now: tile.Tensor2[f32]) -> None:
 
 
 def apply(grid: Any, steps: int) -> DeviceOperation[Any]:
-    """Returns the operation that yields a grid after some steps."""
+    """Returns the operation that yields the grid after ``steps`` steps."""
     now: Any = h2d(grid)
     for _ in range(steps):
         now = step(zeros(grid.shape).partition((16, 64)), now).first().unpartition()
@@ -38,7 +38,7 @@ def apply(grid: Any, steps: int) -> DeviceOperation[Any]:
 
 
 def reference(grid: Any, steps: int) -> Any:
-    """Returns the same by NumPy in float64."""
+    """Computes the same with NumPy in float64."""
     now = grid.astype(np.float64)
     for _ in range(steps):
         wide = np.pad(now, 1)

@@ -1,4 +1,4 @@
-"""The largest numbers of each row, with their columns: what a sampler of a language model asks for."""
+"""The largest numbers of each row, with their columns, as the sampler of a language model needs them."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""A slow program and its repairs, as the chapter "Why is it slow?" of the book makes them."""
+"""A slow program and its faster versions, the steps of the book's chapter "Why is it slow?"."""

@@ -38,7 +38,7 @@ from oxide import (
 
 Array = NDArray[Any]
 Use = Callable[[int, Array], None]
-"""A function that takes the number of a batch, and its result."""
+"""A function that takes the number and the result of a batch."""
 TASKS = 4
 
 
@@ -76,7 +76,7 @@ def unit_rows_f16(y: tile.Partition2[f16], x: tile.Tensor2[f32]) -> None:
 
 
 def first(batches: list[Array], use: Use) -> None:
-    """Two thread kernels, and one step after the other."""
+    """Runs two thread kernels, and waits after each step."""
     for number, batch in enumerate(batches):
         rows, columns = batch.shape
         x = h2d(batch).sync()
@@ -88,8 +88,8 @@ def first(batches: list[Array], use: Use) -> None:
 
 
 def of_rows(batch: Array, dtype: Any = f32) -> DeviceOperation[Array]:
-    """Returns the operation that yields a batch with rows of unit length. A program of the tile kernel has whole
-    rows."""
+    """Returns the operation that yields the batch with its rows scaled to unit length. A program of the tile kernel
+    computes whole rows."""
     rows, columns = batch.shape
     shape = max(1, 4096 >> (columns - 1).bit_length()), 1 << (columns - 1).bit_length()
     program = unit_rows if dtype is f32 else unit_rows_f16
@@ -97,7 +97,7 @@ def of_rows(batch: Array, dtype: Any = f32) -> DeviceOperation[Array]:
 
 
 def fused(batches: list[Array], use: Use) -> None:
-    """One tile kernel reads and writes each element once."""
+    """Runs one tile kernel, which reads and writes each element once."""
     for number, batch in enumerate(batches):
         use(number, of_rows(batch).sync())
 
@@ -116,12 +116,13 @@ async def _by_tasks(batches: list[Array], use: Use, dtype: Any) -> None:
 
 
 def overlapped(batches: list[Array], use: Use) -> None:
-    """Some tasks share the batches, so that copies in both directions and kernels run at the same time."""
+    """Distributes the batches over several tasks, so that copies in both directions and kernels run at the same
+    time."""
     trio.run(_by_tasks, batches, use, f32)
 
 
 def halved(batches: list[Array], use: Use) -> None:
-    """The results are of 16 bits, so that half as many bytes go back."""
+    """Does as ``overlapped``, with results in f16, so that half as many bytes are copied to the host."""
     trio.run(_by_tasks, batches, use, f16)
 
 
@@ -143,7 +144,7 @@ def main() -> None:
     random = np.random.default_rng(1)
     batches = []
     for _ in range(given.batches):
-        # From the third step on, the device itself reads the batches.
+        # Page-locked from the third step on, so that the device copies the batches itself.
         place = pinned_empty if given.step in ("overlapped", "halved") else np.empty
         batch = place((given.rows, given.columns), np.float32)
         random.standard_normal(out=batch, dtype=np.float32)

@@ -1,5 +1,6 @@
-"""The command line: the program ``oxide``, also ``python -m oxide``. One file is one command.
+"""The command line: the program ``oxide``, also ``python -m oxide``. Each command has a file of its own.
 
-The topmost layer: it may use all of the package, and nothing of the package imports it. typer and rich are imported
-here alone. A command imports what it needs when it runs, so that ``oxide --help`` and ``oxide doctor`` start fast.
+This is the topmost layer: it may import every other package of oxide, and none of them imports it. Only this package
+imports typer and rich. A command imports the rest of oxide when it runs, so that ``oxide --help`` and ``oxide doctor``
+start fast.
 """

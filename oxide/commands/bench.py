@@ -35,6 +35,6 @@ def bench(
 
 
 def _checkout() -> Path | None:
-    """Returns the folder that has the benchmarks: this one, or the package's own."""
+    """Returns the checkout: the current folder or the package's parent, if it has the benchmarks. Else returns None."""
     package = Path(__file__).resolve().parent.parent
     return next((each for each in (Path.cwd(), package.parent) if (each / "benchmarks" / "harness.py").is_file()), None)

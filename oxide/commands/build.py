@@ -1,4 +1,4 @@
-"""``oxide build``: kernels compiled ahead of time, to a directory for ``oxide.load``."""
+"""``oxide build``: compiles kernels ahead of time, into a directory that ``oxide.load`` reads."""
 
 from __future__ import annotations
 
@@ -72,7 +72,8 @@ def build(
 
 
 def _named(arguments: Sequence[str]) -> list[tuple[str, list[str]]]:
-    """Returns the kernels that the arguments name, each with the types that follow it."""
+    """Returns the kernels that the arguments name, each with the types that follow it. Ends the command if the first
+    argument is not a kernel."""
     found: list[tuple[str, list[str]]] = []
     for each in arguments:
         if "=" not in each:

@@ -39,7 +39,8 @@ def list_(as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = 
     """
     _place()
     files = disk.stored()
-    # The code has the name of its entry, which for the CPU is a general one; the types and IR have the kernel's.
+    # A code file names its entry point, which on the CPU is not the kernel's name. The file of types and IR names the
+    # kernel.
     kernels = {each.name.partition(".")[0]: _described(each.name)[0] for each in files if each.name.endswith(".facts")}
     found = []
     for each in files:
@@ -132,7 +133,7 @@ def clear(yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask")] =
 
 
 def _place() -> str:
-    """Returns the cache's place. Ends the command if the cache is off, or its directory is not safe to use."""
+    """Returns the cache's directory. Ends the command if the cache is off, or its directory cannot be used."""
     if not disk.enabled():
         refuse("cache", "the cache is off (OXIDE_CACHE=0); unset OXIDE_CACHE")
     place, problem = disk.place_and_problem()
@@ -150,7 +151,8 @@ def _remove(names: list[str]) -> None:
 
 
 def _described(name: str) -> tuple[str, str]:
-    """Returns the kernel and the kind of a file, as far as its content says. ``compiler.cache`` has the formats."""
+    """Returns a file's kernel, "" if unknown, and its kind, both read from its content. ``compiler.cache`` defines the
+    formats."""
     content = disk.peek(name)
     if content is None:
         return "", "damaged"

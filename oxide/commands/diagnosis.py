@@ -1,5 +1,5 @@
-"""The findings of ``oxide doctor``. Each function judges facts that it is given, so that a test can give any machine's;
-``examine`` gathers those of this one."""
+"""The findings of ``oxide doctor``. Most functions judge facts that they are passed, so that a test can pass the facts
+of any machine. ``examine`` gathers the facts of this machine."""
 
 from __future__ import annotations
 
@@ -25,21 +25,22 @@ PACKAGE = Path(__file__).resolve().parent.parent
 LEAST_CAPABILITY = (5, 0)
 TENSOR_CORES = (8, 0)
 SECONDS = 300.0
-"""The time that a kernel's trial may take. It takes two seconds, on a busy machine far more."""
+"""The time-out of a kernel's trial, in seconds. A trial takes two seconds, and far more on a busy machine."""
 
 RELEASES = {(12, 7): 565, (12, 8): 570, (12, 9): 575, (13, 0): 580}
 """Maps versions of CUDA to the first release of the driver that supports them."""
 
 PTX_NEEDS = {(8, 8): (13, 0), (11, 0): (13, 0), (12, 0): (12, 8), (10, 3): (12, 9), (12, 1): (12, 9)}
-"""Maps compute capabilities to the version of CUDA with their PTX. For all others the compiler writes PTX 8.6."""
+"""Maps compute capabilities to the first version of CUDA that accepts the PTX which the compiler writes for them. For
+all others the compiler writes PTX 8.6."""
 
 PTX = (12, 7)
-"""The version of CUDA that has PTX 8.6."""
+"""The first version of CUDA that accepts PTX 8.6."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of one examination, and the fix if something is wrong."""
+    """The result of one examination. ``fix`` says how to correct what is wrong, "" if nothing is."""
 
     name: str
     status: Literal["ok", "warning", "failed"]
@@ -52,14 +53,15 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """The end of a kernel's trial in a process of its own. ``error`` is "" if the result was right."""
+    """The outcome of a kernel's trial in a process of its own. ``error`` is "" if the result was right. Else ``phase``
+    is where the trial failed: "import", "compile" or "run"."""
 
     error: str = ""
     phase: str = ""
 
 
 def examine() -> Iterator[Finding]:
-    """Examines this machine. Yields each finding when it is known."""
+    """Examines this machine. Yields each finding as soon as it is known."""
     asked = os.environ.get("OXIDE_DEVICE", "")
     yield from package()
     yield from versions(*requirements())
@@ -79,7 +81,7 @@ def examine() -> Iterator[Finding]:
 
 
 def package() -> Iterator[Finding]:
-    """Examines Python, the package, and its form."""
+    """Finds Python's version, the package's place, and whether the package is compiled."""
     from oxide.native import form
 
     yield Finding("Python", "ok", f"{platform.python_version()}, {sys.executable}")
@@ -146,8 +148,8 @@ def bindings_major() -> int | None:
 
 
 def needed_cuda(driver: CudaDriver, bindings: int | None) -> tuple[int, int]:
-    """Returns the CUDA version that the driver must support: that of the PTX for its GPUs, and the major version of
-    cuda-bindings, whose minor versions fit each other."""
+    """Returns the CUDA version that the driver must support: the newest of the versions that the PTX for its GPUs
+    needs, and version X.0 for cuda-bindings X.Y. Minor versions of cuda-bindings are compatible with each other."""
     needs = [PTX_NEEDS.get(gpu.capability, PTX) for gpu in driver.gpus] or [PTX]
     return max([*needs, *([(bindings, 0)] if bindings is not None else [])])
 
@@ -158,7 +160,8 @@ def too_old(driver: CudaDriver, bindings: int | None) -> bool:
 
 
 def gpus(driver: CudaDriver, cards: int, asked: str, bindings: int | None) -> Iterator[Finding]:
-    """Examines the driver and each GPU. ``cards`` is how many the PCI bus has, ``asked`` is OXIDE_DEVICE."""
+    """Examines the driver and each GPU. ``cards`` is the number of NVIDIA's GPUs on the PCI bus. ``asked`` is the value
+    of ``OXIDE_DEVICE``."""
     if driver.cuda is None:
         seen = f"; the PCI bus has {cards} of NVIDIA's GPUs" if cards else ""
         must = bool(cards) or asked == "cuda"
@@ -219,7 +222,7 @@ def _libdevice() -> Path | None:
 
 
 def libdevice(found: Path | None, has_gpu: bool) -> Finding:
-    """Examines NVIDIA's library of mathematics for GPU kernels."""
+    """Examines libdevice, NVIDIA's library of mathematics for GPU kernels."""
     if found is not None:
         return Finding("libdevice", "ok", str(found))
     return Finding(
@@ -287,7 +290,8 @@ def variables(environment: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def tools(found: Mapping[str, str | None]) -> Finding:
-    """Names the tools of the CUDA Toolkit that other commands use. None is needed to run kernels."""
+    """Lists the tools of the CUDA Toolkit that other commands of ``oxide`` use, found and missing. Kernels run without
+    them."""
     there = [f"{name} ({path})" for name, path in found.items() if path]
     missing = [name for name, path in found.items() if not path]
     parts = [", ".join(there) or "none of NVIDIA's tools is here"]
@@ -302,7 +306,7 @@ def tools(found: Mapping[str, str | None]) -> Finding:
 
 
 def trial(device: str, outcome: Trial) -> Finding:
-    """Judges a kernel's trial."""
+    """Returns the finding for the outcome of a kernel's trial on ``device``."""
     name = f"kernel on {device}"
     if not outcome.error:
         return Finding(name, "ok", "compiled and run, with the right result")
@@ -332,7 +336,8 @@ def try_kernel(kind: str, number: int, seconds: float = SECONDS) -> Trial:
     }
     environment = {name: value for name, value in os.environ.items() if name not in ours}
     environment |= {"OXIDE_DEVICE": kind, "OXIDE_CACHE": "0", "PYTHONWARNINGS": "ignore"}
-    # The package's folder comes last: it may be one of many packages, none of which should hide Python's own modules.
+    # The folder that contains the package comes last in sys.path: other packages in it must not hide Python's own
+    # modules.
     start = (
         f"import runpy, sys; sys.path.append({str(PACKAGE.parent)!r}); "
         "runpy.run_module('oxide.commands.trial', run_name='__main__', alter_sys=True)"

@@ -1,7 +1,7 @@
-"""``oxide doctor``: is everything here that kernels need? Each finding comes with its fix.
+"""``oxide doctor``: examines whether everything that kernels need is installed. Each problem comes with its fix.
 
-This process imports neither numba nor LLVM, and kernels are tried in processes of their own: the command also works
-where the compiler cannot be imported, or ends its process.
+This process imports neither numba nor LLVM, and kernels are tried in processes of their own. So the command also works
+where the compiler cannot be imported, or crashes its process.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Finds what a command names: ``module:kernel``, or an object of a file."""
+"""Finds the object that an argument of a command names, as ``module:kernel`` or ``file.py:name``."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 
 
 def module_of(path: str) -> tuple[Any, str]:
-    """Returns the module of ``module:name`` or ``file.py:name``, and the name. Raises ``LookupError``, also if the
-    module's code raises or ends the program: its traceback is then printed."""
+    """Imports the module of ``module:name`` or ``file.py:name``. Returns the module and the name.
+
+    Raises ``LookupError`` if there is no such module. If the module's code raises an error or calls ``sys.exit``,
+    prints the traceback and raises ``LookupError``."""
     module_name, _, name = path.rpartition(":") if ":" in path else (path, "", "")
     if not module_name:
         raise LookupError(f"{path}: name the module or the file before the colon, as in kernels.py:saxpy")
@@ -40,7 +42,7 @@ def module_of(path: str) -> tuple[Any, str]:
 
 
 def find_kernel(path: str) -> Kernel | TileKernel:
-    """Returns the kernel ``module:kernel``. Raises ``LookupError``."""
+    """Returns the kernel ``module:kernel``. Raises ``LookupError`` if there is none."""
     from oxide.compiler.kernel import Kernel
     from oxide.runtime.launching.tile_kernel import TileKernel
 
@@ -56,7 +58,8 @@ def find_kernel(path: str) -> Kernel | TileKernel:
 
 
 def _file_module(file: Path) -> Any:
-    """Imports a file as a module of its own name, from its own folder, as a program there would find it."""
+    """Imports a file as a module named after it, with its folder on ``sys.path``, as a program in this folder would
+    import it."""
     known = sys.modules.get(file.stem)
     if known is not None and getattr(known, "__file__", None) == str(file.resolve()):
         return known

@@ -1,4 +1,4 @@
-"""``oxide graph``: a picture of a recipe or of a captured graph."""
+"""``oxide graph``: draws an operation that has not run, or a captured graph."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ def graph(
 
 
 def _named(what: str) -> Any:
-    """Returns the object that is named, or what it returns. Ends the command if there is none that can be drawn."""
+    """Returns the object that ``what`` names, or the result of calling it if it is a function. Ends the command if
+    there is no such object, if it is a kernel, or if the function takes arguments."""
     from oxide.compiler.kernel import Kernel
     from oxide.runtime.launching.launch import ConfiguredKernel
     from oxide.runtime.launching.tile_kernel import TileKernel

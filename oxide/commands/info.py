@@ -1,4 +1,4 @@
-"""``oxide info`` and ``oxide --version``: which package and which form of it runs."""
+"""``oxide info`` and ``oxide --version``: say which version of the package runs, and whether it is compiled."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def info(as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = F
       oxide info
       oxide info --json | jq -r .version
     """
-    from oxide import __version__  # here, as `oxide doctor` also runs where the package cannot be imported
+    from oxide import __version__  # imported here: `oxide doctor` must also start where this import fails
 
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     if as_json:
@@ -39,7 +39,7 @@ def info(as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = F
 
 
 def version(asked: bool) -> None:
-    """Prints the version and ends the program, if that was asked for."""
+    """Prints the version and ends the program, if ``--version`` was given."""
     if asked:
         from oxide import __version__
 

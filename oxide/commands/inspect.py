@@ -1,8 +1,8 @@
-"""``oxide inspect``: what a kernel becomes, without a GPU.
+"""``oxide inspect``: shows the code that a kernel is compiled to. It needs no GPU, except for ``--resources``.
 
-The types of a generic kernel are given as for ``specialize``: ``inspect module:scale T=f64 --ptx``. Other type
-variables are as in ``Kernel.example``. A tile kernel takes the shapes of tiles and constants: ``inspect
-module:softmax 'y=(4, 1024)'``; without an option its plan is shown.
+The types of a generic kernel are given as for ``specialize``: ``inspect module:scale T=f64 --ptx``. Type variables that
+are not given get the types of ``Kernel.example``. For a tile kernel, the shapes of tiles and the constants are given:
+``inspect module:softmax 'y=(4, 1024)'``. Without an option, the plan of a tile kernel is shown.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def inspect(
 
 
 def text_of(special: Specialization, form: str, cc: tuple[int, int]) -> str:
-    """Returns a form of a kernel as text. Raises ``LookupError`` if a tool for it is missing."""
+    """Returns one form of a kernel, such as ``"ptx"``, as text. Raises ``LookupError`` if a tool for it is missing."""
     if form == "ptx":
         return special.ptx(cc)
     if form == "sass":
@@ -138,7 +138,8 @@ def specialized(kernel: Kernel | TileKernel, path: str, types: Sequence[str]) ->
 
 
 def types_of(path: str, types: Sequence[str]) -> dict[str, Any]:
-    """Returns the types that ``name=type`` arguments say, by name, for the kernel ``path``. Raises ``LookupError``."""
+    """Parses the ``name=type`` arguments of the kernel ``path``. Returns the types by name. Raises ``LookupError`` for
+    an argument that gives no type."""
     import oxide
 
     module, _ = module_of(path)
@@ -159,7 +160,7 @@ def types_of(path: str, types: Sequence[str]) -> dict[str, Any]:
 
 
 def capability_of(text: str, command: str = "inspect") -> tuple[int, int]:
-    """Returns a compute capability from its text. Ends the command for any other text."""
+    """Parses a compute capability, such as ``9.0``. Ends the command for any other text."""
     major, dot, minor = text.partition(".")
     if not (dot and major.isascii() and major.isdecimal() and minor.isascii() and minor.isdecimal()):
         refuse(command, f"--cc {text}: give a compute capability, as 9.0")

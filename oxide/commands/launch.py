@@ -1,4 +1,4 @@
-"""``oxide launch``: the processes of one group, one for each rank."""
+"""``oxide launch``: starts the processes of one group, one for each rank."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def launch(
     group = secrets.token_hex(8)
     sys.stdout.flush()
     processes: list[subprocess.Popen[bytes]] = []
-    for ending in (signal.SIGTERM, signal.SIGHUP):  # by default they would end this process alone
+    for ending in (signal.SIGTERM, signal.SIGHUP):  # by default they would end this process, and leave its ranks
         signal.signal(ending, lambda number, _frame: sys.exit(128 + number))
     try:
         for rank in range(ranks):
@@ -62,8 +62,8 @@ def launch(
 
 
 def _gpus_of(ranks: int, kind: str | None) -> list[str]:
-    """Returns the GPU for each rank, as ``CUDA_VISIBLE_DEVICES`` names it; none on the CPU device. Ends the command if
-    there are too few."""
+    """Returns the GPU for each rank, as ``CUDA_VISIBLE_DEVICES`` names it. Returns an empty list for the CPU device or
+    if no GPU can be used. Ends the command if there are fewer GPUs than ranks."""
     if kind == "cpu":
         return []
     from oxide.commands.machine import cuda_driver
@@ -79,7 +79,8 @@ def _gpus_of(ranks: int, kind: str | None) -> list[str]:
 
 
 def _status(processes: list[subprocess.Popen[bytes]]) -> int:
-    """Waits until all processes have ended well, or one has failed. Returns the status."""
+    """Waits until all processes have succeeded, or one has failed. Returns 0, or the exit status of the failed one: 128
+    plus the signal's number if a signal ended it."""
     while True:
         states = [process.poll() for process in processes]
         for state in states:
@@ -91,8 +92,8 @@ def _status(processes: list[subprocess.Popen[bytes]]) -> int:
 
 
 def _end(processes: list[subprocess.Popen[bytes]], grace: float) -> None:
-    """Ends what still runs after ``grace`` seconds, in which the others of a failed rank say what they saw: with
-    SIGTERM, and with SIGKILL what ignores that."""
+    """Waits up to ``grace`` seconds, so that the other ranks can report why a rank failed. Then ends the processes that
+    still run, with SIGTERM, and with SIGKILL those that ignore SIGTERM."""
     deadline = time.monotonic() + grace
     while time.monotonic() < deadline and any(process.poll() is None for process in processes):
         time.sleep(_LOOK_SECONDS)

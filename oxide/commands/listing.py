@@ -1,7 +1,7 @@
-"""Source with code: what each line of a kernel becomes.
+"""Shows a kernel's source with the code that each line is compiled to.
 
-The places come from the line tables of PTX (``.file`` and ``.loc``), of assembly, and of nvdisasm's listing. A kernel
-has them with ``@kernel(lineinfo=True)`` or ``OXIDE_LINEINFO=1``.
+The places in the source come from the line tables of PTX (``.file`` and ``.loc``), of assembly, and of nvdisasm's
+listing. A kernel has line tables with ``@kernel(lineinfo=True)`` or ``OXIDE_LINEINFO=1``.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _FILE = re.compile(r'^\s*\.file\s+(\d+)\s+(?:"((?:[^"\\]|\\.)*)"\s+)?"((?:[^"\\]
 _LOC = re.compile(r"^\s*\.loc\s+(\d+)\s+(\d+)")
 _SASS_PLACE = re.compile(r'^\s*//## File "([^"]+)", line (\d+)')
 _NO_CODE = re.compile(r"^\s*(?://|#|\.|$)|^\s*[$.\w]+:|^\s*[{}()]\s*$")
-"""Directives, comments, labels and braces, which no line of the source becomes."""
+"""Matches a line of code that is no instruction: a directive, a comment, a label or a brace."""
 
 
 def listing(special: Specialization, form: str, cc: tuple[int, int]) -> str:
-    """Returns the source of a kernel, and of what is inlined into it, with a form below each line. Raises
-    ``LookupError`` if the code has no line tables or a tool is missing."""
+    """Returns the source of a kernel, and of the functions inlined into it. Below each line stand the lines of ``form``
+    that it becomes. Raises ``LookupError`` if the code has no line tables or a tool is missing."""
     notes = notes_of(special, form, cc)
     shown: list[str] = []
     for file, lines in source_lines(special, notes).items():
@@ -39,7 +39,8 @@ def listing(special: Specialization, form: str, cc: tuple[int, int]) -> str:
 
 
 def notes_of(special: Specialization, form: str, cc: tuple[int, int]) -> dict[Place, list[str]]:
-    """Returns the lines of a form by the places that they come from. Raises ``LookupError``."""
+    """Maps each place in the source to the lines of ``form`` that come from it. Raises ``LookupError`` if the form has
+    no places, or the code has no line tables."""
     from oxide.commands.inspect import text_of
 
     if form == "checks" and special.description.tile is None:
@@ -61,14 +62,16 @@ def notes_of(special: Specialization, form: str, cc: tuple[int, int]) -> dict[Pl
 
 
 def by_place(code: str) -> dict[Place, list[str]]:
-    """Returns the instructions of PTX, assembly or nvdisasm's listing by the innermost place that they come from."""
-    files = {file[1]: _path(file) for file in map(_FILE.match, code.splitlines()) if file}  # PTX has them at its end
+    """Maps each place in the source to the instructions of ``code`` that come from it. ``code`` is PTX, assembly or
+    nvdisasm's listing. An instruction of an inlined function belongs to the innermost place."""
+    # Collected first: PTX has its .file directives at its end.
+    files = {file[1]: _path(file) for file in map(_FILE.match, code.splitlines()) if file}
     found: dict[Place, list[str]] = {}
     at: Place | None = None
     inner = False
     for line in code.splitlines():
         if place := _SASS_PLACE.match(line):
-            if not inner:  # the calls that it came through follow
+            if not inner:  # the places of the calls that it was inlined through follow
                 at = place[1], int(place[2])
             inner = True
             continue
@@ -85,7 +88,8 @@ def _path(file: re.Match[str]) -> str:
 
 
 def source_lines(special: Specialization, notes: Mapping[Place, object]) -> dict[str, list[tuple[int, str]]]:
-    """Returns the numbered lines of the kernel's function, and of other functions those with notes, by file."""
+    """Returns numbered lines of source, by file: all lines of the kernel's function, and every other line that has
+    notes."""
     function = special.description.function
     own = function.__code__.co_filename
     found: dict[str, list[tuple[int, str]]] = {own: list(_function_lines(function))}
@@ -107,7 +111,7 @@ def _function_lines(function: object) -> Iterator[tuple[int, str]]:
 
 
 def _plan(special: Specialization, plan: str) -> dict[Place, list[str]]:
-    """Returns the lines of a tile kernel's plan, which begin with ``line N:``, by place."""
+    """Maps each place in the source to the lines of a tile kernel's plan for it. Such lines begin with ``line N:``."""
     file = special.description.function.__code__.co_filename
     found: dict[Place, list[str]] = {}
     for line in plan.splitlines():

@@ -19,7 +19,7 @@ _TOOLKITS = (Path("/usr/local/cuda/bin"), Path("/opt/cuda/bin"))
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A GPU, by its number. ``memory`` is in bytes."""
+    """A GPU. ``number`` is libcuda's number of the device. ``memory`` is in bytes."""
 
     number: int
     name: str
@@ -29,8 +29,9 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class CudaDriver:
-    """The NVIDIA driver. ``cuda`` is the newest CUDA version that it supports, None without a driver; ``release`` is
-    its own version, "" where the system does not say. ``problem`` is why there is no GPU."""
+    """The NVIDIA driver. ``cuda`` is the newest CUDA version that it supports, None without a driver. ``release`` is
+    the driver's own version, "" if the system does not tell it. ``problem`` is the reason why no GPU can be used, None
+    if one can."""
 
     cuda: tuple[int, int] | None
     release: str
@@ -39,7 +40,8 @@ class CudaDriver:
 
 
 def cuda_driver() -> CudaDriver:
-    """Asks libcuda. Initialises the driver in this process, and creates no context. Never raises."""
+    """Returns the driver and its GPUs, as libcuda reports them. Initialises the driver in this process, but creates no
+    context. Never raises."""
     try:
         library = probe.libcuda()
     except OSError as error:
@@ -65,8 +67,8 @@ def nvidia_cards(devices: Path = Path("/sys/bus/pci/devices")) -> int:
 
 
 def find_tool(name: str) -> str | None:
-    """Returns the path of one of NVIDIA's tools: on PATH, in CUDA_HOME or CUDA_PATH, in the installed packages, or in
-    the usual places of a toolkit."""
+    """Returns the path of one of NVIDIA's tools. Searches PATH, CUDA_HOME and CUDA_PATH, the installed packages, and
+    the usual places of a toolkit. Returns None if the tool is in none of them."""
     if found := shutil.which(name):
         return found
     folders = [Path(os.environ[each], "bin") for each in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(each)]
@@ -92,7 +94,7 @@ def _gpus(library: ctypes.CDLL) -> list[Gpu]:
 
 
 def _release(file: Path = Path("/proc/driver/nvidia/version")) -> str:
-    """Returns the version of the kernel's module, such as 580.159.04."""
+    """Returns the version of NVIDIA's module in the Linux kernel, such as 580.159.04; "" if it is unknown."""
     try:
         found = re.search(r"\b\d{3,}\.\d+(\.\d+)?\b", file.read_text())
     except OSError:

@@ -1,4 +1,4 @@
-"""``oxide new``: a project that runs and tests at once."""
+"""``oxide new``: makes a project that can be run and tested at once."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def new(
 
 
 def refused(name: str) -> str | None:
-    """Returns why a project cannot have a name, or None."""
+    """Returns the reason why a project cannot have this name, or None if it can."""
     if not name.isascii() or not name.isidentifier():
         return "a package is named by letters, digits and _, and begins with no digit; choose such a name"
     if name.startswith("_"):
@@ -60,7 +60,7 @@ def refused(name: str) -> str | None:
 
 
 def _is_installed(name: str) -> bool:
-    """Returns whether Python finds a module of this name outside the current folder, where the project is to be."""
+    """Returns whether Python finds a module of this name outside the current folder, in which the project is made."""
     here = {"", str(Path.cwd())}
     before = sys.path[:]
     try:

@@ -1,4 +1,4 @@
-"""``python -m oxide.commands.numba_program [-m] PROGRAM [ARGS]``: what ``oxide run --numba-cuda`` starts.
+"""``python -m oxide.commands.numba_program [-m] PROGRAM [ARGS]``: ``oxide run --numba-cuda`` starts this command.
 
 Installs ``oxide.numba_cuda`` in the place of ``numba.cuda`` and runs the program as ``__main__``.
 """

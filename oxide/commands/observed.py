@@ -1,7 +1,7 @@
 """``python -m oxide.commands.observed FINDINGS [-m] FILE ARGS…``: runs a program, and writes what the sanitizer finds.
 
-Each finding is a line of JSON in the file FINDINGS, written when it is found: it is there also if the program handles
-the error, or is killed.
+Each finding is a line of JSON in the file FINDINGS. It is written at once, so it is not lost if the program handles the
+error or is killed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from oxide.errors import SanitizerError
 
 
 def main(findings: str, program: Program) -> None:
-    """Runs the program as ``__main__``. Raises what it raises."""
+    """Runs the program as ``__main__``. Raises the program's errors."""
     file = os.open(findings, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     recorded = os.getpid()
 

@@ -1,7 +1,7 @@
 """Prints for the commands: results on standard output, errors on standard error.
 
-Colours and line wrapping are for terminals. Into a pipe or a file go plain lines of any length, which can be searched,
-compared and pasted. rich reads ``NO_COLOR``.
+Colours and line wrapping are for terminals. A pipe or a file gets plain lines of any length, which can be searched,
+compared and pasted. ``NO_COLOR`` turns colours off; rich reads it.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ FINDINGS = 1
 
 
 def console(stream: TextIO | None = None) -> Console:
-    """Returns the console of a stream, by default of standard output as it is now."""
-    from rich.console import Console  # 40 ms, which a program that is run need not wait for
+    """Returns a console that prints to a stream, by default to the current ``sys.stdout``."""
+    from rich.console import Console  # takes 40 ms, which a program started by `oxide run` need not wait for
 
     stream = stream or sys.stdout
     plain = not stream.isatty()
@@ -59,8 +59,8 @@ def refuse(command: str, message: str) -> NoReturn:
 
 
 def write(command: str, text: str, output: Path | None) -> None:
-    """Writes text to a file, whose name is then printed, or to standard output as it is: without a file, or with the
-    file ``-``. Ends the command if the file cannot be written."""
+    """Writes text to the file ``output`` and prints the file's name. If ``output`` is None or ``-``, writes the text to
+    standard output instead. Ends the command if the file cannot be written."""
     if output is None or output == STANDARD_OUTPUT:
         sys.stdout.write(text if text.endswith("\n") else f"{text}\n")
         return
@@ -72,7 +72,8 @@ def write(command: str, text: str, output: Path | None) -> None:
 
 
 def check_output(command: str, option: str, output: Path | None) -> None:
-    """Ends the command if the file that an option names cannot be one: before a program runs whose results it takes."""
+    """Ends the command if the file that an option names cannot be written. Called before the program runs whose results
+    are written to the file."""
     if output is None:
         return
     if output == STANDARD_OUTPUT:
@@ -109,7 +110,7 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, right: Iter
 
 
 def size_text(nbytes: int) -> str:
-    """Returns a number of bytes for people: 1.5 MiB."""
+    """Returns a number of bytes as readable text, such as 1.5 MiB."""
     amount = float(nbytes)
     for unit in ("bytes", "KiB", "MiB", "GiB"):
         if amount < 1024 or unit == "GiB":

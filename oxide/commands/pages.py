@@ -1,4 +1,4 @@
-"""A kernel as one self-contained HTML page: its source with its checks, and every form that it takes."""
+"""A kernel as one self-contained HTML page: its source with its bounds checks, and every form of its code."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ summary { cursor: pointer; font-weight: 600; margin: .8rem 0; }
 
 
 def page(special: Specialization, cc: tuple[int, int]) -> str:
-    """Returns the page. A form whose tool is missing says which one."""
+    """Returns the page as HTML. In place of a form that cannot be made, it shows the reason, such as a missing tool."""
     kernel = special.description
     title = escape(f"{kernel.name}, compute capability {cc[0]}.{cc[1]}")
     parts = [

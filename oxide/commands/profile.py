@@ -1,4 +1,4 @@
-"""``oxide profile``: which kernels take the time, and the commands for NVIDIA's profilers."""
+"""``oxide profile``: shows which kernels take the time, or prints commands for NVIDIA's profilers."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _profiled(program: Program, trace: Path | None, as_json: Path | None) -> int
     import oxide
 
     recording: Any = contextlib.nullcontext() if trace is None else oxide.trace(trace.absolute())
-    table = None if as_json is None else as_json.absolute()  # the program may change the folder
+    table = None if as_json is None else as_json.absolute()  # the program may change the current folder
     with recording, oxide.profile() as profiled:
         status = _status_of(program)
     sys.stdout.flush()
@@ -75,7 +75,7 @@ def _profiled(program: Program, trace: Path | None, as_json: Path | None) -> int
 
 
 def _status_of(program: Program) -> int:
-    """Runs a program in this process as ``__main__``. Returns its exit status; an error's traceback is printed."""
+    """Runs a program in this process as ``__main__``. Returns its exit status. Prints the traceback of its error."""
     try:
         run_as_main(program)
     except SystemExit as ended:

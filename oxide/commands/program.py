@@ -44,16 +44,16 @@ app = typer.Typer(
       run, profile and bench pass on the status of what they run.
     """,
     no_args_is_help=True,
-    rich_markup_mode=None,  # plain help: it is copied from, and piped
+    rich_markup_mode=None,  # plain help, as users copy from it and pipe it
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 _AS_GIVEN = {"allow_interspersed_args": False}
-"""For a command that runs a file: what follows the file is the program's."""
+"""For a command that runs a file: all arguments after the file are the program's."""
 
 _UNKNOWN = {"ignore_unknown_options": True}
-"""For a command that passes all options on."""
+"""For a command that passes options it does not know on to another program."""
 
 
 @app.callback()
@@ -81,7 +81,7 @@ app.command("info", short_help="say which package and form of it runs")(info.inf
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command that ``arguments`` name, by default the process's. Returns the exit status."""
+    """Runs the command that ``arguments`` name, by default those of the process. Returns the exit status."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         app(args=given, prog_name="oxide")

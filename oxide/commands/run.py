@@ -1,4 +1,4 @@
-"""``oxide run``: a program on a chosen device, sanitized, seeded, traced or interpreted."""
+"""``oxide run``: runs a program on a chosen device, sanitized, seeded, traced or interpreted."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def run(
         check_output("run", "--trace", trace)
         environment["OXIDE_TRACE"] = str(trace)
     sys.stdout.flush()
-    # In place of this process, so that signals, streams, tracebacks and the status are the program's own.
+    # Replaces this process, so that signals, streams, tracebacks and the exit status are the program's own.
     command = program.command
     if numba_cuda:
         command = [sys.executable, "-m", "oxide.commands.numba_program", *program.words]

@@ -1,4 +1,4 @@
-"""Programs that the commands run: the file, its arguments, and the environment that the options stand for."""
+"""Programs that the commands run: the file, its arguments, and the environment variables that the options set."""
 
 from __future__ import annotations
 
@@ -32,24 +32,25 @@ class Program:
 
     @property
     def words(self) -> list[str]:
-        """The arguments for Python that run it."""
+        """Returns the arguments of ``python`` that run the program."""
         if self.is_module:
             return ["-m", self.name, *self.arguments]
         return [f"./{self.name}" if self.name.startswith("-") else self.name, *self.arguments]
 
     @property
     def command(self) -> list[str]:
-        """The command that runs it with this Python."""
+        """Returns the command that runs the program with this Python."""
         return [sys.executable, *self.words]
 
     @property
     def stem(self) -> str:
-        """A name for files about it."""
+        """Returns a name for files about the program, such as profiles."""
         return self.name.rpartition(".")[2] if self.is_module else Path(self.name).stem
 
 
 def checked_program(command: str, file: str, arguments: list[str] | None, as_module: bool) -> Program:
-    """Returns the program that a command names. Ends the command if there is no such file."""
+    """Returns the program that a command names. Ends the command if there is no such file, or if it is a folder without
+    ``__main__.py``."""
     if not as_module and not os.path.exists(file):
         refuse(command, f"{file}: there is no such file; name a Python program, or a module with -m")
     if not as_module and os.path.isdir(file) and not os.path.isfile(os.path.join(file, "__main__.py")):
@@ -58,7 +59,7 @@ def checked_program(command: str, file: str, arguments: list[str] | None, as_mod
 
 
 def run_as_main(program: Program) -> None:
-    """Runs a program in this process as ``__main__``, with its arguments. Raises what it raises."""
+    """Runs a program in this process as ``__main__``, with its arguments. Raises the program's errors."""
     sys.argv = [program.name, *program.arguments]
     if program.is_module:
         if os.getcwd() not in sys.path:
@@ -70,8 +71,8 @@ def run_as_main(program: Program) -> None:
 
 
 def print_traceback(error: BaseException, *ours: str) -> None:
-    """Prints the error's traceback from the program's first frame on: below this file, the files ``ours`` and Python's
-    importers. No frame is the program's if its file is no Python."""
+    """Prints the error's traceback without its outermost frames: those of this file, of the files ``ours`` and of
+    Python's import system. No frame is left if the program's file has a syntax error."""
     at = error.__traceback__
     passed = {__file__, runpy.__file__, importlib.__file__, *ours}
     while at is not None and (
@@ -82,10 +83,10 @@ def print_traceback(error: BaseException, *ours: str) -> None:
 
 
 def with_device(command: str, device: str | None, environment: dict[str, str]) -> None:
-    """Sets the variables for ``cpu``, ``cuda`` or ``cuda:N``. Ends the command for any other word, or a GPU that is not
-    there or cannot be used, with the words of ``oxide doctor``.
+    """Sets the environment variables that select the device ``cpu``, ``cuda`` or ``cuda:N``. Ends the command for any
+    other word. Ends it for a GPU that is missing or cannot be used, with the message of ``oxide doctor``.
 
-    A GPU with a number is made the only one that the program sees, so that its device 0 is that GPU for every library.
+    ``cuda:N`` makes this GPU the only one that the program sees, so that every library has it as device 0.
     """
     if device is None:
         return
@@ -112,7 +113,7 @@ def with_device(command: str, device: str | None, environment: dict[str, str]) -
 
 
 def with_sanitizer(command: str, kinds: str | None, environment: dict[str, str]) -> None:
-    """Sets the variable for the sanitizer's kinds. Ends the command for an unknown kind."""
+    """Sets the environment variable that turns the sanitizer on for ``kinds``. Ends the command for an unknown kind."""
     if kinds is None:
         return
     from oxide.driver.sanitizing import VARIABLE, parse_kinds
@@ -127,7 +128,7 @@ def with_sanitizer(command: str, kinds: str | None, environment: dict[str, str])
 
 
 def with_number(command: str, option: str, value: int | None, variable: str, environment: dict[str, str]) -> None:
-    """Sets a variable to a whole number that must not be negative."""
+    """Sets an environment variable to a whole number. Ends the command if the number is negative."""
     if value is None:
         return
     if value < 0:

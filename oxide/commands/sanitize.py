@@ -1,4 +1,4 @@
-"""``oxide sanitize``: the CPU device's sanitizer and NVIDIA's compute-sanitizer, in one report."""
+"""``oxide sanitize``: runs the CPU device's sanitizer and NVIDIA's compute-sanitizer, and prints one report."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from oxide.commands.running import Arguments, AsModule, File, Program, checked_p
 
 TOOLS = {"memory": "memcheck", "race": "racecheck"}
 _ERRORS_FOUND = 86
-"""The exit status that compute-sanitizer is told to end with if it has findings: one that programs rarely use."""
+"""The exit status that compute-sanitizer is told to end with if it has findings. Programs rarely use this number."""
 
 
 @dataclass
 class Report:
-    """A run of the program under one sanitizer. ``left_out`` is why there was none. ``status`` is the program's own
-    exit status; a finding that ended it is in ``findings``."""
+    """A run of the program under one sanitizer. ``left_out`` is the reason if the program was not run, else "".
+    ``status`` is the program's exit status; it is 0 if compute-sanitizer ended with findings."""
 
     what: str
     findings: list[str] = field(default_factory=list)
@@ -130,7 +130,8 @@ def _on_gpu(program: Program, kinds: list[str]) -> Iterator[Report]:
 
 
 def tool_findings(log: str) -> list[str]:
-    """Returns the findings of compute-sanitizer's log: its blocks of lines, without their margin, title and summary."""
+    """Returns the findings in a log of compute-sanitizer. Each is a block of lines without their margin. The title and
+    the summary of the log are left out."""
     found: list[list[str]] = [[]]
     for margined in log.splitlines():
         line = margined.removeprefix("=========").strip()

@@ -1,4 +1,5 @@
-"""SASS, a GPU's own instructions: PTX through ptxas and a disassembler of the CUDA Toolkit. Needs no GPU."""
+"""SASS, a GPU's own instructions: ptxas assembles the PTX, and a tool of the CUDA Toolkit disassembles the result.
+Needs no GPU."""
 
 from __future__ import annotations
 
@@ -13,8 +14,9 @@ _WHERE = "neither on PATH nor in CUDA_HOME; the CUDA Toolkit has it, and so does
 
 
 def disassembly(ptx: str) -> str:
-    """Returns the instructions of PTX for its own architecture, after the lines that they come from if the PTX has line
-    tables. Raises ``LookupError`` if a tool is missing or fails."""
+    """Assembles PTX for the architecture that it names, and returns the disassembled instructions. If the PTX has line
+    tables, comments name the line of the source before its instructions. Raises ``LookupError`` if a tool is missing or
+    fails."""
     ptxas, nvdisasm, cuobjdump = map(find_tool, ("ptxas", "nvdisasm", "cuobjdump"))
     if ptxas is None:
         raise LookupError(f"--sass needs ptxas, the assembler, which is {_WHERE}")

@@ -1,6 +1,6 @@
 """The files of a new project. ``NAME`` in a path or a text is the project's name.
 
-The tests are unittest's, which every Python has; pytest runs them too.
+The project's tests use unittest, which every Python has; pytest runs them too.
 """
 
 from __future__ import annotations

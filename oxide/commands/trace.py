@@ -1,4 +1,4 @@
-"""``oxide trace``: a timeline that was recorded, as one page."""
+"""``oxide trace``: draws a recorded timeline as one page."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def trace(
       oxide trace out.json --svg -o timeline.svg
       oxide trace out.json -o - | gzip > timeline.html.gz
     """
-    from oxide.tracing.pages import page_text  # here, as the other commands do not need it
+    from oxide.tracing.pages import page_text  # imported here, as the other commands do not need it
 
     if svg and html:
         refuse("trace", "choose one of --svg and --html")

@@ -1,6 +1,7 @@
 """``python -m oxide.commands.trial cpu|cuda NUMBER``: compiles a kernel, runs it on a device and compares the result.
 
-``oxide doctor`` runs it with ``--json``, and reads the last line of its output. By itself it ends with the error.
+``oxide doctor`` runs it with ``--json``, and reads the last line of its output. Without ``--json``, a failure ends the
+process with its traceback.
 """
 
 from __future__ import annotations
@@ -25,14 +26,15 @@ def main(arguments: Sequence[str]) -> int:
     report = {"phase": "", "error": ""}
     try:
         _try_kernel(number, phases)
-    except Exception as error:  # any error is a finding of the doctor's
+    except Exception as error:  # `oxide doctor` reports any error
         report = {"phase": phases[-1], "error": f"{type(error).__name__}: {error}".splitlines()[0]}
     sys.stdout.write(f"\n{json.dumps(report)}\n")
     return int(bool(report["error"]))
 
 
 def _try_kernel(number: int, phases: list[str]) -> None:
-    """Raises the error of the phase that fails: import, compile or run."""
+    """Compiles a kernel, runs it and compares its result. Appends "compile" and "run" to ``phases`` when these phases
+    begin. Raises the error of the phase that fails."""
     import llvmlite.binding  # noqa: F401  first, as its failure, and numba's, is another than a kernel's
     import numpy as np
 

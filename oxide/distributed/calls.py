@@ -1,6 +1,6 @@
-"""Calls: one collective of one rank or of several, as the planes that do the work take it.
+"""``Call``: one collective, with the boxes of all ranks of this process. A plane carries it out.
 
-A *plane* is what moves the data of a group: ``shared_memory`` for CPU devices, ``nccl`` for GPUs.
+A *plane* moves the data of a group: ``shared_memory`` has the planes of CPU devices, ``nccl`` those of GPUs.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ REDUCED: Final = frozenset(
 class Call:
     """One collective. ``inputs`` and ``outputs`` have a box for each rank of this process. ``count`` is the number of
     elements that one rank contributes, or gets from ``reduce_scatter``. ``root`` is the rank that broadcasts. ``to``
-    and ``source`` are the other ranks of transfers, -1 if there is none. ``text`` shows the call in messages: ranks
-    that take part in one collective have the same text, except for transfers.
+    and ``source`` are the ranks that a transfer sends to and receives from, -1 if it does not. ``text`` describes the
+    call in messages: ranks that take part in one collective have the same text, except for transfers.
 
-    An operation on boxes makes its call once. ``uses`` and ``submissions`` are what its submissions need each time: the
-    memory that each rank's part reads and writes, and the functions that submit the parts. They are None before the
-    first.
+    An operation on boxes makes its call once, and submits it each time that it runs. ``uses`` and ``submissions`` are
+    computed at the first submission, and are None before: the memory that each rank's part reads and writes, and the
+    functions that submit the parts.
     """
 
     __slots__ = (
@@ -85,18 +85,18 @@ class Call:
 
 
 class Plane(Protocol):
-    """What moves the data of a group. ``failure`` is the error that has broken the group, if any. Once the group was
-    ``closed``, launches of captured graphs are refused."""
+    """Moves the data of a group. ``failure`` is the error that has broken the group, None if it is not broken. Once the
+    group was ``closed``, launches of captured graphs are refused."""
 
     failure: CollectiveError | None
     closed: bool
 
     def submit(self, contexts: tuple[ExecutionContext, ...], call: Call, report: HostReport) -> None:
-        """Submits a collective: rank by rank, to the streams of ``contexts``. Called with the submission lock held,
-        between ``begin`` and ``end``. ``report`` gets the error, if the collective fails."""
+        """Submits a collective, rank by rank, to the streams of ``contexts``. Called with the submission lock held,
+        between ``begin`` and ``end`` of the contexts. ``report`` gets the error if the collective fails."""
 
     def record(self, context: ExecutionContext, call: Call) -> None:
-        """Records a collective in a capture, as ``submit`` submits one."""
+        """Records a collective in the capture of ``context``, instead of submitting it."""
 
     def give_up(self, error: CollectiveError) -> None:
         """Tells the other processes, if any, that the group is broken."""
@@ -107,13 +107,13 @@ class Plane(Protocol):
 
 @cache
 def name_of(dtype: np.dtype[Any]) -> str:
-    """Returns ``dtype.name``, which NumPy makes anew each time."""
+    """Returns ``dtype.name``, which NumPy itself computes anew each time."""
     return dtype.name
 
 
 @cache
 def unfit(dtype: np.dtype[Any], reduction: Reduction) -> str:
-    """Returns why elements of ``dtype`` cannot be reduced so, or ""."""
+    """Returns the reason why elements of ``dtype`` cannot be reduced by ``reduction``, "" if they can."""
     if dtype.name not in REDUCED:
         return f"boxes of {dtype.name} cannot be reduced; those of these can: {', '.join(sorted(REDUCED))}"
     if dtype.kind == "c" and reduction not in ("sum", "avg"):

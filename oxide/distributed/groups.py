@@ -43,10 +43,10 @@ DEFAULT_TIMEOUT = 60.0
 
 
 def local_group(devices: Sequence[int | Device] | None = None) -> Group:
-    """Returns a group whose ranks are devices of this process: all that are set up, or those given, by number or
-    object. The first is rank 0.
+    """Returns a group whose ranks are devices of this process: by default all devices that are set up, else
+    ``devices``, a list of numbers or ``Device``s. The first is rank 0.
 
-    Raises ``DeviceError`` for a device that is not set up or is given twice, and on GPUs without NCCL.
+    Raises ``DeviceError`` for a device that is not set up or is given twice, and for GPUs if NCCL is not installed.
     """
     runtime = current_runtime()
     if devices is not None and (isinstance(devices, str) or not isinstance(devices, Sequence)):
@@ -76,17 +76,17 @@ def join_group(
     device: int | Device | None = None,
     timeout: float = DEFAULT_TIMEOUT,
 ) -> Group:
-    """Returns a group of ``size`` processes on this machine, of which this one is ``rank``. Blocks until all have
-    joined.
+    """Returns a group of ``size`` processes on this machine, in which this process is rank ``rank``. Blocks until all
+    ranks have joined.
 
-    ``rank``, ``size`` and ``name`` default to what ``python -m oxide launch`` and torchrun set: ``RANK``,
-    ``WORLD_SIZE``, and ``OXIDE_GROUP`` or ``MASTER_PORT``. A group of another name is another group. ``device`` is the
-    rank's device, by default the runtime's default device. If that is the first of several, as under torchrun, the
-    device whose number is ``LOCAL_RANK`` becomes the default device of the process. ``timeout`` is how long, in
-    seconds, this rank waits for the others: here, and in each collective.
+    ``rank``, ``size`` and ``name`` default to the environment variables that ``python -m oxide launch`` and torchrun
+    set: ``RANK``, ``WORLD_SIZE``, and ``OXIDE_GROUP`` or ``MASTER_PORT``. Processes that give different names join
+    different groups. ``device`` is the rank's device, by default the runtime's default device. If the default device is
+    the first of several, as under torchrun, the device whose number is ``LOCAL_RANK`` becomes the default device of the
+    process. ``timeout`` is the time in seconds that this rank waits for the others: here, and in each collective.
 
-    Raises ``CollectiveError`` if a rank does not come in time, and ``DeviceError`` for wrong arguments, for a rank that
-    another process has, and on GPUs without NCCL.
+    Raises ``CollectiveError`` if a rank does not join in time. Raises ``DeviceError`` for wrong arguments, for a rank
+    that another process has, and for a GPU if NCCL is not installed.
     """
     from oxide.distributed import peers as connections
 
@@ -197,30 +197,32 @@ class Group:
         return self._closed
 
     def all_reduce(self, *boxes: Box, op: Reduction = "sum") -> DeviceOperation[Any]:
-        """Replaces each rank's box by the reduction of all ranks' boxes, element by element.
+        """Writes into each rank's box the reduction of all ranks' boxes, element by element.
 
-        ``op`` is ``"sum"``, ``"prod"``, ``"min"``, ``"max"`` or ``"avg"``. Boxes have one shape and dtype on all ranks:
-        int8, uint8, int32, uint32, int64, uint64, float16, bfloat16, float8_e4m3fn, float8_e5m2, float32, float64,
-        complex64 or complex128. Yields the box; with several ranks in this process, the tuple of their boxes.
+        ``op`` is ``"sum"``, ``"prod"``, ``"min"``, ``"max"`` or ``"avg"``. Boxes have one shape and dtype on all ranks.
+        The dtype is int8, uint8, int32, uint32, int64, uint64, float16, bfloat16, float8_e4m3fn, float8_e5m2, float32,
+        float64, complex64 or complex128. Yields the box; with several ranks in this process, the tuple of their boxes.
 
-        Like all these methods, raises ``TypeError`` for arguments that are no boxes, and ``DeviceError`` for a closed
-        group. Running raises ``ArgumentError`` for boxes that do not fit, and ``CollectiveError`` if the ranks do not
-        complete the collective together.
+        All methods that make a collective raise ``TypeError`` for arguments that are no boxes, and ``DeviceError`` for
+        a closed group. Running the collective raises ``ArgumentError`` for boxes that do not fit, and
+        ``CollectiveError`` if the ranks do not complete it together.
         """
         return Collective(self, "all_reduce", boxes, reduction=op)
 
     def all_gather(self, *boxes: Box) -> DeviceOperation[Any]:
-        """Yields, on each rank, a new box of all ranks' boxes one after another: n boxes of shape ``(m, …)`` become one
-        of ``(n * m, …)``. Boxes have one shape and dtype on all ranks; a scalar counts as one of shape ``(1,)``."""
+        """Yields, on each rank, a new box with the elements of all ranks' boxes, one box after another: n boxes of
+        shape ``(m, …)`` become one box of shape ``(n * m, …)``. Boxes have one shape and dtype on all ranks; a scalar
+        counts as a box of shape ``(1,)``."""
         return Collective(self, "all_gather", boxes)
 
     def reduce_scatter(self, *boxes: Box, op: Reduction = "sum") -> DeviceOperation[Any]:
-        """Yields, on each rank r, a new box with the r-th of n equal parts of the reduction of all ranks' boxes: boxes
-        of shape ``(n * m, …)`` give one of ``(m, …)``. ``op`` and dtypes as for ``all_reduce``."""
+        """Reduces all ranks' boxes, and divides the result into as many equal parts as there are ranks, along the first
+        axis. Yields, on each rank r, a new box with part r: on n ranks, boxes of shape ``(n * m, …)`` give boxes of
+        shape ``(m, …)``. ``op`` and dtypes are as for ``all_reduce``."""
         return Collective(self, "reduce_scatter", boxes, reduction=op)
 
     def broadcast(self, *boxes: Box, root: int = 0) -> DeviceOperation[Any]:
-        """Replaces each rank's box by that of rank ``root``. Yields the box."""
+        """Copies the elements of the box of rank ``root`` into the boxes of all other ranks. Yields the box."""
         return Collective(self, "broadcast", boxes, root=self._other(root, "broadcast", "root", own=True))
 
     def send(self, box: Box, to: int) -> DeviceOperation[DeviceBox]:
@@ -228,20 +230,21 @@ class Group:
 
         ``send`` and ``recv`` are for groups of several processes; within one process, ``to_device`` copies a box to
         another device. A send may wait for its ``recv``: two ranks that both send first wait for each other until the
-        timeout. For that there is ``send_recv``.
+        timeout. Use ``send_recv`` for such an exchange.
         """
         self._require_processes("send")
         return Collective(self, "send", (box,), to=self._other(to, "send", "to"))
 
     def recv(self, box: Box, source: int) -> DeviceOperation[DeviceBox]:
-        """Replaces a box by the one that rank ``source`` sends, of the same number of elements and dtype. Yields the
-        box."""
+        """Receives into ``box`` the elements that rank ``source`` sends, from a box of the same number of elements and
+        dtype. Yields ``box``."""
         self._require_processes("recv")
         return Collective(self, "recv", (box,), source=self._other(source, "recv", "source"))
 
     def send_recv(self, box: Box, to: int, into: Box, source: int) -> DeviceOperation[DeviceBox]:
-        """Sends ``box`` to rank ``to`` and receives ``into`` from rank ``source`` at the same time, as in a ring. The
-        two boxes have the same number of elements and dtype, and share no memory. Yields ``into``."""
+        """Sends the elements of ``box`` to rank ``to``. At the same time receives into ``into`` the elements that rank
+        ``source`` sends, as in a ring. The two boxes have the same number of elements and dtype, and share no memory.
+        Yields ``into``."""
         self._require_processes("send_recv")
         to, source = self._other(to, "send_recv", "to"), self._other(source, "send_recv", "source")
         return Collective(self, "send_recv", (box, into), to=to, source=source)
@@ -249,8 +252,8 @@ class Group:
     def close(self) -> None:
         """Waits for this process's collectives, and leaves the group. May be called again.
 
-        Other ranks that still wait for this one get a ``CollectiveError``. So do all if a ``with`` of the group is left
-        by an exception, which waits for nothing.
+        Other ranks that still wait for this rank get a ``CollectiveError``. If a ``with`` block of the group is left by
+        an exception, this process waits for nothing, and the group is broken for all ranks.
         """
         self._leave(None)
 
@@ -291,7 +294,8 @@ class Group:
     # Used by the operations
 
     def require_open(self, call: str) -> None:
-        """Raises ``DeviceError`` if the group was closed, ``CollectiveError`` if it is broken."""
+        """Raises ``DeviceError`` if the group was closed, and ``CollectiveError`` if it is broken. The messages name
+        ``call``."""
         if self._closed:
             raise DeviceError(f"{call}: the group was closed")
         failure = self._plane.failure
@@ -299,7 +303,8 @@ class Group:
             raise CollectiveError(f"{call}: the group is broken: {failure}", failure.collective, failure.rank)
 
     def submit(self, context: ExecutionContext, contexts: tuple[ExecutionContext, ...], call: Call) -> None:
-        """Submits or records a collective. ``contexts`` are on the group's streams; a capture has its own."""
+        """Submits a collective to the streams of ``contexts``, the group's streams. If ``context`` is of a capture,
+        records the collective in it instead."""
         if context.recording is not None:
             reads, writes = _uses(call, call.inputs, call.outputs, self._turns)
             with context.submission_lock, context.ordered(reads, writes):

@@ -192,8 +192,8 @@ class ManyProcesses(NcclPlane):
         recording.uploads.append(None)
 
     def abort(self) -> None:
-        """Ends the kernels that wait for other ranks, and frees the communicator. If it was captured, NCCL then waits
-        for the graphs to be dropped, in a thread."""
+        """Ends the kernels that wait for other ranks, and frees the communicator. If a graph has collectives of it, a
+        thread frees it, as NCCL waits until the graphs are dropped."""
         communicators, self._communicators = self._communicators, []
         for communicator in communicators:
             if self._in_graphs:

@@ -1,18 +1,19 @@
 """Peers: the other processes of a group, each connected to this one by a socket.
 
-Each process of a group is one rank. The ranks find one another by the group's name: rank r listens at a socket of that
-name, and connects to every rank below it. From then on each pair has a connection of its own, which carries short
-messages in order. Their first letter says what they are:
+Each process of a group is one rank. The ranks find one another by the group's name: rank r listens on a Unix socket
+named after the group and r, and connects to the sockets of all lower ranks. From then on each pair of ranks has a
+connection of its own, which carries short messages in order. The first letter of a message is its kind:
 
 - ``C`` and a text: this rank has arrived at a collective, which the text describes. All ranks of the collective must
   send the same text.
 - ``P``: this rank has done one step of the collective that it is in.
-- ``I`` and bytes: what a rank needs to know once, when the group is made.
-- ``F`` and a text: this rank has given up the group. The text is the number of the rank that is the reason, and a
+- ``I`` and bytes: data that the other ranks need when the group is made.
+- ``F`` and a text: this rank has given up the group. The text is the number of the rank that caused this, and a
   message.
 - ``L``: this rank has left the group.
 
-The kernel closes the connections of a process that ends, whatever ended it. So the end of a rank is seen at once.
+The operating system closes the connections of a process that ends, for whatever reason. So the other ranks see the end
+at once.
 """
 
 from __future__ import annotations
@@ -38,13 +39,13 @@ _OLD_SECONDS: Final = 3600.0
 _LENGTH: Final = struct.Struct("@I")
 
 ARRIVED, STEP, KNOWN, FAILED, LEFT = b"C", b"P", b"I", b"F", b"L"
-ENDED = b""  # the kind of the message that a process which has ended did not send
+ENDED = b""  # stands for the kind of the next message if the process has ended and there is none
 
 
 @final
 class Channel:
-    """A connection to another process, which carries messages of bytes in order. ``multiprocessing`` has one like it,
-    whose question for a message takes 30 µs instead of 1: it would be most of a small collective's time."""
+    """A connection to another process, which carries messages of bytes in order. The connections of ``multiprocessing``
+    need 30 µs instead of 1 µs to look for a message, which would be most of the time of a small collective."""
 
     def __init__(self, connected: socket.socket) -> None:
         connected.setblocking(True)
@@ -56,11 +57,13 @@ class Channel:
         _open.set(connected, None)
 
     def send(self, message: bytes) -> None:
-        """Sends a message. Waits while the other process has too many to read. Raises ``OSError`` if it has ended."""
+        """Sends a message. Waits while the socket is full because the other process has not read its messages. Raises
+        ``OSError`` if the other process has ended."""
         self._socket.sendall(_LENGTH.pack(len(message)) + message)
 
     def has_message(self, seconds: float = 0.0) -> bool:
-        """Returns whether there is a message to take, or the end. Waits for it for at most ``seconds``."""
+        """Returns whether ``take()`` has a result: a whole message, or the end of the connection. Waits at most
+        ``seconds`` for a result."""
         deadline = time.monotonic() + seconds
         while not self._is_whole() and not self._ended:
             try:
@@ -78,7 +81,8 @@ class Channel:
         return True
 
     def take(self) -> bytes | None:
-        """Returns the next message, which must be there; None if there are no more, as the other process has ended."""
+        """Returns the next message. Returns None if the connection has ended and all its messages were taken. May only
+        be called when ``has_message()`` is True."""
         if not self._is_whole():
             return None
         (length,) = _LENGTH.unpack_from(self._received)
@@ -88,7 +92,7 @@ class Channel:
         return message
 
     def close(self) -> None:
-        """Closes the connection. A thread that waits for a message sees its end."""
+        """Closes the connection. A thread that waits in ``has_message`` sees the end of the connection."""
         with suppress(OSError):  # the other process has closed it
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
@@ -102,7 +106,7 @@ _open: WeakTable[socket.socket, None] = WeakTable()
 
 
 def _close_in_child() -> None:
-    """Closes the connections in a forked child, which would keep them open past the end of its parent."""
+    """Closes the connections in a forked child: the child would keep them open after its parent has ended."""
     for connected in _open.objects():
         connected.close()
 
@@ -122,8 +126,8 @@ class Peers:
         self._channels = channels
 
     def send(self, ranks: Iterable[int], kind: bytes, text: bytes = b"") -> None:
-        """Sends a message to each of ``ranks``. A rank that has ended gets none: what it sent last is still to be
-        received, and tells more."""
+        """Sends a message to each of ``ranks``. Ignores a rank that has ended: its last messages, which ``receive``
+        still returns, tell more than an error here."""
         message = kind + text
         for rank in ranks:
             try:
@@ -144,13 +148,14 @@ class Peers:
         return kind, text
 
     def take(self, rank: int) -> tuple[bytes, bytes]:
-        """Returns the next message of ``rank``, which must be there: its kind and its text. The kind is ``ENDED`` if
-        there are no more, as the process has ended."""
+        """Returns the next message of ``rank``: its kind and its text. The kind is ``ENDED`` if the process has ended
+        and all its messages were taken. May only be called when ``has_message(rank)`` is True."""
         message = self._channels[rank].take()
         return (ENDED, b"") if message is None else (message[:1], message[1:])
 
     def require_going(self, rank: int, what: str, kind: bytes, text: bytes) -> None:
-        """Raises ``CollectiveError``, which names ``what``, if a message of ``rank`` says that it goes no further."""
+        """Raises ``CollectiveError``, which names ``what``, if the message says that ``rank`` has ended, has given up
+        the group or has left it."""
         if kind == ENDED:
             raise self.error(what, rank, f"the process of rank {rank} has ended")
         if kind == FAILED:
@@ -160,11 +165,12 @@ class Peers:
             raise self.error(what, rank, f"rank {rank} has left the group")
 
     def has_message(self, rank: int) -> bool:
-        """Returns whether a message of ``rank``, or its end, can be received without waiting."""
+        """Returns whether a message of ``rank``, or the end of its process, can be received without waiting."""
         return self._channels[rank].has_message()
 
     def exchange(self, what: str, deadline: float) -> None:
-        """Arrives at the collective ``what``, and waits until all other ranks have arrived there, too."""
+        """Tells all other ranks that this rank has arrived at the collective ``what``, and waits until they all have
+        arrived at it."""
         self.send(self.others, ARRIVED, what.encode())
         for rank in self.others:
             self.require_same(rank, what, *self.receive(rank, what, deadline))
@@ -178,13 +184,13 @@ class Peers:
             )
 
     def step(self, what: str, deadline: float) -> None:
-        """Waits until all other ranks have done this step of ``what``, as this rank has."""
+        """Tells all other ranks that this rank has done a step of ``what``, and waits until they all have done it."""
         self.send(self.others, STEP)
         for rank in self.others:
             self.receive(rank, what, deadline)
 
     def tell(self, what: str, text: bytes, deadline: float) -> dict[int, bytes]:
-        """Tells every other rank something, and returns what each of them tells."""
+        """Sends ``text`` to all other ranks. Waits for the texts that they send, and returns these by rank."""
         self.send(self.others, KNOWN, text)
         return {rank: self.receive(rank, what, deadline)[1] for rank in self.others}
 
@@ -205,10 +211,11 @@ class Peers:
 
 
 def join(name: str, rank: int, size: int, timeout: float) -> Peers:
-    """Returns the channels of ``rank`` to all other ranks of the group ``name``. Waits for them.
+    """Connects ``rank`` to all other ranks of the group ``name``, and returns the connections. Waits for the other
+    ranks.
 
-    Raises ``CollectiveError`` that names the ranks that did not come within ``timeout`` seconds, and ``DeviceError`` if
-    another process is that rank or means a group of another size.
+    Raises ``CollectiveError`` that names the ranks that did not come within ``timeout`` seconds. Raises ``DeviceError``
+    if another process joins as ``rank``, or joins a group of this name with another size.
     """
     deadline = time.monotonic() + timeout
     folder = _folder()
@@ -246,7 +253,8 @@ def join(name: str, rank: int, size: int, timeout: float) -> Peers:
 
 
 def _folder() -> Path:
-    """Returns the folder of this user's sockets. No other user can read or write it."""
+    """Returns the folder of this user's sockets, and makes it if it is missing. Raises ``DeviceError`` if another user
+    owns it or may enter it."""
     folder = Path(tempfile.gettempdir()) / f"oxide-groups-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     found = folder.lstat()
@@ -289,7 +297,7 @@ def _listen(folder: Path, name: str, rank: int) -> socket.socket:
 
 
 def _sweep(folder: Path) -> None:
-    """Removes the sockets of processes that were killed while they joined, long ago."""
+    """Removes the sockets of processes that were killed while they joined a group, more than an hour ago."""
     for path in folder.iterdir():
         with suppress(OSError):
             if time.time() - path.lstat().st_mtime > _OLD_SECONDS and _connect(str(path)) is None:
@@ -297,7 +305,7 @@ def _sweep(folder: Path) -> None:
 
 
 def _connect(path: str) -> Channel | None:
-    """Returns a channel to a socket, None if no process listens there."""
+    """Returns a channel to the socket ``path``, None if no process listens on it."""
     connecting = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connecting.connect(path)
@@ -311,7 +319,8 @@ def _connect(path: str) -> Channel | None:
 
 
 def _greet(channel: Channel, name: str, rank: int, size: int, deadline: float) -> None:
-    """Says which rank this is. Raises ``DeviceError`` if the other rank refuses it."""
+    """Tells the process at the other end this rank and the group's size. Raises ``DeviceError`` if it refuses, ends, or
+    does not answer."""
     with suppress(OSError):
         channel.send(f"{rank} {size}".encode())
     answer = (channel.take() if channel.has_message(deadline - time.monotonic()) else None) or b""
@@ -329,14 +338,15 @@ def _accept(
     size: int,
     deadline: float,
 ) -> None:
-    """Accepts the ranks that have connected. Waits briefly for one."""
+    """Accepts one rank that connects, and adds its channel to ``found``. Returns if none connects within
+    ``_RETRY_SECONDS``. Raises ``DeviceError`` if its group has another size."""
     if not select.select([listener], [], [], _RETRY_SECONDS)[0]:
         return
     with suppress(BlockingIOError):
         accepted, _ = listener.accept()
         channel = Channel(accepted)
         text = channel.take() if channel.has_message(deadline - time.monotonic()) else None
-        if not text:  # it only looked whether this rank exists, or ended
+        if not text:  # the process only tested whether this rank listens, or it has ended
             channel.close()
             return
         other, their_size = map(int, text.split())

@@ -1,7 +1,7 @@
 """The side of a pool that runs in an actor's process: the device, the weights, the model, and the batches in flight.
 
-An actor is asynchronous: Ray runs its methods as tasks of an asyncio loop, where oxide awaits operations. So as many
-batches as the pool has sent are on the device at once, and no thread waits for them.
+An actor is asynchronous: Ray runs its methods as tasks of an asyncio loop, where oxide awaits operations. So all
+batches that the pool has sent can be on the device at once, and no thread waits for them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Settings:
     threads: int | None
     """The threads of the CPU device; None for a share of the cores."""
     neighbours: int
-    """The actors among which the cores of a machine are shared."""
+    """The number of actors that share the cores of a machine."""
 
 
 @final
@@ -48,13 +48,13 @@ class ActorFacts:
 
 
 class RestartedError(Exception):
-    """Raised by ``DeviceActor.run`` in a process in which ``ready`` was not called: Ray has started the actor again,
-    and the pool did not know."""
+    """Raised by ``DeviceActor.run`` in a process in which ``ready`` was not called: Ray has restarted the actor, and
+    the pool has not noticed yet."""
 
 
 class DeviceActor:
-    """An actor's object. ``ready`` makes the model, and not the constructor: so Ray hands the errors of the model's
-    constructor to the caller as they are."""
+    """An actor's object. The model is made by ``ready``, not by ``__init__``: so Ray passes the errors of the model's
+    constructor to the pool unchanged."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -63,12 +63,12 @@ class DeviceActor:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         threads = max(1, cores // settings.neighbours) if settings.threads is None else settings.threads
         os.environ.setdefault("OXIDE_CPU_THREADS", str(threads))
-        # Nothing but batches is kept waiting, and they wait for the kernel anyway.
+        # A kernel that compiles on this loop keeps only batches waiting, and they need the kernel anyway.
         warnings.filterwarnings("ignore", "compiling kernel .* kept the asyncio event loop", RuntimeWarning)
 
     async def ready(self, weights: tuple[tuple[str, Any], ...]) -> ActorFacts:
-        """Makes the model, if that has not been done, and says where it is. ``weights`` are the names of the weights,
-        and Ray's references to their arrays. Raises the constructor's error."""
+        """Makes the model unless it has been made. Returns the actor's process and device. ``weights`` are the names of
+        the weights, and Ray's references to their arrays. Raises the error of the model's constructor."""
         if self._making is None:
             self._making = asyncio.ensure_future(self._make(weights))
         await asyncio.shield(self._making)
@@ -80,7 +80,7 @@ class DeviceActor:
         return ActorFacts(os.getpid(), node, devices()[0].label, int(os.environ["OXIDE_CPU_THREADS"]))
 
     async def run(self, batch: Any) -> Any:
-        """Returns the model's result for a batch, once the device has it. Raises the model's error."""
+        """Returns the model's result for a batch, once the device has computed it. Raises the model's error."""
         if self._making is None:
             raise RestartedError
         model = await asyncio.shield(self._making)
@@ -89,7 +89,7 @@ class DeviceActor:
             while inspect.isawaitable(result):
                 result = await result
         except DeviceLostError:
-            # Nothing runs on this device in this process any more. Ray starts another process.
+            # This process cannot use its device any more. Ray starts another process.
             traceback.print_exc()
             print("oxide.ray: the device is lost, and the actor's process ends", file=sys.stderr, flush=True)
             os._exit(1)
@@ -118,7 +118,8 @@ class DeviceActor:
 
 
 def _ordinary(error: BaseException, where: str) -> RuntimeError:
-    """Returns an error that an event loop passes on: these two would end the loop, and Ray would wait for it."""
+    """Returns a ``RuntimeError`` to raise in place of a ``KeyboardInterrupt`` or ``SystemExit``. These would end the
+    actor's event loop, and Ray would wait for its result forever."""
     return RuntimeError(f"{where} raised {type(error).__name__}({error}), which ends no actor; raise another exception")
 
 

@@ -1,13 +1,13 @@
-"""Batches on their way: which actor has which, what becomes of them when an actor dies, and who gets the results.
+"""Sends batches to actors, runs them again when their actor dies, and delivers the results to the callers.
 
 Everything here runs on the thread of the pool's event loop. Ray calls back on a thread of its own when a task has ended
-(``ObjectRef.future``). That callback only has the loop call ``Scheduler._ended``. So there are no locks, no thread
+(``ObjectRef.future``). The callback only makes the loop call ``Scheduler._ended``. So there are no locks, no thread
 waits for a batch, and ``ray.wait`` is not polled.
 
 Invariants. *A batch is in exactly one place*: waiting in the scheduler's heap, in flight on one actor, or settled in
 its ``Batches``. *If a batch waits, no ready actor has room*: ``_pump`` ends in this state and follows every change.
-*The window holds*: ``Batches.existing`` counts the batches that were read and not handed over, and the feeder sleeps
-while it is as large as the window.
+*The window is respected*: ``Batches.existing`` counts the batches that were read and whose results the caller has not
+got. The task that reads batches sleeps while this number has reached the window.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ if TYPE_CHECKING:
     from oxide.serving.task_groups import TaskGroup
 
 STORED_BYTES = 100 << 10
-"""Batches of more bytes are put in the object store, once for all tries. Ray sends smaller ones with the call."""
+"""A batch of more bytes is put in the object store, once for all tries. Ray sends a smaller batch with the call."""
 
 IN_THREAD_BYTES = 4 << 20
-"""Batches of more bytes are put in the object store by a thread: that takes milliseconds of the loop's time."""
+"""A batch of more bytes is put in the object store by a thread: it would take milliseconds of the loop's time."""
 
 _LOST = (RayActorError, WorkerCrashedError, NodeDiedError, ObjectLostError, OutOfMemoryError)
-"""Ray's errors for a process that died, or a machine whose results are gone. ``OutOfMemoryError`` is Ray's own: it ends
-a process that takes too much of the machine's memory."""
+"""Ray's errors for a process that died, and for results that were lost with their machine. Ray's ``OutOfMemoryError``
+means that Ray ended a process which took too much of the machine's memory."""
 
 
 @final
@@ -62,11 +62,11 @@ class Worker:
         self.state: Literal["starting", "ready", "restarting", "dead"] = "starting"
         self.busy = 0
         self.alone = False
-        """True while the actor has a batch on its last try, and gets no other."""
+        """True while the actor runs a batch on its last try, and so gets no other batch."""
         self.restarts = 0
         self.facts: ActorFacts | None = None
         self.error: BaseException | None = None
-        """The error with which the actor did not start, or could not be started again."""
+        """The error because of which the actor did not start, or could not be restarted."""
 
     def __str__(self) -> str:
         facts = self.facts
@@ -75,7 +75,7 @@ class Worker:
 
 @final
 class Batch:
-    """A batch that has no result yet. Of two, the one that was read first is run first."""
+    """A batch that has no result yet. Batches compare by the order in which they were read, and run in this order."""
 
     __slots__ = ("attempts", "batches", "index", "order", "reference", "value", "worker")
 
@@ -84,9 +84,9 @@ class Batch:
         self.index = index
         self.order = order
         self.value = value
-        self.attempts = 0  # the actors that died of it
+        self.attempts = 0  # the number of actors that died while they ran it
         self.worker: Worker | None = None
-        self.reference: Any = None  # of the task in flight
+        self.reference: Any = None  # Ray's reference to the task in flight
 
     def __lt__(self, other: Batch) -> bool:
         return self.order < other.order
@@ -94,7 +94,7 @@ class Batch:
 
 @final
 class Scheduler:
-    """Hands batches to actors, and starts neither: Ray does."""
+    """Sends batches to actors. Ray starts the actors and runs the batches."""
 
     def __init__(self, loop: EventLoop, weights: tuple[tuple[str, Any], ...], in_flight: int, max_retries: int) -> None:
         self._loop = loop
@@ -113,14 +113,14 @@ class Scheduler:
     # Actors
 
     def start(self, handles: Iterable[Any]) -> None:
-        """Takes the actors, and watches each until it is ready."""
+        """Takes over the actors, and watches each until it is ready."""
         for handle in handles:
             worker = Worker(len(self.workers), handle)
             self.workers.append(worker)
             self._watch(worker)
 
     async def started(self) -> None:
-        """Returns once all actors are ready. Raises the first error of one that is not."""
+        """Waits until all actors are ready. Raises the error of the first actor that cannot be started."""
         while any(each.state == "starting" for each in self.workers):
             self._starting = self._loop.sleeper()
             await self._starting.sleep()
@@ -129,8 +129,8 @@ class Scheduler:
                     raise each.error
 
     def _watch(self, worker: Worker) -> None:
-        """Has ``_found`` called when the actor is ready, or never will be. Ray sends this call again after each
-        restart."""
+        """Calls the actor's ``ready``. ``_found`` is called once the actor is ready, or cannot become ready. Ray sends
+        this call again after each restart."""
         reference = worker.handle.ready.options(max_task_retries=-1).remote(self._weights)
         self._call_when_done(reference, partial(self._found, worker))
 
@@ -198,7 +198,8 @@ class Scheduler:
     def _pump(self) -> None:
         """Sends waiting batches to ready actors with room, to the least busy first.
 
-        The last try of a batch has an actor to itself. So a batch that kills its actors is told from those beside it.
+        The last try of a batch has an actor to itself. If this actor dies, too, the batch was the cause, and no other
+        batch loses a try.
         """
         while self._waiting and not self.closed:
             last_try = 0 < self._waiting[0].attempts == self._max_retries
@@ -226,7 +227,7 @@ class Scheduler:
         self._call_when_done(reference, partial(self._ended, worker, batch))
 
     def _call_when_done(self, reference: Any, function: Callable[[Future[Any]], None]) -> None:
-        """Has the loop call ``function`` with the future of a reference, once that is done."""
+        """Makes the loop call ``function`` with the future of a reference, once the future is done."""
         from_threads = self._from_threads
         reference.future().add_done_callback(lambda future: from_threads(partial(function, future)))
 
@@ -273,7 +274,7 @@ class Scheduler:
         batch.batches.settle(batch.index, None, caused(lost, error))
 
     def _give_up(self, batch: Batch) -> None:
-        """Settles a batch for which no actor is left."""
+        """Settles a batch for which no actor is left, with an ``ActorLostError``."""
         last = batch.worker or self.workers[-1]
         cause = next((each.error for each in reversed(self.workers) if each.error is not None), None)
         lost = ActorLostError(
@@ -306,7 +307,7 @@ class Batches:
         self._loop = scheduler._loop
         self._unsettled: dict[int, Batch] = {}
         self._settled: dict[int, tuple[Any, BaseException | None]] = {}  # in the order in which they ended
-        self._head = 0  # the first batch that the caller did not get, if ordered
+        self._head = 0  # if ordered: the number of the batch whose result the caller gets next
         self._read: int | None = None  # the number of batches, once it is known
         self._handed = 0
         self._feeder: Sleeper | None = None
@@ -315,7 +316,7 @@ class Batches:
         self.closed = False
 
     async def results(self) -> AsyncGenerator[Any, None]:
-        """Yields the results. Its end, however it comes, cancels what is in flight."""
+        """Yields the results. When it ends, for whatever reason, it cancels the batches in flight."""
         stop_feeding = self._tasks.start(self._feed, "oxide.ray batches")
         self._scheduler.calls.add(self)
         try:
@@ -328,7 +329,7 @@ class Batches:
                     self._feeder.wake()
                 if error is not None:
                     raise error
-                # A list, so that this frame does not keep the result while the caller has dropped it.
+                # In a list, so that this frame does not keep the result alive when the caller has dropped it.
                 kept = [value]
                 del value
                 yield kept.pop()
@@ -339,7 +340,8 @@ class Batches:
             self._scheduler.withdraw(self._unsettled.values())
 
     async def _next(self) -> int | None:
-        """Waits for a result that may be handed over, and returns its batch's number; None after the last one."""
+        """Waits for the next result that the caller may get. Returns the number of its batch; None after the last
+        result."""
         while True:
             if self._ordered:
                 if self._head in self._settled:
@@ -355,7 +357,7 @@ class Batches:
             await self._caller.sleep()
 
     def settle(self, index: int, value: Any, error: BaseException | None) -> None:
-        """Takes the outcome of a batch."""
+        """Keeps the outcome of a batch for the caller. Drops it if the call has ended."""
         self._unsettled.pop(index, None)
         if self.closed:
             return
@@ -364,7 +366,7 @@ class Batches:
             self._caller.wake()
 
     def abandon(self) -> None:
-        """Wakes a caller who waits for a result that will not come."""
+        """Wakes the caller, whose result will not come as the pool was closed."""
         if self._caller is not None:
             self._caller.wake()
 
@@ -415,8 +417,8 @@ def is_large(batch: object, most: int) -> bool:
 
 
 def own_error(error: RayTaskError) -> BaseException:
-    """Returns the exception that an actor's method raised, with its type and fields. Its cause prints the actor's
-    traceback. Returns Ray's error if the exception could not be pickled."""
+    """Returns the exception that an actor's method raised, with its type and fields. Its cause is Ray's error, which
+    shows the actor's traceback. Returns Ray's error itself if the exception could not be pickled."""
     found = error.cause
     own: BaseException = error
     if isinstance(found, BaseException):
@@ -426,6 +428,6 @@ def own_error(error: RayTaskError) -> BaseException:
 
 
 def _first_line(error: BaseException | None) -> str:
-    """Returns the first line of an error's message. Ray's are pages long."""
+    """Returns the first line of an error's message. Ray's messages are pages long."""
     lines = str(error).strip().splitlines()
     return lines[0].rstrip(".") if lines else type(error).__name__

@@ -1,9 +1,9 @@
 """Pickles kernels of a script by value, as Ray's pickler does with the script's functions and classes.
 
-Elsewhere a kernel is pickled by its name (``compiler/signature/pickling.py``), and an actor imports its module. But the
+Usually a kernel is pickled by its name (``compiler/signature/pickling.py``), and the actor imports its module. But the
 script of a Ray program is ``__main__``, which no other process can import: Ray's pickler sends its functions and
-classes as code. So kernels, tile kernels and device functions of ``__main__``, and those that no module has a name for,
-are sent with their function and the text of their file. They are compiled where they arrive.
+classes as code. So kernels, tile kernels and device functions of ``__main__`` are sent with their function and the text
+of their file, and so are those that have no name in their module. The actor compiles them.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _MADE_ANEW: dict[type, dict[str, Any]] = {
     TileKernel: {"_tuned": dict, "_kernels": dict, "_latest": type(None)},
     DeviceFunction: {},
 }
-"""Of each type, the attributes that are not sent, and what makes them anew."""
+"""Maps each type to its attributes that are not sent, and each attribute to the function that makes it anew."""
 
 
 def register() -> None:
-    """Has Ray's pickler call ``_reduced`` for kernels and device functions."""
+    """Makes Ray's pickler call ``_reduced`` for kernels, tile kernels and device functions."""
     for kind in _MADE_ANEW:
         CloudPickler.dispatch_table[kind] = _reduced
 

@@ -1,11 +1,11 @@
-"""Actors of Ray that hold a device, fed with batches: ``oxide.ray``.
+"""Runs batches on Ray actors, each of which holds a device: ``oxide.ray``.
 
 Ray schedules the actors, restarts them and stores arrays. This package adds the device of each actor, the upload of its
 weights, the window of batches in flight (``ray_batches.py``), and results that trio or asyncio awaits without a thread
 for each. ``ray_actors.py`` is the part that runs in the actors' processes.
 
-Ray's own retries (``max_task_retries``) were left out: they send a batch to the same actor again, after its restart,
-which takes seconds. Here another actor gets it at once.
+Ray's own retries of batches (``max_task_retries``) are not used. With them, Ray sends a batch to the same actor again,
+after its restart, which takes seconds. The pool sends the batch to another actor at once (``ray_batches.py``).
 """
 
 from __future__ import annotations
@@ -84,14 +84,14 @@ class ActorPool(Generic[Batch, Result]):
       ``actors``. Actors of a cluster without a GPU, or under ``OXIDE_DEVICE=cpu``, use the CPU device.
     - ``num_cpus``: the cores of an actor, which are also the threads of its CPU device. By default Ray reserves none
       for it, and the actors share the cores of their machine.
-    - ``max_restarts``: how often Ray restarts each actor that died; -1 is without limit.
+    - ``max_restarts``: how often Ray restarts each actor that died; -1 means without limit.
     - ``max_retries``: how often a batch is run again because its actor died. The last time, it has an actor to itself.
     - ``ray_options``: further options of Ray's actors, such as ``{"runtime_env": …}``.
 
-    Connects to Ray by ``ray.init()`` if the program has not, which blocks the loop: connect before. The end of the
-    block kills the actors. Runs under trio and asyncio. Raises ``TypeError`` and ``ValueError`` for wrong arguments.
-    The start of the block raises the error of the model's constructor, and ``ActorLostError`` if an actor cannot be
-    started.
+    The start of the block calls ``ray.init()`` if the program has not connected to Ray. This blocks the event loop, so
+    connect before. The end of the block kills the actors. Runs under trio and asyncio. Raises ``TypeError`` and
+    ``ValueError`` for wrong arguments. The start of the block raises the error of the model's constructor, and
+    ``ActorLostError`` if an actor cannot be started.
     """
 
     def __init__(
@@ -195,7 +195,7 @@ class ActorPool(Generic[Batch, Result]):
         assert tasks is not None
         assert scheduler is not None
         scheduler.close()
-        tasks.cancel()  # what feeds the calls of map_batches that were left
+        tasks.cancel()  # the tasks that read batches for calls of map_batches that have not ended
         await tasks.close()
 
     # Batches
@@ -207,20 +207,21 @@ class ActorPool(Generic[Batch, Result]):
         ordered: bool = True,
         window: int | None = None,
     ) -> AsyncGenerator[Result, None]:
-        """Returns the results of ``batches`` as an async iterator: in the order of the batches, or as they complete
-        unless ``ordered``. Each batch has one result.
+        """Returns the results of ``batches`` as an async iterator, in the order of the batches. With ``ordered=False``,
+        they come in the order in which they complete. Each batch has one result.
 
-        ``batches`` is read lazily: at most ``window`` batches, by default ``actors * in_flight``, have been read and
-        have no result that the caller got. An item that is a Ray ``ObjectRef`` stands for its value. A batch that is
-        large is put in the object store, and large results are read-only views of it: copy what is kept for long.
+        ``batches`` is read lazily. A batch is held from when it is read until the caller gets its result, and at most
+        ``window`` batches are held at a time, by default ``actors * in_flight``. An item that is a Ray ``ObjectRef``
+        stands for its value. A large batch is put in the object store. Large results are read-only views of the object
+        store: copy a result that is kept for long.
 
-        If an actor dies, its batches are run on others. A batch may so be run twice, and has one result. An exception
-        of the model is raised as it is, with a note that names the batch, and is not tried again. An exception of
-        ``batches`` comes after the results of the batches before. Leaving the iterator, by an exception or a
-        cancellation, cancels the tasks of its batches in Ray.
+        If an actor dies, its batches are run on other actors. So a batch may be run twice, but it has one result. An
+        exception of the model is raised unchanged, with a note that names the batch; the batch is not run again. An
+        exception of ``batches`` is raised after the results of the batches before it. If the iterator is left by an
+        exception or a cancellation, the tasks of its batches in Ray are cancelled.
 
-        Raises ``ActorLostError`` if a batch's actors have died more than ``max_retries`` times, or no actor is left;
-        ``TypeError`` and ``ValueError`` for wrong arguments, and ``RuntimeError`` outside of the pool's block.
+        Raises ``ActorLostError`` if a batch's actors have died more than ``max_retries`` times, or no actor is left.
+        Raises ``TypeError`` and ``ValueError`` for wrong arguments, and ``RuntimeError`` outside of the pool's block.
         """
         if not isinstance(batches, Iterable | AsyncIterable):
             raise TypeError(f"map_batches takes an iterable or an async iterable, not {type(batches).__name__}")
@@ -322,7 +323,8 @@ def _checked_options(options: object) -> dict[str, Any]:
 
 
 def _share_of_gpus(actors: int, requested: float | None) -> float:
-    """Returns the GPUs of an actor, 0 for the CPU device. Warns if the cluster has fewer than were requested."""
+    """Returns the number of GPUs of each actor, 0 for the CPU device. Warns if the cluster has fewer GPUs than were
+    requested."""
     found = float(ray.cluster_resources().get("GPU", 0))
     if requested is not None:
         if requested * actors > found:

@@ -1,14 +1,14 @@
-"""Collectives of CPU devices: this process does the work, in stream order, on the CPU device's threads.
+"""Collectives of CPU devices: each process does its part of the work, in stream order, on the CPU device's threads.
 
-If all ranks are devices of this process, it reads and writes their boxes directly. Otherwise each process is one rank
-and has a *segment*, a file in shared memory that the other ranks have mapped. A collective goes through it in pieces.
-Each piece takes two steps, and every rank tells the others when it has done one:
+If all ranks are devices of one process, it reads and writes their boxes directly. Otherwise each process is one rank
+and has a *segment*, a file in shared memory that the other ranks have mapped. The data of a collective passes through
+the segments in pieces. Each piece takes two steps, and every rank tells the others when it has done a step:
 
-1. It has copied its part of the piece into its segment. The others may read it now.
-2. It has read what it needs of the others' segments, and has put its share of the result into its own. The others may
-   read that, and overwrite what they had put there.
+1. The rank has copied its part of the piece into its segment. The others may now read the segment.
+2. The rank has read what it needs from the others' segments, and has put its share of the result into its own. The
+   others may now read this share, and may overwrite the parts that they copied into their own segments in step 1.
 
-The first message of a collective says which one it is, so ranks that ask for different ones find out.
+The first message of a collective describes the collective, so ranks that call different collectives detect it.
 
 Reductions add in the order of the ranks, so every rank computes the same bits. Floats of 8 and 16 bits are added in
 float32 and rounded once.
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 PIECE_BYTES = 1 << 20
-"""The bytes of a piece. Measured for ``all_reduce`` of 64 MiB by two processes on two cores: see
+"""The bytes of a piece. Chosen by measuring ``all_reduce`` of 64 MiB by two processes on two cores: see
 ``benchmarks/collectives.py``."""
 
 
@@ -127,7 +127,8 @@ class ManyProcesses(CpuPlane):
     """The plane of a process that is one rank of several."""
 
     def __init__(self, peers: Peers) -> None:
-        """Makes the segments. Raises ``CollectiveError`` if another rank ends meanwhile."""
+        """Makes this rank's segment, and maps those of the other ranks. Raises ``CollectiveError`` if another rank ends
+        meanwhile."""
         super().__init__()
         self._peers = peers
         self._segments = shared_segments(peers, 2 * PIECE_BYTES, time.monotonic() + peers.timeout)
@@ -148,7 +149,7 @@ class ManyProcesses(CpuPlane):
         staged = [_part(segment, 0, dtype) for segment in self._segments]
         results = [_part(segment, 1, dtype) for segment in self._segments]
         own, given, output = staged[peers.rank], memory(call.inputs[0]), memory(call.outputs[0])
-        ways = peers.size if call.kind == "reduce_scatter" else 1  # parts of the input that a piece takes something of
+        ways = peers.size if call.kind == "reduce_scatter" else 1  # a piece has elements of so many parts of the input
         step = max(1, PIECE_BYTES // dtype.itemsize // ways)
         deadline = time.monotonic() + peers.timeout
         for start in range(0, max(call.count, 1), step):
@@ -208,7 +209,8 @@ class ManyProcesses(CpuPlane):
 
 
 def memory(box: DeviceBox) -> Array:
-    """Returns the elements of a contiguous box of a CPU device, which must live as long as the array is used."""
+    """Returns an array on the memory of a contiguous box of a CPU device. The box must live as long as the array is
+    used."""
     if not box.nbytes:
         return np.empty(0, box.dtype)
     elements: Array = np.frombuffer(memoryview((ctypes.c_char * box.nbytes).from_address(box.ptr)), box.dtype)
@@ -230,5 +232,6 @@ def combined(reduction: Reduction, parts: Sequence[Array]) -> Array:
 
 
 def _part(segment: mmap, number: int, dtype: np.dtype[Any]) -> Array:
-    """Returns one half of a segment: 0 for what a rank gives, 1 for its share of a result."""
+    """Returns one half of a rank's segment as an array: half 0 has the rank's part of the input, half 1 its share of
+    the result."""
     return np.frombuffer(segment, dtype, PIECE_BYTES // dtype.itemsize, number * PIECE_BYTES)

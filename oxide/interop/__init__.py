@@ -1,1 +1,1 @@
-"""Other libraries and other compilers on top of the runtime: programs of numba.cuda, and foreign kernels."""
+"""Other libraries and compilers on oxide's runtime: programs of numba.cuda, torch's operators, and foreign kernels."""

@@ -1,8 +1,9 @@
 """Kernels of other compilers as operations: PTX, cubins, fatbins and CUDA C++.
 
-``module`` takes the code and ``In``, ``Out`` and ``InOut`` say what a launch does with a box. That is all that is
-needed to order, keep, capture and free it as a native launch. Nothing checks what such a kernel does: it reports no
-faults, so one that leaves its memory breaks the device's context (``DeviceLostError``).
+``module`` takes the code. ``In``, ``Out`` and ``InOut`` declare what a launch does with a box. With these declarations
+the runtime orders and captures the launch, and keeps its boxes alive, as for a launch of an oxide kernel. Nothing
+checks the accesses of a foreign kernel, and it reports no faults: an access outside its memory breaks the device's
+context (``DeviceLostError``).
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ _POINTER_BYTES = 8
 
 
 class _Declared:
-    """A box, an ``Arc`` of one, a ``DevicePointer`` or an operation, as a pointer argument of a foreign kernel."""
+    """A pointer argument of a foreign kernel: a box, an ``Arc`` of a box, a ``DevicePointer``, or an operation that
+    yields one of these."""
 
     __slots__ = ("given",)
 
@@ -83,10 +85,11 @@ def module(
 
     ``source`` is the text of PTX or of CUDA C++, the bytes of PTX, of a cubin or of a fatbin, or the ``Path`` of a file
     with one of these. CUDA C++ is compiled by NVRTC (``pip install 'oxide-gpu[nvrtc]'``) for the architecture of the
-    default device, when its first kernel is asked for. ``options`` are fields of cuda.core's ``ProgramOptions``, such
+    default device, when its first kernel is requested. ``options`` are fields of cuda.core's ``ProgramOptions``, such
     as ``{"std": "c++20", "include_path": "/usr/local/include"}``.
 
-    Raises ``TypeError`` for another source, and for options of code that is compiled already.
+    Raises ``TypeError`` for another kind of source, and for ``options`` with code that is compiled already. Raises
+    ``ValueError`` for an empty source.
     """
     is_text = not isinstance(source, (bytes, bytearray, memoryview))
     if isinstance(source, os.PathLike):
@@ -125,23 +128,24 @@ def module(
 
 @final
 class ForeignModule:
-    """Foreign code with its kernels by name. It is loaded on a device when the first of its kernels runs there, and
-    unloaded when it was dropped with all its kernels."""
+    """Foreign code with its kernels by name. It is loaded on a device when the first of its kernels runs there. It is
+    unloaded once the module and all its kernels have been dropped."""
 
     def __init__(self, image: bytes, kind: str, options: dict[str, Any]) -> None:
-        self.reference = weakref.ref(self)  # as of a specialization: the key of loaded code
+        self.reference = weakref.ref(self)  # the key of the loaded code, as a specialization has one
         self._announced = False
         self._kind = kind
         self._options = options
         self._image = image
         self._ptx = image.decode().rstrip("\0") if kind == "ptx" else ""
-        self._compiled: dict[str, tuple[bytes, str]] = {}  # CUDA C++, by architecture
+        self._compiled: dict[str, tuple[bytes, str]] = {}  # of CUDA C++: the cubin and the PTX, by architecture
 
     def __getitem__(self, name: Given[str]) -> ForeignKernel:
         """Returns a kernel. A kernel of CUDA C++ without ``extern "C"`` is found by its plain name, too.
 
-        Raises ``KeyError`` with the names that there are, and ``CompileError`` for CUDA C++ that NVRTC refuses. The
-        names in a binary are known once it is loaded: for these the launch raises a ``LaunchError``.
+        Raises ``KeyError``, which lists the module's kernels, for a name that it does not have, and ``CompileError``
+        for CUDA C++ that NVRTC refuses. The names in a binary are known only once it is loaded: a launch raises
+        ``LaunchError`` for a name that the binary does not have.
         """
         if not isinstance(name, str):
             raise TypeError(f"a kernel's name is a str, not {written(name)}")
@@ -150,12 +154,12 @@ class ForeignModule:
 
     @property
     def names(self) -> list[str]:
-        """Returns the names of the kernels. They are empty if they are not known yet: for a binary, and for CUDA C++
-        without a CUDA device."""
+        """Returns the names of the kernels. The list is empty where the names are not known: for a binary, and for CUDA
+        C++ without a CUDA device."""
         return entries(self.ptx())
 
     def ptx(self) -> str:
-        """Returns the code as PTX, or "" if there is none."""
+        """Returns the code as PTX; "" for a binary, and for CUDA C++ without a CUDA device."""
         if self._kind != "c++":
             return self._ptx
         runtime = current_runtime()
@@ -169,7 +173,7 @@ class ForeignModule:
         return Code(target, "oxide.module", image, foreign=True)
 
     def announce(self) -> None:
-        """Records that a launch was built, so that a task that awaits it first has a thread load the code."""
+        """Records that a launch was built, so that the code is loaded in a thread before a task first awaits it."""
         if not self._announced:
             self._announced = True
             announce(self)
@@ -200,7 +204,7 @@ class ForeignModule:
 
 @final
 class ForeignKernel:
-    """A kernel of a ``module``: ``kernel[grid, block](In(x), Out(y), 3)`` is a launch."""
+    """A kernel of a ``module``. ``kernel[grid, block](In(x), Out(y), 3)`` makes a launch of it."""
 
     __slots__ = ("module", "name")
 
@@ -210,7 +214,7 @@ class ForeignKernel:
 
     def __getitem__(self, config: Given[LaunchConfig | tuple[Any, Any]]) -> ConfiguredForeign:
         """Returns the kernel with a launch configuration: a ``LaunchConfig``, or a grid and a block. Raises
-        ``LaunchError`` for another one."""
+        ``LaunchError`` for any other configuration."""
         return ConfiguredForeign(self, bracketed(self.name, config))
 
     def __call__(self, *_: object) -> NoReturn:
@@ -233,13 +237,14 @@ class ConfiguredForeign:
         self._config = config
 
     def __call__(self, *arguments: Any) -> ForeignLaunch:
-        """Returns an operation that launches the kernel and yields the tuple of its arguments, boxes without their
-        ``In``, ``Out`` and ``InOut``.
+        """Returns an operation that launches the kernel. It yields the tuple of its arguments, with the box itself in
+        place of its ``In``, ``Out`` or ``InOut``.
 
-        An argument is an ``In``, ``Out`` or ``InOut`` for a pointer, a NumPy scalar, as ``f32(2.0)`` is, or a Python
-        number, which takes the parameter's type. Raises ``LaunchError`` on a device other than a CUDA device, and
-        ``ArgumentError`` for a wrong number, size or kind of arguments: here for PTX and CUDA C++, and for a binary,
-        whose parameters are known once it is loaded, before the launch is submitted.
+        For a pointer, pass an ``In``, ``Out`` or ``InOut``. For a number, pass a NumPy scalar, such as ``f32(2.0)``, or
+        a Python number, which is converted to the parameter's type. Raises ``LaunchError`` on a device other than a
+        CUDA device. Raises ``ArgumentError`` for a wrong number, size or kind of arguments: for PTX and CUDA C++ here;
+        for a binary, whose parameters are known once it is loaded, when the operation runs and before the launch is
+        submitted.
         """
         return ForeignLaunch(self._kernel, self._config, arguments)
 
@@ -264,7 +269,7 @@ class ForeignLaunch(DeviceOperation[tuple[Any, ...]]):
             if not isinstance(argument, (_Declared, int, float, np.generic)):
                 raise ArgumentError(f"{self._named(number)} is {written(argument)}; {_hint(argument)}")
         ptx = kernel.module.ptx()
-        # A cubin of the same code would not say which parameters are numbers of floating point.
+        # Read from the PTX: a cubin does not tell which parameters are floating-point numbers.
         self._parameters = kernel_parameters(ptx, kernel.name) if ptx else None
         if self._parameters is not None:
             self._check(self._parameters)
@@ -320,7 +325,7 @@ class ForeignLaunch(DeviceOperation[tuple[Any, ...]]):
         reads: list[Allocation],
         writes: list[Allocation],
     ) -> bytes:
-        """Returns the bytes of a pointer, and adds its memory to what the launch uses."""
+        """Returns a pointer argument as bytes. Adds its memory to ``reads``, to ``writes`` or to both."""
         what = self._named(number)
         memory = _memory(given, f"{what}, {type(argument).__name__}")
         if isinstance(memory, DevicePointer):
@@ -419,9 +424,9 @@ def _spec(argument: object) -> Spec:
 
 
 def _number_bytes(parameter: KernelParameter, number: Any) -> bytes | None:
-    """Returns a number as a parameter's bytes, None if it does not fit. A NumPy scalar must have the parameter's size,
-    and its kind if the code says that. A Python number is converted; where the code does not say what the bytes are,
-    an int is an integer and a float a number of floating point."""
+    """Returns a number as the bytes of a parameter, None if it does not fit. A NumPy scalar must have the parameter's
+    size, and also its kind if the code declares the kind. A Python number is converted to the declared kind. If the
+    code declares none, an int is passed as an integer and a float as a floating-point number."""
     size, kind = parameter.nbytes, parameter.kind
     if isinstance(number, np.generic) and type(number) is not np.float64:
         is_float = number.dtype.kind == "f" or number.dtype.isbuiltin == 2

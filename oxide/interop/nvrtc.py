@@ -1,4 +1,4 @@
-"""Compiles CUDA C++ by NVRTC, through cuda.core. NVRTC is an optional package: only this file needs it."""
+"""Compiles CUDA C++ with NVRTC, through cuda.core. NVRTC is an optional package; only this file needs it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ _INSTALL = "install it with pip install 'oxide-gpu[nvrtc]', or pass PTX or a cub
 
 
 def compiled(source: str, arch: str, options: Mapping[str, Any]) -> tuple[bytes, str]:
-    """Returns a cubin for an architecture such as ``sm_90``, and the same code as PTX, which has the types of the
-    parameters. The cubin is what is loaded: a driver that is older than NVRTC refuses its PTX.
+    """Returns the code as a cubin for an architecture such as ``sm_90``, and as PTX. The PTX is only read for the types
+    of the parameters. The cubin is loaded, because a driver that is older than NVRTC refuses NVRTC's PTX.
 
-    Raises ``CompileError`` with NVRTC's log, and without NVRTC. Raises ``TypeError`` for unknown options.
+    Raises ``CompileError`` with NVRTC's log for code that does not compile, and if NVRTC is not installed. Raises
+    ``TypeError`` for unknown options.
     """
     try:
         from cuda.core import Program, ProgramOptions
@@ -34,7 +35,7 @@ def compiled(source: str, arch: str, options: Mapping[str, Any]) -> tuple[bytes,
         raise CompileError(f"CUDA C++: {error}") from error
     try:
         cubin = bytes(program.compile("cubin").code)
-        with warnings.catch_warnings():  # of a driver that could not load the PTX, which is only read here
+        with warnings.catch_warnings():  # that the driver could not load this PTX: it is never loaded
             warnings.simplefilter("ignore")
             return cubin, bytes(program.compile("ptx").code).decode().rstrip("\0")
     except Exception as error:

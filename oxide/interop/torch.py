@@ -1,11 +1,11 @@
 """Kernels and operations as torch's custom operators: ``oxide.torch.op``.
 
-A call runs on torch's current stream, in memory of torch's allocator: the inputs are read where they are, and what
-operations allocate, outputs and temporaries, is torch's (``runtime/submission/lending.py``). So torch's rules for
-streams hold, and torch can capture the call in its CUDA graphs.
+A call runs on torch's current stream, in memory of torch's allocator. The inputs are read in place. The outputs and
+temporaries of the operations are allocated by torch (``runtime/submission/lending.py``). So torch's rules for streams
+hold, and torch can capture the call in its CUDA graphs.
 
-The operator is defined by ``torch.library`` at its lowest level, ``Library.impl``: ``torch.library.custom_op`` adds
-checks of each call that an operator made here cannot fail, and takes longer.
+The operator is defined by the lowest level of ``torch.library``, ``Library.impl``. ``torch.library.custom_op`` takes
+longer: it adds checks to each call, which an operator made here always passes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = ["op", "synchronize"]
 _NAME = re.compile(r"[A-Za-z_]\w*::[A-Za-z_]\w*")
 _PLAIN = ("Tensor", "Optional[Tensor]", "List[Tensor]", "int", "float", "bool", "str")
 _NUMBERS = {"b": "bool", "i": "SymInt", "u": "SymInt", "f": "float"}
-_libraries: dict[str, Any] = {}  # of each operator; torch forgets an operator whose library was dropped
+_libraries: dict[str, Any] = {}  # by operator, to keep them: torch forgets an operator whose library was dropped
 
 
 def op(
@@ -51,17 +51,19 @@ def op(
     same operator. Defining a name again replaces it.
 
     ``function`` is a kernel, or ``kernel[grid, block]``: its ``DisjointSlice`` parameters are the outputs, and the
-    operator takes the others in order. Or it is a function of ``DeviceBox``es and numbers that returns an operation,
-    which yields the box, or the tuple of boxes, of the outputs. The function must not write to its inputs.
+    operator takes the other parameters in order. Or it is a function of ``DeviceBox``es and numbers that returns an
+    operation. The operation yields the box of the output, or the tuple of the boxes of several outputs. The function
+    must not write to its inputs.
 
     ``outputs(*arguments)`` returns uninitialised tensors of the outputs' shapes and dtypes, such as
-    ``torch.empty_like(x)``: it is the fake implementation, and a kernel's outputs are allocated by it. A kernel whose
-    outputs have the shape of its inputs needs none. ``schema``, such as ``"(Tensor x, float s) -> Tensor"``, is needed
-    if the function's annotations do not say the types. ``backward(ctx, *grads)`` and ``setup_context(ctx, inputs,
-    output)`` are those of ``torch.library.register_autograd``.
+    ``torch.empty_like(x)``. It is the operator's fake implementation, and it allocates a kernel's outputs. A kernel
+    whose outputs have the shape of its inputs does not need it. ``schema``, such as ``"(Tensor x, float s) ->
+    Tensor"``, is needed if the function's annotations do not give the types. ``backward(ctx, *grads)`` and
+    ``setup_context(ctx, inputs, output)`` are passed to ``torch.library.register_autograd``.
 
-    Raises ``TypeError`` or ``ValueError`` for a kernel or function that cannot be an operator. A call raises a kernel's
-    fault at once on the CPU device. On a GPU the next call of an operator raises it, or ``oxide.torch.synchronize()``.
+    Raises ``TypeError`` or ``ValueError`` for a kernel or function that cannot be an operator. On the CPU device, a
+    call raises the fault of its kernel. On a GPU, the next call of an operator or of ``oxide.torch.synchronize()``
+    raises it.
     """
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ValueError(f"oxide.torch.op: the name is {written(name)}; it must be of the form 'namespace::name'")
@@ -135,8 +137,8 @@ def _no_backward(name: str) -> Callable[..., Any]:
 
 
 def _contiguous(name: str, outputs: Callable[..., Any]) -> Callable[..., tuple[Any, ...]]:
-    """Returns a function that returns the outputs as a tuple of contiguous tensors. ``torch.empty_like`` keeps the
-    strides of a transposed tensor, and outputs are written in row-major order."""
+    """Wraps ``outputs``: the returned function returns a tuple of contiguous tensors. ``torch.empty_like`` keeps the
+    strides of a transposed tensor, but kernels write outputs in row-major order."""
 
     def made(*arguments: Any) -> tuple[Any, ...]:
         found = outputs(*arguments)
@@ -179,7 +181,7 @@ def _check_schema(name: str, schema: Any) -> None:
 
 
 def _schema_of(name: str, function: Any) -> str:
-    """Returns the schema that the function's annotations say. Raises ``TypeError`` if they do not."""
+    """Returns the operator's schema, from the function's annotations. Raises ``TypeError`` if they do not give it."""
     hint = "pass schema=, as schema='(Tensor x, float s) -> Tensor'"
     try:
         hints = typing.get_type_hints(function)
@@ -205,7 +207,8 @@ def _schema_of(name: str, function: Any) -> str:
 
 
 def _torch_type(hint: Any) -> Any:
-    """Returns an annotation with tensors for boxes, and for an operation what it yields."""
+    """Returns an annotation with ``torch.Tensor`` in place of boxes, and with the yielded type in place of an
+    operation."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if hint is DeviceBox or hint is Any or hint is DeviceOperation:
         return torch.Tensor
@@ -223,14 +226,14 @@ def _torch_type(hint: Any) -> Any:
 
 
 def _kernel_of(function: Any) -> Any:
-    """Returns the kernel that is to be launched, None for a function."""
+    """Returns the kernel that ``op`` was given, None if it was given a function."""
     if isinstance(function, ConfiguredKernel):
         return function._kernel
     return function if isinstance(function, Kernel) else None
 
 
 def _number_type(parameter: Any) -> str | None:
-    """Returns the schema's type of a kernel's scalar, None if there is none."""
+    """Returns the schema's type for a scalar parameter of a kernel, None if no single type of a schema fits."""
     scalars = parameter.choices if isinstance(parameter, OpenParameter) else (getattr(parameter, "scalar", None),)
     found = {None if scalar is None else _NUMBERS.get(scalar.kind) for scalar in scalars}
     return found.pop() if len(found) == 1 else None
@@ -245,7 +248,8 @@ class _KernelArguments:
         self._launches = launches
         written_parts: list[Any] = []
         inputs: list[tuple[Any, str]] = []
-        self._order: list[tuple[bool, int]] = []  # of each parameter: whether it is an output, and its number
+        # For each parameter of the kernel: whether it is an output, and its number among the outputs or the inputs.
+        self._order: list[tuple[bool, int]] = []
         for each in kernel.parameters:
             is_output = each.kind in ("disjoint", "tiles")
             self._order.append((is_output, len(written_parts if is_output else inputs)))
@@ -279,7 +283,7 @@ class _KernelArguments:
         self.outputs: Callable[..., Any] = self._like_inputs if outputs is None else outputs
 
     def _dtype_source(self, output: Any) -> Any:
-        """Returns an output's dtype, or the number of the argument that has it."""
+        """Returns an output's dtype. For a generic output, returns the number of the input that has the same dtype."""
         variable = getattr(output, "variable", None)
         if variable is None:
             return memory_of(output.dtype)
@@ -292,7 +296,7 @@ class _KernelArguments:
         )
 
     def _like_inputs(self, *arguments: Any) -> tuple[Any, ...]:
-        """Returns outputs of the inputs' common shape."""
+        """Returns uninitialised outputs of the inputs' common shape. Raises ``ValueError`` if the shapes differ."""
         tensors = [each for each in arguments if isinstance(each, torch.Tensor)]
         first = tensors[0]
         for each in tensors[1:]:
@@ -308,7 +312,7 @@ class _KernelArguments:
         return tuple(made)
 
     def build(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> DeviceOperation[Any]:
-        """Returns the launch."""
+        """Returns the kernel's launch for the boxes of the inputs and outputs."""
         arguments = [outputs[number] if is_output else inputs[number] for is_output, number in self._order]
         operation: DeviceOperation[Any] = self._launches(*arguments)
         return operation

@@ -1,4 +1,5 @@
-"""The calls of torch's operators that ``oxide.torch.op`` defined: from tensors to boxes, a run, and back."""
+"""Calls of the operators that ``oxide.torch.op`` defined: tensors become boxes, an operation runs, and its boxes become
+tensors."""
 
 from __future__ import annotations
 
@@ -31,8 +32,8 @@ except ImportError as error:
 
 _LEGACY_DEFAULT_STREAM = 1
 _raw_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
-"""Returns the number of a device's current stream, in a tenth of the time of ``torch.cuda.current_stream``. Inductor's
-code calls it, too. A torch that was built without CUDA does not have it."""
+"""Returns the address of a device's current stream, in a tenth of the time of ``torch.cuda.current_stream``. Inductor's
+code calls it, too. It is None in a torch that was built without CUDA."""
 _MOST_REPEATED = 256  # the number of combinations of shapes that one operator remembers
 _SAME_NAME = (
     "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "float16", "float32", "float64",
@@ -48,13 +49,13 @@ _TO_TORCH = {numpys: dtype for dtype, numpys in _TO_NUMPY.items()}
 
 
 def memory_of(dtype: np.dtype[Any]) -> Any:
-    """Returns torch's dtype of a NumPy dtype; ``torch.uint8`` for a dtype that torch does not have."""
+    """Returns torch's dtype for a NumPy dtype; ``torch.uint8`` for a dtype that torch does not have."""
     return _TO_TORCH.get(dtype, torch.uint8)
 
 
 @final
 class _Place:
-    """A stream of torch's on a GPU, or the CPU device."""
+    """The place where a call runs: one of torch's streams on a GPU, or the CPU device."""
 
     __slots__ = ("_torch_device", "device", "stream")
 
@@ -64,7 +65,7 @@ class _Place:
         self.stream = stream  # None on the CPU device
 
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[int, object]:
-        """Returns the address of a new tensor, and the tensor."""
+        """Allocates a new tensor. Returns its address and the tensor."""
         found = _TO_TORCH.get(dtype)
         if found is None:
             shape, found = (*shape, dtype.itemsize), torch.uint8
@@ -72,7 +73,7 @@ class _Place:
         return tensor.data_ptr(), tensor
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
-        """Returns a new tensor."""
+        """Returns a new, uninitialised tensor."""
         return torch.empty(shape, dtype=dtype, device=self._torch_device)
 
 
@@ -86,10 +87,10 @@ class _State:
         self.report = StandingReport(runtime.fault_records) if self.is_cuda else None
         self.functions: dict[int, object] = {}
         self.places: dict[tuple[int, int], _Place] = {}
-        self.warm: set[tuple[str, int]] = set()  # the operators that have run, with the device
+        self.warm: set[tuple[str, int]] = set()  # each operator that has run, with the number of the GPU
 
     def place(self, index: int, address: int) -> _Place:
-        """Returns the place of a stream of torch's, by its device's number and its own."""
+        """Returns the place for one of torch's streams: ``index`` is the number of its GPU, ``address`` its own."""
         found = self.places.get((index, address))
         if found is None:
             if not self.is_cuda:
@@ -129,8 +130,8 @@ def synchronize() -> None:
 
 @final
 class Run:
-    """The implementation of one operator. ``build`` returns a kernel's launch for the boxes of its inputs and outputs;
-    it is None for a function, whose operation yields the outputs."""
+    """The implementation of one operator. If the operator is a kernel, ``build`` returns the kernel's launch for the
+    boxes of its inputs and outputs. If it is a function, whose operation yields the outputs, ``build`` is None."""
 
     def __init__(
         self,
@@ -149,13 +150,13 @@ class Run:
         self._function = function
         self._build = build
         self._like_inputs = like_inputs  # whether outputs have the first tensor's shape, as a kernel's do by default
-        self._again: dict[tuple[Any, ...], RepeatedLaunch | None] = {}  # of a kernel's launches, by what decides them
-        self._again_in: _State | None = None  # the state that these are of
-        self._compared = build is not None  # whether a function's results were compared with ``outputs``
+        self._again: dict[tuple[Any, ...], RepeatedLaunch | None] = {}  # a kernel's earlier launches, by their ``_key``
+        self._again_in: _State | None = None  # the state in which the launches of ``_again`` ran
+        self._compared = build is not None  # whether a function's results were compared with ``outputs``, once
         self.__name__ = name.replace("::", "_")
 
     def complete(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Returns the arguments with the defaults, which torch leaves out at the end."""
+        """Returns the arguments with defaults appended: torch leaves out trailing arguments that have them."""
         missing = len(self._names) - len(arguments)
         return (*arguments, *self._defaults[-missing:]) if missing else arguments
 
@@ -195,7 +196,8 @@ class Run:
         return found
 
     def _repeat(self, state: _State, arguments: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        """Launches a kernel as an earlier call did, if nothing must be checked. Returns the outputs, or None."""
+        """Launches a kernel as an earlier call did. Returns the outputs; None, and launches nothing, if the call must
+        be checked."""
         report, ranges = state.report, state.runtime.shared_ranges
         assert report is not None
         if self._again_in is not state or report.claimed():
@@ -206,7 +208,7 @@ class Run:
         key, floats = self._key(arguments, pointers)
         if key is None:
             return None
-        if self._like_inputs:  # they follow from the inputs, and are new memory: nothing to compare
+        if self._like_inputs:  # the inputs decide the outputs, which are new memory: nothing to compare
             launch = self._again.get(tuple(key))
             if launch is None:
                 return None
@@ -236,12 +238,12 @@ class Run:
             raise
 
     def _key(self, values: tuple[Any, ...], pointers: list[int]) -> tuple[list[Any] | None, list[float]]:
-        """Returns what decides a launch, None if a tensor must be copied first, and the floats. Appends the tensors'
-        addresses to ``pointers``."""
+        """Returns a key and the floats among ``values``. Calls of equal keys need the same launch, with other addresses
+        and floats. The key is None if a tensor must be copied first. Appends the tensors' addresses to ``pointers``."""
         key: list[Any] = []
         floats: list[float] = []
         for each in values:
-            kind = type(each)  # torch's isinstance is a function in Python for what is no tensor
+            kind = type(each)  # for an object that is no tensor, isinstance calls a Python function of torch's
             if kind is float:
                 floats.append(each)
             elif kind is torch.Tensor or isinstance(each, torch.Tensor):
@@ -256,7 +258,7 @@ class Run:
     def _remember(
         self, place: _Place, launch: Any, arguments: tuple[Any, ...], outputs: tuple[Any, ...], report: StandingReport
     ) -> None:
-        """Notes a launch that has been submitted, for ``_repeat``."""
+        """Keeps a launch that has been submitted, so that ``_repeat`` can repeat it."""
         state = _current_state()
         if self._again_in is not state:
             self._again.clear()
@@ -266,7 +268,8 @@ class Run:
             self._again[tuple(key)] = repeated(launch, place.device, report, outputs)
 
     def _refuse_own_inputs(self, pointers: list[int]) -> None:
-        """Raises ``ValueError`` if an output, one of the last pointers, begins where another tensor does."""
+        """Raises ``ValueError`` if an output has the address of an input or of another output. The outputs' addresses
+        are the last of ``pointers``."""
         count = self._count
         written_to = pointers[-count:]
         if any(each and (each in pointers[:-count] or written_to.count(each) > 1) for each in written_to):
@@ -295,7 +298,8 @@ class Run:
     def _run(
         self, place: _Place, stream: Stream, lender: Lender, arguments: tuple[Any, ...], captures: bool | None
     ) -> Any:
-        """Runs the operation. ``captures`` is None on the CPU device, where the call waits for it."""
+        """Runs the operator and returns its output, or the tuple of its outputs. ``captures`` says whether torch
+        captures the stream. It is None on the CPU device, where this waits for the run."""
         inputs: list[Allocation] = []
         boxes = [self._given(place, stream, lender, each, inputs) for each in arguments]
         if self._build is not None:
@@ -353,7 +357,8 @@ class Run:
         return found
 
     def _given(self, place: _Place, stream: Stream, lender: Lender, given: Any, inputs: list[Allocation]) -> Any:
-        """Returns an argument as the function or the kernel takes it."""
+        """Converts an argument of the operator for the function or the kernel: a tensor to a box. Appends the box's
+        memory to ``inputs``."""
         if isinstance(given, torch.Tensor):
             box = self._box(place, stream, lender, given if given.is_contiguous() else given.contiguous())
             inputs.append(box._allocation)
@@ -363,7 +368,7 @@ class Run:
         return given
 
     def _box(self, place: _Place, stream: Stream, lender: Lender, tensor: Any) -> DeviceBox:
-        """Returns a box on a contiguous tensor's memory."""
+        """Returns a box on the memory of a contiguous tensor."""
         dtype = _TO_NUMPY.get(tensor.dtype)
         if dtype is None:
             raise TypeError(f"{self._name}: a tensor is of {tensor.dtype}, which is no dtype of boxes; convert it")
@@ -372,7 +377,8 @@ class Run:
         address: int = tensor.data_ptr() if nbytes else 0
         ranges = place.device.runtime.shared_ranges
         if ranges._starts and nbytes and ranges.overlapping(address, nbytes):
-            # Boxes exist on this memory: a box with their history is ordered with their uses.
+            # Other boxes exist on this memory. A box from from_dlpack shares their history, so its uses are ordered
+            # with theirs.
             return from_dlpack(tensor.detach())
         return DeviceBox(lender.lent(stream._timeline, address, nbytes, shape, dtype, tensor), shape, dtype)
 
@@ -394,7 +400,7 @@ class Run:
         return tuple([self._tensor(place, lender, box, taken) for box in results])
 
     def _tensor(self, place: _Place, lender: Lender, box: DeviceBox, taken: list[Allocation]) -> Any:
-        """Returns a box of the run as a tensor. ``taken`` is the memory that is an output already."""
+        """Returns the tensor for a box that the operation yielded. ``taken`` lists the memory of the outputs so far."""
         allocation, dtype = box._allocation, _TO_TORCH.get(box.dtype)
         if dtype is None:
             raise TypeError(f"{self._name}: the operation yielded a box of {box.dtype}, which is no dtype of torch's")
@@ -428,7 +434,8 @@ class Run:
                 )
 
     def _compare(self, tensors: tuple[Any, ...], arguments: tuple[Any, ...]) -> None:
-        """Compares the first results with those that ``outputs`` promised. Raises ``ValueError`` if they differ."""
+        """Compares the shapes and dtypes of the results with those of ``outputs``. Raises ``ValueError`` if they
+        differ. Once it has succeeded, the operator does not call it again."""
         promised = self._outputs(*arguments)
         found = [(tuple(each.shape), each.dtype) for each in tensors]
         wanted = [(tuple(each.shape), each.dtype) for each in promised]

@@ -1,8 +1,9 @@
-"""``numba.cuda`` on oxide: ``from oxide import numba_cuda as cuda`` runs a program written for it, on both devices.
+"""``numba.cuda`` on oxide: with ``from oxide import numba_cuda as cuda``, a program written for numba.cuda runs on GPUs
+and on the CPU device.
 
-``jit`` makes kernels that oxide compiles and launches at once; arrays, streams, events and devices have numba.cuda's
-names and behave as its documentation says. Names for kernels are numba-cuda's own objects. ``install()`` puts all of it
-in the place of ``numba.cuda`` for programs whose imports cannot be changed.
+``jit`` makes kernels that oxide compiles, and whose launches are submitted at once. Arrays, streams, events and devices
+have numba.cuda's names and behave as its documentation says. The names that kernels use are numba-cuda's own objects.
+``install()`` puts this module in the place of ``numba.cuda``, for programs whose imports cannot be changed.
 """
 
 from __future__ import annotations
@@ -125,7 +126,8 @@ is_float16_supported = is_bfloat16_supported = is_available
 
 
 def profile_start() -> None:
-    """Does nothing: ``with oxide.trace("out.json"):`` records a timeline, and a profiler of NVIDIA's the launches."""
+    """Does nothing. ``with oxide.trace("out.json"):`` records a timeline, and NVIDIA's profilers record the launches
+    without it."""
 
 
 def profile_stop() -> None:
@@ -150,11 +152,11 @@ if not TYPE_CHECKING:
 
 
 def create_xoroshiro128p_states(n: int, seed: int, subsequence_start: int = 0) -> DeviceOperation[DeviceBox]:
-    """Returns an operation that yields a box with the states of ``n`` random number generators: the states that
-    ``numba.cuda.random.create_xoroshiro128p_states`` makes, for the functions of ``numba.cuda.random``.
+    """Returns an operation that yields a box with the states of ``n`` random number generators, for the functions of
+    ``numba.cuda.random``. They are the states that ``numba.cuda.random.create_xoroshiro128p_states`` makes.
 
-    The states are made on the host and copied; each run of the operation starts from them again. Generators are
-    ``2**64`` numbers apart, and ``subsequence_start`` is the number of generators to skip at the beginning. Raises
+    The states are made on the host and copied; each run of the operation copies these initial states again. Generators
+    are ``2**64`` numbers apart, and ``subsequence_start`` is the number of generators to skip at the beginning. Raises
     ``ArgumentError`` for a value that is not a number of 64 bits.
     """
     for name, number, least in (
@@ -176,9 +178,9 @@ def without_gpu() -> AbstractContextManager[None]:
     """Returns a context in which ``@numba.cuda.jit`` with explicit signatures, as in ``@cuda.jit("void(float32[:])")``,
     needs no GPU: it keeps the signatures, and compiles nothing.
 
-    Outside of it numba-cuda compiles when the function is decorated. Inside it does not, and so it cannot launch the
-    function later: only ``oxide.kernel`` can use it. Functions of modules that are imported inside count too. The
-    context holds for all threads.
+    Outside of the context numba-cuda compiles a function when it is decorated. Inside it does not. So numba-cuda cannot
+    launch the function later: only ``oxide.kernel`` can use it. This also applies to functions of modules that are
+    imported inside the context. The context applies to all threads.
     """
     from oxide.compiler.frontend.lowering.numba_programs import without_gpu
 

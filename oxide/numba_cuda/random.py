@@ -1,4 +1,4 @@
-"""``numba.cuda.random``: its functions for kernels are numba-cuda's, its states are made without a CUDA context."""
+"""``numba.cuda.random``: the functions for kernels are numba-cuda's own, and states are made without a CUDA context."""
 
 from __future__ import annotations
 

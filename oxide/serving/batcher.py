@@ -1,13 +1,13 @@
-"""Batcher: requests of concurrent tasks, made into batches, each of which is run as one operation.
+"""Batcher: makes batches of the requests of concurrent tasks, and runs each batch as one operation.
 
-A call queues its request and sleeps. A batch begins as soon as it is full, or its first request has waited
-``max_wait``, if fewer than ``max_in_flight`` batches are in flight. A task runs each batch and wakes the callers. There
-is no task that dispatches: ``_pump`` starts batches, and is called whenever one may begin, that is at a new request, at
-the end of a batch, and by a timer.
+A call queues its request and sleeps. While fewer than ``max_in_flight`` batches are in flight, a batch begins as soon
+as it is full or its first request has waited ``max_wait``. Each batch has a task, which runs it and wakes the callers.
+No task dispatches: ``_pump`` starts the batches. It is called whenever a batch may begin: at a new request, at the end
+of a batch, and by a timer.
 
 Invariants. *A request is in exactly one place*: the queue, one batch, or nowhere, if it has its outcome or its caller
-has left. *If a batch may begin, it has begun; if only time is missing, a timer runs*: ``_pump`` ends in this state, and
-follows every change.
+has left. *If a batch may begin, it has begun; if it only has to wait for ``max_wait``, a timer runs*: ``_pump``
+establishes this, and is called after every change.
 
 The idea of waiting briefly for a batch is Clipper's (Crankshaw et al., NSDI 2017) and the Triton Inference Server's.
 """
@@ -73,7 +73,7 @@ class Batcher(Generic[Request, Result]):
 
     ``run(requests)`` gets a list and returns an operation that yields a result for each request, in order: a list, a
     tuple, or an array whose rows are the results. A result that is an exception is raised to its caller. ``run`` may
-    also be ``Buckets``, which run each batch by a captured graph. A request may be run more than once, see below.
+    also be ``Buckets``, which run each batch as a captured graph. A request may be run more than once, see below.
 
     - ``max_batch``: the most requests of a batch. ``cost(request)`` and ``max_cost`` also bound the sum of the costs.
     - ``max_wait``: the seconds that a request waits for others before its batch begins without them.
@@ -85,9 +85,9 @@ class Batcher(Generic[Request, Result]):
     - ``name`` labels the metrics.
 
     If the run of a batch raises an error, each half of the batch is run again, and so on: only requests that fail alone
-    get the error. If the device has no memory for a batch, the batch waits until the other batches have ended. If there
-    is no other batch, it is halved. The error of a lost device, of ``Buckets`` or of a wrong number of results is
-    raised to all.
+    get the error. If the device has no memory for a batch, the batch is run again once another batch has ended; if no
+    other batch is running, it is halved. A lost device, an error of ``Buckets`` and a wrong number of results are
+    raised to all callers of the batch.
 
     If a caller is cancelled, its request is removed from the queue. If its batch has begun, the other requests are
     unaffected; if no caller is left, the batch's await is cancelled, and work that the device has not begun is dropped.
@@ -197,9 +197,8 @@ class Batcher(Generic[Request, Result]):
     async def __call__(self, request: Request, *, priority: int = 0, timeout: float | None = None) -> Result:
         """Returns the result of ``request``. Always a checkpoint, unless it raises at once.
 
-        Requests with a higher ``priority`` come into a batch before requests with a lower ``priority``. ``timeout`` is
-        the most seconds to wait: then the request is dropped as if its caller were cancelled, and ``TimeoutError`` is
-        raised.
+        Requests with a higher ``priority`` come into a batch before requests with a lower ``priority``. After
+        ``timeout`` seconds the request is dropped, as if its caller were cancelled, and ``TimeoutError`` is raised.
 
         Raises ``Overloaded`` if the queue is full, ``BatcherClosedError`` outside the ``async with`` block,
         ``ValueError`` for a request that costs more than ``max_cost``, ``RuntimeError`` in another event loop than the
@@ -270,7 +269,7 @@ class Batcher(Generic[Request, Result]):
         else:
             self._measures.cancelled += 1
 
-    # What is going on
+    # Statistics and preparation
 
     def statistics(self) -> BatcherStatistics:
         """Returns the statistics since the batcher was made."""
@@ -297,8 +296,8 @@ class Batcher(Generic[Request, Result]):
         return self._tasks.now()
 
     def _pump(self) -> None:
-        """Starts the batches that may begin, and the timer if the next one lacks time. A batch that waits for memory
-        goes first: no other batch begins until it has run."""
+        """Starts the batches that may begin, and the timer if the next batch must wait for ``max_wait``. A batch that
+        waits for memory goes first: no other batch begins until it has run."""
         while self._queue and len(self._batches) < self._max_in_flight:
             if any(batch.lacks_memory for batch in self._batches):
                 return
@@ -321,7 +320,7 @@ class Batcher(Generic[Request, Result]):
         tasks = self._tasks
         assert tasks is not None
         if self._cancels_timer is not None:
-            return  # it ends no later than ``due``, as ``oldest`` only grows, and calls _pump
+            return  # the running timer ends no later than ``due``, as ``oldest`` only grows, and calls _pump
 
         async def wait() -> None:
             try:
@@ -335,11 +334,11 @@ class Batcher(Generic[Request, Result]):
     async def _run(self, batch: Batch[Request, Result]) -> None:
         try:
             await self._answer(batch)
-        except Exception as error:  # of ``Buckets``: of no request in particular
+        except Exception as error:  # raised by ``Buckets``, and so by no request in particular
             for pending in list(batch.unanswered):
                 self._fail(pending, error)
         finally:
-            # Cancelled, as all callers have left or the block was given up.
+            # Requests are left only if this task was cancelled: all callers have left, or the block was given up.
             for pending in list(batch.unanswered):
                 self._fail(pending, _given_up())
             self._batches.discard(batch)
@@ -351,7 +350,7 @@ class Batcher(Generic[Request, Result]):
     async def _answer(self, batch: Batch[Request, Result]) -> None:
         run = self._function
         if self._buckets is not None:
-            # A part that is run again fits the shape of the whole.
+            # Captured once for the whole batch: a part that is run again fits the same shape.
             run = await self._captured(self._buckets, [pending.value for pending in batch.unanswered])
         parts = [list(batch.unanswered)]
         first = True
@@ -450,8 +449,8 @@ class Batcher(Generic[Request, Result]):
 
 @final
 class Batch(Generic[Request, Result]):
-    """The requests of a batch that has begun. Those without an outcome whose callers still wait are ``unanswered``, in
-    order."""
+    """The requests of a batch that has begun. ``unanswered`` are the requests without an outcome whose callers still
+    wait, in order."""
 
     __slots__ = ("cancel", "lacks_memory", "unanswered")
 
@@ -471,8 +470,8 @@ class Batch(Generic[Request, Result]):
 
 @final
 class _MisfitError(TypeError):
-    """A run that returned no operation, or yielded a wrong number of results. It is a mistake of ``run``, not of a
-    request."""
+    """Raised if ``run`` returned no operation, or its operation yielded a wrong number of results. This is a mistake of
+    ``run``, not of a request."""
 
 
 @final

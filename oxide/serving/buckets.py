@@ -56,14 +56,15 @@ class Bucket(Generic[Request, Result]):
 
 @final
 class Buckets(Generic[Request, Result]):
-    """Runs a batch by the graph of its shape: ``Batcher(Buckets(key, make))``.
+    """Runs each batch with the graph of its shape: ``Batcher(Buckets(key, make))``.
 
     ``key(requests)`` returns the shape of a batch, any hashable value. ``make(key)`` returns the ``Bucket`` of a shape.
-    It is called in a thread, when a batch first needs it. At most ``limit`` graphs are kept; the graph unused for
-    longest is released first. ``keys`` are the shapes that ``await oxide.prepare(batcher)`` captures ahead of time.
+    ``make`` is called in a thread, when a batch first has this shape. At most ``limit`` graphs are kept; the graph that
+    has been unused for longest is released first. ``keys`` are the shapes that ``await oxide.prepare(batcher)``
+    captures ahead of time.
 
     Raises ``ValueError`` for a limit below 1 or below the number of ``keys``. An error of ``key``, ``make`` or the
-    capture is raised by every request of the batch, and the next batch of the shape tries again.
+    capture is raised to every caller of the batch, and the next batch of the shape tries again.
     """
 
     def __init__(
@@ -85,17 +86,17 @@ class Buckets(Generic[Request, Result]):
         self._make = make
         self._limit = limit
         self._capturing = threading.Lock()  # one capture at a time: a second batch of the shape waits for the first
-        self._changing = threading.Lock()  # of ``_captured``; held for moments, also by the event loop's thread
+        self._changing = threading.Lock()  # guards ``_captured``; held only briefly, as the event loop takes it too
         self._captured: OrderedDict[Hashable, _Captured[Request, Result]] = OrderedDict()
 
     @property
     def captured(self) -> tuple[Hashable, ...]:
-        """Returns the shapes whose graphs are kept, the one unused for longest first."""
+        """Returns the shapes whose graphs are kept, the shape that has been unused for longest first."""
         with self._changing:
             return tuple(self._captured)
 
     def prepare_in_thread(self) -> None:
-        """Captures the graphs of ``keys``, for ``oxide.prepare``. Raises ``ArgumentError`` if there are none."""
+        """Captures the graphs of ``keys``, for ``oxide.prepare``. Raises ``ArgumentError`` if ``keys`` is empty."""
         if not self._keys:
             raise ArgumentError(
                 "oxide.prepare cannot know the shapes of the batches: list them, Buckets(key, make, keys=[…])"
@@ -119,7 +120,8 @@ class Buckets(Generic[Request, Result]):
             return found.run
 
     def capture(self, key: Hashable) -> Callable[[list[Request]], DeviceOperation[Results[Result]]]:
-        """Captures the graph of a shape unless that has been done. Blocks the thread."""
+        """Captures the graph of a shape unless it has been captured. Returns the function that runs batches of the
+        shape. Blocks the thread."""
         with self._capturing:
             found = self.find(key)
             if found is not None:

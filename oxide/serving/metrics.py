@@ -62,7 +62,8 @@ class Times:
         self._recent.append(seconds)
 
     def quantile(self, fraction: float) -> float | None:
-        """Returns the smallest recent value that is not exceeded by ``fraction`` of the recent values."""
+        """Returns the smallest recent value that at least ``fraction`` of the recent values do not exceed. Returns None
+        without values."""
         if not self._recent:
             return None
         ordered = sorted(self._recent)

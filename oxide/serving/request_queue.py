@@ -1,6 +1,7 @@
-"""The requests that wait for a batch: ordered by priority, then by arrival; bounded in number and cost a batch.
+"""The requests that wait for a batch, ordered by priority, then by arrival. A batch that is taken from the queue is
+bounded in the number of its requests and in the sum of their costs.
 
-No event loop and no device is in this module: the batcher calls it from one thread, and tests call it directly.
+This module uses neither an event loop nor a device. The batcher calls it from one thread, and tests call it directly.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ Item = TypeVar("Item", covariant=True)
 
 
 class Results(Protocol[Item]):
-    """A batch's results, by the number of the request: a list, a tuple or an array."""
+    """The results of a batch, by the index of the request in the batch: a list, a tuple or an array."""
 
     def __len__(self) -> int: ...
 
@@ -30,7 +31,8 @@ class Results(Protocol[Item]):
 
 @final
 class State(enum.Enum):
-    """The state of a request. It ends in ``DONE`` or ``LEFT``, and never leaves these."""
+    """The state of a request. ``DONE`` and ``LEFT`` are final, except that ``DONE`` becomes ``LEFT`` if the caller is
+    cancelled before it takes the outcome."""
 
     QUEUED = "queued"  # in the queue, in no batch
     RUNNING = "running"  # in a batch that has begun
@@ -40,7 +42,7 @@ class State(enum.Enum):
 
 @final
 class Pending(Generic[Request, Result]):
-    """A request whose caller waits, and then its outcome."""
+    """A request whose caller waits; later also its outcome."""
 
     __slots__ = ("_error", "_result", "_trace", "arrived", "batch", "cost", "priority", "sleeper", "state", "value")
 
@@ -54,7 +56,7 @@ class Pending(Generic[Request, Result]):
         self.batch: Batch[Any, Any] | None = None
         self._result: Any = None
         self._error: BaseException | None = None
-        self._trace: TracebackType | None = None  # as first raised: each task that raises it appends its own frames
+        self._trace: TracebackType | None = None  # the error's, as first raised: each task that raises it adds frames
 
     def answer(self, result: Result) -> None:
         """Gives the request its result and wakes its caller."""
@@ -124,11 +126,11 @@ class RequestQueue(Generic[Request, Result]):
 
     @property
     def oldest(self) -> float:
-        """Returns the arrival of the request that has waited longest. The queue must not be empty."""
+        """Returns the arrival time of the request that has waited longest. The queue must not be empty."""
         return min(next(iter(level)).arrived for level in self._levels.values())
 
     def take(self) -> list[Pending[Request, Result]]:
-        """Removes and returns the requests of the next batch: the first ones, until one does not fit."""
+        """Removes and returns the requests of the next batch: the first requests, up to one that does not fit."""
         batch: list[Pending[Request, Result]] = []
         cost = 0.0
         while self._levels and len(batch) < self._max_batch:
@@ -146,4 +148,4 @@ class RequestQueue(Generic[Request, Result]):
         if not self._levels[pending.priority]:
             del self._levels[pending.priority]
         self._length -= 1
-        self._cost = self._cost - pending.cost if self._length else 0.0  # rounding errors end with the last request
+        self._cost = self._cost - pending.cost if self._length else 0.0  # an empty queue clears rounding errors

@@ -1,8 +1,10 @@
-"""The tasks of a batcher, under trio and under asyncio: started one by one, cancelled one by one, waited for together.
+"""The tasks of a batcher or of a pool of Ray actors, under trio and asyncio. They are started and cancelled one by one,
+and waited for together.
 
-A group hides three differences between trio's nursery and asyncio's tasks. It does not pass an exception of the body to
-the nursery, which would wrap the exception in a group. ``start`` returns a function that cancels the task, and the task
-then ends without an exception. ``close`` returns when the last task has ended, tasks started meanwhile included.
+A group hides three differences between trio's nursery and asyncio's tasks. It does not pass an exception of the block
+to the nursery, which would wrap it in an ``ExceptionGroup``. ``start`` returns a function that cancels the task; a
+cancelled task ends without an exception. ``close`` returns when the last task has ended, including tasks that are
+started in the meantime.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ T = TypeVar("T")
 
 
 class TaskGroup(ABC):
-    """The tasks of one batcher, in the event loop in which it was entered."""
+    """The tasks of one batcher or pool, in the event loop in which its block was entered."""
 
     @abstractmethod
     async def open(self) -> None:
@@ -30,12 +32,12 @@ class TaskGroup(ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """Waits until all tasks have ended. If the caller is cancelled, cancels the tasks, waits for them, and raises
-        the cancellation."""
+        """Waits until all tasks have ended. If the caller is cancelled, cancels the tasks, waits for them, and then
+        raises the cancellation."""
 
     @abstractmethod
     def cancel(self) -> None:
-        """Cancels all tasks, and those that are started later."""
+        """Cancels all tasks, including tasks that are started later."""
 
     @abstractmethod
     def is_running_here(self) -> bool:
@@ -51,7 +53,7 @@ class TaskGroup(ABC):
 
     @abstractmethod
     async def within(self, seconds: float, awaitable: Awaitable[T]) -> T:
-        """Awaits ``awaitable``, and cancels it after ``seconds``: then raises ``TimeoutError``."""
+        """Returns the result of ``awaitable``. Cancels it after ``seconds`` and raises ``TimeoutError``."""
 
 
 def task_group() -> TaskGroup:

@@ -1,1 +1,1 @@
-"""numba.cuda's host side on oxide's runtime; ``oxide.numba_cuda`` has the public names."""
+"""Implements numba.cuda's host side with oxide's runtime. ``oxide.numba_cuda`` exports the public names."""

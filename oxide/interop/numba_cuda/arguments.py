@@ -1,10 +1,12 @@
 """Arguments of launches: device arrays become boxes, host arrays are copied to the device and back.
 
-The device memory of a host array is kept until the array is dropped, so a launch with the same arrays allocates none.
-That of a record, a NumPy scalar without an identity of its own, goes to the next record of its type. The copies of a
-launch follow one another on its stream, and the thread waits once, for the last.
-The CPU device copies too, though a kernel could use the array in place: arrays of numba.cuda are not checked, and a
-program that writes a little past the end of one, which a GPU's memory forgives, would damage the process's own heap.
+The device memory of a host array is kept until the array is dropped, so a further launch with the same arrays allocates
+nothing. A record is a NumPy scalar without an identity of its own, so its device memory is reused for the next record
+of the same type. The copies of a launch run in order on its stream, and the thread waits once, for the last copy.
+
+On the CPU device arrays are copied too, though a kernel could use them in place. Accesses of numba.cuda's kernels are
+not checked. A program may write a little past the end of an array: a GPU's memory tolerates that, but in place it would
+damage the heap of the process.
 """
 
 from __future__ import annotations
@@ -64,7 +66,7 @@ class HostArguments:
         return bool(self._seen or self._records)
 
     def convert(self, value: Any) -> Any:
-        """Returns an argument of the kernel for one of the launch."""
+        """Converts an argument of the launch to an argument for the oxide kernel."""
         kind = type(value)
         if kind is arrays.DeviceNDArray:
             return value.box
@@ -90,7 +92,7 @@ class HostArguments:
         if isinstance(value, tuple):
             return self._tuple(value)
         if not isinstance(value, np.generic):
-            # Read once: other libraries compute it at each reading.
+            # Read once: other libraries compute the attribute each time.
             interface = getattr(value, "__cuda_array_interface__", None)
             if interface is not None:
                 return on_interface(arrays.Interface(interface, value), self._stream._timeline)
@@ -99,11 +101,12 @@ class HostArguments:
     def _tuple(self, value: tuple[Any, ...]) -> tuple[Any, ...]:
         parts = [self.convert(part) for part in value]
         if all(map(operator.is_, parts, value)):
-            return value  # the same object at each launch, which is then not packed again
+            return value  # the same object at each launch, so that it is not packed again
         return tuple(parts) if type(value) is tuple else type(value)(*parts)
 
     def _host(self, given: Any, array: np.ndarray[Any, Any], copies_in: bool, copies_out: bool) -> DeviceBox:
-        """Returns the box of an array that the program gave, maybe as an object of a subclass."""
+        """Returns a box for the host array ``given``, and copies ``given`` to it if ``copies_in``. ``array`` is
+        ``given`` as a plain ``numpy.ndarray``."""
         flags = array.flags
         transposed = flags.f_contiguous and not flags.c_contiguous
         plain = array.T if transposed else array
@@ -142,7 +145,8 @@ class HostArguments:
     def finish(self) -> None:
         """Waits for the launch and copies the arrays back. Raises the kernels' error."""
         stream, on_host = self._stream, self._device.kind == "cpu"
-        # A GPU fills each result before the stream is synchronised. The CPU device's are views, of the boxes' memory.
+        # On a GPU the copies are complete once the stream is synchronised. On the CPU device these are views of the
+        # boxes' memory.
         found: list[Any] = [kept.view if on_host else oxide.d2h(kept.box).async_on(stream) for _, kept in self._out]
         stream.synchronize()
         for (array, _), elements in zip(self._out, found, strict=True):
@@ -169,14 +173,15 @@ class Kept:
                 f"array is of {plain.dtype}; convert it with astype"
             )
         self.array: weakref.ref[Any] | None = None
-        """The host array, unless the memory is a record's."""
+        """The host array; None if the memory is for records."""
         self.runtime = stream.device.runtime
         self.box = oxide.empty(plain.shape, plain.dtype).async_on(stream)
-        # On the CPU device, an array on the box's memory. No launch is in flight when it is used: see ``finish``.
+        # On the CPU device, a host array on the box's memory. It is used only while no launch is in flight: see
+        # ``finish``.
         self.view = self.box.host_view() if stream.device.kind == "cpu" and plain.size else None
 
     def fits(self, plain: np.ndarray[Any, Any], device: oxide.Device) -> bool:
-        """Returns whether the memory fits an array as it is now, on a device."""
+        """Returns whether this memory can hold the array with its current shape and dtype, on ``device``."""
         box = self.box
         return (
             box._shape == plain.shape
@@ -186,7 +191,7 @@ class Kept:
         )
 
     def fill(self, plain: np.ndarray[Any, Any], stream: oxide.Stream) -> None:
-        """Submits the copy of a host array to the device. The array is read until the stream is synchronised."""
+        """Copies a host array to the device. The array may be read until the stream is synchronised."""
         if self.view is not None:
             np.copyto(self.view, plain)
         else:
@@ -194,9 +199,9 @@ class Kept:
 
 
 _kept: dict[int, Kept] = {}
-"""By the id of the host array. A weak reference to the array removes its entry."""
+"""Maps the ids of host arrays to their device memory. When an array is dropped, a weak reference removes its entry."""
 
 _spare: dict[np.dtype[Any], list[Kept]] = {}
-"""Memory of the records of earlier launches, by their type. No launch in flight uses it."""
+"""Device memory for records, by their dtype. Earlier launches used it; no launch in flight does."""
 
 _MOST_TYPES = 64

@@ -1,4 +1,4 @@
-"""numba.cuda's device arrays on oxide's boxes."""
+"""numba.cuda's device arrays, on the memory of oxide's boxes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class DeviceNDArray:
         stream: Any = 0,
         gpu_data: DeviceBox | None = None,
     ) -> None:
-        """Makes an array, on the memory of ``gpu_data`` if that is given."""
+        """Makes an array on the memory of ``gpu_data``; if that is None, on new memory."""
         sizes = (shape,) if isinstance(shape, int) else tuple(shape)
         steps = (strides,) if isinstance(strides, int) else strides
         if gpu_data is None:
@@ -66,17 +66,17 @@ class DeviceNDArray:
 
     @property
     def strides(self) -> tuple[int, ...]:
-        """Returns the distance between neighbours along each axis, in bytes."""
+        """Returns the distance between neighbouring elements along each axis, in bytes."""
         return self.box.strides
 
     @property
     def gpu_data(self) -> DeviceBox:
-        """Returns the memory, as ``DeviceNDArray(..., gpu_data=)`` takes it."""
+        """Returns the array's box, which ``DeviceNDArray(..., gpu_data=)`` takes."""
         return self.box
 
     @property
     def stream(self) -> int:
-        """Returns 0: uses of the array are ordered on whatever stream they are."""
+        """Returns 0, the default stream: uses of the array are ordered whatever streams they are on."""
         return 0
 
     @property
@@ -115,7 +115,7 @@ class DeviceNDArray:
         return self.box.T.is_contiguous
 
     def bind(self, stream: Any = 0) -> DeviceNDArray:
-        """Returns the array: its uses are ordered on whatever stream they are."""
+        """Returns the array itself: its uses are ordered whatever streams they are on."""
         resolved(stream)
         return self
 
@@ -182,7 +182,7 @@ class DeviceNDArray:
         return tuple(map(on_box, self.box.split(section)))
 
     def copy_to_host(self, ary: Any = None, stream: Any = 0) -> Any:
-        """Returns the elements in a new host array, or in ``ary``. Waits for them, also on a stream of the program's.
+        """Returns the elements in a new host array, or in ``ary``. Waits for the copy, whichever stream is given.
 
         Raises ``TypeError`` or ``ValueError`` if ``ary`` has another dtype, shape or layout.
         """
@@ -197,7 +197,7 @@ class DeviceNDArray:
         return ary
 
     def copy_to_device(self, ary: Any, stream: Any = 0) -> None:
-        """Copies an array of the host or a device into this one. Raises ``TypeError`` or ``ValueError`` if it has
+        """Copies a host array or a device array into this array. Raises ``TypeError`` or ``ValueError`` if it has
         another dtype or shape."""
         found = resolved(stream).oxide_stream
         if ary is self or ary.__class__.__name__ == "dummy" or ary.size == self.size == 0:
@@ -212,7 +212,8 @@ class DeviceNDArray:
         oxide.memcpy(self.box, source.box if isinstance(source, DeviceNDArray) else source).sync_on(found)
 
     def getitem(self, item: Any, stream: Any = 0) -> Any:
-        """Returns ``self[item]`` on a stream: an element for an integer for each axis, else a view."""
+        """Returns ``self[item]``: the element if ``item`` is an integer for each axis, else a view. The element is
+        copied on ``stream``."""
         if isinstance(item, str):
             kind, offset = self.dtype.fields[item][:2]  # type: ignore[index]
             sub, inner = kind.subdtype or (kind, ())
@@ -294,7 +295,7 @@ def _check_compatible(one: DeviceNDArray, other: Any) -> None:
 
 
 def _into(box: DeviceBox, ary: Any, stream: oxide.Stream) -> None:
-    """Copies a box into a host array, or into an object that makes one of itself."""
+    """Copies a box into a host array, or into another object with a writable buffer."""
     if box.device.kind == "cpu" and isinstance(ary, np.ndarray):
         np.copyto(ary, box.host_view(), casting="no")
         return
@@ -338,7 +339,7 @@ def device_array_like(ary: Any, stream: Any = 0) -> Any:
 
 
 def strides_like(ary: Any) -> tuple[int, ...]:
-    """Returns the strides of contiguous memory whose axes are in the order of an array's: by decreasing stride."""
+    """Returns the strides of contiguous memory with the shape of ``ary`` and with its order of axes in memory."""
     shape, itemsize = ary.shape, ary.dtype.itemsize
     given = ary.strides or contiguous_strides(shape, itemsize)
     order = sorted(range(len(shape)), key=lambda axis: (abs(given[axis]), -axis))
@@ -351,7 +352,8 @@ def strides_like(ary: Any) -> tuple[int, ...]:
 
 
 def to_device(obj: Any, stream: Any = 0, copy: bool = True, to: Any = None) -> Any:
-    """Returns a copy of a host array in device memory, or ``to`` with the copy in it.
+    """Returns a copy of a host array in device memory. If ``to`` is given, copies into ``to`` and returns it. Returns a
+    device array without a copy.
 
     Raises ``ValueError`` for an array that is contiguous in neither order, as numba-cuda does.
     """
@@ -370,7 +372,7 @@ def to_device(obj: Any, stream: Any = 0, copy: bool = True, to: Any = None) -> A
         return on_box(oxide.h2d(array).sync_on(found))
     if array.flags.f_contiguous:
         return on_box(oxide.h2d(array.T).sync_on(found).T)
-    if 0 in array.strides:  # a broadcast array: numba-cuda copies what is there
+    if 0 in array.strides:  # a broadcast array: numba-cuda copies the elements that exist in memory
         core = array[tuple(slice(1) if not stride else slice(None) for stride in array.strides)]
         if core.flags.c_contiguous:
             box = oxide.h2d(np.ascontiguousarray(core)).sync_on(found)
@@ -392,8 +394,8 @@ def is_cuda_ndarray(obj: Any) -> bool:
 
 
 def as_cuda_array(obj: Any, sync: bool = True) -> Any:
-    """Returns a device array on the memory of another library's, without a copy. Raises ``TypeError`` for an object
-    without ``__cuda_array_interface__``."""
+    """Returns a device array on the memory of another library's array, without a copy. Raises ``TypeError`` for an
+    object without ``__cuda_array_interface__``."""
     if isinstance(obj, DeviceNDArray):
         return obj
     if isinstance(obj, DeviceBox):
@@ -404,7 +406,7 @@ def as_cuda_array(obj: Any, sync: bool = True) -> Any:
 
 
 class Interface:
-    """An object with a given array interface."""
+    """An object whose ``__cuda_array_interface__`` is ``description``. It keeps ``owner`` alive."""
 
     def __init__(self, description: dict[str, Any], owner: Any = None) -> None:
         self.__cuda_array_interface__ = description
@@ -412,5 +414,6 @@ class Interface:
 
 
 def from_cuda_array_interface(desc: dict[str, Any], owner: Any = None, sync: bool = True) -> Any:
-    """Returns a device array for a description by the CUDA array interface. It keeps ``owner``."""
+    """Returns a device array on the memory that ``desc`` describes, a dict of the CUDA array interface. The array keeps
+    ``owner`` alive."""
     return on_box(oxide.from_cuda_array_interface(Interface(desc, owner)))

@@ -1,4 +1,4 @@
-"""numba.cuda's devices and contexts on oxide's devices. Each thread has a current device."""
+"""numba.cuda's devices and contexts, which stand for oxide's devices. Each thread has a current device."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def current() -> oxide.Device:
     return listed[number] if number < len(listed) else listed[0]
 
 
-# For a program that asks the CPU device: the limits of the code that oxide generates for it.
+# The driver's attributes as the CPU device reports them: the limits of the code that oxide generates for it.
 _ATTRIBUTES = {
     "WARP_SIZE": 32,
     "MAX_SHARED_MEMORY_PER_BLOCK": 48 * 1024,
@@ -65,8 +65,8 @@ _ATTRIBUTES = {
 
 
 class Device:
-    """A device by numba.cuda's attributes. Upper-case names are the driver's attributes: ``WARP_SIZE``,
-    ``MULTIPROCESSOR_COUNT``, ``MAX_GRID_DIM_X`` and so on."""
+    """A device with the attributes that numba.cuda gives it. Upper-case names are the driver's attributes:
+    ``WARP_SIZE``, ``MULTIPROCESSOR_COUNT``, ``MAX_GRID_DIM_X`` and so on."""
 
     def __init__(self, device: oxide.Device) -> None:
         self.oxide_device = device
@@ -79,7 +79,7 @@ class Device:
 
     @property
     def uuid(self) -> str:
-        """Returns the device's identifier; for a CPU device, one that is unique in this process."""
+        """Returns the device's UUID; for a CPU device, a made-up one that is unique in this process."""
         if self.oxide_device.kind == "cuda":
             from oxide.driver.cuda.attributes import identifier
 
@@ -88,7 +88,8 @@ class Device:
 
     @property
     def compute_capability(self) -> tuple[int, int]:
-        """Returns the compute capability. The CPU device has that of the PTX which ``k.ptx()`` makes, (9, 0)."""
+        """Returns the compute capability. For the CPU device this is (9, 0), for which ``k.ptx()`` compiles by
+        default."""
         target = self.oxide_device.info.target
         if target.kind != "ptx":
             return (9, 0)
@@ -143,7 +144,7 @@ class Device:
 
 
 class Deallocations:
-    """The memory that numba.cuda has still to free: none, as oxide frees memory without waiting."""
+    """numba.cuda's list of memory to be freed later. It is always empty, as oxide frees memory without waiting."""
 
     def clear(self) -> None:
         """Does nothing."""
@@ -171,7 +172,7 @@ class Context:
         return self.device.id
 
     @property
-    def _device(self) -> Device:  # packages read the device's name there
+    def _device(self) -> Device:  # some packages read the device's name from this attribute
         return self.device
 
     @property
@@ -180,8 +181,8 @@ class Context:
         return self.device.compute_capability
 
     def get_memory_info(self) -> MemoryInfo:
-        """Returns the free and the total memory in bytes. On a GPU these are the driver's figures; on the CPU device,
-        free is the total without the memory of the boxes that exist."""
+        """Returns the free and the total memory in bytes. On a GPU these are the driver's figures. On the CPU device,
+        the free memory is the total minus the memory of the existing boxes."""
         device = self.device.oxide_device
         if device.kind == "cuda":
             from oxide.driver.cuda.attributes import memory_info
@@ -227,7 +228,7 @@ class Context:
         _state.number = self.device.id
 
     def pop(self) -> None:
-        """Makes the device current that was current before ``push``."""
+        """Makes current again the device that was current before ``push``."""
         _state.number = self._outer.pop()
 
     def __enter__(self) -> Context:
@@ -253,7 +254,8 @@ class Context:
 
 
 class DeviceList:
-    """The devices: ``gpus[0]`` is a context manager that makes the device current."""
+    """The list of devices. ``gpus[0]`` is the first device's context; as a context manager it makes the device
+    current."""
 
     def __getitem__(self, number: int) -> Context:
         there = oxide.devices()
@@ -264,7 +266,7 @@ class DeviceList:
 
     @property
     def lst(self) -> list[Context]:
-        """Returns all of them."""
+        """Returns the contexts of all devices."""
         return [self[number] for number in range(len(self))]
 
     @property
@@ -319,7 +321,7 @@ def close() -> None:
 
 
 def is_available() -> bool:
-    """Returns True: the CPU device is there if no GPU is."""
+    """Returns whether there is a device. This is always so: without a GPU there is the CPU device."""
     return len(oxide.devices()) > 0
 
 
@@ -329,12 +331,12 @@ def is_supported_version() -> bool:
 
 
 def cuda_error() -> None:
-    """Returns None: setting up the devices raises its errors at once."""
+    """Returns None. An error in setting up the devices is raised at once, not kept for this function."""
     return
 
 
 def detect() -> bool:
-    """Prints the devices, and returns whether there is one."""
+    """Prints the devices. Returns whether there is at least one."""
     print(f"Found {len(gpus)} CUDA devices")
     for context in gpus:
         device = context.device

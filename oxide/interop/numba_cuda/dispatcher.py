@@ -1,4 +1,5 @@
-"""``jit`` of numba.cuda, and the kernels that it makes: launches run at once, on numba.cuda's arguments."""
+"""``jit`` of numba.cuda, and the kernels that it makes. A launch is submitted at once, with the kinds of arguments that
+numba.cuda takes."""
 
 from __future__ import annotations
 
@@ -29,14 +30,14 @@ _IGNORED = {
     "cache", "debug", "opt", "lto", "launch_bounds", "shared_memory_carveout", "nopython", "nogil",
     "no_cpython_wrapper", "no_cfunc_wrapper",
 }  # fmt: skip
-"""Options that oxide needs no word for: it has a cache of its own, always optimises and links nothing, its launches are
-as large as they are, and a kernel is never Python."""
+"""Options that have no effect: oxide has its own cache, always optimises, links nothing, needs no bounds of a launch
+ahead of time, and never runs a kernel as a Python function."""
 
 
 def jit(func_or_sig: Any = None, device: bool = False, **options: Any) -> Any:
-    """Makes a kernel or, with ``device=True``, a device function of a Python function; the decorator of numba.cuda.
+    """Makes a kernel of a Python function or, with ``device=True``, a device function. This is numba.cuda's decorator.
 
-    Nothing is compiled and no device is needed until the first launch, also with explicit signatures. Raises
+    Until the first launch, nothing is compiled and no device is needed, even with explicit signatures. Raises
     ``TypeError`` for unknown options, and ``NotImplementedError`` for options of numba.cuda that oxide does not have.
     """
     for name, value in options.items():
@@ -68,8 +69,8 @@ def jit(func_or_sig: Any = None, device: bool = False, **options: Any) -> Any:
 
 
 class Dispatcher:
-    """A kernel of numba.cuda: ``kernel[grid, block, stream, shared_bytes](...)`` runs it at once. In another kernel it
-    is a device function. ``.kernel`` is the ``oxide.Kernel``."""
+    """A kernel of numba.cuda: ``kernel[grid, block, stream, shared_bytes](...)`` submits a launch at once. A kernel can
+    call another kernel as a device function. ``.kernel`` is the ``oxide.Kernel``."""
 
     def __init__(self, dispatcher: Any) -> None:
         """Wraps a function that numba-cuda has decorated without compiling it."""
@@ -85,7 +86,8 @@ class Dispatcher:
 
     @property
     def kernel(self) -> oxide.Kernel:
-        """Returns the kernel that launches run. Raises ``CompileError`` for a function that cannot be one."""
+        """Returns the oxide kernel that launches run. Raises ``CompileError`` for a function that cannot be a
+        kernel."""
         if self._kernel is None:
             with self._lock:
                 if self._kernel is None:
@@ -110,7 +112,7 @@ class Dispatcher:
 
     @property
     def max_cooperative_grid_blocks(self) -> Any:
-        """Raises ``NotImplementedError``."""
+        """Raises ``NotImplementedError``: oxide checks the grid's size only when the kernel is launched."""
         raise NotImplementedError("max_cooperative_grid_blocks: oxide refuses a grid that does not fit, when launched")
 
     def __getitem__(self, configuration: Any) -> Configured:
@@ -164,7 +166,7 @@ class Dispatcher:
         return self
 
     def inspect_llvm(self, signature: Any = None) -> Any:
-        """Raises ``NotImplementedError`` that names oxide's method."""
+        """Raises ``NotImplementedError``. Its message names the methods of oxide that serve instead."""
         raise NotImplementedError(
             f"kernel {self.py_func.__name__}: numba-cuda's IR is not made; .kernel.specialize(x=Array[f32, 1], …) has "
             "llvm_ir(), ptx() and native_asm()"
@@ -197,7 +199,7 @@ class Configured:
         self._dispatcher = dispatcher
         self.stream = stream
         if stream not in (0, None):
-            resolved(stream)  # raises for what is no stream
+            resolved(stream)  # raises TypeError for an object that is no stream
         try:
             self._config = oxide.LaunchConfig(_dims(grid, "grid"), _dims(block, "block"), operator.index(shared))
         except LaunchError as error:
@@ -232,7 +234,8 @@ class Configured:
 
 
 def _dims(given: Any, what: str) -> Any:
-    """Returns a grid or block as ints. Raises ``ValueError`` or ``TypeError`` in numba-cuda's cases."""
+    """Returns a grid or block as a tuple of ints. Raises ``ValueError`` unless it has 1 to 3 numbers, and ``TypeError``
+    if one is no integer, as numba-cuda does."""
     parts = tuple(given) if isinstance(given, tuple | list) else (given,)
     if not 1 <= len(parts) <= 3:
         raise ValueError(f"{what}dim must be a sequence of 1, 2 or 3 integers, got {given!r}")

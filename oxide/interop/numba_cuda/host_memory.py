@@ -74,12 +74,13 @@ def managed_array(
     stream: Any = 0,
     attach_global: bool = True,
 ) -> Any:
-    """Returns a mapped array: memory that host and device use, which stays in host memory."""
+    """Returns a mapped array. Host and device both use its memory, which stays on the host: pages do not migrate as
+    those of CUDA's managed memory do."""
     return mapped_array(shape, dtype, strides, order, stream)
 
 
 def _box_on(array: np.ndarray[Any, Any]) -> DeviceBox:
-    """Returns a box on page-locked memory, which has one address for host and device."""
+    """Returns a box on the memory of a page-locked array. The memory has the same address on host and device."""
     if not array.size:
         return oxide.empty(array.shape, array.dtype).sync()
     plain = np.ndarray(span(array.shape, array.strides, array.dtype.itemsize)[1], np.uint8, array.base)

@@ -1,7 +1,7 @@
-"""``install()``: oxide in the place of ``numba.cuda``, for programs whose imports cannot be changed.
+"""``install()``: puts oxide in the place of ``numba.cuda``, for programs whose imports cannot be changed.
 
-The names of the modules themselves are replaced, so it does not matter how and when a program imports them. Names that
-a module took before with ``from numba.cuda import jit`` stay what they were.
+It replaces the names inside numba.cuda's modules. So it does not matter how a program imports them, or when. Only names
+that a module took earlier, as with ``from numba.cuda import jit``, still refer to numba.cuda's objects.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Installed:
 
 
 def install() -> Installed:
-    """Makes ``numba.cuda`` and its submodules serve oxide's names until ``uninstall()``, for all threads. ``with
-    install():`` uninstalls at the end. Installing twice is installing once."""
+    """Makes the names of ``numba.cuda`` and its submodules refer to oxide's objects until ``uninstall()``, in all
+    threads. ``with install():`` uninstalls at its end. A second call has no further effect."""
     with _lock:
         if not _replaced:
             _install()
@@ -38,7 +38,7 @@ def install() -> Installed:
 
 
 def uninstall() -> None:
-    """Gives ``numba.cuda`` its own names back. Functions decorated meanwhile stay oxide's."""
+    """Restores numba.cuda's own objects. Functions that were decorated in between remain oxide's kernels."""
     with _lock:
         while _replaced:
             module, name, value = _replaced.pop()

@@ -1,8 +1,8 @@
-"""numba.cuda's streams and events on oxide's.
+"""numba.cuda's streams and events, made of oxide's streams and events.
 
-Work on one stream runs in order, and oxide orders uses of one array on different streams. So the default stream needs
-no implicit synchronisation for data. Where the order of unrelated work shows, in events and in ``synchronize``, the
-default stream joins the program's other streams, as CUDA's legacy default stream does.
+Work on one stream runs in order, and oxide orders uses of one array on different streams. So data needs no implicit
+synchronisation of the default stream. Events and ``synchronize`` make the order of unrelated work visible: for these,
+the default stream joins the program's other streams, as CUDA's legacy default stream does.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ class Stream:
 
     def __init__(self, stream: oxide.Stream, *, default: bool = False) -> None:
         self.oxide_stream = stream
-        """The stream of oxide's that the work is submitted to."""
+        """The ``oxide.Stream`` to which the work is submitted."""
         self.is_default = default
 
     @property
     def handle(self) -> int:
-        """Returns the stream's number, a ``CUstream`` on a GPU."""
+        """Returns the stream's handle as a number; on a GPU, its ``CUstream``."""
         return self.oxide_stream.handle
 
     @property
     def external(self) -> bool:
-        """Returns False: another library's streams are refused, see ``external_stream``."""
+        """Returns False: ``external_stream`` refuses other libraries' streams."""
         return False
 
     def synchronize(self) -> None:
@@ -106,8 +106,8 @@ def default_stream() -> Stream:
 
 
 def external_stream(ptr: int) -> Stream:
-    """Returns the default stream for the numbers 0 to 2. Raises ``NotImplementedError`` for any other number: oxide
-    submits only to its own streams."""
+    """Returns the stream with a given handle: the default stream for 0 to 2, or a stream that ``stream()`` made. Raises
+    ``NotImplementedError`` for any other handle: oxide submits only to its own streams."""
     if ptr in (0, 1, 2):
         return default_stream()
     for found in _made.objects():
@@ -120,7 +120,8 @@ def external_stream(ptr: int) -> Stream:
 
 
 def resolved(given: Any) -> Stream:
-    """Returns a stream argument as a stream: 0 and None are the default stream. Raises ``TypeError``."""
+    """Returns the stream that an argument stands for: the default stream for None and 0 to 2. Raises ``TypeError`` for
+    an object that is no stream."""
     if type(given) is Stream:
         return given
     if given is None or (isinstance(given, int) and given in (0, 1, 2)):
@@ -147,7 +148,8 @@ class Event:
         self._recorded: oxide.Event | None = None
 
     def record(self, stream: Any = 0) -> None:
-        """Records the work submitted to the stream so far; on the default stream, also that of all other streams."""
+        """Records the work submitted to the stream so far. On the default stream, also records the work submitted to
+        all other streams of the device."""
         found = resolved(stream)
         target = found.oxide_stream
         if found.is_default:
@@ -157,16 +159,16 @@ class Event:
         self._recorded = target.record_event()
 
     def query(self) -> bool:
-        """Returns whether the device has passed the event. An event that was not recorded counts as passed."""
+        """Returns whether the device has passed the recorded point. An event that was not recorded counts as passed."""
         return self._recorded is None or self._recorded.query()
 
     def synchronize(self) -> None:
-        """Blocks the thread until the device has passed the event."""
+        """Blocks the thread until the device has passed the recorded point."""
         if self._recorded is not None:
             self._recorded.synchronize()
 
     def wait(self, stream: Any = 0) -> None:
-        """Makes later work of the stream run after the event."""
+        """Makes later work of the stream wait until the device has passed the recorded point."""
         if self._recorded is not None:
             resolved(stream).oxide_stream.wait(self._recorded)
 

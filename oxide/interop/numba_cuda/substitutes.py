@@ -1,7 +1,7 @@
-"""The parts of numba.cuda's host side that numba-cuda itself writes on top of ``cuda.jit`` and device arrays.
+"""The parts of numba.cuda's host side that numba-cuda itself implements with ``cuda.jit`` and device arrays.
 
-``reduce``, ``vectorize`` and ``guvectorize`` are numba-cuda's own code, as a copy whose name ``cuda`` is oxide's. The
-states of random numbers are made on the host.
+``reduce``, ``vectorize`` and ``guvectorize`` are copies of numba-cuda's own code, in which the name ``cuda`` refers to
+``oxide.numba_cuda``. The states of random number generators are computed on the host.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from oxide.interop.numba_cuda import arrays, devices
 
 
 def attribute_of(module: str, name: str) -> Any:
-    """Returns a name of one of numba.cuda's modules, "" for the package itself. Raises ``AttributeError``."""
+    """Returns the attribute ``name`` of a submodule of numba.cuda; of numba.cuda itself if ``module`` is "". Raises
+    ``AttributeError`` if there is none."""
     if name.startswith("__"):
         raise AttributeError(name)
     from oxide.compiler.frontend.lowering.numba_programs import numba_cuda
@@ -26,14 +27,15 @@ def attribute_of(module: str, name: str) -> Any:
 
 
 def create_xoroshiro128p_states(n: int, seed: int, subsequence_start: int = 0, stream: Any = 0) -> Any:
-    """Returns a device array of the states of ``n`` generators, those that numba-cuda's function makes."""
+    """Returns a device array with the states of ``n`` generators. They are the states that numba-cuda's function of
+    this name makes."""
     from oxide.compiler.frontend.lowering.numba_programs import random_states
 
     return arrays.to_device(random_states(int(n), int(seed), int(subsequence_start)), stream)
 
 
 def init_xoroshiro128p_states(states: Any, seed: int, subsequence_start: int = 0, stream: Any = 0) -> None:
-    """Sets the states of a device array of generators."""
+    """Writes new states into a device array of generators, as many as it has elements."""
     from oxide.compiler.frontend.lowering.numba_programs import random_states
 
     states.copy_to_device(random_states(len(states), int(seed), int(subsequence_start)), stream)
@@ -53,7 +55,7 @@ def _reduction() -> ModuleType:
 
 
 def transpose(a: Any, b: Any = None) -> Any:
-    """Returns the transposed copy of a device matrix, in ``b`` if that is given."""
+    """Returns a transposed copy of a device matrix. If ``b`` is given, writes the copy to ``b`` and returns ``b``."""
     if b is None:
         b = arrays.device_array(a.shape[::-1], a.dtype)
     b[...] = a.T
@@ -68,7 +70,8 @@ class Reduce:
         self._reduce: Any = None
 
     def __call__(self, arr: Any, size: Any = None, res: Any = None, init: Any = 0, stream: Any = 0) -> Any:
-        """Returns the reduction of ``arr``, or of its first ``size`` elements, or writes it to ``res[0]``."""
+        """Returns the reduction of ``arr``, or of its first ``size`` elements. If ``res`` is given, writes it to
+        ``res[0]`` instead."""
         if self._reduce is None:
             self._reduce = _reduction().Reduce(self._functor)
         if isinstance(arr, np.ndarray):
@@ -77,7 +80,8 @@ class Reduce:
 
 
 def vectorize(ftylist_or_function: Any = (), target: str = "cuda", **kws: Any) -> Any:
-    """Makes a ufunc of a function of scalars; with signatures, as numba's ``vectorize(..., target="cuda")``."""
+    """Makes a ufunc of a function of scalars, as numba's ``vectorize(..., target="cuda")``. Raises ``TypeError``
+    without signatures."""
     if target != "cuda":
         raise NotImplementedError(f"vectorize(target={target!r}): numba's own vectorize makes it")
     if callable(ftylist_or_function) and not isinstance(ftylist_or_function, str | list | tuple):
@@ -93,7 +97,7 @@ def guvectorize(ftylist: Any, signature: str, target: str = "cuda", **kws: Any) 
 
 
 def _ufuncs_of(builder: str, signatures: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
-    """Returns a decorator that makes ufuncs by one of numba-cuda's builders."""
+    """Returns a decorator that makes ufuncs with the class ``builder`` of numba-cuda."""
     from oxide.compiler.frontend.lowering.numba_programs import vectorizers_on
 
     make = getattr(vectorizers_on(_cuda()), builder)
@@ -113,11 +117,12 @@ CUDADRV: dict[str, dict[str, Any]] = {
     "devices": {"gpus": devices.gpus, "get_context": devices.current_context, "reset": devices.close},
     "driver": {"CudaAPIError": devices.CudaAPIError, "CudaDriverError": devices.CudaDriverError},
 }
-"""The names of ``numba.cuda.cudadrv``'s modules that oxide serves."""
+"""The names that oxide provides for the modules of ``numba.cuda.cudadrv``, by module."""
 
 
 class _Cudadrv(ModuleType):
-    """``numba.cuda.cudadrv``: oxide's arrays, devices and errors, and numba-cuda's other names."""
+    """A module in the place of ``numba.cuda.cudadrv``: oxide's arrays, devices and errors, and numba-cuda's own objects
+    for all other names."""
 
     def __getattr__(self, name: str) -> Any:
         return attribute_of("cudadrv", name)

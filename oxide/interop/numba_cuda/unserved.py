@@ -1,4 +1,4 @@
-"""Names of numba.cuda's host side that oxide does not have: each raises an error that names it, when it is called."""
+"""Names of numba.cuda's host side that oxide does not have. Each is a function that raises an error with the name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ UNSERVED = {
 
 
 def unserved(name: str) -> Any:
-    """Returns a function that raises ``NotImplementedError``."""
+    """Returns a function that raises ``NotImplementedError`` for the name."""
 
     def refuse(*args: Any, **options: Any) -> Any:
         raise NotImplementedError(f"cuda.{name}: oxide has no {UNSERVED[name]}")
