@@ -3,7 +3,7 @@
 To the runtime, devices differ only in their driver. A driver is flat: plain methods over opaque handles. So a thin
 wrapper can record its calls or inject failures, and the runtime has one code path. Three rules hold for every method:
 
-- **A method blocks only if its docstring says so.** Work is submitted to a stream and runs in order there.
+- **A method blocks only if its docstring says so.** Work is submitted to a stream, which runs its work in order.
 - **Any thread may call any method**, at any time, on any handle that has not been destroyed.
 - **A failure raises** ``DriverError``, ``OutOfMemoryError`` or ``DeviceLostError`` and submits nothing. A failure of
   submitted work is raised by the calls that observe it: ``query_*`` and ``synchronize_*``.
@@ -29,7 +29,7 @@ StreamPriority: TypeAlias = Literal["normal", "high"]
 """The priority of a stream. CUDA's default priority is its lowest, so there is no priority below ``"normal"``."""
 
 ConditionalKind: TypeAlias = Literal["if", "if-else", "while"]
-"""The kind of a conditional in a graph. It has one body, ``"if-else"`` has two."""
+"""The kind of a conditional in a graph. An ``"if-else"`` has two bodies, the other kinds have one."""
 
 # The limits of CUDA devices since compute capability 3.0. The CPU device has the same limits.
 MAX_THREADS_PER_BLOCK: Final = 1024
@@ -44,8 +44,8 @@ MAX_BLOCKS_PER_CLUSTER: Final = 8
 class Target:
     """The kind of code that a device executes.
 
-    ``kind`` picks the back end, ``arch`` is ``sm_90`` or a CPU's name, ``features`` is the back end's own feature
-    string. If ``seeded``, each launch may choose the order in which a block's threads run.
+    ``kind`` picks the back end. ``arch`` is a GPU architecture such as ``sm_90``, or a CPU's name. ``features`` is the
+    back end's own feature string. If ``seeded``, each launch may choose the order in which a block's threads run.
     """
 
     kind: Literal["ptx", "native"]
@@ -55,8 +55,8 @@ class Target:
 
 
 COOPERATIVE_ENTRY = "oxide_run_cooperative"
-"""The entry of a native kernel whose threads synchronise across the grid. It takes a longer launch record, and is
-called once for each pass from one grid barrier to the next (``cpu/cooperative_launch.py``)."""
+"""The entry of a native kernel whose threads synchronise across the grid. It takes the longer launch record
+``COOPERATIVE``. A call takes a range of blocks to the next grid barrier (``cpu/cooperative_launch.py``)."""
 
 
 LOOP_FREE_ENTRY = "oxide_run_loop_free_blocks"
@@ -73,12 +73,14 @@ class Code:
 
     ``array_bytes`` is the dynamic shared memory that PTX needs for its ``SharedArray``s, in front of the memory that a
     launch asks for. It is 0 if they fit in static shared memory. ``sanitized`` is the data that the CPU device needs to
-    run a sanitized kernel. Unless ``persistent`` is 0, the kernel's blocks have that many threads, whatever a launch
-    says, and each does the work of several blocks of the launch's grid, which is along x: the driver launches at most
-    as many as the device holds at once.
+    run a sanitized kernel.
 
-    ``foreign`` code is another compiler's, for a CUDA device: PTX, or a cubin or fatbin, with any number of kernels.
-    ``entry`` then only names it in messages.
+    If ``persistent`` is not 0, the kernel's blocks have ``persistent`` threads, and the block size of a launch is
+    ignored. Each of these blocks does the work of several blocks of the launch's grid, which extends along x only. The
+    driver launches at most as many blocks as the device holds at once.
+
+    ``foreign`` code comes from another compiler, for a CUDA device: PTX, a cubin or a fatbin, with any number of
+    kernels. Its ``entry`` only names the code in messages.
     """
 
     target: Target
@@ -91,22 +93,22 @@ class Code:
 
     @property
     def is_binary(self) -> bool:
-        """Returns whether foreign code is a cubin or a fatbin, and no PTX."""
+        """Returns whether this is foreign code in binary form: a cubin or a fatbin, not PTX."""
         return self.foreign and self.image.startswith(BINARY_MAGIC)
 
     @property
     def cooperative(self) -> bool:
         """Returns True if threads synchronise across the grid, so that all blocks must be resident at once.
 
-        This is read from the code itself, which may come from a cache: from the name of a native entry, or from the use
-        of a cooperative launch's workspace in PTX.
+        This is read from the code itself, because the code may come from a cache. Native code shows it by the name of
+        its entry, PTX by its use of a cooperative launch's workspace (``%envreg1``).
         """
         return self.entry == COOPERATIVE_ENTRY if self.target.kind == "native" else b"%envreg1" in self.image
 
     @property
     def dependent(self) -> bool:
-        """Returns True if PTX waits itself for the kernels before it in its stream, so that it may begin early. This is
-        read from the code, as ``cooperative`` is."""
+        """Returns True if the PTX itself waits for the earlier kernels of its stream, so that the kernel may begin
+        before they have ended. This is read from the code, as ``cooperative`` is."""
         return self.target.kind == "ptx" and b"griddepcontrol.wait" in self.image
 
     @property
@@ -137,11 +139,12 @@ class KernelResources:
     """The GPU resources of a kernel, as ``Kernel.resources()`` returns them.
 
     ``registers`` and ``local_bytes`` are per thread. Local memory holds values that did not fit in registers, and
-    arrays indexed by a variable. ``spill_bytes`` is the part of it to which the assembler spilled registers, None if
-    the assembler does not say. ``shared_bytes`` is for a block's ``SharedArray``s, ``dynamic_shared_bytes`` for its
-    ``DynamicSharedArray``s. ``constant_bytes`` is for the kernel's constants. ``blocks_per_multiprocessor`` is how many
-    blocks of ``block`` threads are resident at once, 0 if not even one fits. ``occupancy`` is the number of their
-    warps, as a fraction of the most that a multiprocessor holds.
+    arrays indexed by a variable. ``spill_bytes`` is the part of local memory to which the assembler spilled registers,
+    None if the assembler does not tell it. ``shared_bytes`` is for a block's ``SharedArray``s,
+    ``dynamic_shared_bytes`` for its ``DynamicSharedArray``s. ``constant_bytes`` is for the kernel's constants.
+    ``blocks_per_multiprocessor`` is the number of blocks of ``block`` threads that are resident on a multiprocessor at
+    once, 0 if not even one fits. ``occupancy`` is the number of warps of these blocks, as a fraction of the most warps
+    that a multiprocessor holds.
     """
 
     registers: int
@@ -157,16 +160,16 @@ class KernelResources:
 
 
 class Droppable(Protocol):
-    """One run of an operation. Setting ``dropped`` prevents work of the run that has not started yet."""
+    """One run of an operation. Once ``dropped`` is set, work of the run that has not started yet is skipped."""
 
     dropped: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A piece of work that a device has run: when it began and ended, in nanoseconds of ``time.perf_counter_ns``.
+    """A piece of work that a device has run. ``begun`` and ``ended`` are nanoseconds of ``time.perf_counter_ns``.
 
-    ``name`` is what the device calls the work, such as a kernel of a graph; "" if the device does not say.
+    ``name`` is the device's name for the work, such as the name of a graph's kernel, or "" if the device gives none.
     """
 
     begun: int
@@ -175,34 +178,35 @@ class Span:
 
 
 class Clock(Protocol):
-    """Measures when a device runs submissions, for traces. ``Driver.clock`` makes one.
+    """Measures when a device runs submissions, for traces. ``Driver.clock`` makes a clock.
 
-    ``source`` says how: ``"workers"`` (the CPU device's threads note the time), ``"events"`` or ``"CUPTI"``.
+    ``source`` is the way in which the clock measures: ``"workers"`` (the CPU device's threads note the time),
+    ``"events"`` (timing events in the streams) or ``"CUPTI"``.
     """
 
     source: str
 
     def begin(self, stream: StreamHandle) -> Any:
-        """Begins to measure what the calling thread submits next to a stream: one launch, copy, fill, report, or graph.
-        Returns a token for the other methods."""
+        """Begins to measure the calling thread's next submission to ``stream``: one launch, copy, fill, report, or
+        graph. Returns a token for the other methods."""
 
     def end(self, token: Any, stream: StreamHandle) -> None:
-        """Ends what ``begin`` began. Call it also if the submission failed."""
+        """Ends the measurement that ``begin`` began. Call it also if the submission failed."""
 
     def collect(self, *, final: bool) -> None:
-        """Takes over what the devices have reported so far. Call it before ``spans``. ``final`` is True if all work has
-        ended."""
+        """Collects the times that the devices have reported so far. Call it before ``spans``. ``final`` is True if all
+        work has ended."""
 
     def spans(self, token: Any) -> list[Span] | None:
-        """Returns what the device ran for a submission, in order: several pieces for a graph. None if the device was
-        not known to have run it at the last ``collect``, because it had not yet or because the work was dropped. Once
-        it has returned a list, the token is used up."""
+        """Returns the pieces of work that the device ran for a submission, in order; a graph may have several. Returns
+        None if the last ``collect`` found no end of the submission: it was still to run or running, or it was dropped.
+        A returned list uses the token up."""
 
     def forget(self, token: Any) -> None:
         """Gives up a token whose submission failed or was dropped."""
 
     def close(self) -> None:
-        """Ends all measuring. All tokens have been used up or given up."""
+        """Ends all measuring. Call it once every token is used up or given up."""
 
 
 class Driver(Protocol):
@@ -215,10 +219,10 @@ class Driver(Protocol):
     drops_work: bool
 
     def for_run(self, run: Droppable) -> Driver:
-        """Returns a driver for the submissions of one run; the driver itself if ``drops_work`` is False.
+        """Returns a driver for the submissions of one run; this driver itself if ``drops_work`` is False.
 
-        Launches, copies, fills and host functions submitted through it are skipped if ``run.dropped`` is set before
-        they start. Everything else still happens: events are recorded and waited for, memory is freed.
+        Launches, copies, fills and host functions submitted through the returned driver are skipped if ``run.dropped``
+        is set before they start. Everything else still happens: events are recorded and waited for, memory is freed.
         """
 
     # Devices
@@ -231,7 +235,7 @@ class Driver(Protocol):
     # Streams: in-order queues of work
 
     def create_stream(self, device: int, priority: StreamPriority = "normal") -> StreamHandle:
-        """Creates a stream. The device prefers kernels of ``"high"`` streams. A kernel that runs is not preempted."""
+        """Creates a stream. The device prefers kernels of ``"high"`` streams. It does not preempt a running kernel."""
 
     def destroy_stream(self, stream: StreamHandle) -> None:
         """Destroys the stream; work already submitted to it still runs."""
@@ -254,7 +258,7 @@ class Driver(Protocol):
     def record_event(self, event: EventHandle, stream: StreamHandle) -> None:
         """Records the event at the current end of the stream.
 
-        An event may be recorded again; a wait submitted before keeps waiting for the earlier point.
+        An event may be recorded again. A wait that was submitted before that still waits for the earlier point.
         """
 
     def query_event(self, event: EventHandle) -> bool:
@@ -264,10 +268,10 @@ class Driver(Protocol):
         """Blocks, with the GIL released, until the stream has passed the event's latest recording."""
 
     def wait_event(self, stream: StreamHandle, event: EventHandle) -> None:
-        """Makes work submitted to the stream from now on run after the event's point. Does not block."""
+        """Makes work submitted to the stream from now on wait for the event's latest recording. Does not block."""
 
     def elapsed_ms(self, start: EventHandle, end: EventHandle) -> float:
-        """Returns the milliseconds between two events, created with ``timing``, that their streams have passed."""
+        """Returns the milliseconds between two events, both created with ``timing`` and passed by their streams."""
 
     # Memory: addresses are plain integers, sizes are bytes and never 0
 
@@ -303,16 +307,16 @@ class Driver(Protocol):
         """Copies from one device's memory to another's: directly if the hardware can, else through the host."""
 
     def fill(self, address: int, pattern: bytes, count: int, stream: StreamHandle) -> None:
-        """Writes ``pattern`` (1, 2, 4, 8 or 16 bytes) ``count`` times. The address must be a multiple of that size, or
-        of 8 for 16 bytes."""
+        """Writes ``pattern`` (1, 2, 4, 8 or 16 bytes) ``count`` times. The address must be a multiple of the pattern's
+        size, or of 8 for a pattern of 16 bytes."""
 
     def report(self, record: int, cursor: int, nbytes: int, stream: StreamHandle) -> None:
         """Copies a claimed fault record to the host and advances the cursor.
 
         ``record`` and ``cursor`` are addresses in the memory of the stream's device. The 8 bytes at ``cursor`` are an
-        address in page-locked host memory. A record is claimed if its first 4 bytes are not all 0: its ``nbytes``, a
-        multiple of 8, are then copied to that address, and the record is zeroed. In any case ``nbytes`` is added to the
-        address at ``cursor``.
+        address in page-locked host memory. The record is claimed if its first 4 bytes are not all 0. If so, its
+        ``nbytes`` bytes are copied to that address, and the record is zeroed. In any case ``nbytes`` is added to the
+        address at ``cursor``. ``nbytes`` is a multiple of 8.
 
         A graph of kernels that may fail ends with a report. So each launch of the graph reports to memory of its own,
         without another submission.
@@ -323,10 +327,10 @@ class Driver(Protocol):
     def load(self, device: int, code: Code) -> FunctionHandle:
         """Loads code for launches on a device. May block until the device is idle.
 
-        The handle keeps the code loaded. Its ``reports`` says whether the code may use the fault record, whose address
-        is the last parameter. For foreign code, the result has no launches itself: its ``kernels`` has a handle for
-        each kernel by name, and its ``parameters`` a tuple of ``KernelParameter`` for each. Raises ``DriverError`` for
-        foreign code unless the device is a CUDA device.
+        The handle keeps the code loaded. Its ``reports`` is True if the code may use the fault record, whose address is
+        the last parameter. The handle of foreign code cannot be launched itself. Its ``kernels`` maps the name of each
+        kernel to a handle, and its ``parameters`` maps the name to a tuple of ``KernelParameter``. Raises
+        ``DriverError`` for foreign code unless the device is a CUDA device.
         """
 
     def resources(self, function: FunctionHandle, code: Code, threads: int, shared_bytes: int) -> KernelResources:
@@ -342,7 +346,7 @@ class Driver(Protocol):
         params: bytes,
         stream: StreamHandle,
     ) -> None:
-        """Launches a kernel. ``params`` are its parameters as a C structure, each naturally aligned.
+        """Launches a kernel. ``params`` are the kernel's parameters as a C structure, each naturally aligned.
 
         Raises ``LaunchError`` if the blocks of a cooperative kernel cannot all be resident at once.
         """
@@ -357,30 +361,30 @@ class Driver(Protocol):
         """
 
     def capture_after(self, stream: StreamHandle, parts: Sequence[int]) -> None:
-        """Begins another part of the capture on the stream: work that is submitted from now on runs after the given
-        parts, in order, and may run at the same time as all others.
+        """Begins another part of the capture on the stream. The work of the part runs in order. It runs after the
+        given parts, and may run at the same time as all other parts.
 
-        Parts have the numbers 0, 1, … in the order in which they begin. A capture without such a call is one part; one
-        with several begins each of them by a call.
+        Parts have the numbers 0, 1, … in the order in which they begin. A capture without a call of this method is one
+        part. In a capture of several parts, each part begins with a call, the first part too.
         """
 
     def conditionals(self, device: int) -> str | None:
-        """Makes a device ready for conditionals in captures: may load code, and so block until the device is idle.
-        Returns None, or the reason why the device's graphs cannot hold them."""
+        """Prepares a device for conditionals in captures. Returns None, or the reason why the device's graphs cannot
+        hold conditionals. May load code, which may block until the device is idle."""
 
     def begin_conditional(
         self, stream: StreamHandle, kind: ConditionalKind, flag: int, stop: int
     ) -> tuple[StreamHandle, ...]:
-        """Begins a conditional in the capture on the stream. Returns a stream for each body, to capture the body on.
-        Call ``conditionals`` first.
+        """Begins a conditional in the capture on the stream. Returns a stream for each body, on which the body is
+        captured. Call ``conditionals`` first.
 
         ``flag`` is the address of an i32 in the device's memory. ``"if"`` runs its body if the flag is not 0.
         ``"if-else"`` runs the first body if the flag is not 0, else the second. ``"while"`` reads the flag before each
-        iteration, and runs its body again and again until the flag is 0. Unless ``stop`` is 0, it is the address of a
-        fault record: a loop also ends once that is claimed.
+        iteration, and runs its body again and again until the flag is 0. If ``stop`` is not 0, it is the address of a
+        fault record, and a loop also ends once the record is claimed.
 
-        A body takes launches, copies on the device, fills, parts and conditionals. The stream itself takes no work
-        until ``end_conditional``.
+        A body's stream takes launches, copies on the device, fills, further parts and conditionals. ``stream`` itself
+        takes no work until ``end_conditional``.
         """
 
     def end_conditional(self, stream: StreamHandle) -> None:
@@ -388,12 +392,12 @@ class Driver(Protocol):
         ``DriverError`` for a loop whose body is empty."""
 
     def end_capture(self, stream: StreamHandle) -> GraphHandle:
-        """Ends a capture, also a failed one: the stream is usable again even if this raises. Ends the captures of the
-        bodies of a conditional that has not ended, too."""
+        """Ends a capture, even a failed one: the stream is usable again even if this raises. If a conditional of the
+        capture has not ended, ends the captures of its bodies too."""
 
     def launch_graph(self, graph: GraphHandle, stream: StreamHandle) -> None:
-        """Submits the recorded work to a stream of the same device, its parts side by side where ``capture_after``
-        allows it. Memory that it uses must stay allocated."""
+        """Submits the recorded work to a stream of the same device. Parts run at the same time where ``capture_after``
+        allows it. The memory that the work uses must stay allocated."""
 
     def destroy_graph(self, graph: GraphHandle) -> None:
         """Destroys a graph. No launch of the graph may be in flight."""
@@ -401,15 +405,15 @@ class Driver(Protocol):
     # Host functions: run in stream order, on one of the driver's threads
 
     def launch_host_function(self, function: Callable[[], None], stream: StreamHandle) -> None:
-        """Submits a call of a Python function, which must not call the driver. Its exceptions go to
+        """Submits a call of a Python function. The function must not call the driver. Its exceptions go to
         ``sys.unraisablehook``."""
 
     def call(self, what: str, function: Callable[[int], None], stream: StreamHandle) -> None:
-        """Submits work that no other method submits: a collective. ``what`` names it in messages and traces.
+        """Submits a collective: work for which there is no other method. ``what`` names it in messages and traces.
 
-        A CUDA device calls ``function(address)`` now, with the address of the stream, also in a capture: it submits
-        another library's work to that stream, and nothing else. The CPU device calls it in stream order on a worker
-        thread: it does the work itself. It may block there, and raises nothing.
+        A CUDA device calls ``function(address)`` at once, with the address of the stream, even in a capture. There the
+        function submits another library's work to the stream and does nothing else. The CPU device calls the function
+        in stream order on a worker thread. There the function does the work itself. It may block, and must not raise.
         """
 
     def launch_native_host_function(self, function: int, argument: int, stream: StreamHandle) -> None:
@@ -418,20 +422,20 @@ class Driver(Protocol):
     # Other libraries' streams and memory
 
     def foreign_stream(self, device: int, address: int) -> StreamHandle:
-        """Returns a handle for another library's stream, given its number (1 is CUDA's legacy default stream, 2 the
-        calling thread's). The library that created the stream destroys it."""
+        """Returns a handle for another library's stream, given the stream's number (1 is CUDA's legacy default stream,
+        2 the calling thread's default stream). The library that created the stream destroys it."""
 
     def adopt(self, address: int, nbytes: int) -> int:
-        """Lets work use device memory that another library allocated. Returns the number of the memory's device."""
+        """Lets work use device memory that another library allocated. Returns the number of the device that has it."""
 
     def disown(self, address: int, nbytes: int) -> None:
-        """Undoes one ``adopt``."""
+        """Undoes one call of ``adopt``."""
 
     # Traces
 
     def clock(self) -> Clock:
-        """Returns a clock that measures when the devices run what is submitted, until it is closed. Raises
-        ``DeviceError`` if the driver has a clock already."""
+        """Returns a clock, which measures when the devices run submissions until it is closed. Raises ``DeviceError``
+        if the driver has a clock already."""
 
     def close(self) -> None:
         """Closes the driver at interpreter exit: waits for its work, then frees everything."""

@@ -1,21 +1,22 @@
-"""A clock of any driver that has events with times: one event before each submission and one after it.
+"""A clock for any driver whose events have times. It records one event before each submission and one after it.
 
-Two errors are inherent. The first event is passed when the stream is idle, so a span may begin before its work: by the
-host's time between the two submissions, some microseconds. And an event takes time on the device itself. A driver uses
-this clock where nothing better is at hand.
+Two errors are inherent. An idle stream passes the first event before the host has submitted the work, so a span may
+begin before its work, by some microseconds. And the events themselves take time on the device. A driver uses this clock
+if it has no better one.
 
-A submission needs two events of its own, even if its stream is busy. The event after the submission before would do for
-the first one only if nothing else came in between, and the clock sees neither waits for other streams nor the work that
-other libraries submit.
+Each submission needs two events of its own, even in a busy stream. The second event of the previous submission could
+serve as the first event only if nothing came in between. The clock cannot tell, because it sees neither waits for other
+streams nor work that other libraries submit.
 
-Creating two events takes longer than recording them. So each device has a pool of pairs, made when the clock begins.
-When the pool is empty, the submitting thread reads the times of the oldest submissions and takes their events. It reads
-a batch at a time: as a stream passes its events in order, one query says that it has passed a whole batch. If the
-device is too far behind, the pool grows. So the number of events is bounded by the work in flight, however rarely the
-times are asked for, and no other thread competes for the GIL meanwhile.
+Creating two events takes longer than recording them. So each device has a pool of pairs of events, which are created
+when the clock begins to use the device. If the pool is empty, the submitting thread reads the times of the oldest
+submissions and reuses their events. It reads them in batches: a stream passes its events in order, so one query can
+show that it has passed a whole batch. If the device is too far behind, the pool grows. So the number of events depends
+on the work in flight, however rarely times are collected. And no other thread is needed, which would compete for the
+GIL.
 
-Positions are the milliseconds since an earlier event, the *base*, as CUDA gives them: in single precision, which
-resolves 0.25 µs at 4 s. So every two seconds the base is replaced by an event of that moment, whose position is known.
+CUDA measures the time of an event from an earlier event, here the *base*, as milliseconds in single precision, which
+resolves 0.25 µs at 4 s. So every two seconds a recent event, whose time is known, becomes the new base.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from oxide.driver.base import Driver, EventHandle, Span, StreamHandle
 from oxide.errors import DeviceError
 
 _BASE_NS = 2_000_000_000
-_TRIES = 5  # the base's time is the best of several tries
+_TRIES = 5  # the first base is the best of so many tries
 _POOL = 512  # pairs of events that a device begins with
 _BATCH = 64  # submissions whose times are read at once, and pairs by which a pool grows
 
@@ -50,8 +51,8 @@ class _Pair:
 
 @final
 class _Device:
-    """A device: its base, the base's time by ``perf_counter_ns``, the stream of the first base, and the pairs that are
-    free."""
+    """A device: its base, the base's time by ``perf_counter_ns``, the stream of the first base, and the pool of unused
+    pairs."""
 
     __slots__ = ("base", "base_ns", "number", "spare", "stream")
 
@@ -65,7 +66,7 @@ class _Device:
 
 @final
 class _Lane:
-    """A stream: its device, and its submissions whose times have not been read, in order."""
+    """A stream: its device and, in order, its submissions whose times have not been read."""
 
     __slots__ = ("device", "pending")
 
@@ -76,7 +77,7 @@ class _Lane:
 
 @final
 class _Measured:
-    """A submission. It has a pair of events until its times have been read or it is given up."""
+    """A submission, the token of this clock. It has its events until its times are read or it is given up."""
 
     __slots__ = ("lane", "pair", "times")
 
@@ -88,8 +89,8 @@ class _Measured:
 
 @final
 class EventClock:
-    """The ``Clock`` of ``driver``, by timing events. ``device_of`` returns the number of a stream's device; ``ended``
-    is called when the clock is closed. ``devices`` are in use already, so their events are made now."""
+    """The ``Clock`` of ``driver`` by timing events. ``device_of`` returns the number of a stream's device. ``ended`` is
+    called when the clock is closed. ``devices`` are the devices in use, whose events are created at once."""
 
     source = "events"
 
@@ -112,7 +113,7 @@ class EventClock:
                 self._add_device(device)
 
     def begin(self, stream: StreamHandle) -> _Measured:
-        """Records an event in the stream."""
+        """Records the event before the submission. Returns the token."""
         lane = self._lanes.get(stream)
         if lane is None:
             lane = self._add_lane(stream)
@@ -131,7 +132,7 @@ class EventClock:
         return _Measured(lane, pair)
 
     def end(self, token: _Measured, stream: StreamHandle) -> None:
-        """Records the second event. If the driver refuses, the submission stays without times."""
+        """Records the event after the submission. If the driver refuses that, the submission never gets times."""
         pair = token.pair
         assert pair is not None, "a token is ended once, before it is used up"
         with suppress(DeviceError):
@@ -145,22 +146,22 @@ class EventClock:
                 self._read(lane, len(lane.pending))
 
     def spans(self, token: _Measured) -> list[Span] | None:
-        """Returns the time between the two events; None until it has been read."""
+        """Returns one span, from the first event to the second; None until their times have been read."""
         times = token.times
         return None if times is None else [Span(*times)]
 
     def forget(self, token: _Measured) -> None:
-        """Takes the events back."""
+        """Returns the submission's events to the pool, if they have not been returned."""
         with self._reading:
             pair = token.pair
             if pair is not None:
-                with suppress(ValueError):  # its second event was not recorded
+                with suppress(ValueError):  # not pending: its second event was not recorded
                     token.lane.pending.remove(token)
                 token.pair = None
                 token.lane.device.spare.append(pair)
 
     def close(self) -> None:
-        """Destroys the events."""
+        """Destroys all events of all devices."""
         while self._devices:
             self._end_device(self._devices.popitem()[1])
         self._lanes.clear()
@@ -169,8 +170,9 @@ class EventClock:
     # Times
 
     def _read(self, lane: _Lane, limit: int) -> int:
-        """Reads the times of the oldest submissions, at most ``limit``, and takes their events back. Returns how many.
-        ``_reading`` is held, so nothing else takes submissions out of ``pending``."""
+        """Reads the times of the stream's oldest submissions, at most ``limit``, and returns their events to the pool.
+        Returns the number of submissions read. The caller holds ``_reading``, so no other thread takes submissions out
+        of ``pending``."""
         pending, device, driver = lane.pending, lane.device, self._driver
         read = 0
         with suppress(DeviceError):  # the device is lost, or two threads submitted at once and their events are mixed
@@ -191,7 +193,7 @@ class EventClock:
         return read
 
     def _count_passed(self, pending: deque[_Measured], count: int) -> int:
-        """Returns how many of the first ``count`` submissions their stream has passed: by one query, if all."""
+        """Returns how many of the first ``count`` submissions the stream has passed. If all, that takes one query."""
 
         def is_ahead(index: int) -> bool:
             pair = pending[index].pair
@@ -210,7 +212,7 @@ class EventClock:
             return self._lanes.setdefault(stream, _Lane(self._devices[number]))
 
     def _add_device(self, number: int) -> None:
-        """Makes the events of a device that is not known yet."""
+        """Creates the events of a device. Does nothing if they exist."""
         with self._adding:
             if number in self._devices:
                 return
@@ -224,8 +226,8 @@ class EventClock:
             self._devices[number] = device
 
     def _begin_base(self, device: _Device) -> None:
-        """Records the first base, on an idle stream of its own, and reads the host's clock before and after. The event
-        is taken to be in the middle, for the shortest of a few tries."""
+        """Records the first base, on an idle stream that belongs to this clock, and reads the host's clock before and
+        after. Keeps the shortest of a few tries, and takes the event to be in the middle between its two readings."""
         driver = self._driver
         best = -1
         for _ in range(_TRIES):
@@ -245,8 +247,8 @@ class EventClock:
                 self._destroy(event)
 
     def _refill(self, device: _Device) -> None:
-        """Frees events of a device whose pool is empty, or adds some if the device has not passed enough of them."""
-        if not self._reading.acquire(blocking=False):  # another thread reads, or this one: finalisers may submit work
+        """Fills a device's empty pool with the events of passed submissions, and with new events if these are few."""
+        if not self._reading.acquire(blocking=False):  # a thread is reading, maybe this one: finalisers submit work
             self._add_pairs(device, 1)
             return
         try:

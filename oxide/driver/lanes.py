@@ -1,7 +1,8 @@
-"""Lanes: how the parts of a graph are spread over streams.
+"""Lanes: how the parts of a graph (``Driver.capture_after``) are spread over streams.
 
-A part continues the lane of a part that it runs after, if no other part has done so, and otherwise begins a lane. So
-each lane runs its parts in order, and waits for other lanes where the graph asks for it.
+A lane is a sequence of parts for one stream. A part joins the lane of a part that it runs after, if that part is still
+the last of its lane. Otherwise the part begins a new lane. So each lane runs its parts in order, and waits for another
+lane only where one of its parts runs after a part of the other lane.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from collections.abc import Sequence
 
 
 def lanes_of(after: Sequence[Sequence[int]]) -> list[int]:
-    """Returns the lane of each part, given the earlier parts that it runs after. Lanes are numbered in the order in
-    which they begin."""
+    """Returns the lane of each part. ``after`` has, for each part, the numbers of the earlier parts that it runs after.
+    Lanes are numbered in the order in which they begin."""
     found: list[int] = []
     continued: set[int] = set()
     count = 0

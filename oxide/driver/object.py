@@ -6,8 +6,8 @@ and some ten kinds of relocations of the System V ABI for x86-64. The runtime's 
 they are loaded on AArch64 too. Anything else (thread-local storage, initialisers, another processor) raises
 ``Unloadable``, and the callers fall back to LLVM.
 
-The memory is written first. Then code and constants are made read-only and executable: never writable and executable at
-the same time. Linux makes the caches of AArch64 coherent when it makes the pages executable.
+The memory is written first. Then code and constants are made read-only and executable, so no page is ever writable and
+executable at the same time. Linux makes the caches of AArch64 coherent when it makes the pages executable.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from typing import Any, final
 __all__ = ["EXTERNAL_FUNCTIONS", "MappedFunction", "MappedObject", "MissingFunction", "Unloadable", "load_object"]
 
 EXTERNAL_FUNCTIONS: dict[str, int] = {}
-"""Addresses of functions that kernels call and that no library of the process has. They take precedence over the C
-library's and libm's."""
+"""The addresses, by name, of functions for kernels that no library of the process exports. A name in this table takes
+precedence over the same name in the C library or libm."""
 
 
 class Unloadable(Exception):
@@ -35,7 +35,7 @@ class Unloadable(Exception):
 
 
 class MissingFunction(Unloadable):
-    """Raised if the code calls a function that is in no library of this process."""
+    """Raised if the code calls a function that is in no library of this process, nor in ``EXTERNAL_FUNCTIONS``."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"{name} is in no library of this process")
@@ -55,8 +55,8 @@ class MappedFunction:
 @final
 @dataclass(frozen=True, slots=True)
 class MappedObject:
-    """The content of a mapped object file, for profilers. ``file`` is the symbol that names its source, "" if there is
-    none. ``line_table`` is the section ``.debug_line`` with the addresses of the mapped code, or empty."""
+    """The content of a mapped object file, for profilers. ``file`` is the symbol that names the source, "" if there is
+    none. ``line_table`` is the section ``.debug_line``, relocated to the mapped code, or empty if there is none."""
 
     file: str
     functions: tuple[MappedFunction, ...]
@@ -65,7 +65,7 @@ class MappedObject:
 
 def load_object(image: bytes, entry: str, mapped: Callable[[MappedObject], None] | None = None) -> tuple[Any, int]:
     """Maps an object file. Returns the object that keeps it mapped, and the address of ``entry``, 0 if not found. If
-    the object is mapped, ``mapped`` is called with its content.
+    ``entry`` is found, calls ``mapped``, unless that is None, with the file's content.
 
     Raises ``Unloadable`` for an image that this loader cannot load.
     """
@@ -173,7 +173,7 @@ class _Loader:
         self.loaded = [section for section in self.sections if self._is_loaded(section)]
         self.symbols = self._read_symbols()
         self.relocations = self._read_relocations()
-        # Symbol numbers: those in the table of addresses, and those reached by a jump.
+        # By symbol number: the symbol's place in the table of addresses, and its place among the jumps.
         self.table: dict[int, int] = {}
         self.jumps: dict[int, int] = {}
         for relocation in self.relocations:
@@ -338,8 +338,8 @@ def _external(name: str) -> int:
 
 @functools.cache
 def _libraries() -> list[ctypes.CDLL]:
-    """Returns the program with its globally loaded libraries (the C library first), and libm, which the program may not
-    have loaded."""
+    """Returns the handles in which functions are looked up: the program with its globally loaded libraries, the C
+    library among them, then libm, which the program may not have loaded."""
     found = [ctypes.CDLL(None)]
     with contextlib.suppress(OSError):
         found.append(ctypes.CDLL("libm.so.6"))

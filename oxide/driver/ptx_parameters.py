@@ -1,7 +1,8 @@
-"""Reads a kernel's parameters off its PTX.
+"""Reads a kernel's parameters from its PTX.
 
-The alternative, ``cuFuncGetParamInfo``, needs a loaded kernel, does not say which parameters are numbers of floating
-point, and shows the end of the parameters by an error, which compute-sanitizer reports as the program's.
+The alternative, ``cuFuncGetParamInfo``, needs a loaded kernel and does not tell which parameters are floating-point
+numbers. It also signals the end of the parameters with an error, which compute-sanitizer reports as an error of the
+program.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ Kind = Literal["integer", "float", "bits"]
 @dataclass(frozen=True, slots=True)
 class KernelParameter:
     """A parameter's place in the kernel's parameter structure, in bytes. ``kind`` is ``"bits"`` if the code does not
-    say what the bytes are."""
+    give the bytes a type."""
 
     offset: int
     nbytes: int
@@ -33,7 +34,7 @@ def entries(ptx: str) -> list[str]:
 
 
 def kernel_parameters(ptx: str, entry: str) -> tuple[KernelParameter, ...]:
-    """Returns the parameters of an entry, each naturally aligned."""
+    """Returns the parameters of an entry. Each is aligned as its ``.align`` says, or else naturally."""
     found = []
     end = 0
     for declaration in declarations(ptx, entry):
@@ -52,13 +53,13 @@ def kernel_parameters(ptx: str, entry: str) -> tuple[KernelParameter, ...]:
 
 
 def parameter_layout(ptx: str, entry: str) -> tuple[tuple[int, ...], int]:
-    """Returns the offset of each parameter of an entry, and their least total size."""
+    """Returns the offset of each parameter of an entry, and the end of the last one: the structure's least size."""
     found = kernel_parameters(ptx, entry)
     end = found[-1].offset + found[-1].nbytes if found else 0
     return tuple([parameter.offset for parameter in found]), end
 
 
 def declarations(ptx: str, entry: str) -> list[str]:
-    """Returns the parameter declarations of an entry."""
+    """Returns the text of each parameter declaration of an entry; an empty list if the PTX has no such entry."""
     head = re.search(rf"\.entry\s+{re.escape(entry)}\s*\(([^)]*)\)", ptx)
     return [declaration for declaration in head[1].split(",") if declaration.strip()] if head is not None else []

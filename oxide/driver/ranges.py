@@ -1,11 +1,11 @@
 """NVTX ranges: names for what a program submits, on the time line of NVIDIA's profilers.
 
-A driver is wrapped only if ranges are wanted (``tools.ranges_are_wanted``) and the package ``nvtx`` is installed. A
-program without them has the plain driver, so they cost it nothing.
+A driver is wrapped only if ranges are wanted (``tools.ranges_are_wanted``) and the package ``nvtx`` is installed.
+Otherwise the program has the plain driver, so ranges cost it nothing.
 
-A range is on the submitting thread, from the call of the driver to its return. nsys also shows it on the GPU's rows,
-over the work that was submitted in it. It is named by operation and place: ``scale at program.py:31`` for a launch of
-``scale`` that line 31 of ``program.py`` runs, or awaits.
+A range lasts, on the submitting thread, from the call of the driver to its return. nsys also shows the range on the
+GPU's rows, over the work that was submitted in it. Its name is the operation and the place: ``scale at program.py:31``
+for a launch of the kernel ``scale`` that line 31 of ``program.py`` runs or awaits.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _PACKAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__
 
 
 def with_ranges(driver: Driver) -> Driver:
-    """Returns the driver, wrapped if ranges are wanted and ``nvtx`` is installed. Warns if they are asked for and it is
-    not."""
+    """Returns the driver, wrapped if ranges are wanted and ``nvtx`` is installed. Warns if ``OXIDE_NVTX`` is 1 and
+    ``nvtx`` is not installed."""
     if not ranges_are_wanted():
         return driver
     try:
@@ -47,7 +47,7 @@ def with_ranges(driver: Driver) -> Driver:
 
 @final
 class NamingDriver:
-    """A driver whose launches, copies, fills and graph launches are NVTX ranges. All else is the inner driver's."""
+    """A driver that wraps launches, copies, fills and graph launches in NVTX ranges. Other calls go to ``inner``."""
 
     def __init__(self, inner: Driver, nvtx: Any) -> None:
         self.inner = inner
@@ -78,7 +78,7 @@ class NamingDriver:
         return ranged
 
     def _sized(self, what: str, call: Callable[..., None], place: int) -> Callable[..., None]:
-        """Returns a call in a range that is named by what it does and by the bytes, its argument number ``place``."""
+        """Returns ``call`` in a range that is named by ``what`` and the number of bytes, the argument at ``place``."""
 
         def sized(*arguments: Any) -> None:
             self._in_range(f"{what}, {arguments[place]} bytes", call, arguments)
@@ -94,7 +94,7 @@ class NamingDriver:
 
 
 def _place() -> str:
-    """Returns the innermost line of the program, outside of this package, that is running: " at program.py:31"."""
+    """Returns the innermost running line outside of this package, such as " at program.py:31"; "" if there is none."""
     frame = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         frame = frame.f_back  # type: ignore[assignment]

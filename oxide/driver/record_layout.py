@@ -28,7 +28,7 @@ _PLACE = re.compile(r"([\w.]+?)(?:\[(\d+)\])?")
 @final
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field: ``count`` elements of a type in a row, or one if ``count`` is None; ``offset`` is in bytes."""
+    """A field: an array of ``count`` elements, or a single value if ``count`` is None. ``offset`` is in bytes."""
 
     type: str
     count: int | None
@@ -50,8 +50,8 @@ class Field:
 class Layout:
     """A structure: its ``name``, its ``fields`` by name, its ``size`` and its ``alignment`` in bytes.
 
-    A field is written as a type, such as ``"u32"``, as an array, such as ``"u32[3]"``, and with an alignment of its
-    own, such as ``"u32@64"``. ``start`` is a layout that this one begins with.
+    A field is given as a type, such as ``"u32"``, or an array, such as ``"u32[3]"``, either with an alignment of its
+    own, such as ``"u32@64"``. ``start`` is a layout whose fields come first.
     """
 
     def __init__(self, name: str, start: Layout | None = None, /, **fields: str) -> None:
@@ -88,7 +88,7 @@ class Layout:
 
     @functools.cached_property
     def dtype(self) -> np.dtype[Any]:
-        """Returns the layout for NumPy."""
+        """Returns the layout as a NumPy dtype."""
         description: Any = {
             "names": list(self.fields),
             "formats": [field.format for field in self.fields.values()],
@@ -100,7 +100,7 @@ class Layout:
 
     @functools.cached_property
     def structure(self) -> Any:
-        """Returns the layout for ctypes, a subclass of ``Structure``. Gaps between the fields are fields too."""
+        """Returns the layout as a subclass of ctypes' ``Structure``. Gaps between the fields are fields too."""
         members: list[tuple[str, Any]] = []
         end = 0
         for name, field in self.fields.items():

@@ -1,9 +1,9 @@
 """Every record that machine code and Python share, declared once: the ABI of compiler, driver and runtime.
 
-Python takes a record's description for NumPy or ctypes from its layout. IR takes the offsets: in ``.ll`` files
-``<fault.site>`` stands for the offset of the field ``site`` of the record ``fault``, ``<launch.block[1]>`` for that of
-an element, and ``<copy_row.sizeof>`` for the size (``compiler/ir/files.py``). ``fingerprint.py`` hashes this module, as
-kernels in the cache depend on it.
+Python takes a record's description for NumPy or ctypes from its layout. IR takes the offsets. In ``.ll`` files
+``<fault.site>`` stands for the offset of the field ``site`` of the record ``fault``, ``<launch.block[1]>`` for the
+offset of an element, and ``<copy_row.sizeof>`` for the size of a record (``compiler/ir/files.py``).
+``compiler/fingerprint.py`` hashes this module, because kernels in the cache depend on it.
 """
 
 from __future__ import annotations
@@ -52,20 +52,23 @@ COOPERATIVE: Final = Layout(
     abandon="u32",
 )
 """A cooperative launch on the CPU device. The driver (``driver/cpu/cooperative_launch.py``) and the kernel's entry
-(``coroutines/grid.ll``) both write and read it. ``blocks`` has a word for each block, null before the block begins.
-``waiting`` counts the blocks that reached a barrier of the grid in this pass, ``finished`` those that ended in it. A
-barrier's place in the source has a number; ``least`` and ``greatest`` are the least and the greatest number of the
-barriers reached. ``abandon`` ends all blocks."""
+(``coroutines/grid.ll``) both write and read it. ``blocks`` is the address of an array with a pointer to the state of
+each block, null before the block begins and after it ends. ``waiting`` counts the blocks that have reached a barrier of
+the grid in this pass. ``finished`` counts the blocks that have ended. Each barrier in the source has a number;
+``least`` and ``greatest`` are the least and the greatest number of the barriers reached in this pass. A call with
+``abandon`` set ends all blocks."""
+
+TENSOR_BARRIER: Final = Layout("tensor_barrier", phase="u32", expected="u32", pending="u32", bytes="u32")
+"""A ``tensor.Barrier`` in a block's shared memory on the CPU device (``coroutines/tensor_barriers.ll``). ``phase`` is
+the number of the present phase, and ``expected`` the number of arrivals that each phase takes. ``pending`` and
+``bytes`` are the arrivals and the bytes of copies that the present phase still waits for."""
 
 # The sanitizer
 
-TENSOR_BARRIER: Final = Layout("tensor_barrier", phase="u32", expected="u32", pending="u32", bytes="u32")
-"""A ``tensor.Barrier`` in a block's shared memory on the CPU device (``coroutines/tensor_barriers.ll``): the number of
-its phase, the arrivals of each phase, and the arrivals and bytes of copies that the present phase waits for."""
-
 SANITIZED_REPORT: Final = Layout("sanitized_report", kind="i64", who="i64", address="i64", other="i64", start="i64")
-"""A finding: its kind, the access, its address, the earlier access of a race, and the start of the array if known.
-Sanitized code writes it (``sanitizer/accesses.ll``), and ``driver/cpu/sanitizer.py`` reads it."""
+"""A finding: its kind, the access (``who``), the accessed address, the earlier access of a race (``other``), and the
+start of the array that the access should be in, 0 if unknown. Sanitized code writes it (``sanitizer/accesses.ll``), and
+``driver/cpu/sanitizer.py`` reads it."""
 
 SANITIZED_VIEW: Final = Layout(
     "sanitized_view",
@@ -77,11 +80,11 @@ SANITIZED_VIEW: Final = Layout(
     shift="i64",
     elements="address",
 )
-"""A parameter's memory. ``lo`` is its first address, ``hi`` the address behind its last byte, ``start`` the address of
-its allocation. ``init`` is the address of the allocation's flags, one for each byte, 1 once that was written. ``cells``
-is the address of its shadow cells, one for each ``1 << shift`` bytes. ``elements`` is the address of one byte for each
-byte of a strided view, 1 for bytes of elements; null for other memory. ``driver/cpu/sanitizer.py`` writes it, and
-sanitized code reads it."""
+"""A parameter's memory. ``lo`` is its first address, ``hi`` the address after its last byte, ``start`` the address of
+its allocation. ``init`` is the address of the allocation's flags: one for each byte, 1 once the byte was written.
+``cells`` is the address of the allocation's shadow cells, one for each ``1 << shift`` bytes. For a strided view,
+``elements`` is the address of flags, one for each byte from ``lo`` to ``hi``: 1 if the byte belongs to an element. For
+other memory ``elements`` is null. ``driver/cpu/sanitizer.py`` writes the record, and sanitized code reads it."""
 
 SANITIZED_ACCESS: Final = Layout("sanitized_access", time="i64", who="i64")
 """An access in a shadow cell. Only sanitized code writes and reads it (``sanitizer/races.ll``)."""
@@ -96,9 +99,9 @@ SANITIZED_CELL: Final = Layout(
     other_atomic="i64[2]",
     known="i64",
 )
-"""The shadow of an element: a write, two reads, an atomic read and two atomic writes, each a ``sanitized_access``, and
-``known``: a thread that acquires from the element then knows all accesses up to this time. The driver allocates zeroed
-cells; sanitized code writes and reads them."""
+"""The shadow of an element: a write, two reads, an atomic read and two atomic writes, each a ``sanitized_access``.
+``known`` is a time: a thread that acquires from the element knows all accesses up to that time. The driver allocates
+zeroed cells; sanitized code writes and reads them."""
 
 SANITIZED_COPY: Final = Layout(
     "sanitized_copy",
@@ -110,9 +113,9 @@ SANITIZED_COPY: Final = Layout(
     group="i64",
     who="i64",
 )
-"""An asynchronous copy that its thread has not waited for: its shadow cells, as ``rows`` rows of ``cells`` cells at a
-distance of ``pitch`` bytes; its kind, 0 for ``copy_async``, 1 for the reads of ``store_tile`` and 2 for its writes; its
-group, and the access."""
+"""An asynchronous copy that its thread has not waited for. Its shadow cells are ``rows`` rows of ``cells`` cells each:
+the first row begins at ``cell``, and rows are ``pitch`` bytes apart. ``kind`` is 0 for ``copy_async``, 1 for the reads
+of ``store_tile`` and 2 for its writes. ``group`` is the copy's group, and ``who`` the access."""
 
 PRODUCTS: Final = Layout("products", begun="i64", ended="i64", tiles="i64")
 """The head of a thread's record of its ``wgmma`` products (``sanitizer/products.ll``): the numbers of products that
@@ -120,8 +123,8 @@ have begun and ended, and the number of tiles that were ever in its list. Fragme
 sanitized code writes and reads it."""
 
 PRODUCT_FRAGMENT: Final = Layout("product_fragment", last="i64", who="i64")
-"""A fragment in a thread's record of its products: the number of the last product that uses it, or 0, and the
-access."""
+"""A fragment in a thread's record of its products: the number of the last product that uses the fragment, 0 if there
+is none, and the access (``who``)."""
 
 PRODUCT_TILE: Final = Layout(
     "product_tile",
@@ -134,8 +137,8 @@ PRODUCT_TILE: Final = Layout(
     offset="i64",
     shift="i64",
 )
-"""A tile in the list of a thread's record of its products: the number of the product that reads it, and the arguments
-of the check of a read."""
+"""An entry in the list of tiles of a thread's record of its products: the number of the product that reads the tile,
+and the arguments for the check of that read."""
 
 MAX_REPORTS: Final = 32
 MAX_COPIES: Final = 256
@@ -154,19 +157,19 @@ SANITIZED_STATE: Final = Layout(
     pending_known="i64",  # the value that block_known takes at the next barrier
     grid_known="i64",  # when all blocks last met at the grid's barrier
     reports="i64",
-    leaves="i64",  # whether the running thread must leave the kernel, if it may
+    leaves="i64",  # 1 if the last access gave no meaningful value: a thread that may leave the kernel then leaves
     views="address",
     view_count="i64",
     shared_cells="address",
     shared_init="address",
-    shared_inits="address",  # in a cooperative launch, those of all blocks in a row; else null
+    shared_inits="address",  # in a cooperative launch, the flags of all blocks, one after another; else null
     shared_bytes="i64",
     copies="address",  # MAX_COPIES of ``sanitized_copy`` for each thread of a block
     report=f"i64[{MAX_REPORTS * SANITIZED_REPORT.size // 8}]",
-    scratch="i64[64]@64",  # target of accesses that must not be made, vectors too
+    scratch="i64[64]@64",  # accesses that must not be made go here instead; aligned for vectors
     # Per thread: barriers passed; time of its last release; time that acquiring would make known; time known;
-    # time of its arrival at a synchronisation of its warp; for each lane of its warp, the time up to which that lane's
-    # accesses are ordered; the asynchronous copies that it has not waited for, and their groups that are closed.
+    # time of its arrival at a synchronisation of its warp; for each lane of its warp, the time up to which the lane's
+    # accesses are ordered; the number of asynchronous copies that it has not waited for; the number of closed groups.
     passed=f"i64[{THREADS}]",
     released=f"i64[{THREADS}]",
     acquired=f"i64[{THREADS}]",
@@ -175,10 +178,11 @@ SANITIZED_STATE: Final = Layout(
     seen=f"i64[{THREADS * 32}]",
     pending=f"i64[{THREADS}]",
     groups=f"i64[{THREADS}]",
-    stores=f"i64[{THREADS}]",  # the closed groups of its copies by ``store_tile``
+    stores=f"i64[{THREADS}]",  # the number of closed groups of copies by ``store_tile``
 )
-"""The state of a sanitized launch, where the kernel expects its fault record. The driver prepares it and reads the
-findings (``driver/cpu/sanitizer.py``); sanitized code writes and reads it (``sanitizer/accesses.ll``)."""
+"""The state of a sanitized launch. The kernel gets its address as that of the fault record. The driver prepares the
+state and reads the findings (``driver/cpu/sanitizer.py``); sanitized code writes and reads it
+(``sanitizer/accesses.ll``)."""
 
 # Native functions of the runtime
 
@@ -206,16 +210,16 @@ COPY_POOL: Final = Layout(
     futex="i64",
     helpers="i64",
     looks="i64",
-    # The copy at hand.
+    # The current copy.
     destination="address@64",
     source="address",
     length="i64",
 )
-"""Threads that copy together. ``host_memory/copy_pool.py`` writes the constants; ``copy_pool.ll`` writes and reads the
-rest."""
+"""A pool of threads that share the work of a copy. ``host_memory/copy_pool.py`` writes the constants; ``copy_pool.ll``
+writes and reads the other fields."""
 
 CRASH_KERNEL: Final = Layout("crash_kernel", first="u64", end="u64", text="bytes", length="u64")
-"""The address of a kernel's code, the address behind it, and the line that names the kernel.
+"""The address of a kernel's code, the address after its end, and the line that names the kernel.
 ``awaiting/crash_reports.py`` writes it, and the signal handler in ``crash_reports.ll`` reads it."""
 
 CRASH_TABLE: Final = Layout(

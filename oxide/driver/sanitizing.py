@@ -1,8 +1,9 @@
 """The sanitizer's interface between the compiler and the CPU device: kinds of checks, accesses, reports.
 
-``OXIDE_SANITIZE=memory,race`` sanitizes every kernel, ``@kernel(sanitize=…)`` one. The compiler puts a call in front of
-each access (``compiler/sanitizer/instrument.py``) and adds a ``Sanitized`` to the machine code. The driver keeps the
-shadow memory and turns the reports into errors (``cpu/sanitizer.py``). ``records.py`` has the state of a launch.
+``OXIDE_SANITIZE=memory,race`` sanitizes every kernel, ``@kernel(sanitize=…)`` a single kernel. The compiler puts a call
+in front of each access (``compiler/sanitizer/instrument.py``) and adds a ``Sanitized`` to the machine code. The driver
+keeps the shadow memory and turns the reports into errors (``cpu/sanitizer.py``). ``records.py`` declares the state of a
+launch.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ KINDS = ("memory", "race")
 VARIABLE = "OXIDE_SANITIZE"
 
 STATE_BYTES = -(-SANITIZED_STATE.size // 64) * 64
-"""The bytes from one block's state to the next block's, in a cluster."""
+"""The distance in bytes between the states of neighbouring blocks of a cluster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +40,10 @@ class Access:
 class PointerWord:
     """A parameter's memory: the offsets of its address and length in the packed parameters, and its element size.
 
-    At ``length_at`` are ``lengths`` words, whose product is the number of elements. ``length_at`` is None for a record,
-    which is one element. For a strided view the packed parameters also hold the sizes of its ``axes`` axes at
-    ``axes_at``, followed by their strides. All accesses are to whole multiples of ``granule`` bytes.
+    The packed parameters hold ``lengths`` words from ``length_at`` on, whose product is the number of elements.
+    ``length_at`` is None for a record, which is one element. For a strided view the packed parameters also hold the
+    sizes of its ``axes`` axes at ``axes_at``, followed by the strides of these axes. ``granule`` is the greatest power
+    of two, up to 8, that divides the element size and the size and alignment of every access to the memory.
     """
 
     name: str
@@ -58,8 +60,9 @@ class PointerWord:
 class Sanitized:
     """The driver's description of a sanitized kernel.
 
-    ``shared_bytes`` is the static shared memory. One shadow cell covers ``1 << shared_shift`` bytes of shared memory.
-    Each of the ``blocks`` of a cluster has a state of its own, ``STATE_BYTES`` after the one before.
+    ``shared_bytes`` is the size of the static shared memory. One shadow cell covers ``1 << shared_shift`` bytes of
+    shared memory. A cluster has ``blocks`` blocks, each with a state of its own. The states of neighbouring blocks are
+    ``STATE_BYTES`` apart.
     """
 
     kernel: str
@@ -73,9 +76,9 @@ class Sanitized:
 
 
 def parse_kinds(given: str | Iterable[str], where: str) -> frozenset[str]:
-    """Returns the named kinds, given as names or as a string separated by commas.
+    """Returns the kinds of checks that ``given`` names: an iterable of names, or a string of names separated by commas.
 
-    ``where`` says in errors where the names come from. Raises ``ValueError`` for unknown names.
+    ``where`` is the source of the names, for error messages. Raises ``ValueError`` for unknown names.
     """
     names = given.split(",") if isinstance(given, str) else list(given)
     kinds = frozenset(name.strip() for name in names if name.strip())
@@ -86,7 +89,7 @@ def parse_kinds(given: str | Iterable[str], where: str) -> frozenset[str]:
 
 
 def requested() -> frozenset[str]:
-    """Returns the kinds that ``OXIDE_SANITIZE`` names. Raises ``DeviceError`` for unknown names."""
+    """Returns the kinds of checks that ``OXIDE_SANITIZE`` names. Raises ``DeviceError`` for unknown names."""
     text = os.environ.get(VARIABLE, "")
     try:
         return parse_kinds(text, f"{VARIABLE}={text!r}") if text else frozenset()
@@ -95,7 +98,7 @@ def requested() -> frozenset[str]:
 
 
 def kinds_of(given: str | Iterable[str], kernel: str) -> frozenset[str]:
-    """Returns the kinds that a kernel's decorator names, and turns memory tracking on if there are any.
+    """Returns the kinds of checks that a kernel's decorator names. Turns memory tracking on if it names any.
 
     Raises ``TypeError`` if ``given`` is neither a string nor an iterable of strings, ``ValueError`` for unknown names.
     """
@@ -115,7 +118,7 @@ def kinds_of(given: str | Iterable[str], kernel: str) -> frozenset[str]:
 
 
 def warn_of_gpu(kernel: str, kinds: frozenset[str]) -> None:
-    """Warns that a GPU runs the kernel unsanitized."""
+    """Warns that a GPU runs a kernel without the checks that were requested for it."""
     tools = " and ".join(
         f"`compute-sanitizer --tool {tool}`"
         for kind, tool in (("memory", "memcheck"), ("race", "racecheck"))
@@ -130,8 +133,8 @@ def warn_of_gpu(kernel: str, kinds: frozenset[str]) -> None:
 
 
 class Tracking:
-    """A flag for the process: the CPU device tracks which bytes of memory were written. Set once any kernel is to be
-    sanitized. Memory allocated before is not tracked."""
+    """A flag of the process. If ``wanted`` is True, the CPU device tracks which bytes of memory were written. The flag
+    is set as soon as any kernel is to be sanitized. Memory that was allocated earlier is not tracked."""
 
     wanted = False
 
@@ -143,9 +146,9 @@ for ``published``."""
 WRITE, ATOMIC, BLOCK_SCOPE, ALSO_READS = 1, 2, 4, 8
 ASYNCHRONOUS = WRITE | BLOCK_SCOPE
 ASYNCHRONOUS_READ = BLOCK_SCOPE
-"""Flags of an access: the low bits of ``who``. The scope's flag on a read or write that is no atomic means an
-asynchronous copy that its thread has not waited for. The access's index in ``Sanitized.accesses`` starts at bit 4, the
-thread at bit 20 and the block at bit 32."""
+"""Flags of an access, in the low bits of its number ``who``. ``BLOCK_SCOPE`` on a read or write that is not atomic
+marks an asynchronous copy that its thread has not waited for. The higher bits of ``who`` hold the access's index in
+``Sanitized.accesses`` from bit 4 on, the thread from bit 20 on and the block from bit 32 on."""
 
 ACCUMULATOR, LEFT_OPERAND = "an Accumulator", "a FragmentA"
 """The names of the fragments that an asynchronous product uses until its wait."""
@@ -154,7 +157,7 @@ REPORT_KINDS = ("out-of-bounds", "misaligned", "uninitialized", "race", "missing
 OUT_OF_BOUNDS, MISALIGNED, UNINITIALIZED, RACE, MISSING_LANES, UNFINISHED_STORE = range(6)
 
 
-# Reports on their way from a launch to its waiter. The oldest are dropped, as a fault may have no waiter.
+# Reports on their way from a launch to its waiter. A fault may have no waiter, so only the last _KEPT are kept.
 
 _KEPT = 256
 _numbers = itertools.count(1)
@@ -164,8 +167,8 @@ _observers: list[Callable[[tuple[SanitizerError, ...]], None]] = []
 
 
 def observe(observer: Callable[[tuple[SanitizerError, ...]], None]) -> None:
-    """Calls ``observer`` with the errors of each launch that has any, on the worker that ran it. ``oxide sanitize``
-    reports them also if the program drops or handles them."""
+    """Registers ``observer``, to be called with the errors of each launch that has errors, on the worker that ran the
+    launch. So ``oxide sanitize`` reports errors even if the program drops or handles them."""
     _observers.append(observer)
 
 
@@ -182,7 +185,7 @@ def publish(errors: tuple[SanitizerError, ...]) -> int:
 
 
 def published(number: int) -> SanitizerError | None:
-    """Returns the first of the errors stored under ``number``, with the others as notes; None if they were dropped."""
+    """Returns the first error stored under ``number``, with the other errors as notes; None if they were dropped."""
     with _lock:
         errors = _waiting.get(number)
     if not errors:

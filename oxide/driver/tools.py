@@ -1,11 +1,11 @@
-"""The environment's settings for profilers and debuggers of other makers: which tools to serve, and which run now.
+"""Settings in the environment for other makers' profilers and debuggers: which tools to serve, and which run now.
 
-- ``OXIDE_LINEINFO``: ``1`` gives kernels line tables, ``0`` gives them none. By default, kernels get them where
-  NVIDIA's tools have started the program, or where one of the next two is set.
+- ``OXIDE_LINEINFO``: ``1`` gives kernels line tables, ``0`` gives them none. By default, kernels get line tables if one
+  of NVIDIA's tools has started the program, with ``OXIDE_PERF=jitdump``, and with ``OXIDE_GDB=1``.
 - ``OXIDE_PERF``: ``map`` or ``jitdump`` names the CPU device's code for Linux's perf.
 - ``OXIDE_GDB``: ``1`` registers the CPU device's code with gdb.
-- ``OXIDE_NVTX``: ``1`` names the operations on a CUDA device for NVIDIA's profilers, ``0`` does not. By default they
-  are named under these profilers.
+- ``OXIDE_NVTX``: ``1`` names the operations on a CUDA device for NVIDIA's profilers, ``0`` does not. By default,
+  operations are named if one of NVIDIA's tools has started the program.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def nvidias_tool_runs(environment: Mapping[str, str] = os.environ) -> bool:
 
 
 def lines_are_wanted() -> bool:
-    """Returns whether kernels that do not say it themselves get line tables. Raises ``DeviceError`` for unknown
-    values."""
+    """Returns whether a kernel gets line tables if its ``lineinfo`` option is not given. Raises ``DeviceError`` for
+    unknown values."""
     asked = word("OXIDE_LINEINFO", ("0", "1"))
     if asked is not None:
         return asked == "1"
@@ -46,13 +46,13 @@ def lines_are_wanted() -> bool:
 
 
 def perf_format() -> Literal["map", "jitdump"] | None:
-    """Returns the kind of file that perf is served with, or None. Raises ``DeviceError`` for unknown values."""
+    """Returns the kind of file to write for perf; None for no file. Raises ``DeviceError`` for unknown values."""
     return word("OXIDE_PERF", ("map", "jitdump"))
 
 
 def gdb_is_served() -> bool:
-    """Returns whether gdb is told about the CPU device's code. Raises ``DeviceError`` for unknown values, and together
-    with ``OXIDE_PERF``: LLVM then loads the code, and does not say where."""
+    """Returns whether gdb is told about the CPU device's code. Raises ``DeviceError`` for unknown values, and if
+    ``OXIDE_PERF`` is set too: for gdb, LLVM loads the code, and LLVM does not tell the addresses that perf needs."""
     served = word("OXIDE_GDB", ("0", "1")) == "1"
     if served and perf_format() is not None:
         raise DeviceError("OXIDE_GDB=1 and OXIDE_PERF exclude each other: unset one of them")
@@ -60,8 +60,8 @@ def gdb_is_served() -> bool:
 
 
 def ranges_are_wanted() -> bool:
-    """Returns whether operations are NVTX ranges, if the package ``nvtx`` is installed. Raises ``DeviceError`` for
-    unknown values."""
+    """Returns whether operations get NVTX ranges, provided that the package ``nvtx`` is installed. Raises
+    ``DeviceError`` for unknown values."""
     asked = word("OXIDE_NVTX", ("0", "1"))
     return nvidias_tool_runs() if asked is None else asked == "1"
 

@@ -1,7 +1,7 @@
 """Draws a picture as a self-contained SVG.
 
-Text stands on its own light background, and lines are of a middle grey. So the drawing can be read on a light and on a
-dark page, whether it is part of the page or an image, and no style of the page is needed.
+Text has a light background of its own, and lines are medium grey. So the drawing is readable on light and dark pages,
+as part of the page or as an image, and needs no style of the page.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from oxide.pictures.picture import Drawable, Edge, Node, Picture
 
 _FONT = "ui-monospace,SFMono-Regular,Menlo,Consolas,'DejaVu Sans Mono',monospace"
 _CHARACTER = 7.3  # the width of a character of 12 px, in pixels
-_SMALL = 6.7  # of 11 px
+_SMALL = 6.7  # the width of a character of 11 px
 _LINE = 16.0
 _PADDING = 9.0
 _MARGIN = 14.0
@@ -39,7 +39,7 @@ _DASHES = {"data": "", "order": ' stroke-dasharray="2 4"', "wait": ' stroke-dash
 def svg(thing: Picture | Drawable) -> str:
     """Returns the drawing of an operation before it runs, of a captured graph, or of any other object with a picture.
 
-    The text is a whole SVG document, which can be written to a file or put into a page. Raises ``TypeError`` for an
+    The result is a whole SVG document, which can be written to a file or put into a page. Raises ``TypeError`` for an
     object that has no picture.
     """
     if isinstance(thing, Picture):
@@ -134,8 +134,8 @@ def _label(label: str, place: Place) -> str:
 
 
 def _line(edge: Edge, route: tuple[Place, ...]) -> str:
-    """Returns the curve of an edge, with its arrow. It leaves and enters a box where its neighbours on the route stand,
-    as far as the box is wide."""
+    """Returns the curve of an edge, with its arrow. The curve meets a box straight towards the next place of the route,
+    or as near to that as the width of the box allows."""
     points = []
     for number, place in enumerate(route):
         if number == 0:
@@ -156,7 +156,7 @@ def _line(edge: Edge, route: tuple[Place, ...]) -> str:
 
 
 def _port(place: Place, towards: Place) -> float:
-    """Returns the x at which an edge to or from ``towards`` meets a box."""
+    """Returns the x at which an edge between the box ``place`` and ``towards`` meets the box."""
     reach = max(place.width / 2 - 12, 0.0)
     return min(max(towards.x, place.x - reach), place.x + reach)
 

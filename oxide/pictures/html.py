@@ -26,7 +26,7 @@ def drawn(thing: Picture | Drawable) -> str:
 
 
 def preformatted(text: str) -> str:
-    """Returns text as it stands, with its line breaks."""
+    """Returns HTML that shows a text unchanged, with its line breaks."""
     return f'<pre style="{_PRE}">{escape(text)}</pre>'
 
 
@@ -41,9 +41,9 @@ def table(rows: Iterable[tuple[str, str]], caption: str = "") -> str:
 
 
 def listing(lines: Sequence[str], first: int, marks: Mapping[int, Sequence[tuple[str, str]]], caption: str = "") -> str:
-    """Returns source lines with their numbers, which begin with ``first``. ``marks`` has, for a line, pairs of a mark
-    ("good", "fair", "bad" or "note") and a text, which stands behind the line. The line has the colour of its worst
-    mark."""
+    """Returns source lines with their numbers, which begin with ``first``. ``marks`` maps the number of a line to pairs
+    of a mark ("good", "fair", "bad" or "note") and a text, which is shown after the line. The line has the colour of
+    its worst mark."""
     ranking = list(_MARKS)
     width = len(str(first + len(lines)))
     longest = max((len(line) for line in lines), default=0)

@@ -1,9 +1,9 @@
-"""Layered layout: each node stands below all nodes that it follows from.
+"""Layered layout: each node is below all nodes that have an edge to it.
 
 The method is Sugiyama's. Nodes get ranks by the longest path. An edge that spans several ranks passes through a point
-in each, so that it has room; a label is such a point with a width. Points and nodes of a rank are ordered by the means
-of their neighbours, in sweeps, and the order with the fewest crossings is kept. The positions in a rank are the nearest
-to the means of the neighbours that keep the order and the distances: an isotonic regression.
+in each of them, so that it has room; a label is such a point with a size. In sweeps, the points and nodes of a rank are
+ordered by the mean position of their neighbours, and the order with the fewest crossings is kept. Then each place moves
+as near to the mean of its neighbours as the order and the gaps of its rank allow. This is an isotonic regression.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Place:
 @final
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The places of the nodes, and for each edge the places that it passes from its source to its target, which are the
-    first and the last. ``labels`` has the place of each edge's label, None without one."""
+    """The result of ``arrange``. ``nodes`` has the place of each node. ``routes`` has, for each edge, the places on its
+    way, from its source to its target. ``labels`` has, for each edge, the place of its label, None without a label."""
 
     nodes: tuple[Place, ...]
     routes: tuple[tuple[Place, ...], ...]
@@ -52,8 +52,8 @@ def arrange(
     edges: Sequence[tuple[int, int]],
     labels: Sequence[tuple[float, float] | None],
 ) -> Layout:
-    """Places nodes of the given sizes. ``edges`` are pairs of indices of nodes, and ``labels`` the sizes of the edges'
-    labels. Raises ``ValueError`` if the edges form a cycle."""
+    """Places nodes of the given sizes. ``edges`` are pairs of indices of nodes: the source and the target. ``labels``
+    has the size of each edge's label, None without a label. Raises ``ValueError`` if the edges form a cycle."""
     nodes = tuple(Place(width, height) for width, height in sizes)
     for place, rank in zip(nodes, _ranks(len(nodes), edges), strict=True):
         place.rank = 2 * rank  # the odd ranks are for labels
@@ -83,8 +83,8 @@ def arrange(
 
 
 def _ranks(count: int, edges: Sequence[tuple[int, int]]) -> list[int]:
-    """Returns the length of the longest path to each node. A node without inputs stands just above the first node that
-    it leads to."""
+    """Returns the rank of each node: the length of the longest path to it. A node without inputs is moved down to the
+    rank just above the highest node that it leads to."""
     following: list[list[int]] = [[] for _ in range(count)]
     waiting = [0] * count
     for source, target in edges:
@@ -155,7 +155,7 @@ def _crossings(ranks: list[list[Place]]) -> int:
 
 
 def _columns(ranks: list[list[Place]]) -> float:
-    """Sets the centres' x, and returns the width of the whole."""
+    """Sets the x of all centres, and returns the width of the layout."""
     for rank in ranks:
         _set_row(rank, [0.0] * len(rank))
     for sweep in range(_SWEEPS):
@@ -175,9 +175,10 @@ def _columns(ranks: list[list[Place]]) -> float:
 
 
 def _set_row(row: list[Place], wanted: Sequence[float]) -> None:
-    """Sets x to the nearest of the wanted positions, in the sense of least squares, that keep the order and the gaps.
+    """Sets the x of each place in a rank. Keeps the order and the gaps, and minimises the sum of the squared distances
+    from the wanted positions.
 
-    Adjacent places whose wanted positions come too close are merged into a block, which stands at their mean.
+    Adjacent places whose wanted positions come too close are merged into a block, which is put at their mean.
     """
     offsets = []
     offset = 0.0
@@ -185,7 +186,7 @@ def _set_row(row: list[Place], wanted: Sequence[float]) -> None:
         if number:
             offset += (row[number - 1].width + place.width) / 2 + _GAP
         offsets.append(offset)
-    blocks: list[tuple[float, int]] = []  # the mean of wanted positions less offsets, and the number of places
+    blocks: list[tuple[float, int]] = []  # the mean of (wanted position - offset), and the number of places
     for want, offset in zip(wanted, offsets, strict=True):
         mean, count = want - offset, 1
         while blocks and blocks[-1][0] > mean:
@@ -198,7 +199,7 @@ def _set_row(row: list[Place], wanted: Sequence[float]) -> None:
 
 
 def _rows(ranks: list[list[Place]]) -> float:
-    """Sets the centres' y, and returns the height of the whole."""
+    """Sets the y of all centres, and returns the height of the layout."""
     y = 0.0
     for rank in ranks:
         height = max((place.height for place in rank), default=0.0)

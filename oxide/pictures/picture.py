@@ -1,4 +1,4 @@
-"""The data of a picture: nodes, and edges between them. It says nothing of positions or colours."""
+"""The data of a picture: nodes, and edges between them, without positions and colours."""
 
 from __future__ import annotations
 
@@ -6,19 +6,20 @@ from dataclasses import dataclass
 from typing import Literal, Protocol, final
 
 NodeKind = Literal["launch", "copy", "memory", "host", "join", "graph", "unknown"]
-"""A kernel's launch; a copy between host and device or on a device; device memory, given or filled; a function on the
-host; operations that only combine others; a captured graph's launch; an operation of which nothing more is known before
-it runs."""
+"""The kind of a node, in the order above: a kernel's launch; a copy or a collective; device memory, given or filled; a
+host function or host data; an operation that only combines others; the launch of a graph, or a conditional in a graph;
+an operation of which nothing more is known before it runs."""
 
 EdgeKind = Literal["data", "order", "wait"]
-"""A result that flows; the order of one stream; a wait of one stream for another."""
+"""The kind of an edge. ``"data"``: the target uses a result of the source. ``"order"``: the target runs after the
+source. ``"wait"``: as ``"data"``, and the target's stream waits for the source's stream."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Node:
     """A node: ``title`` names it, and ``details`` are lines below the title. ``stream`` names the stream or the device
-    that it runs on, and is empty if the picture has only one."""
+    that the node runs on, and is empty if the picture has only one."""
 
     key: int
     kind: NodeKind
@@ -30,7 +31,7 @@ class Node:
 @final
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """An edge between two nodes, given by their keys. ``label`` says what flows along it."""
+    """An edge between two nodes, given by their keys. ``label`` describes the data that flows along the edge."""
 
     source: int
     target: int
@@ -41,7 +42,7 @@ class Edge:
 @final
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """Nodes and edges, with a title and with notes that stand below the drawing."""
+    """Nodes and edges, with a title and with notes that are written below the drawing."""
 
     title: str
     nodes: tuple[Node, ...]

@@ -1,7 +1,7 @@
 """Timelines and profiles: records what tasks submit and what devices run.
 
-``trace`` writes a file for ui.perfetto.dev, ``profile`` makes a table, and ``page`` draws a file as one HTML or SVG
-page.
+``trace`` writes a file for ui.perfetto.dev, ``profile`` makes a table, and ``page`` draws a trace file as one HTML or
+SVG page.
 """
 
 from oxide.tracing.pages import page

@@ -11,8 +11,8 @@ from oxide.driver.base import Span
 
 @final
 class Origin(NamedTuple):
-    """The operation that submitted work: the number of its run, its name, the line that built it, and the task's
-    track."""
+    """The operation that submitted work: the number of its run, its name, the file and line that built it, and the
+    track of its task."""
 
     run: int
     name: str
@@ -24,11 +24,11 @@ class Origin(NamedTuple):
 class Work(NamedTuple):
     """A launch, copy, fill, report, graph or host function on a stream.
 
-    ``state`` is "" if its times are known. It is "not run" for work that was dropped, as its run had been cancelled, or
-    whose device was lost, and "not measured" for work whose times the device does not tell; ``begun`` and ``ended`` are
-    then the end of the work before. ``parts`` are the nodes of a graph.
-    ``nbytes`` is what it moves: exact for copies and fills; for kernels the size of the buffers that they read and
-    write; None if unknown.
+    ``state`` is "" if the times of the work are known. It is "not run" for work that the CPU device never ran, because
+    its run was cancelled or the device was lost. It is "not measured" for work of a CUDA device without times. In both
+    cases ``begun`` and ``ended`` are the end of the previous work. ``parts`` are the nodes of a graph. ``nbytes`` is
+    the number of bytes that the work moves: exact for copies and fills, for a kernel the size of the buffers that it
+    reads and writes, None if unknown.
     """
 
     kind: str
@@ -47,7 +47,7 @@ class Work(NamedTuple):
 
 @final
 class Wait(NamedTuple):
-    """A wait of a stream for another: from when the stream reached it to when the stream went on."""
+    """A wait of one stream for another, ``behind``. The stream reached it at ``begun`` and went on at ``ended``."""
 
     device: str
     stream: int
@@ -97,7 +97,7 @@ class Sink(Protocol):
     """A consumer of events."""
 
     def accept(self, event: Event) -> None:
-        """Takes an event. Events of one track come in order; a track's name comes before its events."""
+        """Consumes an event. The events of one track come in order. A track's name comes before the track's events."""
 
     def forked(self) -> None:
-        """Called in a forked child: the sink belongs to the parent."""
+        """Gives the sink up in a forked child, because it belongs to the parent."""

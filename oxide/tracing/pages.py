@@ -1,6 +1,7 @@
 """Draws a trace file as one page: plain SVG, or HTML in which the same drawing can be zoomed and moved.
 
-A page needs nothing but itself. Only the longest slices are drawn where there are very many; the page says so.
+A page is self-contained: it loads no other file. If a trace has very many slices, only the longest are drawn, and the
+page says how many are left out.
 """
 
 from __future__ import annotations
@@ -15,15 +16,15 @@ from typing import Any, Literal, TypeAlias, final
 from oxide.errors import TraceError
 from oxide.tracing.trace_file import HOST
 
-_MOST = 20_000  # slices
+_MOST = 20_000  # slices that are drawn
 _WIDTH = 1280
-_LEFT = 230  # of it, for the tracks' names
+_LEFT = 230  # the part of the width for the names of the tracks
 _RIGHT = 20
 _ROW = 18
 _GAP = 6
 _GRAPH = 34  # the height of a curve of memory
 _TOP = 46
-_LETTER = 6.1  # pixels a letter of 10.5 px takes, about
+_LETTER = 6.1  # the approximate width of a letter of 10.5 px, in pixels
 
 _COLOURS = {
     "kernel": "#3b7dd8",
@@ -52,7 +53,7 @@ Format: TypeAlias = Literal["html", "svg"]
 @final
 @dataclass(slots=True)
 class _Slice:
-    """A slice of a track, at a depth below those that contain it. Times are µs."""
+    """A slice of a track. ``depth`` is the number of slices that contain it. Times are µs."""
 
     kind: str
     name: str
@@ -65,7 +66,7 @@ class _Slice:
 @final
 @dataclass(slots=True)
 class _Row:
-    """A track: a task's, or a stream's."""
+    """The track of a task or of a stream."""
 
     name: str
     order: tuple[int, int]
@@ -76,8 +77,8 @@ class _Row:
 def page(path_json: str | os.PathLike[str], path_out: str | os.PathLike[str], format: Format | None = None) -> None:
     """Draws the trace file ``path_json`` and writes the page to ``path_out``.
 
-    ``format`` is ``"html"`` or ``"svg"``, by default what the name of ``path_out`` ends with. Raises ``TraceError`` if
-    the file is no trace or cannot be read, or if the page cannot be written; ``ValueError`` for another format.
+    ``format`` is ``"html"`` or ``"svg"``, by default the extension of ``path_out``. Raises ``TraceError`` if the file
+    is not a trace or cannot be read, or if the page cannot be written, and ``ValueError`` for another format.
     """
     out = os.fspath(path_out)
     drawn = page_text(path_json, format or os.path.splitext(out)[1][1:].lower())
@@ -89,7 +90,7 @@ def page(path_json: str | os.PathLike[str], path_out: str | os.PathLike[str], fo
 
 
 def page_text(path: str | os.PathLike[str], format: str) -> str:
-    """Returns the page that ``page`` writes."""
+    """Returns the text that ``page`` writes. Raises the same errors as ``page``."""
     if format not in ("html", "svg"):
         raise ValueError(f"the format of a page is {format!r}; it must be 'html' or 'svg', or follow from a name")
     drawn = picture(path)
@@ -97,7 +98,7 @@ def page_text(path: str | os.PathLike[str], format: str) -> str:
 
 
 def picture(path: str | os.PathLike[str]) -> str:
-    """Returns the trace file at ``path`` drawn as SVG. Raises ``TraceError`` if it is no trace or cannot be read."""
+    """Returns the trace file at ``path`` drawn as SVG. Raises ``TraceError`` if it cannot be read or is not a trace."""
     rows, counters, left_out = _read(os.fspath(path))
     return _svg(rows, counters, left_out)
 
@@ -157,7 +158,7 @@ def _rows(events: Any) -> tuple[list[_Row], dict[str, list[tuple[float, float]]]
 
 
 def _nest(row: _Row) -> None:
-    """Gives each slice its depth: the number of slices that contain it."""
+    """Sorts the slices by time, and sets the depth of each slice and of the row."""
     row.slices.sort(key=lambda each: (each.begun, -each.lasts))
     ends: list[float] = []
     for each in row.slices:

@@ -1,4 +1,4 @@
-"""Profiles: how often each kernel and each kind of copy ran, how long, and how fast."""
+"""Profiles: counts, times and rates of each kernel and each kind of copy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from typing import Any, final
 from oxide.tracing.events import Event, Work
 
 _SAMPLES = 100_000
-"""The durations kept for the 99th percentile of a row. With more, every other one is dropped, again and again."""
+"""The most durations kept for the 99th percentile of a row. When there are more, every other duration is dropped, and
+half as many of the later durations are kept."""
 
 
 @final
@@ -20,10 +21,11 @@ _SAMPLES = 100_000
 class ProfileRow:
     """The runs of one kernel, or of one kind of copy, on one device. Times are microseconds.
 
-    ``bytes`` is the total that the runs moved: exact for copies and fills. For kernels it is the size of the buffers
-    that they read and write, each counted once a launch, as if each were read or written whole and once; None if not
-    every launch's size is known. ``gb_per_s`` is ``bytes`` by the total time. ``gflop_per_s`` follows from the
-    ``flops`` that ``profile`` was given, None without. ``share`` is the fraction of the device time of all rows.
+    ``bytes`` is the total that the runs moved. It is exact for copies and fills. For a kernel it is an estimate: each
+    launch counts the sizes of all buffers that it reads or writes, once for each buffer. ``bytes`` is None if the size
+    is not known for every launch. ``gb_per_s`` is ``bytes`` divided by the total time. ``gflop_per_s`` follows from the
+    argument ``flops`` of ``profile``, and is None without. ``share`` is this row's fraction of the device time of all
+    rows.
     """
 
     name: str
@@ -41,7 +43,7 @@ class ProfileRow:
 
 @final
 class _Sum:
-    """The sums of a row."""
+    """The sums of a row. The duration of one in ``every`` runs is kept."""
 
     __slots__ = ("count", "durations", "every", "nbytes", "total_ns")
 
@@ -67,7 +69,7 @@ class _Sum:
 class Profile:
     """Counts and times of the work submitted in a ``with``: ``print(p)`` shows a table, ``p.table()`` returns its rows.
 
-    Rows that are read while the profile is still being taken cover what devices have finished.
+    Rows that are read before the end of the ``with`` may lack recent work, which the recorder adds in batches.
     """
 
     def __init__(self, flops: Mapping[str, float]) -> None:
@@ -78,7 +80,7 @@ class Profile:
         """The source of device times, once the profile has ended: "workers" on the CPU device, "events" or "CUPTI"."""
 
     def accept(self, event: Event) -> None:
-        """Counts an event."""
+        """Counts an event, if it is work."""
         if not isinstance(event, Work):
             return
         if event.state:
@@ -91,7 +93,7 @@ class Profile:
         self._add(event.name, event.kind, event.device, event.ended - event.begun, event.nbytes)
 
     def forked(self) -> None:
-        """Does nothing: a forked child has the sums so far."""
+        """Does nothing: a forked child keeps the sums so far."""
 
     def _add(self, name: str, kind: str, device: str, duration: int, nbytes: int | None) -> None:
         key = name, kind, device
@@ -101,7 +103,7 @@ class Profile:
         found.add(duration, nbytes)
 
     def table(self) -> list[ProfileRow]:
-        """Returns a row for each kernel, kind of copy and graph's node, the one with most time first."""
+        """Returns a row for each kernel, each kind of copy and each node of graphs, those with the most time first."""
         sums = dict(self._sums)
         whole = sum(each.total_ns for each in sums.values()) or 1
         rows = []
@@ -127,7 +129,7 @@ class Profile:
         return sorted(rows, key=lambda row: -row.total_us)
 
     def to_json(self) -> str:
-        """Returns the rows as JSON: ``{"device times": …, "rows": [{"name": …, …}, …]}``."""
+        """Returns the rows as JSON: ``{"device times": …, "not measured": …, "rows": [{"name": …, …}, …]}``."""
         rows = [asdict(row) for row in self.table()]
         return json.dumps({"device times": self.device_times, "not measured": self._unmeasured, "rows": rows}, indent=1)
 
@@ -185,12 +187,12 @@ class Profile:
 
 
 _HEADS = ("name", "kind", "device", "count", "total ms", "mean µs", "p99 µs", "MB", "GB/s", "GFLOP/s", "share")
-_WORDS = 3  # the first columns, which are words
+_WORDS = 3  # the number of columns of words, which come first
 
 
 def checked_flops(flops: Any) -> Mapping[str, float]:
-    """Returns what ``profile`` was given as ``flops``. Raises ``TypeError`` for anything but numbers by
-    name, and ``ValueError`` for a number that is negative or not finite."""
+    """Returns the argument ``flops`` of ``profile``, or an empty dict for None. Raises ``TypeError`` for anything but
+    numbers by name, and ``ValueError`` for a number that is negative or not finite."""
     if flops is None:
         return {}
     if not isinstance(flops, Mapping):

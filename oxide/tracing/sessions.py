@@ -1,4 +1,4 @@
-"""``oxide.trace`` and ``oxide.profile``, and ``OXIDE_TRACE``."""
+"""Implements ``oxide.trace``, ``oxide.profile`` and the environment variable ``OXIDE_TRACE``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ VARIABLE = "OXIDE_TRACE"
 
 @final
 class Trace:
-    """A trace of the ``with`` block, in the file ``path``. ``oxide.trace`` makes one."""
+    """Records its ``with`` block in the trace file ``path``. ``oxide.trace`` returns one."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.fspath(path)
@@ -64,23 +64,23 @@ class Trace:
 
 
 def trace(path: str | os.PathLike[str]) -> Trace:
-    """Returns a context manager that records a timeline of what is inside it, as a file for ui.perfetto.dev and Chrome.
+    """Returns a context manager that records a timeline of its ``with``, as a file for ui.perfetto.dev and Chrome.
 
-    The file shows, for each operation that tasks and threads run: where it was built, when it was submitted, when the
-    device ran its launches, copies, fills and graphs, on which stream, and when the task awaited it and ran again;
-    further the waits between streams with their causes, and the memory allocated. All threads, devices and event loops
-    are recorded, also runtimes and streams that existed before.
+    The file shows, for each operation that tasks and threads run: where it was built, when it was submitted, when and
+    on which stream the device ran its launches, copies, fills and graphs, when the task awaited it, and when the task
+    ran again. The file also shows the waits between streams with their causes, and the allocated memory. All threads,
+    devices and event loops are recorded, also runtimes and streams that existed before.
 
     The end of the ``with`` blocks the thread until the work submitted so far has ended, also inside an event loop. The
-    file is complete whatever ends the ``with``. Traces and profiles may be nested and may overlap: each records what is
-    submitted inside it. A forked child is not traced. Memory stays bounded: what devices have finished is written while
-    the trace goes on.
+    file is complete even if an exception ends the ``with``. Traces and profiles may be nested and may overlap: each
+    records what is submitted inside it. A forked child is not traced. Memory stays bounded: the records of finished
+    work are written while the trace goes on.
 
-    Raises ``TraceError`` at the ``with`` if the file cannot be written or is that of a trace that has not ended, and at
-    its end if a write failed.
+    The begin of the ``with`` raises ``TraceError`` if the file cannot be written, or if another trace that has not
+    ended writes to it. The end of the ``with`` raises ``TraceError`` if a write failed.
 
-    ``OXIDE_TRACE=path`` traces a whole program, without child processes. ``%p`` in the path is the process's number,
-    and child processes are then traced too.
+    ``OXIDE_TRACE=path`` traces a whole program, without child processes. In the path, ``%p`` stands for the number of
+    the process; with ``%p``, child processes are traced too.
     """
     return Trace(path)
 
@@ -90,9 +90,10 @@ def profile(*, flops: Mapping[str, float] | None = None) -> Iterator[Profile]:
     """Counts and times kernels, copies and fills inside the ``with``: ``with oxide.profile() as p: …``, then
     ``print(p)``.
 
-    ``flops`` gives the floating-point operations of a launch, by kernel name, as the runtime does not know them:
-    ``flops={"sgemm": 2 * n**3}``. The end of the ``with`` blocks the thread until the work submitted so far has ended.
-    Raises ``TypeError`` if ``flops`` is not a dict of numbers by name.
+    ``flops`` maps the name of a kernel to the number of floating-point operations of a launch, which the runtime does
+    not know: ``flops={"sgemm": 2 * n**3}``. The end of the ``with`` blocks the thread until the work submitted so far
+    has ended. Raises ``TypeError`` if ``flops`` is not a dict of numbers by name, ``ValueError`` if a number is
+    negative or not finite.
     """
     taken = Profile(checked_flops(flops))
     recorder.begin(taken)
@@ -105,11 +106,11 @@ def profile(*, flops: Mapping[str, float] | None = None) -> Iterator[Profile]:
 
 
 def trace_program(path: str) -> None:
-    """Traces the rest of the program: what ``OXIDE_TRACE`` does."""
+    """Traces the rest of the program, for ``OXIDE_TRACE``. Raises ``TraceError`` if the file cannot be written."""
     if "%p" in path:
         path = path.replace("%p", str(os.getpid()))
     else:
-        os.environ.pop(VARIABLE, None)  # a child process would write over the file
+        os.environ.pop(VARIABLE, None)  # otherwise a child process would write over the file
     whole = Trace(path)
     try:
         whole.__enter__()

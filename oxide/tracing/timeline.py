@@ -1,8 +1,8 @@
-"""Turns notes into events: names, places and sizes, and the times that the clocks have measured.
+"""Turns notes into events with names, places, sizes, and the times that the clocks have measured.
 
-A stream runs its work in order, so the works and waits of each stream form a queue, and the first ones leave it when
-their times are known. A wait has the times of its neighbours: the stream reaches it when the work before has ended, and
-goes on when the next work begins.
+A stream runs its work in order, so the notes of each stream's work and waits form a queue. Work leaves the front of the
+queue once its times are known. A wait gets its times from its neighbours: the stream reaches the wait when the previous
+work ends, and goes on when the next work begins.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from oxide.tracing.events import Event, Host, Memory, Origin, Sink, Track, Wait,
 from oxide.tracing.recording.notes import Note
 
 _ALWAYS: Final = 1 << 63
-_AHEAD: Final = 8  # how many works behind one without times are looked at: one that has ended shows that it is over too
+_AHEAD: Final = 8  # if work has no times, so many entries of the queue are searched for later work that has ended
 
 _FUNCTIONS: Final = {
     "DeviceToHost": "d2h",
@@ -36,12 +36,12 @@ _FUNCTIONS: Final = {
     "WithContext": "with_context",
     "Zip": "zip",
 }
-"""The functions that make the operations of these classes."""
+"""The names of the functions that make operations, by the name of the operation's class."""
 
 
 @final
 class _Work:
-    """A note of work, in its stream's queue."""
+    """A note of work in its stream's queue. ``spans`` are its times, once they are known."""
 
     __slots__ = ("note", "spans")
 
@@ -58,7 +58,7 @@ class _Work:
 
 @final
 class _Wait:
-    """A note of a wait, in its stream's queue. ``begun`` is set when the stream has reached it."""
+    """A note of a wait in its stream's queue. ``begun`` is set once the stream has reached the wait."""
 
     __slots__ = ("begun", "cause", "note")
 
@@ -70,7 +70,7 @@ class _Wait:
 
 @final
 class _Stream:
-    """A stream: its name, its queue, the waits that it has reached, and when its last work ended."""
+    """A stream: its name, its queue, the waits that it has reached, and the end of its last work."""
 
     __slots__ = ("device", "ended", "name", "number", "queue", "reached")
 
@@ -85,7 +85,7 @@ class _Stream:
 
 @final
 class Builder:
-    """Makes events of notes, and gives them to ``give`` with the time by which a sink judges whether it wants them."""
+    """Makes events from notes. Calls ``give`` with each event and a time: sinks that began later ignore the event."""
 
     def __init__(self, give: Callable[[Event, int], None]) -> None:
         self._give = give
@@ -102,7 +102,7 @@ class Builder:
             sink.accept(track)
 
     def take(self, notes: list[Note]) -> None:
-        """Takes over notes, in the order in which they were made."""
+        """Takes notes in the order in which they were made. Gives the events of those that need no times of a clock."""
         for note in notes:
             match note[0]:
                 case "work":
@@ -138,7 +138,7 @@ class Builder:
                     self._held[device] = self._held.get(device, 0) + sum(sizes.values())
 
     def give(self, *, final: bool) -> None:
-        """Gives the events whose times are known; all of them, with ``final``."""
+        """Gives the events of work and waits whose times are known. If ``final`` is True, gives all of them."""
         for stream in self._streams.values():
             queue = stream.queue
             while queue:
@@ -236,7 +236,7 @@ class Builder:
 
 
 def origin_of(run: TracedRun | None, name: str, built: Built | None) -> Origin | None:
-    """Returns the names and the place of a part of a run, as events have them; None without a run."""
+    """Returns the ``Origin`` of a part of a run, given the part's name and origin; None without a run."""
     if run is None:
         return None
     return Origin(run.number, plain_name(name), "" if built is None else _place(built[1], built[2]), run.track)
@@ -244,7 +244,7 @@ def origin_of(run: TracedRun | None, name: str, built: Built | None) -> Origin |
 
 @functools.lru_cache(4096)
 def _place(code: CodeType, instruction: int) -> str:
-    """Returns the file and line of an instruction."""
+    """Returns the file and line of an instruction, such as "program.py:31"."""
     for first, end, line in code.co_lines():
         if first <= instruction < end and line is not None:
             return f"{code.co_filename}:{line}"
@@ -252,12 +252,12 @@ def _place(code: CodeType, instruction: int) -> str:
 
 
 def plain_name(name: str) -> str:
-    """Returns the name of the function that made an operation, for the name of its class."""
+    """Returns the name of the function that makes operations of the class ``name``; any other name unchanged."""
     return _FUNCTIONS.get(name, name)
 
 
 def _is_over(queue: deque[_Work | _Wait]) -> bool:
-    """Returns whether the first work of a queue is over, though its times are not known: a later one is."""
+    """Returns whether the first work of a queue, whose times are not known, is over because later work has ended."""
     for place in range(1, min(len(queue), _AHEAD)):
         entry = queue[place]
         if isinstance(entry, _Work) and entry.known():
@@ -266,7 +266,7 @@ def _is_over(queue: deque[_Work | _Wait]) -> bool:
 
 
 def _named(spans: list[Span], names: list[str] | None) -> tuple[Span, ...]:
-    """Names a graph's nodes: as the clock does, or by the capture if it was traced."""
+    """Returns the spans of a graph's nodes with names: from the clock, or else from the capture if it was traced."""
     if names is not None and len(names) == len(spans):
         return tuple([Span(span.begun, span.ended, span.name or name) for span, name in zip(spans, names, strict=True)])
     return tuple([Span(span.begun, span.ended, span.name or "a node") for span in spans])

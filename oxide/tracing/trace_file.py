@@ -1,9 +1,9 @@
 """Writes events as Chrome's and Perfetto's trace-event JSON.
 
-The format: https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU. Process 1 is the program,
-and its threads are the tasks; each device is a process too, and its threads are the streams. A slice is an ``X``
-event. An ``s`` and an ``f`` event with one ``id`` make an arrow from where work was submitted to where it ran. ``C``
-events are the device's memory.
+The format: https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU. In the file, process 1 is
+the program, and its threads are the tasks. Each device is a further process, and its threads are the streams. A slice
+is an ``X`` event. An ``s`` and an ``f`` event with the same ``id`` make an arrow from the submission of work to the run
+of the work. ``C`` events show the memory allocated on a device.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from oxide.errors import TraceError
 from oxide.tracing.events import Event, Host, Memory, Track, Wait, Work
 
 HOST = 1
-"""The process number of the program."""
+"""The process number of the program in the file."""
 
 _CHUNK = 1 << 16
 
@@ -26,8 +26,8 @@ _written: dict[tuple[int, int], int] = {}  # the descriptors of traces that have
 
 @final
 class TraceFile:
-    """A file at ``path`` that events are written to. Raises ``TraceError`` if it cannot be written, or if it is the
-    file of another trace that has not ended."""
+    """The sink that writes events to the file ``path``. Raises ``TraceError`` if the file cannot be written, or if
+    another trace that has not ended writes to it."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -51,7 +51,7 @@ class TraceFile:
         self._base = time_ns
 
     def accept(self, event: Event) -> None:
-        """Writes an event. A failure of the file is raised by ``finish``."""
+        """Writes an event. If a write fails, ``finish`` raises the error."""
         if not self._open:
             return
         match event:
@@ -90,7 +90,7 @@ class TraceFile:
             ) from self._error
 
     def forked(self) -> None:
-        """Leaves the file to the parent."""
+        """Closes the file in a forked child, without a further write: it belongs to the parent."""
         if self._open:
             self._open = False
             self._text.clear()
@@ -142,8 +142,8 @@ class TraceFile:
         self._event({"ph": "M", "pid": pid, "tid": 0, "name": "process_sort_index", "args": {"sort_index": pid}})
 
     def _us(self, time_ns: int) -> float:
-        """Returns a time of the file. An event from before its begin, such as a device's that runs ahead of the host's
-        clock, is at 0."""
+        """Converts a time to µs since the begin of the trace. Returns 0 for an earlier time, which an inexact device
+        clock can report."""
         return max(0, time_ns - (self._base or 0)) / 1000
 
     def _event(self, event: dict[str, Any]) -> None:
@@ -170,7 +170,7 @@ class TraceFile:
 
 def _open(path: str) -> tuple[int, tuple[int, int]]:
     """Opens a file and empties it. Returns its descriptor and its identity. Raises ``TraceError``, and leaves the file
-    as it is, if another trace writes to it. A device, such as /dev/null, may take several traces."""
+    as it is, if another trace writes to it. Several traces may write to a device file, such as /dev/null."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o666)
     found = os.fstat(descriptor)
     identity = found.st_dev, found.st_ino

@@ -1,8 +1,8 @@
 """The CPU device's memory: allocates blocks from the C library up to a limit, and checks that ranges lie inside a
 block.
 
-With ``poison``, memory is filled with 0xFF when it is allocated and again before it is freed. A float of this pattern
-is a NaN, and an index is far out of bounds.
+With ``poison``, memory is filled with 0xFF when it is allocated and again before it is freed. A float of these bytes is
+a NaN. An integer of these bytes, -1 or the largest unsigned number, is out of bounds as an index.
 """
 
 from __future__ import annotations
@@ -66,13 +66,13 @@ class Heap:
         self._ordered: list[int] | None = None
         self._changes = 0
         self._adopted = Counter[tuple[int, int]]()
-        # For the sanitizer: the flags of each block until it is released, a byte for each of its bytes, 1 once that
+        # For the sanitizer: the flags of each block until it is released, one for each byte of the block, 1 once the
         # byte was written.
         self._values: dict[int, bytearray] = {}
 
     @property
     def held(self) -> tuple[int, int]:
-        """Returns how many bytes and how many blocks are not yet returned to the system."""
+        """Returns the number of bytes and the number of blocks that are not yet returned to the system."""
         with self._lock:
             return self._held, len(self._live) + len(self._leaving)
 
@@ -157,7 +157,7 @@ class Heap:
             self._values.pop(address, None)
             if self._poison and not self.in_use_for_ever:
                 memset(address, 0xFF, nbytes)
-            # From here on atomic: signals are checked after the last call.
+            # From here on, this is one atomic step: signals are checked only after the last call.
             self._held -= nbytes
             del self._leaving[retirement]
             if not self.in_use_for_ever:
@@ -206,7 +206,7 @@ class Heap:
         return None
 
     def wrote(self, address: int, nbytes: int, values: bytes | None) -> None:
-        """Sets the flags of a range, if it is tracked: to ``values``, or all to 1 if that is None."""
+        """Sets the flags of a range, if it is tracked: to ``values``, or all to 1 if ``values`` is None."""
         found = self.tracked(address, nbytes)
         if found is not None:
             start, flags = found
@@ -220,7 +220,7 @@ class Heap:
             self._adopted[key] = self._adopted.get(key, 0) + 1  # "+=" would call Python code for a new key
 
     def disown(self, address: int, nbytes: int) -> bool:
-        """Undoes one ``adopt``. Returns False if there was none."""
+        """Undoes one call of ``adopt`` for the range. Returns False if there was none."""
         with self._lock:
             count = self._adopted[address, nbytes]
             if count > 1:
@@ -269,7 +269,7 @@ def out_of_range(what: str, address: int, nbytes: int, where: str) -> Exception:
 
 
 def note_launch(heaps: list[Heap], params: bytes) -> None:
-    """Marks each block that a parameter of an unsanitized kernel points into as written, for the sanitizer."""
+    """Marks as written, for the sanitizer, each block that a parameter of an unsanitized kernel points into."""
     for at in range(0, len(params) - 7, 8):
         for heap in heaps:
             found = heap.tracked(int.from_bytes(params[at : at + 8], "little"), 1)

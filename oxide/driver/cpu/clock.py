@@ -1,7 +1,7 @@
 """The CPU device's clock: the threads that run work note when they begin and end it.
 
-The items that a thread submits between ``begin`` and ``end`` get a ``Times``. Whoever runs an item fills it in, so the
-times are exact, and what is not traced pays for one test of an attribute.
+The items that a thread submits between ``begin`` and ``end`` get a ``Times``. The thread that runs an item fills in its
+``Times``, so the times are exact. An item that is not traced costs one test of an attribute.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from oxide.driver.cpu.streams import CpuStream, Recordable, Task, Times
 
 @final
 class _Measured(threading.local):
-    """The times of what the calling thread submits; None outside ``begin`` and ``end``."""
+    """The times of the items that the calling thread submits; None unless it is between ``begin`` and ``end``."""
 
     times: list[Times] | None = None
 
 
 @final
 class CpuClock:
-    """The ``Clock`` of a ``CpuDriver``. ``ended`` is called when it is closed."""
+    """The ``Clock`` of a ``CpuDriver``. ``ended`` is called when the clock is closed."""
 
     source = "workers"
 
@@ -32,7 +32,7 @@ class CpuClock:
         self._measured = _Measured()
 
     def note(self, item: Recordable) -> Recordable:
-        """Makes ``item`` note its times, if the calling thread measures what it submits. Returns the item. A
+        """Makes ``item`` note its times, if the calling thread is between ``begin`` and ``end``. Returns the item. A
         conditional of a graph is measured as a whole."""
         times = self._measured.times
         if times is not None and (not isinstance(item, Task) or item.measured):
@@ -47,22 +47,22 @@ class CpuClock:
         return times
 
     def end(self, token: list[Times], stream: CpuStream) -> None:
-        """Ends what ``begin`` began."""
+        """Ends the measurement that ``begin`` began."""
         self._measured.times = None
 
     def collect(self, *, final: bool) -> None:
         """Does nothing: the threads fill in the times themselves."""
 
     def spans(self, token: list[Times]) -> list[Span] | None:
-        """Returns the times of the items, None while one of them has not ended. A dropped item never ends."""
+        """Returns the times of the items; None if an item has not ended. A dropped item never ends."""
         for times in token:
             if not times.over or not times.begun:
                 return None
         return [Span(times.begun, times.ended) for times in token]
 
     def forget(self, token: list[Times]) -> None:
-        """Does nothing: times take no more than their memory."""
+        """Does nothing: a token holds nothing but a little memory."""
 
     def close(self) -> None:
-        """Ends the measuring."""
+        """Ends the measuring: the driver may open another clock."""
         self._ended()

@@ -2,7 +2,7 @@
 
 A kernel's object file exports ``void entry(void *launch, int64 first_block, int64 end_block)``; ``launch`` points to a
 ``LAUNCH``. Blocks are numbered with x fastest. ``driver/object.py`` loads most object files; LLVM loads those that need
-more. llvmlite is imported only for those, or to name this machine's processor for the first time. LLVM is not
+more. llvmlite is imported only to load such a file, or to name this machine's processor for the first time. LLVM is not
 thread-safe, so one lock guards loading and queries of the processor.
 """
 
@@ -70,7 +70,7 @@ class CpuFunction:
 
     @property
     def code_range(self) -> tuple[int, int] | None:
-        """Returns the first address of the code and the end of its memory; None if LLVM has loaded it."""
+        """Returns the first address of the code's memory and the address after its end; None if LLVM has loaded it."""
         if not isinstance(self._memory, mmap.mmap):
             return None
         first = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
@@ -79,7 +79,7 @@ class CpuFunction:
     def bind(
         self, grid: Dim3, block: Dim3, shared_bytes: int, params: bytes, seed: int = 0
     ) -> Callable[[int, int], None]:
-        """Returns a launch as a function: called with a range of blocks, it runs them without the GIL.
+        """Returns a launch as a function, which takes a range of blocks and runs these blocks without the GIL.
 
         The blocks of a cooperative kernel run up to the grid's next barrier. ``seed``, unless it is 0, selects the
         order of a block's threads, if the code's target is ``seeded``. Raises ``LaunchError`` for a cooperative grid
@@ -90,7 +90,7 @@ class CpuFunction:
         return partial(self.call, ctypes.byref(_LAUNCH(grid, block, shared_bytes, seed, params)))
 
     def launch(self, grid: Dim3, block: Dim3, shared_bytes: int, params: bytes, seed: int, blocks: int) -> BlockRange:
-        """Returns a launch of ``blocks`` blocks as an item for a stream; parameters as for ``bind``."""
+        """Returns a launch of ``blocks`` blocks as an item for a stream. The other parameters are as for ``bind``."""
         what = f"launch {self.entry}"
         if self.pace is None:
             return BlockRange(what, self.bind(grid, block, shared_bytes, params, seed), blocks)
@@ -102,7 +102,7 @@ class CpuFunction:
         return f"<kernel {self.entry} on cpu:{self.device}>"
 
 
-_LAUNCH = LAUNCH.structure  # it keeps the bytes object that ``params`` points into alive
+_LAUNCH = LAUNCH.structure  # an instance keeps the bytes object that ``params`` points to alive
 
 _Entry = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 _EntryHolding = ctypes.PYFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)  # with the GIL held
@@ -112,7 +112,8 @@ _EntryHolding = ctypes.PYFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.
 def host_target() -> Target:
     """Returns the target of this machine. LLVM detects it once; later processes read it from the cache on disk.
 
-    Without llvmlite the target has what Linux says of the processor. It selects code that was built ahead of time.
+    Without llvmlite, the target is made from Linux's description of the processor, and serves to select code that was
+    built ahead of time.
     """
     if not is_installed("llvmlite"):
         from oxide.driver.cpu.processor import target_without_llvm
@@ -156,8 +157,8 @@ def host_name() -> str:
 
 
 def _processor() -> str | None:
-    """Returns a description of the processor: its usable features from the system, and LLVM's version, as a newer LLVM
-    may know more names. Returns None if the system does not describe its processor."""
+    """Returns a description of the processor: its model and features as the system tells them, and llvmlite's version,
+    because a newer LLVM may know more names. Returns None if the system does not describe its processor."""
     found = [disk.version_text("llvmlite"), platform.machine()]
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:

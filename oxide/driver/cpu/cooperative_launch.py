@@ -1,7 +1,7 @@
-"""Cooperative launches on the CPU device: every block lives until the last ends, and they meet at the grid's barriers.
+"""Cooperative launches on the CPU device: all blocks are live at once, and wait for each other at the grid's barriers.
 
 One pass over the blocks runs each block from one grid barrier to the next, on as many workers as are worth waking.
-Between two passes no block runs: that is the barrier. No worker ever waits for another.
+Between two passes no block runs, which has the effect of the barrier. No worker ever waits for another.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from oxide.driver.cpu.code import CpuFunction
 
 MOST_THREADS, MOST_BLOCKS = 2**18, 2**13
-"""The most threads and blocks of a grid that may be live at once, as each takes memory: about as many as on a large
-GPU."""
+"""The most threads and blocks of a grid that may be live at once, because each takes memory. A large GPU holds about as
+many."""
 
 
 def check_fits(function: CpuFunction, grid: Dim3, block: Dim3) -> None:
@@ -35,7 +35,7 @@ def check_fits(function: CpuFunction, grid: Dim3, block: Dim3) -> None:
 
 @final
 class CooperativeRun:
-    """A cooperative launch. A call with a range of blocks runs them to the grid's next barrier, without the GIL."""
+    """A cooperative launch. A call runs a range of blocks to the grid's next barrier, without the GIL."""
 
     def __init__(
         self, function: CpuFunction, grid: Dim3, block: Dim3, shared_bytes: int, params: bytes, seed: int
@@ -53,9 +53,10 @@ class CooperativeRun:
         self._function.call(self._pointer, first, end)
 
     def goes_on(self) -> bool:
-        """Returns whether all blocks must run another pass, now that a pass has ended.
+        """Returns whether all blocks must run another pass. Call it at the end of each pass.
 
-        Abandons the blocks if they can never continue: if some have finished, or wait at another barrier than the rest.
+        Abandons the blocks if they can never continue: if some wait while others have ended, or if they wait at
+        different barriers.
         """
         record = self._record
         if not record.waiting:

@@ -1,7 +1,7 @@
 """Copies, fills and reports of the CPU device: their checks, and the tasks that a stream runs.
 
-Every range is checked against the live allocations when it is submitted. So a wrong address or a use after free raises
-a ``DriverError`` at once, while on a GPU it would be a fault later.
+Every range is checked against the live allocations at the submission. So a wrong address or a use after free raises a
+``DriverError`` at once, while on a GPU it would cause a fault later.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Copies:
     def between_devices(
         self, destination: int, destination_device: int, source: int, source_device: int, nbytes: int
     ) -> Task:
-        """Makes a task that copies from one device's memory to another's."""
+        """Makes a task that copies from one device's memory to another device's memory."""
         self._heaps[destination_device].check("the destination of a copy between devices,", destination, nbytes)
         self._heaps[source_device].check("the source of a copy between devices,", source, nbytes)
         return self._copy("copy between devices", destination, source, nbytes)
@@ -158,7 +158,7 @@ def _note_copy(heaps: list[Heap], destination: int, source: int, nbytes: int) ->
 _TILE_BYTES = 256 * 1024
 
 _libc = ctypes.CDLL(None)
-# CFUNCTYPE releases the GIL around the call. PYFUNCTYPE keeps it: faster for calls shorter than a hand-over.
+# CFUNCTYPE releases the GIL around the call. PYFUNCTYPE keeps it, which is faster for calls shorter than a hand-over.
 _move_type = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 _memmove = ctypes.CFUNCTYPE(*_move_type)(("memmove", _libc))
 _memmove_brief = ctypes.PYFUNCTYPE(*_move_type)(("memmove", _libc))

@@ -1,9 +1,9 @@
 """The CPU device: a real device behind the Driver protocol, with streams, events, memory and several devices.
 
-This file checks requests and turns them into items for a scheduler. Its modules: ``streams`` (streams, events, items),
-``workers`` (the threads that run them), ``steps`` (one item at a time, for tests), ``allocator``, ``copy_tasks``,
-``code``, ``graph``, ``host_functions`` and ``submission_checks``. A wrong request is refused when it is submitted, with
-CUDA's code and name for it.
+This file checks requests and turns them into items for a scheduler. It builds on the modules ``streams`` (streams,
+events, items), ``workers`` (the threads that run the items), ``steps`` (runs one item at a time, for tests),
+``allocator``, ``copy_tasks``, ``code``, ``graph``, ``host_functions`` and ``submission_checks``. A wrong request is
+refused when it is submitted, with CUDA's error code and name.
 
 If the stream is idle, the submitting thread itself does a free, or a copy or fill of up to 32 KiB: that takes a
 microsecond, and handing it to another thread takes ten. For the same reason a thread that blocks for a stream or an
@@ -69,8 +69,8 @@ from oxide.environment import whole_number
 from oxide.errors import DeviceError
 
 _LOOKS = 16
-"""A polling thread releases the GIL once in this many queries that find work unfinished. A wait makes fewer queries
-before it parks (``runtime/loop/pace.py``)."""
+"""Of the queries that find work unfinished, one in this many releases the GIL. A single wait makes fewer queries before
+it parks (``runtime/loop/pace.py``)."""
 
 
 class CpuDriver:
@@ -80,12 +80,12 @@ class CpuDriver:
     time, is ``OXIDE_CPU_THREADS`` or the number of cores by default. Each device may allocate ``OXIDE_CPU_MEMORY``
     bytes, by default the machine's memory.
 
-    With ``step`` there are no threads, and work runs only in ``step``, ``run_until_idle`` and ``synchronize_*``.
-    ``seed`` selects the order in which streams make progress, blocks of a kernel run, and warps and threads of a block
-    run between barriers: the same seed gives the same run. Without ``step``, the default is ``OXIDE_SEED`` if that is
-    set. With a seed and without ``step``, nothing runs concurrently with the program: work runs inside the calls that
-    wait for it or query it. ``poison``, on by default with ``step``, fills memory with 0xFF bytes when it is allocated
-    and when it is freed.
+    With ``step`` there are no threads, and work runs only in the methods ``step``, ``run_until_idle`` and
+    ``synchronize_*``. ``seed`` selects three orders: in which streams make progress, in which blocks of a kernel run,
+    and in which warps and threads of a block run between barriers. The same seed gives the same run. Without ``step``,
+    the default seed is ``OXIDE_SEED`` if that is set. With a seed and without ``step``, nothing runs concurrently with
+    the program: work runs inside the calls that wait for it or query it. ``poison``, on by default with ``step``, fills
+    memory with 0xFF bytes when it is allocated and when it is freed.
 
     Raises ``DeviceError`` for an invalid number of devices, threads or bytes, ``TypeError`` or ``ValueError`` for an
     invalid ``seed``.
@@ -145,7 +145,7 @@ class CpuDriver:
     def device_info(self, device: int) -> DeviceInfo:
         """Describes a device: the host's processor with a CUDA device's limits.
 
-        Loads llvmlite the first time on a machine, to name the target.
+        The first call on a machine loads llvmlite, if that is installed, to name the target.
         """
         self._check_device(device)
         return DeviceInfo(
@@ -182,8 +182,8 @@ class CpuDriver:
         With a seed and without ``step``, first runs the remaining work.
         """
         check_idle(stream)
-        # The order matters: a stream that first has no items and then is not running has run all that it held at the
-        # first check.
+        # The order matters: if a stream first has no items and then is not running, it has run all items that it held
+        # at the first check.
         if stream.items or stream.running:
             if not self._driven:
                 self._note_look()
@@ -261,7 +261,7 @@ class CpuDriver:
             self._scheduler.submit(stream, Wait(point))
 
     def elapsed_ms(self, start: CpuEvent, end: CpuEvent) -> float:
-        """Returns the milliseconds between two events, created with ``timing``, that their streams have passed."""
+        """Returns the milliseconds between two events, both created with ``timing`` and passed by their streams."""
         times = []
         for event in (start, end):
             point = check_handle(event, CpuEvent).point
@@ -328,7 +328,7 @@ class CpuDriver:
         nbytes: int,
         stream: CpuStream,
     ) -> None:
-        """Copies from the memory of one of the driver's devices to that of another."""
+        """Copies from the memory of one of the driver's devices to the memory of another."""
         check_handle(stream, CpuStream)
         self._check_device(destination_device)
         self._check_device(source_device)
@@ -366,8 +366,8 @@ class CpuDriver:
     def launch(
         self, function: CpuFunction, grid: Dim3, block: Dim3, shared_bytes: int, params: bytes, stream: CpuStream
     ) -> None:
-        """Launches a kernel, its blocks on as many threads as are worth waking. Refuses launches beyond the device's
-        limits."""
+        """Launches a kernel. Its blocks run on as many threads as are worth waking. Raises ``DriverError`` for a launch
+        beyond the device's limits."""
         check_handle(stream, CpuStream)
         blocks = check_launch(function, grid, block, shared_bytes, stream)
         if function.persistent:
@@ -449,7 +449,8 @@ class CpuDriver:
         captured[-1].items.append(conditional(opened, bodies))
 
     def end_capture(self, stream: CpuStream) -> CpuGraph:
-        """Ends the capture. Raises ``DriverError`` if the stream is not in a capture, or in a conditional."""
+        """Ends the capture. Raises ``DriverError`` if no capture was begun on the stream, or if a conditional of the
+        capture has not ended."""
         parts = check_handle(stream, CpuStream).captured
         if parts is None:
             raise driver_error(
@@ -465,8 +466,8 @@ class CpuDriver:
         return CpuGraph(stream.device, parts)
 
     def launch_graph(self, graph: CpuGraph, stream: CpuStream) -> None:
-        """Submits the recorded items: those of a part in order, the parts on streams of their own where they may run
-        side by side."""
+        """Submits the recorded items. The items of a part run in order. Parts that may run at the same time run on
+        streams of their own."""
         check_handle(graph, CpuGraph)
         check_idle(stream)
         if graph.device != stream.device:
@@ -486,17 +487,17 @@ class CpuDriver:
     # Host functions
 
     def launch_host_function(self, function: Callable[[], None], stream: CpuStream) -> None:
-        """Submits a call of a Python function on a worker thread. Its exceptions go to ``sys.unraisablehook``, and the
-        stream goes on."""
+        """Submits a call of a Python function, which a worker thread makes. Exceptions of the function go to
+        ``sys.unraisablehook``, and the stream goes on."""
         self._submit(check_idle(stream), python_call(function))
 
     def call(self, what: str, function: Callable[[int], None], stream: CpuStream) -> None:
-        """Submits a call of ``function`` on a worker thread, also in a capture."""
+        """Submits a call of ``function``, which a worker thread makes. Can be captured."""
         address = self.stream_address(stream)
         self._submit(stream, Task(what, lambda: function(address)))
 
     def launch_native_host_function(self, function: int, argument: int, stream: CpuStream) -> None:
-        """Submits a call of a C function on a worker thread, without the GIL."""
+        """Submits a call of a C function, which a worker thread makes without the GIL."""
         self._submit(check_idle(stream), native_call(function, argument))
         if self._driven:  # the function may wake a waiter that makes no more queries
             self._scheduler.synchronize(stream)
@@ -522,13 +523,13 @@ class CpuDriver:
         return device
 
     def disown(self, address: int, nbytes: int) -> None:
-        """Undoes one ``adopt``."""
+        """Undoes one call of ``adopt``."""
         for heap in self._heaps:
             if heap.disown(address, nbytes):
                 return
 
     def clock(self) -> CpuClock:
-        """Returns a clock of times that the threads note as they run the work."""
+        """Returns a clock. The threads note its times as they run the work."""
         if self._clock is not None:
             raise DeviceError("the CPU driver has a clock already; close it first")
         self._clock = CpuClock(self._end_clock)
@@ -540,9 +541,9 @@ class CpuDriver:
     def close(self) -> None:
         """Waits for submitted work and ends the threads. May be called again.
 
-        Later submissions raise ``DriverError``. Memory that is still allocated stays valid, for example under a NumPy
-        array that ``d2h`` returned or that views a box. It can still be freed. Memory that is never freed returns to
-        the system when neither the driver nor that memory is referenced any more.
+        Later submissions raise ``DriverError``. Memory that is still allocated stays valid, for example the memory of a
+        NumPy array that ``d2h`` returned or that views a box. It can still be freed. Memory that is never freed returns
+        to the system when neither the driver nor any object on the memory is referenced any more.
         """
         if self._closed:
             return
@@ -562,8 +563,7 @@ class CpuDriver:
 
     @property
     def live_allocations(self) -> LiveAllocations:
-        """Returns the memory that is not freed yet. Memory counts as freed after its stream has run
-        the free."""
+        """Returns the memory that is not freed yet. Memory counts as freed once its stream has run the free."""
         held = [heap.held for heap in self._heaps]
         host_bytes, host_count = self._host.held
         return LiveAllocations(
@@ -571,13 +571,13 @@ class CpuDriver:
         )
 
     def pending(self) -> tuple[CpuStream, ...]:
-        """Returns the streams that could run an item now: the high-priority streams, then the others, each in the order
-        in which these items were submitted. Available only in step mode."""
+        """Returns the streams whose first item could run now: the high-priority streams, then the others. Each of the
+        two groups is in the order in which the first items were submitted. Available only in step mode."""
         return self._steps().pending()
 
     def step(self, stream: CpuStream | None = None) -> bool:
-        """Runs one item, of ``stream`` or of any runnable stream. Returns ``False`` if there is none. Available only in
-        step mode."""
+        """Runs one item, of ``stream`` if that is given. Returns ``False`` if no item can run. Available only in step
+        mode."""
         return self._steps().step(stream)
 
     def run_until_idle(self) -> None:
@@ -606,9 +606,9 @@ class CpuDriver:
     def _note_look(self) -> None:
         """Counts a query that found work unfinished, and sleeps at every ``_LOOKS``-th.
 
-        A polling thread must release the GIL now and then, or the worker that it waits for gets the GIL 5 ms later. It
-        sleeps instead of calling ``sched_yield``: a thread that yields loses the rest of its time slice, 3 ms on Linux,
-        so 64 waits would hold up an event loop for 0.2 s (docs/performance.md).
+        A polling thread must release the GIL now and then, or the worker that it waits for gets the GIL 5 ms later. The
+        thread sleeps instead of calling ``sched_yield``: a thread that yields loses the rest of its time slice, 3 ms on
+        Linux, so 64 waits would hold up an event loop for 0.2 s (docs/performance.md).
         """
         self._looks += 1
         if self._looks % _LOOKS == 0:
@@ -633,7 +633,7 @@ calls_drop(CpuDriver)
 
 @final
 class _RunDriver(CpuDriver):
-    """A driver for one run: it marks submitted work as the run's, and shares all other state with ``driver``."""
+    """A driver for one run. It marks submitted work as the run's, and shares all state with ``driver``."""
 
     __slots__ = ("_drop", "_run")
 
@@ -656,5 +656,5 @@ def _end_threads() -> None:
 _dropped: deque[Scheduler] = deque()
 _soon = Soon(_end_threads)
 _abandon = in_c(lambda dropped: zip(map(_dropped.append, dropped), _soon.asking, strict=False))
-"""Lets the threads of a driver that was dropped without ``close`` end soon. A finaliser that runs in C
+"""Lets the threads of a driver that was dropped without ``close`` end soon. This is a finaliser that runs in C
 (``dropping.py``)."""

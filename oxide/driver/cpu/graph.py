@@ -1,11 +1,11 @@
 """Graphs of the CPU device: recorded items of a stream, submitted again at each launch.
 
-The parts of a graph with branches are spread over lanes (``lanes.py``). A lane is a stream of its own for the time of
-one launch; the first is the stream that the graph is launched on.
+The parts of a graph with branches are spread over lanes (``lanes.py``). The first lane is the stream that the graph is
+launched on. Each other lane is a stream that exists for one launch.
 
-The bodies of a conditional are graphs of their own. The chosen body's items come to the front of the stream that runs
-the conditional when it is that item's time (``Unfolding``). So every iteration of a loop passes the scheduler, as the
-work of any stream does.
+The bodies of a conditional are graphs of their own. When a conditional comes to the head of its stream, it puts the
+items of the chosen body in front of itself (``Unfolding``). So every iteration of a loop passes through the scheduler,
+as the work of any stream does.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _numbers = itertools.count(1)
 
 @final
 class _Placed:
-    """A part in its lane. ``waits`` are the parts of other lanes that it runs after. ``awaited`` is True if a part of
-    another lane waits for it."""
+    """A part in its lane. ``waits`` are the numbers of the parts of other lanes that it runs after. ``awaited`` is True
+    if a part of another lane runs after it."""
 
     __slots__ = ("awaited", "items", "lane", "waits")
 
@@ -72,10 +72,10 @@ class CpuGraph:
         submit: Callable[[CpuStream, Item], None],
         renewed: Callable[[Recordable], Recordable],
     ) -> None:
-        """Submits one launch. ``renewed`` returns the item to submit for a recorded one.
+        """Submits one launch. ``renewed`` returns the item to submit for a recorded item.
 
-        A graph with several lanes is submitted as one item. So an interrupt cannot end the submission of some lanes
-        that others wait for.
+        A graph with several lanes is submitted as one item. So an interrupt cannot leave out lanes for which submitted
+        lanes wait.
         """
         items = self.items(stream, renewed)
         if self._lanes > 1:
@@ -85,7 +85,7 @@ class CpuGraph:
             submit(stream, item)
 
     def items(self, stream: CpuStream, renewed: Callable[[Recordable], Recordable]) -> list[Item]:
-        """Returns the items that do the graph's work once when ``stream`` runs them. ``renewed`` is that of
+        """Returns the items that do the graph's work once when ``stream`` runs them. ``renewed`` means the same as in
         ``launch``."""
         if self._lanes <= 1:
             return [renewed(item) for part in self._parts for item in part.items]

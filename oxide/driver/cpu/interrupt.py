@@ -1,10 +1,10 @@
-"""Runs kernels so that Ctrl-C ends the wait for them. For drivers that run kernels on the waiting thread: with a seed,
-or step by step.
+"""Runs kernels so that Ctrl-C ends the wait for them. This is for drivers that run kernels on the waiting thread:
+drivers with a seed, and drivers in step mode.
 
-Python reports Ctrl-C to the main thread only, and only between two of its instructions. A whole kernel runs within one
-instruction. So the main thread has another thread run the kernel and waits for it. Still only one of the two threads
-runs at a time. A thread for each kernel costs some 50 microseconds. Other threads get no signals and run kernels
-themselves.
+Python reports Ctrl-C to the main thread only, and only between two bytecode instructions. A whole kernel runs within
+one instruction. So the main thread lets another thread run the kernel and waits. Still only one of the two threads runs
+at a time. A thread for each kernel costs some 50 microseconds. Threads other than the main thread get no signals, so
+they run kernels themselves.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Abandoned(Exception):
 
 
 def run_interruptibly(calls: Iterable[Callable[[], object]]) -> None:
-    """Makes the calls one after another. If a call raises, raises its exception and makes no more calls.
+    """Makes the calls one after another. If a call raises an exception, raises that and makes no more calls.
 
     Raises ``Abandoned`` if a signal handler raised an exception before the last call returned. The current call then
     continues, and no other begins.
@@ -42,7 +42,7 @@ def run_interruptibly(calls: Iterable[Callable[[], object]]) -> None:
 
 
 def _wait_for(work: _Work) -> None:
-    """Has another thread do the work and waits for it, or does the work itself if the system has no more threads."""
+    """Lets another thread do the work and waits for its end. If the system has no more threads, does the work here."""
     try:
         threading.Thread(target=work.run, name="oxide kernel", daemon=True).start()
     except RuntimeError:
@@ -52,7 +52,7 @@ def _wait_for(work: _Work) -> None:
 
 @final
 class _Work:
-    """Calls to be made by the first thread that claims them, and their progress."""
+    """Calls and their progress. The first thread that claims the calls makes them all."""
 
     def __init__(self, calls: Iterable[Callable[[], object]]) -> None:
         self._calls = calls

@@ -1,7 +1,7 @@
-"""Reads the line tables of an object file: DWARF's line-number programs, version 4, as LLVM writes them for kernels.
+"""Reads the line tables of an object file: DWARF's line-number programs, of which LLVM writes version 4 for kernels.
 
-A program is a sequence of opcodes for a small machine, whose registers are an address, a file and a line. Each row that
-the machine emits says that the code from that address on comes from that line.
+A program is a sequence of opcodes for a small machine, whose registers are an address, a file and a line. The machine
+emits rows. A row states that the code from its address on comes from its line.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _VERSIONS = (2, 3, 4)
 @final
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The code from ``address`` on comes from ``line`` of ``file``. The line is 0 if LLVM has merged several lines.
-    ``ends`` says that no code begins there."""
+    """A row of a line table: the code from ``address`` on comes from ``line`` of ``file``. The line is 0 if LLVM has
+    merged several lines. If ``ends`` is True, the code ends before ``address``."""
 
     address: int
     file: str
@@ -31,8 +31,8 @@ class Row:
 
 
 def rows(table: bytes) -> Iterator[Row]:
-    """Yields the rows of all programs of a section ``.debug_line``, whose addresses are relocated. Raises
-    ``ValueError`` for other versions, and for a table that ends too early."""
+    """Yields the rows of all programs of a section ``.debug_line``, whose addresses must be relocated. Raises
+    ``ValueError`` for versions of DWARF other than 2 to 4, and for a table that ends too early."""
     at = 0
     while at < len(table):
         end = at + 4 + int.from_bytes(table[at : at + 4], "little")
@@ -128,7 +128,7 @@ class _Program:
         return value - (1 << bits) if value >> (bits - 1) else value
 
     def _number(self) -> tuple[int, int]:
-        """Reads a number of seven bits a byte, the lowest first (LEB128). Returns it, and its bits."""
+        """Reads a LEB128 number: seven bits a byte, the lowest first. Returns the number and the number of its bits."""
         value = shift = 0
         while True:
             byte = self._byte()

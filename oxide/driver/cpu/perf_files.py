@@ -1,14 +1,14 @@
-"""Names the CPU device's code for Linux's perf, in one of its two formats for code that no file contains.
+"""Names the CPU device's code for Linux's perf, in one of perf's two formats for code that no file contains.
 
-``OXIDE_PERF=map`` writes ``/tmp/perf-PID.map``, a line with address, size and name for each function. perf reads it
-without further steps: it shows kernels by name.
+``OXIDE_PERF=map`` writes ``/tmp/perf-PID.map``, with a line of address, size and name for each function. perf reads the
+file without further steps, and shows kernels by name.
 
-``OXIDE_PERF=jitdump`` writes ``jit-PID.dump`` to the folder in ``JITDUMPDIR``, or else to ``/tmp``. The file has
-the code itself and its lines. ``perf inject --jit`` makes object files of it, from which perf shows lines and assembly.
-perf finds the file because this process maps it as executable.
+``OXIDE_PERF=jitdump`` writes ``jit-PID.dump`` to the folder in ``JITDUMPDIR``, or else to the system's folder for
+temporary files. The file has the code itself and its lines. ``perf inject --jit`` makes object files from it, from
+which perf shows lines and assembly. perf finds the file because this process maps it as executable.
 
-Neither is removed at the end: perf reads them later. The code that they name stays mapped until the process ends, as
-perf could not tell it from code that is loaded to the same addresses later.
+Neither file is removed when the process ends, because perf reads it later. The code that the files name stays mapped
+until then: perf could not tell it from code that is loaded to the same addresses later.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _failed: set[str] = set()
 
 
 def announce(loaded: MappedObject, memory: Any) -> None:
-    """Writes the names of a loaded object's functions to the file that ``OXIDE_PERF`` asks for, and keeps its memory
-    mapped. A failure to write is a ``RuntimeWarning``, once for each kind of file."""
+    """Writes the names of a loaded object's functions to the file that ``OXIDE_PERF`` requests, and keeps the object's
+    memory mapped. If that fails, warns with a ``RuntimeWarning``, once for each kind of file."""
     kind = perf_format()
     if kind is None:
         return
@@ -57,8 +57,8 @@ def announce(loaded: MappedObject, memory: Any) -> None:
 
 
 def name_of(loaded: MappedObject, function: MappedFunction) -> str:
-    """Returns the name of a function: its kernel's, followed by the symbol unless it is the kernel's entry. perf skips
-    lines of a map with names of one or two letters, so each name begins with a word."""
+    """Returns the name of a function: its kernel's name, followed by the symbol unless the function is the kernel's
+    entry. perf skips lines of a map with names of one or two letters, so the name begins with the word "kernel"."""
     if not loaded.file:
         return function.symbol
     kernel = f"kernel {loaded.file}"
@@ -67,7 +67,7 @@ def name_of(loaded: MappedObject, function: MappedFunction) -> str:
 
 def _add_to_map(loaded: MappedObject) -> None:
     lines = [f"{each.address:x} {each.size:x} {name_of(loaded, each)}\n" for each in loaded.functions]
-    # The folder is perf's own choice. Another user's file or link of that name is not followed.
+    # perf looks in this folder only. A symbolic link of that name, perhaps by another user, is not followed.
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     with open(os.open(f"/tmp/perf-{os.getpid()}.map", flags, 0o600), "a", encoding="utf-8") as file:
         file.writelines(lines)
@@ -85,7 +85,7 @@ _MACHINES = {"x86_64": 62, "aarch64": 183}
 
 @final
 class JitDump:
-    """A file of perf's jitdump format. Times are of ``CLOCK_MONOTONIC``: ``perf record -k mono`` takes the same."""
+    """A file in perf's jitdump format. Times are of ``CLOCK_MONOTONIC``, as in ``perf record -k mono``."""
 
     _current: JitDump | None = None
 
@@ -103,8 +103,8 @@ class JitDump:
 
     @classmethod
     def of_process(cls) -> JitDump:
-        """Returns the file of this process, which it creates at the first call. A child after ``os.fork`` gets another
-        file, with the code that it loads itself."""
+        """Returns the file of this process, which the first call creates. A child after ``os.fork`` gets another file,
+        with the code that it loads itself."""
         if cls._current is None or cls._current.process != os.getpid():
             cls._current = cls(os.environ.get("JITDUMPDIR") or tempfile.gettempdir())
         return cls._current
@@ -132,7 +132,7 @@ class JitDump:
 
 
 def _lines_of(function: MappedFunction, table: Iterable[line_programs.Row]) -> Iterable[line_programs.Row]:
-    """Yields the rows of a function. perf cannot tell where a line ends, so a row without a line is left out."""
+    """Yields the rows of a function that have a line. The format cannot express that code comes from no line."""
     end = function.address + function.size
     return (row for row in table if function.address <= row.address < end and row.line and not row.ends)
 

@@ -1,6 +1,6 @@
-"""The instruction sets of this machine's processor by LLVM's names, as Linux describes them, without LLVM.
+"""Names the instruction sets of this machine's processor as LLVM does, from Linux's description and without LLVM.
 
-Used where llvmlite is not installed: code that was built ahead of time is then compared with these.
+This is used if llvmlite is not installed, to select code that was built ahead of time.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _NAMES = {
     "sse4_2": "sse4.2",
     "user_shstk": "shstk",
 }
-"""Linux's names that differ from LLVM's by more than underscores and dashes."""
+"""LLVM's names by Linux's names, where the two differ by more than underscores and dashes."""
 
 _DASHED = {"amxbf16": "amx-bf16", "amxint8": "amx-int8", "amxtile": "amx-tile", "amxfp16": "amx-fp16"}
 
 
 def target_without_llvm() -> Target:
-    """Returns a native target with the instruction sets that Linux reports; with none on other systems."""
+    """Returns a native target with the instruction sets that Linux reports; without any on other systems."""
     flags: list[str] = []
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:

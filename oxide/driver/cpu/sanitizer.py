@@ -1,8 +1,9 @@
 """The sanitizer's runtime on the CPU device: shadow memory, sanitized launches, and reports.
 
 A sanitized launch runs all its blocks one after the other on one worker. The kernel gets the address of the launch's
-state as that of its fault record. Each allocation has a flag for each of its bytes: 1 once the byte was written. The
-last accesses to each element are kept for one launch only, as launches that use the same box are ordered.
+state in place of the address of its fault record. Each allocation has a flag for each of its bytes: 1 once the byte was
+written. The last accesses to each element are kept for one launch only, because launches that use the same box are
+ordered.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ if TYPE_CHECKING:
 
 Records = np.ndarray[Any, np.dtype[Any]]
 Tracked = Callable[[int, int], tuple[int, bytearray] | None]
-"""Finds the allocation around a range: its start, and a flag for each byte that was written. Returns None for untracked
-memory, such as another library's."""
+"""Finds the allocation around a range. Returns the allocation's start and its flags, one for each byte, 1 once the byte
+was written. Returns None for untracked memory, such as another library's."""
 
 
 def sanitized_launch(
@@ -52,7 +53,7 @@ def sanitized_launch(
     be live at once."""
     assert function.sanitized is not None
     if function.cooperative:
-        check_fits(function, grid, block)  # here, as a worker that binds it can no longer refuse it
+        check_fits(function, grid, block)  # now: the worker that binds the launch can no longer refuse it
     return SanitizedLaunch(
         function.sanitized,
         lambda words: function.bind(grid, block, shared_bytes, words, seed),
@@ -92,7 +93,7 @@ class SanitizedLaunch:
         self._params = params
 
     def __call__(self) -> None:
-        count = self._sanitized.blocks  # of a cluster, each with a state
+        count = self._sanitized.blocks  # the blocks of a cluster, each with a state
         memory = np.zeros(count * STATE_BYTES + 64, np.uint8)
         start = -memory.ctypes.data % 64  # aligned to 64 bytes, for vector accesses to the scratch
         places = range(start, start + count * STATE_BYTES, STATE_BYTES)
@@ -114,8 +115,8 @@ class SanitizedLaunch:
         self._report(states, views)
 
     def _prepare(self, state: Any, views: Records, blocks: int, together: bool) -> list[Any]:
-        """Fills in a state, with shadow memory for the shared memory of ``blocks`` blocks. With ``together``, these are
-        all blocks of a cooperative launch. Returns the objects that must live as long as the launch."""
+        """Fills in a state, with shadow memory for the shared memory of ``blocks`` blocks. If ``together`` is True,
+        these are all blocks of a cooperative launch. Returns the objects that must live as long as the launch."""
         kept: list[Any] = []
         state["running"] = -1
         state["views"], state["view_count"] = views.ctypes.data, len(views)
@@ -128,7 +129,7 @@ class SanitizedLaunch:
         if self._shared and "race" in self._sanitized.kinds:
             kept.append(_cells(self._shared, self._sanitized.shared_shift))
             state["shared_cells"] = kept[-1].ctypes.data
-            kept.append(np.zeros(MAX_COPIES * math.prod(self._block), SANITIZED_COPY.dtype))  # used where it is copied
+            kept.append(np.zeros(MAX_COPIES * math.prod(self._block), SANITIZED_COPY.dtype))  # lazily zeroed
             state["copies"] = kept[-1].ctypes.data
         return kept
 
@@ -137,7 +138,7 @@ class SanitizedLaunch:
         launch."""
         sanitized, params = self._sanitized, self._params
         views = np.zeros(len(sanitized.pointers), SANITIZED_VIEW.dtype)
-        sizes: dict[int, tuple[int, int]] = {}  # by start of an allocation: its bytes, and the least shift
+        sizes: dict[int, tuple[int, int]] = {}  # by an allocation's start: its size, and the least shift
         kept: list[Any] = []
         for row, pointer in zip(views, sanitized.pointers, strict=True):
             address = _word(params, pointer.address_at)
@@ -167,13 +168,13 @@ class SanitizedLaunch:
         return views, kept
 
     def _report(self, states: list[Any], views: Records) -> None:
-        """Fills the launch's fault record, if it has one that is not claimed: with the kernel's own fault, or else with
-        the number under which the findings are published."""
+        """Fills the launch's fault record, unless there is none or it is claimed. The record gets the kernel's own
+        fault, or, if there is none, the number under which the findings are published."""
         record_address = _word(self._params, len(self._params) - 8)
         if not record_address:
             return
         state = next((each for each in states if each["claimed"]), states[0])
-        found: dict[tuple[int, ...], tuple[int, ...]] = {}  # one for each pair of places, of whatever block
+        found: dict[tuple[int, ...], tuple[int, ...]] = {}  # one for each pair of places, in any block
         for each in states:
             for words in each["report"].view(SANITIZED_REPORT.dtype)[: int(each["reports"])].tolist():
                 kind, who, _, other, _ = words
@@ -289,9 +290,9 @@ def _cells(nbytes: int, shift: int) -> Records:
 
 
 def _elements(params: bytes, pointer: PointerWord) -> tuple[int, np.ndarray[Any, np.dtype[np.uint8]]]:
-    """Returns two things about a strided view: how many bytes it extends below the address of its first element, and an
-    array with one entry for each byte from its lowest to its highest: 1 where the byte belongs to an element, else
-    0."""
+    """Returns the number of bytes by which a strided view extends below the address of its first element. Also returns
+    an array of flags for the bytes from the view's lowest to its highest: 1 if the byte belongs to an element, else 0.
+    """
     axes = np.frombuffer(params, np.int64, 2 * pointer.axes, pointer.axes_at).reshape(2, pointer.axes)
     shape, strides = axes.tolist()
     reach = [(size - 1) * stride for size, stride in zip(shape, strides, strict=True)]
@@ -302,7 +303,7 @@ def _elements(params: bytes, pointer: PointerWord) -> tuple[int, np.ndarray[Any,
 
 
 def _count(params: bytes, at: int, lengths: int) -> int:
-    """Returns the number of elements of an array from its ``lengths`` axis lengths at the offset ``at``."""
+    """Returns the number of elements of an array: the product of its ``lengths`` axis lengths at offset ``at``."""
     return math.prod(_word(params, at + 8 * axis) for axis in range(lengths))
 
 

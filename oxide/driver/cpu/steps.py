@@ -1,12 +1,12 @@
-"""The CPU device's scheduler for tests: it has no threads and runs items only on request.
+"""The CPU device's scheduler for tests and for runs with a seed: it has no threads and runs items only on request.
 
 A test builds a situation (a kernel "in flight", a copy not yet made), examines it for as long as it likes, and then
 lets one item run. A seed decides each choice among the runnable streams and the order of a kernel's blocks. So a search
 over seeds is a search over schedules, and a failure is replayed by its seed.
 
-Without a seed, the items of high-priority streams run before all others. A seed draws from all runnable streams: on a
-real device a normal stream may begin, or run at the same time, although a high-priority stream is ready. So a search
-finds programs that take a priority for an order.
+Without a seed, the items of high-priority streams run before all others. With a seed, the scheduler draws from all
+runnable streams, because on a real device work of a normal stream may begin, or continue, although a high-priority
+stream is ready. So a search finds programs that mistake a priority for an order.
 
 Ctrl-C ends the wait for a kernel, or for a graph's loop. The device is then lost: nothing can end the kernel or the
 loop itself, so later work never runs.
@@ -46,14 +46,15 @@ _MOST_RANGES = 4096
 
 @final
 class StepScheduler(Scheduler):
-    """A scheduler that runs one item a step: of a given stream, of a stream drawn with ``seed``, or the earliest
-    submission of the highest priority.
+    """A scheduler that runs one item in each step. The item is the first of a given stream, or of a runnable stream
+    drawn with ``seed``. Without a seed, it is the earliest submission that can run, high-priority streams first.
 
-    ``abandoned`` is called when a kernel is left running: it may use memory forever.
+    ``abandoned`` is called when a kernel is left running, as the kernel may use memory forever.
 
     Ctrl-C may interrupt a call anywhere. Python checks for signals after calls, so lines without calls, followed by one
-    call of a function in C, are one atomic step. An item stays at the head of its stream until it has run. An
-    interrupted item that may be run again stays there too, and the next step of the stream runs it again.
+    call of a function in C, are one atomic step. An item stays at the head of its stream until it has run. If the run
+    of an item is interrupted and the item may be run again, the item stays at the head, and the next step of the stream
+    runs it again.
     """
 
     def __init__(self, seed: int | None, abandoned: Callable[[], object] = lambda: None) -> None:
@@ -79,8 +80,8 @@ class StepScheduler(Scheduler):
             stream.items.append(item)
 
     def pending(self) -> tuple[CpuStream, ...]:
-        """Returns the streams that could run an item now: the high-priority streams, then the others, each in the order
-        in which these items were submitted."""
+        """Returns the streams whose first item could run now: the high-priority streams, then the others. Each of the
+        two groups is in the order in which the first items were submitted."""
         with self._lock:
             runnable = [
                 (not stream.high, order[0], stream)
@@ -91,7 +92,7 @@ class StepScheduler(Scheduler):
         return tuple(stream for _, _, stream in runnable)
 
     def step(self, stream: CpuStream | None = None) -> bool:
-        """Runs one item. Returns ``False`` if none can run.
+        """Runs one item, of ``stream`` if that is given. Returns ``False`` if no item can run.
 
         If a signal handler's exception, such as ``KeyboardInterrupt``, ends the wait for a kernel, marks the device as
         lost and raises that exception.
@@ -189,7 +190,7 @@ class StepScheduler(Scheduler):
             goes_on = blocks.cooperative is not None and blocks.cooperative.goes_on()
 
     def _run(self, stream: CpuStream, item: Item) -> bool:
-        """Runs an item. Returns False if it has put others in front of itself."""
+        """Runs an item. Returns False if the item has put further items in front of itself, and so is not over."""
         try:
             if isinstance(item, Record):
                 with self._lock:
@@ -217,7 +218,7 @@ class StepScheduler(Scheduler):
         return True
 
     def _unfold(self, stream: CpuStream, item: Unfolding) -> bool:
-        """Puts further items in front of ``item``. Returns True if there are none."""
+        """Puts further items in front of ``item``. Returns True if there are none, because ``item`` is over."""
         items = item.further(stream)
         if not items:
             return True
@@ -230,8 +231,8 @@ class StepScheduler(Scheduler):
         return False
 
     def _begin(self, lane: CpuStream) -> None:
-        """Begins a stream that was filled before. Does nothing if it was begun already, by a call that was
-        interrupted."""
+        """Makes the items of ``lane``, the stream of a graph's branch, runnable. They were put into the stream before
+        the scheduler knew it. Does nothing if an earlier call, whose step was interrupted, has done this."""
         with self._lock:
             if lane.items and lane not in self._busy:
                 first = self._submitted + 1
@@ -239,7 +240,7 @@ class StepScheduler(Scheduler):
                 self._busy[lane] = list(range(first, self._submitted + 1))
 
     def _lose(self, stream: CpuStream, abandoned: Abandoned) -> BaseException:
-        """Marks a stream's device as lost to an abandoned kernel. Returns the exception that ended the wait."""
+        """Marks a stream's device as lost because of an abandoned kernel. Returns the exception that ended the wait."""
         interrupt = abandoned.__cause__
         assert interrupt is not None
         self._mark_lost(stream, "kernel", interrupt)

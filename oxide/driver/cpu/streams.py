@@ -26,7 +26,8 @@ _numbers = itertools.count(1)
 class Point:
     """A position in ``stream``, which is None once the point is passed.
 
-    Passing it calls the ``waiters`` under the scheduler's lock: once, or twice if an interrupt came during the call.
+    Passing the point calls each of the ``waiters`` under the scheduler's lock: once, or twice if an interrupt came
+    during the call.
     """
 
     __slots__ = ("passed", "stream", "time_ns", "waiters")
@@ -40,8 +41,8 @@ class Point:
 
 @final
 class Times:
-    """When the work of an item began and ended, by ``perf_counter_ns``, for a clock (``clock.py``). Both are 0 before
-    the work has begun; it has ended once ``over`` is True."""
+    """The times when the work of an item began and ended, by ``perf_counter_ns``, for a clock (``clock.py``). Both are
+    0 until a time is noted. ``over`` is True once the work has ended."""
 
     __slots__ = ("begun", "ended", "over")
 
@@ -51,7 +52,7 @@ class Times:
         self.over = False
 
     def note(self, begun: int, ended: int) -> None:
-        """Records the time of a part of the work: of some of a kernel's blocks."""
+        """Records when a part of the work, such as some blocks of a kernel, began and ended."""
         if not self.begun or begun < self.begun:
             self.begun = begun
         self.ended = max(self.ended, ended)
@@ -88,9 +89,9 @@ class Task:
     """Indivisible work.
 
     A ``brief`` task takes less time than waking a thread, never calls user code, and may be run again from its
-    beginning after an interrupt. A ``kernel`` task, which the sanitizer runs as a whole, may take forever.
-    ``droppable`` is the run that the work belongs to, if that can be dropped. Clocks do not measure a task that is not
-    ``measured``, work of the driver's own beside a launch.
+    beginning after an interrupt. A ``kernel`` task is a sanitized launch, which may take forever. ``droppable`` is the
+    run of an operation that the work belongs to, None if there is none. Clocks skip a task whose ``measured`` is False:
+    work that the driver itself adds to a launch.
     """
 
     __slots__ = ("brief", "description", "droppable", "kernel", "measured", "run", "times")
@@ -113,7 +114,7 @@ class Task:
         self.times: Times | None = None  # set by a clock
 
     def renewed(self) -> Task:
-        """Returns a task of the same work, with times of its own."""
+        """Returns a new task that does the same work, with times of its own."""
         return Task(self.description, self.run, brief=self.brief, kernel=self.kernel, measured=self.measured)
 
     def run_timed(self) -> None:
@@ -135,7 +136,7 @@ class Task:
 
 @final
 class ThreadPace:
-    """The nanoseconds per thread of a kernel without loops, learned from its last launches; 0 before the first."""
+    """The time in ns that one thread of a kernel without loops takes, learned from its launches; 0 before the first."""
 
     __slots__ = ("nanoseconds",)
 
@@ -144,18 +145,18 @@ class ThreadPace:
 
     def learn(self, nanoseconds: float, *, exact: bool) -> None:
         """Records the time of one thread. A time that is not ``exact`` may include the caller's wait for the GIL, so it
-        never replaces a shorter one."""
+        never replaces a shorter time."""
         known = self.nanoseconds
         self.nanoseconds = nanoseconds if exact or not known else min(nanoseconds, known)
 
 
 @final
 class LoopFree:
-    """A launch of a kernel without loops, for a waiting thread that runs the blocks itself. A block has ``threads``
+    """Lets a waiting thread run the blocks of a launch itself, if the kernel has no loops. A block has ``threads``
     threads.
 
-    ``run_holding`` is the launch's ``run`` with the GIL held, for work that takes less time than a hand-over of the
-    GIL.
+    ``run_holding`` does the same as the launch's ``run``, but keeps the GIL. It is for work that takes less time than
+    handing the GIL over.
     """
 
     __slots__ = ("pace", "run_holding", "threads")
@@ -170,10 +171,11 @@ class LoopFree:
 class BlockRange:
     """A kernel's blocks, handed out in chunks to any number of workers.
 
-    ``run(first, end)`` runs blocks without the GIL. The rest is state under the scheduler's lock: the next block to
-    hand out, the number of workers inside, and the pace of the blocks that have run. The blocks of a ``cooperative``
-    launch are handed out again for each pass. ``loop_free`` is set for a kernel whose blocks end soon whatever its
-    arguments are; ``run`` is then a function in C. ``droppable`` has the meaning that it has in ``Task``.
+    ``run(first, end)`` runs blocks without the GIL. The scheduler's lock guards ``next`` (the next block to hand out),
+    ``workers`` (the number of workers in the kernel) and ``nanoseconds_per_block`` (the pace of the blocks that have
+    run). The blocks of a ``cooperative`` launch are handed out again for each pass. ``loop_free`` is set for a kernel
+    whose blocks end soon whatever its arguments are; ``run`` is then a function in C. ``droppable`` means the same as
+    in ``Task``.
     """
 
     __slots__ = (
@@ -196,14 +198,14 @@ class BlockRange:
         self.times: Times | None = None
 
     def expected(self) -> float:
-        """Returns the nanoseconds that the remaining blocks take on one thread, 0 if that is unknown."""
+        """Returns the nanoseconds that the remaining blocks will take on one thread, 0 if that is unknown."""
         small, left = self.loop_free, self.total - self.next
         if self.nanoseconds_per_block or small is None:
             return self.nanoseconds_per_block * left
         return small.pace.nanoseconds * small.threads * left
 
     def learn(self, nanoseconds_per_block: float, *, exact: bool) -> None:
-        """Records the time per block; ``exact`` as in ``ThreadPace.learn``."""
+        """Records the time per block. ``exact`` means the same as in ``ThreadPace.learn``."""
         self.nanoseconds_per_block = nanoseconds_per_block
         if self.loop_free is not None:
             self.loop_free.pace.learn(nanoseconds_per_block / self.loop_free.threads, exact=exact)
@@ -236,7 +238,7 @@ class Unfolding:
         self._unfold = unfold
 
     def further(self, stream: CpuStream) -> list[Item]:
-        """Returns the items to put in front, the last first; none if this item is over."""
+        """Returns the items to put in front of this item, in reverse order; an empty list if this item is over."""
         now = perf_counter_ns()
         items = [] if self.unfolded and not self.repeats else self._unfold(stream)
         items.reverse()
@@ -246,7 +248,7 @@ class Unfolding:
         return items
 
     def renewed(self) -> Unfolding:
-        """Returns a new item that does the same, for one launch of a graph."""
+        """Returns a new item that does the same, for another launch of a graph."""
         return Unfolding(self.description, self._unfold, repeats=self.repeats)
 
     def __repr__(self) -> str:
@@ -255,7 +257,8 @@ class Unfolding:
 
 @final
 class Fork:
-    """The item that begins ``lane``, a stream that was filled before any scheduler knows it."""
+    """The item that makes the items of ``lane`` runnable. ``lane`` is a stream for one branch of a graph, whose items
+    were put into it before the scheduler knew the stream."""
 
     __slots__ = ("lane",)
 
@@ -273,15 +276,16 @@ Item: TypeAlias = Record | Wait | Fork | Recordable
 
 
 def is_dropped(work: Task | BlockRange) -> bool:
-    """Returns whether the work was dropped. It then must not start."""
+    """Returns whether the work was dropped. Dropped work must not start."""
     droppable = work.droppable
     return droppable is not None and droppable.dropped
 
 
 @final
 class CapturedPart:
-    """Items that a capture recorded, in order. A launch runs them after the parts ``after``, by number. ``begun`` is
-    False for the part that each capture has before any part was begun."""
+    """One part of a capture: the items that it recorded, in order. A launch runs them after the parts whose numbers
+    are in ``after``. ``begun`` is True if ``capture_after`` began the part, False for the part that a capture begins
+    with."""
 
     __slots__ = ("after", "begun", "items")
 
@@ -327,7 +331,7 @@ class CpuStream:
 
 @final
 class CpuEvent:
-    """An event: a name for the point last recorded, ``None`` before the first recording."""
+    """An event. ``point`` is the point recorded last, ``None`` before the first recording."""
 
     __slots__ = ("destroyed", "device", "number", "point", "timing")
 
@@ -350,7 +354,7 @@ class Scheduler(ABC):
 
     @abstractmethod
     def submit(self, stream: CpuStream, item: Item) -> None:
-        """Appends an item; raises ``DriverError`` once the scheduler is closing."""
+        """Appends an item to the stream. Raises ``DriverError`` once the scheduler is closing."""
 
     @abstractmethod
     def wait(self, point: Point) -> None:
@@ -361,11 +365,11 @@ class Scheduler(ABC):
         """Runs all submitted work and ends the threads. May be called again."""
 
     def abandon(self) -> None:  # noqa: B027
-        """Lets threads end when they run out of work. Does not wait. A finalizer calls it, so it may be called at any
-        moment."""
+        """Lets threads end when they run out of work. Does not wait. A finalizer calls this method, so the call may
+        come at any moment."""
 
     def block_order(self, total: int) -> list[tuple[int, int]]:
-        """Returns the blocks of a kernel that one thread runs alone, as ranges in running order."""
+        """Returns the ranges of blocks, in the order in which to run them, for a kernel that one thread runs alone."""
         return [(0, total)]
 
     def synchronize(self, stream: CpuStream) -> None:
@@ -386,7 +390,7 @@ class Scheduler(ABC):
             raise cause
 
     def raise_failure(self, device: int) -> None:
-        """Raises an error if the device has failed."""
+        """Raises ``DriverError`` or ``DeviceLostError`` if the device has failed."""
         self.raise_lost(device)
         cause = self.failures.get(device)
         if cause is not None:
@@ -398,8 +402,8 @@ class Scheduler(ABC):
 
 
 def pass_point(point: Point) -> None:
-    """Marks a point as passed and calls its waiters; after an interrupted call, the waiters that remain. Must be called
-    under the scheduler's lock."""
+    """Marks a point as passed and calls its waiters. After an interrupted call, calls the waiters that remain. The
+    caller must hold the scheduler's lock."""
     if not point.passed:
         point.time_ns = perf_counter_ns()
         point.passed = True
@@ -411,7 +415,7 @@ def pass_point(point: Point) -> None:
 
 
 def closed_error() -> DriverError:
-    """Returns the error for a submission after the driver began to close."""
+    """Returns the error for a submission to a driver that is closing or closed."""
     return driver_error(
         "CUDA_ERROR_DEINITIALIZED", "the CPU driver is closed and takes no more work; make a new CpuDriver"
     )

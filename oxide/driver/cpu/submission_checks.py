@@ -22,7 +22,7 @@ _Owned = TypeVar("_Owned", CpuStream, CpuEvent, CpuGraph)
 
 
 def check_handle(handle: _Owned, kind: type[_Owned]) -> _Owned:
-    """Returns the handle. Raises ``DriverError`` unless it is of this kind and has not been destroyed."""
+    """Returns the handle. Raises ``DriverError`` unless it is a ``kind`` and has not been destroyed."""
     if type(handle) is not kind or handle.destroyed:
         noun = _NOUNS[kind]
         found = "it was destroyed" if type(handle) is kind else f"a {type(handle).__name__} is none of the CPU driver's"
@@ -43,7 +43,7 @@ def check_idle(stream: CpuStream) -> CpuStream:
 
 
 def check_recordable(stream: CpuStream) -> None:
-    """Raises ``DriverError`` while the bodies of a conditional are captured for the stream's capture."""
+    """Raises ``DriverError`` if a conditional has begun in the stream's capture and has not ended."""
     if stream.conditional is not None:
         raise driver_error(
             "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",
@@ -52,8 +52,8 @@ def check_recordable(stream: CpuStream) -> None:
 
 
 def check_launch(function: CpuFunction, grid: Dim3, block: Dim3, shared_bytes: int, stream: CpuStream) -> int:
-    """Returns the number of blocks. Raises ``DriverError`` unless the kernel is of the stream's device and the launch
-    within its limits."""
+    """Returns the number of blocks. Raises ``DriverError`` unless the kernel was loaded on the stream's device and the
+    launch is within the device's limits."""
     if type(function) is not CpuFunction or function.device != stream.device:
         raise driver_error(
             "CUDA_ERROR_INVALID_HANDLE",

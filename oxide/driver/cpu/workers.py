@@ -1,25 +1,27 @@
 """The CPU device's scheduler: worker threads that take runnable streams.
 
-A stream that becomes runnable is handed straight to an idle worker, or to a new one if none is idle. The worker stays
-with the stream until it is empty or held back by an event. So a host function that blocks stops only its own stream,
-no thread ever waits for an event, and each idle worker sleeps on its own lock. A ready queue with a fixed number of
-workers was left out: one blocking host function per worker would stop every stream.
+A stream that becomes runnable is a *job* in the *backlog*, and an idle worker is woken for it, or a new worker started
+if none is idle. The worker stays with the stream until the stream is empty or held back by an event. So a host function
+that blocks stops only its own stream, no worker ever waits for an event, and each idle worker sleeps on its own lock. A
+fixed number of workers was rejected: one blocking host function for each of them would stop every stream.
 
-A large kernel's blocks go to several workers. The worker that has the stream starts, and calls others when the
-remaining blocks are worth waking them for. The worker that finishes the last chunk continues with the stream, so no
-worker waits for another.
+A large kernel's blocks go to several workers, in chunks. The worker that has the stream begins, and adds jobs for other
+workers if the remaining blocks are worth waking them. The worker that finishes the last chunk continues with the
+stream, so no worker waits for another.
 
 Work of high-priority streams goes first:
 
-- The jobs of high-priority streams are at the front of the backlog. Only an interrupted thread's job may be at its end.
-- While such a job is in the backlog, no worker begins an item or a chunk of a normal stream. A worker that comes to the
-  end of one puts its job into the backlog, and takes the first job there.
+- The jobs of high-priority streams are at the front of the backlog. The one exception is the job of an interrupted
+  thread, which is added at the end.
+- While a job of a high-priority stream is in the backlog, no worker begins an item or a chunk of a normal stream. A
+  worker that has finished an item or a chunk of a normal stream gives its job back and takes the first job.
 - While kernels of high-priority streams run, a worker begins no chunk of a normal kernel if more than ``threads``
-  workers are in kernels. It leaves the kernel, whose job is ``_held`` until another worker leaves one.
+  workers are in kernels. Instead it leaves the kernel. The kernel's job is kept in ``_held`` until another worker
+  leaves a kernel.
 
-A priority changes neither the order within a stream nor waits for events. An item that waits for an event is no job, so
-it holds up no normal stream. Kernels of high-priority streams that keep all threads busy hold up all normal kernels.
-Threads that wait for a point run its stream, whatever the backlog holds.
+A priority changes neither the order within a stream nor waits for events. A stream that waits for an event has no job
+in the backlog, so it holds up no normal stream. Kernels of high-priority streams that keep all threads busy hold up all
+normal kernels. A thread that waits for a point runs the point's stream, whatever the backlog holds.
 
 Ctrl-C may interrupt a call of the main thread anywhere, and submitted work still runs exactly once. Python checks for
 signals after calls and at the start of functions and loop iterations. So plain stores followed by one call of a
@@ -34,17 +36,17 @@ what is left to do:
 - Dropped work leaves its stream when it comes to the head, and is not run.
 - A worker that is not idle has been woken. It checks the backlog, and rests if the backlog is empty.
 
-So an interrupted call goes through the busy streams and the backlog once more (``_mend``). If that is interrupted too,
-the next call does it.
+So an interrupted call goes through the busy streams and the backlog once more (``_mend``). If ``_mend`` is interrupted
+too, the next call of the scheduler runs it.
 
-A thread that waits for a point runs the items before the point on its own, unless a worker has begun with them
-(``_help``): waking a worker and being woken by it takes tens of microseconds, and a small kernel about one. The thread
-runs kernels and brief tasks. Other items, and a kernel that turns out to be long, go to the workers. The main thread
-runs kernels without loops only: Ctrl-C cannot end its wait for a kernel that it runs itself.
+A thread that waits for a point runs the items before the point itself, unless a worker has begun with them
+(``_help``): waking a worker and being woken by it takes tens of microseconds, and a small kernel about one. The waiting
+thread runs kernels and brief tasks. Other items, and a kernel that turns out to be long, go to the workers. Of kernels,
+the main thread runs only those without loops: Ctrl-C cannot end its wait for a kernel that it runs itself.
 
-Meanwhile the worker woken by the submission is on its way. It needs the GIL to check the backlog, so it gets there when
-the waiting thread releases the GIL, and finds nothing. Until then it counts as coming, and no other worker is called
-for the same work (``_coming``).
+Meanwhile the worker woken by the submission is on its way. It needs the GIL to check the backlog, so it checks when the
+waiting thread releases the GIL, and finds no job. Until then it counts as coming, and no other worker is woken for the
+same work (``_coming``).
 """
 
 from __future__ import annotations
@@ -83,7 +85,8 @@ stream can run."""
 _WORTH_A_WORKER_NS = 200_000
 _CHUNK_NS = 500_000
 _MAX_IDLE_WORKERS = 16
-# Releasing and retaking the GIL costs a hand-over if another thread waits for it.
+# Releasing and retaking the GIL costs a hand-over if another thread waits for it. So blocks that take less time than
+# _WORTH_THE_GIL_NS run with the GIL held.
 _WORTH_THE_GIL_NS = 20_000
 
 
@@ -98,7 +101,7 @@ class WorkerScheduler(Scheduler):
         # critical section: such a submission is deferred to the section's end.
         self._lock = threading.RLock()
         self._in_section = False
-        self._deferred: deque[list[tuple[CpuStream, Item]]] = deque()  # one item each, removed as its stream gets it
+        self._deferred: deque[list[tuple[CpuStream, Item]]] = deque()  # each list has one entry, or none once submitted
         self._interrupted = False
         self._resumed: deque[CpuStream] = deque()
         self._busy: set[CpuStream] = set()
@@ -110,9 +113,9 @@ class WorkerScheduler(Scheduler):
         self._backlog: deque[_Job] = deque()
         self._started = 0
         self._coming = 0  # workers woken or started that have not checked the backlog yet. The count may be too low.
-        self._in_kernels = 0  # workers
-        self._in_high_kernels = 0  # those of them in kernels of high-priority streams
-        self._held: deque[tuple[CpuStream, BlockRange]] = deque()  # kernels that workers left, one entry for each
+        self._in_kernels = 0  # workers that are in kernels
+        self._in_high_kernels = 0  # workers that are in kernels of high-priority streams
+        self._held: deque[tuple[CpuStream, BlockRange]] = deque()  # kernels that workers left, one entry a worker
         self._closed = False
 
     def submit(self, stream: CpuStream, item: Item) -> None:
@@ -203,7 +206,7 @@ class WorkerScheduler(Scheduler):
                 self._lock.release()
 
     def _recover(self, mine: CpuStream | None) -> None:
-        """Restores the invariants after an interrupt. ``mine`` is the stream that this thread had."""
+        """Restores the invariants after an interrupt. ``mine`` is the stream that this thread was running, if any."""
         if mine is not None:
             self._backlog.append((mine, None))
         self._mend()
@@ -251,7 +254,7 @@ class WorkerScheduler(Scheduler):
             raise
 
     def run(self, stream: CpuStream, blocks: BlockRange | None, worker: _Worker | None) -> None:
-        """Runs ``blocks`` if given, then all work that the stream can run. Then ``worker`` rests."""
+        """Runs ``blocks`` if given, then all work that the stream can run. Then lets ``worker``, if given, rest."""
         following: Recordable | None = blocks or self._take_next(stream, worker)
         while following is not None:
             if isinstance(following, Task):
@@ -356,11 +359,10 @@ class WorkerScheduler(Scheduler):
         return first, first + count
 
     def _take_next(self, stream: CpuStream, worker: _Worker | None) -> Recordable | None:
-        """Takes the next work of a stream that this thread has. If there is none, or a job of a higher priority waits,
-        releases the stream and returns ``None``. An ``Unfolding`` stays at the head until it is over.
+        """Takes the next work of a stream that this thread runs. An ``Unfolding`` stays at the head until it is over.
 
-        ``worker`` then rests in the same critical section. So a later submission finds this worker idle and starts no
-        other.
+        If there is no work, or a job of a higher priority waits, releases the stream and returns ``None``. ``worker``
+        then rests, in the same critical section. So a later submission finds this worker idle and starts no other.
         """
         with self._lock:
             self._in_section = True
@@ -409,7 +411,7 @@ class WorkerScheduler(Scheduler):
         return bool(self._backlog) and self._backlog[0][0].high
 
     def _makes_way(self, stream: CpuStream) -> bool:
-        """Returns whether a worker leaves a kernel of ``stream`` for the work of high-priority streams."""
+        """Returns whether a worker must leave a kernel of ``stream``, to make way for work of high-priority streams."""
         crowded = self._in_high_kernels > 0 and self._in_kernels > self._threads
         return not stream.high and (crowded or self._high_waits())
 
@@ -422,8 +424,8 @@ class WorkerScheduler(Scheduler):
         self._in_high_kernels += stream.high
 
     def _leave_kernel(self, stream: CpuStream, worker: _Worker | None) -> None:
-        """Notes that a worker has left a kernel, and resumes held kernels if there is room. If ``worker`` is given, it
-        rests."""
+        """Notes that a worker has left a kernel, and resumes held kernels if there is room. Lets ``worker``, if given,
+        rest."""
         self._in_kernels -= 1
         self._in_high_kernels -= stream.high
         if worker is not None:
@@ -434,8 +436,8 @@ class WorkerScheduler(Scheduler):
             self._enqueue(resumed, blocks)
 
     def _head(self, stream: CpuStream) -> Recordable | None:
-        """Returns a stream's next work, passing points and beginning lanes on the way. ``None`` if the stream is empty
-        or held back.
+        """Returns a stream's next work. On the way, passes points and makes the lanes of graphs runnable. Returns
+        ``None`` if the stream is empty or held back.
 
         An item leaves the queue here only when it is finished. So a reader without the lock never sees a stream with
         work as both empty and not running.
@@ -491,14 +493,14 @@ class WorkerScheduler(Scheduler):
         """Resumes all work after an interrupt, as the module docstring describes."""
         with self._lock:
             if self._in_section:
-                return  # this thread's own section, interrupted by a finalizer
+                return  # a finalizer has interrupted a section of this thread
             self._in_section = True
             try:
                 for stream in list(self._busy):
                     self._advance(stream)
                 self._settle()
-                # a count that is too low costs a needless call; one that is too high would leave a stream without a
-                # worker
+                # A count that is too low costs a needless call. A count that is too high would leave a stream without a
+                # worker.
                 self._coming = 0
                 for _ in range(len(self._backlog)):
                     self._call_worker()
@@ -579,10 +581,10 @@ class WorkerScheduler(Scheduler):
             )
 
     def enter(self, worker: _Worker) -> None:
-        """Registers this thread as a worker's."""
+        """Registers this thread as that of ``worker``."""
         with self._lock:
             self._worker_idents.add(threading.get_ident())
-            self._workers.add(worker)  # the thread that started it may have been interrupted
+            self._workers.add(worker)  # the thread that started it may have been interrupted before it did so
 
     def leave(self, worker: _Worker) -> None:
         """Unregisters a worker that ends."""
@@ -592,8 +594,8 @@ class WorkerScheduler(Scheduler):
 
 
 def _unfold(stream: CpuStream, item: Unfolding) -> bool:
-    """Puts further items in front of ``item``, which is at the head of a stream that this thread has. Returns True if
-    there are none."""
+    """Puts further items in front of ``item``, which is at the head of a stream that this thread runs. Returns True if
+    there are none, because ``item`` is over."""
     items = item.further(stream)
     if not items:
         return True
@@ -615,8 +617,8 @@ def _is_small(item: Recordable, interruptible: bool) -> bool:
 
 
 def _run_some(item: Task | BlockRange) -> bool:
-    """Runs a task, or blocks of a kernel that no other thread has: all of them, or one to learn the pace. Returns True
-    if the item has ended.
+    """Runs a task, or blocks of a kernel that no other thread runs: all that are left, or one to learn the pace.
+    Returns True if the item has ended.
 
     A signal handler's exception is raised after a call of a function in C. So if ``run`` raises, the blocks have run.
     """

@@ -1,4 +1,4 @@
-"""A GPU's attributes, its free memory and its identifier, as the driver tells them."""
+"""Reads a GPU's attributes, its free memory and its identifier from the driver."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from oxide.driver.cuda.errors import check
 
 
 def device_attribute(ordinal: int, name: str) -> int:
-    """Returns an attribute by its name without ``CU_DEVICE_ATTRIBUTE_``. Raises ``AttributeError`` for an unknown
-    one."""
+    """Returns an attribute, given its name without the prefix ``CU_DEVICE_ATTRIBUTE_``. Raises ``AttributeError`` for
+    an unknown name."""
     attribute = getattr(driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}", None)
     if attribute is None:
         raise AttributeError(f"the CUDA driver has no device attribute {name}")

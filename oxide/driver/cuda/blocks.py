@@ -5,8 +5,9 @@ A pipeline frees and allocates its temporaries again and again, in few sizes, on
 allocation of the same size *on the same stream* may get a freed block without a call: the block's earlier uses run
 first. The driver's own pool does the same, at the cost of a call.
 
-Up to ``BLOCKS`` blocks of each of ``SIZES`` sizes are kept, of ``LARGEST`` bytes at most: 64 MiB for each stream. They
-are freed when memory is short, and when the stream is synchronised or destroyed (``drain``).
+Up to ``BLOCKS`` blocks of each of up to ``SIZES`` sizes are kept. A block has at most ``LARGEST`` bytes, so a stream
+keeps at most 64 MiB. The blocks are freed when memory is short, and when the stream is synchronised or destroyed
+(``drain``).
 
 There is no lock: a submission may interrupt another one on the same thread, from a signal handler or a finaliser. Every
 step is one operation of a list or a dictionary. A size's list is never removed, so no block is added to a lost list.
@@ -17,7 +18,7 @@ from __future__ import annotations
 from typing import Final, final
 
 LARGEST: Final = 1 << 20
-"""The largest block, in bytes. Work on larger blocks takes longer than the calls."""
+"""The largest size of a kept block, in bytes. Work on larger blocks takes longer than the driver's calls."""
 
 SIZES: Final = 8
 BLOCKS: Final = 8
@@ -43,8 +44,8 @@ class SpareBlocks:
         return None
 
     def keep(self, address: int, nbytes: int) -> bool:
-        """Keeps a freed block. Returns False if it is too large, or if enough blocks of its size, or enough sizes, are
-        kept. The caller must free it then."""
+        """Keeps a freed block. Returns False if the block is too large, or if enough blocks of its size, or enough
+        other sizes, are kept: the caller must then free the block."""
         addresses = self._by_size.get(nbytes)
         if addresses is None:
             if nbytes > LARGEST or len(self._by_size) >= SIZES:

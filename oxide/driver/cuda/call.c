@@ -1,10 +1,10 @@
-/* Calls of the driver from C, which add 0.1 us to the driver's own part. In Python most of the time of these calls is
-   spent around the driver. cuLaunchKernel takes 1.4 us more: cuda.bindings converts twelve Python arguments one by one
-   and returns a tuple, and a packet points at the parameters. cuStreamQuery takes 1.1 us more: its code becomes
-   an enum's member.
+/* Calls of the driver from C, which add 0.1 us to the driver's own time. In Python most of the time of these calls is
+   spent around the driver. cuLaunchKernel takes 1.4 us more, because cuda.bindings converts twelve Python arguments one
+   by one and returns a tuple, and because the parameters must be copied into a packet. cuStreamQuery takes 1.1 us more,
+   because its result is converted to a member of an enum.
 
-   Only the compiled form of the package has this module; launch.py and driver.py do the same in Python. It needs no
-   header of CUDA's: the caller looks up the driver's functions and passes their addresses. */
+   Only the compiled form of the package has this module; driver.py, with submission_memory.py, does the same in Python.
+   This module needs no header of CUDA: the caller looks up the driver's functions and passes their addresses. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -62,7 +62,7 @@ static int function(PyObject *number, void **result) {
 PyDoc_STRVAR(launch_doc,
              "launch(entry, function, grid, block, shared_bytes, params, stream)\n--\n\n"
              "Calls the cuLaunchKernel at address `entry` with the packed bytes `params`, without the GIL, and returns\n"
-             "its code. The other addresses are a CUfunction's and a CUstream's.");
+             "its error code. `function` is the address of a CUfunction, `stream` that of a CUstream.");
 
 static PyObject *launch(PyObject *module, PyObject *const *arguments, Py_ssize_t count) {
     void *entry, *kernel, *stream;
@@ -94,7 +94,7 @@ static PyObject *launch(PyObject *module, PyObject *const *arguments, Py_ssize_t
 PyDoc_STRVAR(call_doc,
              "call(entry, first, second=None, /)\n--\n\n"
              "Calls the driver's function at address `entry` with one or two handles, without the GIL, and returns its\n"
-             "code. The handles are addresses: a CUevent's, a CUstream's.");
+             "error code. A handle is the address of a CUevent or a CUstream.");
 
 static PyObject *call(PyObject *module, PyObject *const *arguments, Py_ssize_t count) {
     void *entry, *first, *second = NULL;
@@ -106,7 +106,8 @@ static PyObject *call(PyObject *module, PyObject *const *arguments, Py_ssize_t c
         (count == 3 && address(arguments[2], &second) < 0))
         return NULL;
     int code;
-    /* The call may wait for the device, or for a lock held by a thread that waits for the device as in `launch`. */
+    /* The call may wait for the device, or for a lock of a thread that waits for the device. The device may wait for a
+       Python host function, as in `launch`. */
     Py_BEGIN_ALLOW_THREADS;
     code = count == 2 ? ((OfOne)entry)(first) : ((OfTwo)entry)(first, second);
     Py_END_ALLOW_THREADS;

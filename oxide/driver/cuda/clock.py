@@ -1,12 +1,12 @@
-"""CUDA's clocks: CUPTI's activity records where the package ``cupti-python`` is, else events.
+"""CUDA's clocks: CUPTI's activity records if the package ``cupti-python`` is installed and works, else events.
 
 CUPTI notes the times of every kernel, copy and fill on the device itself, kernels of graphs included. A record names
-the driver call that submitted its work, and CUPTI connects that call with a number that the caller pushed before it (an
-*external correlation id*). So each token is such a number. Calls that submit no work are left out: otherwise each query
-of an event would leave a record.
+the driver call that submitted its work, and CUPTI connects this call with a number that the caller pushed before the
+call (an *external correlation id*). So each token is such a number. Driver calls that submit no work are not recorded:
+otherwise each query of an event would leave a record.
 
-CUPTI is one for the process, and so are its callbacks, which are registered once. It calls them from a thread of its
-own, when a buffer is full or flushed.
+A process has one CUPTI with one set of callbacks, which are registered once. CUPTI calls them from a thread of its own,
+when a buffer is full or flushed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from oxide.driver.base import Driver
 
 VARIABLE = "OXIDE_TRACE_CLOCK"
-"""The environment variable that picks the clock: ``events`` or ``cupti``. Without it, CUPTI if it is there."""
+"""The environment variable that picks the clock: ``events`` or ``cupti``. Without it, CUPTI is used if it works."""
 
 _BUFFER_BYTES = 8 << 20
 _WORK = ("CONCURRENT_KERNEL", "MEMCPY", "MEMCPY2", "MEMSET")
@@ -47,15 +47,17 @@ _CALLS = {
     "cuMemsetD32Async": 220,
     "cuGraphLaunch": 514,
 }
-"""The driver calls with which ``CudaDriver`` submits work that takes time, with their numbers of CUPTI's header
-``cupti_driver_cbid.h``. The numbers never change, and not every release of ``cupti-python`` has names for them."""
+"""The driver calls with which ``CudaDriver`` submits work that takes time, with their numbers in CUPTI's header
+``cupti_driver_cbid.h``. The numbers are given here because they never change, and because some releases of
+``cupti-python`` have no names for them."""
 _NUMBERS_OF_CALLS = 1024
-"""More numbers than the driver has calls."""
+"""A bound that is above the numbers of all driver calls."""
 
 
 def new_clock(driver: Driver, ended: Callable[[], None], devices: Iterable[int] = ()) -> Clock:
-    """Returns the clock that ``OXIDE_TRACE_CLOCK`` names, by default the best one that works here. ``devices`` are in
-    use already. Raises ``DeviceError`` for another name, or if CUPTI was asked for and does not work."""
+    """Returns the clock that ``OXIDE_TRACE_CLOCK`` names, by default CUPTI's if that works, else one by events.
+    ``devices`` are the devices in use. Raises ``DeviceError`` for another name, or if the variable is ``cupti`` and
+    CUPTI does not work."""
     asked = os.environ.get(VARIABLE, "")
     if asked not in ("", "events", "cupti"):
         raise DeviceError(f"{VARIABLE} is {asked!r}; it must be events or cupti, or unset")
@@ -77,8 +79,8 @@ def _device_of(stream: StreamHandle) -> int:
 
 
 _Record = tuple[int, int, int, int, str]
-"""The kind and the correlation id of a record of CUPTI's. Then, for an external correlation, its kind, its id and "";
-for work, its begin, end and name."""
+"""A record of CUPTI: its activity kind and its correlation id. Then follow, for an external correlation, the external
+kind, the external id and "", and for work, its begin, end and name."""
 
 
 @final
@@ -97,7 +99,8 @@ class CuptiClock:
         self._tokens: dict[int, int] = {}  # by correlation id
         self._correlations: dict[int, int] = {}  # by token
         self._spans: dict[int, list[Span]] = {}  # by token
-        # Work by correlation id, until its token is known. What is still there at the second flush is other libraries'.
+        # Work whose token is not known yet, by correlation id. Work that has no token at the second flush belongs to
+        # other libraries.
         self._early: dict[int, list[Span]] = {}
         self._earlier: dict[int, list[Span]] = {}
         self._offset = 0
@@ -110,7 +113,7 @@ class CuptiClock:
                 cupti.activity_enable(int(getattr(cupti.ActivityKind, name)))
             for call in range(1, _NUMBERS_OF_CALLS):
                 if call not in _CALLS.values():
-                    with suppress(Exception):  # not each number is a call's in this version of CUPTI
+                    with suppress(Exception):  # some numbers belong to no call in this version of CUPTI
                         cupti.activity_enable_driver_api(call, 0)
         except BaseException:
             self._disable()
@@ -118,18 +121,18 @@ class CuptiClock:
         _receivers.append(self._receive)
 
     def begin(self, stream: StreamHandle) -> int:
-        """Pushes a number for the next driver call of this thread."""
+        """Pushes a number for the next driver call of this thread. Returns the number."""
         token = next(self._numbers)
         self._cupti.activity_push_external_correlation_id(self._external_kind, token)
         return token
 
     def end(self, token: int, stream: StreamHandle) -> None:
-        """Takes the number back."""
+        """Pops the number."""
         self._cupti.activity_pop_external_correlation_id(self._external_kind)
 
     def collect(self, *, final: bool) -> None:
-        """Flushes CUPTI's buffers and sorts the records by token. Before the end, buffers with records of work that
-        still runs stay where they are."""
+        """Flushes CUPTI's buffers and assigns the records to tokens. Unless ``final``, CUPTI keeps buffers that have
+        records of running work."""
         with self._lock:
             # CUPTI's clock is not Python's. Both are read now, so that a drift does not add up.
             earliest = time.perf_counter_ns()
@@ -141,7 +144,7 @@ class CuptiClock:
             self._earlier, self._early = self._early, {}
 
     def spans(self, token: int) -> list[Span] | None:
-        """Returns the work of the driver call, in order."""
+        """Returns the work of the token's driver call, in order; None if no record of it has come."""
         with self._lock:
             found = self._spans.get(token)
             if found is not None:
@@ -149,12 +152,12 @@ class CuptiClock:
         return None if found is None else sorted(found, key=_begun)
 
     def forget(self, token: int) -> None:
-        """Forgets what is known of a token."""
+        """Drops the token and its records."""
         with self._lock:
             self._drop(token)
 
     def close(self) -> None:
-        """Disables the records."""
+        """Makes CUPTI record no more activities."""
         with suppress(ValueError):
             _receivers.remove(self._receive)
         self._disable()
@@ -171,7 +174,7 @@ class CuptiClock:
         self._tokens.pop(self._correlations.pop(token, 0), None)
 
     def _take_over(self, records: Any) -> None:
-        """Copies the numbers out of a buffer's records, whose memory CUPTI uses again. Runs on a thread of CUPTI's."""
+        """Copies the data out of a buffer's records, as CUPTI reuses the buffer. Runs on a thread of CUPTI."""
         for record in records:
             kind = int(record.kind)
             if kind == self._correlation_kind:
@@ -192,7 +195,7 @@ class CuptiClock:
                 for early in (self._earlier, self._early):
                     if correlation in early:
                         self._spans.setdefault(second, []).extend(early.pop(correlation))
-        elif second:  # an end of 0: forced out of the buffer while it ran
+        elif second:  # an end of 0: the record was forced out of the buffer while the work ran
             span = Span(first + self._offset, second + self._offset, name)
             token = self._tokens.get(correlation)
             if token is None:
@@ -210,14 +213,14 @@ _registered: list[Any] = []  # the modules of CUPTI that have our callbacks
 
 
 def _register(cupti: Any) -> None:
-    """Registers the callbacks, once for the process: CUPTI does not take them back."""
+    """Registers the callbacks, once in the process: CUPTI cannot unregister them."""
     if not any(each is cupti for each in _registered):
         cupti.activity_register_callbacks(_buffer, _completed)
         _registered.append(cupti)
 
 
 def _buffer() -> tuple[int, int]:
-    """Returns the bytes of a buffer, and the most records in it (0: as many as fit)."""
+    """Returns the size of a buffer in bytes, and the most records that it may hold (0: as many as fit)."""
     return _BUFFER_BYTES, 0
 
 

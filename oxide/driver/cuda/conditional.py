@@ -1,12 +1,13 @@
-"""Conditional nodes of CUDA graphs: a node runs its body graph as a *handle* says.
+"""Conditional nodes of CUDA graphs: a node runs its body graph if, or while, the value of its *handle* is not 0.
 
 Only a kernel can set a handle. So a small kernel reads the flag and sets the handle: before the node, and for a loop
-also at the end of the body. ``cudaGraphSetConditional`` is an external function in its PTX, which the driver resolves.
+also at the end of the body. The kernel's PTX declares ``cudaGraphSetConditional`` as an external function, which the
+driver resolves.
 
-``"if-else"`` is two nodes with handles of opposite values, because a node with an else body needs a driver of 12.8. One
-kernel sets both handles, so the first body may change the flag.
+``"if-else"`` is two nodes with handles of opposite values, because a node with an else body needs a driver of CUDA
+12.8. One launch of the kernel sets both handles, so the first body may change the flag.
 
-The kernel is loaded when it is first needed, as a driver before 12.4 cannot load it.
+The kernel is loaded when it is first needed, because a driver before CUDA 12.4 cannot load it.
 """
 
 from __future__ import annotations
@@ -85,8 +86,8 @@ END:
 
 @final
 class OpenConditional:
-    """A conditional whose bodies are being captured, each on a stream of its own. ``params`` are the parameters of the
-    kernel that sets its handles, empty until the nodes exist."""
+    """A conditional whose bodies are being captured, each on a stream of its own. ``params`` are the parameters with
+    which the small kernel sets the conditional's handles; they are empty until the nodes exist."""
 
     __slots__ = ("bodies", "params", "repeats")
 
@@ -97,14 +98,14 @@ class OpenConditional:
 
 
 def unsupported(version: int) -> str | None:
-    """Returns why a driver of this version has no conditional nodes, None if it has them."""
+    """Returns the reason why a driver of this version has no conditional nodes; None if it has them."""
     if version >= _LEAST_VERSION:
         return None
     return f"the NVIDIA driver supports CUDA {version // 1000}.{version % 1000 // 10}, and conditional nodes need 12.4"
 
 
 def load_setter(device: int, context: CudaContext) -> CudaFunction | str:
-    """Returns the kernel that sets handles, loaded into the current context; the reason if the driver refuses it."""
+    """Returns the kernel that sets handles, loaded into the current context, or the reason why it cannot be loaded."""
     retired: deque[Any] = context.retired
     try:
         return load_functions(device, _CODE, (_SET,), retired)[0]
@@ -113,7 +114,7 @@ def load_setter(device: int, context: CudaContext) -> CudaFunction | str:
 
 
 def new_handle(graph: Any, context: CudaContext) -> Any:
-    """Returns a handle for a node of the graph. It is 0 at the begin of each launch."""
+    """Returns a handle for a node of the graph. Its value is 0 at the beginning of each launch."""
     flags = driver.CU_GRAPH_COND_ASSIGN_DEFAULT
     error, handle = driver.cuGraphConditionalHandleCreate(graph, context.handle, 0, flags)
     check(error, "cuGraphConditionalHandleCreate")
@@ -148,6 +149,6 @@ def begin_body(stream: CudaStream, graph: Any) -> None:
 
 
 def end_body(stream: CudaStream) -> None:
-    """Ends a capture into a body graph, which stays the node's."""
+    """Ends a capture into a body graph. The node keeps the graph."""
     error, _ = driver.cuStreamEndCapture(stream.handle)
     check(error, "cuStreamEndCapture")

@@ -22,7 +22,7 @@ class CooperativeLimit:
     """A cooperative kernel on one device, whose launches are limited to the blocks that the device holds at once."""
 
     def __init__(self, device: int, handle: Any, places: tuple[int, ...]) -> None:
-        """Makes the limit. ``places`` are the offsets of the parameters in the packed structure."""
+        """Takes the kernel. ``places`` are the offsets of the parameters in the packed structure."""
         self._device = device
         self._handle = handle
         self._fitting: dict[tuple[int, int], int] = {}  # by threads and bytes of dynamic shared memory of a block
@@ -55,7 +55,7 @@ class CooperativeLimit:
 
 
 def resident_blocks(device: int, handle: Any, threads: int, shared_bytes: int) -> int:
-    """Returns how many blocks of a kernel a device holds at once."""
+    """Returns how many blocks of a kernel a device holds at once, if a block has these threads and shared bytes."""
     error, per_multiprocessor = driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(handle, threads, shared_bytes)
     check(error, "cuOccupancyMaxActiveBlocksPerMultiprocessor")
     return int(per_multiprocessor * core.Device(device).properties.multiprocessor_count)

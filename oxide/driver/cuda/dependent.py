@@ -1,9 +1,9 @@
 """Launches kernels that call ``thread.wait_dependencies()``. Such a kernel may begin before the previous kernel in its
 stream has ended.
 
-CUDA's name is programmatic dependent launch. The launch has an attribute of its stream; a capture turns it into an edge
-of the graph. Both keep the order with work other than kernels. The compiler has checked that every thread waits before
-it accesses device memory and before it ends.
+CUDA calls this programmatic dependent launch. The launch has an attribute that allows the overlap in its stream; a
+capture turns the attribute into an edge of the graph. Both keep the order with work other than kernels. The compiler
+has checked that every thread waits before it accesses device memory and before it ends.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class DependentLaunch:
     """The launches of one kernel that may begin early."""
 
     def __init__(self, handle: Any, places: tuple[int, ...]) -> None:
-        """Takes the kernel, and the offsets of the parameters in the packed structure."""
+        """Takes the kernel. ``places`` are the offsets of the parameters in the packed structure."""
         self._handle = handle
         self.places = places
         attribute = driver.CUlaunchAttribute()
@@ -38,5 +38,6 @@ class DependentLaunch:
         config.hStream = stream
         config.attrs = [self._early]
         config.numAttrs = 1
-        # Pointers, as the packed form was refused with other attributes during a capture (``cooperative_launch.py``).
+        # Pointers to the parameters: during a capture, packed parameters were refused with another attribute
+        # (``cooperative_launch.py``).
         return driver.cuLaunchKernelEx(config, self._handle, pointers, 0)[0]

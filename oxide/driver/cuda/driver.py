@@ -3,22 +3,23 @@
 Calls go through these interfaces, chosen by measurements on an H100 (``benchmarks/driver_cuda.py`` and its results), in
 µs:
 
-- Streams and events are cuda.core's. It calls the driver from compiled code, while ``cuda.bindings`` converts each
-  handle first: recording an event takes 0.3 against 0.5, querying an event 1.4 against 1.6. The compiled form queries
-  them from C: a query of a finished kernel takes 1.35 in the driver itself, and 2.5 when Python makes the call.
+- Streams and events are cuda.core's. cuda.core calls the driver from compiled code, while ``cuda.bindings`` converts
+  each handle first: recording an event takes 0.3 against 0.5, querying an event 1.4 against 1.6. The compiled form of
+  oxide makes the short calls from C (``call.c``): a query of a finished kernel takes 1.35 in the driver itself, and 2.5
+  when Python makes the call.
 - Launches are ``cuLaunchKernel`` through ``cuda.bindings``: cuda.core takes a little longer (3.6 against 3.3) and takes
-  Python values, not the packed structure that the compiler defines.
+  Python values, not the packed structure that the compiler defines. The compiled form launches from C.
 - Memory, copies and fills are ``cuda.bindings``: cuda.core's buffers own their memory, but the runtime itself decides
   when memory is freed. ctypes calls of the driver's functions, with integers instead of the bindings' objects, were
   slower (2.6 against 2.2 for a copy, 2.3 against 1.5 for a fill, 0.6 against 0.3 to record an event). In the compiled
-  form, calls from C made a copy a tenth faster (3.0 against 3.3, on a busier machine) and a fill no faster, which did
+  form, a call from C made a copy a tenth faster (3.0 against 3.3, on a busier machine) and a fill no faster. This did
   not justify a second implementation.
 - Host functions are ctypes, for the reason in ``submission_memory.py``.
 
 Other libraries in the process (torch, CuPy, numba) share the devices' primary contexts, and may at any moment make any
-context, or none, current on a thread. Calls with a stream or an event find their context through it, whatever is
-current (the tests take the context away between any two calls). Other calls first make their context current, which
-costs 0.3, and leave it current.
+context, or none, current on a thread. A call with a stream or an event finds its context through the stream or the
+event, whatever context is current (the tests take the context away between any two calls). Other calls first make their
+context current, which costs 0.3, and leave it current.
 
 Importing this module takes about 0.3 s. Check with ``oxide.driver.cuda.probe`` first whether there is a device.
 """
@@ -95,7 +96,7 @@ _PACKET_CAPACITY = 4096
 
 @final
 class CudaDriver:
-    """All CUDA devices of the machine. Raises ``DeviceError`` if there is none."""
+    """The driver of all CUDA devices of the machine. Raises ``DeviceError`` if there is no CUDA device."""
 
     name = "cuda"
     drops_work = False  # work in a CUDA stream cannot be withdrawn
@@ -108,15 +109,15 @@ class CudaDriver:
         error, count = driver.cuDeviceGetCount()
         check(error, "cuDeviceGetCount")
         self._contexts: list[CudaContext | None] = [None] * count
-        # True once two contexts are open. Copies and fills of a pool's memory without peer access then need that of
-        # their stream to be the thread's current one, and NCCL, for example, leaves another one.
+        # True once two contexts are open. Without peer access, a copy or fill of a pool's memory then needs the context
+        # of its stream to be the thread's current one. Other libraries, such as NCCL, leave other contexts current.
         self._several = False
         self._contexts_lock = threading.Lock()
         self._default_streams: dict[tuple[int, int], CudaStream] = {}  # CUDA's own, by device and number
         self._peers: set[tuple[int, int]] = set()  # pairs whose peer access was granted or refused
         self._packets: deque[ParameterPacket] = deque()
         self._captures: dict[int, CaptureParts] = {}  # captures with several parts, by the address of their stream
-        self._conditionals: dict[int, OpenConditional] = {}  # those that have not ended, likewise
+        self._conditionals: dict[int, OpenConditional] = {}  # those not ended, by the address of their stream
         self._small_blocks: dict[int, int] = {}  # sizes of live small blocks, by address
         self._host_functions = HostFunctions()
         self._registered = RegisteredMemory()
@@ -185,7 +186,7 @@ class CudaDriver:
             raise_core_failure(error, "cuStreamDestroy")
 
     def synchronize_stream(self, stream: CudaStream) -> None:
-        _give_back(stream)  # a caller that waits for a whole stream may measure the allocated memory
+        _give_back(stream)  # a caller that waits for a whole stream may then measure the allocated memory
         try:
             stream.core.sync()
         except Exception as error:
@@ -256,7 +257,7 @@ class CudaDriver:
     def elapsed_ms(self, start: CudaEvent, end: CudaEvent) -> float:
         try:
             return float(end.core - start.core)
-        except Exception:  # cuda.core does not say the code, so the driver is asked again
+        except Exception:  # cuda.core does not tell the error code, so the driver is asked again
             error, milliseconds = driver.cuEventElapsedTime(start.core.handle, end.core.handle)
         check(error, "cuEventElapsedTime")
         return float(milliseconds)
@@ -306,8 +307,8 @@ class CudaDriver:
         return int(address)
 
     def free_host(self, address: int) -> None:
-        # Waits for all work on the device (0.3 s during a kernel of 0.3 s). So pools of memory call it, not each
-        # result.
+        # The driver waits for all work on the device (0.3 s during a kernel of 0.3 s). So only the runtime's pools of
+        # memory call this method, and not each result.
         _enter(self._any_context())
         if not self._registered.free(address):
             check(driver.cuMemFreeHost(address)[0], "cuMemFreeHost")
@@ -529,7 +530,7 @@ class CudaDriver:
             raise
 
     def _abandon_bodies(self, opened: OpenConditional) -> None:
-        """Ends the captures of the bodies of a failed capture, and of the conditionals in them."""
+        """Ends the captures of the bodies of a failed conditional, and those of the conditionals in these bodies."""
         while opened.bodies:
             body = opened.bodies.pop()
             self._captures.pop(body.address, None)
@@ -575,7 +576,7 @@ class CudaDriver:
             raise
 
     def call(self, what: str, function: Callable[[int], None], stream: CudaStream) -> None:
-        """Calls ``function`` now, which submits another library's work."""
+        """Calls ``function`` at once. It submits another library's work to the stream."""
         function(stream.address)
 
     def launch_native_host_function(self, function: int, argument: int, stream: CudaStream) -> None:
@@ -673,8 +674,8 @@ class CudaDriver:
                 self._peers.update({(one, other), (other, one)})
 
     def _any_context(self) -> CudaContext:
-        """Returns any open context, or opens device 0's: page-locked memory is portable, and a context costs 0.5 GB of
-        device memory."""
+        """Returns any open context; opens device 0's if none is open. Page-locked memory can be allocated in any
+        context, and a further context would cost 0.5 GB of device memory."""
         return next((context for context in self._contexts if context is not None), None) or self._context(0)
 
     def _out_of_device_memory(self, nbytes: int, device: int) -> str:
@@ -693,7 +694,7 @@ class CudaDriver:
 
 
 def _give_back(stream: CudaStream) -> None:
-    """Frees the stream's spare blocks. Ignores errors, as the stream's next use raises them."""
+    """Frees the stream's spare blocks. Ignores errors, because the stream's next use raises them again."""
     if stream.spare is not None:
         for address in stream.spare.drain():
             driver.cuMemFreeAsync(address, stream.handle)

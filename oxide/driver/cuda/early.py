@@ -3,9 +3,9 @@
 Initialising the driver and making a device's context takes some 0.2 s, during which the driver needs no GIL. Importing
 cuda.bindings and cuda.core takes as long, and does not use the driver. So a thread makes the context during the
 imports. Users of the device do not wait for the thread: the driver itself makes the next caller that needs the context
-wait until it exists. A failure occurs again, and is reported, in the call that needs the failed part. Only the
-interpreter's end waits for the thread, as a process that ends while the driver starts crashes in the driver's own
-clean-up.
+wait until the context exists. If a step in the thread fails, it fails again, and is reported, in the first call that
+needs it. Only the interpreter's end waits for the thread, because a process that ends while the driver starts crashes
+in the driver's own clean-up.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from oxide.driver.cuda import probe
 def start_early(device: int) -> threading.Thread | None:
     """Starts to open a device's primary context in a thread, and imports the driver module meanwhile.
 
-    Returns the thread, or None without libcuda or if the system has no more threads. Never raises. The context stays
-    retained until the process ends, as it does through cuda.core.
+    Returns the thread, or None if there is no libcuda or the system has no more threads. Never raises. The context
+    stays retained until the process ends, like a context that cuda.core retains.
     """
     try:
         library = probe.libcuda()

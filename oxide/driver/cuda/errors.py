@@ -44,7 +44,8 @@ def check(code: int, call: str) -> None:
 def failure(code: int, call: str, detail: str = "") -> DeviceError:
     """Returns the exception for a failed driver call.
 
-    ``call`` is the driver's function. ``detail`` is text from the driver or oxide that replaces the code's description.
+    ``call`` names the driver's function. ``detail`` is text from the driver or oxide that replaces the description of
+    the code.
     """
     name = _name(code)
     error = DriverError(code=int(code), name=name, message=f"{call}: {detail or _text(code)}")
@@ -60,8 +61,8 @@ def failure(code: int, call: str, detail: str = "") -> DeviceError:
 
 
 def raise_core_failure(error: Exception, call: str) -> NoReturn:
-    """Raises the exception that ``failure`` returns for an exception of cuda.core, whose message may begin with the
-    code's name."""
+    """Raises the exception of ``failure`` in place of ``error``, an exception of cuda.core. Its message may begin with
+    the name of the driver's error code."""
     name, _, detail = str(error).partition(":")
     code = next((int(result) for result in driver.CUresult if result.name == name), None)
     if code is None:
@@ -70,7 +71,7 @@ def raise_core_failure(error: Exception, call: str) -> NoReturn:
 
 
 def _code_behind() -> int:
-    """Returns the code behind cuda.core's "Failed to create CUDA event", by asking the driver for an event again."""
+    """Returns the error code behind cuda.core's "Failed to create CUDA event", by asking the driver for an event."""
     try:
         error, event = driver.cuEventCreate(0)
     except RuntimeError:

@@ -1,7 +1,8 @@
 """Loads the code of other compilers: PTX, cubins and fatbins, as one module with all its kernels.
 
-It is loaded as oxide's own code is, through ``cuModuleLoadDataEx``, which takes all three. cuda.core's ObjectCode gives
-no access to the log of the PTX assembler. The kernels share a module, because they may share variables.
+Like oxide's own code, the code is loaded through ``cuModuleLoadDataEx``, which takes all three formats. cuda.core's
+ObjectCode gives no access to the log of the PTX assembler. The kernels share a module, because they may share
+variables.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from oxide.driver.ptx_parameters import KernelParameter, entries, kernel_paramet
 @final
 @dataclass(frozen=True, slots=True)
 class ForeignFunctions:
-    """The kernels of a loaded module, and the parameters of each, by name."""
+    """The kernels of a loaded module by name, and the parameters of each kernel by the kernel's name."""
 
     kernels: dict[str, CudaFunction]
     parameters: dict[str, tuple[KernelParameter, ...]]
@@ -66,7 +67,7 @@ def _names(module: Any) -> list[str]:
 
 
 def _parameters(function: Any, name: str) -> tuple[KernelParameter, ...]:
-    """Returns the parameters of a kernel without PTX: their sizes are known, and not what they are."""
+    """Returns the parameters of a kernel without PTX: their places are known, their types are not."""
     found: list[KernelParameter] = []
     while True:
         error, offset, nbytes = driver.cuFuncGetParamInfo(function, len(found))

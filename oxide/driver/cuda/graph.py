@@ -29,7 +29,7 @@ class CudaGraphExec:
 
 @final
 class CaptureParts:
-    """The parts of a capture with branches: for each part that ended, its last nodes."""
+    """The parts of a capture with branches. For each part that has ended, keeps the part's last nodes."""
 
     __slots__ = ("_ends", "_stream", "_unfinished")
 
@@ -39,7 +39,7 @@ class CaptureParts:
         self._unfinished = False
 
     def begin(self, parts: Sequence[int]) -> None:
-        """Ends the part in progress, and makes what is captured from now on depend on the given parts alone."""
+        """Ends the part in progress. Makes work that is captured from now on depend only on the given parts."""
         if self._unfinished:
             self._ends.append(capture_state(self._stream)[1])
         self._unfinished = True
@@ -54,7 +54,7 @@ def capture_state(stream: CudaStream) -> tuple[Any, list[Any]]:
 
 
 def continue_after(stream: CudaStream, nodes: list[Any]) -> None:
-    """Makes what is captured from now on depend on the given nodes alone."""
+    """Makes work that is captured from now on depend only on the given nodes."""
     flags = driver.CUstreamUpdateCaptureDependencies_flags.CU_STREAM_SET_CAPTURE_DEPENDENCIES
     (error,) = driver.cuStreamUpdateCaptureDependencies(stream.handle, nodes, None, len(nodes), flags)
     check(error, "cuStreamUpdateCaptureDependencies")

@@ -17,8 +17,8 @@ from oxide.driver.cuda.ptx_modules import CudaFunction, load_functions
 
 @final
 class CudaContext:
-    """An open device: its primary context, its default memory pool, the driver's own kernels, the modules that wait to
-    be unloaded, and the driver's streams with their spare blocks."""
+    """An open device: its primary context, its default memory pool, this driver's own kernels, the retired modules
+    (which wait to be unloaded), and this driver's streams."""
 
     __slots__ = ("fill", "handle", "pool", "report", "retired", "set_conditional", "streams")
 
@@ -33,8 +33,8 @@ class CudaContext:
 
 @final
 class CudaStream:
-    """A non-blocking stream. ``address`` is its ``CUstream``. ``spare`` are the blocks freed on it, None for another
-    library's stream."""
+    """A non-blocking stream. ``address`` is its ``CUstream``. ``spare`` keeps small blocks that were freed on the
+    stream; it is None for another library's stream."""
 
     __slots__ = ("address", "context", "core", "device", "handle", "spare")
 
@@ -60,7 +60,7 @@ class CudaEvent:
 
 
 def stream_options(priority: StreamPriority) -> core.StreamOptions | None:
-    """Returns cuda.core's options of a stream, None for the default ones. The stream's context must be current.
+    """Returns cuda.core's options for a stream, None for the defaults. The stream's context must be current.
 
     ``"high"`` is the greatest priority of the device. That is the default priority, 0, on a device without priorities.
     """

@@ -19,8 +19,8 @@ from cuda.bindings import driver
 from oxide.driver.cuda.errors import check
 
 LARGE_BYTES = 2 << 20
-"""The least size in bytes that is registered. Smaller memory comes from ``cuMemHostAlloc``, and on any system kernels
-may write to it at the same address."""
+"""The least size in bytes of registered memory. Smaller memory comes from ``cuMemHostAlloc``: kernels may write to such
+memory, at the same address, on any system."""
 
 _MAP_FAILED = (1 << 64) - 1
 
@@ -36,7 +36,7 @@ def _available() -> int:
 
 @final
 class RegisteredMemory:
-    """Mapped and registered memory, by address. Methods need a current context."""
+    """Mapped and registered memory, by address. The methods need a current context."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -70,7 +70,7 @@ class RegisteredMemory:
         return int(address)
 
     def free(self, address: int) -> bool:
-        """Frees memory of ``allocate``. Returns False for other memory. Waits for all work on the device."""
+        """Frees memory that ``allocate`` returned. Returns False for other memory. Waits for all work on the device."""
         with self._lock:
             nbytes = self._sizes.get(address)
         if nbytes is None:

@@ -1,17 +1,17 @@
 """The CUDA driver's own two kernels: one fills memory, one reports the fault of a graph's launch.
 
-**Fill.** Writes a pattern of 16 bytes, or one of 8 twice, for complex numbers, float64 and 64-bit integers: the
-driver's memset takes patterns of up to 4 bytes. A thread writes only even or only odd words of 8 bytes, so it chooses
-its half of the pattern once. The alternative, a strided 2-D memset for each half, took 10.6 ms for 64 MiB on an H100,
-where a memset of 4-byte patterns takes 0.03 ms.
+**Fill.** Writes a pattern of 16 bytes, or a pattern of 8 bytes twice, for complex numbers, float64 and 64-bit integers.
+The driver's memset takes patterns of at most 4 bytes. A thread writes only even or only odd words of 8 bytes, so it
+chooses its half of the pattern once. The alternative, a strided 2-D memset for each half, took 10.6 ms for 64 MiB on an
+H100, where a memset of 4-byte patterns takes 0.03 ms.
 
-**Report.** Does ``Driver.report``. Measured on an H100 with graphs of three empty kernels, launched from C: a graph
-that begins with a memset of its fault record and ends with a copy of it takes the host 4.7 µs a launch; launches take
-12.7 µs back to back, and 18.4 µs each if waited for. A graph that ends with this kernel instead takes 1.7, 4.8 and 9.9
-µs.
+**Report.** Implements ``Driver.report``. Measured on an H100 with graphs of three empty kernels, launched from C: if a
+graph begins with a memset of its fault record and ends with a copy of the record, a launch takes the host 4.7 µs.
+Launches take 12.7 µs back to back, and 18.4 µs each if the host waits for each. If the graph ends with this kernel
+instead, these times are 1.7, 4.8 and 9.9 µs.
 
-The kernels are PTX, because the driver layer does not use the compiler. They are in one module, loaded with the
-context: at that time no running work can delay loading.
+The kernels are PTX, because the driver layer does not use the compiler. They are in one module, which is loaded when
+the context is opened: at that time no running work can delay loading.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def fill_grid(count: int) -> Dim3:
 
 
 def fill_params(address: int, pattern: bytes, count: int) -> bytes:
-    """Returns the parameters that fill ``count`` words of 8 bytes with a pattern of 16."""
+    """Returns the parameters that fill ``count`` words of 8 bytes with a pattern of 16 bytes."""
     return struct.pack("@Q16sQ", address, pattern, count)
 
 

@@ -1,8 +1,8 @@
 """Peer access between devices, if the hardware has it (NVLink, or PCIe without an isolating switch).
 
 A direct copy needs two grants: one for the context, which covers ordinary allocations, and one for the device's memory
-pool, whose stream-ordered allocations ignore the first. Without either, a copy between devices is still correct: the
-driver stages it through the host.
+pool, because its stream-ordered allocations ignore the first grant. Without these grants, a copy between devices is
+still correct: the driver stages it through the host.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from oxide.driver.cuda.handles import CudaContext
 
 _GRANTED = (driver.CUresult.CUDA_SUCCESS, driver.CUresult.CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED)
 
-# Pairs beyond the hardware's limit of peers, or that a virtual machine isolates, are left to staging.
+# Pairs of devices beyond the hardware's limit of peers, and pairs that a virtual machine isolates, are left to staging.
 _STAGED = (driver.CUresult.CUDA_ERROR_TOO_MANY_PEERS, driver.CUresult.CUDA_ERROR_PEER_ACCESS_UNSUPPORTED)
 
 
 def open_peer_access(reader: int, owner: int, owners: CudaContext) -> bool:
-    """Lets the device ``reader`` access ``owner``'s memory, if the hardware can. Returns whether it can. The context of
-    ``reader`` must be current."""
+    """Lets the device ``reader`` access the memory of ``owner``, if the hardware can. Returns False if it cannot. The
+    context of ``reader`` must be current. ``owners`` is the context of ``owner``."""
     error, can = driver.cuDeviceCanAccessPeer(reader, owner)
     check(error, "cuDeviceCanAccessPeer")
     if not can:

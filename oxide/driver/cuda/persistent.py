@@ -10,7 +10,7 @@ from oxide.driver.cuda.cooperative_launch import resident_blocks
 
 @final
 class PersistentBlocks:
-    """The blocks of one kernel, of ``threads`` threads: as many as the device holds at once."""
+    """Limits a persistent kernel, whose blocks have ``threads`` threads, to the blocks that a device holds at once."""
 
     def __init__(self, device: int, handle: Any, threads: int) -> None:
         self._device = device
@@ -19,10 +19,10 @@ class PersistentBlocks:
         self._resident: dict[int, int] = {}  # by bytes of dynamic shared memory of a block
 
     def sizes(self, grid: Dim3, shared_bytes: int) -> tuple[Dim3, Dim3]:
-        """Returns the grid and the block with which to launch, for a launch whose grid is along x."""
+        """Returns the grid and the block to launch with, for a requested grid that extends along x only."""
         resident = self._resident.get(shared_bytes)
         if resident is None:
             resident = resident_blocks(self._device, self._handle, self._block[0], shared_bytes)
             self._resident[shared_bytes] = resident
-        # If not even one block fits, the launch says so.
+        # If not even one block fits, the launch raises the error.
         return (max(1, min(grid[0], resident)), 1, 1), self._block

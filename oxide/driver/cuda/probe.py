@@ -1,6 +1,6 @@
 """Detects through libcuda itself whether CUDA can be used.
 
-It uses only ctypes: on a machine without an NVIDIA driver it costs one failed ``dlopen``, not the 70 ms of importing
+This module uses only ctypes: without an NVIDIA driver it costs one failed ``dlopen``, not the 70 ms of importing
 ``cuda.bindings``. Import ``oxide.driver.cuda.driver`` only if ``available()`` is True.
 """
 
@@ -18,8 +18,8 @@ def available() -> bool:
 
 
 def unavailable_reason() -> str | None:
-    """Returns the reason why there is no CUDA device, to follow "no CUDA device: ". Returns None if there is one. Never
-    raises.
+    """Returns the reason why there is no usable CUDA device, as text to follow "no CUDA device: ". Returns None if
+    there is a usable device. Never raises.
 
     Initialises the driver in this process, which creates no context on any device.
     """
@@ -43,7 +43,7 @@ def unavailable_reason() -> str | None:
 
 
 def libcuda() -> ctypes.CDLL:
-    """Loads the driver's library. Calls through it release the GIL. Raises ``OSError`` if there is none."""
+    """Loads the driver's library. Calls through it release the GIL. Raises ``OSError`` if it cannot be loaded."""
     return ctypes.CDLL(LIBRARY)
 
 

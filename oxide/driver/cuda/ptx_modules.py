@@ -3,8 +3,8 @@
 Loading goes through ``cuModuleLoadDataEx``: cuda.core's ObjectCode gives no access to the PTX assembler's error log.
 
 Loading and unloading code waits until nothing runs on the device: 0.15 s during a kernel of 0.15 s on an H100, through
-modules or libraries, lazily or eagerly. Loading cannot avoid this. Unloading can: the garbage collector may drop a
-function in the middle of an event loop, so its module is only queued, and the next load unloads it.
+modules or libraries, lazily or eagerly. Loading cannot avoid this, but unloading can. The garbage collector may drop a
+function in the middle of an event loop, so the function's module is only queued, and the next load unloads it.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ class CudaFunction:
     """A loaded kernel. Dropping the last kernel of a module retires the module.
 
     ``shared_limit`` is the dynamic shared memory that a launch may ask for without a further step; for more,
-    ``whole_shared`` computes the size and opts in. It is -1 if ``array_bytes``, the memory of the kernel's
-    ``SharedArray``s, is always added. ``shared_granted`` is the size that the driver was asked to allow.
-    ``parameter_bytes`` is the least size of the parameters. ``cooperative`` limits the blocks of a kernel whose blocks
-    must all be resident at once, and ``dependent`` launches a kernel that may begin early; at most one of them is not
-    None. ``persistent`` decides how many blocks of a kernel with persistent blocks there are. ``reports`` says whether
-    the kernel can report a fault.
+    ``whole_shared`` computes the size and opts in. ``shared_limit`` is -1 if ``array_bytes``, the memory of the
+    kernel's ``SharedArray``s, must be added at each launch. ``shared_granted`` is the size that the driver allows so
+    far. ``parameter_bytes`` is the least size of the parameters. ``cooperative`` limits the blocks of a kernel whose
+    blocks must all be resident at once, and ``dependent`` launches a kernel that may begin early; at most one of the
+    two is not None. ``maps`` are the tensor maps of a kernel that copies tiles. ``persistent`` decides the number of
+    blocks of a persistent kernel. ``reports`` is True if the kernel can report a fault.
     """
 
     __slots__ = (
@@ -100,12 +100,12 @@ class CudaFunction:
 
 @final
 class LoadedModule:
-    """The owner of a loaded module. Only the module's functions hold it."""
+    """The owner of a loaded module. Only the ``CudaFunction``s of the module reference it."""
 
     __slots__ = ("_drop",)
 
     def __init__(self, module: Any, retired: deque[Any]) -> None:
-        """Takes over the module, which is retired when this object is dropped."""
+        """Takes the module over. The module is retired, put into ``retired``, when this object is dropped."""
         self._drop: Any = partial(retired.append, module)
 
     def retire(self) -> None:
@@ -121,12 +121,12 @@ calls_drop(LoadedModule)
 
 
 def load_function(device: int, code: Code, retired: deque[Any]) -> CudaFunction:
-    """Loads code into the current context, after unloading the context's retired modules."""
+    """Returns the kernel of ``code``, loaded into the current context. Unloads the context's retired modules first."""
     return load_functions(device, code, (code.entry,), retired)[0]
 
 
 def load_functions(device: int, code: Code, entries: Sequence[str], retired: deque[Any]) -> list[CudaFunction]:
-    """Loads code with several entries as one module. Returns a function for each of ``entries``."""
+    """Loads code with several entries as one module, like ``load_function``. Returns a kernel for each entry."""
     if code.target.kind != "ptx":
         raise DriverError(
             int(_INVALID_IMAGE),
@@ -164,8 +164,9 @@ def load_functions(device: int, code: Code, entries: Sequence[str], retired: deq
 
 
 def whole_shared(function: CudaFunction, shared_bytes: int) -> int:
-    """Returns the bytes of dynamic shared memory of a launch that asks for ``shared_bytes``. They include the kernel's
-    ``SharedArray``s if these are in dynamic shared memory. Opts in to more than the default 48 KiB."""
+    """Returns the bytes of dynamic shared memory for a launch that asks for ``shared_bytes``. The bytes include the
+    kernel's ``SharedArray``s if these are in dynamic shared memory. If the driver allows less so far, by default 48
+    KiB, opts in to this size. Raises the driver's error if a block cannot have so much."""
     whole = function.array_bytes + shared_bytes
     if whole > function.shared_granted:
         attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -217,14 +218,14 @@ def load_module(code: Code) -> Any:
 
 
 def has_lines(image: bytes) -> bool:
-    """Returns whether PTX has line tables. The driver's assembler drops them unless it is asked to keep them."""
+    """Returns whether PTX has line tables. The driver's assembler drops line tables unless an option keeps them."""
     return b"\n\t.loc\t" in image
 
 
 def uses_last_parameter(ptx: str, entry: str) -> bool:
-    """Returns whether an entry uses its last parameter, in our kernels the fault record's address.
+    """Returns whether an entry uses its last parameter, which in oxide's kernels is the fault record's address.
 
-    LLVM removes the uses if every access was proved to be in bounds, or if there is no access that could fail.
+    LLVM removes the uses if every access is proved to be in bounds, or if there is no access that could fail.
     """
     declared = declarations(ptx, entry)
     name = re.search(r"([\w$]+)\s*(\[\d+\])?$", declared[-1].strip()) if declared else None

@@ -1,4 +1,4 @@
-"""The GPU resources of a loaded kernel: from the driver, and spills from the assembler's log."""
+"""Reads the GPU resources of a loaded kernel from the driver, and its spills from the assembler's log."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def resources_of(
     function: CudaFunction, code: Code, threads: int, shared_bytes: int, whole_shared: int
 ) -> KernelResources:
     """Returns the resources of a kernel loaded from ``code``, for launches that ask for ``shared_bytes`` and take
-    ``whole_shared`` bytes of dynamic shared memory. Its context must be current."""
+    ``whole_shared`` bytes of dynamic shared memory. The kernel's context must be current."""
 
     def attribute(name: str) -> int:
         return _attribute(function, name)
@@ -50,7 +50,7 @@ def resources_of(
 
 
 def _spilled(code: Code) -> int | None:
-    """Assembles the PTX once more, to read the spilled bytes from the assembler's log."""
+    """Returns the spilled bytes per thread, None if unknown. Assembles the PTX once more to get the assembler's log."""
     log = bytearray(_LOG_BYTES)
     options = driver.CUjit_option
     error, state = driver.cuLinkCreate(
@@ -60,7 +60,7 @@ def _spilled(code: Code) -> int | None:
     )
     check(error, "cuLinkCreate")
     try:
-        # The driver caches code by its text, without the log. A new text each time makes it assemble again.
+        # The driver caches code by its text, without the log. A new text each time makes the driver assemble again.
         text = code.image.rstrip(b"\0") + f"\n// {time.time_ns()}\n\0".encode()
         kind = driver.CUjitInputType.CU_JIT_INPUT_PTX
         (error,) = driver.cuLinkAddData(state, kind, text, len(text), code.entry.encode(), 0, [], [])
@@ -79,8 +79,8 @@ def spill_bytes(log: str) -> int | None:
 
 
 def launch_detail(function: CudaFunction, code: int) -> str:
-    """Returns the text for a launch that the driver refused with ``code``, if the likely reason is the kernel's local
-    memory: 16 KiB or more for each thread. Otherwise returns an empty string."""
+    """Returns an explanation of the driver's refusal of a launch with ``code``, if the likely reason is the kernel's
+    local memory: 16 KiB or more for each thread. Otherwise returns an empty string."""
     if int(code) not in (int(driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY), int(driver.CUresult.CUDA_ERROR_INVALID_VALUE)):
         return ""
     local = _attribute(function, "LOCAL_SIZE_BYTES")

@@ -1,14 +1,14 @@
-"""C memory for CUDA submissions: a kernel's parameters, and the key of a Python host function.
+"""C memory for CUDA submissions: the parameters of kernels, and the table of Python host functions.
 
 ``cuLaunchKernel`` takes parameters as an array of pointers or, through ``extra``, as one packed buffer. The runtime
 packs parameters as the kernel's C structure, so the packed form needs no pointer array. The driver copies the buffer
 during the call.
 
-The compiled form of the package has ``launch_from_c``, which does the same in C in a tenth of the time, and
-``call_from_c`` for the short calls about streams and events: ``call.c``.
+The compiled form of the package has two functions in C (``call.c``): ``launch_from_c``, which does the same in a tenth
+of the time, and ``call_from_c`` for the short calls about streams and events.
 
 ``cuLaunchHostFunc`` goes through ctypes, not cuda.bindings: the binding wraps every host function in a function that
-takes the GIL, but a completion callback must run while the interpreter is busy.
+takes the GIL, but a completion callback must run even while the interpreter is busy.
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ _PARAM_END = 0
 
 @final
 class ParameterPacket:
-    """A launch's parameters, and the arrays that point at them: ``extra``, which points at them all, and one with a
-    pointer to each, if it is asked for. Launches in progress do not share a packet."""
+    """A launch's packed parameters, and the arrays by which the driver finds them: ``extra``, which points to the
+    packed buffer, and on request an array with a pointer to each parameter. Launches in progress do not share a packet.
+    """
 
     __slots__ = ("_buffer", "_extra", "_pointers", "_size", "_start", "_view", "address")
 
@@ -66,8 +67,8 @@ class ParameterPacket:
         self._size.value = len(params)
 
     def pointers(self, places: tuple[int, ...]) -> int:
-        """Returns the address of an array of pointers to the parameters, which lie at these offsets. The packet keeps
-        the array: compiled code drops a local variable after its last use, which is before the launch."""
+        """Returns the address of an array of pointers to the parameters, which are at the offsets ``places``. The
+        packet keeps the array: compiled code drops a local variable after its last use, which is before the launch."""
         self._pointers = (ctypes.c_void_p * len(places))(*[self._start + place for place in places])
         return ctypes.addressof(self._pointers)
 
@@ -95,7 +96,7 @@ class HostFunctions:
         return key
 
     def discard(self, key: int) -> None:
-        """Forgets a function whose submission failed."""
+        """Removes a function whose submission failed."""
         self._waiting.pop(key, None)
 
     def __len__(self) -> int:

@@ -1,15 +1,15 @@
 """Picks the PTX version that a device's driver accepts.
 
-A driver accepts the PTX instruction set that it was released with and all earlier ones. Later ones fail with
-CUDA_ERROR_UNSUPPORTED_PTX_VERSION. The compiler needs the version as an LLVM feature (``+ptx86``).
-https://docs.nvidia.com/cuda/parallel-thread-execution/#release-notes has both tables.
+A driver accepts the PTX version that it was released with and all earlier versions. Code of a later version fails with
+CUDA_ERROR_UNSUPPORTED_PTX_VERSION. The compiler needs the version as an LLVM feature (``+ptx86``). The tables below
+are from https://docs.nvidia.com/cuda/parallel-thread-execution/#release-notes.
 """
 
 from __future__ import annotations
 
 from oxide.driver.base import Target
 
-# oxide's code needs nothing newer, and an older instruction set loads on more drivers.
+# oxide's code needs no later version, and code of an earlier version loads on more drivers.
 _PTX_ENOUGH = 86
 
 _PTX_OF_DRIVER = (

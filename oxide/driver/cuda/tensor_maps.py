@@ -1,8 +1,8 @@
-"""Tensor maps: descriptions of arrays that a GPU's copy engine reads, made at each launch that copies tiles.
+"""Makes tensor maps, which describe arrays to a GPU's copy engine, for launches of kernels that copy tiles.
 
-PTX with copies of tiles lists its maps in comments (``compiler/ptx/tensor/shared_tiles.py``). A launch's parameters
-have the address and the lengths of each matrix. The maps come after all other parameters. A launch whose matrices are
-those of the previous launch reuses its maps.
+The PTX of such a kernel lists its maps in comments (``compiler/ptx/tensor/shared_tiles.py``). A launch's parameters
+have the address and the lengths of each array. The maps come after all other parameters. A launch with the same arrays
+as the kernel's previous launch reuses the previous maps.
 
 The maps are aligned to 64 bytes in the GPU's constant memory, where the parameters do not begin at a multiple of 64. So
 the driver decides the maps' offsets: on an H100 the first map after 80 bytes of parameters is at 112.
@@ -42,11 +42,11 @@ class TensorMaps:
     __slots__ = ("_entry", "_first", "_kept", "_specs")
 
     def __init__(self, entry: str, specs: list[tuple[int, str, tuple[int, ...], bool, bool, str]], first: int) -> None:
-        """Makes the maps of a kernel, whose first map is at offset ``first`` of the parameters."""
+        """Takes a description of each map from the PTX. The first map is at offset ``first`` of the parameters."""
         self._entry = entry
         self._specs = specs
         self._first = first
-        # The addresses and shapes of the last launch's matrices, and their maps: a launch often repeats the last one.
+        # The addresses and shapes of the last launch's arrays, and their maps. The next launch often has the same.
         self._kept: tuple[bytes, bytes] = (b"", b"")
 
     @property
@@ -55,8 +55,8 @@ class TensorMaps:
         return tuple(self._first + MAP_BYTES * number for number in range(len(self._specs)))
 
     def appended(self, params: bytes) -> bytes:
-        """Returns a launch's parameters with the maps after them. Raises ``LaunchError`` for a matrix whose rows the
-        engine cannot read."""
+        """Returns a launch's parameters with the maps after them. Raises ``LaunchError`` for an array that the copy
+        engine cannot read: empty, too long, or with rows that are not aligned."""
         words = b"".join(params[offset : offset + 8 * (1 + len(sides))] for offset, _, sides, *_ in self._specs)
         kept, maps = self._kept
         if kept != words:
@@ -96,7 +96,7 @@ class TensorMaps:
                 f"kernel {self._entry}: parameter {name} has shape {tuple(lengths)}, and tiles are copied of "
                 "slices of lengths of at most 2**32, with less than 2**40 bytes from one row or matrix to the next"
             )
-        # The driver takes one stride fewer than there are axes. A list that is empty would be a null pointer.
+        # The driver takes one stride fewer than there are axes. An empty list would be passed as a null pointer.
         strides = strides[: axes - 1] if axes > 1 else [_ROW_ALIGNMENT]
         swizzles = driver.CUtensorMapSwizzle
         error, made = driver.cuTensorMapEncodeTiled(
@@ -117,8 +117,8 @@ class TensorMaps:
 
 
 def tensor_maps(ptx: str, entry: str, handle: Any, parameters: int) -> TensorMaps | None:
-    """Returns the maps that a kernel's PTX asks for, or None if the kernel copies no tiles. The maps are the last of
-    its ``parameters``."""
+    """Returns the maps that a kernel's PTX lists, or None if the kernel copies no tiles. ``parameters`` is the number
+    of the kernel's parameters, of which the maps are the last."""
     found = [
         (int(at), kind, tuple(map(int, sides.split("x"))), order == "swizzled", bool(optional), name)
         for at, kind, sides, order, optional, name in _LINE.findall(ptx)

@@ -1,1 +1,1 @@
-"""The parts of tracing that run while the program does: the notes, the trace points' side of them, and the driver's."""
+"""The part of tracing that runs while the program runs: takes notes, at trace points and in a driver wrapper."""

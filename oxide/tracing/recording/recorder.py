@@ -1,15 +1,16 @@
 """The recorder: takes notes while a program runs, and turns them into events later.
 
-While the program runs, a note is a tuple that is appended to a list; nothing is looked up or formatted. A thread turns
-notes into events (``timeline.py``) whenever ``_MANY`` have come together, and what the device has not finished stays
-for the next time. If the thread cannot keep up, the thread that submits does it. So memory is bounded by ``_TOO_MANY``
-notes and the work in flight, however long a trace is.
+While the program runs, a note is a tuple that is appended to a list; nothing is looked up or formatted. Whenever there
+are more than ``_MANY`` notes, a thread of the recorder turns them into events (``timeline.py``). Notes of work that the
+device has not finished are kept for the next time. If that thread cannot keep up, the submitting thread turns the notes
+into events itself. So memory is bounded by ``_TOO_MANY`` notes and the work in flight, however long a trace is.
 
-This module and the driver are compiled with the host path: their cost is what a trace adds to each operation.
+This module and ``tracing_driver.py`` are compiled like the runtime's code for submissions, because their cost is what a
+trace adds to each operation.
 
-There is one recorder while anything is traced, and traces and profiles are its sinks. It is the runtime's tracer
-(``runtime/tracepoints.py``), and for each runtime it has a driver that stands in for the runtime's own
-(``tracing_driver.py``) and a clock that says when devices run things.
+While anything is traced, there is one recorder. Traces and profiles are its *sinks*: they consume the events. The
+recorder is the runtime's tracer (``runtime/tracepoints.py``). For each runtime it has a wrapper that replaces the
+runtime's driver (``tracing_driver.py``), and a clock that measures when devices run work.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _clock: Final = perf_counter_ns
 
 @final
 class Recorder:
-    """The tracer, while there are sinks."""
+    """Records for its sinks, as the tracer of all runtimes. ``clock_of`` returns a new clock for a runtime."""
 
     def __init__(self, clock_of: Callable[[Runtime], Clock]) -> None:
         self._clock_of = clock_of
@@ -54,7 +55,7 @@ class Recorder:
         self.many = _MANY
         self.too_many = _TOO_MANY
         self.open = True
-        self._inside: dict[str, bool] = {}  # whether a file belongs to this package
+        self._inside: dict[str, bool] = {}  # by file: whether it belongs to oxide or oxide_kernels
         self._next_run = itertools.count(1).__next__
         self._tracks = _Tracks(self.notes.append)
         self._clocks: dict[Runtime, tuple[Clock, TracingDriver]] = {}
@@ -68,7 +69,7 @@ class Recorder:
     # Sinks
 
     def add(self, sink: Sink) -> None:
-        """Gives ``sink`` the events of everything submitted from now on. The first sink begins the recording."""
+        """Gives ``sink`` the events of all submissions from now on. The first sink begins the recording."""
         with self._draining:
             if not self._sinks:
                 for runtime in runtimes():
@@ -81,8 +82,8 @@ class Recorder:
             self._sinks += ((sink, _clock()),)
 
     def remove(self, sink: Sink) -> None:
-        """Waits for the work submitted so far and gives ``sink`` the rest of its events. The last sink ends the
-        recording."""
+        """Waits for the work submitted so far and gives ``sink`` the rest of its events. Ends the recording if no other
+        sink remains."""
         try:
             self._finish()
         finally:
@@ -92,7 +93,7 @@ class Recorder:
                     self._end()
 
     def join(self) -> None:
-        """Waits for the thread's end, if the recording has ended."""
+        """Waits for the end of the recorder's thread, if the recording has ended."""
         if not self.open and self._drainer.is_alive():
             self._drainer.join()
 
@@ -101,7 +102,7 @@ class Recorder:
         return [sink for sink, _ in self._sinks]
 
     def sources(self) -> str:
-        """Returns how the clocks have measured."""
+        """Returns the sources of the clocks' times, such as "CUPTI", separated by commas."""
         return ", ".join(sorted(self._sources))
 
     def _give(self, event: Event, time_ns: int) -> None:
@@ -120,7 +121,7 @@ class Recorder:
     # Notes into events
 
     def drain(self, *, final: bool = False) -> None:
-        """Turns notes into events. With ``final``, also those of work that has no times."""
+        """Turns notes into events. If ``final`` is True, notes of work without times become events too."""
         with self._draining:
             for clock, _ in list(self._clocks.values()):
                 with suppress(OxideError):
@@ -149,7 +150,7 @@ class Recorder:
     # Runtimes
 
     def attach(self, runtime: Runtime) -> None:
-        """Begins to record what ``runtime`` submits."""
+        """Begins to record the submissions of ``runtime``."""
         clock = self._clock_of(runtime)
         driver = TracingDriver(runtime.driver, clock, self)
         for device in runtime._found:
@@ -167,7 +168,7 @@ class Recorder:
             hook()
 
     def detach(self, runtime: Runtime) -> None:
-        """Ends the recording of ``runtime``."""
+        """Waits for the work of ``runtime`` and ends its recording, if it is recorded."""
         if runtime in self._clocks:
             try:
                 self._clocks[runtime][1].settle()
@@ -191,10 +192,10 @@ class Recorder:
         self._sinks = ()
         self._clocks.clear()
 
-    # What trace points call
+    # Called by trace points
 
     def built(self) -> Built | None:
-        """Returns the time, and the innermost frame outside of this package."""
+        """Returns the time, and the code and instruction of the innermost frame outside of oxide; None without one."""
         frame: Any = _getframe()
         inside = self._inside
         while frame is not None:
@@ -209,7 +210,8 @@ class Recorder:
         return None
 
     def enter(self, name: str, built: Any, captured: bool) -> TracedRun:
-        """Notes that the calling thread begins to submit an operation."""
+        """Begins a run, because the calling thread begins to submit an operation. Returns the run. Within an outer run,
+        the new run is a part of it."""
         ident: Any = _get_ident()
         runs = self.runs
         outer = runs.get(ident)
@@ -222,7 +224,7 @@ class Recorder:
         return run
 
     def leave(self, run: TracedRun) -> None:
-        """Notes the end of what ``enter`` began."""
+        """Ends a run that ``enter`` began. Notes it unless it is a part of an outer run."""
         if run.outer is not None:
             self.runs[run.ident] = run.outer
             return
@@ -235,15 +237,15 @@ class Recorder:
                 self.drain()
 
     def caused(self, cause: str) -> None:
-        """Notes why the last wait was submitted."""
+        """Notes the reason for the last wait that the calling thread submitted."""
         self.notes.append(("cause", _get_ident(), cause))
 
     def awaits(self, name: str) -> tuple[int, int, str]:
-        """Notes the begin of an await."""
+        """Returns the begin, the track and the name of an await, for ``resumed``."""
         return _clock(), self._tracks.current(), name
 
     def resumed(self, awaited: tuple[int, int, str], outcome: str) -> None:
-        """Notes the end of an await."""
+        """Notes an await that ends now. ``awaited`` is the result of ``awaits``."""
         begun, track, name = awaited
         self.notes.append(("await", begun, _clock(), track, name, outcome))
 
@@ -254,14 +256,14 @@ class Recorder:
 
 @final
 class _Tracks:
-    """The numbers of tasks and threads. Each new one is noted with its name."""
+    """Numbers the tasks, and the threads without a task. Notes each new task or thread with its name."""
 
     def __init__(self, note: Callable[[Note], None]) -> None:
         self._note = note
         self._next = itertools.count(1).__next__
         self._of_tasks: dict[int, tuple[weakref.ref[Any], int]] = {}
-        self._of_thread: Any = threading.local()  # not of a class of its own: a compiled one breaks its memory
-        self._in_trio: Any = None  # trio's functions, once the program has imported it
+        self._of_thread: Any = threading.local()  # not a subclass: a compiled subclass corrupts memory
+        self._in_trio: Any = None  # this and the next are trio's functions, once trio is imported
         self._trio_task: Any = None
         self._asyncio_loop: Any = None
 
@@ -292,7 +294,7 @@ class _Tracks:
 
     def _number(self, task: Any, describe: Callable[[Any], tuple[str, dict[str, str]]]) -> int:
         entry = self._of_tasks.get(id(task))
-        if entry is not None and entry[0]() is task:  # another task may have been there before
+        if entry is not None and entry[0]() is task:  # an earlier task may have had the same id
             return entry[1]
         number: int = self._next()
         self._of_tasks[id(task)] = (weakref.ref(task), number)
@@ -323,17 +325,17 @@ _watches_forks = False
 
 
 def clock_of(runtime: Runtime) -> Clock:
-    """Returns the clock of a runtime's driver."""
+    """Returns a new clock of a runtime's driver."""
     return runtime.driver.clock()
 
 
 def when_attached(hook: Callable[[], None]) -> None:
-    """Calls ``hook`` after each runtime that is attached, now and later."""
+    """Registers ``hook``, to be called after each attachment of a runtime from now on."""
     _attached.append(hook)
 
 
 def begin(sink: Sink, clock_of: Callable[[Runtime], Clock] = clock_of) -> None:
-    """Gives ``sink`` the events of everything submitted from now on. The first sink chooses the clocks."""
+    """Gives ``sink`` the events of all submissions from now on. The first sink chooses the clocks."""
     global _recorder, _watches_forks
     with _lock:
         if not _watches_forks:
@@ -350,7 +352,7 @@ def begin(sink: Sink, clock_of: Callable[[Runtime], Clock] = clock_of) -> None:
 
 
 def end(sink: Sink) -> str:
-    """Gives ``sink`` its last events, after the work submitted so far has ended. Returns how times were measured."""
+    """Gives ``sink`` its last events, once all submitted work has ended. Returns the sources of the times."""
     with _lock:
         recorder = _recorder
         if recorder is None or sink not in recorder.sinks():
@@ -362,7 +364,7 @@ def end(sink: Sink) -> str:
 
 
 def catch_up() -> None:
-    """Gives the sinks the events of what devices have finished."""
+    """Gives the sinks the events of the work that devices have finished."""
     recorder = _recorder
     if recorder is not None and recorder.open:
         recorder.drain()

@@ -1,7 +1,7 @@
-"""The driver that stands in for the runtime's while a trace runs: it notes every submission, and has it measured.
+"""A wrapper that replaces the runtime's driver while a trace runs. It notes every submission and has it measured.
 
-Everything that the runtime submits passes the ``Driver`` protocol. So nothing here knows operations, and without a
-trace nothing of this exists. Methods that submit nothing go to the wrapped driver as they are.
+Everything that the runtime submits passes through the ``Driver`` protocol. So the wrapper knows nothing of operations,
+and a program without a trace has no wrapper. Methods that submit nothing go to the wrapped driver as they are.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ _ident: Final = get_ident
 
 @final
 class _Known:
-    """The state that the drivers of one runtime share: streams, names of kernels, graphs, and the streams of events."""
+    """The state that the tracing drivers of one runtime share: streams, kernel names, graphs, and streams of events."""
 
     def __init__(self) -> None:
         self.streams: dict[StreamHandle, int] = {}  # the devices of the runtime's streams
         self.foreign: dict[int, StreamHandle] = {}  # other libraries' streams: the first handle of each, by address
-        self.named: dict[int, int] = {}  # the streams of each device, counted
+        self.named: dict[int, int] = {}  # by device: how many of its streams were named
         self.kernels: dict[FunctionHandle, str] = {}
         self.find: Callable[[FunctionHandle], str] = _nameless
         self.graphs: dict[int, tuple[GraphHandle, list[str]]] = {}  # by identity
         self.capturing: dict[StreamHandle, list[str]] = {}
-        self.bodies: dict[StreamHandle, tuple[StreamHandle, ...]] = {}  # of the conditional that has not ended
+        self.bodies: dict[StreamHandle, tuple[StreamHandle, ...]] = {}  # by stream: of its open conditional
         self.events: dict[EventHandle, StreamHandle] = {}
         self.ended = False
 
@@ -48,7 +48,7 @@ def _nameless(function: FunctionHandle) -> str:
 
 @final
 class TracingDriver:
-    """A driver around ``inner``. ``know_stream`` and ``know_kernels`` tell it what was made before the trace."""
+    """A driver around ``inner``. ``know_stream`` and ``know_kernels`` register what was made before the trace."""
 
     def __init__(self, inner: Driver, clock: Clock, recorder: Recorder, known: _Known | None = None) -> None:
         self.inner = inner
@@ -71,7 +71,7 @@ class TracingDriver:
     # Used by the recorder
 
     def know_stream(self, stream: StreamHandle, device: int) -> None:
-        """Notes a stream and its name."""
+        """Notes a stream and its name, unless the stream is known."""
         known = self._known
         if stream not in known.streams:
             known.streams[stream] = device
@@ -84,43 +84,43 @@ class TracingDriver:
         self._recorder.notes.append(("stream", stream, f"{self.name}:{device}", f"{kind} {number}", arguments))
 
     def know_kernels(self, devices: Iterable[Device]) -> None:
-        """Remembers where the names of kernels are."""
+        """Sets the devices in whose loaded kernels a kernel's name is looked up."""
         self._known.find = _finder(list(devices))
 
     def settle(self) -> None:
-        """Waits for the work that was submitted. Errors of the work are its own business."""
+        """Waits for all submitted work. Ignores errors of the work, which are raised where the program waits for it."""
         for stream in list(self._known.streams):
             with suppress(OxideError):
                 self.inner.synchronize_stream(stream)
 
     def end(self) -> None:
-        """Ends the notes: what is submitted from now on goes to ``inner`` alone."""
+        """Ends the recording: later submissions go to ``inner`` without a note."""
         self._known.ended = True
 
-    # Streams and events. Those that are called most pass on without ``__getattr__``, which is slow.
+    # Streams and events. The queries only call the wrapped driver: by ``__getattr__`` they would be slower.
 
     def query_stream(self, stream: StreamHandle) -> bool:
         """Returns whether all submitted work has run."""
         return self.inner.query_stream(stream)
 
     def query_event(self, event: EventHandle) -> bool:
-        """Returns whether the stream has passed the event."""
+        """Returns whether the stream has passed the event's latest recording."""
         return self.inner.query_event(event)
 
     def create_stream(self, device: int, priority: StreamPriority = "normal") -> StreamHandle:
-        """Notes the stream."""
+        """Creates a stream and notes it."""
         stream = self.inner.create_stream(device, priority)
         if not self._known.ended:
             self.know_stream(stream, device)
         return stream
 
     def destroy_stream(self, stream: StreamHandle) -> None:
-        """Forgets the stream."""
+        """Destroys the stream and forgets it."""
         self._known.streams.pop(stream, None)
         self.inner.destroy_stream(stream)
 
     def foreign_stream(self, device: int, address: int) -> StreamHandle:
-        """Notes another library's stream."""
+        """Returns a handle for another library's stream, and notes the stream at the first call for its address."""
         stream = self.inner.foreign_stream(device, address)
         foreign = self._known.foreign
         if address not in foreign and not self._known.ended:
@@ -129,25 +129,25 @@ class TracingDriver:
         return stream
 
     def _noted(self, stream: StreamHandle) -> StreamHandle:
-        """Returns the handle by which notes name a stream. Another library's stream has a new handle each time it is
-        met."""
+        """Returns the handle that stands for a stream in notes. For another library's stream, this is the first handle
+        that was made for it: each call of ``foreign_stream`` may return a new one."""
         known = self._known
         if stream in known.streams or not known.foreign:
             return stream
         return known.foreign.get(self.inner.stream_address(stream), stream)
 
     def record_event(self, event: EventHandle, stream: StreamHandle) -> None:
-        """Remembers the event's stream, for waits."""
+        """Records the event, and remembers its stream for the notes of waits."""
         self.inner.record_event(event, stream)
         self._known.events[event] = self._noted(stream)
 
     def destroy_event(self, event: EventHandle) -> None:
-        """Forgets the event."""
+        """Destroys the event and forgets it."""
         self._known.events.pop(event, None)
         self.inner.destroy_event(event)
 
     def wait_event(self, stream: StreamHandle, event: EventHandle) -> None:
-        """Notes the wait."""
+        """Submits the wait and notes it."""
         begun = _clock()
         self.inner.wait_event(stream, event)
         known = self._known
@@ -156,11 +156,11 @@ class TracingDriver:
             self._recorder.notes.append(("wait", begun, self._noted(stream), other, *self._part()))
 
     def synchronize_stream(self, stream: StreamHandle) -> None:
-        """Notes that a thread was blocked."""
+        """Waits for the stream, and notes that this thread was blocked."""
         self._block(self.inner.synchronize_stream, stream, stream)
 
     def synchronize_event(self, event: EventHandle) -> None:
-        """Notes that a thread was blocked."""
+        """Waits for the event, and notes that this thread was blocked."""
         self._block(self.inner.synchronize_event, event, self._known.events.get(event))
 
     def _block(self, wait: Callable[[Any], None], thing: Any, stream: StreamHandle | None) -> None:
@@ -174,14 +174,14 @@ class TracingDriver:
     # Memory
 
     def allocate(self, nbytes: int, stream: StreamHandle) -> int:
-        """Notes the allocation."""
+        """Allocates memory and notes it."""
         address = self.inner.allocate(nbytes, stream)
         if not self._known.ended:
             self._recorder.notes.append(("memory", _clock(), stream, address, nbytes))
         return address
 
     def free(self, address: int, stream: StreamHandle) -> None:
-        """Notes the free."""
+        """Frees memory and notes it."""
         self.inner.free(address, stream)
         if not self._known.ended:
             self._recorder.notes.append(("memory", _clock(), stream, address, 0))
@@ -191,8 +191,11 @@ class TracingDriver:
     def launch(
         self, function: FunctionHandle, grid: Any, block: Any, shared_bytes: int, params: bytes, stream: StreamHandle
     ) -> None:
-        """Notes a launch and has it measured. If ``grid`` and ``block`` were annotated as tuples, compiled code would
-        make new tuples at each launch, and likewise numbers of ``begun``."""
+        """Launches a kernel, notes the launch and has it measured.
+
+        ``grid``, ``block`` and ``begun`` are annotated as ``Any``: with exact types, compiled code would make new
+        tuples and a new int at each launch.
+        """
         known = self._known
         what = known.kernels.get(function)
         if what is None:
@@ -224,15 +227,15 @@ class TracingDriver:
         recorder.notes.append(note)
 
     def copy_to_device(self, destination: int, source: int, nbytes: int, stream: StreamHandle) -> None:
-        """Notes a copy and has it measured."""
+        """Submits a copy, notes it and has it measured."""
         self._submit("copy to device", nbytes, stream, self.inner.copy_to_device, destination, source, nbytes, stream)
 
     def copy_to_host(self, destination: int, source: int, nbytes: int, stream: StreamHandle) -> None:
-        """Notes a copy and has it measured."""
+        """Submits a copy, notes it and has it measured."""
         self._submit("copy to host", nbytes, stream, self.inner.copy_to_host, destination, source, nbytes, stream)
 
     def copy_on_device(self, destination: int, source: int, nbytes: int, stream: StreamHandle) -> None:
-        """Notes a copy and has it measured."""
+        """Submits a copy, notes it and has it measured."""
         self._submit("copy on device", nbytes, stream, self.inner.copy_on_device, destination, source, nbytes, stream)
 
     def copy_peer(
@@ -244,25 +247,25 @@ class TracingDriver:
         nbytes: int,
         stream: StreamHandle,
     ) -> None:
-        """Notes a copy and has it measured."""
+        """Submits a copy, notes it and has it measured."""
         copy = self.inner.copy_peer
         kind = "copy between devices"
         self._submit(kind, nbytes, stream, copy, destination, destination_device, source, source_device, nbytes, stream)
 
     def fill(self, address: int, pattern: bytes, count: int, stream: StreamHandle) -> None:
-        """Notes a fill and has it measured."""
+        """Submits a fill, notes it and has it measured."""
         self._submit("fill", len(pattern) * count, stream, self.inner.fill, address, pattern, count, stream)
 
     def report(self, record: int, cursor: int, nbytes: int, stream: StreamHandle) -> None:
-        """Notes the report of a graph's fault record."""
+        """Submits the report of a graph's fault record, notes it and has it measured."""
         self._submit("report", -1, stream, self.inner.report, record, cursor, nbytes, stream)
 
     def launch_host_function(self, function: Callable[[], None], stream: StreamHandle) -> None:
-        """Notes a host function. Its time is not measured by events or CUPTI."""
+        """Submits a host function and notes it. CUPTI does not measure its time."""
         self._submit("host function", -1, stream, self.inner.launch_host_function, function, stream)
 
     def call(self, what: str, function: Callable[[int], None], stream: StreamHandle) -> None:
-        """Notes a collective and has it measured."""
+        """Submits a collective, notes it and has it measured."""
         known = self._known
         if known.ended or (known.capturing and stream in known.capturing):
             self.inner.call(what, function, stream)
@@ -272,7 +275,7 @@ class TracingDriver:
         self._measure("collective", what, -1, (), stream, self.inner.call, (what, function, stream))
 
     def launch_native_host_function(self, function: int, argument: int, stream: StreamHandle) -> None:
-        """Notes a function of the runtime: a copy of host memory, or a wake-up."""
+        """Submits a C function of the runtime, a copy of host memory or a wake-up, and notes it."""
         launch = self.inner.launch_native_host_function
         self._submit("host copy or wake-up", -1, stream, launch, function, argument, stream)
 
@@ -295,7 +298,7 @@ class TracingDriver:
         call: Callable[..., None],
         arguments: tuple[Any, ...],
     ) -> None:
-        """Submits work, has it measured and notes it. ``launch`` does the same without the calls in between."""
+        """Submits work, has it measured and notes it. ``launch`` does the same inline, to save the calls."""
         begun, clock, recorder = _clock(), self._clock, self._recorder
         token = clock.begin(stream)
         try:
@@ -309,8 +312,8 @@ class TracingDriver:
         recorder.notes.append(("work", begun, stream, clock, token, run, name, built, kind, what, nbytes, *details))
 
     def _part(self) -> tuple[Any, str, Any, int]:
-        """Returns the run that the calling thread submits, if any, the name and origin of its present part, and the
-        thread."""
+        """Returns the run that the calling thread is submitting, the name and origin of the part that it is submitting,
+        and the thread's number. Without a run, the first three are None, "" and None."""
         ident = _ident()
         run = self._recorder.runs.get(ident)
         return (None, "", None, ident) if run is None else (run, run.name, run.built, ident)
@@ -318,7 +321,7 @@ class TracingDriver:
     # Graphs
 
     def begin_capture(self, stream: StreamHandle) -> None:
-        """Begins to note the names of a graph's nodes."""
+        """Begins a capture, and begins to collect the names of the graph's nodes."""
         self.inner.begin_capture(stream)
         if not self._known.ended:
             self._known.capturing[stream] = []
@@ -326,7 +329,7 @@ class TracingDriver:
     def begin_conditional(
         self, stream: StreamHandle, kind: ConditionalKind, flag: int, stop: int
     ) -> tuple[StreamHandle, ...]:
-        """Notes the conditional as one node: how often its bodies run is unknown."""
+        """Begins a conditional, which counts as one node: the number of runs of its bodies is unknown."""
         bodies = self.inner.begin_conditional(stream, kind, flag, stop)
         if stream in self._known.capturing:
             self._known.capturing[stream].append(kind)
@@ -335,7 +338,7 @@ class TracingDriver:
         return bodies
 
     def end_conditional(self, stream: StreamHandle) -> None:
-        """Forgets the streams of the bodies."""
+        """Ends the conditional, and forgets the streams of its bodies."""
         self._forget_bodies(stream)
         self.inner.end_conditional(stream)
 
@@ -345,7 +348,7 @@ class TracingDriver:
             self._known.capturing.pop(body, None)
 
     def end_capture(self, stream: StreamHandle) -> GraphHandle:
-        """Keeps the names of the graph's nodes."""
+        """Ends the capture, and keeps the names of the graph's nodes."""
         self._forget_bodies(stream)
         names = self._known.capturing.pop(stream, None)
         graph = self.inner.end_capture(stream)
@@ -354,7 +357,7 @@ class TracingDriver:
         return graph
 
     def launch_graph(self, graph: GraphHandle, stream: StreamHandle) -> None:
-        """Notes a launch of a graph and has it measured."""
+        """Launches a graph, notes the launch and has it measured."""
         known = self._known
         if known.ended:
             self.inner.launch_graph(graph, stream)
@@ -364,13 +367,13 @@ class TracingDriver:
         self._measure("graph", "graph", -1, (names,), stream, self.inner.launch_graph, (graph, stream))
 
     def destroy_graph(self, graph: GraphHandle) -> None:
-        """Forgets the graph."""
+        """Destroys the graph and forgets it."""
         self._known.graphs.pop(id(graph), None)
         self.inner.destroy_graph(graph)
 
 
 def _finder(devices: list[Device]) -> Callable[[FunctionHandle], str]:
-    """Returns a function that finds the name of a loaded kernel."""
+    """Returns a function that finds the name of a kernel loaded on one of ``devices``."""
 
     def find(function: FunctionHandle) -> str:
         for device in devices:
