@@ -56,7 +56,7 @@ class Target:
 
 COOPERATIVE_ENTRY = "oxide_run_cooperative"
 """The entry of a native kernel whose threads synchronise across the grid. It takes the longer launch record
-``COOPERATIVE``. A call takes a range of blocks to the next grid barrier (``cpu/cooperative_launch.py``)."""
+``COOPERATIVE``. Each call runs a range of blocks to the next grid barrier (``cpu/cooperative_launch.py``)."""
 
 
 LOOP_FREE_ENTRY = "oxide_run_loop_free_blocks"
@@ -100,8 +100,8 @@ class Code:
     def cooperative(self) -> bool:
         """Returns True if threads synchronise across the grid, so that all blocks must be resident at once.
 
-        This is read from the code itself, because the code may come from a cache. Native code shows it by the name of
-        its entry, PTX by its use of a cooperative launch's workspace (``%envreg1``).
+        This is read from the code itself, because the code may come from a cache: native code has the entry
+        ``COOPERATIVE_ENTRY``, and PTX uses the workspace of a cooperative launch (``%envreg1``).
         """
         return self.entry == COOPERATIVE_ENTRY if self.target.kind == "native" else b"%envreg1" in self.image
 
@@ -199,8 +199,8 @@ class Clock(Protocol):
 
     def spans(self, token: Any) -> list[Span] | None:
         """Returns the pieces of work that the device ran for a submission, in order; a graph may have several. Returns
-        None if the last ``collect`` found no end of the submission: it was still to run or running, or it was dropped.
-        A returned list uses the token up."""
+        None if the submission had not ended at the last ``collect``, or was dropped. Once a list is returned, the token
+        is used up."""
 
     def forget(self, token: Any) -> None:
         """Gives up a token whose submission failed or was dropped."""
@@ -258,7 +258,7 @@ class Driver(Protocol):
     def record_event(self, event: EventHandle, stream: StreamHandle) -> None:
         """Records the event at the current end of the stream.
 
-        An event may be recorded again. A wait that was submitted before that still waits for the earlier point.
+        An event may be recorded again. Waits submitted before the new recording still wait for the earlier point.
         """
 
     def query_event(self, event: EventHandle) -> bool:
@@ -411,9 +411,10 @@ class Driver(Protocol):
     def call(self, what: str, function: Callable[[int], None], stream: StreamHandle) -> None:
         """Submits a collective: work for which there is no other method. ``what`` names it in messages and traces.
 
-        A CUDA device calls ``function(address)`` at once, with the address of the stream, even in a capture. There the
-        function submits another library's work to the stream and does nothing else. The CPU device calls the function
-        in stream order on a worker thread. There the function does the work itself. It may block, and must not raise.
+        A CUDA device calls ``function(address)`` at once, with the address of the stream, even in a capture. In this
+        case the function submits another library's work to the stream and does nothing else. The CPU device calls
+        ``function(address)`` in stream order on a worker thread. In this case the function does the work itself. It may
+        block, and must not raise.
         """
 
     def launch_native_host_function(self, function: int, argument: int, stream: StreamHandle) -> None:
@@ -426,7 +427,7 @@ class Driver(Protocol):
         2 the calling thread's default stream). The library that created the stream destroys it."""
 
     def adopt(self, address: int, nbytes: int) -> int:
-        """Lets work use device memory that another library allocated. Returns the number of the device that has it."""
+        """Lets work use device memory that another library allocated. Returns the number of the memory's device."""
 
     def disown(self, address: int, nbytes: int) -> None:
         """Undoes one call of ``adopt``."""
@@ -434,8 +435,8 @@ class Driver(Protocol):
     # Traces
 
     def clock(self) -> Clock:
-        """Returns a clock, which measures when the devices run submissions until it is closed. Raises ``DeviceError``
-        if the driver has a clock already."""
+        """Returns a clock that measures when the devices run submissions. It measures until it is closed. Raises
+        ``DeviceError`` if the driver has a clock already."""
 
     def close(self) -> None:
         """Closes the driver at interpreter exit: waits for its work, then frees everything."""

@@ -10,10 +10,10 @@ streams nor work that other libraries submit.
 
 Creating two events takes longer than recording them. So each device has a pool of pairs of events, which are created
 when the clock begins to use the device. If the pool is empty, the submitting thread reads the times of the oldest
-submissions and reuses their events. It reads them in batches: a stream passes its events in order, so one query can
-show that it has passed a whole batch. If the device is too far behind, the pool grows. So the number of events depends
-on the work in flight, however rarely times are collected. And no other thread is needed, which would compete for the
-GIL.
+submissions and reuses their events. It reads the times in batches: a stream passes its events in order, so one query
+can show that it has passed a whole batch. If the device is too far behind, the pool grows. So the number of events
+depends on the work in flight, however rarely times are collected. And no other thread is needed, which would compete
+for the GIL.
 
 CUDA measures the time of an event from an earlier event, here the *base*, as milliseconds in single precision, which
 resolves 0.25 µs at 4 s. So every two seconds a recent event, whose time is known, becomes the new base.
@@ -193,7 +193,8 @@ class EventClock:
         return read
 
     def _count_passed(self, pending: deque[_Measured], count: int) -> int:
-        """Returns how many of the first ``count`` submissions the stream has passed. If all, that takes one query."""
+        """Returns how many of the first ``count`` submissions the stream has passed. One query is enough if it has
+        passed all of them."""
 
         def is_ahead(index: int) -> bool:
             pair = pending[index].pair
@@ -227,7 +228,8 @@ class EventClock:
 
     def _begin_base(self, device: _Device) -> None:
         """Records the first base, on an idle stream that belongs to this clock, and reads the host's clock before and
-        after. Keeps the shortest of a few tries, and takes the event to be in the middle between its two readings."""
+        after. Of a few tries, keeps the one with the shortest time between the two readings, and takes the event to be
+        in the middle."""
         driver = self._driver
         best = -1
         for _ in range(_TRIES):
@@ -247,7 +249,8 @@ class EventClock:
                 self._destroy(event)
 
     def _refill(self, device: _Device) -> None:
-        """Fills a device's empty pool with the events of passed submissions, and with new events if these are few."""
+        """Fills a device's empty pool with the events of submissions that the device has passed. If these are fewer
+        than ``_BATCH`` pairs, adds new events."""
         if not self._reading.acquire(blocking=False):  # a thread is reading, maybe this one: finalisers submit work
             self._add_pairs(device, 1)
             return

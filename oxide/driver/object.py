@@ -26,8 +26,8 @@ from typing import Any, final
 __all__ = ["EXTERNAL_FUNCTIONS", "MappedFunction", "MappedObject", "MissingFunction", "Unloadable", "load_object"]
 
 EXTERNAL_FUNCTIONS: dict[str, int] = {}
-"""The addresses, by name, of functions for kernels that no library of the process exports. A name in this table takes
-precedence over the same name in the C library or libm."""
+"""The addresses of functions that kernels call but no library of the process exports, by the function's name. A name in
+this table takes precedence over the same name in the C library or libm."""
 
 
 class Unloadable(Exception):
@@ -65,7 +65,7 @@ class MappedObject:
 
 def load_object(image: bytes, entry: str, mapped: Callable[[MappedObject], None] | None = None) -> tuple[Any, int]:
     """Maps an object file. Returns the object that keeps it mapped, and the address of ``entry``, 0 if not found. If
-    ``entry`` is found, calls ``mapped``, unless that is None, with the file's content.
+    ``entry`` is found and ``mapped`` is not None, calls ``mapped`` with the file's content.
 
     Raises ``Unloadable`` for an image that this loader cannot load.
     """

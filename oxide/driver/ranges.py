@@ -4,7 +4,7 @@ A driver is wrapped only if ranges are wanted (``tools.ranges_are_wanted``) and 
 Otherwise the program has the plain driver, so ranges cost it nothing.
 
 A range lasts, on the submitting thread, from the call of the driver to its return. nsys also shows the range on the
-GPU's rows, over the work that was submitted in it. Its name is the operation and the place: ``scale at program.py:31``
+GPU's rows, over the work that was submitted in it. A range is named by operation and place: ``scale at program.py:31``
 for a launch of the kernel ``scale`` that line 31 of ``program.py`` runs or awaits.
 """
 
@@ -78,7 +78,8 @@ class NamingDriver:
         return ranged
 
     def _sized(self, what: str, call: Callable[..., None], place: int) -> Callable[..., None]:
-        """Returns ``call`` in a range that is named by ``what`` and the number of bytes, the argument at ``place``."""
+        """Returns a function that makes ``call`` in a range. The range is named by ``what`` and the number of bytes,
+        which is the call's argument number ``place``, counted from 0."""
 
         def sized(*arguments: Any) -> None:
             self._in_range(f"{what}, {arguments[place]} bytes", call, arguments)

@@ -50,8 +50,8 @@ class Field:
 class Layout:
     """A structure: its ``name``, its ``fields`` by name, its ``size`` and its ``alignment`` in bytes.
 
-    A field is given as a type, such as ``"u32"``, or an array, such as ``"u32[3]"``, either with an alignment of its
-    own, such as ``"u32@64"``. ``start`` is a layout whose fields come first.
+    A field is given as a type, such as ``"u32"``, or as an array, such as ``"u32[3]"``. It may have an alignment of its
+    own, as in ``"u32@64"``. ``start`` is a layout whose fields come first.
     """
 
     def __init__(self, name: str, start: Layout | None = None, /, **fields: str) -> None:

@@ -180,9 +180,9 @@ SANITIZED_STATE: Final = Layout(
     groups=f"i64[{THREADS}]",
     stores=f"i64[{THREADS}]",  # the number of closed groups of copies by ``store_tile``
 )
-"""The state of a sanitized launch. The kernel gets its address as that of the fault record. The driver prepares the
-state and reads the findings (``driver/cpu/sanitizer.py``); sanitized code writes and reads it
-(``sanitizer/accesses.ll``)."""
+"""The state of a sanitized launch. The kernel gets the address of the state in place of the address of its fault
+record. The driver prepares the state and reads the findings (``driver/cpu/sanitizer.py``); sanitized code writes and
+reads the state (``sanitizer/accesses.ll``)."""
 
 # Native functions of the runtime
 

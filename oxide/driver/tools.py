@@ -1,7 +1,7 @@
 """Settings in the environment for other makers' profilers and debuggers: which tools to serve, and which run now.
 
 - ``OXIDE_LINEINFO``: ``1`` gives kernels line tables, ``0`` gives them none. By default, kernels get line tables if one
-  of NVIDIA's tools has started the program, with ``OXIDE_PERF=jitdump``, and with ``OXIDE_GDB=1``.
+  of NVIDIA's tools has started the program, if ``OXIDE_PERF`` is ``jitdump``, or if ``OXIDE_GDB`` is ``1``.
 - ``OXIDE_PERF``: ``map`` or ``jitdump`` names the CPU device's code for Linux's perf.
 - ``OXIDE_GDB``: ``1`` registers the CPU device's code with gdb.
 - ``OXIDE_NVTX``: ``1`` names the operations on a CUDA device for NVIDIA's profilers, ``0`` does not. By default,
@@ -31,8 +31,8 @@ _PREFIXES = ("NV_NSIGHT_INJECTION_", "NV_COMPUTE_PROFILER_", "NV_SANITIZER_", "N
 
 
 def nvidias_tool_runs(environment: Mapping[str, str] = os.environ) -> bool:
-    """Returns whether ncu, nsys or compute-sanitizer has started this program: each sets some of these variables for
-    the libraries that it injects. cuda-gdb sets none."""
+    """Returns whether ncu, nsys or compute-sanitizer has started this program. Each of these tools sets some of the
+    variables of ``_NAMES`` and ``_PREFIXES``, for the libraries that it injects. cuda-gdb sets none of them."""
     return any(name in _NAMES or name.startswith(_PREFIXES) for name, value in environment.items() if value)
 
 

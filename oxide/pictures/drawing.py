@@ -134,8 +134,8 @@ def _label(label: str, place: Place) -> str:
 
 
 def _line(edge: Edge, route: tuple[Place, ...]) -> str:
-    """Returns the curve of an edge, with its arrow. The curve meets a box straight towards the next place of the route,
-    or as near to that as the width of the box allows."""
+    """Returns the curve of an edge, with its arrow. The curve meets a box at the x of the neighbouring place of the
+    route, or as near to it as the width of the box allows."""
     points = []
     for number, place in enumerate(route):
         if number == 0:

@@ -24,8 +24,8 @@ class ProfileRow:
     ``bytes`` is the total that the runs moved. It is exact for copies and fills. For a kernel it is an estimate: each
     launch counts the sizes of all buffers that it reads or writes, once for each buffer. ``bytes`` is None if the size
     is not known for every launch. ``gb_per_s`` is ``bytes`` divided by the total time. ``gflop_per_s`` follows from the
-    argument ``flops`` of ``profile``, and is None without. ``share`` is this row's fraction of the device time of all
-    rows.
+    argument ``flops`` of ``profile``, and is None without it. ``share`` is this row's fraction of the device time of
+    all rows.
     """
 
     name: str

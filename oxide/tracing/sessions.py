@@ -76,8 +76,8 @@ def trace(path: str | os.PathLike[str]) -> Trace:
     records what is submitted inside it. A forked child is not traced. Memory stays bounded: the records of finished
     work are written while the trace goes on.
 
-    The begin of the ``with`` raises ``TraceError`` if the file cannot be written, or if another trace that has not
-    ended writes to it. The end of the ``with`` raises ``TraceError`` if a write failed.
+    Entering the ``with`` raises ``TraceError`` if the file cannot be written, or if another trace that has not ended
+    writes to it. Leaving the ``with`` raises ``TraceError`` if a write has failed.
 
     ``OXIDE_TRACE=path`` traces a whole program, without child processes. In the path, ``%p`` stands for the number of
     the process; with ``%p``, child processes are traced too.

@@ -69,23 +69,23 @@ from oxide.environment import whole_number
 from oxide.errors import DeviceError
 
 _LOOKS = 16
-"""Of the queries that find work unfinished, one in this many releases the GIL. A single wait makes fewer queries before
-it parks (``runtime/loop/pace.py``)."""
+"""A polling thread releases the GIL once in this many queries that find work unfinished. A single wait makes fewer
+queries before it parks (``runtime/loop/pace.py``)."""
 
 
 class CpuDriver:
-    """``devices`` CPU devices that share the machine's cores.
+    """A driver of ``devices`` CPU devices, which share the machine's cores.
 
     ``devices`` is ``OXIDE_CPU_DEVICES`` or 1 by default. ``threads``, the most threads that run kernels at the same
     time, is ``OXIDE_CPU_THREADS`` or the number of cores by default. Each device may allocate ``OXIDE_CPU_MEMORY``
     bytes, by default the machine's memory.
 
     With ``step`` there are no threads, and work runs only in the methods ``step``, ``run_until_idle`` and
-    ``synchronize_*``. ``seed`` selects three orders: in which streams make progress, in which blocks of a kernel run,
-    and in which warps and threads of a block run between barriers. The same seed gives the same run. Without ``step``,
-    the default seed is ``OXIDE_SEED`` if that is set. With a seed and without ``step``, nothing runs concurrently with
-    the program: work runs inside the calls that wait for it or query it. ``poison``, on by default with ``step``, fills
-    memory with 0xFF bytes when it is allocated and when it is freed.
+    ``synchronize_*``. ``seed`` selects the order in which streams make progress, the order in which the blocks of a
+    kernel run, and the order in which the warps and threads of a block run between barriers. The same seed gives the
+    same run. Without ``step``, the default seed is ``OXIDE_SEED`` if that is set. With a seed and without ``step``,
+    nothing runs concurrently with the program: work runs inside the calls that wait for it or query it. ``poison``, on
+    by default with ``step``, fills memory with 0xFF bytes when it is allocated and when it is freed.
 
     Raises ``DeviceError`` for an invalid number of devices, threads or bytes, ``TypeError`` or ``ValueError`` for an
     invalid ``seed``.
@@ -492,7 +492,7 @@ class CpuDriver:
         self._submit(check_idle(stream), python_call(function))
 
     def call(self, what: str, function: Callable[[int], None], stream: CpuStream) -> None:
-        """Submits a call of ``function``, which a worker thread makes. Can be captured."""
+        """Submits a call of ``function``, which a worker thread makes. A capture records the call."""
         address = self.stream_address(stream)
         self._submit(stream, Task(what, lambda: function(address)))
 

@@ -123,7 +123,7 @@ def recorded(item: Recordable) -> Recordable:
 
 
 def conditional(opened: OpenConditional, bodies: list[CpuGraph]) -> Unfolding:
-    """Returns the item of a conditional. It reads the flag when it comes to the head of its stream."""
+    """Returns the item of a conditional. The item reads the flag when it comes to the head of its stream."""
     flag = ctypes.c_int32.from_address(opened.flag)
     claimed = ctypes.c_uint32.from_address(opened.stop) if opened.stop else None
 

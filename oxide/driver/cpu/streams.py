@@ -86,12 +86,12 @@ class Wait:
 
 @final
 class Task:
-    """Indivisible work.
+    """An item of indivisible work.
 
     A ``brief`` task takes less time than waking a thread, never calls user code, and may be run again from its
     beginning after an interrupt. A ``kernel`` task is a sanitized launch, which may take forever. ``droppable`` is the
-    run of an operation that the work belongs to, None if there is none. Clocks skip a task whose ``measured`` is False:
-    work that the driver itself adds to a launch.
+    run of an operation that the work belongs to, None if it belongs to no run. Clocks skip a task whose ``measured`` is
+    False: work that the driver itself adds to a launch.
     """
 
     __slots__ = ("brief", "description", "droppable", "kernel", "measured", "run", "times")
@@ -297,7 +297,8 @@ class CapturedPart:
 
 @final
 class OpenConditional:
-    """A conditional whose bodies are being captured, each on a stream of its own."""
+    """A conditional whose bodies are being captured, each on a stream of its own. ``kind``, ``flag`` and ``stop`` are
+    the arguments of ``begin_conditional``."""
 
     __slots__ = ("bodies", "flag", "kind", "stop")
 

@@ -1,9 +1,10 @@
 """The CPU device's scheduler: worker threads that take runnable streams.
 
-A stream that becomes runnable is a *job* in the *backlog*, and an idle worker is woken for it, or a new worker started
-if none is idle. The worker stays with the stream until the stream is empty or held back by an event. So a host function
-that blocks stops only its own stream, no worker ever waits for an event, and each idle worker sleeps on its own lock. A
-fixed number of workers was rejected: one blocking host function for each of them would stop every stream.
+A stream that becomes runnable is added to the *backlog* as a *job*. An idle worker is woken for the job, or a new
+worker is started if none is idle. The worker stays with the stream until the stream is empty or held back by an event.
+So a host function that blocks stops only its own stream, no worker ever waits for an event, and each idle worker sleeps
+on its own lock. A fixed number of workers was rejected: one blocking host function for each of them would stop every
+stream.
 
 A large kernel's blocks go to several workers, in chunks. The worker that has the stream begins, and adds jobs for other
 workers if the remaining blocks are worth waking them. The worker that finishes the last chunk continues with the

@@ -1,7 +1,8 @@
 """Cooperative launches on CUDA: all blocks are resident at once, so that they can wait for one another.
 
-They use ``cuLaunchCooperativeKernel``, with a pointer to each parameter. With packed parameters, ``cuLaunchKernelEx``
-takes the cooperative attribute on a stream, but refuses it while a graph is captured (an H100, CUDA 13.0).
+The launches use ``cuLaunchCooperativeKernel``, with a pointer to each parameter. With packed parameters,
+``cuLaunchKernelEx`` takes the cooperative attribute on a stream, but refuses it while a graph is captured (an H100,
+CUDA 13.0).
 """
 
 from __future__ import annotations

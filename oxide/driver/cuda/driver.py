@@ -576,7 +576,7 @@ class CudaDriver:
             raise
 
     def call(self, what: str, function: Callable[[int], None], stream: CudaStream) -> None:
-        """Calls ``function`` at once. It submits another library's work to the stream."""
+        """Calls ``function`` at once, which submits another library's work to the stream."""
         function(stream.address)
 
     def launch_native_host_function(self, function: int, argument: int, stream: CudaStream) -> None:

@@ -61,8 +61,8 @@ def failure(code: int, call: str, detail: str = "") -> DeviceError:
 
 
 def raise_core_failure(error: Exception, call: str) -> NoReturn:
-    """Raises the exception of ``failure`` in place of ``error``, an exception of cuda.core. Its message may begin with
-    the name of the driver's error code."""
+    """Raises the exception of ``failure`` in place of ``error``, an exception of cuda.core. The message of ``error``
+    may begin with the name of the driver's error code."""
     name, _, detail = str(error).partition(":")
     code = next((int(result) for result in driver.CUresult if result.name == name), None)
     if code is None:

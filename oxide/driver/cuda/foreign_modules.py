@@ -29,7 +29,7 @@ class ForeignFunctions:
 
 
 def load_foreign(device: int, code: Code, retired: deque[Any]) -> ForeignFunctions:
-    """Loads code into the current context, after unloading the context's retired modules."""
+    """Loads code into the current context and returns its kernels. Unloads the context's retired modules first."""
     unload(retired)
     module = load_module(code)
     loaded = LoadedModule(module, retired)

@@ -105,7 +105,7 @@ class LoadedModule:
     __slots__ = ("_drop",)
 
     def __init__(self, module: Any, retired: deque[Any]) -> None:
-        """Takes the module over. The module is retired, put into ``retired``, when this object is dropped."""
+        """Takes the module over. When this object is dropped, it retires the module: puts it into ``retired``."""
         self._drop: Any = partial(retired.append, module)
 
     def retire(self) -> None:

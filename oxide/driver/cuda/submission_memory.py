@@ -4,8 +4,8 @@
 packs parameters as the kernel's C structure, so the packed form needs no pointer array. The driver copies the buffer
 during the call.
 
-The compiled form of the package has two functions in C (``call.c``): ``launch_from_c``, which does the same in a tenth
-of the time, and ``call_from_c`` for the short calls about streams and events.
+The compiled form of the package has two functions in C (``call.c``): ``launch_from_c``, which packs and submits a
+launch in a tenth of the time, and ``call_from_c`` for the short calls about streams and events.
 
 ``cuLaunchHostFunc`` goes through ctypes, not cuda.bindings: the binding wraps every host function in a function that
 takes the GIL, but a completion callback must run even while the interpreter is busy.

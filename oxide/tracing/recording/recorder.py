@@ -224,7 +224,7 @@ class Recorder:
         return run
 
     def leave(self, run: TracedRun) -> None:
-        """Ends a run that ``enter`` began. Notes it unless it is a part of an outer run."""
+        """Ends a run that ``enter`` began. Notes the run, unless it is a part of an outer run."""
         if run.outer is not None:
             self.runs[run.ident] = run.outer
             return

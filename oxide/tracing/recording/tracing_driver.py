@@ -84,7 +84,7 @@ class TracingDriver:
         self._recorder.notes.append(("stream", stream, f"{self.name}:{device}", f"{kind} {number}", arguments))
 
     def know_kernels(self, devices: Iterable[Device]) -> None:
-        """Sets the devices in whose loaded kernels a kernel's name is looked up."""
+        """Takes the runtime's devices. The name of a kernel is looked up among the kernels that they have loaded."""
         self._known.find = _finder(list(devices))
 
     def settle(self) -> None:
