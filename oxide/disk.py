@@ -55,10 +55,14 @@ _DEFAULT_LIMIT = 256 * 1024 * 1024
 _KEPT_FRACTION = 0.75  # the fraction of the limit that a clean-up leaves, so that not every write needs one
 _TOUCH_AFTER = 3600.0  # seconds: a file's last use is recorded at most this often
 _ABANDONED_AFTER = 3600.0  # seconds: an older temporary file is assumed to have no writer any more
+_LOOKS = 64  # a process looks again once it has written this fraction of the limit: others may have written too
 _SUFFIX = ".oxide"  # other files in the directory are not touched
 _TEMPORARY = ".oxide-writing-"
 
 _warned = False
+# By directory: the bytes of its files when this process last looked, and the bytes that it has written since. Looking
+# takes some microseconds for each file, so not every write looks.
+_sizes: dict[str, tuple[int, int]] = {}
 
 
 class Stored(NamedTuple):
@@ -126,7 +130,11 @@ def write(name: str, content: bytes) -> None:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
             raise
-        _make_room(place)
+        found, written = _sizes.get(place, (limit(), 0))
+        written += len(_MAGIC) + _CHECKSUM_BYTES + len(content)
+        if found + written > limit() or written > limit() // _LOOKS:
+            found, written = _make_room(place), 0
+        _sizes[place] = found, written
     except OSError as error:
         _warn(f"nothing can be written to the cache in {place} ({error.strerror or error})")
 
@@ -238,9 +246,9 @@ def _checksum(name: str, content: bytes) -> bytes:
     return bytes.fromhex(digest((name, content)))[:_CHECKSUM_BYTES]
 
 
-def _make_room(place: str) -> None:
+def _make_room(place: str) -> int:
     """Removes the least recently used files if the cache exceeds its limit, and the temporary files that killed
-    processes left."""
+    processes left. Returns the bytes of the files that remain."""
     most = limit()
     files: list[tuple[float, int, str]] = []
     total = 0
@@ -259,13 +267,14 @@ def _make_room(place: str) -> None:
                     files.append((found.st_mtime, found.st_size, entry.path))
                     total += found.st_size
     if total <= most:
-        return
+        return total
     for _, size, path in sorted(files):
         if total <= most * _KEPT_FRACTION:
             break
         with contextlib.suppress(OSError):
             os.unlink(path)
         total -= size
+    return total
 
 
 def limit() -> int:

@@ -769,6 +769,31 @@ def test_beyond_the_limit_the_files_used_longest_ago_go(cache: Path, monkeypatch
     assert disk.read("new") == bytes(1000)
 
 
+def test_not_every_write_looks_at_every_file(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = []
+    scandir = os.scandir
+
+    def counted(path: str) -> Any:
+        looks.append(path)
+        return scandir(path)
+
+    monkeypatch.setenv("OXIDE_CACHE_LIMIT", "640000")
+    monkeypatch.setattr(os, "scandir", counted)
+    for number in range(8):
+        disk.write(f"file{number}", bytes(1000))
+    assert len(looks) == 1
+    for number in range(700):  # another process's
+        (cache / f"theirs{number}.oxide").write_bytes(bytes(1000))
+        os.utime(cache / f"theirs{number}.oxide", (1, 1))
+    for number in range(4):
+        disk.write(f"later{number}", bytes(1000))
+    assert len(looks) == 2
+    assert sum(path.stat().st_size for path in files(cache)) <= 640000
+    for number in range(1000):
+        disk.write(f"more{number}", bytes(1000))
+    assert sum(path.stat().st_size for path in files(cache)) <= 640000
+
+
 def test_a_limit_that_python_does_not_read_is_warned_about_and_the_usual_one_holds(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
