@@ -108,7 +108,8 @@ class ActorLostError(DeviceError):
 
 
 class GraphError(DeviceError):
-    """Raised if an operation or a call is not possible while a CUDA graph is captured, or if a graph was closed."""
+    """Raised for work that a CUDA graph cannot hold, for a call that is not possible while a graph is captured, and for
+    a wrong use of a graph, its inputs or its scope, such as a launch after the graph was closed."""
 
 
 class KernelFault(DeviceError):

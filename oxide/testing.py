@@ -129,11 +129,11 @@ def failing_seed(
     program: Callable[[], object], *, tries: int = 100, first: int = 0, devices: int = 1
 ) -> tuple[int, Exception] | None:
     """Runs ``program`` under successive seeds. Returns the first seed under which it raises, and the exception; None if
-    it never raises.
+    it raises under none of ``tries`` seeds.
 
-    ``program`` checks its results itself, with ``assert`` for example. It runs each time on a new CPU device, so it
-    begins with data on the host. With the returned seed in ``OXIDE_SEED``, or on ``seeded_driver(seed)``, it fails each
-    time.
+    ``program`` checks its results itself, with ``assert`` for example. Each run has new CPU devices, so ``program`` must
+    make its boxes itself, from data on the host. It fails again with ``OXIDE_DEVICE=cpu`` and the returned seed in
+    ``OXIDE_SEED``, or on ``seeded_driver(seed, devices)``.
     """
     for seed in range(first, first + tries):
         driver = seeded_driver(seed, devices)

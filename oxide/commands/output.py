@@ -72,8 +72,8 @@ def write(command: str, text: str, output: Path | None) -> None:
 
 
 def check_output(command: str, option: str, output: Path | None) -> None:
-    """Ends the command if the file that an option names cannot be written. Called before the program runs whose results
-    are written to the file."""
+    """Ends the command if the file that an option names cannot be written. Called before the user's program runs, so
+    that its results are not lost."""
     if output is None:
         return
     if output == STANDARD_OUTPUT:

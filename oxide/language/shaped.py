@@ -264,7 +264,8 @@ class DisjointSlice3(_Parameterized, Alignment, Generic[T, Layout]):
     @overload
     def get_mut(self: DisjointSlice3[T, Tiles[N]], index: ThreadIndex) -> TileRef[T] | None: ...
     def get_mut(self, index: ThreadIndex) -> Any:
-        """Returns this thread's element, or None if the index is outside."""
+        """Returns this thread's element, or None if the index is outside. With a tile layout, returns this thread's
+        tile, or None if the tile is not entirely inside the slice."""
         _only_in_a_kernel("DisjointSlice3")
 
     def get_remainder(self: DisjointSlice3[T, Tiles[N]], index: ThreadIndex) -> TileRef[T] | None:

@@ -1,10 +1,14 @@
 """The tasks of a batcher or of a pool of Ray actors, under trio and asyncio. They are started and cancelled one by one,
 and waited for together.
 
-A group hides three differences between trio's nursery and asyncio's tasks. It does not pass an exception of the block
-to the nursery, which would wrap it in an ``ExceptionGroup``. ``start`` returns a function that cancels the task; a
-cancelled task ends without an exception. ``close`` returns when the last task has ended, including tasks that are
-started in the meantime.
+trio's nursery and asyncio's tasks differ in three ways, which a group hides:
+
+- Errors. A nursery wraps an exception that is raised in its ``async with`` block in an ``ExceptionGroup``. So the group
+  does not pass the exception of the batcher's or the pool's block to the nursery.
+- Cancelling one task. trio needs a cancel scope for each task, and asyncio cancels the task itself. Here ``start``
+  returns a function that cancels the task, and a cancelled task ends without an exception.
+- Waiting. A nursery waits for its tasks when its block ends, and asyncio's tasks must be collected. Here ``close``
+  returns when the last task has ended, including tasks that are started in the meantime.
 """
 
 from __future__ import annotations

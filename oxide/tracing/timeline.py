@@ -257,7 +257,8 @@ def plain_name(name: str) -> str:
 
 
 def _is_over(queue: deque[_Work | _Wait]) -> bool:
-    """Returns whether the first work of a queue, whose times are not known, is over because later work has ended."""
+    """Returns whether the first work of a queue, whose own times are not known, must be over: work behind it is known
+    to have ended. Looks only at the first ``_AHEAD`` entries of the queue."""
     for place in range(1, min(len(queue), _AHEAD)):
         entry = queue[place]
         if isinstance(entry, _Work) and entry.known():

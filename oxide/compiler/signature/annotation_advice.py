@@ -1,4 +1,4 @@
-"""Advice for annotation errors: what to annotate a kernel's parameter as. Loaded only when such an error is raised."""
+"""Advice for annotation errors: what to annotate a kernel's parameter as."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from oxide.driver.base import Dim3
 
 @final
 class DependentLaunch:
-    """The launches of one kernel that may begin early."""
+    """Launches one kernel, and lets each launch begin before the previous kernel in the stream has ended."""
 
     def __init__(self, handle: Any, places: tuple[int, ...]) -> None:
         """Takes the kernel. ``places`` are the offsets of the parameters in the packed structure."""

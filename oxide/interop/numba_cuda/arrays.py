@@ -270,7 +270,7 @@ class DeviceNDArray:
 
 
 def on_box(box: DeviceBox) -> DeviceNDArray:
-    """Returns an array on a box."""
+    """Returns an array that uses the memory of ``box``. Copies nothing."""
     found = object.__new__(DeviceNDArray)
     found.box = box
     return found

@@ -132,7 +132,8 @@ def resolved(given: Any) -> Stream:
 
 
 def synchronize() -> None:
-    """Blocks the thread until all work of the current device has run. Raises the first error of the kernels."""
+    """Blocks the thread until the current device has done the work on the default stream and on all streams that
+    ``stream()`` made. Raises the first error of the kernels, and then does not wait for the remaining streams."""
     device = devices.current()
     default = default_stream()
     for each in [default, *_made.objects()]:

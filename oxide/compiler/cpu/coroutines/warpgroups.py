@@ -28,7 +28,8 @@ ROW_BYTES = 128
 
 
 def polls(symbols: Collection[str]) -> bool:
-    """Returns whether threads of a kernel wait at Barriers, or as a warpgroup."""
+    """Returns whether a kernel uses ``tensor.Barrier`` or ``tensor.wgmma``. A thread that waits at such a barrier, or
+    for its warpgroup, polls: it suspends, and tests again when it is resumed."""
     return any(symbol.startswith((_BARRIER, _WGMMA, _WAIT)) for symbol in symbols)
 
 

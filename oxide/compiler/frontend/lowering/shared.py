@@ -1,9 +1,10 @@
 """``SharedArray``, ``DynamicSharedArray`` and ``LocalArray``.
 
-The type of an array contains its shape, so the array itself is one pointer, in a kernel's variables and in a device
-function's parameters. Each back end places shared memory. A call ``oxide.shared.static.<number>.<bytes>.<alignment>``
-returns the address of an array. Each axis of an index is checked against the length of this axis, because ``a[0, 20]``
-of a 16 by 16 array is out of bounds but inside the array's memory.
+An array is one pointer, in a kernel's variables and in a device function's parameters: its type contains its shape,
+and the length of a ``DynamicSharedArray`` follows from the launch's bytes of shared memory. Each back end places shared
+memory. A call ``oxide.shared.static.<number>.<bytes>.<alignment>`` returns the address of a ``SharedArray``. Each axis
+of an index is checked against the length of this axis, because ``a[0, 20]`` of a 16 by 16 array is out of bounds but
+inside the array's memory.
 """
 
 from __future__ import annotations
