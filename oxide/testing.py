@@ -131,8 +131,8 @@ def failing_seed(
     """Runs ``program`` under successive seeds. Returns the first seed under which it raises, and the exception; None if
     it raises under none of ``tries`` seeds.
 
-    ``program`` checks its results itself, with ``assert`` for example. Each run has new CPU devices, so ``program`` must
-    make its boxes itself, from data on the host. It fails again with ``OXIDE_DEVICE=cpu`` and the returned seed in
+    ``program`` checks its results itself, with ``assert`` for example. Each run has new CPU devices, so ``program``
+    must make its boxes itself, from data on the host. It fails again with ``OXIDE_DEVICE=cpu`` and the returned seed in
     ``OXIDE_SEED``, or on ``seeded_driver(seed, devices)``.
     """
     for seed in range(first, first + tries):
