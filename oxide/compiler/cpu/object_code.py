@@ -15,7 +15,7 @@ from oxide.compiler.bounds import in_bounds
 from oxide.compiler.bounds.shared_exits import share_exits
 from oxide.compiler.cpu.positions.whole_blocks import CHECKED_BLOCKS
 from oxide.compiler.ir import debugging, half, parameters
-from oxide.compiler.ir.lines import for_object_file, has_lines, with_lines_of
+from oxide.compiler.ir.lines import for_object_file, has_lines, move_lines
 from oxide.compiler.ir.llvm import header, host_machine, optimise, simplify
 from oxide.compiler.ir.module import Module
 from oxide.compiler.ir.parser import parse
@@ -112,7 +112,9 @@ def _module(
     module = link(layout + part for part in (text, check, declared_once("\n".join(support))))
     if has_lines(kernel.module):
         around = coroutines.COROUTINE if suspends else entry if by_position is None else CHECKED_BLOCKS
-        module = link([with_lines_of(str(module), kernel.symbol, around)])
+        linked = parse(str(module))
+        move_lines(linked, kernel.symbol, around)
+        module = link([layout + str(linked)])
     if suspends:
         module = coroutines.inline_all(module, machine)
     packing = not _has_far_addresses(kernel.module) and not _is_large(kernel.module)

@@ -11,10 +11,10 @@ an inlined function.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from .module import Function, Module
+from .parser import debug_node
 from .recognise import PLACE, Place, place_of
 from .values import Call, Phi
 
@@ -113,21 +113,15 @@ def _escaped(text: str) -> str:
 
 # A back end's entry
 
-_DEFINED = r"^define [^@\n]*@(?:{name}|\"{name}\")\([^\n]*?(?P<dbg> !dbg !\d+)? \{{$"
 
-
-def with_lines_of(text: str, kernel: str, entry: str) -> str:
-    """Returns a printed module in which the subprogram of the function ``kernel`` has moved to the function ``entry``.
-    If ``kernel`` has no subprogram, the module is unchanged. Raises ``ValueError`` if ``entry`` is not defined or has a
-    subprogram of its own."""
-    old = re.search(_DEFINED.format(name=re.escape(kernel)), text, re.MULTILINE)
-    if old is None or old["dbg"] is None:
-        return text
-    text = text[: old.start("dbg")] + text[old.end("dbg") :]
-    new = re.search(_DEFINED.format(name=re.escape(entry)), text, re.MULTILINE)
-    if new is None or new["dbg"] is not None:
-        raise ValueError(f"@{entry} is not defined, or has lines of its own")
-    return f"{text[: new.end() - 2]}{old['dbg']}{text[new.end() - 2 :]}"
+def move_lines(module: Module, kernel: str, entry: str) -> None:
+    """Moves the subprogram of the function ``kernel``, if it has one, to the function ``entry``."""
+    subprogram = module.functions[kernel].metadata.pop("!dbg", None)
+    if subprogram is not None:
+        found = module.functions[entry]
+        assert not found.is_declaration, entry
+        assert "!dbg" not in found.metadata, entry
+        found.metadata["!dbg"] = subprogram
 
 
 def for_object_file(text: str) -> str:
@@ -137,54 +131,44 @@ def for_object_file(text: str) -> str:
 
 # Places of optimised code
 
-_LOCATION = re.compile(r"^!(\d+) = (?:distinct )?!DILocation\(([^()]*)\)$", re.MULTILINE)
-_SCOPE = re.compile(
-    r"^!(\d+) = (?:distinct )?!(DISubprogram|DILexicalBlockFile|DILexicalBlock|DIFile)\((.*)\)$", re.MULTILINE
-)
-_FIELD = re.compile(r'(\w+): ("(?:[^"\\]|\\.)*"|!?\w+)')
 _LAST_COLUMN = 0xFFFF
 
 
-def numbered_calls(text: str) -> tuple[str, list[list[tuple[str, str, int]]]]:
-    """Numbers the chains of calls through which instructions were inlined, from 1. Returns the printed module, in which
-    the column of an inlined instruction's location is the number of its chain, and the list of the chains. A chain
-    lists its calls, the innermost first. A call is a tuple of the called function's name, and the file and the line of
-    the call.
+def number_calls(module: Module) -> list[list[tuple[str, str, int]]]:
+    """Replaces the column of each inlined instruction's location by a number from 1. Returns, for each number, the
+    calls that the instruction came through, the innermost first. A call is the name of the called function, and the
+    file and the line of the call.
 
-    LLVM's PTX printer prints no calls, but it prints columns. Once all columns are used, the locations of further
-    chains get column 0 and lose their calls.
+    LLVM's PTX printer prints no calls, but it prints columns. Locations past the last possible column get column 0.
     """
-    fields = {number: dict(_FIELD.findall(found)) for number, found in _LOCATION.findall(text)}
-    scopes = {number: (kind, dict(_FIELD.findall(found))) for number, kind, found in _SCOPE.findall(text)}
+    nodes = {number: debug_node(text) for number, text in module.metadata.items()}
+
+    def node(reference: str) -> tuple[str, dict[str, str]]:
+        return nodes[int(reference[1:])]
 
     def function_of(scope: str) -> str:
-        kind, found = scopes[scope.removeprefix("!")]
+        kind, found = node(scope)
         return found["name"][1:-1] if kind == "DISubprogram" else function_of(found["scope"])
 
     def file_of(scope: str) -> str:
-        file = scopes[scopes[scope.removeprefix("!")][1]["file"][1:]][1]
+        _, file = node(node(scope)[1]["file"])
         folder, name = file.get("directory", '""')[1:-1], file["filename"][1:-1]
         return f"{folder.removesuffix('/')}/{name}" if folder else name
 
     def calls(location: dict[str, str]) -> Iterator[tuple[str, str, int]]:
         while "inlinedAt" in location:
-            outer = fields[location["inlinedAt"][1:]]
+            _, outer = node(location["inlinedAt"])
             yield function_of(location["scope"]), file_of(outer["scope"]), int(outer.get("line", 0))
             location = outer
 
-    chains: list[list[tuple[str, str, int]]] = []
     columns: dict[tuple[tuple[str, str, int], ...], int] = {}
-
-    def numbered(match: re.Match[str]) -> str:
-        found = tuple(calls(fields[match[1]]))
-        if not found:
-            return match[0]
-        if found not in columns and len(chains) < _LAST_COLUMN:
-            chains.append(list(found))
-            columns[found] = len(chains)
-        column = columns.get(found, 0)
-        start, end = match.span(2)
-        inside = re.sub(r"(?<=, )column: \d+, ", "", match[2]).replace(", ", f", column: {column}, ", 1)
-        return match[0][: start - match.start()] + inside + match[0][end - match.start() :]
-
-    return _LOCATION.sub(numbered, text), chains
+    for number, (kind, location) in nodes.items():
+        found = tuple(calls(location)) if kind == "DILocation" else ()
+        if found:
+            if found not in columns and len(columns) < _LAST_COLUMN:
+                columns[found] = len(columns) + 1
+            fields = {"line": location.get("line", "0"), **location, "column": str(columns.get(found, 0))}
+            listed = ", ".join(f"{name}: {value}" for name, value in fields.items())
+            distinct = "distinct " * module.metadata[number].startswith("distinct ")
+            module.metadata[number] = f"{distinct}!DILocation({listed})"
+    return [list(found) for found in columns]

@@ -67,6 +67,13 @@ def parse_function(text: str) -> Function:
     return function
 
 
+def debug_node(text: str) -> tuple[str, dict[str, str]]:
+    """Returns the kind of a node of debug information, such as ``DILocation``, and its fields, as their text. Returns
+    "" and no fields for any other node."""
+    match = _DEBUG_NODE.fullmatch(text)
+    return (match["kind"], dict(_NODE_FIELD.findall(match["fields"]))) if match is not None else ("", {})
+
+
 def _opaque_pointers(text: str) -> str:
     """Replaces ``float*``, ``{i8*, i64}*``, ``[4 x float] addrspace(3)*`` … by ``ptr``, the innermost types first."""
     before = None
@@ -103,6 +110,8 @@ _HEADER = re.compile(r'(?P<word>define|declare) (?P<head>.*?)@(?P<name>"[^"]*"|[
 _GLOBAL = re.compile(r'(?P<name>@(?:"[^"]*"|[-\w$.]+)) = ')
 _CONSTANT_VARIABLE = re.compile(rf"{_GLOBAL.pattern}(?:\w+ )*?(?:(?P<space>addrspace\(\d+\)) )?constant ")
 _METADATA = re.compile(r"!(\d+) = (.*)")
+_DEBUG_NODE = re.compile(r"(?:distinct )?!(?P<kind>DI\w+)\((?P<fields>.*)\)")
+_NODE_FIELD = re.compile(r'(\w+): ("(?:[^"\\]|\\.)*"|!?\w+)')
 _ATTACHED = re.compile(r", (![\w.]+) (!\d+)(?=, !|$)")
 _OF_FUNCTION = re.compile(r" ?(![\w.]+) (!\d+)(?= !|$)")
 _RESULT = re.compile(r'\s*(?:(%(?:"[^"]*"|[-\w$.]+)) = )?')
@@ -134,13 +143,15 @@ _CALL_WORD = re.compile(
 _BUNDLE = re.compile(r'[, ]*"([^"]*)"\(')
 _ASSEMBLY = re.compile(r'asm(?: \w+)*\s+"[^"]*",\s*"[^"]*"')
 _UNNAMED = "%oxide.value."  # cannot clash: the names of parameters and variables have no dot
+_AGAIN = "again."  # added as often as needed for text that was printed with such names before
 
 
 @functools.lru_cache(maxsize=4096)
-def _named(name: str) -> str:
-    """Returns a local name as this IR spells it: quoted only where necessary, and never only a number."""
+def _named(name: str, unnamed: str) -> str:
+    """Returns a local name as this IR spells it: quoted only where necessary, and never only a number, which
+    ``unnamed`` precedes."""
     plain = unquoted(name[1:])
-    return f"{_UNNAMED}{plain}" if plain.isdigit() else f"%{quoted(plain)}"
+    return f"{unnamed}{plain}" if plain.isdigit() else f"%{quoted(plain)}"
 
 
 @functools.lru_cache(maxsize=4096)
@@ -154,6 +165,9 @@ def _constant(text: str, type_: str) -> Constant:
 class _ModuleParser:
     def __init__(self, text: str) -> None:
         self.module = Module()
+        unnamed = _UNNAMED
+        while unnamed in text:
+            unnamed += _AGAIN
         lines = iter(text.split("\n"))
         for line in lines:
             if not line or line.startswith(";"):
@@ -167,7 +181,7 @@ class _ModuleParser:
                         if inner == "}":
                             break
                         body.append(inner)
-                function = _FunctionParser(line, body).function
+                function = _FunctionParser(line, body, unnamed).function
                 self.module.functions[function.symbol] = function
             elif match := _GLOBAL.match(line):
                 self.module.globals[unquoted(match[1][1:])] = line
@@ -187,8 +201,9 @@ class _ModuleParser:
 class _FunctionParser:
     """A parser of one function. ``_text`` is the line being read, and ``_at`` the position in it."""
 
-    def __init__(self, header: str, lines: list[str]) -> None:
+    def __init__(self, header: str, lines: list[str], unnamed: str) -> None:
         self._text, self._at = header, 0
+        self._unnamed = unnamed
         self._values: dict[str, Value] = {}
         self._forward: dict[str, Value] = {}
         self.function = self._header()
@@ -220,9 +235,9 @@ class _FunctionParser:
             name = ""
             if found := _NAME.match(self._text, self._at):
                 self._at = found.end()
-                name = _named(found[0])
+                name = _named(found[0], self._unnamed)
             elif match["word"] == "define":
-                name = _named(f"%{sum(argument.name.startswith(_UNNAMED) for argument in arguments)}")
+                name = f"{self._unnamed}{sum(argument.name.startswith(self._unnamed) for argument in arguments)}"
             argument = Argument(name, type_, attributes)
             arguments.append(argument)
             self._values[name] = argument
@@ -242,11 +257,11 @@ class _FunctionParser:
             if not line or line.isspace() or line.lstrip().startswith(";"):
                 continue
             if label := _LABEL.match(line):
-                block = self._block(_named(f"%{label[1]}"))
+                block = self._block(_named(f"%{label[1]}", self._unnamed))
                 continue
             if block is None:
-                count = sum(argument.name.startswith(_UNNAMED) for argument in self.function.arguments)
-                block = self._block(f"{_UNNAMED}{count}")
+                count = sum(argument.name.startswith(self._unnamed) for argument in self.function.arguments)
+                block = self._block(f"{self._unnamed}{count}")
             if "switch " in line and "[" in line and "]" not in line:
                 for more in numbered:
                     line += " " + more.strip()
@@ -278,7 +293,7 @@ class _FunctionParser:
         result = _RESULT.match(line)
         assert result is not None
         self._text, self._at = line.rstrip(), result.end()
-        name = _named(result[1]) if result[1] else ""
+        name = _named(result[1], self._unnamed) if result[1] else ""
         instruction = self._operation(name)
         instruction.metadata = metadata
         return instruction
@@ -565,7 +580,11 @@ class _FunctionParser:
         match = _NAME.match(text, self._at)
         if match is not None:
             self._at = match.end()
-            return self._local(_named(match[0]), type_) if match[0][0] == "%" else _constant(match[0], type_)
+            return (
+                self._local(_named(match[0], self._unnamed), type_)
+                if match[0][0] == "%"
+                else _constant(match[0], type_)
+            )
         start = self._at
         if match := _EXPRESSION.match(text, start):
             self._at = match.end() - 1

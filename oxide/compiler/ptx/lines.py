@@ -14,11 +14,6 @@ instruction follows it.
 from __future__ import annotations
 
 import re
-from typing import Any
-
-import llvmlite.binding as llvm
-
-from oxide.compiler.ir.lines import numbered_calls, with_lines_of
 
 Calls = list[list[tuple[str, str, int]]]
 
@@ -28,23 +23,6 @@ _LEFT_OUT = re.compile(
     r"^(?:\$L__(?:tmp|func_begin|func_end)\d+:\n|\t\.section\t\.debug_macinfo\t\{\t\}\n)", re.MULTILINE
 )
 """Matches text to leave out: labels that only LLVM's own sections would refer to, and an empty section."""
-
-
-def entry_with_lines(module: Any, kernel: str, entry: str) -> Any:
-    """Returns a linked module whose entry has the lines of the kernel's function."""
-    return _parsed(with_lines_of(str(module), kernel, entry))
-
-
-def numbered(module: Any) -> tuple[Any, Calls]:
-    """Returns an optimised module with numbered calls, and the calls for ``with_calls``."""
-    text, calls = numbered_calls(str(module))
-    return _parsed(text), calls
-
-
-def _parsed(text: str) -> Any:
-    module = llvm.parse_assembly(text)
-    module.verify()
-    return module
 
 
 def with_calls(assembly: str, calls: Calls) -> str:

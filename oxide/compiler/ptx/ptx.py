@@ -11,7 +11,7 @@ from oxide.compiler.bounds import in_bounds
 from oxide.compiler.bounds.shared_exits import share_exits
 from oxide.compiler.ir import debugging, half, parameters
 from oxide.compiler.ir.instructions import QUOTIENTS, quotient
-from oxide.compiler.ir.lines import has_lines
+from oxide.compiler.ir.lines import has_lines, move_lines, number_calls
 from oxide.compiler.ir.llvm import gpu_machine, header, optimise
 from oxide.compiler.ir.module import Module
 from oxide.compiler.ir.parser import parse
@@ -81,14 +81,16 @@ def compile_ptx(
     limits = _limits(kernel, max_registers, block, only_block)
     module, machine, maps = _module(kernel, entry, signature, target, check, limits, linking=name)
     calls: lines.Calls = []
-    if any(shifts(kernel.module)):
+    has_shifts, located = any(shifts(kernel.module)), has_lines(kernel.module)
+    if has_shifts or located:
         optimised = parse(str(module))
-        hide_amounts(optimised)
+        if has_shifts:
+            hide_amounts(optimised)
+        if located:
+            calls = number_calls(optimised)
         module = link([header(machine) + str(optimised)])
-    if has_lines(kernel.module):
-        module, calls = lines.numbered(module)
     ptx = as_specified(machine.emit_assembly(module))
-    if has_lines(kernel.module):
+    if located:
         ptx = lines.with_calls(ptx, calls)
     ptx += "".join(each.comment for each in maps)
     return Code(target, entry, ptx.encode(), kernel.shared.beyond_static, persistent=kernel.persistent)
@@ -134,7 +136,9 @@ def _module(
     ]
     module = link(header(machine) + part for part in (str(edited), check, declared_once("\n".join(support))))
     if has_lines(kernel.module):
-        module = lines.entry_with_lines(module, kernel.symbol, entry)
+        linked = parse(str(module))
+        move_lines(linked, kernel.symbol, entry)
+        module = link([header(machine) + str(linked)])
     if linking is not None:
         link_libdevice(linking, module)
     optimise(module, machine, exported=entry, packing=False)  # a GPU thread has no vector registers

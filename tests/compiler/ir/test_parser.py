@@ -167,3 +167,18 @@ def test_what_cannot_be_read_is_an_error(line: str) -> None:
 def test_types_of_members() -> None:
     assert member_type("{ i64, { ptr, [4 x <2 x float>] } }", (1, 1, 3)) == "<2 x float>"
     assert member_type("<{ i8, i64 }>", (1,)) == "i64"
+
+
+def test_values_without_names_are_told_from_those_that_were_named_before() -> None:
+    text = """define i32 @f(i32 %oxide.value.0, i32 %0) {
+  %oxide.value.1 = add i32 %oxide.value.0, %0
+  br label %2
+2:
+  %3 = mul i32 %oxide.value.1, %0
+  ret i32 %3
+}"""
+    module = parse(text)
+    printed = str(module)
+    llvm.parse_assembly(printed).verify()
+    assert len(module.functions["f"].values) == 6
+    assert str(parse(printed)) == printed
