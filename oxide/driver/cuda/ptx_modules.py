@@ -27,7 +27,6 @@ from oxide.driver.cuda.tensor_maps import MAP_BYTES, TensorMaps, tensor_maps
 from oxide.driver.ptx_parameters import declarations, parameter_layout
 from oxide.dropping import calls_drop, nothing
 from oxide.errors import DriverError
-from oxide.native import mypyc_attr
 
 _INVALID_IMAGE = driver.CUresult.CUDA_ERROR_INVALID_IMAGE
 _OTHER_DEVICES = (driver.CUresult.CUDA_ERROR_NO_BINARY_FOR_GPU, _INVALID_IMAGE)
@@ -35,7 +34,6 @@ _JIT_LOG_BYTES = 16384
 
 
 @final
-@mypyc_attr(native_class=False)  # it can be referred to weakly
 class CudaFunction:
     """A loaded kernel. Dropping the last kernel of a module retires the module.
 
@@ -49,7 +47,6 @@ class CudaFunction:
     """
 
     __slots__ = (
-        "__weakref__",
         "address",
         "array_bytes",
         "cooperative",
