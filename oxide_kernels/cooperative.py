@@ -9,7 +9,8 @@ with threads counted x fastest.
 
 The scheme is CUB's: the lanes of a warp exchange values by shuffles, and the warps of a block through 32 slots of
 shared memory. ``block_sum``, ``block_max`` and ``block_min`` use ``warp.reduce_add`` and similar functions within a
-warp, which are one instruction if the hardware has it. For a broadcast in a warp, use ``warp.shuffle(value, lane)``.
+warp: on hardware that has such an instruction, the function is this one instruction. For a broadcast in a warp, use
+``warp.shuffle(value, lane)``.
 """
 
 from __future__ import annotations

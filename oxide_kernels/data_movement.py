@@ -116,7 +116,8 @@ N = TypeVar("N", i8, u8, f8e4m3, f8e5m2, f16, bf16, f32)
 
 @kernel(block=128, unchecked=True)  # the loop and the conditions keep the indices below the shapes
 def widen(x: Slice2[N], y: DisjointSlice2[N]) -> None:
-    """Copies one row in each block. A thread copies four elements at a time."""
+    """Copies a row of ``x`` to ``y`` in each block, and fills the rest of the row with zeros. A thread copies four
+    elements at a time."""
     out, row = y.unchecked_mut, i64(thread.block_idx.x)
     if row < x.shape[0]:
         for column in range(4 * thread.thread_idx.x, y.shape[1], 512):

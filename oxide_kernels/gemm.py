@@ -59,7 +59,7 @@ def sgemm_tiled(
     """Computes ``c = alpha * a @ b + beta * c``, float32: ``a`` is m×k, ``b`` k×n, ``c`` m×n, all row-major.
 
     The matrices are boxes, or operations that yield them. The operation yields the eight arguments. With a ``beta`` of
-    0 ``c`` is not read, and may be uninitialised. The kernel is fastest if k and n are multiples of four. Raises
+    0, ``c`` is not read and may be uninitialised. The kernel is fastest if k and n are multiples of four. Raises
     ``LaunchError`` for a matrix that is too small, and ``ArgumentError`` for a matrix of another dtype or if ``c``
     shares memory with ``a`` or ``b``.
     """
@@ -97,10 +97,10 @@ def tiled(tile_m: int, tile_n: int, thread_n: int, vectors: bool, swapped: bool,
     """Returns the kernel for tiles of ``tile_m`` by ``tile_n`` elements. A thread computes 8 by ``thread_n`` of these
     elements.
 
-    With ``vectors`` all rows must begin at a multiple of 16 bytes. The grid's x counts the tiles along a row, and y the
-    tiles along a column. ``swapped`` exchanges x and y, for matrices with too many rows of tiles for y. ``size`` is the
-    integer type of ``m``, ``n`` and ``k``. ``step`` is the number of columns of ``a`` that are multiplied between two
-    barriers.
+    With ``vectors`` all rows must begin at a multiple of 16 bytes. The grid's x counts the tiles along a row, and its y
+    the tiles along a column. ``swapped`` exchanges x and y, for results with more rows of tiles than a grid may have
+    blocks along y. ``size`` is the integer type of ``m``, ``n`` and ``k``. ``step`` is the number of columns of ``a``
+    that are multiplied between two barriers.
     """
     warp_m, warp_n = 32, 8 * thread_n
     warps_n = tile_n // warp_n

@@ -10,7 +10,7 @@ def sgemm_naive(
     m: u32, n: u32, k: u32, alpha: f32, a: Slice[f32], b: Slice[f32], beta: f32, c: DisjointSlice[f32]
 ) -> None:
     """Computes ``c = alpha * a @ b + beta * c``, float32: ``a`` is m×k, ``b`` k×n, ``c`` m×n, all row-major. With a
-    ``beta`` of 0 ``c`` is not read, as in BLAS.
+    ``beta`` of 0, ``c`` is not read, as in BLAS.
 
     Launch at least n threads in x and m in y.
     """
@@ -43,7 +43,7 @@ def matvec_naive(m: u32, n: u32, mat: Slice[f32], vec_in: Slice[f32], vec_out: D
 
 @kernel
 def sgemm_2d(alpha: f32, a: Slice2[f32], b: Slice2[f32], beta: f32, c: DisjointSlice2[f32]) -> None:
-    """Computes ``c = alpha * a @ b + beta * c``, float32. The sizes come from the arrays' shapes. With a ``beta`` of 0
+    """Computes ``c = alpha * a @ b + beta * c``, float32. The sizes come from the arrays' shapes. With a ``beta`` of 0,
     ``c`` is not read, as in BLAS.
 
     Launch at least as many threads in x as ``c`` has columns, and at least as many in y as ``c`` has rows.

@@ -1,8 +1,9 @@
 """``matmul``: matrix products of every layout and size on tensor cores, with an epilogue.
 
 The host checks shapes, dtypes and layouts, and ``_launch_of`` picks the kernel. A matrix may be a transposed view,
-``box.T``. The kernel then reads the box itself, with its axes exchanged. Only on Hopper, and for elements of 8 or 32
-bits, a copy may be needed.
+``box.T``. The kernel then reads the box itself, with its axes exchanged. Only on Hopper may a matrix have to be copied:
+if its rows do not begin at multiples of 16 bytes, if its elements have 8 or 32 bits and are not contiguous along k, or
+for f32 with ``precision="high"``.
 """
 
 from __future__ import annotations
@@ -102,9 +103,9 @@ def matmul(
     default, they compute sums of 128 terms, and these sums are added in f32.
 
     ``a_scale`` and ``b_scale`` are the scales of quantized matrices, f32, both or none: ``a[i, l] * a_scale[i]`` and
-    ``b[l, j] * b_scale[j]`` are the true elements. They have m and n elements, or one element each for the whole
-    matrix. The sums of products are multiplied by the scales. The matrices must not be f64, and the result must be of
-    floats.
+    ``b[l, j] * b_scale[j]`` are the true elements. ``a_scale`` has m elements and ``b_scale`` n, or each has one
+    element for the whole matrix. For a stack each has one element. The sums of products are multiplied by the scales.
+    The matrices must not be f64, and the result must be of floats.
 
     Raises ``ValueError`` for shapes that do not match, and ``ArgumentError`` for a wrong dtype, layout, activation,
     precision or scale, and if ``c`` shares memory with an operand.

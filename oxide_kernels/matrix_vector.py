@@ -38,9 +38,9 @@ def matvec(m: int, n: int, matrix: Operand, vector: Operand, output: Operand) ->
     """Computes ``output = matrix @ vector``: ``matrix`` is m×n, row-major. Yields the five arguments. The three boxes
     must have the same dtype: f16, bf16, f32 or f64. f16 and bf16 are summed in f32.
 
-    A warp computes the product of a row of up to 2048 elements, and a block that of a longer row. Neighbouring threads
-    read neighbouring elements. Raises ``LaunchError`` for an operand that is too small, and ``ArgumentError`` for an
-    operand of another dtype, or if the output shares memory with another operand.
+    For rows of up to 2048 elements, a warp computes the product of a row; for longer rows, a block does. Neighbouring
+    threads read neighbouring elements. Raises ``LaunchError`` for an operand that is too small, and ``ArgumentError``
+    for an operand of another dtype, or if the output shares memory with another operand.
     """
     require_integers("matvec", m=m, n=n)
 
@@ -57,8 +57,9 @@ def matvec(m: int, n: int, matrix: Operand, vector: Operand, output: Operand) ->
 
 @functools.cache
 def _rows_of(threads: int, vectors: bool, wide: Any) -> Kernel:
-    """Returns the kernel in which ``threads`` threads compute the product of a row. With ``vectors``, the address of
-    each row, and of the vector, must be a multiple of the size of four elements, or of 16 bytes for f64."""
+    """Returns the kernel in which ``threads`` threads compute the product of a row, in the type ``wide``. If
+    ``vectors`` is true, the kernel loads four elements at a time: the addresses of each row and of the parameter
+    ``vector`` must then be multiples of the size of four elements, or of 16 bytes for f64."""
 
     @kernel(
         requires=("len(matrix) >= m * n", "len(vector) >= n", "len(output) >= m"),

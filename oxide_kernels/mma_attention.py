@@ -80,9 +80,10 @@ def kernel_of(form: Form) -> Kernel:
 
     Each row of the kernel's matrices ``q``, ``k``, ``v`` and ``out`` belongs to one head of one token. ``mask`` holds
     matrices of ``queries`` by ``keys`` elements. ``mask_batch`` and ``mask_head`` are the distances, in elements, from
-    one batch's matrix to the next batch's, and from one head's to the next head's. ``lengths`` has the number of keys
-    of each batch. In a packed form it has the number of the first token of each sequence, and then the end of the last
-    sequence. If the form has no mask or no lengths, any box of the operands' type is passed instead.
+    one batch's matrix to the next batch's, and from one head's to the next head's. ``lengths`` tells how many keys each
+    batch has. In a packed form it instead has the index of the first token of each sequence and, as its last element,
+    the end of the last sequence. If the form has no mask or no lengths, any box of the operands' type is passed
+    instead.
     """
     # mypy takes a name as a type if it is declared as Any.
     dtype: Any = form.dtype

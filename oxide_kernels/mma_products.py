@@ -154,9 +154,9 @@ def config_of(form: Form, products: int, m: int, n: int) -> LaunchConfig:
 @functools.cache
 def finisher(form: Form) -> Any:
     """Returns the device function that computes the epilogue for one element. Its arguments are the sum of products,
-    alpha, the scales, the column's bias, beta, ``c``, and the element's row and column. ``alpha`` is the number that
-    the function of ``factor_of`` returns, and ``bias`` the number that the function of ``bias_reader`` returns. The
-    element of ``c`` is read only if the form ``adds``."""
+    alpha, the scales, the column's bias, beta, ``c``, and the element's row and column. ``alpha`` is the result of the
+    function ``factor_of(form)``, and ``bias`` that of ``bias_reader(form)``. The element of ``c`` is read only if
+    ``form.adds`` is true."""
     wide: Any = form.wide
     accumulator: Any = form.accumulator
     activate = _ACTIVATIONS[form.activation]
@@ -221,8 +221,9 @@ def factor_of(form: Form) -> Any:
 
 def with_epilogues(kernel: Kernel, form: Form, of: Callable[[Form], Kernel]) -> Kernel:
     """Sets ``kernel.followed_by`` and returns the kernel, which is that of ``form``. ``followed_by(other)`` returns the
-    kernel that computes the product and then the activation of the kernel ``other``, or a string that says why there is
-    none. ``of`` returns the kernel of another form that is launched with the same configuration and arguments."""
+    kernel that computes the product and then the activation of the kernel ``other``, or, if there is no such kernel, a
+    string that says why. ``of(form)`` must return the kernel of another form, for a launch with the same configuration
+    and arguments."""
 
     def followed(other: Kernel) -> Kernel | str:
         name = next((name for name, each in _KERNELS.items() if each is other), None)
@@ -453,9 +454,9 @@ def kernel_of(form: Form) -> Kernel:
 
 
 def _padding(itemsize: int, blocks: bool) -> int:
-    """Returns the number of padding elements after each row of a tile. With ``blocks``, the tile is read by
-    ``ldmatrix``, and 16 bytes put its eight rows into different banks. Otherwise, 32 bytes do this for the elements
-    that the lanes read one by one."""
+    """Returns the number of padding elements after each row of a tile. If ``blocks`` is true, ``ldmatrix`` reads the
+    tile, and a padding of 16 bytes puts the eight rows that it reads at once into different banks. Otherwise the lanes
+    read single elements, and a padding of 32 bytes puts these into different banks."""
     return (16 if blocks else 32) // itemsize
 
 

@@ -28,7 +28,7 @@ def begin(greatest: Any, sums: Any) -> None:
 def weigh(s: Any, greatest: Any, sums: Any, kept: Any, factor: f32) -> None:
     """Replaces scores by their exponentials, ``2 ** (factor * (score - greatest))``, and adds these to the sums. Each
     earlier sum is first scaled by a factor, which is stored in ``kept``. The caller must scale the output by ``kept``
-    (``rescale``). The sum of a row stays 0 until it has a score above -inf."""
+    (``rescale``). The sum of a row stays 0 until the row has a score above -inf."""
     for half in unroll(range(2)):
         top = greatest[half]
         for i in unroll(range(2 * half, len(s), 4)):

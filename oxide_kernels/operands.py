@@ -23,7 +23,8 @@ def with_boxes(function: Callable[..., DeviceOperation[T]], *operands: Operand) 
 
 
 def box_of(operand: object) -> DeviceBox:
-    """Returns the box that the operand is, or that an ``Arc`` holds. Raises ``TypeError`` for any other operand."""
+    """Returns the operand if it is a box, or the box in it if it is an ``Arc``. Raises ``TypeError`` for any other
+    operand."""
     box = operand.value if isinstance(operand, Arc) else operand
     if isinstance(box, DeviceBox):
         return box

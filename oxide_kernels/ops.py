@@ -238,8 +238,8 @@ def sgemm_tiled(a: Operand, b: Operand, alpha: float = 1.0) -> Result:
 def _number(
     function: Callable[..., DeviceOperation[Any]], dtype: Callable[[DeviceBox], Any], *operands: Operand
 ) -> Result:
-    """Runs ``function(*boxes, output)`` with an output without axes, of the dtype that ``dtype`` returns for the first
-    box."""
+    """Returns the operation that runs ``function(*boxes, output)`` and yields the output, a new box without axes. Its
+    dtype is ``dtype(first box)``."""
 
     def made(*boxes: DeviceBox) -> Result:
         return empty((), dtype(boxes[0])).and_then(lambda result: function(*boxes, result)).last()
@@ -248,5 +248,6 @@ def _number(
 
 
 def _like(function: Callable[[DeviceBox, DeviceBox], DeviceOperation[Any]], x: Operand) -> Result:
-    """Runs ``function(x, output)`` with an output of the shape and dtype of ``x``."""
+    """Returns the operation that runs ``function(x, output)`` and yields the output, a new box of the shape and dtype
+    of ``x``."""
     return with_boxes(lambda x: empty(x.shape, x.dtype).and_then(lambda result: function(x, result)).last(), x)

@@ -5,7 +5,7 @@ twelve vectors. For each column of ``a`` it reads 6 elements of this column and 
 ``pack`` stores the columns of ``b`` in panels of 32, so that these reads of ``b`` follow one another in memory. LLVM
 vectorises the unrolled loops. The scheme is BLIS's (Van Zee and van de Geijn, 2015), without the packing of ``a``.
 
-No index is checked in the kernel: the host has compared the shapes, and the numbers of rows are clamped.
+No index is checked in the kernel: the host has compared the shapes, and the indices of rows are clamped.
 
 Measured on two cores of an AMD EPYC (AVX-512), 4096×384 by 384×1536, in GFLOPS: 297 with tiles of 4×32, 348 with 5×32,
 372 with 6×32. In the same runs NumPy's OpenBLAS reached 223 to 239. ``sgemm_tiled``, whose tiles are made for GPUs,
@@ -80,7 +80,7 @@ def matmul_packed(a: Operand, b: Operand, c: Operand, *, bias: Operand | None = 
 
     The operands are boxes, or operations that yield them. ``bias`` has n elements. Yields ``c``. Raises ``ValueError``
     for shapes that do not match, ``ArgumentError`` for another dtype, for a view that is not contiguous, and if ``c``
-    shares memory with an operand.
+    shares memory with ``a`` or ``b``.
     """
 
     def product(a: DeviceBox, b: DeviceBox, c: DeviceBox, *more: DeviceBox) -> DeviceOperation[Any]:

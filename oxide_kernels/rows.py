@@ -3,13 +3,13 @@
 A row of up to 32768 elements is read once, computed in registers and written once. Up to 32 threads of a warp compute a
 row of up to 1024 elements, and a block computes a wider row. A thread holds up to 32 elements, in eight vectors of
 four. For f64 the limits are half as large: 16384, 512 and 16 elements. A row that is too wide for registers is read
-once for each sum, and once more when the results are written.
+once for each sum that is computed over it, and once more when the results are written.
 
-A row runs along the last axis of the input, and the other axes enumerate the rows. ``softmax`` and ``layer_norm`` take
-two steps, which avoids overflow and cancellation: the first step computes the greatest element or the mean, the second
-sums the exponentials or the squares of the differences from it. f16, bf16 and f32 are computed in f32, with the GPU's
-fast exponentials. Their relative error is about 1e-6, except for exponentials that are negligible in the sum. f64 uses
-the exact exponentials.
+A row runs along the last axis of the input, and the other axes enumerate the rows. To avoid overflow and cancellation,
+``softmax`` first computes the greatest element and then sums the exponentials of the differences from it, both at once
+for a row that is too wide for registers (an online softmax). ``layer_norm`` first computes the mean and then sums the
+squares of the differences from the mean. f16, bf16 and f32 are computed in f32, with the GPU's fast exponentials. Their
+relative error is about 1e-6, except for exponentials that are negligible in the sum. f64 uses the exact exponentials.
 """
 
 from __future__ import annotations
@@ -173,8 +173,8 @@ def _launch(
 
 def _tools(threads: int, held: int, form: _Form, wide: Any) -> tuple[Any, ...]:
     """Returns the device functions ``row``, ``column``, ``load``, ``store``, ``total`` and ``greatest`` for rows that
-    ``threads`` threads share. Each thread holds ``held`` groups of four elements. They are neighbours, loaded and
-    stored as a vector. If ``form`` is "any", the elements of a group are instead ``threads`` columns apart, and are
+    ``threads`` threads share. Each thread holds ``held`` groups of four elements. The elements of a group are
+    neighbours, loaded and stored as a vector. If ``form`` is "any", they are instead ``threads`` columns apart, and are
     loaded and stored one by one."""
     aligned, whole = form != "any", form == "whole"
     in_block, steps = _block(threads, held) // threads, min(threads, 32).bit_length() - 1

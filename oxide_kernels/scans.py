@@ -104,9 +104,9 @@ def _scan(name: str, x: DeviceBox, result: DeviceBox, inclusive: bool) -> Device
 
 @functools.cache
 def _single_pass(wide: Any, name: str) -> Kernel:
-    """Returns the kernel of the function ``name`` that accumulates in the type ``wide``. The kernel's parameter
-    ``told`` holds the published sums: ``told[0]`` is the number of the next tile that a block takes, and the other
-    elements are the published words. All elements must be 0 before the launch."""
+    """Returns the kernel of the function ``name`` that accumulates in the type ``wide``. In the kernel's parameter
+    ``told``, ``told[0]`` is the number of the next tile that a block takes, and the other elements are the published
+    words of sums. All elements must be 0 before the launch."""
     tell, listen = _words(wide)
     block, vectors = _BLOCK, _VECTORS[wide.dtype.itemsize]
     warps, tile_size = block // 32, 4 * vectors * block
@@ -248,8 +248,8 @@ def _words(wide: Any) -> tuple[Any, Any]:
 
     @device
     def listen(told: AtomicSlice[u64], tile: i64) -> tuple[i64, Any]:
-        """Returns the flag and the sum that a tile has published. The flag is 0 if there is none yet, or if the two
-        words of a sum belong to different sums."""
+        """Returns the flag and the sum that a tile has published. The flag is 0 if the tile has published no sum yet,
+        or if the two words that were read belong to different sums."""
         if one:
             word = told.load(1 + tile)
             return i64(word >> u64(32)), of_bits(word & u64(0xFFFFFFFF))

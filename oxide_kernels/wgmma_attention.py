@@ -1,10 +1,10 @@
 """Attention on Hopper's tensor cores: copies by TMA, products by ``wgmma``.
 
 A block computes tiles of queries of one head, one tile after another. Two or three of its warpgroups compute 64 queries
-each (``groups_of``). One thread of the last warpgroup, the producer, keeps two buffers for keys and two for values
-filled, of ``STEP`` tokens each. While the other warpgroups store a tile, it already fetches the tokens for the next
-tile. A buffer has two barriers: one is passed when its copies have arrived, the other when all computing warpgroups
-have read it.
+each (``groups_of``). One thread of the last warpgroup, the producer, keeps two buffers filled with keys and two with
+values. Each buffer holds ``STEP`` tokens. While the other warpgroups store a tile, the producer already fetches the
+tokens for the next tile. A buffer has two barriers: one is passed when its copies have arrived, the other when all
+computing warpgroups have read it.
 
 A warpgroup keeps the tensor cores busy during the softmax. It first begins the products for the scores of the next
 keys, then the product of the present weights (the exponentials of scores) and values. While this second product runs,
@@ -19,8 +19,8 @@ H100, bf16, in TFLOPS, for shapes (batch, heads, tokens, head size):
 
 - (2, 16, 8192, 128): 663; with steps of 64 keys 502.
 - (4, 16, 2048, 128), causal: 443; with one tile for each block 365.
-- These two, if elements are converted one by one, ``exp2`` handles denormals, and ``wgmma`` adds the scores to zeros:
-  566 and 358.
+- These two shapes, in a slower kernel that converts elements one by one, whose ``exp2`` handles denormals, and whose
+  ``wgmma`` adds the scores to zeros: 566 and 358.
 - (4, 32, 4096, 64): 463; with two computing warpgroups instead of three 432, with three buffers instead of two 449.
 """
 
@@ -75,10 +75,10 @@ def config_of(width: int, queries: int, heads: int, causal: bool, multiprocessor
 
 @functools.cache
 def kernel_of(dtype: Any, width: int, causal: bool, aligned: bool) -> Kernel:
-    """Returns the kernel for a head size. ``q`` and ``out`` are matrices whose rows are the tokens of one head after
-    another; ``k`` and ``v`` have an axis for the heads. ``aligned`` means that ``keys - queries`` is a multiple of
-    ``STEP``. If a block also has ``STEP`` queries, a causal kernel needs to hide scores only in the last tile of keys
-    that the block reads."""
+    """Returns the kernel for a head size. ``q`` and ``out`` are matrices with a row for each token: first all tokens of
+    one head, then those of the next. ``k`` and ``v`` have an axis for the heads. ``aligned`` means that ``keys -
+    queries`` is a multiple of ``STEP``. A causal kernel that is ``aligned`` and computes ``STEP`` queries in a block
+    needs to hide scores only in the last tile of keys that the block reads."""
     panels = width // _PANEL
     tile_bytes = STEP * width * 2
     scores, held = STEP // 2, width // 2

@@ -39,7 +39,7 @@ class Array(Generic[T, *Axes]):
     """An array of ``T`` with ``ndim`` axes: ``Array[f32, 2]``. ``Array[f32]`` has one axis. A type checker accepts the
     number only as ``Literal[2]``. ``T`` is a scalar type or a NumPy dtype, including structured and complex ones.
 
-    A launch takes a ``DeviceBox`` of this dtype and number of axes for it, which may be a strided view.
+    For an ``Array``, a launch takes a ``DeviceBox`` of this dtype and number of axes. The box may be a strided view.
     """
 
     def __init__(self) -> None:

@@ -88,12 +88,12 @@ def bits_of(name: str, number: float) -> int:
 
 
 def encoded(name: str, number: float) -> int:
-    """Returns the bits of the format's number that is nearest to ``number``, for which ``fits`` must be true."""
+    """Returns the bits of the format's number that is nearest to ``number``. ``fits(name, number)`` must be true."""
     return bits_of(name, number if math.isinf(number) else rounded(name, number))
 
 
 def number_of(name: str, bits: int) -> float:
-    """Returns the number of a format that has these bits."""
+    """Returns the number that ``bits`` represents in a format."""
     match name:
         case "f16":
             return float(struct.unpack("<e", bits.to_bytes(2, "little"))[0])

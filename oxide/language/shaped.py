@@ -2,7 +2,8 @@
 ``AtomicSlice3``.
 
 Each index is checked against its own axis. If a column is past the width, ``a[row * width + col]`` in a flat slice
-reads an element of another row, and no check finds the mistake. ``a[row, col]`` is a fault that names the axis.
+reads an element of another row, and no check finds the mistake. For such a column, ``a[row, col]`` is a fault that
+names the axis.
 
 Slices of four and five axes cannot be indexed. They are for ``tensor.load_tile`` and ``tensor.store_tile``.
 
@@ -224,7 +225,7 @@ class DisjointSlice2(_Parameterized, Alignment, Generic[T, Layout]):
     def get_remainder(self: DisjointSlice2[T, RowMajorTiles[R, C]], index: ThreadIndex) -> MatrixTileRef[T] | None: ...
     def get_remainder(self, index: ThreadIndex) -> Any:
         """Returns the part of this thread's tile that is inside the slice, if only a part is inside. Returns None if
-        the whole tile is inside, or nothing of it."""
+        all of the tile is inside, or none of it."""
         _only_in_a_kernel("DisjointSlice2")
 
     @property
@@ -270,7 +271,7 @@ class DisjointSlice3(_Parameterized, Alignment, Generic[T, Layout]):
 
     def get_remainder(self: DisjointSlice3[T, Tiles[N]], index: ThreadIndex) -> TileRef[T] | None:
         """Returns the part of this thread's tile that is inside the slice, if only a part is inside. Returns None if
-        the whole tile is inside, or nothing of it."""
+        all of the tile is inside, or none of it."""
         _only_in_a_kernel("DisjointSlice3")
 
     @property

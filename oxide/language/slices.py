@@ -129,7 +129,7 @@ class DisjointSlice(Alignment, Generic[T, Layout]):
     def get_remainder(self: DisjointSlice[T, RowMajorTiles[R, C]], index: ThreadIndex) -> MatrixTileRef[T] | None: ...
     def get_remainder(self, index: ThreadIndex) -> Any:
         """Returns the part of this thread's tile that is inside the slice, if only a part is inside. Returns None if
-        the whole tile is inside, or nothing of it. Elements after the last whole row of a matrix belong to no tile."""
+        all of the tile is inside, or none of it. Elements after the last whole row of a matrix belong to no tile."""
         _only_in_a_kernel("DisjointSlice")
 
     @property

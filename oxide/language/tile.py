@@ -135,8 +135,8 @@ class Target(_Tensor[T]):
     """A parameter that every program may write, but only by ``scatter`` and the atomic operations: ``Target[f32, 1]``
     takes a box of one axis. A program may read elements of the box only by ``gather``.
 
-    If two programs scatter to one element, the element gets the value of either program. ``atomic_add`` adds the values
-    of all programs. ``t.shape`` has the lengths of the axes, as scalars.
+    If two programs scatter to one element, the element gets one of the two values. ``atomic_add`` adds the values of
+    all programs. ``t.shape`` has the lengths of the axes, as scalars.
     """
 
     def __class_getitem__(cls, item: Any) -> Any:
@@ -210,7 +210,7 @@ class Word:
         return f"tile.{self.__name__}"
 
 
-_FLOATING = "Returns the function of each element, as NumPy's of this name. Integers become f64."
+_FLOATING = "Applies the function of this name to each element. Integers and bools become f64, Python's numbers f32."
 _DOCS = {
     "zeros": "Returns a tile of zeros: ``zeros(shape, dtype=f32)``.",
     "ones": "Returns a tile of ones: ``ones(shape, dtype=f32)``.",
@@ -233,22 +233,23 @@ _DOCS = {
     "mma": "Returns ``a @ b + acc`` for tiles of shapes (m, k), (k, n) and (m, n): ``mma(a, b, acc, tf32=False)``. "
     "Products and sums have the type of ``acc``: f32 for narrower floats, f64, i32 or i64. ``tf32`` allows tensor "
     "cores to round f32 operands to 10 bits of fraction.",
-    "load_like": "Returns the tile of a tensor at the place and of the shape of a partition's: ``load_like(x, z, "
-    "padding=0)``. Also called ``load_tile_like``.",
+    "load_like": "Returns a tensor's tile at the index of this program's tile of a partition, in the same shape: "
+    "``load_like(x, z, padding=0)``. Also called ``load_tile_like``.",
     "gather": "Returns ``x[indices]``, or ``x[i, j]`` for a tuple: ``gather(x, indices, mask=None, padding=0)``. An "
     "index outside of the tensor is a ``BoundsError``. Where the mask is false nothing is read, and the result is "
     "``padding``.",
     "scatter": "Writes elements of a target or of a partition: ``scatter(t, indices, values, mask=None)`` is "
-    "``t[indices] = values``. An index outside is a ``BoundsError``. If two elements have one index, either is "
-    "written.",
+    "``t[indices] = values``. An index outside is a ``BoundsError``. If an index occurs several times, "
+    "one of its values is written.",
     "atomic_add": "Adds to elements of a target or of a partition: ``atomic_add(t, indices, values, mask=None)``. All "
     "values are added, in any order. An index outside is a ``BoundsError``.",
     "atomic_max": "Writes the larger of a value and the element that is there: ``atomic_max(t, indices, values, "
     "mask=None)``, as ``atomic_add``. A NaN among the values changes nothing.",
     "atomic_min": "Writes the smaller of a value and the element that is there, as ``atomic_max``.",
-    "atomic_and": "Writes the bits that an integer and the element there have both, as ``atomic_add``.",
-    "atomic_or": "Writes the bits that an integer or the element there has, as ``atomic_add``.",
-    "atomic_xor": "Writes the bits that an integer or the element there has, not both, as ``atomic_add``.",
+    "atomic_and": "Replaces an element ``e`` by ``e & value``, for integers: ``atomic_and(t, indices, values, "
+    "mask=None)``, as ``atomic_add``.",
+    "atomic_or": "Replaces an element ``e`` by ``e | value``, as ``atomic_and``.",
+    "atomic_xor": "Replaces an element ``e`` by ``e ^ value``, as ``atomic_and``.",
     "sort": "Returns the elements in order along an axis, a NaN last: ``sort(x, axis=-1, descending=False)``.",
     "topk": "Returns the ``k`` largest elements along an axis, largest first, and their indices, i64: ``topk(x, k, "
     "axis=-1)``. Of equal elements the first comes first. A NaN is larger than any number.",
@@ -257,7 +258,8 @@ _DOCS = {
     "program_id": "Returns this program's place along an axis of the grid, an i64.",
     "num_programs": "Returns the length of an axis of the grid, an i64.",
     "cdiv": "Returns ``a / b`` rounded up, for integers.",
-    "static_range": "A ``range`` whose loop is unrolled: its bounds and its variable are known to the compiler.",
+    "static_range": "A ``range`` for a loop that is unrolled: ``for i in static_range(4)``. Its arguments must be "
+    "known when the kernel is compiled, and ``i`` is known in each copy of the loop's body.",
     "abs": "Returns the magnitude of each element.",
     "floor": "Returns each element rounded down.",
     "ceil": "Returns each element rounded up.",

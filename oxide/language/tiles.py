@@ -14,8 +14,8 @@ parameter's type, so it is the same in every thread, and it maps different indic
   second.
 
 At the end of the slice, ``get_mut`` returns None if the tile is not entirely inside, and ``get_remainder`` then returns
-the part of it that is inside. ``chunks_exact_mut`` and its remainder in Rust do the same. So a loop over whole tiles
-needs no check, and a loop over a remainder has its own bounds::
+the part of it that is inside. So a loop over whole tiles needs no check, and a loop over a remainder has its own
+bounds. The model is ``chunks_exact_mut`` and its remainder in Rust::
 
     tile = y.get_mut(index)
     if tile is not None:

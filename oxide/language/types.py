@@ -152,7 +152,7 @@ def is_float(dtype: np.dtype[Any]) -> bool:
 
 
 def converted(values: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Converts numbers to an array of ``dtype``, with the results of the same conversion in a kernel."""
+    """Converts numbers to an array of ``dtype``. Each result is that of the same conversion in a kernel."""
     if dtype.isbuiltin == _REGISTERED and (scalar := of_dtype(dtype)) is not None:
         from .narrow import narrowed  # imported here: few programs need it
 

@@ -84,19 +84,19 @@ def elect(mask: int = FULL_MASK) -> bool:
 
 
 def match_any(value: float, mask: int = FULL_MASK) -> int:
-    """Returns a mask of the lanes whose ``value`` has the same bits as this lane's, a ``u32``."""
+    """Returns a mask, a ``u32``, of the lanes whose ``value`` has the same bits as this lane's ``value``."""
     _only_in_a_kernel("match_any")
 
 
 def match_all(value: float, mask: int = FULL_MASK) -> int:
-    """Returns a mask of all lanes that make the call, a ``u32``, if ``value`` has the same bits in all of them.
+    """Returns a mask, a ``u32``, of all lanes that make the call, if ``value`` has the same bits in all of them.
     Otherwise returns 0."""
     _only_in_a_kernel("match_all")
 
 
 def active_mask() -> int:
-    """Returns a mask of the lanes that execute this call together, a ``u32``. The device decides which lanes these are.
-    Use the mask to share work, never to find out which lanes took a branch."""
+    """Returns a mask, a ``u32``, of the lanes that execute this call together. The device decides which lanes these
+    are. Use the mask to share work, never to find out which lanes took a branch."""
     _only_in_a_kernel("active_mask")
 
 

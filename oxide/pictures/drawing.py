@@ -181,5 +181,6 @@ def _wrapped(note: str) -> list[str]:
 
 
 def _text(text: str) -> str:
-    """Escapes text for XML, which has no control characters and no lone surrogates."""
+    """Escapes text for XML. Replaces characters that XML does not allow, control characters and lone surrogates, by
+    �."""
     return escape(re.sub("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "�", text))

@@ -71,7 +71,8 @@ class Sketch:
         return len(self._nodes) - 1
 
     def edge(self, source: int, target: int, label: str = "", kind: EdgeKind = "data") -> None:
-        """Adds an edge between two nodes that were added before. Raises ``ValueError`` for any other key."""
+        """Adds an edge between two nodes that were added before, given by their keys. Raises ``ValueError`` if no node
+        has such a key."""
         if not (0 <= source < len(self._nodes) and 0 <= target < len(self._nodes)):
             raise ValueError(f"an edge from {source} to {target}: the picture has {len(self._nodes)} nodes")
         self._edges[Edge(source, target, label, kind)] = None

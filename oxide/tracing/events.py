@@ -25,10 +25,10 @@ class Work(NamedTuple):
     """A launch, copy, fill, report, graph or host function on a stream.
 
     ``state`` is "" if the times of the work are known. It is "not run" for work that the CPU device never ran, because
-    its run was cancelled or the device was lost. It is "not measured" for work of a CUDA device without times. In both
-    cases ``begun`` and ``ended`` are the end of the previous work. ``parts`` are the nodes of a graph. ``nbytes`` is
-    the number of bytes that the work moves: exact for copies and fills, for a kernel the size of the buffers that it
-    reads and writes, None if unknown.
+    its run was cancelled or the device was lost. It is "not measured" for work of a CUDA device if its times are
+    unknown. In both cases ``begun`` and ``ended`` are the end of the previous work. ``parts`` are the nodes of a graph.
+    ``nbytes`` is the number of bytes that the work moves: exact for copies and fills, for a kernel the size of the
+    buffers that it reads and writes, None if unknown.
     """
 
     kind: str
@@ -47,7 +47,8 @@ class Work(NamedTuple):
 
 @final
 class Wait(NamedTuple):
-    """A wait of one stream for another, ``behind``. The stream reached it at ``begun`` and went on at ``ended``."""
+    """A wait of the stream ``stream`` for another stream, whose name is ``behind``, or "" if it is unknown. The waiting
+    stream reached the wait at ``begun`` and went on at ``ended``."""
 
     device: str
     stream: int

@@ -43,7 +43,8 @@ class ProfileRow:
 
 @final
 class _Sum:
-    """The sums of a row. The duration of one in ``every`` runs is kept."""
+    """The sums of a row. ``durations`` has the duration of one run out of each ``every`` runs, so that it stays
+    short."""
 
     __slots__ = ("count", "durations", "every", "nbytes", "total_ns")
 

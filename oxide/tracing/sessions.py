@@ -20,7 +20,7 @@ VARIABLE = "OXIDE_TRACE"
 
 @final
 class Trace:
-    """Records its ``with`` block in the trace file ``path``. ``oxide.trace`` returns one."""
+    """Records its ``with`` block in the trace file ``path``. ``oxide.trace`` returns a ``Trace``."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.fspath(path)
@@ -28,7 +28,8 @@ class Trace:
         self._process = 0
 
     def __enter__(self) -> Trace:
-        """Begins the trace. Raises ``TraceError`` if the file cannot be written, or if another trace writes to it."""
+        """Begins the trace. Raises ``TraceError`` if the file cannot be written, or if another trace writes to it, and
+        ``RuntimeError`` if this trace was begun before."""
         if self._file is not None:
             raise RuntimeError(f"the trace of {self.path} was begun before; call oxide.trace again for another one")
         file = TraceFile(self.path)
@@ -45,7 +46,8 @@ class Trace:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Waits for the work submitted so far, and completes the file. Raises ``TraceError`` if a write failed."""
+        """Waits for the work submitted so far, and completes the file. Raises ``TraceError`` if a write failed. Does
+        nothing in a forked child."""
         if self._file is None or os.getpid() != self._process:
             return
         sources = ""

@@ -85,7 +85,8 @@ class _Stream:
 
 @final
 class Builder:
-    """Makes events from notes. Calls ``give`` with each event and a time: sinks that began later ignore the event."""
+    """Makes events from notes. Calls the parameter ``give`` with each event and a time: sinks that began after this
+    time must not get the event."""
 
     def __init__(self, give: Callable[[Event, int], None]) -> None:
         self._give = give
@@ -236,7 +237,8 @@ class Builder:
 
 
 def origin_of(run: TracedRun | None, name: str, built: Built | None) -> Origin | None:
-    """Returns the ``Origin`` of a part of a run, given the part's name and origin; None without a run."""
+    """Returns the ``Origin`` of work that a part of ``run`` submitted. ``name`` is the part's name, and ``built`` tells
+    where the part was built. Returns None if ``run`` is None."""
     if run is None:
         return None
     return Origin(run.number, plain_name(name), "" if built is None else _place(built[1], built[2]), run.track)
@@ -267,7 +269,8 @@ def _is_over(queue: deque[_Work | _Wait]) -> bool:
 
 
 def _named(spans: list[Span], names: list[str] | None) -> tuple[Span, ...]:
-    """Returns the spans of a graph's nodes with names: from the clock, or else from the capture if it was traced."""
+    """Returns the spans of a graph's nodes, each with a name: the clock's, else the name from the capture (``names``),
+    else "a node"."""
     if names is not None and len(names) == len(spans):
         return tuple([Span(span.begun, span.ended, span.name or name) for span, name in zip(spans, names, strict=True)])
     return tuple([Span(span.begun, span.ended, span.name or "a node") for span in spans])

@@ -142,8 +142,8 @@ class TraceFile:
         self._event({"ph": "M", "pid": pid, "tid": 0, "name": "process_sort_index", "args": {"sort_index": pid}})
 
     def _us(self, time_ns: int) -> float:
-        """Converts a time to µs since the begin of the trace. Returns 0 for an earlier time, which an inexact device
-        clock can report."""
+        """Converts a time to µs since the trace began. Returns 0 for an earlier time, which an inexact device clock can
+        report."""
         return max(0, time_ns - (self._base or 0)) / 1000
 
     def _event(self, event: dict[str, Any]) -> None:

@@ -1,11 +1,11 @@
 """``oxide.tensor``: tensor cores and asynchronous copies in thread-level kernels.
 
 The lanes of a warp compute a product of matrices together. Each lane holds some elements of each operand in its
-registers, which are called a fragment, and ``mma`` multiplies fragments. The terms and the layouts are those of the PTX
-ISA. ``fragments.py`` declares fragments, ``mma.py`` the products and ``copies.py`` the copies between fragments, shared
-memory and slices. For Hopper, ``barriers.py`` declares barriers at which threads and copies arrive, ``shared_tiles.py``
-copies of whole tiles, ``wgmma.py`` products that four warps compute together, and ``cluster.py`` the functions of
-``tensor.cluster``, for blocks that run together.
+registers. These elements are called a fragment, and ``mma`` multiplies fragments. The terms and the layouts are those
+of the PTX ISA. ``fragments.py`` declares fragments, ``mma.py`` the products and ``copies.py`` the copies between
+fragments, shared memory and slices. For Hopper, ``barriers.py`` declares barriers at which threads and copies arrive,
+``shared_tiles.py`` copies of whole tiles, ``wgmma.py`` products that four warps compute together, and ``cluster.py``
+the functions of ``tensor.cluster``, for blocks that run together.
 """
 
 from __future__ import annotations

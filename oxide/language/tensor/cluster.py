@@ -54,10 +54,10 @@ def meet() -> None:
 
 
 def remote(array: Array, rank: int) -> Array:
-    """Returns the array of block ``rank`` of the cluster that corresponds to ``array``, a ``SharedArray`` or
+    """Returns the counterpart of ``array`` in block ``rank`` of the cluster. ``array`` is a ``SharedArray`` or
     ``DynamicSharedArray`` of this block.
 
-    Its elements are read and written like those of the block's own array. Atomic methods and vectors work too. The
+    The counterpart's elements are read and written like those of ``array``. Atomic methods and vectors work too. The
     functions of ``tensor`` that move matrices do not accept the result. A rank outside the cluster is a fault, and the
     result is then this block's own array.
     """

@@ -60,7 +60,8 @@ def load_tile(
     raises ``ArgumentError`` unless the address of each row of ``source`` is a multiple of 16 bytes. The distance of
     ``index`` from the beginning of its row must be a multiple of 16 bytes too; otherwise the call is a fault. The
     numbers of ``index`` may be negative. One thread makes the call. The parts of the tile outside of an axis of
-    ``source`` become zeros, even if memory at that address belongs to ``source``, such as the next matrix of a stack.
+    ``source`` become zeros, even where other elements of ``source``, such as the next matrix of a stack, lie there in
+    memory.
 
     The copy is counted by barrier ``at`` of the array ``barrier``: when the copy ends, the size of a whole tile in
     bytes is subtracted from the bytes for which the present phase waits. ``Barrier.expect`` must announce these bytes.

@@ -168,7 +168,8 @@ class Recorder:
             hook()
 
     def detach(self, runtime: Runtime) -> None:
-        """Waits for the work of ``runtime`` and ends its recording, if it is recorded."""
+        """Waits for the work of ``runtime`` and ends the recording of this runtime. Does nothing if it is not
+        recorded."""
         if runtime in self._clocks:
             try:
                 self._clocks[runtime][1].settle()
@@ -195,7 +196,8 @@ class Recorder:
     # Called by trace points
 
     def built(self) -> Built | None:
-        """Returns the time, and the code and instruction of the innermost frame outside of oxide; None without one."""
+        """Returns the time, and the code and the instruction of the innermost frame outside of oxide. Returns None if
+        there is no such frame."""
         frame: Any = _getframe()
         inside = self._inside
         while frame is not None:
@@ -241,7 +243,7 @@ class Recorder:
         self.notes.append(("cause", _get_ident(), cause))
 
     def awaits(self, name: str) -> tuple[int, int, str]:
-        """Returns the begin, the track and the name of an await, for ``resumed``."""
+        """Returns the time, the track and the name of an await that begins now, for ``resumed``."""
         return _clock(), self._tracks.current(), name
 
     def resumed(self, awaited: tuple[int, int, str], outcome: str) -> None:

@@ -27,7 +27,8 @@ _ident: Final = get_ident
 
 @final
 class _Known:
-    """The state that the tracing drivers of one runtime share: streams, kernel names, graphs, and streams of events."""
+    """The state that the tracing drivers of one runtime share: streams, kernel names, graphs, and the stream of each
+    event."""
 
     def __init__(self) -> None:
         self.streams: dict[StreamHandle, int] = {}  # the devices of the runtime's streams
@@ -100,11 +101,12 @@ class TracingDriver:
     # Streams and events. The queries only call the wrapped driver: by ``__getattr__`` they would be slower.
 
     def query_stream(self, stream: StreamHandle) -> bool:
-        """Returns whether all submitted work has run."""
+        """Returns whether all work submitted to the stream has run."""
         return self.inner.query_stream(stream)
 
     def query_event(self, event: EventHandle) -> bool:
-        """Returns whether the stream has passed the event's latest recording."""
+        """Returns whether the event's stream has passed the latest recording of the event; True if it was never
+        recorded."""
         return self.inner.query_event(event)
 
     def create_stream(self, device: int, priority: StreamPriority = "normal") -> StreamHandle:
