@@ -1,5 +1,4 @@
-"""Timelines number the submissions to a stream. Marks are points in a timeline: a mark tells whether the device is
-past it.
+"""Timelines number the submissions to a stream. A mark tells whether the device is past a point in a timeline.
 
 A timeline numbers the submissions to its stream; the number is a *position*. A use of a buffer is a (timeline,
 position) pair. So whether the device has passed a use, and whether a stream must still be made to wait for a use, are
