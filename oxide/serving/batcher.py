@@ -55,8 +55,9 @@ class BatchReport:
     """A run of a batch, as ``on_batch`` gets it. Times are in seconds.
 
     ``size`` is the number of requests that were run, and ``cost`` the sum of their costs. ``waited`` is the longest
-    time that a request waited for this run. ``seconds`` is the time from the submission to the result,
-    ``device_seconds`` the time on the stream, None if the run failed. ``error`` is the run's error, or None.
+    time that a request waited for this run. ``seconds`` is the time from the submission to the result.
+    ``device_seconds`` is the time on the stream, or None if the operation failed. ``error`` is the run's error, or
+    None.
     """
 
     size: int
@@ -187,7 +188,8 @@ class Batcher(Generic[Request, Result]):
             self._give_up()
 
     def _give_up(self) -> None:
-        """Ends the requests in the queue. The tasks of the batches in flight end theirs."""
+        """Gives each request in the queue an ``OperationCancelledError``. The requests of batches in flight get theirs
+        from the tasks of the batches."""
         while self._queue:
             for pending in self._queue.take():
                 self._fail(pending, _given_up())
@@ -201,7 +203,8 @@ class Batcher(Generic[Request, Result]):
         ``timeout`` seconds the request is dropped, as if its caller were cancelled, and ``TimeoutError`` is raised.
 
         Raises ``Overloaded`` if the queue is full, ``BatcherClosedError`` outside the ``async with`` block,
-        ``ValueError`` for a request that costs more than ``max_cost``, ``RuntimeError`` in another event loop than the
+        ``ValueError`` for a request that costs more than ``max_cost`` and for a ``timeout`` that is not a number of 0
+        or more, ``TypeError`` for a ``priority`` that is not an int, ``RuntimeError`` in another event loop than the
         block's, and the error of the request.
         """
         tasks = self._tasks
@@ -251,7 +254,8 @@ class Batcher(Generic[Request, Result]):
         return float(cost)
 
     def _leave(self, pending: Pending[Request, Result], timed_out: bool) -> None:
-        """Removes the request of a cancelled caller."""
+        """Ends the request of a cancelled caller: removes it from the queue or from its batch, and cancels a batch
+        that has no caller left. Counts the request as timed out if ``timed_out`` is True, else as cancelled."""
         if pending.state is State.DONE:  # the outcome came at the same time as the cancellation
             self._count_outcome(pending, -1)
         elif pending.state is State.QUEUED:
@@ -398,7 +402,8 @@ class Batcher(Generic[Request, Result]):
         run: Callable[[list[Request]], DeviceOperation[Results[Result]]],
         part: list[Pending[Request, Result]],
     ) -> Exception | None:
-        """Runs a part of a batch and gives each request its result. Returns the error if the run failed."""
+        """Runs a part of a batch, and gives each result to its request, unless the request's caller has left. Returns
+        None, or the error if the run failed."""
         waited = self._now() - min(pending.arrived for pending in part)
         begun = time.perf_counter()
         self._measures.batch_sizes[len(part)] += 1

@@ -16,11 +16,13 @@ class BatcherStatistics(NamedTuple):
     """The statistics of a batcher since it was made. Times are in seconds.
 
     - ``accepted``: requests taken into the queue. Each becomes one of ``answered``, ``failed`` (it got an error),
-      ``cancelled`` (its caller was cancelled first) and ``timed_out`` (its ``timeout`` passed first), or is ``queued``
-      (of these, ``waiting_for_room`` are past ``max_queue``) or ``running``. ``rejected`` got ``Overloaded``.
-    - ``batches``: runs of a batch. ``reruns`` of them ran a part of a batch again, after it had failed as a whole.
-      ``batches_in_flight`` run now. ``batch_sizes`` has the number of runs for each number of requests.
-    - ``wait``: from the call to the begin of the batch. ``device``: from the batch's first work on its stream to
+      ``cancelled`` (its caller was cancelled first) and ``timed_out`` (its ``timeout`` passed first), or is ``queued``,
+      ``waiting_for_room`` (beyond ``max_queue``, and not counted in ``queued``) or ``running``.
+    - ``rejected``: requests that got ``Overloaded`` and were not accepted.
+    - ``batches``: runs of a batch or of a part of one. ``reruns`` of them ran requests again, after a run had failed.
+      ``batches_in_flight`` is the number of batches now. ``batch_sizes`` has the number of runs for each number of
+      requests.
+    - ``wait``: from the call to the start of the batch. ``device``: from the batch's first work on its stream to
       its last. ``latency``: from the call to the answer. ``p50`` and ``p99`` are quantiles of the latest 2048 values,
       None without values.
     """

@@ -42,7 +42,7 @@ class State(enum.Enum):
 
 @final
 class Pending(Generic[Request, Result]):
-    """A request whose caller waits; later also its outcome."""
+    """A request whose caller waits. When the request is done, also holds the result or the error."""
 
     __slots__ = ("_error", "_result", "_trace", "arrived", "batch", "cost", "priority", "sleeper", "state", "value")
 
@@ -130,7 +130,8 @@ class RequestQueue(Generic[Request, Result]):
         return min(next(iter(level)).arrived for level in self._levels.values())
 
     def take(self) -> list[Pending[Request, Result]]:
-        """Removes and returns the requests of the next batch: the first requests, up to one that does not fit."""
+        """Removes and returns the requests of the next batch: the first requests of the queue, until the batch has
+        ``max_batch`` requests or the next request would exceed ``max_cost``."""
         batch: list[Pending[Request, Result]] = []
         cost = 0.0
         while self._levels and len(batch) < self._max_batch:

@@ -7,8 +7,8 @@ trio's nursery and asyncio's tasks differ in three ways, which a group hides:
   does not pass the exception of the batcher's or the pool's block to the nursery.
 - Cancelling one task. trio needs a cancel scope for each task, and asyncio cancels the task itself. Here ``start``
   returns a function that cancels the task, and a cancelled task ends without an exception.
-- Waiting. A nursery waits for its tasks when its block ends, and asyncio's tasks must be collected. Here ``close``
-  returns when the last task has ended, including tasks that are started in the meantime.
+- Waiting. A nursery waits for its tasks when its block ends. asyncio's tasks must be kept and waited for. Here
+  ``close`` returns when the last task has ended, including tasks that are started in the meantime.
 """
 
 from __future__ import annotations

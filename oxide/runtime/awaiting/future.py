@@ -70,7 +70,8 @@ class DeviceFuture(Generic[T]):
     The future may be awaited again, and by several tasks: each await returns the same result object or raises the same
     error. Awaiting is always a checkpoint. A task that is cancelled while it waits gets the cancellation at once. The
     submitted work keeps its memory until the device is past the work. Another task that awaits the future still gets
-    its outcome. Dropping a future that was never awaited submits nothing, and warns as dropping its operation does.
+    its outcome. Dropping a future that was never awaited submits nothing, and gives the same warning as dropping an
+    operation that was never run.
     """
 
     # Slots save each future a dictionary: with thousands in flight, collecting dictionaries dominates the cost.
@@ -115,10 +116,10 @@ class DeviceFuture(Generic[T]):
         """Awaits the future in ``loop``, which must be the running loop. ``alone`` is True if only the calling task has
         this future.
 
-        Submits the work, lets other tasks run once, and then waits if necessary. If the device has done the work when
-        the other tasks have run, the call costs one query of the driver and no further coroutine, and returns the
-        result even if trio has cancelled the task meanwhile. Otherwise a cancellation is raised: before anything is
-        submitted, or while the task waits.
+        Submits the work, lets other tasks run once, and then waits if necessary. A cancellation is raised before
+        anything is submitted, or while the task waits. If the device has done the work when the other tasks have run,
+        the task does not wait: the call costs one query of the driver and no further coroutine, and returns the result
+        even if trio has cancelled the task meanwhile.
         """
         self.consume()
         tracer = points.tracer
@@ -220,7 +221,7 @@ class DeviceFuture(Generic[T]):
         return self._submission
 
     def outcome(self) -> T:
-        """Returns the result or raises the error. Call it only once the device is past the submission."""
+        """Returns the result or raises the error. Do not call it before the device is past the submission."""
         if self._state is not _COMPLETE:
             with self._lock:  # so that the work is counted before any thread has the result
                 submission = self._submission

@@ -86,15 +86,16 @@ _at_end: Final[list[tuple[type, str]]] = []
 
 
 def warns_when_called(kind: type, name: str) -> None:
-    """Gives the class a method ``name``, in C, that records the object as dropped. At the interpreter's end the method
-    warns at once."""
+    """Gives the class ``kind`` a method ``name``, in C, that records the object as dropped. When the interpreter is
+    ending, the method warns at once instead."""
     setattr(kind, name, method_in_c(note))
     _at_end.append((kind, name))
 
 
 def _warn(dropped: Unseen, frame: FrameType, line: int) -> None:
-    """Warns of ``dropped``, if a warning is due. The warning names the innermost caller outside of the package,
-    starting at ``frame``, which dropped the object at ``line``. ``line`` is 0 for the frame's current line."""
+    """Warns of ``dropped``, if a warning is due. The warning names the innermost place outside of the package:
+    ``frame``, which dropped the object, or a caller of ``frame``. ``line`` is the line of ``frame`` that dropped the
+    object, or 0 for its current line."""
     if _PACKAGE is None:  # at the interpreter's end this module's globals are cleared too
         return
     message = dropped._complaint()
@@ -130,8 +131,8 @@ def _caller(frame: FrameType) -> FrameType:
 
 
 def report_ignored(error: Exception, source: object) -> None:
-    """Reports an error as Python reports an error of a finaliser. Prints the error itself if Python's own hook is set,
-    because this hook accepts only arguments that Python made."""
+    """Reports an error as Python reports an error of a finaliser: calls ``sys.unraisablehook``. If the program has set
+    no hook of its own, prints the error here instead, because Python's hook accepts only arguments that Python made."""
     hook: Any = sys.unraisablehook
     if hook is sys.__unraisablehook__:
         print(f"Exception ignored in: {source!r}", file=sys.stderr)

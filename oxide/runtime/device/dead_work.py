@@ -25,7 +25,7 @@ from oxide.native import mypyc_attr
 
 @final
 class Run:
-    """One execution of an operation, which may be dropped. For the driver it is a ``Droppable``."""
+    """One execution of an operation. The execution may be dropped: for the driver it is a ``Droppable``."""
 
     __slots__ = ("_visible", "dropped", "used_by_others")
 

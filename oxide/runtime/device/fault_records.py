@@ -107,7 +107,7 @@ class FaultReport:
         return False
 
     def raise_fault(self) -> None:
-        """Raises the first fault that a kernel recorded, if any. Call it only once the device is past the
+        """Raises the first fault that a kernel recorded, if any. Do not call it before the device is past the
         submission."""
         for number in range(len(self._launches) >> 1):
             if self._records.flags[number * _RECORD_WORDS]:
@@ -183,7 +183,7 @@ class FaultRecordPool:
             raise
 
     def trim(self) -> None:
-        """Frees the blocks whose reports are all unused."""
+        """Returns memory to the driver: each allocation of 64 reports in which all reports are unused."""
         with self._lock:
             free: list[ReportRecords] = []
             gone: set[int] = set()
@@ -286,8 +286,8 @@ class StandingReport:
         return bool(self._records.flags[0])
 
     def raise_fault(self) -> None:
-        """Raises the fault that a kernel recorded, if any, and zeroes the record. Call it only once the devices are
-        past the launches."""
+        """Raises the fault that a kernel recorded, if any, and zeroes the record. Do not call it before the
+        devices are past the launches."""
         record = self._records.records[0].copy()
         self._records.clear(0)
         if record["claimed"]:

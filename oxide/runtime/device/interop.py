@@ -172,8 +172,8 @@ def box_on(
     ``take`` returns the object that keeps the memory alive.
 
     ``written`` is True if the box's uses must run after the library's work so far. Then either the library has made
-    ``timeline`` wait for that work, or ``order`` makes a stream wait for it: ``first_use`` if it is on the memory's
-    device, else a stream that the policy picks.
+    ``timeline`` wait for that work, or ``timeline`` is None and ``order`` makes a stream wait for that work. This
+    stream is ``first_use``, if ``first_use`` is on the memory's device, and otherwise one that the policy picks.
     """
     known = _known(runtime, layout.low, layout.nbytes)
     covered = known is not None and runtime.shared_ranges.covers(known, layout.low, layout.nbytes)
@@ -317,7 +317,8 @@ def _require_pair(name: str, given: object) -> None:
 
 def cuda_array_interface(box: DeviceBox) -> dict[str, Any]:
     """Returns version 3 of the interface of a box. Its ``stream`` is the stream that the consumer must wait for, or
-    None if no use of the box is pending."""
+    None if no use of the box is pending. Raises ``AttributeError`` for a box on the CPU device, and for a dtype that
+    the interface has no type for."""
     if box.device.kind != "cuda":
         raise AttributeError(f"a box on {box.device.label} has __dlpack__ and host_view()")
     if box.dtype.isbuiltin == _REGISTERED:  # its typestr, <V2, is that of any two bytes

@@ -127,8 +127,8 @@ class Allocation:
         return self.known() if self.known is not None else None
 
     def extend(self, address: int, nbytes: int, owner: object) -> None:
-        """Adds overlapping memory of another library, which ``owner`` keeps alive. Uses of the added memory are ordered
-        with this allocation's uses from now on."""
+        """Adds another library's memory that overlaps this allocation. ``owner`` keeps the added memory alive. Its uses
+        are ordered with this allocation's uses from now on."""
         self.owners += ((address, nbytes, owner),)
 
     def note_foreign_write(self, timeline: Timeline) -> None:
@@ -166,7 +166,8 @@ class Allocation:
             self.reads.clear()
 
     def claim(self, timeline: Timeline, *, writes: bool) -> None:
-        """Declares that work which oxide does not see uses the memory on ``timeline`` from now until ``settle``."""
+        """Declares that from now until ``settle`` the memory is used on ``timeline`` by work unknown to oxide.
+        ``writes`` tells whether this work may write."""
         self.claims += ((timeline, writes),)
 
     def settle(self, timeline: Timeline, position: int, *, writes: bool) -> None:
@@ -192,8 +193,8 @@ class Allocation:
             return False
 
     def uses_away(self) -> tuple[tuple[Timeline, int], ...]:
-        """Returns ``uses``. Returns an empty tuple instead if a free on the allocation's own stream runs after all the
-        uses."""
+        """Returns ``uses``, or an empty tuple if every use was on the allocation's own stream and the memory was never
+        exported: a free that is submitted to this stream then runs after all uses."""
         home = self.home
         at_home = self.written_by is home and (not self.reads or (len(self.reads) == 1 and home in self.reads))
         return () if at_home and not self.exported else self.uses()
@@ -313,14 +314,16 @@ class DeviceBox:
     ) -> DeviceBox:
         """Returns a box on raw memory, without a copy.
 
-        ``pointer`` is a ``DevicePointer`` of ``ctx.malloc_async``, whose allocation the box shares, or an address, an
-        int. An address needs ``owner``, the object that keeps the memory alive: the owner is kept until the box was
-        dropped and the device is past the last use of the box on any stream. If the owner is itself a box or a
-        ``DevicePointer``, the new box shares its allocation. Other libraries must order their earlier work on the
-        memory themselves.
+        ``pointer`` is an int, the address, or a ``DevicePointer`` of ``ctx.malloc_async``. The box shares the
+        allocation of a ``DevicePointer``, which takes no ``owner``. An address needs ``owner``, the object that keeps
+        the memory alive: the owner is kept until the box was dropped and the device is past the last use of the box on
+        any stream. If the owner is itself a box or a ``DevicePointer``, the new box shares the owner's allocation.
+        Other libraries must order their earlier work on the memory themselves.
 
-        Raises ``TypeError`` without an owner, ``ValueError`` if the box would overrun the allocation or is not aligned,
-        ``BufferError`` for an impossible address, and ``DeviceError`` for the address of another box.
+        Raises ``TypeError`` for an address without an owner, and for a ``DevicePointer`` with one. Raises
+        ``ValueError`` if the box is not aligned in its allocation, or would overrun the allocation or an array that
+        owns the memory, or if this array is read-only. Raises ``BufferError`` for an impossible address, and
+        ``DeviceError`` for an address in oxide's own memory that neither the owner nor another library shares.
         """
         from oxide.runtime.device.pointer import box_of
 
@@ -455,7 +458,7 @@ class DeviceBox:
         return Partition(self, tile_shape)
 
     def split(self, rows: Given[int]) -> tuple[DeviceBox, ...]:
-        """Returns views of ``rows`` rows of the first axis each; the last view may have fewer rows.
+        """Returns views that each have ``rows`` rows, taken along the first axis; the last view may have fewer rows.
 
         Uses of different pieces are ordered like uses of one box, because the pieces share an allocation. Raises
         ``TypeError`` if ``rows`` is not an int, and ``ValueError`` if it is below 1 or the box has no axes.
@@ -561,10 +564,11 @@ class DeviceBox:
         copy: Given[bool | None] = None,
     ) -> Any:
         """Returns the memory as a DLPack capsule, without a copy. The consumer's ``stream`` waits for the box's uses so
-        far.
+        far, unless it is -1. On the CPU device the calling thread waits instead.
 
-        The other library must order its later work itself: the program submits this work to the ``ctx.stream`` of a
-        ``with_context`` that declares it. Raises ``BufferError`` for another ``dl_device`` and if ``copy`` is True,
+        oxide does not order the consumer's later work on the memory. The program must submit this work to the
+        ``ctx.stream`` of a ``with_context``, and declare it there. Raises ``BufferError`` for another ``dl_device``, if
+        ``copy`` is True, for a dtype that DLPack has no type for and for a ``stream`` that the device cannot have;
         ``TypeError`` for arguments of other types.
         """
         from oxide.runtime.device.interop import to_dlpack

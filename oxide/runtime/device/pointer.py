@@ -1,8 +1,8 @@
 """Raw device memory: pointers that keep their allocation alive, and boxes on parts of it.
 
-An address alone does not tell which allocation a copy to the address uses. So raw memory is a ``DevicePointer``, which
-has the arithmetic of an address and refers to its allocation. Work on it is ordered as work on a box is, and its memory
-is freed as that of a box is. If a program converts a pointer to a number, the allocation is registered
+An address alone does not tell which allocation a copy to the address uses. So programs get raw memory as a
+``DevicePointer``, which has the arithmetic of an address and refers to its allocation. Work on the memory is ordered,
+and the memory is freed, as for a box. If a program converts a pointer to a number, the allocation is registered
 (``address_ranges``): then a box made from the number shares the allocation and its history.
 """
 
@@ -146,8 +146,8 @@ def box_of(
 
 
 def _require_inside(array: np.ndarray[Any, Any], address: int, nbytes: int) -> None:
-    """Raises ``ValueError`` if the memory begins inside of ``array`` and ends after it, or begins inside of it and the
-    array is read-only."""
+    """Checks the ``nbytes`` bytes at ``address`` if they begin inside of ``array``: raises ``ValueError`` if they end
+    after the array, or if the array is read-only."""
     first, after = byte_bounds(array)
     if not first <= address < after:
         return  # an array may keep other memory alive

@@ -1,6 +1,6 @@
 """Reclamation: frees memory that the program has dropped, once the device no longer uses it.
 
-There are two ways. A dropped allocation is *retired*: its memory is freed in stream order, after its last use on any
+There are three ways. A dropped allocation is *retired*: its memory is freed in stream order, after its last use on any
 stream. The free is submitted to a stream that used the allocation, if that stream already runs after the uses on other
 streams, and otherwise to a separate stream. So no stream waits for another because memory was dropped. Work that no
 task waits for any more goes into the *limbo*: its task was cancelled, or its future was dropped. Everything that such
@@ -60,7 +60,8 @@ def drain() -> None:
     Work of ``async_on`` counts as dropped, as oxide knows of no waiter for it; its errors are kept for
     ``stream.synchronize()``. Work that a task awaits is not waited for. Blocks the thread, for ever if dropped work
     waits for this thread. Frees cached page-locked memory too, so that afterwards only memory that the program holds is
-    allocated. Raises the driver's ``DeviceError`` if the driver refuses twice.
+    allocated. If the driver reports an error when dropped work is waited for or dropped memory is freed, tries again,
+    and raises the second such ``DeviceError``.
     """
     from oxide.runtime.device import runtime
 
@@ -295,8 +296,8 @@ class Reclaimer:
                 return True
 
     def drain(self) -> None:
-        """Waits until the device is past the work in the limbo, then frees everything pending. Raises the driver's
-        error if the driver refuses twice. Other threads may sweep while it waits."""
+        """Waits until the device is past the work in the limbo, then frees everything pending. After an error of the
+        driver, tries again, and raises the second error. Other threads may sweep while this one waits."""
         refused = 0
         collect()
         while self._freeing or not self.idle:
@@ -434,7 +435,8 @@ class Reclaimer:
             _give(self._graphs.popleft, self._driver.destroy_graph, self._graphs[0])
 
     def _disown(self, allocation: Allocation) -> None:
-        """Returns each remaining range of another library's memory to that library."""
+        """Gives the ranges of ``allocation``, which are another library's memory, back to that library. Skips the
+        ranges that an earlier call, ended by an error or an interrupt, has given back."""
         while allocation.owners:
             *others, (address, nbytes, _) = allocation.owners
             _give(partial(setattr, allocation, "owners", tuple(others)), self._driver.disown, address, nbytes)

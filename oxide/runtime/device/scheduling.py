@@ -121,8 +121,8 @@ def require_placement(device: Given[int | Device], what: str) -> int | Device:
 
 
 def find_device(runtime: Runtime, placement: int | Device) -> Device:
-    """Returns the device of a runtime that ``placement`` names. Raises ``DeviceError`` if the device is not set up in
-    the runtime."""
+    """Returns the device that ``placement`` names, by its number or as an object. Raises ``DeviceError`` if ``runtime``
+    has not set up this device."""
     device = runtime.device(placed_number(placement))
     if isinstance(placement, Device) and device is not placement:
         raise not_in_force(placement.label, "take it from devices()")

@@ -30,7 +30,7 @@ class StreamStatistics(NamedTuple):
 
 @final
 class Statistics(NamedTuple):
-    """The runtime's statistics. Every number counts from the moment the runtime was set up.
+    """The runtime's statistics. Totals count from the moment the runtime was set up.
 
     - ``submitted``: executions of an operation. ``completed`` of them have ended on the device. ``cancelled`` of them
       were abandoned before that, because a task was cancelled or a future dropped. ``in_flight`` is the rest. A run by

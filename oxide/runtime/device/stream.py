@@ -31,7 +31,8 @@ class InFlight(Protocol):
         """Returns the mark after the submission's work."""
 
     def finish(self) -> object:
-        """Returns the result. Called only once the device is past the mark. Raises the fault that a kernel reported."""
+        """Returns the result. Never called before the device is past the mark. Raises the fault that a kernel
+        reported."""
 
     def finished_well(self) -> bool:
         """Returns whether the device is past the mark and no kernel failed."""
@@ -150,7 +151,8 @@ class Stream:
         return f"<oxide.Stream {address:#x} on {self.device.label}{priority}>"
 
     def _note_behind(self, behind: dict[Timeline, int]) -> None:
-        """Records that this stream also runs after ``behind``, the work that another stream was made to wait for."""
+        """Records that this stream, which was just ordered after another stream, also runs after ``behind``: the work
+        that the other stream had been made to wait for."""
         for timeline, position in behind.items():
             self._timeline.note_waited(timeline, position)
 

@@ -1,4 +1,4 @@
-"""Timelines number the submissions to a stream. Marks are points in a timeline that the device can be found past.
+"""Timelines number the submissions to a stream. A mark tells whether the device is past a point in a timeline.
 
 A timeline numbers the submissions to its stream; the number is a *position*. A use of a buffer is a (timeline,
 position) pair. So whether the device has passed a use, and whether a stream must still be made to wait for a use, are
@@ -46,8 +46,8 @@ _FEW: Final = 8  # the most marks that are queried one by one
 @final
 @mypyc_attr(acyclic=True)
 class Mark:
-    """A point in a timeline. ``passed()`` queries the driver until the device is found past the mark, and from then on
-    returns True without a query."""
+    """A point in a timeline. Each call of ``passed()`` queries the driver, until a query finds that the device is past
+    the mark. Later calls return True without a query."""
 
     __slots__ = ("_drop", "event", "position", "timeline")
 
@@ -84,8 +84,8 @@ class Mark:
             timeline.note_passed(self.position)
 
     def has_event(self, event: EventHandle) -> None:
-        """Sets the mark's recorded event. Dropping the mark frees the event for reuse. A wait that was submitted for
-        the event before still waits for the point that the event recorded then."""
+        """Gives the mark the event that was recorded for it. When the mark is dropped, the event becomes free, and may
+        be recorded again for another mark. Waits that were submitted before keep waiting for this mark's point."""
         self.event = event
         if not _COMPILED:
             self._drop = partial(self.timeline.device.spare_events.append, event)
@@ -143,7 +143,8 @@ class Timeline:
         return mark
 
     def close(self) -> None:
-        """Records the event of the stream's last mark, if it has none. Call it before work is submitted."""
+        """Records an event for the stream's last mark, unless the mark has one or the device is known to be past the
+        mark. Call it before work is submitted."""
         with self._lock:
             end = self.end
             if end is not None:
@@ -314,7 +315,7 @@ class Timeline:
         self.end = None
 
     def look_ahead(self) -> None:
-        """Finds many marks that the device has passed with few queries.
+        """Finds, with few queries, most of the marks that the device has passed.
 
         Called when a mark was found to be passed. Skips eight marks and queries the next one, then skips sixteen, and
         doubles the step until a mark is not passed or at most eight marks are left. So the end of a thousand operations

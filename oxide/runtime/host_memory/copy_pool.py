@@ -2,17 +2,17 @@
 
 On an H100's machine one core copies 9 GB/s into page-locked memory, and the device reads 55 GB/s from this memory. So
 one core's ``memcpy`` limits an upload from ordinary memory. CUDA calls all host functions on one thread. That thread
-shares each copy with a few *helpers*, copies too, and returns when the whole copy is done: a fork and join in machine
-code. The helpers are threads that the C library made. Python does not know them, they take no lock and never ask for
-the GIL. No helper waits for a device. After a copy the helpers poll for the next copy for about 50 µs, because the
-chunks of one upload follow each other. Then they sleep on a futex.
+shares each copy with a few *helpers*, copies a part itself, and returns when the whole copy is done: a fork and join in
+machine code. The helpers are threads that the C library made. Python does not know them, they take no lock and never
+ask for the GIL. No helper waits for a device. After a copy the helpers poll for the next copy for about 50 µs, because
+the chunks of one upload follow each other. Then they sleep on a futex.
 
 All threads copy by ``streaming_copy``, which is the C library's ``memcpy`` on processors other than x86-64.
 
 The threads share a structure, ``COPY_POOL`` of ``driver/records.py``, in memory that is never freed. The protocol:
 
-- A thread that has a copy to make sets ``busy`` and becomes the copy's owner. If ``busy`` was already set, the thread
-  makes its copy alone.
+- To make a copy, a thread sets ``busy`` and becomes the copy's owner. If ``busy`` was already set, the thread makes
+  its copy alone.
 - The owner writes the copy's addresses and length, zeroes ``next``, and opens the copy by setting ``open``. Then it
   increments ``generation``, on which idle helpers wait, and wakes them. Every thread claims pieces of the copy by
   adding to ``next``.
@@ -129,8 +129,8 @@ _copy: tuple[int, Any] | None = None
 
 
 def code_for(machine: str) -> str:
-    """Returns the IR of ``copy_function``'s function and of the helpers, for a machine by its name of
-    ``platform.machine``."""
+    """Returns the IR of the native ``copy`` and of the helpers. ``machine`` is the name of the machine that runs the
+    code, as ``platform.machine`` gives it."""
     declared, pause = _PAUSE[machine]
     return ir_file(__file__, "copy_pool.ll").replace("<declared>", declared).replace("<pause>", pause)
 

@@ -173,8 +173,8 @@ class PinnedPool:
         return self._make(capacity, nbytes)
 
     def reuse(self, nbytes: int) -> PinnedBuffer | None:
-        """Returns a free buffer of at least ``nbytes`` (more than 0), or None if no buffer is free. Never makes a
-        buffer."""
+        """Returns a free buffer of at least ``nbytes`` (more than 0), or None if ``_take`` finds none. Never page-locks
+        memory."""
         capacity = _capacity(nbytes)
         with self._lock:
             self._collect()
@@ -334,8 +334,9 @@ class PinnedPool:
                     self._held -= capacity
 
     def _take(self, capacity: int, nbytes: int) -> PinnedBuffer | None:
-        """Takes a free block of the size class ``capacity``. If none is free and the limit allows no new one, takes the
-        smallest larger free block. Returns None if there is no such block."""
+        """Takes a free block of the size class ``capacity``, and returns it as a buffer of ``nbytes``. If no block of
+        the class is free, returns None if the limit allows a new block. If the limit does not, takes the smallest
+        larger free block, or returns None if there is none. Call it with the lock held."""
         blocks = self._free.get(capacity)
         if (blocks is None or not _has_unused(blocks)) and self._held + _given(capacity) > self.limit:
             larger = [other for other, free in self._free.items() if other > capacity and _has_unused(free)]

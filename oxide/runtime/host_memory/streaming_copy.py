@@ -8,7 +8,8 @@ H100's machine, first with ``memcpy`` and then with this copy, as medians of 36 
 - one upload of 64 MiB at a time: 21.7 and 30.3; if the array is not in the cache: 18.5 and 23.8
 - four uploads at a time: 42.0 and 40.5; if the arrays are not in the cache: 35.9 and 38.4
 
-Prefetching the source made this copy slower. It exists for x86-64 only. Elsewhere the C library's ``memcpy`` is used.
+Prefetching the source made this copy slower. This copy exists for x86-64 only; elsewhere the C library's ``memcpy`` is
+used.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A captured operation executes like any other, but the driver of its ``ExecutionC
 launches, copies and fills are recorded and not submitted. Its allocations are made at once, on the graph's stream, and
 belong to the graph. The driver's own capture runs only afterwards, on a stream that no other code knows, and captures
 nothing but the recorded calls. So no allocation, event or query of the runtime can fall into the capture. Other tasks
-and threads may use every stream meanwhile. A Python error in the middle leaves no half-made capture.
+and threads may use every stream meanwhile. A Python error in the operation leaves no half-made capture in the driver.
 
 The price: work that another library submits to ``ctx.stream.handle`` would be missed, so a capture refuses to give the
 handle.
@@ -36,14 +36,15 @@ T = TypeVar("T")
 
 
 class NotRecordable(Exception):
-    """Raised while a run is recorded, by an operation whose work cannot be submitted later: it needs a graph or another
-    device, or the source of a shared operation would run at once."""
+    """Raised, while a run is recorded, by an operation that cannot be recorded: a conditional, which needs a graph; a
+    collective; an operation on another device; or a shared operation, whose source would run before the work that has
+    been recorded. The run is then executed without a recording."""
 
 
 @final
 class InterpretedInGraphError(LaunchError):
-    """Raised for an interpreted launch in a capture. ``while_loop`` and ``cond`` catch it outside a graph and then
-    decide on the host."""
+    """Raised for an interpreted launch in a capture. A ``while_loop`` or ``cond`` that is run outside a graph makes a
+    graph of its own. If this error ends the capture of that graph, the host decides instead."""
 
 
 @final
@@ -112,7 +113,7 @@ class Recording:
 
     def note_uses(self, reads: list[Allocation], writes: list[Allocation]) -> None:
         """Records that the graph reads and writes these allocations. Each launch of the graph is ordered by these uses.
-        The calls that are recorded before ``uses_noted`` are the work that uses them."""
+        The calls that are recorded from now until ``uses_noted`` are the work that uses the allocations."""
         self._using = (reads, writes)
         self.known += [allocation.known_to_others() for allocation in (*reads, *writes)]
 
@@ -121,9 +122,9 @@ class Recording:
         self._using = ([], [])
 
     def fault_address(self, specialization: Specialization, place: LaunchPlace | None) -> int:
-        """Returns the address in device memory where the graph's kernels report a fault. The cursor follows the record
-        in memory. At the end of each launch, the device copies the record, if a kernel claimed it, to the address that
-        the cursor holds, and zeroes the record."""
+        """Returns the address of the record in device memory in which the graph's kernels report faults. The 8 bytes
+        after the record are the *cursor*, the address of a page's next record. At the end of each launch, the device
+        copies the record, if a kernel claimed it, to this address, and zeroes the record."""
         if self.fault_record is None:
             self.fault_record = Allocation(self.stream._timeline, RECORD_BYTES + CURSOR_BYTES)
             self.fault_record.obtain()

@@ -84,8 +84,9 @@ class Lender:
         return allocation
 
     def give_back(self) -> None:
-        """Ends the loan of all memory that nothing refers to any more. Call it when the run was submitted, or if the
-        caller waits for the run, when the run is over. Before the call, drop the run's boxes and its operation."""
+        """Ends the loan of all memory that nothing refers to any more and that no other stream has used. Call it when
+        the run was submitted; if the caller waits for the run, only when the run is over. Before the call, drop the
+        run's boxes and its operation."""
         self.made.clear()
         lent = self._lent
         for place in range(len(lent)):

@@ -34,7 +34,7 @@ class Once:
         """Returns True if the caller must do the run and then call ``leave``. Returns False if the run is done.
 
         Raises ``RuntimeError`` if waiting would never end, and ``StillRunning`` if the thread submits for a task and
-        must not block (``gives_up`` of its turn).
+        must not block: the thread's ``Turn`` then has ``gives_up`` set.
         """
         if self._done:
             return False

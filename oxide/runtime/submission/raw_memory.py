@@ -97,8 +97,8 @@ def copy_bytes(context: ExecutionContext, destination: DeviceBox, source: Device
 
 def _upload(context: ExecutionContext, destination: DeviceBox, array: NDArray[Any]) -> None:
     """Copies host bytes to the device. In a capture, each launch of the graph reads the bytes again, before the graph's
-    other work. So it uploads them to a box of their own, and the graph copies from that box at the place of this
-    call."""
+    other work. So the launch uploads the bytes to an extra box, and the graph copies from that box to ``destination``
+    at the place of this call. Raises ``GraphError`` if the graph may not own memory for the extra box."""
     recording = context.recording
     if recording is None:
         upload(context, destination, array)
@@ -144,7 +144,8 @@ def _size(context: ExecutionContext, what: str, nbytes: object) -> int:
 
 
 def _device_bytes(thing: object, nbytes: int, what: str, name: str) -> DeviceBox:
-    """Returns the first ``nbytes`` of device memory as a box of bytes."""
+    """Returns the first ``nbytes`` of a pointer's or a contiguous box's memory as a box of bytes. Raises ``TypeError``
+    for other objects, and ``ValueError`` for a strided view and for memory of fewer bytes."""
     inner = thing.value if isinstance(thing, Arc) else thing
     if not isinstance(inner, (DevicePointer, DeviceBox)):
         hint = ""
@@ -169,7 +170,9 @@ def _device_bytes(thing: object, nbytes: int, what: str, name: str) -> DeviceBox
 
 
 def _host_bytes(array: NDArray[Any], nbytes: int, what: str, name: str) -> NDArray[Any]:
-    """Returns the first ``nbytes`` of an array."""
+    """Returns the first ``nbytes`` of an array's memory, as an array of bytes on this memory. Raises ``TypeError`` for
+    an array of Python objects. Raises ``ValueError`` for an array that has masked elements, is not C-contiguous or is
+    too small."""
     refuse_masked(array, what)
     if array.dtype.hasobject:
         raise TypeError(f"{what}: {name} is an array of {array.dtype}, which holds Python objects")

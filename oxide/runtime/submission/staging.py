@@ -148,8 +148,8 @@ def upload(context: ExecutionContext, box: DeviceBox, array: NDArray[Any]) -> No
 
 
 def _reused(pool: PinnedPool, array: NDArray[Any]) -> PinnedBuffer | None:
-    """Returns a free buffer for an array that the threads of ``copy_pool`` copy at submission. Returns None if no
-    buffer is free, if there are too few threads, or if the array is not contiguous."""
+    """Returns a free buffer, into which the threads of ``copy_pool`` can copy ``array`` at submission. Returns None if
+    no buffer is free, if there are too few threads, or if the array is not C-contiguous."""
     helpers = copy_pool()
     if helpers is None or helpers.helpers < _ENOUGH_HELPERS or not array.flags.c_contiguous:
         return None

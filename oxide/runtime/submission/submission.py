@@ -167,8 +167,8 @@ class ExecutionContext:
         nbytes: Given[int],
     ) -> None:
         """Copies the first ``nbytes`` of ``src`` to ``dst``. Each of the two is a pointer, a contiguous box or a
-        C-contiguous NumPy array, but not both may be arrays. The copy runs after earlier uses of both, whatever streams
-        these are on.
+        C-contiguous NumPy array, and at most one of them is an array. The copy runs after earlier uses of both,
+        whatever streams these uses are on.
 
         An array is read until the run has completed: do not change it before. In a capture, each launch reads it again.
         A destination on the host must be page-locked memory of ``pinned_empty``, and is filled once the run has
@@ -509,7 +509,7 @@ class Submission(Generic[T]):
         return self._faults
 
     def finish(self) -> T:
-        """Returns the result. Call it only once the device is past the submission. Raises the fault that a kernel
+        """Returns the result. Do not call it before the device is past the submission. Raises the fault that a kernel
         reported."""
         if self._open:
             if self._reclaimer.release(self.mark):  # True for only one thread, which counts it
