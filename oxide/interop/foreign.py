@@ -173,7 +173,8 @@ class ForeignModule:
         return Code(target, "oxide.module", image, foreign=True)
 
     def announce(self) -> None:
-        """Records that a launch was built, so that the code is loaded in a thread before a task first awaits it."""
+        """Records that a launch of one of the kernels was built. When a task first awaits an operation after this, the
+        code is loaded in a thread before the submission."""
         if not self._announced:
             self._announced = True
             announce(self)

@@ -1,11 +1,12 @@
 """Kernels and operations as torch's custom operators: ``oxide.torch.op``.
 
-A call runs on torch's current stream, in memory of torch's allocator. The inputs are read in place. The outputs and
-temporaries of the operations are allocated by torch (``runtime/submission/lending.py``). So torch's rules for streams
-hold, and torch can capture the call in its CUDA graphs.
+A call runs on torch's current stream, in memory of torch's allocator. The inputs are read in place if they are
+contiguous, and copied first if not. The outputs and temporaries of the operations are allocated by torch
+(``runtime/submission/lending.py``). So torch's rules for streams hold, and torch can capture the call in its CUDA
+graphs.
 
-The operator is defined by the lowest level of ``torch.library``, ``Library.impl``. ``torch.library.custom_op`` takes
-longer: it adds checks to each call, which an operator made here always passes.
+The operator is defined by the lowest level of ``torch.library``, ``Library.impl``. With ``torch.library.custom_op``,
+each call would take longer: it adds checks, which an operator made here always passes.
 """
 
 from __future__ import annotations

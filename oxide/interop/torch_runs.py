@@ -90,7 +90,8 @@ class _State:
         self.warm: set[tuple[str, int]] = set()  # each operator that has run, with the number of the GPU
 
     def place(self, index: int, address: int) -> _Place:
-        """Returns the place for one of torch's streams: ``index`` is the number of its GPU, ``address`` its own."""
+        """Returns the place for one of torch's streams: ``index`` is the number of the stream's GPU, ``address`` is the
+        stream's ``cudaStream_t``. The place of the CPU device has -1 and 0."""
         found = self.places.get((index, address))
         if found is None:
             if not self.is_cuda:
@@ -434,8 +435,8 @@ class Run:
                 )
 
     def _compare(self, tensors: tuple[Any, ...], arguments: tuple[Any, ...]) -> None:
-        """Compares the shapes and dtypes of the results with those of ``outputs``. Raises ``ValueError`` if they
-        differ. Once it has succeeded, the operator does not call it again."""
+        """Compares the shapes and dtypes of the results with those of the tensors that ``outputs`` returns. Raises
+        ``ValueError`` if they differ. After the first success, the operator skips this comparison."""
         promised = self._outputs(*arguments)
         found = [(tuple(each.shape), each.dtype) for each in tensors]
         wanted = [(tuple(each.shape), each.dtype) for each in promised]

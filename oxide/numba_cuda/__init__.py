@@ -178,9 +178,9 @@ def without_gpu() -> AbstractContextManager[None]:
     """Returns a context in which ``@numba.cuda.jit`` with explicit signatures, as in ``@cuda.jit("void(float32[:])")``,
     needs no GPU: it keeps the signatures, and compiles nothing.
 
-    Outside of the context numba-cuda compiles a function when it is decorated. Inside it does not. So numba-cuda cannot
-    launch the function later: only ``oxide.kernel`` can use it. This also applies to functions of modules that are
-    imported inside the context. The context applies to all threads.
+    Outside the context, numba-cuda compiles such a function when it is decorated. Inside the context, it does not. So
+    numba-cuda cannot launch the function later: only ``oxide.kernel`` can use it. This also applies to functions of
+    modules that are imported inside the context. The context applies to all threads.
     """
     from oxide.compiler.frontend.lowering.numba_programs import without_gpu
 

@@ -51,10 +51,11 @@ class Tracer(Protocol):
         """Returns the present time, and the place in the program that is building an operation."""
 
     def enter(self, name: str, built: Built | None, captured: bool) -> TracedRun:
-        """Records that the calling thread begins to submit a whole operation, or to capture it."""
+        """Records that the calling thread begins to submit a whole operation, or to capture it. Returns the run, which
+        is to be passed to ``leave``."""
 
     def leave(self, run: TracedRun) -> None:
-        """Records that the calling thread has submitted the operation."""
+        """Records that the calling thread has submitted or captured the operation of ``run``, or has failed to."""
 
     def caused(self, cause: str) -> None:
         """Records why the calling thread has just made a stream wait."""
@@ -74,8 +75,9 @@ class Tracer(Protocol):
 
 @final
 class Points:
-    """Holds the tracer in force, or None. The process has one such object, ``points``, because compiled code reads an
-    object's attribute without a look-up."""
+    """Holds the tracer in force, or None. The process has one such object, ``points``. The tracer is an attribute of
+    this object and not a variable of the module, because compiled code reads an object's attribute without a
+    look-up."""
 
     __slots__ = ("tracer",)
 

@@ -4,9 +4,9 @@ The device memory of a host array is kept until the array is dropped, so a furth
 nothing. A record is a NumPy scalar without an identity of its own, so its device memory is reused for the next record
 of the same type. The copies of a launch run in order on its stream, and the thread waits once, for the last copy.
 
-On the CPU device arrays are copied too, though a kernel could use them in place. Accesses of numba.cuda's kernels are
-not checked. A program may write a little past the end of an array: a GPU's memory tolerates that, but in place it would
-damage the heap of the process.
+On the CPU device, host arrays are copied, too, though a kernel could use them in place. Accesses of numba.cuda's
+kernels are not checked. A program may write a little past the end of an array: a GPU's memory tolerates that, but in
+place it would damage the heap of the process.
 """
 
 from __future__ import annotations

@@ -197,8 +197,8 @@ class DeviceNDArray:
         return ary
 
     def copy_to_device(self, ary: Any, stream: Any = 0) -> None:
-        """Copies a host array or a device array into this array. Raises ``TypeError`` or ``ValueError`` if it has
-        another dtype or shape."""
+        """Copies ``ary``, a host array or a device array, into this array, and waits for the copy. Raises ``TypeError``
+        or ``ValueError`` if ``ary`` has another dtype or shape."""
         found = resolved(stream).oxide_stream
         if ary is self or ary.__class__.__name__ == "dummy" or ary.size == self.size == 0:
             return
@@ -212,8 +212,8 @@ class DeviceNDArray:
         oxide.memcpy(self.box, source.box if isinstance(source, DeviceNDArray) else source).sync_on(found)
 
     def getitem(self, item: Any, stream: Any = 0) -> Any:
-        """Returns ``self[item]``: the element if ``item`` is an integer for each axis, else a view. The element is
-        copied on ``stream``."""
+        """Returns ``self[item]``. If ``item`` is an integer for each axis, this is the element, copied to the host on
+        ``stream``; else it is a view. The name of a field gives a view of that field."""
         if isinstance(item, str):
             kind, offset = self.dtype.fields[item][:2]  # type: ignore[index]
             sub, inner = kind.subdtype or (kind, ())
@@ -352,10 +352,11 @@ def strides_like(ary: Any) -> tuple[int, ...]:
 
 
 def to_device(obj: Any, stream: Any = 0, copy: bool = True, to: Any = None) -> Any:
-    """Returns a copy of a host array in device memory. If ``to`` is given, copies into ``to`` and returns it. Returns a
-    device array without a copy.
+    """Copies a host array to the device and returns the device array. If ``to`` is given, copies ``obj`` to ``to`` and
+    returns ``to``. Otherwise, if ``obj`` is a device array already, returns an array on its memory without a copy.
 
-    Raises ``ValueError`` for an array that is contiguous in neither order, as numba-cuda does.
+    Without ``to``, raises ``ValueError`` for a host array that is contiguous in neither order, as numba-cuda does,
+    unless the array is a contiguous one that was broadcast.
     """
     if to is not None:
         to.copy_to_device(obj, stream=stream)

@@ -15,11 +15,11 @@ MemoryInfo = namedtuple("MemoryInfo", "free,total")
 
 
 class CudaDriverError(DeviceError):
-    """An error of the driver, by numba.cuda's name."""
+    """An error of the CUDA driver, named as in numba.cuda. oxide raises only its subclass ``CudaAPIError``."""
 
 
 class CudaAPIError(CudaDriverError):
-    """An error with the driver's code, by numba.cuda's name."""
+    """An error with one of the CUDA driver's error codes, named as in numba.cuda."""
 
     def __init__(self, code: int, msg: str) -> None:
         self.code = code

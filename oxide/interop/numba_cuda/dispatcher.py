@@ -150,8 +150,8 @@ class Dispatcher:
         )
 
     def forall(self, ntasks: int, tpb: int = 0, stream: Any = 0, sharedmem: int = 0) -> Any:
-        """Returns a launcher of at least ``ntasks`` threads along x, with ``tpb`` threads a block, 256 by default.
-        Raises ``ValueError`` for a negative number."""
+        """Returns a launcher of at least ``ntasks`` threads along x, with ``tpb`` threads a block, 256 by default. For
+        0 tasks, returns a function that launches nothing. Raises ``ValueError`` if ``ntasks`` is negative."""
         if ntasks < 0:
             raise ValueError(f"Can't create ForAll with negative task count: {ntasks}")
         if ntasks == 0:

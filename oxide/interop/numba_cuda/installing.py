@@ -1,7 +1,8 @@
 """``install()``: puts oxide in the place of ``numba.cuda``, for programs whose imports cannot be changed.
 
-It replaces the names inside numba.cuda's modules. So it does not matter how a program imports them, or when. Only names
-that a module took earlier, as with ``from numba.cuda import jit``, still refer to numba.cuda's objects.
+It replaces the names inside numba.cuda's modules. So it does not matter whether a program imports these modules before
+or after the call. But a name that was imported from them before the call, as with ``from numba.cuda import jit``, still
+refers to numba.cuda's object.
 """
 
 from __future__ import annotations

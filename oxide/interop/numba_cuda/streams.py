@@ -1,8 +1,8 @@
 """numba.cuda's streams and events, made of oxide's streams and events.
 
 Work on one stream runs in order, and oxide orders uses of one array on different streams. So data needs no implicit
-synchronisation of the default stream. Events and ``synchronize`` make the order of unrelated work visible: for these,
-the default stream joins the program's other streams, as CUDA's legacy default stream does.
+synchronisation of the default stream. Only events and ``synchronize`` show the order of unrelated work. On the default
+stream, they also cover the earlier work of all streams that ``stream()`` made, as on CUDA's legacy default stream.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ class Event:
 
     def record(self, stream: Any = 0) -> None:
         """Records the work submitted to the stream so far. On the default stream, also records the work submitted to
-        all other streams of the device."""
+        all streams of the device that ``stream()`` made."""
         found = resolved(stream)
         target = found.oxide_stream
         if found.is_default:

@@ -1,9 +1,9 @@
 """Finds the specialization of a generic kernel by the kinds of the arguments that determine its types.
 
 The kinds of these arguments form a key. The kind of a buffer is its dtype, that of a number its type, and that of a
-function its code with the types that it captures. ``KernelLaunches`` caches the plan of each key, so a launch inspects
-each argument that determines a type once and does one dictionary look-up. A call whose key has no cached plan takes the
-slow path, ``specializing.py``, which is imported at the first such call.
+function its code with the types that it captures. ``KernelLaunches`` caches the plan of each key. So a launch inspects
+these arguments only once, and does one dictionary look-up. A call whose key has no cached plan takes the slow path,
+``specializing.py``, which is imported at the first such call.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ _KINDS = {"slice": _SLICE, "disjoint": _DISJOINT, "tiles": _TILES, "scalar": _SC
 @final
 class Packed:
     """An argument that passed its check: a number, a tuple or a function. ``number`` is the argument itself, ``words``
-    are the numbers that are passed for it, and ``piece`` is these as parameter bytes."""
+    has the numbers that are passed for it, and ``piece`` has the same numbers as parameter bytes."""
 
     __slots__ = ("number", "piece", "words")
 
@@ -177,9 +177,10 @@ class Plan:
             slot.most = _ANY
 
     def fit(self, config: LaunchConfig) -> None:
-        """Records a configuration whose axes passed the check, and how many elements an output may have if its threads
-        are sure to reach all of them. With two axes, that is the smaller of the two numbers of threads, because a
-        matrix may have as many rows or columns as it has elements."""
+        """Records a configuration whose axes passed the check. If a launch that reaches only a part of an output causes
+        a warning, also records for each output the number of elements up to which the configuration's threads surely
+        reach all of it. If x counts columns and y rows, this is the smaller of the numbers of threads along x and y,
+        because all elements of a matrix may be in one row or one column."""
         self.fitting = config
         if self.warns:
             x, y = threads_of(config)

@@ -74,14 +74,15 @@ def kernel(
     accesses other memory. With ``deny_checks``, the first use raises ``CompileError`` if a bounds check would stay
     inside a loop. ``requires`` are contracts, comparisons such as ``"len(a) >= m * k"``: each launch is checked against
     them on the host, and the kernel omits the bounds checks that the contracts make needless. ``max_registers`` limits
-    a thread's registers on a GPU. ``cluster`` is a number of blocks, or such a number for each axis, that run together
-    and reach one another through ``tensor.cluster``: at most 8, and each axis of a grid is a multiple of the cluster's.
-    ``lineinfo=True`` adds line tables for profilers and debuggers, which then show lines of the source: see
-    docs/profilers.md. By default, the environment decides. ``partial=True`` says that a launch may have fewer threads
-    than an output has elements or tiles. Otherwise the first such launch causes a ``RuntimeWarning``. ``sanitize``
-    names what the CPU device checks at every access, ``"memory"``, ``"race"`` or both: see docs/sanitizer.md.
-    ``configs`` are candidates for ``k.tune``: dicts of ``block``, ``items_per_thread`` and ``max_registers``. Launches
-    use the first candidate until ``k.tune`` has run.
+    a thread's registers on a GPU. ``cluster`` is the size of a cluster in blocks, along x or along each axis, at most 8
+    in all. The blocks of a cluster run together and reach one another through ``tensor.cluster``. Along each axis, the
+    grid's number of blocks must be a multiple of the cluster's. ``lineinfo=True`` adds line tables for profilers and
+    debuggers, which then show lines of the source: see docs/profilers.md. By default, the environment decides.
+    ``partial=True`` says that a launch may have fewer threads than an output has elements or tiles. Otherwise the first
+    such launch of each specialization causes a ``RuntimeWarning``. ``sanitize`` names what the CPU device checks at
+    every access, ``"memory"``, ``"race"`` or both: see docs/sanitizer.md. ``configs`` are candidates for ``k.tune``:
+    dicts of ``block``, ``items_per_thread`` and ``max_registers``. Launches use the first candidate until ``k.tune``
+    has run.
     """
     options: dict[str, Any] = {
         "block": block,

@@ -17,8 +17,8 @@ VARIABLE = "OXIDE_INTERPRET"
 
 
 def redirect(kernel: Kernel) -> None:
-    """Makes all launches of a kernel interpreted if ``OXIDE_INTERPRET`` is 1. Raises ``DeviceError`` for another
-    value."""
+    """Makes all launches of a kernel interpreted if ``OXIDE_INTERPRET`` is 1. Does nothing if the variable is unset or
+    empty. Raises ``DeviceError`` for any other value."""
     if word(VARIABLE, ("1",)) is not None:
         kernel.redirected = InterpretingKernel
 

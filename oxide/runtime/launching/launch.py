@@ -349,9 +349,9 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         self._plan.fit(config)
 
     def _check_reach(self, arguments: Sequence[object]) -> None:
-        """Warns if an output has more elements than the launch's threads reach: at the kernel's first such launch, and
-        under the sanitizer at each such launch. ``arguments`` are the launch's arguments, or specs in place of
-        boxes."""
+        """Warns if an output has more elements than the launch's threads reach: at the first such launch of the
+        specialization, and under the sanitizer at each such launch. ``arguments`` are the launch's arguments, or specs
+        in place of boxes."""
         plan, kernel = self._plan, self._kernel
         plan.short = False
         for place, slot in zip(plan.outputs, plan.reached, strict=True):
@@ -399,8 +399,8 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
 
 
 def _whole_clusters(config: LaunchConfig, cluster: Dim3 | None) -> LaunchConfig:
-    """Returns a configuration whose grid consists of whole clusters: the given one if its grid does, else one with more
-    blocks."""
+    """Returns a configuration whose grid consists of whole clusters: ``config`` itself if this is true of its grid,
+    else a configuration with the grid rounded up. Returns ``config`` if there are no clusters."""
     if cluster is None:
         return config
     x, y, z = config._grid

@@ -146,7 +146,8 @@ def bracketed(kernel: str, config: Given[object]) -> LaunchConfig:
 
 @lru_cache(maxsize=256)
 def _along_x(blocks: int, threads: int) -> LaunchConfig:
-    """Returns a configuration from a cache. Launches share it, because configurations are immutable."""
+    """Returns the configuration of ``blocks`` blocks of ``threads`` threads, from a cache. Launches can share it,
+    because configurations are immutable."""
     return LaunchConfig(blocks, threads)
 
 

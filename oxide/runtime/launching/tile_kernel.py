@@ -173,8 +173,8 @@ class TileKernel:
 
     def load_tuned(self, path: str | PathLike[str]) -> int:
         """Uses the results that ``Tuned.save`` has written for this kernel and devices like the current one. Returns
-        the number of shapes with a result. Raises ``ArgumentError`` if the file has no result for this kernel, or any
-        result for another version of its source."""
+        the number of shapes with a result. Raises ``ArgumentError`` if the file has no result for this kernel, or if
+        even one of its results for this kernel is for another version of the kernel's source."""
         found = loaded(self, path)
         self._tuned |= found
         return len(found)
@@ -185,7 +185,8 @@ class TileKernel:
         return self._launch(dict(zip(names, arguments, strict=True)), config)
 
     def _passed(self, given: Mapping[str, Any]) -> tuple[Any, ...]:
-        """Returns the arguments of a launch without its constants. Missing arguments get their defaults."""
+        """Returns the arguments of a launch in the order of the parameters, leaving out the kernel's constants. Missing
+        arguments get their defaults. Raises ``ArgumentError`` for a missing argument without a default."""
         found = []
         for name in self.parameters:
             if name in self._constants:
@@ -548,8 +549,9 @@ def kernel(
     32 threads that compute a tile on a GPU. ``fastmath`` allows reassociation, contraction, approximate division, and
     an ``exp2`` of f32 that gives 0 for results below the normal floats. ``stages`` is the number of buffers, on a GPU,
     of each load whose tile a matrix product in a loop reads: the copies run up to ``stages - 1`` iterations ahead. By
-    default there are as many buffers as fit, up to three. ``lineinfo`` is that of ``oxide.kernel``. ``configs`` are
-    candidates for ``k.tune``. Launches use the first candidate until ``k.tune`` has run.
+    default there are as many buffers as fit, up to three. ``lineinfo`` has the meaning that it has for
+    ``oxide.kernel``. ``configs`` are candidates for ``k.tune``. Launches use the first candidate until ``k.tune`` has
+    run.
     """
     names = dict(sys._getframe(1).f_locals)
 

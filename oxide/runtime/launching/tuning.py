@@ -163,7 +163,8 @@ def _source(kernel: Any) -> str:
 def checked_configs(
     name: str, configs: Any, constants: Sequence[str], options: Sequence[str] = OPTIONS
 ) -> tuple[dict[str, Any], ...]:
-    """Returns candidates, each a dict of constants and options. Raises ``ArgumentError``."""
+    """Checks candidates and returns them as dicts. Raises ``ArgumentError`` unless ``configs`` is a list of dicts whose
+    keys are names of ``constants`` or ``options``."""
     known = (*constants, *options)
     if isinstance(configs, Mapping) or not isinstance(configs, Sequence) or isinstance(configs, str):
         raise ArgumentError(f"kernel {name}: configs is a list of dicts, as [{{'warps': 4}}], not {written(configs)}")
@@ -179,8 +180,8 @@ def checked_configs(
 
 
 def shapes_of(arguments: Sequence[Any]) -> tuple[Any, ...] | None:
-    """Returns the shapes, types and tiles of a launch's arguments. Returns None if those of one argument are not known
-    yet."""
+    """Returns the shapes, types and tile shapes of a launch's boxes and partitions, with None for each number among the
+    arguments. Returns None if an argument is anything else, such as an operation."""
     found: list[Any] = []
     for each in arguments:
         plain = each.value if isinstance(each, Arc) else each
@@ -340,8 +341,8 @@ class _Child:
         return answer
 
     def compile(self, configs: Sequence[dict[str, Any]], seconds: float) -> bool:
-        """Compiles candidates in parallel. Returns False if this takes too long, which also ends the process, or if the
-        process ends."""
+        """Compiles candidates in parallel. If this takes longer than ``seconds``, ends the process. Returns False if
+        the process has ended, for this or another reason, else True."""
         try:
             self._here.send(list(configs))
             if self._here.poll(seconds):
@@ -413,8 +414,8 @@ def _measured(kernel: Any, given: list[tuple[Any, Any]], config: dict[str, Any])
     stream = current_runtime().default_device.new_stream()
 
     def seconds(launches: int) -> float:
-        """Returns the seconds that one launch takes if ``launches`` of them are submitted at once, so that the device
-        does not wait for the host."""
+        """Runs the operation ``launches`` times and returns the mean seconds of a launch. All launches are submitted at
+        once, so that the device does not wait for the host."""
         before = time.perf_counter()
         for _ in range(launches - 1):
             operation.async_on(stream)

@@ -39,10 +39,11 @@ the array's address modulo this number: the kernel may still test its alignment,
 
 @final
 class Piece:
-    """A node of a plan after fusion. ``numbers`` has the numbers, before fusion, of the nodes that it stands for: one
-    unchanged node, or the launches that the launch of the fused kernel ``special`` replaces. ``sources`` has a pair for
-    each argument of the fused kernel: the launch that the argument comes from, as an index into ``numbers``, and the
-    place of the argument in that launch. ``size`` is the number of elements."""
+    """A node of a plan after fusion: one unchanged node, or the launch of the fused kernel ``special``, which replaces
+    several launches. ``numbers`` has the number that the unchanged node had before the fusion, or those of the replaced
+    launches. ``sources`` has a pair for each argument of the fused kernel: the launch that the argument comes from, as
+    an index into ``numbers``, and the place of the argument in that launch. ``size`` is the number of elements of each
+    array."""
 
     __slots__ = ("numbers", "size", "sources", "special")
 
@@ -61,9 +62,10 @@ class Piece:
 
 @final
 class Chain:
-    """Launches that become one launch: ``nodes``, with their numbers in the plan. The different arguments of these
-    launches are numbered. ``_arrays`` maps an array, a pair of address and size in bytes, to its number. By these
-    numbers, ``_values`` has the arguments' values, ``_allocations`` their memory, and ``_sources`` pairs as in
+    """Launches that become one launch: ``nodes``, whose numbers in the plan are ``numbers``. The arguments of these
+    launches are numbered, too, and an array that is passed several times has one number. The keys of ``_arrays`` are
+    pairs of an array's address and its size in bytes, the values are the arrays' numbers. ``_values``, ``_allocations``
+    and ``_sources`` are indexed by an argument's number: they have its value, its memory, and its pair as in
     ``Piece.sources``."""
 
     def __init__(self) -> None:
@@ -145,7 +147,7 @@ class Chain:
         return any(array is not None and array in written for array in arrays_of(launched_by(node)))
 
     def _written(self) -> dict[tuple[int, int], int]:
-        """Returns the arrays that the stages write, with their numbers."""
+        """Returns the arrays that the chain's launches write, as keys of a dict, and their numbers as its values."""
         numbers: set[int] = set()
         for stage in self._stages:
             own = own_accesses(stage.special)

@@ -68,7 +68,7 @@ class Stage(DeviceOperation[U]):
 
     @abstractmethod
     def follow(self, context: ExecutionContext, result: Any) -> U:
-        """Returns the result of this stage for its source's result."""
+        """Computes this stage's result from ``result``, the result of its source."""
 
     def execute(self, context: ExecutionContext) -> U:
         stages: list[Stage[Any]] = [self]
@@ -294,10 +294,10 @@ class Shared(DeviceOperation[T]):
     start, so functions in it that come before the shared operation are called again. Cancelling a consumer does not
     affect the others: this object keeps the result, and the first consumer's submission keeps what the source used.
 
-    In a capture, the source also runs at once, outside the graph. With ``captured``, the source becomes part of the
+    Even in a capture, the source runs at once, outside the graph. With ``captured``, the source becomes part of the
     graph instead, once in each graph, unless it has already run. If ``context.renewed`` is a dictionary, an operation
-    with ``captured`` keeps its outcome in that dictionary instead of in itself, so that only the run of that context
-    uses the outcome.
+    with ``captured`` keeps its outcome there and not in itself, so that only the run that ``context`` belongs to uses
+    the outcome.
     """
 
     def __init__(self, source: DeviceOperation[T], *, captured: bool = False) -> None:

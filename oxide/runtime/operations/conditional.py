@@ -278,11 +278,12 @@ def cond(
     flag: Flag, then: Given[DeviceOperation[Any]], otherwise: Given[DeviceOperation[Any] | None] = None
 ) -> DeviceOperation[Any]:
     """Runs the operation ``then`` if ``flag`` is not 0, else the operation ``otherwise``, if there is one. The flag is
-    read on the device. It has the forms that ``while_loop`` takes. A run captures a graph as for ``while_loop``, and
-    needs the same driver.
+    read on the device. It has the forms that ``while_loop`` takes. As for ``while_loop``, a run captures a graph, or
+    reads the flag back if the driver is too old.
 
-    If both yield boxes of the same shape and dtype, or tuples of such, yields boxes of that form, which hold the result
-    of the branch that ran. A box that both yield is yielded as it is. Without ``otherwise``, yields None.
+    If both branches yield boxes of the same shape and dtype, or tuples of such boxes, the ``cond`` yields new boxes, or
+    a tuple of new boxes, that hold the result of the branch that ran. A box that both branches yield is yielded itself,
+    without a copy. Without ``otherwise``, yields None.
 
     Raises ``ArgumentError`` for any other flag, ``TypeError`` for a branch that is not an operation. Running raises
     ``TypeError`` or ``ValueError`` if the results of the branches differ in form, and ``GraphError`` as ``while_loop``
@@ -360,7 +361,8 @@ def _is_supported(context: ExecutionContext, what: str) -> bool:
 
 
 def _rehearsed(context: ExecutionContext, recording: Recording, record: Callable[[ExecutionContext], T]) -> T:
-    """Returns the result of ``record(inner)``. The work is recorded and never runs."""
+    """Calls ``record`` with a context that adds its work to ``recording``, and returns the result. The recorded work
+    never runs."""
     inner = context.part(recording)
     try:
         with recording:
@@ -395,8 +397,8 @@ def _read(context: ExecutionContext, flag: DeviceBox) -> bool:
 
 
 def _run_and_wait(context: ExecutionContext, part: Callable[[ExecutionContext], T]) -> T:
-    """Calls ``part(inner)``, waits until the device has done its work, and returns its result. Raises the faults of its
-    kernels."""
+    """Calls ``part`` with a context for a part of the run, waits until the device has done the work that ``part``
+    submitted, and returns the result of ``part``. Raises the faults of that work's kernels."""
     inner = context.part()
     try:
         result = part(inner)

@@ -154,7 +154,8 @@ class _Recipe:
 
 
 def _flowing(given: Any) -> str:
-    """Returns a text for the result of an input that is an operation, as far as the result is known; else ""."""
+    """Returns a text that describes the result of ``given``, as far as it is known before the run. Returns "" if
+    nothing is known of the result, or if ``given`` is not an operation."""
     if not isinstance(given, DeviceOperation):
         return ""
     return _spec_text(given.spec())
@@ -215,8 +216,9 @@ def _kinds(nodes: Iterable[PlanNode]) -> list[str]:
 
 
 def _draw_nodes(sketch: Sketch, nodes: Sequence[PlanNode], written: dict[int, int]) -> list[int]:
-    """Draws the nodes of a plan or of a body. Returns the drawn nodes that run after none of the others. ``written``
-    maps the id of an allocation to the drawn node that wrote it last or stands for it."""
+    """Draws the nodes of a plan or of a body. Returns the drawn nodes that depend on no other of these nodes.
+    ``written`` maps the id of an allocation to the drawn node that wrote the allocation last; before the first write,
+    to the node that depicts the allocation."""
     keys: list[int] = []
     first: list[int] = []
     for node, after in zip(nodes, dependencies(nodes), strict=True):

@@ -151,10 +151,10 @@ def _built(context: ExecutionContext, nodes: Sequence[PlanNode], piece: Piece) -
 
 @final
 class _Pass:
-    """One fusion of a plan's nodes. Places the nodes one by one in an order that their data allows, and collects
-    launches that can become one in the open chain, until it closes the chain and places it. A node is ready when each
-    node that it must run after has been placed or is in the open chain. ``free`` is the memory that only the nodes can
-    reach."""
+    """One fusion of a plan's nodes. Places the nodes one by one in an order that their data allows. Launches that can
+    be fused with each other are first collected in the open chain. When no other launch can join it, the chain is
+    closed and placed. A node is ready when each node that it must run after has been placed or is in the open chain.
+    ``free`` is the memory that only the nodes can reach."""
 
     def __init__(self, context: ExecutionContext, nodes: Sequence[PlanNode], free: set[Allocation]) -> None:
         self.report = FusionReport()
@@ -298,9 +298,10 @@ class _Pass:
         )
 
     def _with_bodies(self, node: PlanNode, nodes: Sequence[PlanNode]) -> PlanNode:
-        """Returns ``node``, which is one of ``nodes``; if it is a conditional, with the launches in each of its bodies
-        fused. Memory that nodes outside the body use is not free inside it, because those nodes or the next run of the
-        body may need what a body writes there."""
+        """Returns ``node``, one of ``nodes``. If it is a conditional, returns a new one, in whose bodies the launches
+        are fused. Inside a body, memory is free only if it was allocated for the bodies, and if no other body and no
+        other node except a fill uses it. The content of any other memory may be needed outside the body, or by its next
+        run."""
         if not isinstance(node, Conditional):
             return node
         others = [each for each in nodes if each is not node]
@@ -400,8 +401,8 @@ class _Pass:
 
 
 def _following(node: Node, nodes: Sequence[PlanNode]) -> Node | None:
-    """Returns the next launch that uses the result of ``node``. Returns None if there is none, or if ``node`` cannot be
-    moved to right before it."""
+    """Returns the next node that uses the result of ``node``, if that node is a launch of the program and ``node`` can
+    be moved to right before it; else None."""
     for later in nodes[nodes.index(node) + 1 :]:
         used = (*later.reads, *later.writes)
         if any(each in used for each in node.writes):

@@ -3,8 +3,8 @@
 NumPy generates the numbers, so they are equal on every device and machine, and a program can generate them without
 oxide: ``randn`` is ``default_rng(seed).normal``. Generating 64 MiB takes one core 25 ms for ``arange`` and 0.5 s for
 ``randn``. Each operation generates its numbers once, at its first run, in the thread that submits the run. But if a
-task awaits an operation that has such a part, another thread generates the numbers before the submission
-(``awaiting/loading.py``), so the event loop is not blocked.
+task awaits an operation that contains an ``arange`` or ``randn`` of more than ``staging.SMALL_BYTES``, another thread
+generates the numbers before the submission (``awaiting/loading.py``), so the event loop is not blocked.
 """
 
 from __future__ import annotations
@@ -78,7 +78,8 @@ def randn(
 
 
 def _float64(name: str, number: Any) -> float:
-    """Converts ``mean`` or ``std`` of ``randn``, of any number type."""
+    """Returns ``number``, the ``mean`` or ``std`` of ``randn``, as a float. Raises ``TypeError`` unless it is one real
+    number, of any type but bool, and ``ValueError`` if float64 cannot hold it."""
     wrong = f"randn: the {name} is {written(number)}; it must be one number that float64 holds"
     if isinstance(number, (bool, np.bool_, np.complexfloating, str, bytes)) or getattr(number, "ndim", False):
         raise TypeError(wrong)

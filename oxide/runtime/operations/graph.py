@@ -123,9 +123,10 @@ class CudaGraph(Generic[T]):
         """Returns an operation that fills the graph's inputs and runs the graph once, on any stream of the graph's
         device.
 
-        ``inputs`` are an array or a box for each ``oxide.input`` of the captured operation, in the order in which they
-        were declared, or operations that yield boxes. An array is read until the run has completed: do not change it
-        before. Raises ``TypeError`` or ``ValueError`` for a wrong number, dtype or shape.
+        For each ``oxide.input`` of the captured operation, in the order of their declaration, ``inputs`` has an array,
+        a box, or an operation that yields a box. An array is read until the run has completed: do not change it before.
+        Raises ``TypeError`` or ``ValueError`` for a wrong number of arguments, dtype or shape, and ``DeviceError`` for
+        a box of another device.
 
         Launches of one graph run one after the other. As part of an operation on another device, the launch still runs
         on the graph's device. If the graph is closed, raises ``GraphError``: here, or when the operation runs if the
@@ -369,7 +370,7 @@ class GraphInstances(Generic[T]):
             graph.close()
 
     def next_of(self) -> tuple[CudaGraph[T], T]:
-        """Returns the graph whose turn it is, and its output."""
+        """Returns the graph whose turn it is, with its output, and passes the turn to the next graph."""
         turn = next(self._turns) % len(self._graphs)
         return self._graphs[turn], self._outputs[turn]
 
@@ -521,8 +522,9 @@ def capture(operation: DeviceOperation[T], stream: Stream, *, fuse: bool = False
 
 
 def run_as_graph(context: ExecutionContext, record: Callable[[ExecutionContext], T]) -> T:
-    """Returns the result of ``record(inner)``, which records a part of a run that only a graph can execute. Captures
-    the recorded work into a graph, and launches the graph once. The graph lives until the device is past the run."""
+    """Executes a part of a run that only a graph can execute, and returns its result. Calls ``record`` with a context
+    that records the part's work, makes a graph of this work, and launches the graph once. The graph lives until the
+    device is past the run."""
     recording = Recording(context.stream, allocates=True, of_run=True)
     inner = context.part(recording)
     try:

@@ -77,9 +77,9 @@ def input(shape: Shape, dtype: DType = f32) -> DeviceOperation[DeviceBox]:
 
 
 def accepted(inputs: Sequence[DeviceBox], arguments: tuple[Given[object], ...], device: Device) -> tuple[Source, ...]:
-    """Returns the sources of a launch's inputs. Raises ``TypeError`` for a wrong number of arguments and for an
-    argument of a wrong type or dtype, ``ValueError`` for a wrong shape, and ``DeviceError`` for a box of another
-    device."""
+    """Checks the arguments of a launch, and returns the box, array or operation that fills each input. Raises
+    ``TypeError`` for a wrong number of arguments and for an argument of a wrong type or dtype, ``ValueError`` for a
+    wrong shape, and ``DeviceError`` for a box of another device."""
     for argument in arguments:
         if isinstance(argument, DeviceOperation):
             argument.consume()  # even if the launch is refused: dropping the operation then does not warn
@@ -104,7 +104,8 @@ def fill_inputs(context: ExecutionContext, inputs: Sequence[DeviceBox], sources:
 
 
 def arrived(number: int, box: DeviceBox, given: object, device: Device) -> DeviceBox:
-    """Returns the box that an operation yielded for an input. Raises the same errors as ``accepted``."""
+    """Checks ``given``, which an operation yielded for the input ``box``, and returns it as a box. Raises the errors
+    that ``accepted`` raises for a wrong argument."""
     found = _source(number, box, given, device)
     if isinstance(found, DeviceBox):
         return found

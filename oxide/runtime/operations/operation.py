@@ -203,9 +203,9 @@ class DeviceOperation(Submittable[T_co]):
         """Places this operation on a device: ``device`` is a number or one of ``devices()``.
 
         A placed operation may be part of an operation on another device. The enclosing operation then ends after the
-        placed one. Several placed operations of one ``zip`` or ``gather`` run at the same time. ``and_then``, ``map``
-        and the like continue on the same device. Raises ``TypeError`` if ``device`` is no device. Running raises
-        ``DeviceError`` if the device is not set up.
+        placed one. Several placed operations of one ``zip`` or ``gather`` run at the same time. The stages that
+        ``and_then``, ``map`` and the like add to a placed operation run on its device, too. Raises ``TypeError`` if
+        ``device`` is no device. Running raises ``DeviceError`` if the device is not set up.
         """
         from oxide.runtime.operations.on_device import OnDevice
 
@@ -239,8 +239,8 @@ class DeviceOperation(Submittable[T_co]):
         A kernel is elementwise if each thread computes its own element of the outputs from its own element of the
         inputs. Results are equal bit for bit. Boxes between the merged stages are neither written nor read, unless the
         program still holds them. Each run records the operation first, so functions of ``and_then`` and ``map`` must
-        not run operations themselves (``GraphError``), as in a capture. An operation that ``planned`` would run without
-        a plan is run without fusion.
+        not run operations themselves (``GraphError``), as in a capture. An operation with a ``cond`` or another part
+        that prevents a plan (see ``planned``) runs without fusion.
         """
         from oxide.runtime.operations.planning import Planned
 
@@ -326,8 +326,9 @@ class DeviceOperation(Submittable[T_co]):
     # Used by the runtime
 
     def run(self, context: ExecutionContext) -> T_co:
-        """Executes the operation as part of a run, on the device that it was placed on, if any. Adds notes to an error
-        that say where in the operation it arose, innermost first."""
+        """Executes the operation as part of a run, on the device that it was placed on, if any. If an error arises,
+        adds notes to it: they say where in the operation it arose, innermost first. Raises ``RecursionError`` if
+        operations are nested too deep."""
         self._drop = nothing
         levels = context.levels
         if not levels:  # the compiled form uses the machine's stack, which has no recursion check
@@ -392,8 +393,7 @@ class DeviceOperation(Submittable[T_co]):
 
     def title(self) -> object:
         """Returns an object that names the operation in messages that may come after the operation was dropped. This is
-        the operation's class if the class is name enough, because a class keeps no data alive. Otherwise it is the
-        operation."""
+        the operation itself if its class defines a repr. Otherwise it is the class, which keeps no data alive."""
         return type(self) if type(self).__repr__ is DeviceOperation.__repr__ else self
 
     def spec(self) -> Spec:

@@ -1,10 +1,10 @@
 """Strided copies between two boxes of a device, by a kernel on that device.
 
 A driver's copy takes one pitch or two, so a transposition would need a copy for each row. A kernel takes any strides in
-one launch. Axes with a common stride are merged first, and the bytes of an element form an axis too. So the kernel
-copies the longest words that divide both layouts, and a row of short elements is as fast as a row of long ones. In
-nearly all programs at most four axes remain, which one launch copies. If more remain, each combination of indices of
-the further axes takes a launch of its own.
+one launch. Neighbouring axes that one stride steps through in both boxes are merged first, and the bytes of an element
+form an axis, too. So the kernel copies the longest words that divide both layouts, and a row of short elements is as
+fast as a row of long ones. In nearly all programs at most four axes remain, which one launch copies. If more remain,
+each combination of indices of the further axes takes a launch of its own.
 
 The kernel is submitted here directly and not as a ``KernelLaunch``: launches are built on operations, and copies are
 operations.
@@ -103,8 +103,8 @@ def copy_with_strides(context: ExecutionContext, destination: DeviceBox, source:
 
 
 def _merged(destination: DeviceBox, source: DeviceBox) -> Axes:
-    """Returns the axes of a copy, after merging axes with a common stride. The last axis is a run of bytes that is
-    contiguous on both sides."""
+    """Returns the axes of a copy, after merging neighbouring axes that one stride steps through in both boxes. The last
+    axis is a run of bytes that is contiguous in both boxes."""
     merged: Axes = [(destination.dtype.itemsize, 1, 1)]
     axes: list[tuple[int, int, int]] = list(zip(destination.shape, destination.strides, source.strides, strict=True))
     for size, out, step in reversed(axes):
@@ -117,8 +117,8 @@ def _merged(destination: DeviceBox, source: DeviceBox) -> Axes:
 
 
 def _word(axes: Axes, destination: DeviceBox, source: DeviceBox) -> int:
-    """Returns how many bytes the kernel copies at once: the longest word that all sizes, strides and addresses are
-    multiples of."""
+    """Returns how many bytes the kernel copies at once: the longest word of which the length of the last axis, all
+    strides and both addresses are multiples."""
     *outer, (run, _, _) = axes
     steps = [step for _, *both in outer for step in both]
     return math.gcd(max(_WORDS), run, destination.ptr, source.ptr, *steps)

@@ -98,8 +98,8 @@ _NO_MORE: Any = object()
 
 @final
 class _AsCompleted(AsyncIterator[T]):
-    """The iterator of ``as_completed``. It keeps the operations in flight by stream: a stream passes its marks in
-    order, so only the first mark of each is polled."""
+    """The iterator of ``as_completed``. It keeps the operations in flight in a heap for each stream. The operations of
+    a stream complete in order, so only the first of each heap is polled."""
 
     def __init__(self, waiting: Iterator[DeviceOperation[T] | DeviceFuture[T]], limit: int | None) -> None:
         self._waiting: Iterator[DeviceOperation[T] | DeviceFuture[T]] | None = waiting  # None: exhausted
@@ -300,11 +300,13 @@ _TURNS = 16  # number of results that gather takes before it lets other tasks ru
 
 
 def _finish_first(futures: list[DeviceFuture[Any]], finished: int) -> int:
-    """Takes the outcomes of the finished futures, from the first on, and returns how many have been taken. Operations
-    submitted later can then reuse their staging buffers and fault records.
+    """Takes the outcomes of futures in order, up to the first that has not finished, and returns how many have been
+    taken in all. ``finished`` is how many were taken before. Operations submitted later can then reuse the staging
+    buffers and fault records of these futures.
 
-    Skips the newest ``_TURNS // 2`` futures, which are probably still running. Checks the others from the newest on: if
-    the device keeps up, one query for each stream answers for all earlier futures of that stream.
+    Skips the newest ``_TURNS // 2`` futures, which are probably still running. First checks the others from the newest
+    on, up to one that has not finished: if the device keeps up, one query for each stream answers for all earlier
+    futures of that stream.
     """
     settled = len(futures) - _TURNS // 2
     for number in range(settled - 1, finished - 1, -1):

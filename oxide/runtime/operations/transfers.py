@@ -61,7 +61,8 @@ def _announce(array: NDArray[Any]) -> None:
 
 
 def _note_run(nbytes: int) -> None:
-    """Withdraws the announcement of a large copy once the copy was submitted or captured."""
+    """Withdraws the announcement of a large copy. Called when a copy of ``nbytes`` bytes has been submitted or
+    captured; does nothing if the copy is small."""
     if nbytes > staging.SMALL_BYTES:
         large_copy_was_run()
 

@@ -87,7 +87,7 @@ def share_memory(nodes: Sequence[PlanNode], made: list[Allocation], timeline: Ti
 
 def observed(nodes: Sequence[PlanNode], made: list[Allocation]) -> list[bool]:
     """Returns for each allocation of ``made`` whether it must stay as it is: True if the program can reach it, for
-    example through a box, or if a node uses it whose addresses cannot be replaced.
+    example through a box, or if it is used by a node whose addresses cannot be replaced.
 
     Counts the references to each allocation, and compares with a new allocation that nothing else refers to. So of the
     runtime, only ``nodes`` and ``made`` may refer to these allocations: any further reference counts as the program's.
@@ -136,9 +136,9 @@ def _arguments(node: Node) -> list[Allocation]:
 def _assigned(
     used: list[int], lives: Sequence[Sequence[int]], made: Sequence[Allocation], before: Sequence[int]
 ) -> list[_Slot]:
-    """Assigns the temporaries ``used`` to slots, from the largest to the smallest, and returns the slots. A temporary
-    takes the newest slot that is free during its life, else a new slot. The users of a slot live one after the other,
-    so it suffices to compare a temporary with its two neighbours."""
+    """Returns slots for the temporaries ``used``. Assigns the largest temporary first: each takes the newest slot that
+    is free during its life, else a new slot. The users of a slot live one after the other, so it suffices to compare a
+    temporary with its two neighbours."""
     slots: list[_Slot] = []
     for number in sorted(used, key=lambda each: (-made[each].nbytes, lives[each][0])):
         life = lives[number]
