@@ -438,7 +438,8 @@ def _globals(code: CodeType) -> Iterable[str]:
 
 
 def source_text(code: CodeType) -> str:
-    """Returns the text of a function, up to the last line that is indented deeper than its first line."""
+    """Returns the text of a function. After the lines of the function's code, the text continues while lines are blank
+    or indented deeper than the function's first line. Returns "" if the source cannot be read."""
     lines = linecache.getlines(code.co_filename)
     first = code.co_firstlineno - 1
     last = max((line for _, _, line in code.co_lines() if line is not None), default=first + 1)

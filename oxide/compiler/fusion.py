@@ -402,9 +402,9 @@ class Fusion:
 @final
 @dataclass(frozen=True)
 class Prologue:
-    """The source of a kernel that computes the elements of some of its slices where it reads them. The kernel itself is
-    the ``consumer``. The ``stages`` compute the elements, which only the consumer needs. ``aligned`` has the numbers of
-    the values that begin at a multiple of 16 bytes.
+    """The source of a kernel that computes the elements of some of its slices where it reads them. It is made from the
+    kernel ``consumer``, which reads the elements, and the ``stages``, which compute them. Nothing but the consumer
+    needs the elements. ``aligned`` has the numbers of the values that begin at a multiple of 16 bytes.
 
     The kernel's parameters are those of the consumer, followed by the inputs of the stages. For a slice whose elements
     are computed, a launch passes the lengths and an address of which only the low bits count, because the consumer may
@@ -512,7 +512,7 @@ def reads_of(special: Specialization, parameter: str) -> Reads | str:
 
 def with_prologue(stages: Sequence[Stage], consumer: Stage, aligned: Collection[int]) -> FusedKernel | str:
     """Returns the kernel that computes the stages where ``consumer`` reads their results, or the reason why there is no
-    such kernel. The kernel's arguments are those of the consumer, followed by those of the stages.
+    such kernel. The kernel's arguments are those of the consumer, followed by the inputs of the stages.
 
     The caller guarantees that the conditions of ``fused`` hold for the stages, that only the consumer needs their
     results, that it reads the results in slices that ``reads_of`` allows, and that it writes none of the stages'
@@ -556,8 +556,8 @@ def accesses_of(special: Specialization) -> Elementwise:
 
 
 def own_accesses(special: Specialization) -> Mapping[str, OwnAccess]:
-    """Returns, by parameter, the accesses of an elementwise kernel to those slices of which each thread accesses only
-    its own element."""
+    """Returns the accesses of an elementwise kernel to its own slices, by parameter. In an own slice, each thread
+    accesses only its own element."""
     return {each.name: each for each in accesses_of(special).own}
 
 

@@ -92,8 +92,8 @@ class Launches(Protocol):
 
     @property
     def configured(self) -> Callable[[Kernel, object | None], Launcher]:
-        """Returns a function from a kernel and a launch configuration to a launcher. The configuration is the content
-        of the brackets, or None without brackets."""
+        """Returns a function that takes a kernel and a launch configuration, and returns a launcher. The configuration
+        is the content of the brackets, or None without brackets."""
 
     def tuner(self, kernel: Kernel, configs: object) -> Tuning:
         """Returns the object that tunes a kernel. ``configs`` are the candidates that the kernel was made with."""
@@ -360,8 +360,9 @@ class Kernel:
     def tune(
         self, configs: Any = None, /, *args: Any, budget: float = 60.0, progress: bool = True, **kwargs: Any
     ) -> Tuned:
-        """Finds the fastest of some candidates for the arguments of a launch, and uses it for all launches without a
-        configuration whose arguments have these shapes: ``k.tune([{"block": 128}, {"block": 256}], x, out)``.
+        """Finds the fastest of some candidates for the arguments of a launch, as in
+        ``k.tune([{"block": 128}, {"block": 256}], x, out)``. If a later launch gives no configuration and its arguments
+        have the same shapes, it uses this candidate.
 
         A candidate is a dict of ``block``, ``items_per_thread`` and ``max_registers``. If ``configs`` is None, the
         candidates are the kernel's own ``configs``. The candidates are compiled in parallel and run in another process

@@ -51,8 +51,8 @@ __all__ = ["Specialization"]
 
 @final
 class Specialization:
-    """A kernel for certain types, typed and lowered, with its machine code for each target used so far. All come from
-    the cache or are compiled."""
+    """A kernel for certain types, typed and lowered, with its machine code for each target used so far. The IR and the
+    machine code come from the cache or are compiled."""
 
     def __init__(self, kernel: Kernel, parameters: tuple[Closed, ...]) -> None:
         from .built import provided_entry
@@ -198,7 +198,8 @@ class Specialization:
 
     @property
     def sites(self) -> tuple[FaultSite, ...]:
-        """Returns the accesses that are checked. A fault record's ``site`` is an index into them."""
+        """Returns the kernel's fault sites: checked accesses, asserts, and calls that may fault. A fault record's
+        ``site`` is an index into them."""
         return self._sanitized_sites or self._facts.sites
 
     def code(self, target: Target) -> Code:
@@ -370,9 +371,9 @@ def _rare_collections() -> Iterator[None]:
 
     A compilation makes hundreds of thousands of objects that live until it ends. With the usual thresholds, the
     collector goes through all of them and all of numba's again and again: that took a quarter of the time for a kernel
-    of 400 statements. Collection does not stop, because other threads of the program may rely on it. If the program's
-    threshold is 0, which disables collection, or already at least as high, it stays unchanged. A threshold that the
-    program sets during the compilation stays too.
+    of 400 statements. Collection does not stop, because other threads of the program may rely on it. The program's
+    threshold stays unchanged if it is 0, which disables collection, or at least ``_OBJECTS_BETWEEN_COLLECTIONS``. A
+    threshold that the program sets during the compilation stays too.
     """
     outer = gc.get_threshold()
     ours = (_OBJECTS_BETWEEN_COLLECTIONS, *outer[1:])

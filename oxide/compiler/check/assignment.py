@@ -1,8 +1,8 @@
 """Definite assignment: a local is read only where every path has assigned it.
 
-numba gives a variable that a path left unassigned the value 0, where Python raises ``UnboundLocalError``. A kernel
-cannot raise, so oxide refuses the read before the launch, by the rule of Java and Rust. The rule is a flow analysis
-that knows the values of constants alone: it treats two tests of the same condition as two independent branches.
+If a path left a variable unassigned, Python raises ``UnboundLocalError`` at a read, and numba reads 0. A kernel cannot
+raise, so oxide refuses the read before the launch, by the rule of Java and Rust. The rule is a flow analysis that knows
+the values of constants alone: it treats two tests of the same condition as two independent branches.
 """
 
 from __future__ import annotations

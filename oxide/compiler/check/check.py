@@ -72,7 +72,8 @@ def check(
 ) -> Uses:
     """Checks a kernel and every device function it reaches. Raises ``CompileError``.
 
-    In a kernel with numba-cuda's semantics only the widths are checked: numba reports everything else.
+    In a kernel with numba-cuda's semantics, only the widths, the numbers of arguments and ``unroll`` are checked: numba
+    reports everything else.
     """
     uses = Uses()
     values: dict[str, Uniform] = {}
@@ -90,7 +91,7 @@ def check(
 
 
 def _shared_by_threads(parameter: Closed) -> Uniform:
-    """Returns the source of a parameter's value if the value is the same in all threads, else None."""
+    """Returns where a parameter's value comes from (``Uniform``) if the value is the same in all threads, else None."""
     if _is_number(parameter):
         return "parameter", parameter.name
     if isinstance(parameter.lifted, Lifted | Fields):
@@ -163,7 +164,7 @@ class _Body:
                 self.outer[name] = value
 
     def check(self, values: dict[str, Uniform]) -> None:
-        """Checks the body. ``values`` has the source of each parameter's value."""
+        """Checks the body. ``values`` has the ``Uniform`` of each parameter: where its value comes from."""
         self.values = {name: value for name, value in values.items() if name not in self.assigned}
         for name, value in values.items():
             if name in self.assigned and value is not None and value[0] == "function":
@@ -453,13 +454,14 @@ class _Body:
         return value is not None and value[0] == "constant"
 
     def _function_of(self, node: ast.expr) -> Uniform:
-        """Returns ``_uniform`` of an expression that names a function, and None for any other expression."""
+        """Returns the function that an expression names, as a ``Uniform``. Returns None for any other expression."""
         value = self._uniform(node)
         return value if value is not None and value[0] == "function" else None
 
     def _extent(self, node: ast.expr) -> str | None:
-        """Returns the name of the length that ``c.shape[1]`` reads from a slice parameter, which all threads share;
-        None for any other expression."""
+        """Returns the name of the length that an expression like ``c.shape[1]`` reads from a slice parameter; the
+        length is the same in all threads. Returns None for any other expression. Raises ``CompileError`` for a slice of
+        one axis."""
         match node:
             case ast.Subscript(
                 value=ast.Attribute(value=ast.Name(id=name), attr="shape"), slice=ast.Constant(value=axis)

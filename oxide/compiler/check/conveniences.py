@@ -207,9 +207,9 @@ class _Rewriter(ast.NodeTransformer):
         return node
 
     def _split(self, node: ast.stmt) -> list[ast.stmt]:
-        """Splits an ``if`` whose test is an ``and`` with ``:=`` after the first operand into nested ``if`` statements,
-        so that the body sees the assigned value. Removes the ``else`` of a ``while`` that assigns in its test. Returns
-        any other statement unchanged."""
+        """Splits an ``if`` whose test is an ``and`` into nested ``if`` statements, if an operand after the first
+        contains ``:=``. So the body sees the assigned value. Replaces the ``else`` of a ``while`` that assigns in its
+        test (``_without_else``). Returns any other statement unchanged."""
         match node:
             case ast.If(test=ast.BoolOp(op=ast.And(), values=[first, *others])) if any(map(_has_walrus, others)):
                 pass
@@ -229,7 +229,7 @@ class _Rewriter(ast.NodeTransformer):
 
     def _without_else(self, node: ast.While) -> list[ast.stmt]:
         """Returns the statements for a ``while`` whose test assigns: the loop without its ``else``, and after the loop
-        the body of the ``else`` in an ``if``, which runs it unless a ``break`` was reached."""
+        an ``if`` that runs the body of the ``else`` unless a ``break`` was reached."""
         ended = self._name(node.test)
         before = self._at(ast.Assign([_store(ended)], ast.Constant(True)), node.test)
         after = self._at(ast.If(ended, node.orelse, []), node)
@@ -642,8 +642,8 @@ def _integer(node: ast.expr) -> int | None:
 
 
 def _test(pattern: ast.pattern, subject: ast.expr) -> tuple[ast.expr | None] | None:
-    """Returns the test for a pattern, as a tuple of one: ``(None,)`` if the pattern always matches. Returns None for a
-    pattern that kernels do not support."""
+    """Returns a tuple of one element: the test for a pattern, or None if the pattern always matches. Returns None
+    instead of a tuple for a pattern that kernels do not support."""
     found: ast.expr
     match pattern:
         case ast.MatchValue(value=value):

@@ -132,8 +132,8 @@ def placed_errors(name: str, function: Callable[..., Any]) -> Iterator[None]:
 
 
 def _construct(text: str, node: Node, numba_style: bool) -> str | None:
-    """Returns the problem of a failure that the construct in the source explains better than numba's message about
-    types. None for any other failure."""
+    """Returns the problem in terms of the construct at the failure's place in the source, if this explains the failure
+    better than numba's message about types. None for any other failure."""
     if "DictType[" in text:
         return f"a dict is not supported in kernels: nothing is allocated there; use {advice.allocating(numba_style)}"
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):

@@ -1,4 +1,4 @@
-"""Runs numba's pipeline without the work that kernels do not need. This module replaces these parts of numba:
+"""Runs numba's pipeline without the work that kernels do not need. This module leaves out or shortens this work:
 
 - Reference counting: numba computes the lifetimes of all variables after most passes, and inserts a ``del`` after each
   last use. A kernel allocates nothing, so this work has no use.
@@ -93,8 +93,8 @@ _NO_VARIABLE = frozenset(
 
 
 def _define_in_scopes(blocks: dict[int, Any]) -> None:
-    """Declares all variables in the scope of the blocks. All blocks share one scope, which numba's own function visits
-    once for each block."""
+    """Declares all variables in the scope of the blocks. All blocks share one scope. numba's own function goes through
+    all variables once for each block."""
     scopes = {id(block.scope): block.scope for block in blocks.values()}.values()
     for block in blocks.values():
         for statement in block.body:
@@ -117,8 +117,8 @@ class _Indexed(dict[int, Any]):
 
 
 def _rewrite_where_named(blocks: dict[int, Any], states: Any, handler: Any) -> dict[int, Any]:
-    """Rewrites the blocks that name the variable of one step of SSA construction. numba's own function rewrites all
-    blocks for each variable, so its time grows with the square of the number of branches.
+    """Does one step of SSA construction: rewrites the blocks that name the step's variable. numba's own function
+    rewrites all blocks for each variable, so its time grows with the square of the number of branches.
 
     One index serves all steps: a step adds only new versions of its own variable, and no other step looks for these
     versions."""

@@ -134,8 +134,8 @@ def lower(
 
     With ``fma``, products are fused into sums by the rules of ``contraction``. With ``located``, instructions carry
     their places in the source. ``constants`` maps the ``id`` of each array outside the kernel to the kernel's name for
-    the array. With ``keeps_types``, the result has the types of all expressions, for the interpreter, and the lines of
-    its fault sites are the numbers of expressions.
+    the array. With ``keeps_types``, which the interpreter needs, the result has the types of all expressions, and each
+    fault site has the number of an expression in place of its line.
     """
     session.typings = recorded_typings.Typings() if keeps_types else None  # `_parameter_type` below reads it
     session.dispatchers = {}
@@ -243,8 +243,9 @@ class _Flags(CUDAFlags):  # type: ignore[misc]
 
 
 class _Remembering(types.Function):  # type: ignore[misc]
-    """An operator or builtin that resolves its type for given arguments once in a compilation. numba tries all
-    overloads in each round of inference, and again in lowering. That took a quarter of the front end's time."""
+    """An operator or builtin that resolves the signature of its calls once in a compilation for each tuple of argument
+    types. numba tries all overloads in each round of inference, and again in lowering. That took a quarter of the front
+    end's time."""
 
     def get_call_type(self, context: Any, args: Any, kws: Any) -> Any:
         key = self, tuple(args), tuple(kws.items())

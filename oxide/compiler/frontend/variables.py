@@ -144,8 +144,8 @@ class _Variables:
     def _assigns_for(self, label: int, meeting: int) -> bool:
         """Returns whether the block ``label``, a predecessor of ``meeting``, may assign the value of a phi in
         ``meeting``. The phi's variable is read only in blocks that ``meeting`` dominates. If ``label`` ends in a
-        branch, the branch's other target must not lead to such blocks. It does lead to them in a loop around
-        ``meeting``."""
+        branch, the branch's other target must not lead to such blocks; in a loop, where ``meeting`` dominates
+        ``label``, it does. Returns False also if both targets are ``meeting``."""
         targets = self._blocks[label].terminator.get_targets()
         others = [target for target in targets if target != meeting]
         return label != meeting and len(targets) == len(others) + 1 and not (others and self._dominates(meeting, label))

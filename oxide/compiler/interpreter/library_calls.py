@@ -19,7 +19,8 @@ an operation."""
 
 @final
 class NativeArguments:
-    """The arguments of one compiled expression. Each method adds an argument and returns its text."""
+    """Collects the arguments of one compiled expression. ``constant``, ``scalar`` and ``of_tuple`` add an argument and
+    return its text. ``function`` compiles the expression."""
 
     def __init__(self) -> None:
         self.kinds: list[str] = []
@@ -64,7 +65,8 @@ class NativeArguments:
         return f"x{len(self.kinds) - 1}"
 
     def function(self, native: Native, text: str, result: str) -> Callable[..., Any]:
-        """Returns the compiled expression as a function of the values of the expressions in ``given``."""
+        """Compiles the expression ``text``. Returns it as a function that takes the value of each expression in
+        ``self.given``."""
         called = native(text, self.names, tuple(self.kinds), result)
         tuples = self._tuples
         if not tuples:

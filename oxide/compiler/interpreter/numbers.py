@@ -1,10 +1,10 @@
 """Represents the numbers of kernels as Python numbers, and implements conversions and operators on them for the types
 that the front end inferred.
 
-An integer is an ``int`` in the range of its type. A float of any width is a ``float`` that its type can represent. A
-complex number is a ``complex`` of two such floats. So a debugger shows ordinary numbers. Each result is computed
-exactly and rounded once, or computed in double precision if this gives the same result. In complex arithmetic, this
-holds for each operation on the parts.
+An integer is an ``int`` in the range of its type. A float of any width is a Python ``float`` with a value that the
+kernel's type can represent. A complex number is a ``complex`` of two such floats. So a debugger shows ordinary numbers.
+Each result is computed exactly and rounded once, or computed in double precision if this gives the same result. In
+complex arithmetic, this holds for each operation on the parts.
 """
 
 from __future__ import annotations

@@ -39,7 +39,8 @@ class Interpreter:
         self._pending: list[TypedFunction] = []
 
     def function(self, typed: TypedFunction) -> Callable[..., Any]:
-        """Returns the rewritten form of a function. Rewrites all functions that it calls too. Raises ``Refused``."""
+        """Returns the rewritten form of a function. Also rewrites all functions that this function calls. Raises
+        ``Refused``."""
         self.callee(typed)
         while self._pending:
             each = self._pending.pop()
@@ -47,8 +48,8 @@ class Interpreter:
         return self._functions[id(typed)][1]
 
     def callee(self, typed: TypedFunction) -> Callable[..., Any]:
-        """Returns a function that calls the rewritten form of a device function, which need not exist yet. The returned
-        function converts the arguments, which may have any number types, and the result."""
+        """Returns a function that calls the rewritten form of a device function. The rewritten form need not exist yet.
+        The returned function converts the arguments, which may have any number types, and the result."""
         if id(typed) not in self._functions:
             self._functions[id(typed)] = typed, _unready
             self._pending.append(typed)

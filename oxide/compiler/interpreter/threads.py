@@ -64,8 +64,8 @@ class Launch:
     access."""
 
     def spend(self, accesses: int = 1) -> None:
-        """Counts accesses, or other work that takes as long as that many accesses. Raises ``TooLong`` if this exceeds
-        the limit."""
+        """Counts accesses, or other work that takes as long as that many accesses. Raises ``TooLong`` if the launch has
+        then made more accesses than its limit."""
         if self.accesses is not None:
             self.accesses -= accesses
             if self.accesses < 0:

@@ -75,8 +75,9 @@ def lift(
 ) -> Parameter:
     """Returns the kernel parameter for a function, given the types that it takes and returns.
 
-    Raises ``ArgumentError`` if the function has more or fewer parameters than ``takes``, or captures something that
-    cannot be a parameter. Raises ``CompileError`` if the function's source cannot be read.
+    Raises ``ArgumentError`` if the function has more or fewer parameters than ``takes``, has parameters with ``*``,
+    ``**`` or ``/``, or captures something that cannot be a parameter. Raises ``CompileError`` if the function's source
+    cannot be read.
     """
     plain, shape = _plain(function)
     code, is_device = plain.__code__, plain is not function
@@ -149,8 +150,8 @@ def _known(key: Hashable) -> DeviceFunction[..., Any] | None:
 
 
 def _remember(key: Hashable, made: DeviceFunction[..., Any]) -> None:
-    """Stores a lifted function under its key for as long as it is alive. The new function replaces a function whose key
-    has the same hash, which is then lifted again at its next use."""
+    """Stores a lifted function under its key for as long as it is alive. If the table has a function under another key
+    with the same hash, that function is replaced, and is lifted again at its next use."""
     number = hash(key)
     forget = functools.partial(_lifted.pop, number)
     _lifted[number] = weakref.ref(made, forget), key

@@ -254,7 +254,7 @@ class _FirstAxes(ast.NodeTransformer):
 
 @final
 class _ByPlace(ast.NodeTransformer):
-    """Replaces each name in a contract by a variable numbered by its position."""
+    """Replaces each name in a contract by a variable, which is numbered by the name's position in ``names``."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._places = {name: place for place, name in enumerate(names)}

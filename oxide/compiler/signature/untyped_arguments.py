@@ -349,7 +349,7 @@ def identity(kind: ArgumentType) -> str:
 
 
 def arrays_in(kind: ArgumentType, value: Any) -> Sequence[Any]:
-    """Returns the arrays in an argument. An array contains itself."""
+    """Returns the arrays and records in an argument: the argument itself, or those among the elements of a tuple."""
     if isinstance(kind, ArrayType | RecordType):
         return (value,)
     if isinstance(kind, TupleType):

@@ -1,6 +1,6 @@
 """Turns the fault record of a deadlock into an error that names the places where threads wait.
 
-Only the CPU device detects threads that wait for one another for ever (``cpu/coroutines``).
+Only the CPU device (``cpu/coroutines``) and the interpreter detect threads that wait for one another for ever.
 """
 
 from __future__ import annotations

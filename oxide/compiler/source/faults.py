@@ -29,11 +29,12 @@ RECORD: np.dtype[Any] = FAULT.dtype
 
 @dataclass(frozen=True, slots=True)
 class FaultSite:
-    """A place in the source where a thread may fail: an access to the slice passed as ``parameter``, or an ``assert``.
+    """A place in the source where a thread may fail: an access to the array ``parameter``, a call of the function
+    ``parameter``, or an ``assert``.
 
-    For an ``assert``, ``assertion`` is its message; it is "" if the ``assert`` has no message. For an access with
-    several ``axes``, ``axis`` is the axis that is checked. ``kernel`` is the name of the site's kernel if this kernel
-    is a stage of a fused kernel, else "".
+    ``assertion`` is the message of an ``assert``, or of another check that is not of an index. It is "" for an
+    ``assert`` without a message, and None for any other site. For an access with several ``axes``, ``axis`` is the axis
+    that is checked. ``kernel`` is the name of the site's kernel if this kernel is a stage of a fused kernel, else "".
     """
 
     parameter: str

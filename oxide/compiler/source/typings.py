@@ -1,8 +1,8 @@
 """The types of a kernel's expressions, as plain data: the results of the front end's inference that the interpreter
 uses.
 
-A scalar type is written by oxide's name, such as ``"i64"`` or ``"f32"``. Any other type is written ``""``, because the
-interpreter's values of such types carry their types themselves.
+A scalar type is given as oxide's name for it, such as ``"i64"`` or ``"f32"``. Any other type is given as ``""``,
+because the interpreter's values of such types carry their types themselves.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Converts between the types of arguments without an annotation and numba's types."""
+"""Converts the types of unannotated arguments to numba's types, and back."""
 
 from __future__ import annotations
 

@@ -84,7 +84,8 @@ def _lower_nanosleep(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 
 
 def _counting(function: Any, name: str, result: Any, llvm_result: Any) -> None:
-    """Registers a barrier that takes a condition from each thread and returns a result for all conditions."""
+    """Registers a barrier that takes a condition from each thread, and returns to each thread one result computed from
+    all conditions."""
 
     @typing_registry.register_global(function)
     class Counting(AbstractTemplate):  # type: ignore[misc]

@@ -8,8 +8,8 @@ The results of operations are NumPy's:
 - A product is computed from four real products, and each of them is rounded. A quotient is computed by Smith's method,
   as in NumPy: it does not overflow where the result is finite, and a division by zero gives infinities or NaNs. numba's
   own division raises ``ZeroDivisionError``.
-- A complex literal, and a number computed from literals alone, has the type ``PythonComplex``. It takes the type of the
-  first operand of another type, so that ``z * 1j`` computes no f64 if ``z`` is a c64.
+- A complex literal, and a number computed from literals alone, has the type ``PythonComplex``. In an operation, the
+  types of the other operands alone determine the result's type, so that ``z * 1j`` computes no f64 if ``z`` is a c64.
 
 Kernels in numba-cuda's own vocabulary keep numba-cuda's behaviour.
 """
@@ -129,7 +129,8 @@ def _is_literal(kind: Any) -> bool:
 
 
 def _common(args: Iterable[Any]) -> Any:
-    """Returns the complex type that numbers of the given types are promoted to, by NumPy's rules."""
+    """Returns the complex type that numbers of the given types are promoted to, by NumPy's rules. Literals do not
+    count; if all numbers are literals, returns ``PythonComplex``."""
     typed = [types.unliteral(argument) for argument in args if not _is_literal(argument)]
     if not typed:
         return COMPLEX_LITERAL

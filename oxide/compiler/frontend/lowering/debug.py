@@ -74,7 +74,7 @@ _SPECIFICATION = re.compile(
 
 def _conversion(kind: Any, spec: str) -> tuple[Any, str]:
     """Returns the type to which a value is converted for printing, and C's conversion specification for this type. If
-    there is none, raises ``ValueError`` with the reason."""
+    kernels cannot print the value with ``spec``, raises ``ValueError`` with the reason."""
     found = _SPECIFICATION.fullmatch(spec)
     if found is None:
         raise ValueError("a specification is a width, a precision and one of d o x e f g, as in {x:8.3f}")

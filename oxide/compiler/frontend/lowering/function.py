@@ -1,7 +1,7 @@
 """``@device`` functions. Each is compiled once for each tuple of argument types, and inlined by LLVM.
 
-A function that a kernel takes as an argument is a device function too. The call passes the numbers that the function
-captures after the function's own arguments.
+A function that a kernel takes as an argument is a device function too. After the function's own arguments, the call
+passes the numbers that the function captures.
 """
 
 from __future__ import annotations

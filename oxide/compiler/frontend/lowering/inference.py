@@ -58,9 +58,10 @@ class _Interpreter(numba_compiler.CUDABytecodeInterpreter):  # type: ignore[misc
         """Calls numba's method, after removing blocks from ``cfa._backbone``, the set of blocks in which numba's method
         makes a new variable for an assignment.
 
-        numba's set has each block that all paths pass through, and all later bytecode reads the new variable. But
-        bytecode after a ``while True`` may come before blocks of the loop. These blocks would then use another variable
-        than the other blocks of the loop. So only blocks that dominate all later blocks stay in the set.
+        numba's set has each block that all paths pass through, and all blocks that are later in the bytecode use the
+        new variable. But in the bytecode, the code after a ``while True`` may stand before some blocks of the loop.
+        These blocks would then use the new variable, and the loop's other blocks the old one. So only blocks that
+        dominate all later blocks stay in the set.
         """
         if not self._corrected:
             self._corrected = True
@@ -106,7 +107,7 @@ class _Interpreter(numba_compiler.CUDABytecodeInterpreter):  # type: ignore[misc
 
 
 class TranslateBytecode(FunctionPass):  # type: ignore[misc]
-    """Replaces numba-cuda's pass of the same name. Uses the interpreter of bytecode that keeps columns."""
+    """Replaces numba-cuda's pass of the same name. Reads the bytecode with ``_Interpreter``, which keeps columns."""
 
     _name = "oxide_translate_bytecode"
 
@@ -333,10 +334,10 @@ def _is_early(error: Exception, failure: Failure | None, text: str) -> bool:
 
 
 def _of_constraint(place: Any, error: Exception, causes: int) -> Failure:
-    """Returns why a constraint failed. If the constraint is a call, the cause is the first failure inside the called
-    function. If this function ranks lower than the constraint's file (``_rank``), the returned failure has the
-    constraint's place. If the function is also numba's or the compiler's own, the failure has the constraint's text as
-    well."""
+    """Returns why a constraint failed. If the constraint is a call, and a failure was recorded inside the called
+    function, this is the first such failure. If that failure's file ranks lower than the constraint's file (``_rank``),
+    the returned failure has the constraint's place instead. If that file is numba's or the compiler's own, the returned
+    failure has the constraint's text and notes as well."""
     own = _failure(place, str(error), tuple(session.notes))
     inner = session.failures[causes] if len(session.failures) > causes else None
     if inner is None:

@@ -2,8 +2,8 @@
 literal (NEP 50).
 
 Python itself computes ``2 * 3``. This pass also computes expressions with names: constants of a module or of an
-enclosing function, and variables whose value is known. So ``(COUNT + 1) * x[i]`` is an f32 if ``x[i]`` is, as
-``4 * x[i]`` is.
+enclosing function, and variables whose value is known. So if ``x[i]`` is an f32, ``(COUNT + 1) * x[i]`` is an f32, like
+``4 * x[i]``.
 
 An operation is folded only if the kernel's own arithmetic would give an equal result. All other operations are left to
 the kernel, where sums past 64 bits wrap and a division by zero gives 0. The pass looks at values in numba's IR after

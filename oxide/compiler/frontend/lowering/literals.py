@@ -5,7 +5,7 @@ The rule is NumPy 2's for Python scalars (NEP 50). A Python float is *open* unti
 is an f32 if ``x[i]`` is, and so is an accumulator that begins as ``0.0`` and to which f32 values are added. Open floats
 have a numba type of their own, so the rule also holds for variables, calls and loops. An open float is computed in f64,
 with Python's precision. It is rounded once, where it meets a narrower type. An integer literal that meets a float takes
-the float's type. Operations on integers alone follow the rule for integers, which computes in 64 bits. Kernels in
+the float's type. Operations on integers alone follow the rule for integers: they are computed in 64 bits. Kernels in
 numba-cuda's vocabulary keep numba's rule.
 """
 

@@ -94,8 +94,9 @@ def twin_of(value: Any) -> Any:
 
 
 def _read(function: Any) -> Any:
-    """Returns the form of a function that numba compiles. Under numba's semantics, this is the function as written.
-    Under oxide's, its conveniences are rewritten and, if the session keeps types, its nodes are numbered."""
+    """Returns the form in which numba compiles a function. Under numba's semantics, this is the function as written.
+    Under oxide's semantics, the function's conveniences are rewritten and, if the session keeps types, the nodes of its
+    syntax tree are numbered."""
     if session.numba_style:
         return as_written(function)
     return plain(function) if session.typings is None else session.typings.numbered(function)
@@ -103,8 +104,8 @@ def _read(function: Any) -> Any:
 
 @contextmanager
 def compiled_with(compile_function: CompileFunction) -> Iterator[None]:
-    """Makes every numba dispatcher compile with ``compile_function``. If ``session.overloads`` is False, a dispatcher
-    raises ``TypingError`` instead.
+    """Makes every numba dispatcher compile with ``compile_function`` within the ``with`` block. If
+    ``session.overloads`` is False, a dispatcher raises ``TypingError`` instead.
 
     Also makes numba compile the form of a function that ``_read`` returns, for inlined functions too. numba holds its
     compiler lock while it types a function, so no other thread sees these changes.

@@ -1,7 +1,7 @@
 """Python's ``min`` and ``max`` of floats, and ``//`` and ``%`` of integers, where numba-cuda differs from Python.
 
 Python's ``max(a, b)`` returns ``a`` unless ``b`` is greater. So ``max(x, 0.0)`` is NaN if ``x`` is, and a relu hides no
-NaN. numba-cuda uses libdevice's ``fmax``, which returns the operand that is not a NaN. The least integer ``// -1``
+NaN. numba-cuda uses libdevice's ``fmax``, which returns the operand that is not a NaN. The least integer divided by -1
 wraps, as every sum does; numba returns 0. A ``u64`` and a signed integer are divided as integers by Python's rules, and
 the result is an ``i64``, modulo 2**64; numba divides them as floats. Kernels in numba-cuda's own vocabulary keep
 numba-cuda's behaviour.

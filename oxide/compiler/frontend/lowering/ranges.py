@@ -69,8 +69,8 @@ def range_arguments(args: tuple[Any, ...]) -> tuple[Any, ...]:
     """Returns the types that the arguments of a ``range`` are converted to if one of them is a ``u64``. Returns other
     arguments unchanged.
 
-    All arguments become ``u64`` if the type of none of them allows a negative number. Otherwise they become ``i64``, as
-    in all arithmetic on ``u64`` and signed integers.
+    All arguments become ``u64`` if each is unsigned or a literal that is not negative. Otherwise they become ``i64``,
+    as in all arithmetic on ``u64`` and signed integers.
     """
     if types.uint64 not in (types.unliteral(argument) for argument in args):
         return args

@@ -1,6 +1,6 @@
 """Records the types that inference found, for the interpreter (``compiler/source/typings.py``).
 
-Each function was rewritten before so that each of its expressions has a line number of its own
+Before inference, each function is rewritten so that each of its expressions has a line number of its own
 (``check/numbering.py``). So the line of an instruction identifies the instruction's expression.
 """
 

@@ -70,8 +70,9 @@ _numbers: dict[FaultSite, int] = {}
 
 
 def site_number(parameter: str, assertion: str | None = None, axis: int | None = None, axes: int = 1) -> int:
-    """Returns the number of the fault site of the access to ``parameter``, or of the ``assert``, that is being lowered.
-    For an access with several ``axes``, ``axis`` is the axis that is checked."""
+    """Returns the number of the fault site that is being lowered: an access to the array ``parameter``, a call of the
+    function ``parameter``, or an ``assert``. For an access with several ``axes``, ``axis`` is the axis that is
+    checked."""
     site = FaultSite(parameter, session.file, session.line, assertion, axis, axes)
     if site not in _numbers:
         _numbers[site] = len(sites)

@@ -68,7 +68,7 @@ class ShapedSliceType(types.Type):  # type: ignore[misc]
 
     @property
     def flat(self) -> SliceType:
-        """Returns the type of the slice with one axis that has all elements in row-major order."""
+        """Returns the type of the slice's ``flat``: a slice of one axis, with all elements in row-major order."""
         return SliceType(self.dtype, self.mutable, self.parameter, self.tile)
 
     def is_like(self, other: ShapedSliceType) -> bool:
@@ -87,8 +87,8 @@ class ShapedSliceType(types.Type):  # type: ignore[misc]
 
 
 class PlaceRefType(types.Type):  # type: ignore[misc]
-    """The type of a ``Ref`` to this thread's element of a ``DisjointSlice2``, or None. The element is given by row and
-    column."""
+    """The type of a value that is a ``Ref`` to this thread's element of a ``DisjointSlice2``, or None. The ``Ref``
+    gives the element by row and column."""
 
     def __init__(self, dtype: Any) -> None:
         self.dtype = dtype

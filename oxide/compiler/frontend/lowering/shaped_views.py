@@ -121,8 +121,8 @@ def _within(builder: Any, first: Any, count: Any, length: Any) -> Any:
 
 
 def _outside(builder: Any, first: Any, count: Any) -> Any:
-    """Returns the index that a fault reports: ``count`` or ``first`` if it is negative, else the last index of the
-    range."""
+    """Returns the index that a fault reports: ``count`` if it is negative, else ``first`` if ``first`` is negative,
+    else the last index of the range, at most 2**63 - 1."""
     least = builder.select(builder.icmp_signed("<", count, _ZERO), count, first)
     last = builder.sub(builder.add(first, count), ir.Constant(_WORD, 1))
     last = builder.select(builder.icmp_signed("<", last, _ZERO), GREATEST, last)

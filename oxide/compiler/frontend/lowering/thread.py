@@ -36,8 +36,8 @@ class ThreadIndexType(types.Type):  # type: ignore[misc]
 
 
 class GridIndexType(ThreadIndexType):
-    """The type of a ``ThreadIndex`` from ``index_2d``, or None. It carries the width, which outputs with
-    ``RowMajorTiles`` need."""
+    """The type of a value that is a ``ThreadIndex`` from ``index_2d``, or None. The value carries the width, which
+    outputs with ``RowMajorTiles`` need."""
 
     def __init__(self) -> None:
         types.Type.__init__(self, "ThreadIndex of index_2d")

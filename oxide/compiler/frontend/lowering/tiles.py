@@ -44,7 +44,8 @@ _ZERO, _ONE, _NONE = (ir.Constant(_WORD, number) for number in (0, 1, -1))
 
 
 class TileRefType(types.Type):  # type: ignore[misc]
-    """The type of a tile of the output parameter ``parameter``, or None. If ``partial``, the tile is a remainder."""
+    """The type of a value that is a tile of the output parameter ``parameter``, or None. If ``partial``, the tile is a
+    remainder."""
 
     def __init__(self, dtype: Any, tile: tuple[int, ...], parameter: str, partial: bool) -> None:
         self.dtype = dtype
@@ -293,8 +294,8 @@ def _lower_setitem(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 
 
 def _locate(builder: Any, kind: Any, tile: Any, position_type: Any, position: Any) -> tuple[Any, Any]:
-    """Returns whether the element at a position may be accessed, and its offset from the tile's first element. The tile
-    must not be None, and the position must be inside the tile."""
+    """Returns two results: whether the tile is not None and a position is inside it, and the offset of the element at
+    the position from the tile's first element. If the first is false, the emitted code records a fault."""
     if isinstance(position_type, types.BaseTuple):
         parts = list(zip(position_type, cgutils.unpack_tuple(builder, position), strict=True))
     else:

@@ -2,9 +2,9 @@
 
 Every view of a ``MatrixView`` is a rectangle, and ``_rectangle`` checks whether the rectangle is inside the matrix.
 ``shaped_views.py`` checks the views of a ``Slice2`` axis by axis instead. A view carries what a loop over it needs: a
-pointer, a count and a stride. It also carries whether it is valid, and the fault to report if it is not. LLVM drops
-these fields where the program has tested the view for None. An invalid view has the count 0, so a program that uses it
-without a test reads nothing.
+pointer, a count and a stride. It also carries whether it is valid, and the fault to report if it is not. LLVM drops the
+validity and the fault where the program has tested the view for None. An invalid view has the count 0, so a program
+that uses it without a test reads nothing.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class MatrixViewType(types.Type):  # type: ignore[misc]
 
 
 class VectorViewType(types.IterableType):  # type: ignore[misc]
-    """The type of a ``VectorView`` or None. The elements of a row are contiguous, so the view of a row has no
-    stride."""
+    """The type of a value that is a ``VectorView`` or None. The elements of a row are contiguous, so the view of a row
+    has no stride."""
 
     def __init__(self, dtype: Any, parameter: str, contiguous: bool) -> None:
         self.dtype = dtype

@@ -254,8 +254,9 @@ def _move_blocks(context: Any, builder: Any, name: str, given: dict[str, Any], k
 
 
 def _share(builder: Any, digits: list[Any], numbers: list[int]) -> Any:
-    """Returns the number that a lane's binary digits select among the given one, two or four numbers. The emitted code
-    is a sum of products, which LLVM shares between the calls for one fragment."""
+    """Returns the element of ``numbers`` at the position whose binary digits are ``digits``, the lowest first.
+    ``numbers`` has one, two or four elements. The emitted code is a sum of products, which LLVM shares between the
+    calls for one fragment."""
     share = constant(numbers[0])
     if len(numbers) > 1:
         share = builder.add(share, builder.mul(digits[0], constant(numbers[1] - numbers[0])))

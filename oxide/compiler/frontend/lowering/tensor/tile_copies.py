@@ -48,9 +48,9 @@ _MOST_GROUPS = 7
 
 
 class _Tile:
-    """The tiles in shared memory of a copy from or to a slice of ``axes`` axes. ``own`` has the sides of a tile, and
-    ``sides`` the same with a side for each axis of the slice. ``count`` is the number of tiles, and ``bytes`` the size
-    of one tile. ``numbered`` is whether the call selects a tile by its number."""
+    """Describes the tiles in shared memory that are copied from or to a slice of ``axes`` axes. ``own`` has the sides
+    of a tile. ``sides`` has a side for each axis of the slice: sides of 1, followed by ``own``. ``count`` is the number
+    of tiles, and ``bytes`` the size of one tile. ``numbered`` is whether the call selects a tile by its number."""
 
     def __init__(self, kind: Any, numbered: bool, axes: int) -> None:
         self.swizzled = isinstance(kind, TilesType)
@@ -120,8 +120,8 @@ def _shown(array: Any) -> str:
 
 
 def _takes(function: str, array: Any, index: Any, *numbers: Any) -> bool:
-    """Returns whether an index has one integer for each axis of an array, and the other ``numbers`` are integers or
-    None. If not, adds a note with the reason."""
+    """Returns whether an index has one integer for each axis of an array, and whether each of ``numbers`` is an integer
+    or None. If not, adds a note with the reason."""
     parts = list(index) if isinstance(index, types.BaseTuple) else [index]
     numbers = tuple(each for each in numbers if not isinstance(each, types.NoneType))
     if len(parts) == _axes(array) and all(

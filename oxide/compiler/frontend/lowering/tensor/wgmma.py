@@ -172,8 +172,8 @@ def _step(b: Any) -> int:
 
 
 def _has_columns(b: Any, columns: int, transposed: bool) -> bool:
-    """Returns whether the accumulator's columns fit the tiles of ``b``: one tile or a whole number of tiles must give
-    all columns. If not, adds a note with the reason."""
+    """Returns whether the accumulator's columns fit the tiles of ``b``: they must fit into one tile, or fill several
+    tiles completely. If not, adds a note with the reason."""
     if transposed and columns > _PANEL and columns % _PANEL:
         note_first(
             f"tensor.wgmma: with b_transposed the accumulator's columns, {columns}, are up to {_PANEL} or a multiple"
