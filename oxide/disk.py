@@ -1,19 +1,21 @@
 """The disk cache's files: bytes under a name, in a directory that only the user can write to.
 
-The callers decide what the files contain: ``compiler.cache`` stores compiled kernels, and ``driver.cpu.code`` stores
-the name of the host's processor. This module makes it safe to execute machine code from the directory:
+The callers decide what the files contain: ``compiler.cache`` stores compiled kernels, for example, and
+``driver.cpu.code`` stores the name and features of the host's processor. This module makes it safe to execute machine
+code from the directory:
 
 - The directory is made with mode 0700. If another user owns it or may write to it, it is not used: a warning is given
   once, and each process compiles its kernels.
 - A file is written under a temporary name and then renamed. So a reader sees the whole file or none, even if several
   processes write it.
-- A file carries a checksum of its name and content. A file that is damaged, was not written by this module, or has
-  another format counts as missing, and is written again. A file that is larger than the cache's limit also counts as
-  missing; it is not read.
+- A file carries a checksum of its name and content. A file that is damaged, was not written by this module, has another
+  format, or is one that another user owns or may write to, counts as missing, and is written again. A file that is
+  larger than the cache's limit also counts as missing; it is not read.
 
 ``OXIDE_CACHE_DIR`` names the directory; the default is ``$XDG_CACHE_HOME/oxide`` or ``~/.cache/oxide``.
-``OXIDE_CACHE=0`` turns the cache off. ``OXIDE_CACHE_LIMIT`` is its limit in bytes, 256 MiB by default. When its files
-exceed the limit, the least recently used files are removed. A single file above the limit is not stored.
+``OXIDE_CACHE=0`` turns the cache off. ``OXIDE_CACHE_LIMIT`` is its limit in bytes, 256 MiB by default. Once in a while,
+a process that writes to the cache looks at all files, and removes the least recently used if they exceed the limit. A
+single file above the limit is not stored.
 """
 
 from __future__ import annotations
@@ -247,8 +249,9 @@ def _checksum(name: str, content: bytes) -> bytes:
 
 
 def _make_room(place: str) -> int:
-    """Removes the least recently used files if the cache exceeds its limit, and the temporary files that killed
-    processes left. Returns the bytes of the files that remain."""
+    """If the cache exceeds its limit, removes the least recently used files, until at most three quarters of the limit
+    remain. Also removes temporary files older than an hour, which killed processes are assumed to have left. Returns
+    the bytes of the files that remain."""
     most = limit()
     files: list[tuple[float, int, str]] = []
     total = 0

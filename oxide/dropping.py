@@ -11,15 +11,16 @@ So a finaliser of this package is of one of three kinds:
   puts a handle into a queue or takes an entry out of a table. An object with nothing to finalise has ``nothing`` there.
 - ``joins_when_dropped``: the object itself is appended to a queue, for a finaliser that needs more than one step.
   Ordinary code does these steps later. Python finalises an object only once, so the object is then freed for good.
-- ``WeakTable``: a dictionary that removes an entry when its key is freed. It needs no callback written in Python, as
-  the weak dictionaries of ``weakref`` do.
+- ``WeakTable``: a dictionary that removes an entry when its key is freed. Unlike the weak dictionaries of ``weakref``,
+  it needs no callback written in Python.
 
 Work that must be Python, such as a warning, runs later through ``Soon``.
 
 Each such class also has a ``__del__`` in Python, for the compiled form: compiled code does not check for signals. In
 the interpreted form ``calls_drop`` and ``joins_when_dropped`` replace it. The replacement relies on the language: a
-special method is looked up on the class and bound by its ``__get__``. ``property(attrgetter("_drop"))`` binds to the
-attribute's value, and a wrapper of ``lru_cache`` binds as a function does.
+special method is looked up on the class, and what is found there is bound by its own ``__get__``.
+``property(attrgetter("_drop"))`` binds to the attribute's value, and a wrapper of ``lru_cache`` binds as a function
+does.
 
 This file itself is never compiled.
 """
@@ -112,7 +113,7 @@ def in_c(steps: Callable[[Iterator[Any]], Iterator[object]]) -> Callable[[Any], 
 
 class Soon:
     """A function that is called soon in the main thread, between two bytecodes, as Python calls a signal handler. So an
-    interrupt during the function reaches the program. ``next(asking)`` requests the call; it runs in C only."""
+    interrupt during the function reaches the program. ``next(asking)`` requests the call, and itself runs no Python."""
 
     def __init__(self, function: Callable[[], object]) -> None:
         self._function = function
@@ -155,6 +156,6 @@ class WeakTable(Generic[K, V]):
         return value
 
     def setdefault(self, key: K, value: V) -> V:
-        """Returns the existing value; if there is none, sets this one and returns it."""
+        """Returns the existing value; if there is none, sets ``value`` and returns it."""
         found = self.get(key)
         return self.set(key, value) if found is None else found

@@ -55,7 +55,7 @@ def full_traceback() -> bool:
 def drop_frames(error: BaseException) -> None:
     """Removes this package's frames from the traceback of an error about the user's program, just before it is raised
     again: they would stand between the user's line and the message. An error with a cause is a failure of the package
-    itself, and keeps its frames. With ``OXIDE_TRACEBACK=full`` every error does."""
+    itself, and keeps its frames. With ``OXIDE_TRACEBACK=full`` every error keeps them."""
     if error.__cause__ is None and not full_traceback():
         error.__traceback__ = None
 

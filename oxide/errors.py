@@ -53,8 +53,8 @@ class TraceError(OxideError):
 
 class CollectiveError(OxideError):
     """Raised on every rank of a group that can no longer complete its collectives. ``collective`` describes the
-    collective that failed. ``rank`` is the rank that caused the failure, None if none is known: its process ended, it
-    did not arrive in time, it left the group, or it called another collective."""
+    collective that failed. ``rank`` is the rank that caused the failure: its process ended, it did not arrive in time,
+    it left the group, or it called another collective. ``rank`` is None if no such rank is known."""
 
     def __init__(self, message: str, collective: str = "", rank: int | None = None) -> None:
         super().__init__(message)
@@ -63,9 +63,10 @@ class CollectiveError(OxideError):
 
 
 class OrderingError(OxideError):
-    """Raised if nothing orders two uses of one box. Under strict ordering: the runtime would have had to insert a wait.
-    In any mode: work on another stream, declared by ``ctx.reads`` or ``ctx.writes``, is still being submitted, or
-    ``ctx.reads`` or ``ctx.writes`` was called after its run had been submitted."""
+    """Raised if nothing orders two uses of one box: under strict ordering, if the runtime would have to insert a wait;
+    in any mode, if work on another stream that ``ctx.reads`` or ``ctx.writes`` declared is still being submitted. Also
+    raised if ``ctx.reads``, ``ctx.writes`` or a method of ``ctx`` for raw memory is called after the run of ``ctx`` was
+    submitted."""
 
 
 class DeviceError(OxideError):

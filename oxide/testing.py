@@ -406,13 +406,13 @@ class FailingDriver(DelegatingDriver):
         self._failures: list[_Failure] = []
 
     def fail(self, method: str, error: BaseException, *, at: int = 1) -> None:
-        """Makes the ``at``-th call of a method from now raise ``error``. Raises ``ValueError`` for a name not in the
-        protocol, or a count below 1."""
+        """Makes the ``at``-th call of a method from now raise ``error``. Raises ``ValueError`` if ``method`` is not in
+        the protocol, or ``at`` is below 1."""
         _check_method(method)
         self._plan(_Failure(method, error, at))
 
     def fail_call(self, n: int, error: BaseException) -> None:
-        """Makes the ``n``-th call from now, of any method, raise ``error``. Raises ``ValueError`` below 1."""
+        """Makes the ``n``-th call from now, of any method, raise ``error``. Raises ``ValueError`` for ``n`` below 1."""
         self._plan(_Failure(None, error, n))
 
     def invoke(self, method: str, *arguments: Any, **keywords: Any) -> Any:

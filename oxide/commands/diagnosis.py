@@ -1,5 +1,5 @@
-"""The findings of ``oxide doctor``. Most functions judge facts that they are passed, so that a test can pass the facts
-of any machine. ``examine`` gathers the facts of this machine."""
+"""The findings of ``oxide doctor``. Most functions take the facts that they judge as arguments, so that a test can pass
+the facts of any machine. ``examine`` gathers the facts of this machine."""
 
 from __future__ import annotations
 
@@ -148,8 +148,9 @@ def bindings_major() -> int | None:
 
 
 def needed_cuda(driver: CudaDriver, bindings: int | None) -> tuple[int, int]:
-    """Returns the CUDA version that the driver must support: the newest of the versions that the PTX for its GPUs
-    needs, and version X.0 for cuda-bindings X.Y. Minor versions of cuda-bindings are compatible with each other."""
+    """Returns the CUDA version that the driver must support: the newest version that the PTX for one of its GPUs needs
+    or, if that is newer, version X.0 for the installed cuda-bindings X.Y. Minor versions of cuda-bindings are
+    compatible with each other."""
     needs = [PTX_NEEDS.get(gpu.capability, PTX) for gpu in driver.gpus] or [PTX]
     return max([*needs, *([(bindings, 0)] if bindings is not None else [])])
 

@@ -121,8 +121,9 @@ def text_of(special: Specialization, form: str, cc: tuple[int, int]) -> str:
 
 
 def specialized(kernel: Kernel | TileKernel, path: str, types: Sequence[str]) -> Specialization:
-    """Specializes the kernel by the ``name=type`` arguments. Raises ``ArgumentError``, or ``LookupError`` for bad
-    types."""
+    """Specializes the kernel by the ``name=type`` arguments. Raises ``LookupError`` for an argument that gives no type,
+    and if the kernel needs types and none are given. Raises ``ArgumentError`` if the given types do not fit the
+    kernel."""
     from oxide.errors import ArgumentError
     from oxide.runtime.launching.tile_kernel import TileKernel
 

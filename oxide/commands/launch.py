@@ -92,8 +92,8 @@ def _status(processes: list[subprocess.Popen[bytes]]) -> int:
 
 
 def _end(processes: list[subprocess.Popen[bytes]], grace: float) -> None:
-    """Waits up to ``grace`` seconds, so that the other ranks can report why a rank failed. Then ends the processes that
-    still run, with SIGTERM, and with SIGKILL those that ignore SIGTERM."""
+    """Waits up to ``grace`` seconds, so that the other ranks can report why a rank failed. Then sends SIGTERM to the
+    processes that still run, and SIGKILL to those that ignore SIGTERM."""
     deadline = time.monotonic() + grace
     while time.monotonic() < deadline and any(process.poll() is None for process in processes):
         time.sleep(_LOOK_SECONDS)

@@ -111,7 +111,8 @@ def _function_lines(function: object) -> Iterator[tuple[int, str]]:
 
 
 def _plan(special: Specialization, plan: str) -> dict[Place, list[str]]:
-    """Maps each place in the source to the lines of a tile kernel's plan for it. Such lines begin with ``line N:``."""
+    """Maps places in the source to the lines of a tile kernel's plan that begin with ``line N:``, without this
+    beginning."""
     file = special.description.function.__code__.co_filename
     found: dict[Place, list[str]] = {}
     for line in plan.splitlines():

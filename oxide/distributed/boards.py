@@ -1,13 +1,13 @@
 """Boards: what each rank has told the others, in memory that all ranks of a group have mapped.
 
 A rank writes to its own board, and the others read it. So telling them something takes about a microsecond and no
-system call; a message through a socket takes ten times as long. Writing wakes no reader: each reads when it needs to
-know.
+system call; a message through a socket takes ten times as long. Writing wakes no reader: each rank reads the others'
+boards when it needs to.
 
-A board is a ring of *notes*. A note has a number, one more than the note before, and a checksum. A reader takes a note
-once its checksum is right. So it never takes half a note, whatever the order in which it sees the writer's bytes.
-Readers publish on their own boards how many notes they have taken, and the writer waits before it would
-overwrite one that was not.
+A board is a ring of *notes*. A note has a checksum, and a number that is one more than that of the note before. A
+reader takes a note once its checksum is right. So it never takes half a note, whatever the order in which it sees the
+writer's bytes. Readers publish on their own boards how many notes they have taken, and the writer waits before it
+overwrites a note that a reader has not taken.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _notes_at(ranks: int) -> int:
 
 
 def fitting(text: str) -> str:
-    """Returns an ASCII text that a note can hold. A text that is too long is cut, and its digest is added."""
+    """Returns an ASCII text as a note can hold it: a text that is too long is cut, and its digest is added."""
     if len(text) <= _TEXT_BYTES:
         return text
     return f"{text[: _TEXT_BYTES - 20]}... ({sha256(text.encode()).hexdigest()[:14]})"
@@ -70,21 +70,23 @@ class Boards:
         self._taken = [0] * self._size
 
     def has_room(self) -> bool:
-        """Returns whether a note can be written: every other rank has taken the one that it would overwrite."""
+        """Returns whether a note can be written: every other rank has taken the note that the new one would
+        overwrite."""
         if self._written >= self._free_until:
             taken = [words[self._rank] for rank, words in enumerate(self._words) if rank != self._rank]
             self._free_until = min(taken, default=self._written) + NOTES
         return self._written < self._free_until
 
     def write(self, text: str, to: int = TO_ALL) -> None:
-        """Writes a note for all other ranks, or for rank ``to``. There must be room, and the text must be fitting."""
+        """Writes a note for all other ranks, or for rank ``to``. Call it only if ``has_room()`` is True, with a text
+        that ``fitting`` returned."""
         self._written += 1
         body = _HEAD.pack(self._written, to, len(text)) + text.encode()
         at = self._start + self._written % NOTES * NOTE_BYTES
         self._own[at : at + _CHECKSUM.size + len(body)] = _CHECKSUM.pack(crc32(body)) + body
 
     def take(self, rank: int) -> list[str]:
-        """Returns the texts of the new notes of another rank that are for this one."""
+        """Takes the new notes of another rank. Returns the texts of the notes that are for this rank or for all."""
         segment, taken, found = self._segments[rank], self._taken[rank], []
         while True:
             at = self._start + (taken + 1) % NOTES * NOTE_BYTES
@@ -104,20 +106,22 @@ class Boards:
         return found
 
     def end(self) -> None:
-        """Marks this rank's board: the rank has left the group or given it up, and has said so by a message."""
+        """Marks this rank's board. Call it once the rank has left the group or given it up, and has said so by a
+        message."""
         self._words[self._rank][self._size] = 1
 
     def has_ended(self, rank: int) -> bool:
-        """Returns whether the board of another rank is marked so."""
+        """Returns whether another rank has marked its board with ``end``."""
         return self._words[rank][self._size] != 0
 
 
 def shared_segments(peers: Peers, nbytes: int, deadline: float) -> list[mmap.mmap]:
-    """Returns new zeroed memory of ``nbytes`` bytes for each rank, in the order of the ranks. All ranks of the group
-    have mapped all of it, and it has no name any more. Every rank must call this at the same time.
+    """Returns new zeroed memory of ``nbytes`` bytes for each rank, in the order of the ranks. Every rank of the group
+    has mapped the memory of all ranks, and the files of this memory are removed. Every rank must call this at the same
+    time.
 
-    Raises ``CollectiveError`` if another rank ends meanwhile or does not come until ``deadline``, by
-    ``time.monotonic``.
+    Raises ``CollectiveError`` if another rank ends meanwhile, or has not called this by ``deadline``, a time of
+    ``time.monotonic``. Raises ``DeviceError`` if the memory of another rank cannot be opened.
     """
     folder = "/dev/shm" if Path("/dev/shm").is_dir() else None
     file, path = tempfile.mkstemp(prefix="oxide-", dir=folder)

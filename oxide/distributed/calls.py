@@ -37,13 +37,15 @@ REDUCED: Final = frozenset(
 @final
 class Call:
     """One collective. ``inputs`` and ``outputs`` have a box for each rank of this process. ``count`` is the number of
-    elements that one rank contributes, or gets from ``reduce_scatter``. ``root`` is the rank that broadcasts. ``to``
-    and ``source`` are the ranks that a transfer sends to and receives from, -1 if it does not. ``text`` describes the
-    call in messages: ranks that take part in one collective have the same text, except for transfers.
+    elements that one rank contributes, or gets from ``reduce_scatter``. ``root`` is the rank that broadcasts. ``to`` is
+    the rank that a transfer sends to, -1 if it sends nothing. ``source`` is the rank that a transfer receives from, -1
+    if it receives nothing. ``text`` describes the call in messages; it is the same on all ranks that take part, except
+    for transfers.
 
-    An operation on boxes makes its call once, and submits it each time that it runs. ``uses`` and ``submissions`` are
-    computed at the first submission, and are None before: the memory that each rank's part reads and writes, and the
-    functions that submit the parts.
+    An operation on boxes makes its call once, and submits it each time that it runs. ``uses`` is the memory that the
+    call reads and writes on each stream that does its work. ``submissions`` are the functions that submit the ranks'
+    parts to NCCL. Both are computed at the first submission, and are None before; ``submissions`` stays None on CPU
+    devices.
     """
 
     __slots__ = (

@@ -3,11 +3,11 @@
 A ``Group`` is a number of *ranks*, each with a device. There are two forms. In one, a process drives all ranks:
 ``local_group(devices())``. In the other, each process is one rank: ``join_group(rank, size)``. The same methods make
 the operations. They take a box for each rank of the process: ``group.all_reduce(x)``, or ``group.all_reduce(x0, x1)``
-where one process has two.
+in a process of two ranks.
 
-A collective is ordered as every operation is, by the boxes that it reads and writes. It runs on a stream of the
-group's, so work that does not use these boxes goes on beside it, also in the same run. Collectives of one group run in
-the order in which they were submitted, which must be the same on all ranks.
+A collective is ordered as every operation is, by the boxes that it reads and writes. It runs on a stream that belongs
+to the group. So work that does not use these boxes can run at the same time, even work of the same run. Collectives of
+one group run in the order in which they were submitted, which must be the same on all ranks.
 """
 
 from __future__ import annotations
@@ -43,10 +43,11 @@ DEFAULT_TIMEOUT = 60.0
 
 
 def local_group(devices: Sequence[int | Device] | None = None) -> Group:
-    """Returns a group whose ranks are devices of this process: by default all devices that are set up, else
-    ``devices``, a list of numbers or ``Device``s. The first is rank 0.
+    """Returns a group whose ranks are devices of this process: ``devices``, a list of numbers or ``Device``s, by
+    default all devices that are set up. The first is rank 0.
 
-    Raises ``DeviceError`` for a device that is not set up or is given twice, and for GPUs if NCCL is not installed.
+    Raises ``DeviceError`` for an empty list, for a device that is not set up or is given twice, and for GPUs if NCCL is
+    not installed. Raises ``TypeError`` if ``devices`` is no list.
     """
     runtime = current_runtime()
     if devices is not None and (isinstance(devices, str) or not isinstance(devices, Sequence)):
@@ -130,8 +131,8 @@ def join_group(
 
 
 def _own_device(runtime: Runtime) -> Device:
-    """Returns the default device of this process. If it is the first of several, and the launcher has numbered the
-    ranks of this machine, the device of that number becomes the default."""
+    """Returns the default device of this process. If the default is the first of several devices, and the launcher has
+    set ``LOCAL_RANK`` to the number of a device, makes this device the default."""
     local = whole_number("LOCAL_RANK", least=0)
     if local is not None and runtime.default_device.id == 0 and local < len(runtime.devices):
         runtime.default_device = runtime.devices[local]
@@ -152,7 +153,7 @@ class Group:
     """Ranks that run collectives together. ``local_group`` and ``join_group`` make one; close it after use, or use it
     in a ``with``.
 
-    Once a collective has failed, the group is broken: this and every later one raises ``CollectiveError``.
+    Once a collective has failed, the group is broken: the collective and every later one raise ``CollectiveError``.
     """
 
     def __init__(self, plane: Plane, devices: tuple[Device, ...], ranks: tuple[int, ...], size: int) -> None:
@@ -330,8 +331,8 @@ class Group:
                     each.end(reads, writes, submitted=submitted)
 
     def _uses(self, call: Call) -> list[tuple[list[Allocation], list[Allocation]]]:
-        """Returns the memory that a call reads and writes on each stream that does its work: on CPU devices the first
-        rank's does the work of all."""
+        """Returns the memory that a call reads and writes, for each stream that does its work. On CPU devices the
+        stream of the first rank does the work of all ranks."""
         if self._devices[0].kind == "cpu":
             return [_uses(call, call.inputs, call.outputs, self._turns)]
         parts = zip(call.inputs, call.outputs, self._turns, strict=True)
@@ -450,7 +451,8 @@ class Collective(DeviceOperation[Any]):
         return box
 
     def _misfit(self, box: object, number: int, device: Device) -> ArgumentError:
-        """Returns the error for what is no box, or not one of its rank's."""
+        """Returns the error for a value that is no box, or for a box that is not on its rank's device or not
+        contiguous."""
         what = f"{self._kind}, {self._name(number)}"
         if not isinstance(box, DeviceBox):
             return ArgumentError(f"{what}: expected a DeviceBox, got {type(box).__name__}")
@@ -464,7 +466,8 @@ class Collective(DeviceOperation[Any]):
         return f"box of rank {self._group.ranks[number]}"
 
     def _call(self, contexts: tuple[ExecutionContext, ...], boxes: list[DeviceBox]) -> Call:
-        """Checks the boxes, and makes those of the result."""
+        """Checks the boxes, makes new boxes for the result if it needs them, and returns the call. Raises
+        ``ArgumentError`` for boxes that do not fit."""
         group, kind, first = self._group, self._kind, boxes[0]
         for number, box in enumerate(boxes[1:], 1):
             if (box.shape if kind != "send_recv" else box.size) != (
@@ -517,7 +520,8 @@ class Collective(DeviceOperation[Any]):
 def _uses(
     call: Call, inputs: tuple[DeviceBox, ...], outputs: tuple[DeviceBox, ...], turns: Sequence[Allocation]
 ) -> tuple[list[Allocation], list[Allocation]]:
-    """Returns the memory that a collective reads and writes, or the part of it with these boxes and turns."""
+    """Returns the memory that a collective only reads, and the memory that it writes. With the boxes and the turn of
+    one rank, returns the memory of this rank's part."""
     reads = [] if call.kind == "recv" else [box._allocation for box in inputs]
     # The turns first: where two edges of a picture are one, it shows the last.
     writes = [*turns] if call.kind == "send" else [*turns, *[box._allocation for box in outputs]]

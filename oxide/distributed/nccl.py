@@ -1,10 +1,9 @@
 """Collectives of GPUs: NCCL does the work, reached through nccl4py (``pip install 'oxide-gpu[nccl]'``).
 
-NCCL cannot tell that a rank is missing, has ended or asks for something else: its kernels then wait forever. So each
-process tells the others which collectives it submits, on its board (``boards``), and compares (``_Watch``). A
-submission does not wait for that.
-If ranks disagree or one is missing, it aborts NCCL's communicator. The kernels that wait then end, and the runs that
-they belong to raise the error.
+NCCL does not notice that a rank is missing, has ended or runs another collective: its kernels then wait forever. So
+each process writes on its board (``boards``) which collectives it submits, and compares them with what the others have
+written (``_Watch``). A submission does not wait for the comparison. If ranks disagree or one is missing, the process
+aborts NCCL's communicator. The kernels that wait then end, and the runs that they belong to raise the error.
 """
 
 from __future__ import annotations
@@ -137,8 +136,9 @@ def one_process(devices: tuple[Device, ...]) -> NcclPlane:
 
 
 def many_processes(peers: Peers, device: Device) -> ManyProcesses:
-    """Returns the plane of a process that is one rank of several, once all of them are connected. Raises
-    ``CollectiveError`` if another rank ends meanwhile."""
+    """Returns the plane of a process that is one rank of several, once all ranks are connected. Raises
+    ``CollectiveError`` if another rank ends meanwhile or is late, and ``DeviceError`` if NCCL is missing or cannot
+    connect."""
     nccl = bindings()
     deadline = time.monotonic() + peers.timeout
     identity = bytes(nccl.get_unique_id()) if peers.rank == 0 else b""
@@ -150,8 +150,8 @@ def many_processes(peers: Peers, device: Device) -> ManyProcesses:
 
 @final
 class ManyProcesses(NcclPlane):
-    """The plane of a process that is one rank of several. Its thread looks for what the others say every
-    ``look_seconds``."""
+    """The plane of a process that is one rank of several. Every ``look_seconds``, its thread reads what the other ranks
+    have written."""
 
     def __init__(
         self, library: Any, communicator: Any, peers: Peers, boards: Boards, look_seconds: float = _LOOK_SECONDS
@@ -192,8 +192,8 @@ class ManyProcesses(NcclPlane):
         recording.uploads.append(None)
 
     def abort(self) -> None:
-        """Ends the kernels that wait for other ranks, and frees the communicator. If a graph has collectives of it, a
-        thread frees it, as NCCL waits until the graphs are dropped."""
+        """Ends the kernels that wait for other ranks, and frees the communicator. If collectives were captured, a
+        thread does this, because NCCL waits until the graphs that hold them are dropped."""
         communicators, self._communicators = self._communicators, []
         for communicator in communicators:
             if self._in_graphs:
@@ -212,8 +212,8 @@ class ManyProcesses(NcclPlane):
 
 @final
 class _Arrival:
-    """What this rank has told another about one submission: the texts of its collectives, and until when the other must
-    have come there too."""
+    """What this rank has told another rank, or all others, about one submission: the text of its collectives, and the
+    deadline by which they must have told the same. ``report`` gets the error if the group breaks before."""
 
     __slots__ = ("deadline", "report", "text")
 
@@ -227,8 +227,8 @@ class _Arrival:
 class _Watch:
     """Compares what the ranks have submitted: every ``look_seconds`` in a thread, and when a submission has ended.
 
-    A rank tells what it submits before it submits it. So once the device is past a collective, the messages of all its
-    ranks have come, and the comparison knows whether they did the same.
+    A rank writes a note about a collective before it submits the collective. So once the device is past a collective,
+    the notes of all its ranks have come, and comparing them shows whether the ranks ran the same one.
     """
 
     def __init__(self, plane: ManyProcesses, peers: Peers, boards: Boards, look_seconds: float) -> None:
@@ -245,8 +245,8 @@ class _Watch:
         self._watcher.start()
 
     def arrive(self, calls: Sequence[Call], report: HostReport) -> None:
-        """Tells the other ranks what is about to be submitted: a collective, or those of a graph. Raises
-        ``CollectiveError`` if the group breaks while this rank waits for a rank that is late in reading."""
+        """Tells the other ranks what is about to be submitted: one collective, or the collectives of a graph. Waits
+        while this rank's board is full, and raises ``CollectiveError`` if the group breaks meanwhile."""
         report.check = self.look
         deadline = time.monotonic() + self._peers.timeout
         first = calls[0]
@@ -263,8 +263,8 @@ class _Watch:
                 time.sleep(_FULL_SECONDS)
 
     def _noted(self, to: int, arrival: _Arrival) -> bool:
-        """Writes what this rank does to its board, and expects the same of rank ``to``, or of all others. Returns False
-        if the board is full: a rank is late in reading it."""
+        """Writes the arrival on this rank's board for rank ``to``, or for all others, and expects the same text from
+        them. Returns False if the board is full because a rank is late in reading it."""
         with self._lock:
             if not self._boards.has_room():
                 return False
@@ -275,7 +275,7 @@ class _Watch:
             return True
 
     def _texts(self, calls: Sequence[Call]) -> dict[int, str]:
-        """Returns what to tell each other rank, without those that take no part."""
+        """Returns the text to tell each other rank, by rank. Leaves out ranks that take no part in the calls."""
         rank = self._peers.rank
         found: dict[int, list[str]] = {other: [] for other in self._peers.others}
         for call in calls:
@@ -293,8 +293,8 @@ class _Watch:
         return {other: f"a graph of {len(calls)} collectives: {text}" for other, text in texts.items()}
 
     def failed(self, call: Call, error: DeviceError) -> CollectiveError:
-        """Returns the error for a collective that NCCL refused. Looks for the rank that is the reason, whose end may
-        have been seen by NCCL first."""
+        """Returns the error for a collective that NCCL refused. For up to a second looks for the rank that caused it,
+        because NCCL may notice the end of a rank first."""
         until = time.monotonic() + 10 * _LOOK_SECONDS
         while self.look() is None and time.monotonic() < until:
             time.sleep(_LOOK_SECONDS / 10)
@@ -304,7 +304,7 @@ class _Watch:
         return copy(self._plane.failure)
 
     def end(self) -> None:
-        """Ends the thread and leaves the group. All collectives have ended: what is known of them now is final."""
+        """Ends the thread, looks for the last time, and leaves the group. Call it once all collectives have ended."""
         self._over.set()
         self._watcher.join()
         self.look()
@@ -317,8 +317,8 @@ class _Watch:
             pass
 
     def look(self) -> CollectiveError | None:
-        """Takes in what the others say, and compares. Aborts if the ranks cannot go on together. Returns the failure of
-        the group, if there is one."""
+        """Reads what the other ranks have written, and compares it with what this rank has told them. Aborts if the
+        ranks cannot go on together. Returns the failure of the group, None if there is none."""
         found: CollectiveError | None = None
         if self._plane.failure is None and not self._plane.closed:
             with self._lock:
@@ -332,8 +332,9 @@ class _Watch:
         return self._plane.failure
 
     def _compare(self, rank: int, mine: deque[_Arrival], theirs: deque[str]) -> None:
-        """Compares with one rank. The end of the rank matters once this rank waits for it. That it has given up matters
-        at once: then it may have done so in the middle of a collective that it had arrived at."""
+        """Compares with one rank. Raises ``CollectiveError`` if the ranks disagree, or if ``rank`` is late. If ``rank``
+        has ended or left, raises it only if this rank waits for ``rank``. If ``rank`` has given up the group, raises it
+        at once, because ``rank`` may have given up in the middle of a collective at which it had arrived."""
         self._match(rank, mine, theirs)
         if not mine and not self._boards.has_ended(rank):
             return
@@ -352,7 +353,8 @@ class _Watch:
             raise peers.error(mine[0].text, rank, f"rank {rank} did not arrive within {peers.timeout:g} s")
 
     def _match(self, rank: int, mine: deque[_Arrival], theirs: deque[str]) -> None:
-        """Takes what another rank has written, and compares it with what this one has."""
+        """Reads what another rank has written, and compares it with what this rank has told it. Raises
+        ``CollectiveError`` if the two differ."""
         theirs.extend(self._boards.take(rank))
         while mine and theirs:
             self._peers.require_same(rank, mine[0].text, ARRIVED, theirs.popleft().encode())
@@ -373,8 +375,9 @@ class _Watch:
 
 
 def _initialised(nccl: Any, peers: Peers, device: Device, identity: bytes, deadline: float) -> Any:
-    """Returns NCCL's communicator. NCCL waits for the other ranks in a thread, which is left behind if one of them
-    ends."""
+    """Returns NCCL's communicator. NCCL waits for the other ranks in a thread. If a rank ends, or NCCL has not
+    connected by ``deadline``, leaves the thread behind and raises ``CollectiveError``. Raises ``DeviceError`` if NCCL
+    fails."""
     made: list[Any] = []
     failed: list[BaseException] = []
 

@@ -118,8 +118,8 @@ class DeviceActor:
 
 
 def _ordinary(error: BaseException, where: str) -> RuntimeError:
-    """Returns a ``RuntimeError`` to raise in place of a ``KeyboardInterrupt`` or ``SystemExit``. These would end the
-    actor's event loop, and Ray would wait for its result forever."""
+    """Returns a ``RuntimeError`` to raise in place of a ``KeyboardInterrupt`` or ``SystemExit``. Either of these would
+    end the actor's event loop, and Ray would wait forever for the result of the call."""
     return RuntimeError(f"{where} raised {type(error).__name__}({error}), which ends no actor; raise another exception")
 
 

@@ -130,7 +130,7 @@ class Scheduler:
 
     def _watch(self, worker: Worker) -> None:
         """Calls the actor's ``ready``. ``_found`` is called once the actor is ready, or cannot become ready. Ray sends
-        this call again after each restart."""
+        the call of ``ready`` again if the actor restarts before that."""
         reference = worker.handle.ready.options(max_task_retries=-1).remote(self._weights)
         self._call_when_done(reference, partial(self._found, worker))
 
@@ -198,8 +198,7 @@ class Scheduler:
     def _pump(self) -> None:
         """Sends waiting batches to ready actors with room, to the least busy first.
 
-        The last try of a batch has an actor to itself. If this actor dies, too, the batch was the cause, and no other
-        batch loses a try.
+        The last retry of a batch has an actor to itself. So if this actor dies too, no other batch loses a try.
         """
         while self._waiting and not self.closed:
             last_try = 0 < self._waiting[0].attempts == self._max_retries
@@ -341,7 +340,7 @@ class Batches:
 
     async def _next(self) -> int | None:
         """Waits for the next result that the caller may get. Returns the number of its batch; None after the last
-        result."""
+        result. Raises ``OperationCancelledError`` if the pool was closed."""
         while True:
             if self._ordered:
                 if self._head in self._settled:
@@ -366,7 +365,7 @@ class Batches:
             self._caller.wake()
 
     def abandon(self) -> None:
-        """Wakes the caller, whose result will not come as the pool was closed."""
+        """Wakes the caller after the pool was closed, because the result that it waits for will not come."""
         if self._caller is not None:
             self._caller.wake()
 

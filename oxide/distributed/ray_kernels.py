@@ -2,8 +2,8 @@
 
 Usually a kernel is pickled by its name (``compiler/signature/pickling.py``), and the actor imports its module. But the
 script of a Ray program is ``__main__``, which no other process can import: Ray's pickler sends its functions and
-classes as code. So kernels, tile kernels and device functions of ``__main__`` are sent with their function and the text
-of their file, and so are those that have no name in their module. The actor compiles them.
+classes as code. So a kernel, tile kernel or device function that belongs to ``__main__``, or has no name in its module,
+is sent with its Python function and the text of its file. The actor compiles it.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ the segments in pieces. Each piece takes two steps, and every rank tells the oth
 2. The rank has read what it needs from the others' segments, and has put its share of the result into its own. The
    others may now read this share, and may overwrite the parts that they copied into their own segments in step 1.
 
-The first message of a collective describes the collective, so ranks that call different collectives detect it.
+The first message of a collective describes the collective, so ranks notice if they call different collectives.
 
 Reductions add in the order of the ranks, so every rank computes the same bits. Floats of 8 and 16 bits are added in
 float32 and rounded once.

@@ -71,9 +71,9 @@ BINARY_MAGIC: Final = (b"\x7fELF", b"\x50\xed\x55\xba")
 class Code:
     """Machine code for one kernel: PTX text or a native object file, and the symbol to launch.
 
-    ``array_bytes`` is the dynamic shared memory that PTX needs for its ``SharedArray``s, in front of the memory that a
-    launch asks for. It is 0 if they fit in static shared memory. ``sanitized`` is the data that the CPU device needs to
-    run a sanitized kernel.
+    ``array_bytes`` is the size of the ``SharedArray``s of PTX in dynamic shared memory, where the memory that a launch
+    asks for follows them. It is 0 if they fit in static shared memory. ``sanitized`` is the data that the CPU device
+    needs to run a sanitized kernel.
 
     If ``persistent`` is not 0, the kernel's blocks have ``persistent`` threads, and the block size of a launch is
     ignored. Each of these blocks does the work of several blocks of the launch's grid, which extends along x only. The
@@ -140,11 +140,11 @@ class KernelResources:
 
     ``registers`` and ``local_bytes`` are per thread. Local memory holds values that did not fit in registers, and
     arrays indexed by a variable. ``spill_bytes`` is the part of local memory to which the assembler spilled registers,
-    None if the assembler does not tell it. ``shared_bytes`` is for a block's ``SharedArray``s,
+    None if the assembler does not report it. ``shared_bytes`` is for a block's ``SharedArray``s,
     ``dynamic_shared_bytes`` for its ``DynamicSharedArray``s. ``constant_bytes`` is for the kernel's constants.
     ``blocks_per_multiprocessor`` is the number of blocks of ``block`` threads that are resident on a multiprocessor at
     once, 0 if not even one fits. ``occupancy`` is the number of warps of these blocks, as a fraction of the most warps
-    that a multiprocessor holds.
+    that a multiprocessor can hold.
     """
 
     registers: int
@@ -160,7 +160,7 @@ class KernelResources:
 
 
 class Droppable(Protocol):
-    """One run of an operation. Once ``dropped`` is set, work of the run that has not started yet is skipped."""
+    """One run of an operation. Once ``dropped`` is set, the run's work that has not started yet is skipped."""
 
     dropped: bool
 
@@ -212,7 +212,8 @@ class Clock(Protocol):
 class Driver(Protocol):
     """The interface to one kind of device.
 
-    ``name`` is the device's name in ``OXIDE_DEVICE``. ``drops_work`` is True if ``for_run`` has an effect.
+    ``name`` is the device's name in ``OXIDE_DEVICE``. ``drops_work`` is True if the driver can skip the work of a
+    dropped run (``for_run``).
     """
 
     name: str
@@ -392,8 +393,8 @@ class Driver(Protocol):
         ``DriverError`` for a loop whose body is empty."""
 
     def end_capture(self, stream: StreamHandle) -> GraphHandle:
-        """Ends a capture, even a failed one: the stream is usable again even if this raises. If a conditional of the
-        capture has not ended, ends the captures of its bodies too."""
+        """Ends a capture and returns its graph. Ends a failed capture too: the stream is usable again even if this
+        raises. If a conditional of the capture has not ended, ends the captures of its bodies too."""
 
     def launch_graph(self, graph: GraphHandle, stream: StreamHandle) -> None:
         """Submits the recorded work to a stream of the same device. Parts run at the same time where ``capture_after``
@@ -409,12 +410,12 @@ class Driver(Protocol):
         ``sys.unraisablehook``."""
 
     def call(self, what: str, function: Callable[[int], None], stream: StreamHandle) -> None:
-        """Submits a collective: work for which there is no other method. ``what`` names it in messages and traces.
+        """Submits a collective, which no other method can express. ``what`` names it in messages and traces.
 
-        A CUDA device calls ``function(address)`` at once, with the address of the stream, even in a capture. In this
-        case the function submits another library's work to the stream and does nothing else. The CPU device calls
-        ``function(address)`` in stream order on a worker thread. In this case the function does the work itself. It may
-        block, and must not raise.
+        A CUDA device calls ``function(address)`` at once, even in a capture, with the address of the stream. A function
+        for a CUDA device submits another library's work to the stream and does nothing else. The CPU device calls
+        ``function(address)`` in stream order on a worker thread. A function for the CPU device does the work itself. It
+        may block, and must not raise.
         """
 
     def launch_native_host_function(self, function: int, argument: int, stream: StreamHandle) -> None:

@@ -12,8 +12,8 @@ Creating two events takes longer than recording them. So each device has a pool 
 when the clock begins to use the device. If the pool is empty, the submitting thread reads the times of the oldest
 submissions and reuses their events. It reads the times in batches: a stream passes its events in order, so one query
 can show that it has passed a whole batch. If the device is too far behind, the pool grows. So the number of events
-depends on the work in flight, however rarely times are collected. And no other thread is needed, which would compete
-for the GIL.
+depends on the work in flight, however rarely times are collected. And there is no need for another thread, which would
+compete for the GIL.
 
 CUDA measures the time of an event from an earlier event, here the *base*, as milliseconds in single precision, which
 resolves 0.25 µs at 4 s. So every two seconds a recent event, whose time is known, becomes the new base.

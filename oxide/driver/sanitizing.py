@@ -98,7 +98,7 @@ def requested() -> frozenset[str]:
 
 
 def kinds_of(given: str | Iterable[str], kernel: str) -> frozenset[str]:
-    """Returns the kinds of checks that a kernel's decorator names. Turns memory tracking on if it names any.
+    """Returns the kinds of checks that a kernel's decorator names. Turns memory tracking on if there are any.
 
     Raises ``TypeError`` if ``given`` is neither a string nor an iterable of strings, ``ValueError`` for unknown names.
     """

@@ -1,4 +1,5 @@
-"""Settings in the environment for other makers' profilers and debuggers: which tools to serve, and which run now.
+"""Reads from the environment which profilers and debuggers of other makers to serve, and whether one of NVIDIA's tools
+has started the program.
 
 - ``OXIDE_LINEINFO``: ``1`` gives kernels line tables, ``0`` gives them none. By default, kernels get line tables if one
   of NVIDIA's tools has started the program, if ``OXIDE_PERF`` is ``jitdump``, or if ``OXIDE_GDB`` is ``1``.

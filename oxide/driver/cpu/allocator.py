@@ -45,8 +45,9 @@ class Heap:
     """The allocations of one device, or of page-locked host memory. ``limit`` is in bytes, and ``None`` means the
     system's limit.
 
-    Remaining allocations are freed when the heap is dropped and no work is left. An array on the heap's memory may
-    outlive ``close``: every object with an address of the heap also references the heap, through the driver.
+    Allocations that remain are freed when the heap is dropped, if ``end`` was called before. An array on the heap's
+    memory may outlive the driver's ``close``: every object with an address of the heap also references the heap,
+    through the driver.
     """
 
     def __init__(self, name: str, limit: int | None, *, poison: bool) -> None:
@@ -147,8 +148,7 @@ class Heap:
             return retirement
 
     def release(self, retirement: int) -> None:
-        """Returns retired memory to the system. Does nothing if it was returned before: an interrupted free is
-        repeated."""
+        """Returns retired memory to the system. A second call does nothing: a free that was interrupted runs again."""
         with self._lock:
             leaving = self._leaving.get(retirement)
             if leaving is None:

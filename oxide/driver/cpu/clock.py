@@ -16,7 +16,8 @@ from oxide.driver.cpu.streams import CpuStream, Recordable, Task, Times
 
 @final
 class _Measured(threading.local):
-    """The times of the items that the calling thread submits; None unless it is between ``begin`` and ``end``."""
+    """``times`` has the times of the items that the calling thread submits; it is None unless the thread is between
+    ``begin`` and ``end``."""
 
     times: list[Times] | None = None
 

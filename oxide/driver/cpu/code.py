@@ -81,8 +81,8 @@ class CpuFunction:
     ) -> Callable[[int, int], None]:
         """Returns a launch as a function, which takes a range of blocks and runs these blocks without the GIL.
 
-        The blocks of a cooperative kernel run up to the grid's next barrier. ``seed``, unless it is 0, selects the
-        order of a block's threads, if the code's target is ``seeded``. Raises ``LaunchError`` for a cooperative grid
+        The blocks of a cooperative kernel run up to the grid's next barrier. If the code's target is ``seeded``, a
+        ``seed`` other than 0 selects the order of a block's threads. Raises ``LaunchError`` for a cooperative grid
         whose blocks cannot all be live at once.
         """
         if self.cooperative:
@@ -157,8 +157,9 @@ def host_name() -> str:
 
 
 def _processor() -> str | None:
-    """Returns a description of the processor: its model and features as the system tells them, and llvmlite's version,
-    because a newer LLVM may know more names. Returns None if the system does not describe its processor."""
+    """Returns a text that identifies the processor and llvmlite: the processor's model and features as the system
+    reports them, and llvmlite's version, because a newer LLVM may know more names. Returns None if the system does not
+    describe its processor."""
     found = [disk.version_text("llvmlite"), platform.machine()]
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:

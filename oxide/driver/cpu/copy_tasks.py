@@ -127,8 +127,8 @@ def _fill(address: int, pattern: bytes, count: int) -> None:
 
 
 def _report(record: int, cursor: int, nbytes: int, host: Heap) -> bool:
-    """Copies a record whose first word is not 0 to the address in ``host`` that the cursor holds, and zeroes the
-    record.
+    """If the first word of a record is not 0, copies the record to the address in ``host`` that the cursor holds, and
+    zeroes the record.
 
     Advances the cursor by ``nbytes`` in any case. Returns whether it copied the record.
     """

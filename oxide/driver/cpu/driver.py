@@ -76,9 +76,9 @@ queries before it parks (``runtime/loop/pace.py``)."""
 class CpuDriver:
     """A driver of ``devices`` CPU devices, which share the machine's cores.
 
-    ``devices`` is ``OXIDE_CPU_DEVICES`` or 1 by default. ``threads``, the most threads that run kernels at the same
-    time, is ``OXIDE_CPU_THREADS`` or the number of cores by default. Each device may allocate ``OXIDE_CPU_MEMORY``
-    bytes, by default the machine's memory.
+    ``devices`` defaults to ``OXIDE_CPU_DEVICES`` or, if that is not set, to 1. ``threads`` is the most threads that run
+    kernels at the same time. It defaults to ``OXIDE_CPU_THREADS`` or, if that is not set, to the number of cores. Each
+    device may allocate ``OXIDE_CPU_MEMORY`` bytes or, if that is not set, the machine's memory.
 
     With ``step`` there are no threads, and work runs only in the methods ``step``, ``run_until_idle`` and
     ``synchronize_*``. ``seed`` selects the order in which streams make progress, the order in which the blocks of a
@@ -227,7 +227,7 @@ class CpuDriver:
     def query_event(self, event: CpuEvent) -> bool:
         """Returns whether the stream has passed the event's latest recording. Takes no lock.
 
-        With a seed and without ``step``, first runs the work before the point.
+        With a seed and without ``step``, first runs the work before that recording.
         """
         if type(event) is not CpuEvent or event.destroyed:
             check_handle(event, CpuEvent)
@@ -513,8 +513,8 @@ class CpuDriver:
         )
 
     def adopt(self, address: int, nbytes: int) -> int:
-        """Lets work use memory that another library allocated. Returns device 0, except for memory that this driver
-        allocated on another device."""
+        """Lets work use memory that another library allocated. Returns the number of the device on which this driver
+        allocated the memory, 0 if another library did."""
         self._check_open()
         device = 0
         if self._devices > 1:
@@ -606,9 +606,9 @@ class CpuDriver:
     def _note_look(self) -> None:
         """Counts a query that found work unfinished, and sleeps at every ``_LOOKS``-th.
 
-        A polling thread must release the GIL now and then, or the worker that it waits for gets the GIL 5 ms later. The
-        thread sleeps instead of calling ``sched_yield``: a thread that yields loses the rest of its time slice, 3 ms on
-        Linux, so 64 waits would hold up an event loop for 0.2 s (docs/performance.md).
+        A polling thread must release the GIL now and then, or the worker that it waits for gets the GIL only 5 ms
+        later. The thread sleeps instead of calling ``sched_yield``: a thread that yields loses the rest of its time
+        slice, 3 ms on Linux, so 64 waits would hold up an event loop for 0.2 s (docs/performance.md).
         """
         self._looks += 1
         if self._looks % _LOOKS == 0:

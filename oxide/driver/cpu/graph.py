@@ -74,8 +74,8 @@ class CpuGraph:
     ) -> None:
         """Submits one launch. ``renewed`` returns the item to submit for a recorded item.
 
-        A graph with several lanes is submitted as one item. So an interrupt cannot leave out lanes for which submitted
-        lanes wait.
+        A graph with several lanes is submitted as one item. So an interrupt cannot prevent the submission of a lane for
+        which another lane waits.
         """
         items = self.items(stream, renewed)
         if self._lanes > 1:
@@ -85,8 +85,7 @@ class CpuGraph:
             submit(stream, item)
 
     def items(self, stream: CpuStream, renewed: Callable[[Recordable], Recordable]) -> list[Item]:
-        """Returns the items that do the graph's work once when ``stream`` runs them. ``renewed`` means the same as in
-        ``launch``."""
+        """Returns items for ``stream`` that do the graph's work once. ``renewed`` means the same as in ``launch``."""
         if self._lanes <= 1:
             return [renewed(item) for part in self._parts for item in part.items]
         lanes = [stream] + [CpuStream(self.device, high=stream.high) for _ in range(1, self._lanes)]

@@ -8,7 +8,7 @@ temporary files. The file has the code itself and its lines. ``perf inject --jit
 which perf shows lines and assembly. perf finds the file because this process maps it as executable.
 
 Neither file is removed when the process ends, because perf reads it later. The code that the files name stays mapped
-until then: perf could not tell it from code that is loaded to the same addresses later.
+until the process ends: perf could not tell it from code that is loaded later to the same addresses.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ def announce(loaded: MappedObject, memory: Any) -> None:
 
 def name_of(loaded: MappedObject, function: MappedFunction) -> str:
     """Returns the name of a function: its kernel's name, followed by the symbol unless the function is the kernel's
-    entry. perf skips lines of a map with names of one or two letters, so the name begins with the word "kernel"."""
+    entry. The name begins with the word "kernel", because perf skips lines of a map with names of one or two letters.
+    Returns the symbol alone if the object does not name a kernel."""
     if not loaded.file:
         return function.symbol
     kernel = f"kernel {loaded.file}"

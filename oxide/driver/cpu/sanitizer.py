@@ -303,7 +303,8 @@ def _elements(params: bytes, pointer: PointerWord) -> tuple[int, np.ndarray[Any,
 
 
 def _count(params: bytes, at: int, lengths: int) -> int:
-    """Returns the number of elements of an array: the product of its ``lengths`` axis lengths at offset ``at``."""
+    """Returns the number of elements of an array: the product of the lengths of its axes, which are ``lengths`` words
+    from offset ``at`` on."""
     return math.prod(_word(params, at + 8 * axis) for axis in range(lengths))
 
 

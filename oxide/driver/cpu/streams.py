@@ -257,7 +257,7 @@ class Unfolding:
 
 @final
 class Fork:
-    """The item that makes the items of ``lane`` runnable. ``lane`` is a stream for one branch of a graph, whose items
+    """The item that makes the items of ``lane`` runnable. ``lane`` is the stream of one branch of a graph; its items
     were put into it before the scheduler knew the stream."""
 
     __slots__ = ("lane",)

@@ -40,10 +40,10 @@ what is left to do:
 So an interrupted call goes through the busy streams and the backlog once more (``_mend``). If ``_mend`` is interrupted
 too, the next call of the scheduler runs it.
 
-A thread that waits for a point runs the items before the point itself, unless a worker has begun with them
-(``_help``): waking a worker and being woken by it takes tens of microseconds, and a small kernel about one. The waiting
-thread runs kernels and brief tasks. Other items, and a kernel that turns out to be long, go to the workers. Of kernels,
-the main thread runs only those without loops: Ctrl-C cannot end its wait for a kernel that it runs itself.
+A thread that waits for a point itself runs the items before the point, unless a worker has begun with them (``_help``):
+waking a worker and being woken by it takes tens of microseconds, and running a small kernel takes about one. The
+waiting thread runs kernels and brief tasks. Other items, and a kernel that turns out to be long, go to the workers. Of
+kernels, the main thread runs only those without loops: Ctrl-C cannot end its wait for a kernel that it runs itself.
 
 Meanwhile the worker woken by the submission is on its way. It needs the GIL to check the backlog, so it checks when the
 waiting thread releases the GIL, and finds no job. Until then it counts as coming, and no other worker is woken for the

@@ -5,7 +5,8 @@ also at the end of the body. The kernel's PTX declares ``cudaGraphSetConditional
 driver resolves.
 
 ``"if-else"`` is two nodes with handles of opposite values, because a node with an else body needs a driver of CUDA
-12.8. One launch of the kernel sets both handles, so the first body may change the flag.
+12.8. One launch of the kernel sets both handles in advance. So a first body that changes the flag does not make the
+second body run as well.
 
 The kernel is loaded when it is first needed, because a driver before CUDA 12.4 cannot load it.
 """

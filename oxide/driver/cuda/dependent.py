@@ -1,9 +1,9 @@
 """Launches kernels that call ``thread.wait_dependencies()``. Such a kernel may begin before the previous kernel in its
 stream has ended.
 
-CUDA calls this programmatic dependent launch. The launch has an attribute that allows the overlap in its stream; a
-capture turns the attribute into an edge of the graph. Both keep the order with work other than kernels. The compiler
-has checked that every thread waits before it accesses device memory and before it ends.
+CUDA calls this programmatic dependent launch. An attribute of the launch allows the overlap in its stream; a capture
+turns the attribute into an edge of the graph. Neither changes the order with work other than kernels. The compiler has
+checked that every thread waits before it accesses device memory and before it ends.
 """
 
 from __future__ import annotations

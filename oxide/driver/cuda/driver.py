@@ -1,7 +1,7 @@
 """The CUDA devices behind the Driver protocol.
 
-Calls go through these interfaces, chosen by measurements on an H100 (``benchmarks/driver_cuda.py`` and its results), in
-µs:
+Calls go through these interfaces, chosen by measurements on an H100 (``benchmarks/driver_cuda.py`` and its results).
+Times are in µs.
 
 - Streams and events are cuda.core's. cuda.core calls the driver from compiled code, while ``cuda.bindings`` converts
   each handle first: recording an event takes 0.3 against 0.5, querying an event 1.4 against 1.6. The compiled form of
@@ -530,7 +530,8 @@ class CudaDriver:
             raise
 
     def _abandon_bodies(self, opened: OpenConditional) -> None:
-        """Ends the captures of the bodies of a failed conditional, and those of the conditionals in these bodies."""
+        """Ends the captures of the bodies of a failed conditional, and of the conditionals within them, and destroys
+        the bodies' streams. Ignores the driver's errors."""
         while opened.bodies:
             body = opened.bodies.pop()
             self._captures.pop(body.address, None)

@@ -4,8 +4,8 @@ Initialising the driver and making a device's context takes some 0.2 s, during w
 cuda.bindings and cuda.core takes as long, and does not use the driver. So a thread makes the context during the
 imports. Users of the device do not wait for the thread: the driver itself makes the next caller that needs the context
 wait until the context exists. If a step in the thread fails, it fails again, and is reported, in the first call that
-needs it. Only the interpreter's end waits for the thread, because a process that ends while the driver starts crashes
-in the driver's own clean-up.
+needs it. Only the interpreter's end waits for the thread, because a process crashes in the driver's own clean-up if it
+ends while the driver is starting.
 """
 
 from __future__ import annotations
