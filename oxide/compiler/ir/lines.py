@@ -1,8 +1,8 @@
 """Line tables, for profilers and debuggers: LLVM's debug information, reduced to files, functions and lines.
 
 The front ends attach a place to each instruction: file, line, function and the function's first line. ``attach_lines``
-turns the places into LLVM's metadata, ``!DILocation`` and ``!DISubprogram``. LLVM's passes maintain this metadata, and
-add the place of the call to an inlined instruction.
+turns the places into LLVM's metadata, ``!DILocation`` and ``!DISubprogram``. LLVM's passes maintain this metadata. When
+they inline a call, they add the call's place to the inlined instructions.
 
 Each back end adds an entry function, into which the kernel's function is inlined. The entry takes over the
 ``DISubprogram`` of the kernel's function. The inlined instructions then count as the kernel's own, and not as those of
@@ -146,10 +146,10 @@ _LAST_COLUMN = 0xFFFF
 
 
 def numbered_calls(text: str) -> tuple[str, list[list[tuple[str, str, int]]]]:
-    """Numbers the chains of calls through which instructions were inlined, from 1. Returns the printed module, in which
-    the column of an inlined instruction's location is the number of its chain, and the list of the chains. A chain
-    lists its calls, the innermost first. A call is a tuple of the called function's name, and the file and the line of
-    the call.
+    """Numbers from 1 the chains of calls through which instructions were inlined. Returns the printed module and the
+    list of the chains. In the module, the column of an inlined instruction's location is the number of its chain. A
+    chain lists its calls, the innermost first. A call is a tuple of the called function's name, and the file and the
+    line of the call.
 
     LLVM's PTX printer prints no calls, but it prints columns. Once all columns are used, the locations of further
     chains get column 0 and lose their calls.
