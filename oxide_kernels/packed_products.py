@@ -80,7 +80,7 @@ def matmul_packed(a: Operand, b: Operand, c: Operand, *, bias: Operand | None = 
 
     The operands are boxes, or operations that yield them. ``bias`` has n elements. Yields ``c``. Raises ``ValueError``
     for shapes that do not match, ``ArgumentError`` for another dtype, for a view that is not contiguous, and if ``c``
-    shares memory with ``a`` or ``b``.
+    shares memory with an operand.
     """
 
     def product(a: DeviceBox, b: DeviceBox, c: DeviceBox, *more: DeviceBox) -> DeviceOperation[Any]:
@@ -99,7 +99,7 @@ def matmul_packed(a: Operand, b: Operand, c: Operand, *, bias: Operand | None = 
             )
         if more and more[0].shape != (n,):
             raise ValueError(f"matmul_packed: the bias has shape {more[0].shape}; for c of {c.shape} it is {(n,)}")
-        require_apart("matmul_packed", c, a=a, b=b)
+        require_apart("matmul_packed", c, None, a=a, b=b, **dict(zip(("bias",), more, strict=False)))
         launches: list[DeviceOperation[Any]] = [value(None)]
         for first, count, ragged in ((0, n // PANEL, False), (n // PANEL, int(n % PANEL > 0), True)):
             tiles = -(-m // _ROWS) * count

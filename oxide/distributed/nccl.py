@@ -67,17 +67,19 @@ class NcclPlane:
         submissions = call.submissions
         if submissions is None:
             submissions = call.submissions = [self._submission(call, number) for number in range(len(contexts))]
-        if len(contexts) > 1:
-            self._nccl.group_start()
+        together = len(contexts) > 1
         try:
-            for submission, context in zip(submissions, contexts, strict=True):
-                # Not the context's driver: the other ranks wait for this work, so nothing may drop it.
-                context.runtime.driver.call(call.text, submission, context.timeline.handle)
+            if together:
+                self._nccl.group_start()
+            try:
+                for submission, context in zip(submissions, contexts, strict=True):
+                    # Not the context's driver: the other ranks wait for this work, so nothing may drop it.
+                    context.runtime.driver.call(call.text, submission, context.timeline.handle)
+            finally:
+                if together:
+                    self._nccl.group_end()
         except self._nccl.NCCLError as error:
             raise DeviceError(f"{call.text}: NCCL: {error}") from None
-        finally:
-            if len(contexts) > 1:
-                self._nccl.group_end()
 
     def record(self, context: ExecutionContext, call: Call) -> None:
         assert context.recording is not None
@@ -130,9 +132,13 @@ class NcclPlane:
 
 
 def one_process(devices: tuple[Device, ...]) -> NcclPlane:
-    """Returns the plane of ranks that are all devices of this process."""
+    """Returns the plane of ranks that are all devices of this process. Raises ``DeviceError`` if NCCL refuses them."""
     nccl = bindings()
-    return NcclPlane(nccl, list(nccl.comm_init_all(len(devices), [device.id for device in devices])))
+    try:
+        communicators = list(nccl.comm_init_all(len(devices), [device.id for device in devices]))
+    except nccl.NCCLError as error:
+        raise DeviceError(f"local_group of {len(devices)} devices: NCCL: {error}") from None
+    return NcclPlane(nccl, communicators)
 
 
 def many_processes(peers: Peers, device: Device) -> ManyProcesses:

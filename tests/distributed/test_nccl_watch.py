@@ -176,3 +176,32 @@ def test_collectives_that_differ_past_what_a_note_holds_are_told_apart(planes: l
     assert report.claimed()
     with pytest.raises(CollectiveError, match="a graph of 60 collectives: all_reduce of 1 float32"):
         report.raise_fault()
+
+
+@pytest.mark.parametrize("refused", ["group_start", "all_reduce", "group_end"])
+def test_what_nccl_refuses_is_a_device_error_and_the_group_of_calls_is_ended(refused: str) -> None:
+    """NCCL reports most failures of several ranks at the end of their group of calls."""
+    called: list[str] = []
+
+    class Refusing(Nccl):
+        def __getattr__(self, name: str) -> Any:
+            def function(*_: Any) -> None:
+                called.append(name)
+                if name == refused:
+                    raise self.NCCLError("unhandled system error")
+
+            return function
+
+    with use_driver(CpuDriver(devices=2)):
+        plane = nccl.NcclPlane(Refusing(), ["first", "second"])
+        boxes = tuple(oxide.zeros(4).on(number).sync() for number in (0, 1))
+        contexts: Any = tuple(
+            SimpleNamespace(
+                runtime=SimpleNamespace(driver=SimpleNamespace(call=lambda _text, submit, stream: submit(stream))),
+                timeline=SimpleNamespace(handle=0),
+            )
+            for _ in boxes
+        )
+        with pytest.raises(DeviceError, match="all_reduce of 4 float32, sum: NCCL: unhandled system error"):
+            plane.submit(contexts, Call("all_reduce", boxes, boxes, 4), HostReport())
+    assert called.count("group_end") == (refused != "group_start")

@@ -86,3 +86,10 @@ def test_other_dtypes_views_and_shared_memory_are_refused() -> None:
         pack(np.zeros((3, 3)))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"a matrix of two axes, not an array of shape \(3,\)"):
         pack(np.zeros(3, np.float32))
+
+
+def test_the_bias_may_not_be_a_part_of_the_product() -> None:
+    c = zeros((8, 32)).sync()
+    a, b = h2d(np.ones((8, 4), np.float32)), h2d(pack(np.ones((4, 32), np.float32)))
+    with pytest.raises(ArgumentError, match="shares memory with bias"):
+        matmul_packed(a, b, c, bias=c[0]).sync()

@@ -222,7 +222,8 @@ class Range:
         return self._sum(left, self._scaled(right, -1) if value.opcode == "sub" else right)
 
     def _recurrence(self, phi: Phi, extension: str) -> Affine:
-        """Returns the form of a phi in a loop's header that changes by a constant amount. Raises ``Undecidable``."""
+        """Returns the form of a phi that changes by the same amount in each iteration of a loop. Raises ``Undecidable``
+        for any other phi."""
         loop = next((loop for loop in self.loop.within() if loop.header is phi.block), None)
         if loop is None:
             loaded = any(isinstance(value, Load) for value, _ in phi.incoming)
@@ -457,7 +458,7 @@ class Range:
 
 
 def _plain(form: Affine) -> Affine:
-    """Returns a form with a constant term, without the variables whose coefficient is 0."""
+    """Returns a form without the variables whose coefficient is 0. The result has a constant term, even 0."""
     return {variable: c for variable, c in form.items() if variable is None or c != 0} | {None: form.get(None, 0)}
 
 

@@ -76,8 +76,8 @@ def checked(kernel_id: int, scope: str, *, hardware_registers: bool = False) -> 
     reads the thread's coordinates by instructions that LLVM does not merge with others, so that the coordinates occupy
     no registers before a check fails. A call instead would cost registers: the calling convention fixes the places of
     values that are live across it, and a kernel needs as many registers as its most demanding path, even if that path
-    is never taken. A naive matrix product takes 40 registers a thread with the call and 32 without, which is 6 or 8
-    blocks on a multiprocessor. On the CPU the code that fills the record is a function, which takes the coordinates by
+    is never taken. A naive matrix product takes 40 registers a thread with the call and 32 without, so that 6 or 8
+    blocks fit a multiprocessor. On the CPU the code that fills the record is a function, which takes the coordinates by
     value: if the context's address were passed to the function, LLVM could not keep the context in registers.
     """
     coordinates = [f"{register}.{axis}" for register in ("ctaid", "tid") for axis in "xyz"]

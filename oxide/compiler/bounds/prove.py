@@ -48,7 +48,7 @@ _HIGHEST_DEGREE = 8
 
 
 class ProvableAccess(Protocol):
-    """An access to prove: the ``i64`` ``index`` is in [0, ``length``) whenever control reaches ``block``."""
+    """An access to prove: the ``i64`` ``index`` must be in [0, ``length``) whenever control reaches ``block``."""
 
     @property
     def block(self) -> Block: ...

@@ -284,9 +284,9 @@ def _loaded(
     values: Sequence[Words],
     aligned: AbstractSet[int],
 ) -> str:
-    """Returns the function that computes ``lanes`` neighbouring elements of the value at the index ``result``. Its last
-    parameters are the value's number of elements and the index of the first element to compute. That index is a
-    multiple of ``multiple`` if the value begins at a multiple of 16 bytes."""
+    """Returns the function that computes ``lanes`` neighbouring elements of the value number ``result``. The function's
+    last parameters are the value's number of elements and the index of the first element to compute. The first
+    element's index is a multiple of ``multiple`` if the value begins at a multiple of 16 bytes."""
     shapes = sorted((names_of(place, value)[1:] for place, value in own if value.types), key=len)
     matrix = bool(shapes) and len(shapes[-1]) == 2
     rows, columns = shapes[-1] if matrix else ("1", "%n")

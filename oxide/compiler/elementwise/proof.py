@@ -76,8 +76,8 @@ def elementwise(portable: PortableKernel, parameters: Sequence[Closed], axes: in
 
 
 def element_form(portable: PortableKernel, axes: int) -> tuple[Module, Function, list[Argument]]:
-    """Returns a copy of a kernel's module whose function takes the thread's position as its last parameters, the
-    function, and these parameters: the position, or for two axes row and column."""
+    """Returns a copy of a kernel's module, its function, and the last parameters of the function. These parameters,
+    which the copy adds, are the thread's position, or for two axes the position's row and column."""
     module = portable.module.copy()
     function = module.functions[portable.symbol]
     position = [Argument(f"%oxide.position.{axis}", "i64") for axis in "yx"[-axes:]]

@@ -157,7 +157,8 @@ def postorder(
 
 
 def copy_loop(function: Function, loop: Loop, suffix: str) -> dict[Value, Value]:
-    """Adds a copy of a loop, with the same exit blocks. No block branches to the copy yet.
+    """Adds a copy of a loop, to which no block branches yet. The copy exits to the same blocks as the loop, and their
+    phis get its values.
 
     Returns a map from each block and instruction of the loop to its copy. The copies' names end in the suffix. The
     copies of latches have no loop metadata.
@@ -189,8 +190,8 @@ def copy_loop(function: Function, loop: Loop, suffix: str) -> dict[Value, Value]
 
 
 def _from_copies(phi: Phi, copies: Mapping[Value, Value], blocks: set[Block]) -> Iterator[tuple[Value, Block]]:
-    """Yields the values that a phi of an exit block gets from the loop's copy, each with the copied block that it comes
-    from."""
+    """Yields the entries that a phi of an exit block gets for the loop's copy: each value with the block of the copy
+    that branches to the exit."""
     for value, block in phi.incoming:
         if block in blocks:
             copied = copies[block]

@@ -1,11 +1,12 @@
 """``round(x, n)``: x rounded to n decimals as in Python, as LLVM IR.
 
-Python rounds the float's exact value half to even, and converts the decimals to the nearest float. The float 0.15 is
-less than 0.15, so ``round(0.15, 1)`` is 0.1. Python converts to text and back; this function uses exact arithmetic. Up
-to n = 22, 10**n is exactly a float. The rounding error of the product 10**n * x is exactly a float too. A fused
-multiply-add computes this error, and with the error the product is rounded correctly to a whole number. The division of
-the whole number by 10**n then rounds once. If the product is 2**53 or more, it has no fraction, and the result is x.
-For a negative n, the division comes first and the product last.
+Python rounds the float's exact value to n decimals, ties to even, and converts these to the nearest float. The float
+0.15 is less than 0.15, so ``round(0.15, 1)`` is 0.1. Python converts to text and back; this function uses exact
+arithmetic. Up to n = 22, 10**n is exactly a float (beyond, the result's last bit may differ from Python's). The
+rounding error of the product 10**n * x is exactly a float too. A fused multiply-add computes this error, and with the
+error the product is rounded correctly to a whole number. The division of the whole number by 10**n then rounds once. If
+the product is 2**53 or more, it has no fraction, and the result is x. For a negative n, the division comes first and
+the product last.
 
 The function is IR, not Python, since its operations must not be fused with others or reordered under fastmath.
 """

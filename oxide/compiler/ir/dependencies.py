@@ -2,8 +2,8 @@
 
 A kernel with the call may begin while the kernel before it in the stream still runs. Its work before the call must not
 depend on the previous kernel. No thread may end without the call, because the next kernel in the stream relies on it.
-With this rule, results do not show that a kernel began early. The rule is checked after all calls are inlined: each
-path to an access or a return must contain a call of ``thread.wait_dependencies()``.
+Under this rule, a kernel that began early computes the same results. The rule is checked after all calls are inlined:
+each path to an access or a return must contain a call of ``thread.wait_dependencies()``.
 """
 
 from __future__ import annotations

@@ -24,8 +24,8 @@ def ir_file(module: str, name: str) -> str:
 
 
 def with_offsets(text: str, name: str) -> str:
-    """Returns IR with the records' offsets filled in. Errors name the IR's file, ``name``. Raises ``LookupError`` for a
-    record or a field that does not exist."""
+    """Returns IR with the records' offsets filled in. Raises ``LookupError`` for a record or a field that does not
+    exist. ``name`` is the IR's file, for the error."""
 
     def offset(found: re.Match[str]) -> str:
         record, field = found.groups()

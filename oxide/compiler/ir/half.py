@@ -74,8 +74,8 @@ declare double @llvm.fabs.f64(double)"""
 
 
 def hide_integers(module: Module) -> None:
-    """Hides from LLVM, in a kernel with f16s, that a float was converted from an integer. LLVM 22 assumes that any
-    integer that ends in zeros is exact as an f16, even an integer so large that the f16 is infinite."""
+    """Hides from LLVM, in a kernel with f16s, that a float was converted from an integer. LLVM 22 assumes that an
+    integer whose lowest bits are zeros is exact as an f16, even an integer so large that the f16 is infinite."""
     if "oxide.f16.narrow" not in module.functions:
         return
     for function in module.defined:
@@ -93,8 +93,8 @@ def portable_definitions(symbols: Collection[str]) -> str:
 
 
 def native_definitions(kernel: str, symbols: Collection[str], target: Target) -> str:
-    """Returns the conversions for a CPU. Raises ``CompileError`` for f16 on an x86 CPU without F16C, which has the
-    instructions for f16."""
+    """Returns the conversions for a CPU. Raises ``CompileError`` for f16 on an x86 CPU that lacks the instructions for
+    f16 (F16C)."""
     texts = [_BF16_BY_BITS] if _uses("bf16", symbols) else []
     texts += [_f8_by_bits(name) for name in _F8 if _uses(name, symbols)]
     if TF32 in symbols:
@@ -221,9 +221,9 @@ declare i16 @llvm.nvvm.ff.to.{kind}x2.rn(float, float)"""
 def _f8_by_bits(name: str) -> str:
     """Returns the conversions by integer operations, with the results of the GPU's instructions.
 
-    Numbers below the least normal number are multiples of the least positive number. Adding 2**23 times the least
-    positive number to such a number rounds it to a multiple, and leaves the multiple's factor in the lower bits. The
-    other numbers are rounded by integer addition, whose carry moves correctly into the exponent.
+    The 8-bit numbers below the least normal one are multiples of the least positive one. Adding 2**23 times the least
+    positive number to an f32 of this size rounds the f32 to such a multiple, and leaves the multiple's factor in the
+    lower bits. Larger f32s are rounded by integer addition, whose carry moves correctly into the exponent.
     """
     form = FORMATS[name]
     kept = form.precision - 1
@@ -281,5 +281,5 @@ define i8 @oxide.{name}.narrow(float %wide) alwaysinline {{
 
 
 def _hex(number: float) -> str:
-    """Returns a float constant as LLVM writes it exactly."""
+    """Returns a number as LLVM's hexadecimal float constant, which is exact."""
     return f"0x{struct.pack('>d', number).hex()}"

@@ -1,8 +1,8 @@
 """Line tables, for profilers and debuggers: LLVM's debug information, reduced to files, functions and lines.
 
 The front ends attach a place to each instruction: file, line, function and the function's first line. ``attach_lines``
-turns the places into LLVM's metadata, ``!DILocation`` and ``!DISubprogram``. LLVM's passes maintain this metadata, and
-add the place of the call to an inlined instruction.
+turns the places into LLVM's metadata, ``!DILocation`` and ``!DISubprogram``. LLVM's passes maintain this metadata. When
+they inline a call, they add the call's place to the inlined instructions.
 
 Each back end adds an entry function, into which the kernel's function is inlined. The entry takes over the
 ``DISubprogram`` of the kernel's function. The inlined instructions then count as the kernel's own, and not as those of
@@ -135,9 +135,9 @@ _LAST_COLUMN = 0xFFFF
 
 
 def number_calls(module: Module) -> list[list[tuple[str, str, int]]]:
-    """Replaces the column of each inlined instruction's location by a number from 1. Returns, for each number, the
-    calls that the instruction came through, the innermost first. A call is the name of the called function, and the
-    file and the line of the call.
+    """Numbers from 1 the chains of calls through which instructions were inlined: the column of an inlined
+    instruction's location becomes the number of its chain. Returns the chains. A chain lists its calls, the innermost
+    first. A call is the name of the called function, and the file and the line of the call.
 
     LLVM's PTX printer prints no calls, but it prints columns. Locations past the last possible column get column 0.
     """

@@ -20,8 +20,8 @@ def host_target() -> Target:
 
 
 def host_machine(target: Target) -> Any:
-    """Returns LLVM's target machine for a host target, which optimises and emits code. The code is
-    position-independent, because an object file is loaded at any free address."""
+    """Returns LLVM's target machine for a host target. The machine emits position-independent code, because an object
+    file is loaded at any free address."""
     _initialise("native")
     return llvm.Target.from_default_triple().create_target_machine(
         cpu=target.arch, features=target.features, opt=3, reloc="pic", codemodel="jitdefault", jit=True
@@ -45,7 +45,8 @@ _initialised = set[str]()
 
 
 def _initialise(which: Literal["native", "all"]) -> None:
-    """Registers LLVM's targets once. This machine's target takes 4 ms, all targets take 15 ms."""
+    """Registers this machine's target or all of LLVM's targets, at the first call only. The former takes 4 ms, the
+    latter 15 ms."""
     with _lock:
         if which in _initialised:
             return

@@ -2,7 +2,7 @@
 
 The front end allocates each array under the name ``local_array.<number>.<bytes>``. The limit of a CUDA thread applies
 to both devices. A GPU's driver refuses a kernel that exceeds it. The CPU device keeps the arrays on its threads'
-stacks, so too large arrays would crash the process.
+stacks, so arrays beyond the limit could crash the process.
 """
 
 from __future__ import annotations

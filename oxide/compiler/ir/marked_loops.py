@@ -1,8 +1,8 @@
 """``unroll``: replaces the front end's marks of loops by LLVM's metadata for full unrolling.
 
 The front end calls ``oxide.unroll`` before a loop. Control then reaches the loop's header through blocks that numba
-adds to count the iterations. The header is the first block after the mark that has the name of a bytecode block. A
-branch to the header from any block outside of this path is a back edge and gets LLVM's unrolling metadata. The call is
+adds to count the iterations. The header is the first block on this path whose name is that of a bytecode block. A
+branch to the header from a block that is not on the path is a back edge and gets LLVM's unrolling metadata. The call is
 removed.
 """
 

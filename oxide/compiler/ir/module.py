@@ -76,7 +76,7 @@ class Function:
         return block
 
     def replace(self, replaced: Mapping[Value, Value]) -> None:
-        """Replaces the operands that are keys of ``replaced`` by its values, in all instructions."""
+        """Replaces operands in all instructions: each key of ``replaced`` by the key's value."""
         old = replaced.keys()
         for instruction in self.instructions:
             if not old.isdisjoint(instruction.operands):
@@ -199,8 +199,8 @@ class Module:
                     instruction.metadata[kind] = self._adopt_metadata(other, node, nodes)
 
     def _adopt_metadata(self, other: Module, node: str, nodes: dict[str, str]) -> str:
-        """Adds another module's metadata node and the nodes that it refers to. ``nodes`` maps the references to the
-        nodes added so far to their new references. Returns the new reference to the node."""
+        """Adds another module's metadata node and the nodes that it refers to. ``nodes`` has the nodes added so far:
+        the old reference of each, mapped to its new reference. Returns the new reference to the node."""
         if node not in nodes:
             nodes[node] = self.add_metadata("")  # added before its content, which may refer to the node itself
             text = _REFERENCE.sub(

@@ -62,7 +62,7 @@ def constants(module: Module) -> dict[Constant, str]:
 
 
 def parse_function(text: str) -> Function:
-    """Returns the only function that a text defines."""
+    """Returns the only function that a text defines. Raises ``ValueError`` if the text defines none or several."""
     (function,) = parse(text).defined
     return function
 

@@ -4,8 +4,9 @@ The parser replaces typed pointers by opaque ones. Then:
 
 - The modules of the kernel and of its device functions become one. Functions that the kernel does not reach are
   removed, and so are parts that only libNVVM reads.
-- Every function gets a hidden first parameter, the context: the fault record's address, and on the CPU the thread's
-  coordinates too. Reads of special registers become calls that take the context.
+- Each function that the module defines gets a hidden first parameter, the context: the fault record's address, and on
+  the CPU the thread's coordinates too. The back ends' checks, registers and primitives take it too. Reads of special
+  registers become calls that take the context.
 - Fault sites, shared arrays and local arrays are renumbered from 0 in each kernel.
 
 Each back end defines the functions that are still only declared:
@@ -47,7 +48,7 @@ class LoweredKernel:
 
     ``modules`` has the modules of the kernel and its device functions. ``symbol`` names the kernel's function.
     ``sites`` has all known fault sites, and ``array_places`` the source places of all shared and local arrays. Both are
-    numbered as in the modules. ``widenings`` has the kernel's arithmetic that is wider than its operands.
+    numbered as in the modules. ``widenings`` has the kernel's operations whose result is a float wider than an operand.
     """
 
     modules: tuple[str, ...]
@@ -95,8 +96,9 @@ class PortableKernel:
 
 
 def translate(function: Callable[..., Any], lowered: LoweredKernel, cluster: Dim3 | None = None) -> PortableKernel:
-    """Returns the kernel and its callees as one module. Raises ``CompileError`` for a call of a function that no back
-    end defines, and for a call that the kernel's ``cluster`` does not allow."""
+    """Returns the kernel for either back end, with its callees in one module. Raises ``CompileError`` for a call of a
+    function that no back end defines, for a call that the kernel's ``cluster`` does not allow, and for local or shared
+    arrays that are too large."""
     module = Module()
     for text in lowered.modules:
         _adopt_front_end(module, parse(text), lowered.lines)
@@ -215,8 +217,9 @@ _REGISTER = "llvm.nvvm.read.ptx.sreg."
 
 
 def _take_context(module: Module) -> None:
-    """Adds the context as the first parameter of each function that needs it, and as the first argument of its calls. A
-    read of a special register becomes a call of ``oxide.register.*``."""
+    """Adds the context as the first parameter of each defined function and of the back ends' checks, registers and
+    primitives, and as the first argument of each call of these. A read of a special register becomes a call of
+    ``oxide.register.*``."""
     taking: dict[str, Constant] = {}
     functions: dict[str, Function] = {}
     for symbol, function in module.functions.items():

@@ -33,8 +33,8 @@ MOST_AXES = 5
 class TileCopy:
     """A copy of a tile, as its primitive's name describes it. ``sides`` has the tile's length along each axis, and
     ``dtype`` is the type of its elements. The copy goes to shared memory, or from shared memory if ``stores`` is true.
-    ``swizzled`` describes the tile in shared memory. With ``many`` the copy goes to several blocks. With ``optional``
-    the kernel skips the copy for arrays that the engine cannot read."""
+    ``swizzled`` says whether the tile is swizzled in shared memory. With ``many`` the copy goes to several blocks. With
+    ``optional`` the kernel skips the copy for arrays that the engine cannot read."""
 
     dtype: str
     sides: tuple[int, ...]

@@ -50,9 +50,9 @@ def _shift(operation: str, kind: str) -> str:
 
 
 def _division(operation: str, kind: str) -> str:
-    """Defines a quotient or a remainder. In place of the divisor 0, and of -1 in a signed operation, it divides by 1.
-    This choice does not depend on the dividend. So a loop with a constant divisor makes the choice once, and a GPU
-    computes the divisor's reciprocal before the dividend is known."""
+    """Defines a quotient or a remainder. The definition replaces the divisor 0 by 1, and in a signed operation also the
+    divisor -1. This choice does not depend on the dividend. So a loop with a constant divisor makes the choice once,
+    and a GPU computes the divisor's reciprocal before the dividend is known."""
     if operation in ("udiv", "urem"):
         special = f"  %special = icmp eq {kind} %b, 0"
     else:

@@ -516,7 +516,7 @@ class Alloca(Instruction):
 
 @final
 class Extract(Instruction):
-    """``extractvalue``: reads the member of a structure that has the indices ``path``."""
+    """``extractvalue``: reads a member of a structure. ``path`` has the member's indices."""
 
     __slots__ = ("path",)
     _copied = ("path",)
@@ -536,7 +536,7 @@ class Extract(Instruction):
 
 @final
 class Insert(Instruction):
-    """``insertvalue``: returns a structure in which ``part`` replaces the member that has the indices ``path``."""
+    """``insertvalue``: returns a structure in which ``part`` replaces a member. ``path`` has the member's indices."""
 
     __slots__ = ("path",)
     _copied = ("path",)
@@ -580,10 +580,10 @@ class Call(Instruction):
     """A call of a function, a pointer or inline assembly.
 
     The first operand is the callee. Inline assembly is a ``Constant``. ``before`` has the words between ``call`` and
-    the result's type. ``function_type``, if given, is printed instead of the result's type, which a call with variable
-    arguments needs. ``attributes`` has the arguments' attributes, by position. ``after`` is the text after the
-    arguments. ``bundles`` has the tag of each of LLVM's operand bundles and the count of its operands, which are the
-    last operands of the call.
+    the result's type. ``function_type``, if given, is printed instead of the result's type, as a call with variable
+    arguments requires. ``attributes`` has the arguments' attributes, by position. ``after`` is the text after the
+    arguments. ``bundles`` has, for each of LLVM's operand bundles, the tag and the number of operands. The bundles'
+    operands are the last operands of the call.
     """
 
     __slots__ = ("after", "attributes", "before", "bundles", "function_type", "tail")

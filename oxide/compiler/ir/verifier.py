@@ -410,9 +410,9 @@ class _Accesses:
         return False
 
     def _plain(self, value: Value) -> Value:
-        """Returns, for an ``extractvalue``, the value that was inserted as the member that it reads. If that value is
-        unknown, returns the first ``extractvalue`` of the member, for all of them. Returns any other value
-        unchanged."""
+        """Returns, for an ``extractvalue``, the value that was inserted as the member that it reads. If no insertion of
+        the member is found, returns the same ``extractvalue`` for all that read the member: the first one. Returns any
+        other value unchanged."""
         if not isinstance(value, Extract):
             return value
         whole, path = self._plain(value.whole), value.path

@@ -1,4 +1,4 @@
-"""Decides which CPUs can run a native object file, by the instruction sets that its code may use. They have LLVM's
+"""Decides which CPUs can run a native object file, by the instruction sets that its code may use. The sets have LLVM's
 names.
 
 LLVM may emit instructions of any set that the target has. So code runs on any processor that has all these sets,

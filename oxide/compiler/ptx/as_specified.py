@@ -1,13 +1,14 @@
 """Works around PTX instructions that LLVM's back end or ptxas miscompiles.
 
-By PTX's specification, ``abs`` and ``neg`` of the least number wrap. ptxas 13.0 deviates in these cases:
+ptxas 13.0 miscompiles these cases, the first two although ``abs`` and ``neg`` of the least number wrap by PTX's
+specification:
 
 - It assumes that the result of ``abs`` is not negative: ``abs(x) < 0`` is false for every x.
 - It assumes that the result of ``neg.s16``, or of a subtraction from 0, fits in 16 bits before truncation: ``-x`` of
   the least ``i16`` is 32768 once widened.
 - It loses the negation of an operand of a minimum or maximum of three numbers, of 16 or 32 bits.
-- It fuses ``mul.hi.u32`` and a 64-bit subtraction from its result into ``IMAD.HI.U32``, with the lower half's negation
-  as operand: the difference is 2**32 too small if that half is 0.
+- It fuses ``mul.hi.u32`` and a 64-bit subtraction from its result into ``IMAD.HI.U32``, and negates the lower half of
+  the subtracted number for it: the difference is 2**32 too small if that half is 0.
 - It fuses a minimum or maximum of 16 bits and its comparison with the same constant into ``VIMNMX.S16x2``. The results
   of the lower and the upper half go to one predicate, so that only the result of the upper half is left.
 - It drops a bit mask of a number that was converted to f16 or bf16, if the result is the lower half of a word.
@@ -15,7 +16,7 @@ By PTX's specification, ``abs`` and ``neg`` of the least number wrap. ptxas 13.0
 
 Observed on an H100 (2026-11-22, driver 580.159.04). The first two cases were found by testing 565 combinations of an
 instruction and a reader of its result, over every number of 16 bits, and over the extremes and 3000 other numbers of 32
-and 64 bits. 20 combinations were wrong, all with ``abs`` in three widths or with ``neg.s16``. The other cases were
+and 64 bits. 20 combinations were wrong: each had ``abs``, of 16, 32 or 64 bits, or ``neg.s16``. The other cases were
 found by random kernels, and then in their SASS. Other subtractions, ``add``, ``mul``, ``mad``, ``not``, ``xor``,
 shifts, ``min``, ``max``, ``div`` and ``rem`` are as specified.
 
@@ -113,7 +114,8 @@ def _masked(mask: re.Match[str]) -> str:
 
 
 def _with_float_extremes(assembly: str) -> str:
-    """Returns PTX whose minima and maxima of floats with a constant 0 or 1 give Python's zeros and ignore NaNs."""
+    """Returns PTX in which a minimum or maximum with a constant 0 is a selection again, where this gives another zero.
+    ptxas is also kept from treating ``max(min(x, 1.0), 0.0)`` as a saturation."""
     constants, destinations = dict(_SHORT_CONSTANT.findall(assembly)), Counter(_DESTINATION.findall(assembly))
 
     def constant(extreme: re.Match[str]) -> str:

@@ -62,8 +62,8 @@ def link_libdevice(kernel: str, module: Any) -> None:
 
 
 def find_libdevice() -> Path | None:
-    """Returns the path of the bitcode file. Looks in CUDA_HOME and CUDA_PATH, in wheels, in conda, and in the usual
-    places of a toolkit."""
+    """Returns the path of the bitcode file, or None if there is none. Looks in CUDA_HOME and CUDA_PATH, in wheels, in
+    conda, and in the usual places of a toolkit."""
     roots = [Path(os.environ[name]) for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
     roots += [Path(entry) / wheel for entry in sys.path if entry for wheel in _WHEELS]
     roots += [Path(os.environ["CONDA_PREFIX"])] if os.environ.get("CONDA_PREFIX") else []

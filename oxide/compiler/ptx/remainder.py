@@ -45,7 +45,8 @@ def _definition(kind: str) -> str:
         return f"  {result}.raw = trunc i64 {value} to i32\n  {result} = bitcast i32 {result}.raw to float"
 
     def taken_apart(name: str) -> str:
-        """Computes the mantissa with its leading bit, and the exponent. Subnormal numbers are normalised."""
+        """Returns the IR that computes a number's mantissa, with its leading bit, and exponent. Subnormal numbers are
+        normalised."""
         return f"""  %{name}.field = lshr i64 %{name}.size, {fraction}
   %{name}.fraction = and i64 %{name}.size, {implicit - 1}
   %{name}.normal = icmp ne i64 %{name}.field, 0

@@ -239,8 +239,8 @@ class _Instrumenter:
 
     A shadow cell covers ``1 << shared_shift`` bytes of shared memory, the granule of the kernel's accesses to it. If no
     thread can wait for another, a thread leaves the kernel as soon as it would continue with a meaningless value: after
-    a failed check, an access out of bounds or a read of uninitialised memory. A loop bounded by such a value might
-    never end.
+    a failed check of the kernel, after an access out of bounds, and after a read of uninitialised memory. A loop
+    bounded by such a value might never end.
     """
 
     def __init__(

@@ -149,9 +149,10 @@ def pointers_of(signature: tuple[Closed, ...]) -> tuple[tuple[PointerWord, ...],
 
 
 def _memory(kind: ArgumentType, before: int = 0) -> list[tuple[int, int | None, int, int]]:
-    """Returns four numbers for each array or record in an argument with numba-cuda's semantics: the word of the
-    address, the word of the number of elements, an element's size in bytes, and the axes of a strided view. ``before``
-    is the index of the argument's first word."""
+    """Returns four numbers for each array or record in an argument with numba-cuda's semantics: the index of the word
+    with the address, the index of the word with the number of elements (None for a record), an element's size in bytes,
+    and the number of axes of a strided view (0 for any other array). ``before`` is the index of the argument's first
+    word."""
     match kind:
         case ArrayType(dtype, ndim, strided):
             return [(before + ArrayType.ADDRESS, before + ArrayType.SIZE, dtype.itemsize, ndim if strided else 0)]

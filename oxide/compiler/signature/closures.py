@@ -58,7 +58,7 @@ def kind_of(function: Function) -> Hashable:
     that it names."""
     plain, shape = _plain(function)
     is_device = plain is not function
-    parts: list[Any] = [shape.number, is_device]
+    parts: list[Any] = [shape.number, is_device, *_annotations(function)]
     for _, value, is_global in _outer(plain, shape):
         if isinstance(value, _NUMBERS):
             parts.append((type(value), value) if is_device and is_global else type(value))
@@ -108,23 +108,29 @@ def lift(
                 f"uses {name}, a {type(value).__name__}, where it may use numbers, device functions and modules; give "
                 "the kernel a parameter for anything else",
             )
-    key = (code, code.co_filename, is_device, tuple(numbers), tuple(literal), tuple(constants.items()), takes, returns)
+    annotations = _annotations(function)
+    captured = tuple(numbers), tuple(literal), tuple(constants.items())
+    key = code, code.co_filename, is_device, annotations, *captured, takes, returns
     made = _known(key)
     if made is None:
         made = _Copy(plain, numbers, constants).device_function()
         _remember(key, made)
-        own_annotations = function.annotations if isinstance(function, DeviceFunction) else {}
         if returns is not None:
             made.annotations["return"] = Annotation("scalar", returns)
         for name, scalar in zip(code.co_varnames, takes or (), strict=False):
             if scalar is not None:
                 made.annotations[name] = Annotation("scalar", scalar)
-        made.annotations.update(own_annotations)
+        made.annotations.update(annotations)
     parts = tuple(Parameter(parameter.kernel, f"{parameter.name}.{name}", "scalar", kind) for name, kind in numbers)
-    identity = f"{_identity(plain, numbers, takes, returns)} {literal}"
+    identity = f"{_identity(plain, annotations, numbers, takes, returns)} {literal}"
     words = functools.partial(_captured, parts)
     lifted = Lifted(made, parts, tuple(literal), shape.arity(plain), parameter.annotation, identity, words)
     return Parameter(parameter.kernel, parameter.name, "function", _NO_SCALAR, lifted=lifted)
+
+
+def _annotations(function: Function) -> tuple[tuple[str, Annotation], ...]:
+    """Returns the annotations of a ``@device`` function, which may differ between functions of the same code."""
+    return tuple(function.annotations.items()) if isinstance(function, DeviceFunction) else ()
 
 
 def _captured(parts: tuple[Parameter, ...], function: Function) -> tuple[Any, ...]:
@@ -219,6 +225,7 @@ def _refused(parameter: OpenFunction, function: FunctionType, problem: str) -> A
 
 def _identity(
     function: FunctionType,
+    annotations: tuple[tuple[str, Annotation], ...],
     numbers: list[tuple[str, ScalarType]],
     takes: tuple[ScalarType | None, ...] | None,
     returns: ScalarType | None,
@@ -226,7 +233,7 @@ def _identity(
     """Returns a text that identifies a function and its types. The text is the same in every process."""
     code = function.__code__
     constants = [constant for constant in code.co_consts if not isinstance(constant, CodeType)]
-    body = f"{code.co_code!r}{constants!r}{code.co_names}{numbers}{takes}{returns}"
+    body = f"{code.co_code!r}{constants!r}{code.co_names}{annotations}{numbers}{takes}{returns}"
     digest = disk.blake2b(body.encode(), digest_size=8).hexdigest()
     return f"{function.__module__}:{function.__qualname__}:{code.co_firstlineno}:{digest}"
 

@@ -86,7 +86,7 @@ def stored(out: Emitter, value: str, scalar: ScalarType) -> str:
 
 
 def rounded(out: Emitter, value: str, scalar: ScalarType) -> str:
-    """Rounds the result of an operation to its type if this is a narrow float. Returns any other value unchanged."""
+    """Rounds the result of an operation to ``scalar`` if that is a narrow float. Returns any other result unchanged."""
     return widened(out, stored(out, value, scalar), scalar) if scalar.name in NARROW else value
 
 

@@ -14,9 +14,10 @@ rules.
    only the rows.
 4. **The shape decides.** All tiles of one shape with two axes have one layout, so no elementwise operation needs a
    conversion. If the result of a product has this shape, the layout is the product's. In a program whose products all
-   have other shapes, it is an ``mma`` layout of the same warps if these divide only the rows. If they do not, tiles of
-   this shape are in buffers. In a program without products it is ``rows``: a thread has 16 bytes of neighbouring
-   elements, and a row occupies as many lanes as its elements fill. A tile with one axis is a row.
+   have other shapes, the layout is an ``mma`` layout of the same warps if by rule 2 the warps divide only the rows, and
+   the shape divides into the warps' tiles. Otherwise tiles of this shape are in buffers. In a program without products
+   the layout is ``rows``: a thread has 16 bytes of neighbouring elements, and a row occupies as many lanes as its
+   elements fill. A tile with one axis is then a row.
 5. **Reductions** along the last axis of a tile in registers use shuffles. They also use shared memory if several warps
    share a row. Their results are in registers, one for each row.
 6. **Everything else is in a buffer** in shared memory: tiles that no layout fits, tiles that move between threads
@@ -296,15 +297,16 @@ def _suits_wgmma(node: Node, warps: int) -> bool:
 
 
 def source_of(node: Node) -> tuple[bool, Node]:
-    """Returns whether an operand is a transpose, and the node that is transposed, or else the operand itself."""
+    """Returns whether an operand is a transpose, and the operand's source: the transposed node, or the operand itself
+    if it is no transpose."""
     if node.op == "transpose" and node.detail == (1, 0):
         return True, node.inputs[0]
     return False, node
 
 
 def _is_in_place(node: Node, cells: dict[Cell, Node]) -> bool:
-    """Returns whether a product can overwrite the loop's variable: nothing else reads the variable in this
-    iteration."""
+    """Returns whether a product can overwrite its accumulator: the accumulator is a loop's variable that nothing else
+    reads in this iteration."""
     acc = node.inputs[2]
     if acc.op != "cell" or acc.users != [node] or len(node.users) != 1 or not isinstance(acc.detail, Cell):
         return False
@@ -338,7 +340,7 @@ def _is_left_in_registers(left: Node, layout: Layout) -> bool:
 
 
 def _spread(plan: Plan, nodes: list[Node], program: Program, warps: int, chained: bool) -> None:
-    """Gives the other shapes of the program their layouts."""
+    """Chooses the layouts of the shapes that no product has."""
     sizes = [tensor.scalar.dtype.itemsize for tensor in program.tensors]
     vector = max(1, min(8, _VECTOR_BYTES // max(sizes, default=4)))
     shapes = {node.shape for node in nodes if len(node.shape) in (1, 2)}
@@ -380,7 +382,8 @@ def _rows(rows: int, columns: int, warps: int, vector: int, down: int | None) ->
 
 
 def _find_rows(plan: Plan, nodes: list[Node]) -> None:
-    """Finds the one-dimensional tiles with one number for each row: the results of reductions in registers."""
+    """Records the lengths of the one-dimensional tiles that have one number for each row of a layout: the results of
+    reductions in registers."""
     lengths = set()
     for node in nodes:
         reduced = (node.op in ("sum", "max", "min") and node.detail == (1,)) or (
@@ -412,7 +415,7 @@ def _not_by_engine(loads: tuple[Node, ...], hopper: bool) -> str:
 
 
 def _staged(plan: Plan, loop: Node) -> Iterator[Node]:
-    """Iterates over the loads of a loop that run ahead of it."""
+    """Iterates over the loads in a loop's body that can run ahead of the iterations that use them."""
     body, cells, counter = loop.detail
     if any(cell.ends_loop for cell in cells):  # nothing would wait for the copies for later iterations
         return

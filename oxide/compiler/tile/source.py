@@ -34,8 +34,8 @@ be compared. 0 selects the CPU's own code."""
 @dataclass(frozen=True)
 class TileSource:
     """The source of a tile kernel. ``given`` maps each parameter's name to a ``TensorParameter``, to a scalar type, or,
-    for a constant, to its value in a tuple. ``threads`` is the size of a block on a GPU. ``stages`` is the number of
-    buffers of each load that runs ahead in a loop, or None for as many as fit, up to ``MOST_STAGES``."""
+    for a constant, to a tuple that has only its value. ``threads`` is the size of a block on a GPU. ``stages`` is the
+    number of buffers of each load that runs ahead in a loop, or None for as many as fit, up to ``MOST_STAGES``."""
 
     function: Callable[..., Any]
     given: Mapping[str, Any]

@@ -173,8 +173,8 @@ class TileKernel:
 
     def load_tuned(self, path: str | PathLike[str]) -> int:
         """Uses the results that ``Tuned.save`` has written for this kernel and devices like the current one. Returns
-        the number of shapes with a result. Raises ``ArgumentError`` if the file has no result for this kernel, or if
-        even one of its results for this kernel is for another version of the kernel's source."""
+        the number of shapes with a result. Raises ``ArgumentError`` if the file has no result for this kernel, or only
+        for another version of its source."""
         found = loaded(self, path)
         self._tuned |= found
         return len(found)
@@ -260,7 +260,7 @@ class TileKernel:
     def resources(self, **given: Any) -> KernelResources:
         """Returns registers, memory, spills and occupancy, as the driver reports them for the GPU that operations run
         on; ``given`` as for ``ptx``. Raises ``DeviceError`` on the CPU device."""
-        return self._example(given).resources(_WARP * self._warps)
+        return self._example(given).resources()
 
     @without_frames
     def explain(self, cc: tuple[int, int] = (9, 0), **given: Any) -> str:

@@ -144,7 +144,8 @@ def loaded(kernel: Any, path: str | os.PathLike[str]) -> dict[tuple[Any, ...], d
     if not own:
         raise ArgumentError(f"kernel {kernel.name}: {os.fspath(path)} has no results for it")
     source = _source(kernel)
-    if any(each["source"] != source for each in own):
+    own = [each for each in own if each["source"] == source]
+    if not own:
         raise ArgumentError(
             f"kernel {kernel.name}: the results in {os.fspath(path)} are of another source; tune it again"
         )

@@ -151,7 +151,12 @@ def test_a_result_is_shipped_with_a_program(tmp_path: Path, monkeypatch: pytest.
     assert scaled.load_tuned(file) == 0
     with pytest.raises(ArgumentError, match=r"kernel counted: .*tuned.json has no results for it"):
         counted.load_tuned(file)
-    file.write_text(file.read_text().replace(found.source, "0"))
+    other = file.read_text().replace(found.device, "another device")
+    stale = json.loads(other)
+    stale["records"] += [{**stale["records"][0], "source": "0", "shapes": "()"}]
+    file.write_text(json.dumps(stale))
+    assert scaled.load_tuned(file) == 0  # what another version left does not hide the results of this one
+    file.write_text(other.replace(found.source, "0"))
     with pytest.raises(ArgumentError, match="of another source; tune it again"):
         scaled.load_tuned(file)
     file.write_text("[]")

@@ -181,7 +181,8 @@ done:
 
 def _blocks(symbol: str, name: str, count: int, transposed: bool) -> str:
     """Defines a move of blocks of 8 rows of 16 bytes. Row r of block b is at the address that lane ``8 * b + r`` has
-    published; each lane holds word ``lane % 4`` of row ``lane // 4``, or the two elements at the transposed place."""
+    published. Each lane holds word ``lane % 4`` of row ``lane // 4``. With ``transposed`` it holds instead element
+    ``lane // 4`` of row ``2 * (lane % 4)`` and of the next row."""
     lines = [
         f"define internal void @{symbol}.lane(ptr %block, i32 %lane, ptr %words) noinline {{",
         "  %group = lshr i32 %lane, 2",

@@ -207,8 +207,8 @@ done:
 
 def _holder(dtype: str) -> list[str]:
     """Returns the IR that computes the lane that holds position ``%w`` along k of this thread's first row, and the
-    number of the element in that lane. A word of the fragment holds as many elements as fit 32 bits, and a tile has
-    eight words."""
+    number of the element in that lane. A word of the fragment holds as many elements as fit 32 bits, and a row of a
+    tile has eight words."""
     word = 32 // BITS[dtype]
     return [
         f"  %w.tile = lshr i32 %w, {(8 * word).bit_length() - 1}",

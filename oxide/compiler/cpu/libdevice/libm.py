@@ -55,8 +55,8 @@ def definitions(kernel: str, module: Module) -> str:
 
 
 def _definitions(symbol: str) -> list[str]:
-    """Returns a function's definition as texts. Each text declares or defines one function, so that two definitions
-    with a callee in common have the same text for it."""
+    """Returns a function's definition as texts, or [] for a function without a counterpart on the CPU. Each text
+    declares or defines one function, so that two definitions with a callee in common have the same text for it."""
     if symbol in QUOTIENTS:
         return quotient(symbol, approximate=False)
     return (

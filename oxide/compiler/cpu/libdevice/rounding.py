@@ -3,11 +3,12 @@
 A processor rounds to nearest. Rounding up takes the next number above that result if the exact result is greater, so it
 needs the sign of the rounding error. The error of a sum is itself a double. For other operations a fused multiply-add
 computes the error: the computed error may be rounded or underflow, but its sign is exact. Rounding down negates the
-first operand (of a sum, both operands), rounds up and negates the result, which also gives zeros the right signs. An
-operation on floats is the operation on doubles, rounded once more in the same direction.
+first operand (of a sum, both operands), rounds up and negates the result, which also gives zeros the right signs. A
+square root, which is never negative, is lowered directly. An operation on floats is the operation on doubles, rounded
+once more in the same direction.
 
-Only ``fma`` of doubles has an error that is no double. The C library's ``fma``, called in the required rounding mode,
-computes this operation.
+The sign of the error of an ``fma`` of doubles cannot be found in these ways. The C library's ``fma``, called in the
+required rounding mode, computes this operation.
 """
 
 from __future__ import annotations
@@ -101,7 +102,8 @@ def _wide(kind: str, count: int) -> tuple[list[str], list[str]]:
 
 
 def _rounded(symbol: str, kind: str, how: str, parameters: tuple[str, ...], lines: list[str], last: str) -> list[str]:
-    """Returns the function that computes a double by ``last`` and returns it, or returns it rounded to a float."""
+    """Returns the function ``symbol`` and its callees. The function computes a double by ``lines`` and then ``last``.
+    For the ``kind`` "f" it returns the double rounded to a float."""
     if kind == "d":
         return [_function(symbol, "double", parameters, [*lines, f"%r = {last}"])]
     lines = [*lines, f"%wide = {last}", f"%r = call float @oxide.narrow.{how}(double %wide)"]

@@ -31,7 +31,7 @@ def definitions(symbol: str) -> tuple[tuple[str, ...], list[str]]:
 
 def forms(name: str) -> list[tuple[str, str]]:
     """Returns the functions that a libdevice name may stand for, each with the type of its numbers. Any name may be a
-    function of doubles. A name that ends in f may also be a function of floats, whose own name has no f."""
+    function of doubles. A name that ends in f may also be a function of floats, returned without the f."""
     return [(name, "double"), *([(name[:-1], "float")] if name.endswith("f") else [])]
 
 
@@ -89,7 +89,8 @@ _PARTS = """define { double, i64 } @oxide.half.turns(double %x) alwaysinline {
 
 
 def _of_turns(name: str, first: int, zero: str) -> str:
-    """Defines ``sinpi`` or ``cospi``: the bits of ``quarter + first`` select sine or cosine, and the sign."""
+    """Defines ``sinpi`` or ``cospi``. To the number of quarter turns taken from x, ``first`` is added. The sum's lowest
+    bit selects sine or cosine, and the next bit the sign. ``zero`` is the IR of a result that is 0."""
     return f"""define double @oxide.{name}(double %x) alwaysinline {{
   %parts = call {{ double, i64 }} @oxide.half.turns(double %x)
   %angle = extractvalue {{ double, i64 }} %parts, 0

@@ -89,8 +89,8 @@ def positions(kernel: PortableKernel, entry: str, signature: tuple[Closed, ...])
 
 @final
 class _Positions:
-    """The loop over positions for one kernel. The kernel's blocks are its body, in which a return continues with the
-    next position."""
+    """The loop over positions for one kernel. The kernel's basic blocks are the loop's body, in which a return
+    continues with the next position."""
 
     def __init__(self, kernel: Function, looped: Function) -> None:
         self.kernel = kernel
@@ -223,7 +223,7 @@ class _Positions:
         self.required.update(dict.fromkeys(lines))
 
     def _compared(self, test: Compare, truth: bool) -> list[Line]:
-        """Returns lines. If none of them is negative, the comparison has the value ``truth``. Raises
+        """Returns the lines that must not be negative, so that the comparison has the value ``truth``. Raises
         ``Undecidable``."""
         if test.opcode != "icmp" or test.predicate not in INVERSE or not test.left.type.startswith("i"):
             raise Undecidable("a test for one position, or of no integers")
@@ -328,8 +328,8 @@ class _Positions:
 
 
 def _replace_registers(kernel: Function, outside: Mapping[str, Value]) -> None:
-    """Replaces registers by their values in a one-dimensional launch. Raises ``Undecidable`` if the kernel reads a
-    thread's coordinate."""
+    """Replaces registers by their values in a one-dimensional launch. Raises ``Undecidable`` if the kernel reads the
+    thread's or the block's coordinate along x."""
     replaced: dict[Value, Value] = {}
     for call in kernel.calls:
         match register_of(call).split("."):

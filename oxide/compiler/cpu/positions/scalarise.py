@@ -51,8 +51,8 @@ def scalarise(function: Function) -> None:
 def _accesses(
     whole: Instruction, kind: str, pointer: Value, stored: list[Value] | list[None], name: str
 ) -> list[Instruction]:
-    """Returns the accesses to a vector's elements, each after its address. An access stores its value in ``stored``, or
-    loads if the value is None."""
+    """Returns the accesses to a vector's elements, each after its address. ``stored`` has, for each element, the value
+    to store, or None for a load."""
     after = f", align {_BYTES[kind]}"
     code: list[Instruction] = []
     for place, value in enumerate(stored):

@@ -27,7 +27,7 @@ def definitions(symbols: Collection[str]) -> str:
 
 
 def _blocks(symbol: str, name: str, count: int, transposed: bool) -> str:
-    """Defines a move of 1, 2 or 4 blocks between shared memory and the words of a fragment."""
+    """Defines a move of 1, 2 or 4 matrices of 8 rows of 16 bytes between shared memory and the words of a fragment."""
     words = ["i32"] * count
     structure = f"{{ {', '.join(words)} }}" if count > 1 else "i32"
     intrinsic = f"@llvm.nvvm.{name}.sync.aligned.m8n8.x{count}{'.trans' * transposed}.b16.p3"

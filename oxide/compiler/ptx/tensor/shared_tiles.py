@@ -32,7 +32,7 @@ from oxide.compiler.signature.signature import Closed
 @dataclass(frozen=True, slots=True)
 class TensorMap:
     """A map of one parameter. ``offset`` is the offset in bytes of the parameter's words among the kernel's parameters,
-    and ``name`` the parameter's name. ``dtype`` and ``sides`` are the type of a tile's elements and its lengths.
+    and ``name`` the parameter's name. ``dtype`` is the type of a tile's elements, and ``sides`` has the tile's lengths.
     ``swizzled`` says whether the tile is swizzled in shared memory, and ``optional`` whether the array may be one that
     the engine cannot read."""
 
@@ -82,8 +82,8 @@ def take_maps(kernel: PortableKernel, module: Module, signature: tuple[Closed, .
 
 
 def _name(copy: TileCopy) -> str:
-    """Returns the name of the function that makes a copy, given its map. Copies of tiles of different sizes share the
-    function."""
+    """Returns the name of the function that makes a copy and takes the copy's map as an argument. Copies of tiles of
+    different sizes share the function."""
     way = "store" if copy.stores else "load_many" if copy.many else "load"
     return f"oxide.tensor.copied.{way}.{copy.axes}"
 

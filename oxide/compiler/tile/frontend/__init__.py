@@ -42,8 +42,8 @@ class Program:
 
 def parse(function: Callable[..., Any], parameters: Mapping[str, Any]) -> Program:
     """Returns a kernel as IR. ``parameters`` maps the name of each parameter to a ``TensorParameter``, to a scalar
-    type, or, for a constant, to its value in a tuple. Raises ``CompileError`` for code that a tile kernel cannot
-    contain."""
+    type, or, for a constant, to a tuple that has only its value. Raises ``CompileError`` for code that a tile kernel
+    cannot contain."""
     tree, shift = parse_definition(function)
     nodes = Nodes(function, shift)
     statements = Statements(nodes)

@@ -1,10 +1,10 @@
 """Rewrites ``break``, ``continue`` and ``return`` as branches.
 
-The statements after a branch that jumps move into the other branch: ``if test: continue`` followed by statements
-becomes ``if not test:`` with the statements as its body. A loop with a ``break`` gets a flag. The ``break`` becomes an
-assignment that sets the flag, and the loop ends after an iteration that has set it. A ``return`` in a loop sets a
-second flag and leaves the loop. The ``return`` is repeated after the loop. The flags are ordinary variables, whose
-names are not valid in Python source.
+If a branch of an ``if`` jumps, the statements after the ``if`` move into the other branch: ``if test: continue``
+followed by statements becomes ``if not test:`` with the statements as its body. A loop with a ``break`` gets a flag.
+The ``break`` becomes an assignment that sets the flag, and the loop ends after an iteration that has set it. A
+``return`` in a loop sets a second flag and leaves the loop. The ``return`` is repeated after the loop. The flags are
+ordinary variables, whose names are not valid in Python source.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ __all__ = ["Jumps", "without_jumps"]
 @final
 @dataclass(slots=True)
 class Jumps:
-    """Statements that are rewritten without jumps. ``flags`` maps each loop that a jump can leave to the name of its
-    flag."""
+    """Statements that are rewritten without jumps. ``flags`` has the name of the flag of each loop that a jump can
+    leave."""
 
     statements: list[ast.stmt]
     flags: dict[ast.stmt, str] = field(default_factory=dict)

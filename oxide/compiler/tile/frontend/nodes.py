@@ -31,8 +31,8 @@ _MOST_ELEMENTS = 2**20
 @final
 @dataclass(frozen=True, slots=True)
 class TensorParameter:
-    """A tensor, a partition or a target parameter, as the kernel's body sees it. ``tile`` is the tile shape of a
-    partition."""
+    """A parameter that is a tensor, a partition or a target, as the kernel's body sees it. ``tile`` is the tile shape
+    of a partition."""
 
     name: str
     scalar: ScalarType
@@ -49,7 +49,7 @@ class TensorParameter:
 @final
 class Nodes:
     """Makes nodes in ``region``. ``at`` is the expression of ``function`` that is being evaluated. ``depth`` counts the
-    loops and branches around the expression that run on the device."""
+    loops and branches around this expression, except those that are decided at compile time."""
 
     def __init__(self, function: Callable[..., Any], shift: int) -> None:
         self.function = function

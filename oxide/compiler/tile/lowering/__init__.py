@@ -182,7 +182,7 @@ def _grouped(low: Lowering, linear: str) -> list[str]:
 
 
 def _find_uses(low: Lowering, region: Region) -> None:
-    """Finds the last use of each node, in program order."""
+    """Finds, for each node, the last node in program order that uses it."""
     for node in region.nodes:
         for each in node.inputs:
             low.last_use[each] = node.index

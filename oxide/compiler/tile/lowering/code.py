@@ -71,7 +71,7 @@ class Code:
         self.declared[name] = f"declare {result} @{name}({', '.join(kinds)})"
 
     def variable(self, kind: str, hint: str = "variable") -> str:
-        """Returns the address of a new variable of a type, which LLVM keeps in registers."""
+        """Returns the address of a new variable of the type ``kind``. LLVM keeps the variable in registers."""
         name = self.name_of(hint)
         self.entry.append(f"  {name} = alloca {kind}")
         return name
@@ -132,9 +132,9 @@ class Code:
 
     @contextmanager
     def counted(self, end: int | str, start: str = "0", step: int | str = 1, *, rolled: bool = False) -> Iterator[str]:
-        """Opens a loop whose counter goes from ``start`` to below ``end``. The loop may run no iteration, unless
-        ``start`` is 0 and ``end`` is an integer, which must be positive. ``rolled`` keeps LLVM from unrolling a loop
-        that rarely runs."""
+        """Opens a loop whose counter goes from ``start`` to below ``end``. If ``start`` is "0" and ``end`` is an int,
+        the int must be positive, and the loop runs at least once. Any other loop may run no iteration. ``rolled`` keeps
+        LLVM from unrolling a loop that rarely runs."""
         body, after = self.labels(ROLLED if rolled else "loop", "after")
         before = self.block
         if start != "0" or not isinstance(end, int):
@@ -166,7 +166,7 @@ class Code:
         return self.new(f"mul i64 {one}, {factor}")
 
     def all_of(self, conditions: Sequence[str]) -> str:
-        """Returns whether all of some conditions hold."""
+        """Returns a condition that holds if all given conditions hold."""
         found = "true"
         for each in dict.fromkeys(conditions):
             found = each if found == "true" else self.new(f"and i1 {found}, {each}")

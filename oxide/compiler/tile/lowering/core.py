@@ -190,8 +190,8 @@ class Lowering:
         return found
 
     def element(self, node: Node, index: Index) -> str:
-        """Returns one element of a value. Code that computes it is emitted here, if there is none in the current
-        scope."""
+        """Returns one element of a value. Emits code that computes the element, unless the current scope has it
+        already."""
         if not node.shape and node in self.values:
             return self.values[node]
         key = (node, index)
@@ -438,7 +438,7 @@ class Lowering:
         self.code.label(after)
 
     def nest(self, shape: tuple[int, ...], body: Callable[[Index], None]) -> None:
-        """Emits a loop over the elements of a shape, which the threads of a block share."""
+        """Emits a loop over the elements of a shape. The threads of a block share the iterations."""
         if self.threads > 1:
             with self.code.counted(math.prod(shape), self.tid, self.threads) as linear, self.forgetting():
                 body(self.unflattened(linear, shape))
@@ -465,7 +465,7 @@ class Lowering:
 
 
 def held_type(scalar: ScalarType) -> str:
-    """Returns the type of an element in a buffer."""
+    """Returns the type of an element in a buffer: i8 for a bool, else the type of a value in registers."""
     return "i8" if scalar is BOOL else llvm_type(scalar)
 
 

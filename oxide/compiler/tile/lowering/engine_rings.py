@@ -271,7 +271,7 @@ def copy(low: Lowering, load: Node, operand: Operand, target: str, bases: list[s
 
 
 def bytes_of(operands: Iterable[Operand]) -> int:
-    """Returns the bytes that arrive in a buffer."""
+    """Returns the number of bytes that arrive in one stage: one tile of each operand."""
     return sum(operand.rows * operand.columns * operand.size for operand in operands)
 
 

@@ -16,8 +16,7 @@ Place = tuple[str, str]
 
 
 def arg(low: Lowering, node: Node, layout: Layout) -> None:
-    """Finds, for each row, the index along the last axis of its first extreme element, or of its first NaN if it has
-    one."""
+    """Finds, for each row, the index of the row's first extreme element, or of the row's first NaN if there is one."""
     code, (source,) = low.code, node.inputs
     kind = llvm_type(source.dtype)
     best = code.variable(f"[{layout.row_slots} x {kind}]", "best")

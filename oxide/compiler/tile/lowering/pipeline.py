@@ -74,7 +74,7 @@ class Ring:
 
 
 def wait_for_last(low: Lowering, product: Node) -> None:
-    """Waits for the product of the last iteration."""
+    """Waits, after a loop, for the product of the loop's last iteration."""
     low.running.discard(product)
     held = low.cells[product.inputs[2].detail]
     assert isinstance(held, Held)

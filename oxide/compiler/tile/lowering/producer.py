@@ -158,9 +158,9 @@ class FedRing:
 
 
 def run(low: Lowering, first: str, total: str, place: Callable[[str], None]) -> None:
-    """Emits the code of a kernel with a producer. Each block computes the program with the number ``first``, and then
-    every further program at a distance of the number of blocks. ``total`` is the number of programs. ``place`` emits
-    code that computes a program's place in the grid."""
+    """Emits the code of a kernel with a producer. Each block computes the programs with the numbers ``first``,
+    ``first`` plus the number of blocks, and so on, below ``total``, the number of programs. ``place`` emits code that
+    computes a program's place in the grid."""
     code = low.code
     rings = [FedRing(low, loop, plan) for loop, plan in low.plan.pipelines.items()]
     low.rings.update({ring.loop: ring for ring in rings})

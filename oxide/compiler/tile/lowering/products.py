@@ -44,8 +44,8 @@ def mma(low: Lowering, node: Node) -> None:
 
 
 def is_in_place(low: Lowering, node: Node) -> bool:
-    """Returns whether a product can overwrite the loop's variable: nothing else reads the variable in this
-    iteration."""
+    """Returns whether a product can overwrite its accumulator: the accumulator is a loop's variable that nothing else
+    reads in this iteration."""
     acc = node.inputs[2]
     if acc.op != "cell" or acc.users != [node] or len(node.users) != 1 or acc not in low.buffers:
         return False
@@ -120,7 +120,9 @@ def _blocks(
     low: Lowering, node: Node, left: Buffer, right: Buffer, total: Buffer, down: tuple[int, int, int],
     across: tuple[int, int, int, int],
 ) -> None:  # fmt: skip
-    """Emits the loops over blocks of ``height`` rows and ``count`` vectors of ``width`` columns."""
+    """Emits the loops over blocks of the result. ``down`` has the first row, the rows of a block, and the number of
+    blocks one below the other. ``across`` has the first column, the columns of a vector, the vectors of a block, and
+    the number of blocks side by side."""
     code, depth = low.code, node.inputs[0].shape[1]
     first_row, height, many = down
     first_column, width, count, some = across

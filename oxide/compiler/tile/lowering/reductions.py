@@ -149,8 +149,8 @@ def _in_range(identity: Any, scalar: ScalarType) -> Any:
 
 
 def arg(low: Lowering, node: Node) -> None:
-    """Lowers ``argmax`` and ``argmin``: finds the first index of the extreme element along an axis. As in NumPy, this
-    is the first NaN if there is one."""
+    """Lowers ``argmax`` and ``argmin``: finds the index of the first extreme element along an axis, or of the first NaN
+    if there is one, as in NumPy."""
     test = "gt" if node.op == "argmax" else "lt"
     code, (source,) = low.code, node.inputs
     axis: int = node.detail

@@ -114,8 +114,8 @@ def _walk(low: Lowering, root: Node, start: Index) -> Iterator[tuple[Node, Index
 
 
 def _is_at_its_place(low: Lowering, held: Held, index: Index, layout: Layout) -> bool:
-    """Returns whether a thread that computes an element of a layout, and for it reads the element ``index`` of a held
-    value, has this element in its own registers."""
+    """Returns whether a thread has an element of a held value in its own registers. The thread reads the element, which
+    has the place ``index``, to compute an element of ``layout``."""
     rows, columns = low.grid(layout)
     own_rows, own_columns = low.grid(held.layout)
     if held.rows:
@@ -250,7 +250,7 @@ def sweep_rows(low: Lowering, layout: Layout, roots: Sequence[Node], body: Calla
 
 
 def copy(low: Lowering, source: Held, target: Held) -> None:
-    """Copies a value from its registers to those of another."""
+    """Copies the registers of one tile to the registers of another tile."""
     count = source.layout.row_slots if source.rows else source.layout.slots
     for slot in range(count):
         low.store_register(target, slot, low.load_register(source, slot))
@@ -458,7 +458,7 @@ class _Lines:
 
 class _WarpLines:
     """Stores a product's narrow elements like ``_Lines``, but each warp writes its own rows, eight at a time, and waits
-    for no other warp. This takes less shared memory, most of which has the buffers that a producer fills meanwhile."""
+    for no other warp. This takes less shared memory, which a producer meanwhile needs for the buffers that it fills."""
 
     def __init__(
         self, low: Lowering, tensor: TensorParameter, layout: Layout, columns: int, bases: list[str], room: str
@@ -490,7 +490,7 @@ class _WarpLines:
         return code.new(f"getelementptr i8, ptr {self.row}, i64 {code.times(index[1], self.size)}")
 
     def write(self, i: int) -> None:
-        """Writes the warp's eight rows that are row number ``i`` of its threads, 16 bytes at a time."""
+        """Writes eight rows of the warp, 16 bytes at a time: row number ``i`` of each thread's own rows."""
         low, code = self.low, self.low.code
         top = code.add(self.bases[0], code.times(self.warp, 16))
         top = code.add(top, 16 * self.layout.warps_down * (i // 2) + 8 * (i % 2))

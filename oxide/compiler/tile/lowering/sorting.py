@@ -1,7 +1,7 @@
 """Lowers ``sort`` and ``topk``: a bitonic network over a buffer. The threads of a block share each step.
 
-For ``topk`` with a small k, the CPU keeps the first k elements of those seen so far in order. Most of the other
-elements are compared only with the last of these.
+For ``topk`` with a small k, the CPU keeps a sorted list of the first k of the elements seen so far. Most of the other
+elements are compared only with the last element of the list.
 
 The length along the axis is rounded up to a power of two. Elements beyond the end have indices of at least the tile's
 length. The comparison therefore puts them last, whatever their values.

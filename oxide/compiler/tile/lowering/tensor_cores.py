@@ -1,8 +1,8 @@
 """Lowers ``mma`` on tensor cores: operands in shared memory, accumulators in registers.
 
-An operand is stored as rows of 16-byte parts. Rows that are a multiple of 128 bytes are cut into panels of that width,
-and part p of row r is stored as part p ^ (r % 8). The parts p of eight consecutive rows are then in different banks,
-and ``wgmma`` reads this order directly. Other rows are padded by 16 bytes.
+An operand is stored as rows of 16-byte parts. Rows of a multiple of 128 bytes are cut into panels of 128 bytes, and
+part p of row r is stored as part p ^ (r % 8). The parts p of eight consecutive rows are then in different banks, and
+``wgmma`` reads this order directly. Other rows are padded by 16 bytes.
 """
 
 from __future__ import annotations
@@ -206,8 +206,8 @@ def _copy_part(
 
 
 def mma(low: Lowering, node: Node, product: Product) -> None:
-    """Emits a product whose result is in registers. The result overwrites the loop's variable if nothing else reads the
-    variable."""
+    """Emits a product whose result is in registers. The result overwrites the accumulator if that is a loop's variable
+    which nothing else reads in this iteration."""
     left, right, acc = node.inputs
     words = _left_in_registers(low, left, product) if product.left_in_registers else ""
     right_turned, right_source = source_of(right)

@@ -81,8 +81,8 @@ def masked(
 
 
 def address_of(low: Lowering, tensor: TensorParameter, bases: list[str], index: Index) -> str:
-    """Returns the address of an element of a tile. If the column is one of this thread's own, the address is at a
-    constant distance from that of the thread's first column."""
+    """Returns the address of an element of a tile. If the column is one of this thread's own, the address is computed
+    from the address of the thread's first column, which is a constant distance away."""
     code = low.code
     first, step = low.steps.get(index[-1], (index[-1], 0))
     places = [code.add(base, i) for base, i in zip(bases, (*index[:-1], first), strict=True)]
@@ -187,7 +187,7 @@ def gathered(low: Lowering, node: Node, index: Index) -> str:
 
 
 def scatter(low: Lowering, node: Node) -> None:
-    """Lowers ``scatter`` and the atomic operations: one thread writes each element."""
+    """Lowers ``scatter`` and the atomic operations: each value is written by one thread."""
     tensor, _ = node.detail
     value = node.inputs[-1]
 
