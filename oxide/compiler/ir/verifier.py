@@ -419,6 +419,8 @@ class _Accesses:
         while isinstance(whole, Insert):
             if whole.path == path:
                 return self._plain(whole.part)
+            if all(one == other for one, other in zip(whole.path, path, strict=False)):
+                break  # it replaces a part of the member, or a structure that contains the member
             whole = self._plain(whole.whole)
         return self._members.setdefault((whole, path), value)
 
