@@ -12,7 +12,8 @@ left operand, so ``P`` need not be moved between lanes.
 
 In a tile, tokens after the end of the sequence are copied as zeros, and the scores of such keys become -inf. So nothing
 of a neighbouring sequence can enter the sums, not even a NaN. The scheme is that of FlashAttention 2 (Dao, 2023). The
-indices follow from constants and from sizes that the host compares, so the kernels are unchecked.
+kernels are unchecked: their indices follow from constants, from sizes that the host has checked against the boxes'
+shapes, and from lengths of sequences that the kernel clamps.
 """
 
 from __future__ import annotations

@@ -154,9 +154,9 @@ def config_of(form: Form, products: int, m: int, n: int) -> LaunchConfig:
 @functools.cache
 def finisher(form: Form) -> Any:
     """Returns the device function that computes the epilogue for one element. Its arguments are the sum of products,
-    alpha, the scales, the column's bias, beta, ``c``, and the element's row and column. ``alpha`` is the result of the
-    function ``factor_of(form)``, and ``bias`` that of ``bias_reader(form)``. The element of ``c`` is read only if
-    ``form.adds`` is true."""
+    alpha, the scales, the column's bias, beta, ``c``, and the element's row and column. The device function
+    ``factor_of(form)`` returns the number ``alpha``, and the device function ``bias_reader(form)`` the column's bias.
+    The element of ``c`` is read only if ``form.adds`` is true."""
     wide: Any = form.wide
     accumulator: Any = form.accumulator
     activate = _ACTIVATIONS[form.activation]

@@ -75,7 +75,8 @@ def reduce_max(input: Operand, output: Operand) -> DeviceOperation[tuple[Any, ..
     """Computes ``output[0] = max(input)``, which is NaN if any element is NaN. The output has the input's dtype. Yields
     input and output.
 
-    Raises ``ValueError`` for an empty input, which has no greatest element, and ``ArgumentError`` for other dtypes.
+    Raises ``ValueError`` for an empty input, which has no greatest element, and for an output of more or fewer elements
+    than one, and ``ArgumentError`` if the output has another dtype.
     """
 
     def both(x: DeviceBox, result: DeviceBox) -> DeviceOperation[tuple[Any, ...]]:
@@ -90,7 +91,8 @@ def argmax(input: Operand, output: Operand) -> DeviceOperation[tuple[Any, ...]]:
     """Computes ``output[0] =`` the index of the first greatest element of ``input``, an i64. A NaN counts as the
     greatest, as in NumPy. Yields input and output.
 
-    Raises ``ValueError`` for an empty input, which has no greatest element, and ``ArgumentError`` for other dtypes.
+    Raises ``ValueError`` for an empty input, which has no greatest element, and for an output of more or fewer elements
+    than one, and ``ArgumentError`` if the output is not of i64.
     """
 
     def both(x: DeviceBox, result: DeviceBox) -> DeviceOperation[tuple[Any, ...]]:

@@ -215,7 +215,8 @@ def _tools(threads: int, held: int, form: _Form, wide: Any) -> tuple[Any, ...]:
 
     @device
     def store(values: DisjointSlice[T], start: i64, width: i64, vector: i64, a: Any, b: Any, c: Any, d: Any) -> None:
-        """Stores four elements at the columns from which ``load`` reads group ``vector``."""
+        """Stores ``a``, ``b``, ``c`` and ``d`` as group ``vector`` of the row that begins at ``start``, in the columns
+        that ``load`` reads for this group. Elements past the row's end are not stored."""
         out = values.unchecked_mut
         if aligned:
             if whole or column(vector, 0) < width:

@@ -33,7 +33,8 @@ summary { cursor: pointer; font-weight: 600; margin: .8rem 0; }
 
 
 def page(special: Specialization, cc: tuple[int, int]) -> str:
-    """Returns the page as HTML. In place of a form that cannot be made, it shows the reason, such as a missing tool."""
+    """Returns the page as HTML. If the PTX, SASS, assembly or LLVM IR cannot be made, the page shows the reason
+    in its place, such as a missing tool."""
     kernel = special.description
     title = escape(f"{kernel.name}, compute capability {cc[0]}.{cc[1]}")
     parts = [

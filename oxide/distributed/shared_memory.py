@@ -96,7 +96,7 @@ class CpuPlane(ABC):
 
 @final
 class OneProcess(CpuPlane):
-    """The plane of ranks that are all devices of this process."""
+    """The plane of a group whose every rank is a device of this process."""
 
     def run(self, call: Call) -> None:
         inputs = [memory(box) for box in call.inputs]

@@ -78,8 +78,8 @@ class NamingDriver:
         return ranged
 
     def _sized(self, what: str, call: Callable[..., None], place: int) -> Callable[..., None]:
-        """Returns a function that makes ``call`` in a range. The range is named by ``what`` and the number of bytes,
-        which is the call's argument number ``place``, counted from 0."""
+        """Returns a function that calls ``call`` inside an NVTX range. The range's name has ``what`` and the number of
+        bytes, which is the positional argument ``place``, counted from 0."""
 
         def sized(*arguments: Any) -> None:
             self._in_range(f"{what}, {arguments[place]} bytes", call, arguments)

@@ -38,8 +38,9 @@ def nvidias_tool_runs(environment: Mapping[str, str] = os.environ) -> bool:
 
 
 def lines_are_wanted() -> bool:
-    """Returns whether a kernel gets line tables if its ``lineinfo`` option is not given. Raises ``DeviceError`` for
-    unknown values."""
+    """Returns whether a kernel gets line tables if its ``lineinfo`` option is not given. Raises ``DeviceError``
+    if ``OXIDE_LINEINFO``, or ``OXIDE_PERF`` or ``OXIDE_GDB`` if the answer depends on them, has an unknown value, or if
+    the latter two exclude each other."""
     asked = word("OXIDE_LINEINFO", ("0", "1"))
     if asked is not None:
         return asked == "1"
@@ -47,13 +48,15 @@ def lines_are_wanted() -> bool:
 
 
 def perf_format() -> Literal["map", "jitdump"] | None:
-    """Returns the kind of file to write for perf; None for no file. Raises ``DeviceError`` for unknown values."""
+    """Returns the kind of file to write for perf; None for no file. Raises ``DeviceError`` if ``OXIDE_PERF``
+    has an unknown value."""
     return word("OXIDE_PERF", ("map", "jitdump"))
 
 
 def gdb_is_served() -> bool:
-    """Returns whether gdb is told about the CPU device's code. Raises ``DeviceError`` for unknown values, and if
-    ``OXIDE_PERF`` is set too: for gdb, LLVM loads the code, and LLVM does not tell the addresses that perf needs."""
+    """Returns whether gdb is told about the CPU device's code. Raises ``DeviceError`` if ``OXIDE_GDB`` has an unknown
+    value, or if ``OXIDE_PERF`` is set too: for gdb, LLVM loads the code, and LLVM does not tell the addresses that perf
+    needs."""
     served = word("OXIDE_GDB", ("0", "1")) == "1"
     if served and perf_format() is not None:
         raise DeviceError("OXIDE_GDB=1 and OXIDE_PERF exclude each other: unset one of them")
@@ -62,11 +65,11 @@ def gdb_is_served() -> bool:
 
 def ranges_are_wanted() -> bool:
     """Returns whether operations get NVTX ranges, provided that the package ``nvtx`` is installed. Raises
-    ``DeviceError`` for unknown values."""
+    ``DeviceError`` if ``OXIDE_NVTX`` has an unknown value."""
     asked = word("OXIDE_NVTX", ("0", "1"))
     return nvidias_tool_runs() if asked is None else asked == "1"
 
 
 def ranges_are_asked_for() -> bool:
-    """Returns whether ``OXIDE_NVTX`` is 1. Raises ``DeviceError`` for unknown values."""
+    """Returns whether ``OXIDE_NVTX`` is 1. Raises ``DeviceError`` if it has an unknown value."""
     return word("OXIDE_NVTX", ("0", "1")) == "1"

@@ -532,3 +532,12 @@ def test_a_host_array_that_no_kernel_takes_is_refused_by_the_parameters_name(dty
 
     with pytest.raises(TypeError, match=r"kernel copied, parameter given: .* astype"):
         copied[1, 1](np.zeros(1), np.zeros(1, dtype))
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_a_broadcast_array_of_either_order_keeps_its_strides(order: Any) -> None:
+    x = np.asarray(np.random.default_rng().standard_normal((3, 4)), order=order)
+    given = np.broadcast_to(x, (2, 3, 4))
+    d = cuda.to_device(given)
+    assert d.strides == given.strides
+    np.testing.assert_array_equal(d.copy_to_host(), given)

@@ -210,8 +210,8 @@ def _iterated(node: Node) -> str:
 
 
 def _problem(text: str, node: Node, numba_style: bool) -> str:
-    """Returns the problem that numba's message describes. Of nested problems, it is the outermost one, which the
-    message names first."""
+    """Returns the problem that numba's message describes. If the message describes several, the kind that is tested
+    first here wins, and of one kind the first in the message."""
     if match := _CONVERSION.search(text):
         hint = "; its plain number is index.get()" if match["source"] == "ThreadIndex" else ""
         return f"{_shown(match['source'])} cannot be converted to {_shown(match['target'])}{hint}"

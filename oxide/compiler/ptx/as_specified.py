@@ -7,11 +7,12 @@ specification:
 - It assumes that the result of ``neg.s16``, or of a subtraction from 0, fits in 16 bits before truncation: ``-x`` of
   the least ``i16`` is 32768 once widened.
 - It loses the negation of an operand of a minimum or maximum of three numbers, of 16 or 32 bits.
-- It fuses ``mul.hi.u32`` and a 64-bit subtraction from its result into ``IMAD.HI.U32``, and negates the lower half of
-  the subtracted number for it: the difference is 2**32 too small if that half is 0.
+- It fuses a 64-bit subtraction from the result of ``mul.hi.u32`` into ``IMAD.HI.U32``, which adds the negated
+  subtrahend. It negates the lower half of the subtrahend apart: the difference is 2**32 too small if that half is 0.
 - It fuses a minimum or maximum of 16 bits and its comparison with the same constant into ``VIMNMX.S16x2``. The results
   of the lower and the upper half go to one predicate, so that only the result of the upper half is left.
-- It drops a bit mask of a number that was converted to f16 or bf16, if the result is the lower half of a word.
+- It drops an ``and.b16`` of a number that ``cvt`` has just made f16 or bf16, if the masked number becomes the lower
+  half of a 32-bit word.
 - It treats ``max(min(x, 1.0), 0.0)`` as a saturation, which gives 0 for NaN instead of 1: in f16, f32 and f64.
 
 Observed on an H100 (2026-11-22, driver 580.159.04). The first two cases were found by testing 565 combinations of an

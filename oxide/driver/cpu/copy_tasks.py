@@ -1,6 +1,7 @@
-"""Copies, fills and reports of the CPU device: their checks, and the tasks that a stream runs.
+"""Makes the tasks that copy memory, fill it, and report kernel faults (``Driver.report``) on the CPU device.
 
-Every range is checked against the live allocations at the submission. So a wrong address or a use after free raises a
+Every range is checked against the live allocations at the submission, except for the destination of a report, which is
+known only when the task runs. So a wrong address or a use after free raises a
 ``DriverError`` at once, while on a GPU it would cause a fault later.
 """
 

@@ -353,10 +353,11 @@ def strides_like(ary: Any) -> tuple[int, ...]:
 
 def to_device(obj: Any, stream: Any = 0, copy: bool = True, to: Any = None) -> Any:
     """Copies a host array to the device and returns the device array. If ``to`` is given, copies ``obj`` to ``to`` and
-    returns ``to``. Otherwise, if ``obj`` is a device array already, returns an array on its memory without a copy.
+    returns ``to``. Otherwise, if ``obj`` is a device array already, copies nothing: returns ``obj``, or an array on the
+    memory of another library's array.
 
     Without ``to``, raises ``ValueError`` for a host array that is contiguous in neither order, as numba-cuda does,
-    unless the array is a contiguous one that was broadcast.
+    unless a contiguous array was broadcast to it.
     """
     if to is not None:
         to.copy_to_device(obj, stream=stream)
@@ -375,8 +376,8 @@ def to_device(obj: Any, stream: Any = 0, copy: bool = True, to: Any = None) -> A
         return on_box(oxide.h2d(array.T).sync_on(found).T)
     if 0 in array.strides:  # a broadcast array: numba-cuda copies the elements that exist in memory
         core = array[tuple(slice(1) if not stride else slice(None) for stride in array.strides)]
-        if core.flags.c_contiguous:
-            box = oxide.h2d(np.ascontiguousarray(core)).sync_on(found)
+        if core.flags.forc:
+            box = oxide.h2d(np.ascontiguousarray(core.T if core.flags.f_contiguous else core)).sync_on(found)
             return on_box(box._view_of((array.shape, array.strides, 0)))
     raise ValueError(
         "Array contains non-contiguous buffer and cannot be transferred as a single memory region. Please ensure "

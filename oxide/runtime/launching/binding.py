@@ -26,6 +26,7 @@ import numpy as np
 from oxide.compiler.signature.signature import SAFE_FLOAT, NumbaParameter, Parameter
 from oxide.compiler.signature.untyped_arguments import ArrayType, NoneType, NumberType, TupleType, arrays_in
 from oxide.errors import ArgumentError
+from oxide.native import mypyc_attr
 from oxide.runtime.device.arc import Arc
 from oxide.runtime.device.memory import Allocation, DeviceBox
 from oxide.runtime.device.runtime import Device
@@ -190,6 +191,7 @@ class Plan:
 
 
 @final
+@mypyc_attr(acyclic=True, free_list_len=1)
 class Binding:
     """A launch's bound arguments: the parameter bytes without the fault record's address, the buffers read and written,
     and the device of all of them (None for a kernel of scalars)."""

@@ -23,7 +23,7 @@ from oxide.driver.base import Dim3, KernelResources
 from oxide.environment import drop_frames
 from oxide.errors import ArgumentError, CompileError, LaunchError
 from oxide.messages import written
-from oxide.native import Given, warn_caller
+from oxide.native import Given, mypyc_attr, warn_caller
 from oxide.runtime.awaiting.loading import announce, loaded_function
 from oxide.runtime.device.arc import Arc
 from oxide.runtime.device.memory import Allocation, DeviceBox, require_device
@@ -49,6 +49,7 @@ _NO_RECORD: Final = bytes(8)  # the fault record's address, for a kernel in whic
 
 
 @final
+@mypyc_attr(free_list_len=1)
 class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
     """A launch of a kernel. Yields the tuple of its arguments, in order."""
 

@@ -365,13 +365,6 @@ def end(sink: Sink) -> str:
     return sources
 
 
-def catch_up() -> None:
-    """Gives the sinks the events of the work that devices have finished."""
-    recorder = _recorder
-    if recorder is not None and recorder.open:
-        recorder.drain()
-
-
 def _forget() -> None:
     """Ends the recording in a forked child, where other threads and their locks are gone."""
     global _recorder, _lock

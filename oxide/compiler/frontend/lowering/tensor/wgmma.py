@@ -216,8 +216,8 @@ def _lower_wgmma_of_registers(context: Any, builder: Any, sig: Any, args: Any) -
 def _multiply(
     context: Any, builder: Any, sig: Any, args: Any, a_order: str, a_address: Any, conditions: tuple[Any, ...]
 ) -> Any:
-    """Emits the call of the ``wgmma`` primitive. The emitted code makes the call only if all conditions hold and the
-    tiles of ``b`` exist."""
+    """Emits the call of the ``wgmma`` primitive. The call is under a branch: it runs only if all values in
+    ``conditions`` are true and the tiles of ``b`` that it reads are in bounds."""
     accumulator, a, _, b, number_type, _, b_flag, add = sig.args
     b_transposed, columns = bool(b_flag.literal_value), accumulator.layout.columns
     panels = -(-columns // (_PANEL if b_transposed else b.rows))
