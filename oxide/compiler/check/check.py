@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import ast
 import builtins
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, TypeAlias, final
@@ -65,6 +65,27 @@ class Uses:
     """The kernel's name for each outside array, by the array's ``id``."""
     leaves: CompileError | None = None
     """The error to raise if the kernel syncs the grid. It names the first place at which a thread may end early."""
+    definitions: dict[Callable[..., Any], _Definition] = field(default_factory=dict)
+    """The source of each function that was reached."""
+    checked: set[Hashable] = field(default_factory=set)
+    """The device functions that passed, each with the sources of the values that it was given. A call with the same
+    ones needs no other check: a function that reaches one of its callers was refused at its first call."""
+
+
+@final
+class _Definition:
+    """A function's source: the result of ``parse_definition``, the names that it assigns, and the ``id`` of each node
+    that a ``for`` iterates over."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.tree, self.indent = parse_definition(function)
+        self.assigned: set[str] = set()
+        self.iterated: set[int] = set()
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                self.assigned.add(node.id)
+            elif isinstance(node, ast.For):
+                self.iterated.add(id(node.iter))
 
 
 def check(
@@ -137,7 +158,12 @@ class _Body:
         self.uses = uses
         self.callers = (*callers, function)
         self.is_kernel = is_kernel
-        self.tree, self.indent = parse_definition(function if numba_style else plain(function))
+        source = function if numba_style else plain(function)
+        found = uses.definitions.get(source)
+        if found is None:
+            found = uses.definitions[source] = _Definition(source)
+        self.tree, self.indent = found.tree, found.indent
+        self.assigned, self.iterated = found.assigned, found.iterated
         arguments = self.tree.args
         if numba_style:
             pass  # numba reports parameters that it does not support
@@ -149,10 +175,6 @@ class _Body:
                     (node,) = (argument for argument in arguments.args if argument.arg == name)
                     raise self._error(node, f"{name}={written(default):.80}: a default value in a kernel is a number")
         self.parameters = [argument.arg for argument in arguments.args]
-        self.assigned = {
-            node.id for node in ast.walk(self.tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-        }
-        self.iterated = {id(node.iter) for node in ast.walk(self.tree) if isinstance(node, ast.For)}
         self.outer: dict[str, Any] = {**vars(builtins), **getattr(function, "__globals__", {})}
         self.empty: set[str] = set()
         """The closure variables that have no value yet."""
@@ -162,6 +184,13 @@ class _Body:
                 self.outer.pop(name, None)
             else:
                 self.outer[name] = value
+
+    def check_once(self, values: dict[str, Uniform]) -> None:
+        """Does what ``check`` does, unless the function has passed with the same ``values``."""
+        key = self.function, tuple(values.items())
+        if key not in self.uses.checked:
+            self.check(values)
+            self.uses.checked.add(key)
 
     def check(self, values: dict[str, Uniform]) -> None:
         """Checks the body. ``values`` has the ``Uniform`` of each parameter: where its value comes from."""
@@ -229,7 +258,7 @@ class _Body:
             return
         body = _Body(function, self.kernel, self.uses, self.callers, numba_style=True)
         given = body.given(node)
-        body.check({name: self._uniform(given[name]) if name in given else None for name in body.parameters})
+        body.check_once({name: self._uniform(given[name]) if name in given else None for name in body.parameters})
 
     def _visit(self, node: ast.AST) -> None:
         if self.numba_style:
@@ -495,7 +524,7 @@ class _Body:
         if lifted is not None:
             captures = zip(body.parameters[lifted.arity :], lifted.parts, strict=True)
             values.update({name: ("parameter", part.name) for name, part in captures})
-        body.check(values)
+        body.check_once(values)
 
     def _uniform(self, node: ast.expr) -> Uniform:
         if isinstance(node, ast.Name) and node.id in self.values:
