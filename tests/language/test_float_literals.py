@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import linecache
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,19 @@ def run(made: Kernel, x: Any, n: int = 5) -> Any:
     return d2h(made(h2d(x), zeros(x.size, np.float64), n).sync()[1]).sync()
 
 
+def run_each(expressions: Sequence[str], x: Any, name: str) -> list[Any]:
+    """Returns the results of expressions, which one kernel computes: that of number ``n``. A variable of an
+    expression's type is converted to that of all of them without loss."""
+    lines = []
+    for number, expression in enumerate(expressions):
+        condition = (
+            f"if n == {number}" if not number else f"elif n == {number}" if number + 1 < len(expressions) else "else"
+        )
+        lines += [f"{condition}:", f"    out = {expression}"]
+    made = body(*lines, name=name)
+    return [run(made, x, number) for number in range(len(expressions))]
+
+
 def numbers(name: str) -> Any:
     return np.random.default_rng(len(name)).uniform(0.3, 4, 33).astype(DTYPES[name])
 
@@ -107,36 +121,31 @@ def test_a_literal_takes_the_type_of_the_float_that_it_meets(name: str, literal:
     x = numbers(name)
     wanted = np.result_type(x.dtype, eval(literal, {**vars(oxide), **globals()}))
     assert wanted == x.dtype  # NumPy's rule: a Python number is weak
-    for expression in EXACT:
-        written = expression.replace("L", literal)
-        expected = of_numpy(written, x)
+    written = [expression.replace("L", literal) for expression in EXACT]
+    for each, found in zip(written, run_each(written, x, name), strict=True):
+        expected = of_numpy(each, x)
         assert expected.dtype == wanted
-        np.testing.assert_array_equal(run(body(f"out = {written}", name=name), x), expected.astype(np.float64), written)
+        np.testing.assert_array_equal(found, expected.astype(np.float64), each)
 
 
 @pytest.mark.parametrize("name", DTYPES)
 def test_the_result_of_any_operation_with_a_literal_has_that_type(name: str) -> None:
     x = numbers(name)
-    for expression in ROUNDED:
-        for literal in ("0.1", "3"):
-            written = expression.replace("L", literal)
-            found = run(body(f"out = {written}", name=name), x)
-            np.testing.assert_array_equal(found.astype(x.dtype).astype(np.float64), found, written)
-            numpys = written.replace("math.hypot", "np.hypot").replace("math.atan2", "np.arctan2")
-            expected = of_numpy(numpys, x)
-            np.testing.assert_allclose(
-                found, expected.astype(np.float64), rtol=4 * np.finfo(x.dtype).eps, err_msg=written
-            )
+    written = [expression.replace("L", literal) for expression in ROUNDED for literal in ("0.1", "3")]
+    for each, found in zip(written, run_each(written, x, name), strict=True):
+        np.testing.assert_array_equal(found.astype(x.dtype).astype(np.float64), found, each)
+        numpys = each.replace("math.hypot", "np.hypot").replace("math.atan2", "np.arctan2")
+        expected = of_numpy(numpys, x)
+        np.testing.assert_allclose(found, expected.astype(np.float64), rtol=4 * np.finfo(x.dtype).eps, err_msg=each)
 
 
 @pytest.mark.parametrize("name", DTYPES)
 def test_a_comparison_is_made_in_the_type_that_the_literal_meets(name: str) -> None:
     exact = DTYPES[name](0.1)  # not 0.1 in a narrower type, and equal to it there
     x = np.array([exact, np.nextafter(exact, DTYPES[name](0)), np.nextafter(exact, DTYPES[name](1))], DTYPES[name])
-    for expression in COMPARED:
-        written = expression.replace("L", "0.1")
-        expected = of_numpy(written, x)
-        np.testing.assert_array_equal(run(body(f"out = 1 if {written} else 0", name=name), x), expected, written)
+    written = [expression.replace("L", "0.1") for expression in COMPARED]
+    for each, found in zip(written, run_each([f"1 if {each} else 0" for each in written], x, name), strict=True):
+        np.testing.assert_array_equal(found, of_numpy(each, x), each)
 
 
 @pytest.mark.parametrize("name", DTYPES)
@@ -216,11 +225,11 @@ def test_a_literal_takes_the_narrow_type_that_it_meets(name: str) -> None:
         number = eval(literal, {**vars(oxide), **globals()})
         # NumPy's rule for Python floats covers its own types only: with those of ml_dtypes they give a float32.
         assert (x * number).dtype == (x.dtype if type(number) is int else np.float32)
-        for expression in EXACT:
+        found = run_each([expression.replace("L", literal) for expression in EXACT], x, name)
+        for expression, each in zip(EXACT, found, strict=True):
             expected = of_numpy(expression.replace("L", "L_"), x, L_=x.dtype.type(number))
             assert expected.dtype == x.dtype
-            found = run(body(f"out = {expression.replace('L', literal)}", name=name), x)
-            np.testing.assert_array_equal(found, expected.astype(np.float64), f"{expression}, L = {literal}")
+            np.testing.assert_array_equal(each, expected.astype(np.float64), f"{expression}, L = {literal}")
 
 
 def test_a_bf16_stays_one() -> None:
