@@ -97,7 +97,7 @@ test-wheel: wheel
 	cp -r tests examples benchmarks pyproject.toml build_backend.py "$$folder"; \
 	cd "$$folder"; \
 	.venv/bin/oxide info; \
-	OXIDE_NATIVE=1 .venv/bin/python -m pytest tests/runtime tests/driver tests/tracing tests/examples tests/interop \
+	OXIDE_NATIVE=1 .venv/bin/python -m pytest tests/runtime tests/driver tests/tracing tests/examples tests/interop tests/distributed \
 		tests/numba_cuda/test_host_side.py tests/numba_cuda/test_installing.py tests/test_native.py
 
 test-extras: $(VENV)/.extras

@@ -14,8 +14,10 @@ from pathlib import Path
 
 import pytest
 
+import oxide.distributed
 import oxide.driver.cuda
 import oxide.runtime
+import oxide.tracing.recording
 from oxide import DeviceOperation, ExecutionContext, native
 from oxide.__main__ import main
 
@@ -33,7 +35,7 @@ def test_the_form_is_the_one_that_was_asked_for() -> None:
 def test_every_module_of_the_host_path_is_compiled_in_a_wheel_but_the_exceptions() -> None:
     build = pytest.importorskip("build_backend")  # needs setuptools
     package = Path(native.__file__).parent.parent
-    for folder in (oxide.runtime, oxide.driver.cuda):
+    for folder in (oxide.runtime, oxide.driver.cuda, oxide.tracing.recording, oxide.distributed):
         for module in pkgutil.walk_packages(folder.__path__, f"{folder.__name__}."):
             if module.ispkg or module.name == "oxide.driver.cuda.call":
                 continue
