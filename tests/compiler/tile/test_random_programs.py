@@ -265,15 +265,23 @@ class Writer:
         usable = [each for each in self.known if each[1] == dtype and each[2] == shape and each[0] != total]
         other = self.random.choice(usable)[0] if usable else total
         new = self.random.choice([f"{other} - {total}", f"{total} + {other}", other])
+        way = self.random.choice(["before", "after", "swapped", "in a branch"])
         if last is None:
             self.say(f"{total} = {new}")
-        elif self.random.random() < 0.5:
+        elif way == "before":
             self.say(f"{last} = {total}")
             self.say(f"{total} = {new}")
-        else:
+        elif way == "after":
             self.say(f"old = {total}")
             self.say(f"{total} = {new}")
             self.say(f"{last} = old")
+        elif way == "swapped":
+            self.say(f"{total}, {last} = {last}, {new}")
+        else:
+            self.say("if k < 2:")
+            self.say(f"    {total}, {last} = {new}, {total}")
+            self.say("else:")
+            self.say(f"    {last} = {other}")
         if self.random.random() < 0.3:
             self.say("if k > 1:")
             self.say(f"    {total} = {total} + 1")
