@@ -24,6 +24,8 @@ from zlib import crc32
 from oxide.errors import DeviceError
 
 if TYPE_CHECKING:
+    from collections.abc import Container
+
     from oxide.distributed.peers import Peers
 
 TO_ALL: Final = -1
@@ -69,13 +71,21 @@ class Boards:
         self._free_until = NOTES  # the number of the last note that overwrites nothing
         self._taken = [0] * self._size
 
-    def has_room(self) -> bool:
-        """Returns whether a note can be written: every other rank has taken the note that the new one would
-        overwrite."""
+    def has_room(self, gone: Container[int] = ()) -> bool:
+        """Returns whether a note can be written: every other rank has taken the note that the new one would overwrite.
+        Ranks that are ``gone``, or have ended, take no more notes and do not count."""
         if self._written >= self._free_until:
-            taken = [words[self._rank] for rank, words in enumerate(self._words) if rank != self._rank]
+            taken = [self._words[rank][self._rank] for rank in self._readers(gone)]
             self._free_until = min(taken, default=self._written) + NOTES
         return self._written < self._free_until
+
+    def latest(self, gone: Container[int] = ()) -> int:
+        """Returns the rank that has taken the fewest of this rank's notes. Ranks that are ``gone`` do not count."""
+        return min(self._readers(gone), key=lambda rank: self._words[rank][self._rank], default=self._rank)
+
+    def _readers(self, gone: Container[int]) -> list[int]:
+        others = [rank for rank in range(self._size) if rank != self._rank]
+        return [rank for rank in others if rank not in gone and not self.has_ended(rank)]
 
     def write(self, text: str, to: int = TO_ALL) -> None:
         """Writes a note for all other ranks, or for rank ``to``. Call it only if ``has_room()`` is True, with a text
@@ -101,8 +111,8 @@ class Boards:
             taken += 1
             if to in (TO_ALL, self._rank):
                 found.append(text.decode())
-        if taken != self._taken[rank]:
-            self._taken[rank] = self._words[self._rank][rank] = taken
+        self._taken[rank] = taken
+        self._words[self._rank][rank] = taken
         return found
 
     def end(self) -> None:
@@ -127,8 +137,10 @@ def shared_segments(peers: Peers, nbytes: int, deadline: float) -> list[mmap.mma
     file, path = tempfile.mkstemp(prefix="oxide-", dir=folder)
     try:
         try:
-            os.ftruncate(file, nbytes)
+            os.posix_fallocate(file, 0, nbytes)  # a file with holes would end the process where memory is short
             own = mmap.mmap(file, nbytes)
+        except OSError as error:
+            raise DeviceError(f"joining the group: no shared memory of {nbytes} bytes in {folder}: {error}") from None
         finally:
             os.close(file)
         names = peers.tell("join", os.fsencode(path), deadline)

@@ -8,6 +8,7 @@ aborts NCCL's communicator. The kernels that wait then end, and the runs that th
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import deque
@@ -16,9 +17,10 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from oxide.distributed.boards import TO_ALL, Boards, board_bytes, fitting, shared_segments
 from oxide.distributed.calls import CLOSED, TRANSFERS, name_of
-from oxide.distributed.peers import ARRIVED, FAILED
+from oxide.distributed.peers import ARRIVED, ENDED, FAILED, LEFT
 from oxide.errors import CollectiveError, DeviceError
 from oxide.runtime.device.fault_records import HostReport
+from oxide.runtime.submission.capture import LaunchHook
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,7 +28,6 @@ if TYPE_CHECKING:
     from oxide.distributed.calls import Call
     from oxide.distributed.peers import Peers
     from oxide.runtime.device.runtime import Device
-    from oxide.runtime.submission.capture import Recording
     from oxide.runtime.submission.submission import ExecutionContext
 
 # ncclDataType_t and ncclRedOp_t, which never change.
@@ -38,6 +39,7 @@ _REDUCTIONS: Final = {"sum": 0, "prod": 1, "max": 2, "min": 3, "avg": 4}
 _BYTES: Final = _TYPES["uint8"]
 _FLOATS_OF_COMPLEX: Final = {"complex64": "float32", "complex128": "float64"}
 _LOOK_SECONDS: Final = 0.1
+_CALL_SECONDS: Final = 1.0  # how long an abort waits for a call of NCCL's
 _FULL_SECONDS: Final = 0.001  # between two attempts to write to a full board
 
 
@@ -150,8 +152,8 @@ def many_processes(peers: Peers, device: Device) -> ManyProcesses:
     identity = bytes(nccl.get_unique_id()) if peers.rank == 0 else b""
     told = peers.tell("join", identity, deadline)
     segments = shared_segments(peers, board_bytes(peers.size), deadline)
-    communicator = _initialised(nccl, peers, device, told.get(0, identity), deadline)
-    return ManyProcesses(nccl, communicator, peers, Boards(peers.rank, segments))
+    communicator, left = _initialised(nccl, peers, device, told.get(0, identity), deadline)
+    return ManyProcesses(nccl, communicator, peers, Boards(peers.rank, segments), left=left)
 
 
 @final
@@ -160,52 +162,68 @@ class ManyProcesses(NcclPlane):
     have written."""
 
     def __init__(
-        self, library: Any, communicator: Any, peers: Peers, boards: Boards, look_seconds: float = _LOOK_SECONDS
+        self,
+        library: Any,
+        communicator: Any,
+        peers: Peers,
+        boards: Boards,
+        *,
+        look_seconds: float = _LOOK_SECONDS,
+        left: Sequence[int] = (),
     ) -> None:
+        """``left`` are the ranks that have joined and left already."""
         super().__init__(library, [communicator])
-        self._watch = _Watch(self, peers, boards, look_seconds)
-        self._captured: dict[int, tuple[Recording, list[Call]]] = {}  # of each open capture, its collectives
+        self._calling = threading.Lock()
         self._in_graphs = False
+        self._watch = _Watch(self, peers, boards, look_seconds, left)
 
     def submit(self, contexts: tuple[ExecutionContext, ...], call: Call, report: HostReport) -> None:
-        self._watch.arrive([call], report)
+        self._watch.arrive(call, report, contexts[0].runtime.driver, contexts[0].timeline.handle)
         try:
-            super().submit(contexts, call, report)
+            with self._calling:
+                self._require_going()
+                super().submit(contexts, call, report)
+        except CollectiveError:
+            raise
         except DeviceError as error:
             raise self._watch.failed(call, error) from None
+        except BaseException as error:  # the others wait for what this rank has told them
+            self._watch.give_up(_not_submitted(call, error, self._watch.rank))
+            raise
 
     def record(self, context: ExecutionContext, call: Call) -> None:
         super().record(context, call)
-        recording = context.recording
-        assert recording is not None
+        assert context.recording is not None
         self._in_graphs = True
-        self._captured = {key: each for key, each in self._captured.items() if each[0].is_open}
-        known = self._captured.get(id(recording))
-        if known is not None:
-            known[1].append(call)
-            return
-        calls = [call]
-        self._captured[id(recording)] = recording, calls
+        context.recording.at_launch.append(_CapturedCall(self, self._watch, call))
+        context.recording.uploads.append(None)
 
-        def at_launch(now: ExecutionContext) -> None:
-            if self.closed or self.failure is not None:
-                raise copy(self.failure) if self.failure is not None else DeviceError(CLOSED)
-            report = HostReport()
-            now.watch_faults([report])
-            self._watch.arrive(calls, report)
-
-        recording.at_launch.append(at_launch)
-        recording.uploads.append(None)
+    def _require_going(self) -> None:
+        """Raises the error of a group that is broken or closed."""
+        if self.failure is not None:
+            raise copy(self.failure)
+        if self.closed:
+            raise DeviceError(CLOSED)
 
     def abort(self) -> None:
         """Ends the kernels that wait for other ranks, and frees the communicator. If collectives were captured, a
         thread does this, because NCCL waits until the graphs that hold them are dropped."""
-        communicators, self._communicators = self._communicators, []
-        for communicator in communicators:
+        while self._communicators:
+            communicator = self._communicators.pop()
             if self._in_graphs:
-                threading.Thread(target=self._nccl.comm_abort, args=(communicator,), daemon=True).start()
+                threading.Thread(target=self._abort, args=(communicator,), daemon=True).start()
             else:
-                self._nccl.comm_abort(communicator)
+                self._abort(communicator)
+
+    def _abort(self, communicator: Any) -> None:
+        """Aborts a communicator, but not in the middle of a call of NCCL's. A call that takes long waits for another
+        rank itself: aborting ends it."""
+        alone = self._calling.acquire(timeout=_CALL_SECONDS)
+        try:
+            self._nccl.comm_abort(communicator)
+        finally:
+            if alone:
+                self._calling.release()
 
     def give_up(self, error: CollectiveError) -> None:
         self._watch.give_up(error)
@@ -214,6 +232,33 @@ class ManyProcesses(NcclPlane):
         self._watch.end()
         self.abort()  # ``comm_destroy`` would wait until the other ranks destroy theirs
         super().close()
+
+
+@final
+class _CapturedCall(LaunchHook):
+    """Tells the other ranks of a captured collective at each launch of its graph."""
+
+    def __init__(self, plane: ManyProcesses, watch: _Watch, call: Call) -> None:
+        self._plane = plane
+        self._watch = watch
+        self._call = call
+        self._told = False
+
+    def __call__(self, context: ExecutionContext) -> None:
+        self._plane._require_going()
+        report = HostReport()
+        context.watch_faults([report])
+        self._watch.arrive(self._call, report, context.runtime.driver, context.timeline.handle)
+        self._told = True
+
+    def launched(self, error: BaseException | None) -> None:
+        told, self._told = self._told, False
+        if told and error is not None:
+            self._watch.give_up(_not_submitted(self._call, error, self._watch.rank))
+
+
+def _not_submitted(call: Call, error: BaseException, rank: int) -> CollectiveError:
+    return CollectiveError(f"{call.text}: rank {rank} has not submitted it: {type(error).__name__}", call.text, rank)
 
 
 @final
@@ -235,68 +280,83 @@ class _Watch:
 
     A rank writes a note about a collective before it submits the collective. So once the device is past a collective,
     the notes of all its ranks have come, and comparing them shows whether the ranks ran the same one.
+
+    All state is changed under the lock. A failure that is found is the group's from that moment on: no later comparison
+    passes. It is told to the other ranks, and NCCL is aborted, after the lock is released.
     """
 
-    def __init__(self, plane: ManyProcesses, peers: Peers, boards: Boards, look_seconds: float) -> None:
+    def __init__(
+        self, plane: ManyProcesses, peers: Peers, boards: Boards, look_seconds: float, left: Sequence[int]
+    ) -> None:
+        self.rank = peers.rank
         self._plane = plane
         self._peers = peers
         self._boards = boards
         self._look_seconds = look_seconds
+        self._process = _process
         self._lock = threading.Lock()
         self._mine: dict[int, deque[_Arrival]] = {rank: deque() for rank in peers.others}
         self._theirs: dict[int, deque[str]] = {rank: deque() for rank in peers.others}
-        self._ends: dict[int, bytes] = {}  # the last messages of ranks that have ended or left
+        self._ends: dict[int, bytes] = dict.fromkeys(left, LEFT)  # the last messages of ranks that ended or left
+        self._last = "the collectives"  # the text of the last note
+        self._streams: dict[int, tuple[Any, Any]] = {}  # those with collectives, and their driver
         self._over = threading.Event()
         self._watcher = threading.Thread(target=self._run, name="oxide-collectives", daemon=True)
         self._watcher.start()
 
-    def arrive(self, calls: Sequence[Call], report: HostReport) -> None:
-        """Tells the other ranks what is about to be submitted: one collective, or the collectives of a graph. Waits
-        while this rank's board is full, and raises ``CollectiveError`` if the group breaks meanwhile."""
+    def arrive(self, call: Call, report: HostReport, driver: Any, stream: Any) -> None:
+        """Tells the other ranks of a collective that is about to be submitted to a driver's stream. Waits while this
+        rank's board is full. Raises ``CollectiveError`` if the group is broken or breaks meanwhile."""
         report.check = self.look
         deadline = time.monotonic() + self._peers.timeout
-        first = calls[0]
-        if len(calls) == 1 and first.kind not in TRANSFERS:
-            texts = {TO_ALL: fitting(first.text)}
-        else:
-            texts = {rank: fitting(text) for rank, text in self._texts(calls).items()}
-        for rank, text in texts.items():
+        for rank, text in self._texts(call):
             arrival = _Arrival(text, deadline, report)
             while not self._noted(rank, arrival):
-                failure = self.look()
-                if failure is not None:
-                    raise copy(failure)
-                time.sleep(_FULL_SECONDS)
+                self._wait_for_room(arrival)
+        self._streams[id(stream)] = driver, stream
 
     def _noted(self, to: int, arrival: _Arrival) -> bool:
         """Writes the arrival on this rank's board for rank ``to``, or for all others, and expects the same text from
         them. Returns False if the board is full because a rank is late in reading it."""
-        with self._lock:
-            if not self._boards.has_room():
-                return False
-            for rank, waiting in self._mine.items():
-                if to in (TO_ALL, rank):
-                    waiting.append(arrival)
-            self._boards.write(arrival.text, to)
-            return True
+        try:
+            with self._lock:
+                self._plane._require_going()
+                if not self._boards.has_room(self._ends):
+                    return False
+                for rank, waiting in self._mine.items():
+                    if to in (TO_ALL, rank):
+                        waiting.append(arrival)
+                self._boards.write(arrival.text, to)
+                self._last = arrival.text
+                return True
+        except DeviceError:
+            raise
+        except BaseException as error:
+            self._interrupted(error)
+            raise
 
-    def _texts(self, calls: Sequence[Call]) -> dict[int, str]:
-        """Returns the text to tell each other rank, by rank. Leaves out ranks that take no part in the calls."""
-        rank = self._peers.rank
-        found: dict[int, list[str]] = {other: [] for other in self._peers.others}
-        for call in calls:
-            if call.kind not in TRANSFERS:
-                for each in found.values():
-                    each.append(call.text)
-                continue
-            moved = [(call.to, rank, call.to)] if call.to >= 0 else []
-            moved += [(call.source, call.source, rank)] if call.source >= 0 else []
-            for other, source, destination in sorted(moved, key=lambda each: each[1]):
-                found[other].append(call.transfer_text(source, destination))
-        texts = {other: "; ".join(each) for other, each in found.items() if each}
-        if len(calls) == 1:
-            return texts
-        return {other: f"a graph of {len(calls)} collectives: {text}" for other, text in texts.items()}
+    def _wait_for_room(self, arrival: _Arrival) -> None:
+        """Waits briefly for ranks that are late in reading. Raises ``CollectiveError`` if the group breaks, or once the
+        arrival's deadline has passed."""
+        failure = self.look(ends=True)
+        if failure is None and arrival.deadline < time.monotonic():
+            late = self._boards.latest(self._ends)
+            reason = f"rank {late} has not read for {self._peers.timeout:g} s what this rank has told it"
+            self.give_up(self._peers.error(arrival.text, late, reason))
+            failure = self._plane.failure
+        if failure is not None:
+            raise copy(failure)
+        time.sleep(_FULL_SECONDS)
+
+    def _texts(self, call: Call) -> list[tuple[int, str]]:
+        """Returns the text to tell all other ranks, or those that take part in a transfer, each with the rank."""
+        if call.kind not in TRANSFERS:
+            return [(TO_ALL, fitting(call.text))]
+        rank = self.rank
+        moved = [(rank, call.to, call.to)] if call.to >= 0 else []
+        moved += [(call.source, rank, call.source)] if call.source >= 0 else []
+        # Between two ranks, both tell of the transfer from the lower rank first.
+        return [(other, fitting(call.transfer_text(source, to))) for source, to, other in sorted(moved)]
 
     def failed(self, call: Call, error: DeviceError) -> CollectiveError:
         """Returns the error for a collective that NCCL refused. For up to a second looks for the rank that caused it,
@@ -310,39 +370,70 @@ class _Watch:
         return copy(self._plane.failure)
 
     def end(self) -> None:
-        """Ends the thread, looks for the last time, and leaves the group. Call it once all collectives have ended."""
+        """Ends the thread, looks for the last time, and leaves the group. Call it once all collectives have ended. In a
+        forked child, does nothing: the group is its parent's."""
+        if self._process != _process:
+            return
         self._over.set()
         self._watcher.join()
         self.look()
-        self._plane.closed = True
-        self._peers.close()
+        with self._lock:
+            self._plane.closed = True
+        failure = self._plane.failure
         self._boards.end()
+        if failure is not None:
+            self._peers.give_up(failure)  # again: the first time may have been interrupted
+        self._peers.close()
 
     def _run(self) -> None:
-        while not self._over.wait(self._look_seconds) and self.look() is None:
-            pass
+        suspected = False
+        while not self._over.wait(self._look_seconds):
+            if self.look(ends=True) is not None:
+                return
+            # A rank that was killed may have told of a collective, and its kernel may wait for that rank for ever.
+            dead = next((rank for rank, kind in self._ends.items() if kind == ENDED), -1)
+            waits = dead >= 0 and self._is_busy()
+            if waits and suspected:
+                self.give_up(self._peers.error(self._last, dead, f"the process of rank {dead} has ended"))
+                return
+            suspected = waits
 
-    def look(self) -> CollectiveError | None:
-        """Reads what the other ranks have written, and compares it with what this rank has told them. Aborts if the
-        ranks cannot go on together. Returns the failure of the group, None if there is none."""
+    def _is_busy(self) -> bool:
+        """Returns whether a stream that has had collectives has not run all of its work."""
+        try:
+            return not all(driver.query_stream(stream) for driver, stream in list(self._streams.values()))
+        except DeviceError:
+            return False  # the run itself gets the error
+
+    def look(self, *, ends: bool = False) -> CollectiveError | None:
+        """Reads what the other ranks have written, and compares it with what this rank has told them. With ``ends``,
+        also reads which ranks have ended, which takes a system call for each. Aborts if the ranks cannot go on
+        together. Returns the failure of the group, None if there is none."""
+        if self._process != _process:
+            return None
         found: CollectiveError | None = None
-        if self._plane.failure is None and not self._plane.closed:
+        try:
             with self._lock:
-                try:
-                    for rank in self._peers.others:
-                        self._compare(rank, self._mine[rank], self._theirs[rank])
-                except CollectiveError as error:
-                    found = error
-            if found is not None:
-                self.give_up(found)
+                if self._plane.failure is None and not self._plane.closed:
+                    try:
+                        for rank in self._peers.others:
+                            self._compare(rank, self._mine[rank], self._theirs[rank], ends)
+                    except CollectiveError as error:
+                        found = error
+                        self._break(error)
+        except BaseException as error:
+            self._interrupted(error)
+            raise
+        if found is not None:
+            self._announce(found)
         return self._plane.failure
 
-    def _compare(self, rank: int, mine: deque[_Arrival], theirs: deque[str]) -> None:
+    def _compare(self, rank: int, mine: deque[_Arrival], theirs: deque[str], ends: bool) -> None:
         """Compares with one rank. Raises ``CollectiveError`` if the ranks disagree, or if ``rank`` is late. If ``rank``
         has ended or left, raises it only if this rank waits for ``rank``. If ``rank`` has given up the group, raises it
         at once, because ``rank`` may have given up in the middle of a collective at which it had arrived."""
         self._match(rank, mine, theirs)
-        if not mine and not self._boards.has_ended(rank):
+        if not mine and not ends and not self._boards.has_ended(rank):
             return
         peers, what, reason = self._peers, mine[0].text if mine else "the collectives", None
         while rank not in self._ends and peers.has_message(rank):
@@ -369,21 +460,49 @@ class _Watch:
     def give_up(self, error: CollectiveError) -> None:
         """Breaks the group for the reason ``error``: here, and on the other ranks."""
         with self._lock:
-            if self._plane.failure is not None:
+            if self._plane.failure is not None or self._plane.closed:
                 return
-            self._plane.failure = error
-            for mine in self._mine.values():
-                for arrival in mine:
-                    arrival.report.error = error
-        self._peers.give_up(error)
-        self._boards.end()
-        self._plane.abort()
+            self._break(error)
+        self._announce(error)
+
+    def _break(self, error: CollectiveError) -> None:
+        """Makes ``error`` the failure of the group. Called with the lock held."""
+        self._plane.failure = error
+        for mine in self._mine.values():
+            for arrival in mine:
+                arrival.report.error = error
+
+    def _announce(self, error: CollectiveError) -> None:
+        """Tells the other ranks of the failure, and aborts NCCL."""
+        try:
+            self._boards.end()  # first: the others then read the message as soon as it comes
+            self._peers.give_up(error)
+        finally:
+            self._plane.abort()
+
+    def _interrupted(self, error: BaseException) -> None:
+        """Breaks the group after an interrupt in the middle of telling or comparing, which may have lost a note."""
+        self.give_up(
+            CollectiveError(f"rank {self.rank} was interrupted: {type(error).__name__}", self._last, self.rank)
+        )
 
 
-def _initialised(nccl: Any, peers: Peers, device: Device, identity: bytes, deadline: float) -> Any:
-    """Returns NCCL's communicator. NCCL waits for the other ranks in a thread. If a rank ends, or NCCL has not
-    connected by ``deadline``, leaves the thread behind and raises ``CollectiveError``. Raises ``DeviceError`` if NCCL
-    fails."""
+_process = 0
+"""Changes in a forked child, whose groups are its parent's."""
+
+
+def _count_process() -> None:
+    global _process
+    _process += 1
+
+
+os.register_at_fork(after_in_child=_count_process)
+
+
+def _initialised(nccl: Any, peers: Peers, device: Device, identity: bytes, deadline: float) -> tuple[Any, list[int]]:
+    """Returns NCCL's communicator, and the ranks that have left the group meanwhile. NCCL waits for the other ranks in
+    a thread. If a rank ends, or NCCL has not connected by ``deadline``, leaves the thread behind and raises
+    ``CollectiveError``. Raises ``DeviceError`` if NCCL fails."""
     made: list[Any] = []
     failed: list[BaseException] = []
 
@@ -398,13 +517,20 @@ def _initialised(nccl: Any, peers: Peers, device: Device, identity: bytes, deadl
 
     thread = threading.Thread(target=initialise, name="oxide-nccl-init", daemon=True)
     thread.start()
-    while thread.is_alive():
+    left: list[int] = []
+    while True:
         thread.join(_LOOK_SECONDS)
+        if not thread.is_alive():
+            break
         for rank in peers.others:
-            if peers.has_message(rank):
-                peers.receive(rank, "join", deadline)
+            if rank not in left and peers.has_message(rank):
+                kind, text = peers.take(rank)
+                if kind == LEFT:  # it has connected
+                    left.append(rank)
+                else:
+                    peers.require_going(rank, "join", kind, text)
         if time.monotonic() > deadline:
             raise CollectiveError(f"joining as rank {peers.rank} of {peers.size}: NCCL did not connect in time", "join")
     if failed:
         raise DeviceError(f"NCCL could not connect rank {peers.rank} of {peers.size}: {failed[0]}") from failed[0]
-    return made[0]
+    return made[0], left

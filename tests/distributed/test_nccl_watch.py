@@ -37,17 +37,37 @@ class Nccl:
         self.aborted.append(communicator)
 
 
+class Stream:
+    """A stream of the stand-in for a driver, which is the stream itself."""
+
+    is_over = True
+
+    def query_stream(self, _: Any) -> bool:
+        return self.is_over
+
+
+def connected(size: int, look_seconds: float = 3600.0) -> list[Any]:
+    """The planes of a group's ranks. Their threads look for nothing, unless ``look_seconds`` is short: the tests do."""
+    library = Nccl()
+    segments = [mmap.mmap(-1, board_bytes(size)) for _ in range(size)]
+    channels: list[dict[int, Channel]] = [{} for _ in range(size)]
+    for low in range(size):
+        for high in range(low + 1, size):
+            ends = socket.socketpair()
+            channels[low][high], channels[high][low] = Channel(ends[0]), Channel(ends[1])
+    made: list[Any] = []
+    for rank in range(size):
+        peers, boards = Peers(rank, size, 60.0, channels[rank]), Boards(rank, segments)
+        made.append(
+            nccl.ManyProcesses(library, f"communicator of rank {rank}", peers, boards, look_seconds=look_seconds)
+        )
+    return made
+
+
 @pytest.fixture
 def planes() -> Iterator[list[Any]]:
-    """The planes of two ranks, connected. Their threads look for nothing: the tests do."""
-    library = Nccl()
-    ends = socket.socketpair()
-    segments = [mmap.mmap(-1, board_bytes(2)) for _ in ends]
-    made: list[Any] = []
-    for rank in (0, 1):
-        peers = Peers(rank, 2, 60.0, {1 - rank: Channel(ends[rank])})
-        boards = Boards(rank, segments)
-        made.append(nccl.ManyProcesses(library, f"communicator of rank {rank}", peers, boards, look_seconds=3600.0))
+    """The planes of two ranks."""
+    made = connected(2)
     with use_driver(CpuDriver()):
         yield made
     for plane in made:
@@ -60,18 +80,21 @@ def all_reduce(n: int = 4) -> Call:
     return Call("all_reduce", (box,), (box,), n)
 
 
-def arrived(plane: Any, *calls: Call) -> HostReport:
-    report = HostReport()
-    plane._watch.arrive(list(calls), report)
+def transfer(to: int = -1, source: int = -1) -> Call:
+    box = oxide.zeros(4).sync()
+    return Call("send" if to >= 0 else "recv", (box,), (box,), 4, to=to, source=source)
+
+
+def arrived(plane: Any, call: Call, stream: Stream | None = None) -> HostReport:
+    report, stream = HostReport(), stream or Stream()
+    plane._watch.arrive(call, report, stream, stream)
     return report
 
 
 def test_ranks_that_agree_find_nothing(planes: list[Any]) -> None:
-    for _ in range(3):
-        reports = [arrived(plane, all_reduce()) for plane in planes]
+    for n in range(1, 40):
+        reports = [arrived(plane, all_reduce(n)) for plane in planes]
         assert not any(report.claimed() for report in reports)
-    graphs = [arrived(plane, *[all_reduce(n) for n in range(1, 40)]) for plane in planes]
-    assert not any(report.claimed() for report in graphs)
     assert not planes[0]._nccl.aborted
 
 
@@ -124,20 +147,6 @@ def test_what_ended_well_is_no_error_after_the_group_was_closed(planes: list[Any
     assert not any(report.claimed() for report in reports)
 
 
-@pytest.mark.skipif(is_compiled(), reason="compiled code refuses a stand-in for a context")
-def test_a_graph_is_refused_once_the_group_was_closed(planes: list[Any]) -> None:
-    recording: Any = SimpleNamespace(is_open=True, call=lambda *_: None, at_launch=[], uploads=[])
-    context: Any = SimpleNamespace(recording=recording, timeline=SimpleNamespace(handle=None))
-    now: Any = SimpleNamespace(watch_faults=lambda reports: None)
-    planes[0].record(context, all_reduce())
-    planes[0].record(context, all_reduce())
-    (at_launch,) = recording.at_launch  # one message for both
-    at_launch(now)
-    planes[0].close()
-    with pytest.raises(DeviceError, match="the group of a collective was closed"):
-        at_launch(now)
-
-
 def test_an_error_of_nccl_names_the_rank_that_is_the_reason(planes: list[Any]) -> None:
     call = all_reduce()
     arrived(planes[0], call)
@@ -165,19 +174,175 @@ def test_a_rank_that_is_far_ahead_waits_until_the_others_have_read(planes: list[
 def test_a_rank_that_is_far_ahead_of_one_that_has_ended_gets_the_error(planes: list[Any]) -> None:
     planes[1].close()
     call = all_reduce()
-    for _ in range(NOTES):
-        arrived(planes[0], call)
+    reports = [arrived(planes[0], call) for _ in range(NOTES + 1)]
+    assert reports[-1].claimed()
+    with pytest.raises(CollectiveError, match="rank 1 has left the group"):
+        reports[-1].raise_fault()
     with pytest.raises(CollectiveError, match="rank 1 has left the group"):
         arrived(planes[0], call)
 
 
 def test_collectives_that_differ_past_what_a_note_holds_are_told_apart(planes: list[Any]) -> None:
-    graphs = [[all_reduce(n) for n in (*range(1, 60), last)] for last in (60, 61)]
-    report = arrived(planes[0], *graphs[0])
-    arrived(planes[1], *graphs[1])
+    texts = ["x" * 1000 + last for last in "ab"]
+    calls = [all_reduce(), all_reduce()]
+    for call, text in zip(calls, texts, strict=True):
+        call.text = text
+    report = arrived(planes[0], calls[0])
+    arrived(planes[1], calls[1])
     assert report.claimed()
-    with pytest.raises(CollectiveError, match="a graph of 60 collectives: all_reduce of 1 float32"):
+    with pytest.raises(CollectiveError, match="xxx"):
         report.raise_fault()
+
+
+def test_a_rank_that_has_left_does_not_fill_the_boards_of_others() -> None:
+    planes = connected(3)
+    with use_driver(CpuDriver()):
+        planes[2].close()
+        to, source = transfer(to=1), transfer(source=0)
+        for number in range(2 * NOTES):
+            reports = [arrived(planes[0], to), arrived(planes[1], source)]
+            if number % 1000 == 0:
+                assert not any(report.claimed() for report in reports)
+        assert planes[0]._watch.look() is planes[1]._watch.look() is None
+    for plane in planes:
+        plane.close()
+
+
+def test_a_rank_that_never_reads_is_named_after_the_timeout() -> None:
+    planes = connected(3)
+    planes[0]._watch._peers.timeout = 0.05
+    with use_driver(CpuDriver()):
+        to, source = transfer(to=1), transfer(source=0)
+        with pytest.raises(CollectiveError, match=r"rank 2 has not read for 0.05 s") as raised:
+            for _ in range(NOTES + 1):
+                arrived(planes[0], to)
+                arrived(planes[1], source)
+                planes[1]._watch.look()
+    assert raised.value.rank == 2
+    for plane in planes:
+        plane.close()
+
+
+def test_transfers_between_the_same_ranks_are_told_in_one_order(planes: list[Any]) -> None:
+    box, other = oxide.zeros(4).sync(), oxide.zeros(4).sync()
+    reports = []
+    for rank, plane in enumerate(planes):
+        call = Call("send_recv", (box,), (other,), 4, to=1 - rank, source=1 - rank)
+        reports.append(arrived(plane, call))
+    assert not any(report.claimed() for report in reports)
+
+
+def test_a_rank_that_was_killed_after_it_arrived_ends_the_wait_of_the_others() -> None:
+    planes = connected(2, look_seconds=0.01)
+    running = Stream()
+    running.is_over = False
+    with use_driver(CpuDriver()):
+        reports = [arrived(plane, all_reduce(), running) for plane in planes]
+        planes[1]._watch._over.set()
+        planes[1]._watch._watcher.join()
+        for channel in planes[1]._watch._peers._channels.values():  # as the system does for a process that ends
+            channel.close()
+        while planes[0].failure is None:
+            time.sleep(0.01)
+        assert planes[0]._nccl.aborted == ["communicator of rank 0"]
+        assert reports[0].claimed()
+        with pytest.raises(CollectiveError, match=r"all_reduce of 4 float32, sum.*the process of rank 1 has ended"):
+            reports[0].raise_fault()
+    planes[0].close()
+
+
+def test_what_ended_before_a_rank_was_killed_is_no_error() -> None:
+    planes = connected(2, look_seconds=0.01)
+    with use_driver(CpuDriver()):
+        reports = [arrived(plane, all_reduce(), Stream()) for plane in planes]
+        planes[1]._watch._over.set()
+        planes[1]._watch._watcher.join()
+        for channel in planes[1]._watch._peers._channels.values():
+            channel.close()
+        while 1 not in planes[0]._watch._ends:
+            time.sleep(0.01)
+        time.sleep(0.05)  # some more looks
+        assert not reports[0].claimed()
+    planes[0].close()
+
+
+def test_no_comparison_passes_once_a_failure_was_found(planes: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that ends while another thread tells of the failure gets it, too."""
+    first, second = arrived(planes[0], all_reduce(4)), arrived(planes[0], all_reduce(4))
+    arrived(planes[1], all_reduce(7))
+    arrived(planes[1], all_reduce(4))
+    seen: list[bool] = []
+    planes[0]._nccl.comm_abort = lambda _: seen.append(second.claimed())
+    assert first.claimed()
+    assert seen == [True]
+
+
+def test_a_check_that_is_interrupted_is_made_again() -> None:
+    outcomes: list[Any] = [KeyboardInterrupt(), CollectiveError("lost", "all_reduce", 1)]
+
+    def check() -> Any:
+        outcome = outcomes.pop(0)
+        if isinstance(outcome, KeyboardInterrupt):
+            raise outcome
+        return outcome
+
+    report = HostReport()
+    report.check = check
+    with pytest.raises(KeyboardInterrupt):
+        report.claimed()
+    assert report.claimed()
+
+
+@pytest.mark.skipif(is_compiled(), reason="compiled code handles no signals there, and does not see a replaced method")
+def test_an_interrupt_in_the_middle_of_telling_breaks_the_group(
+    planes: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Boards, "write", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        arrived(planes[0], all_reduce())
+    monkeypatch.undo()
+    assert "interrupted" in str(planes[0].failure)
+    report = arrived(planes[1], all_reduce())
+    assert report.claimed()
+    with pytest.raises(CollectiveError, match="rank 0 has given up: rank 0 was interrupted: KeyboardInterrupt"):
+        report.raise_fault()
+
+
+def test_a_broken_or_closed_group_takes_no_collectives(planes: list[Any]) -> None:
+    """A thread may have passed the group's own test before."""
+    planes[1].close()
+    with pytest.raises(DeviceError, match="the group of a collective was closed"):
+        arrived(planes[1], all_reduce())
+    planes[0].give_up(CollectiveError("enough", "all_reduce", 0))
+    with pytest.raises(CollectiveError, match="enough"):
+        arrived(planes[0], all_reduce())
+
+
+def test_a_graph_that_is_not_launched_breaks_the_group_if_it_was_told(planes: list[Any]) -> None:
+    hook = nccl._CapturedCall(planes[0], planes[0]._watch, all_reduce())
+    hook.launched(MemoryError())  # an upload before it failed
+    assert planes[0].failure is None
+    hook._told = True
+    hook.launched(None)
+    hook.launched(MemoryError())
+    assert planes[0].failure is None
+    hook._told = True
+    hook.launched(MemoryError())
+    assert "rank 0 has not submitted it: MemoryError" in str(planes[0].failure)
+
+
+def test_an_abort_does_not_wait_for_ever_for_a_call_of_nccls(
+    planes: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planes[0]._calling.acquire()  # a call that waits for another rank
+    began = time.monotonic()
+    planes[0].give_up(CollectiveError("enough", "all_reduce", 0))
+    assert planes[0]._nccl.aborted == ["communicator of rank 0"]
+    assert time.monotonic() - began < 10
+    planes[0]._calling.release()
 
 
 @pytest.mark.skipif(is_compiled(), reason="compiled code refuses a stand-in for a context")

@@ -250,9 +250,10 @@ class HostReport:
 
     def claimed(self) -> bool:
         """Returns whether the work failed."""
-        check, self.check = self.check, None
+        check = self.check
         if self.error is None and check is not None:
             self.error = check()
+        self.check = None  # only now: another thread may ask meanwhile, and an interrupt may end the check
         return self.error is not None
 
     def raise_fault(self) -> None:

@@ -32,7 +32,7 @@ from oxide.runtime.operations.depicting import RecordedWork
 from oxide.runtime.operations.inputs import Source, accepted, arrived, fill_inputs
 from oxide.runtime.operations.operation import Depiction, DeviceOperation
 from oxide.runtime.plan.reuse import GraphMemory, share_memory
-from oxide.runtime.submission.capture import Recording
+from oxide.runtime.submission.capture import LaunchHook, Recording
 from oxide.runtime.submission.nesting import raise_if_nested
 from oxide.runtime.submission.staging import ReadingAtSubmission
 from oxide.runtime.submission.submission import ExecutionContext, Submission, submit
@@ -435,6 +435,7 @@ class _Captured:
         self.memory = memory
         self.work = RecordedWork(recording)
         self._at_launch = recording.at_launch
+        self._hooks = [function for function in recording.at_launch if isinstance(function, LaunchHook)]
         self._kernels = {
             number: (special, tuple(places.values())) for number, (special, places) in recording.kernels.items()
         }
@@ -455,42 +456,52 @@ class _Captured:
         these cases the launch begins a new page: it sets the fault record and the cursor, in stream order before the
         graph.
         """
-        driver, timeline = context.driver, context.timeline
         context.keep(self)
         with self._lock:  # no launch by another thread may come between the uploads and the graph
-            if self._last is not None:
-                timeline.wait_for(*self._last, "the previous launch of the graph")
-            if sources:
-                fill_inputs(context, self.inputs, sources)
-            if self._at_launch:
-                with ReadingAtSubmission():
-                    for submit_upload in self._at_launch:
-                        submit_upload(context)
-            page, number = self._page, self._used
-            new: FaultPage | None = None
-            if self._record:
-                if page is None:
-                    new = page = context.runtime.fault_pages.acquire()
-                    number = 0
-                context.watch_faults([GraphFaultReport(page, number, self._kernels, context.place)])
-                self._page = None  # until the submission has succeeded
-            with context.submission_lock:
-                context.begin(self._reads, self._writes)  # the writes include the record
-                try:
-                    if new is not None:
-                        driver.fill(self._record, b"\0", RECORD_BYTES, timeline.handle)
-                        cursor = new.address.to_bytes(CURSOR_BYTES, sys.byteorder)
-                        driver.fill(self._record + RECORD_BYTES, cursor, 1, timeline.handle)
-                    driver.launch_graph(self._handle, timeline.handle)
-                finally:
-                    # Even after a failure: a submitted fill must run before the next launch's fills, on any stream.
-                    context.end(self._reads, self._writes, submitted=True)
-            if self._strict:  # the order of launches is promised, so relying on it is not an ordering error
-                self._last = timeline, timeline.advance()
-            number += 1
-            if number < PAGE_RECORDS:  # a full page is dropped here; it can be reused once its launches are over
-                self._used = number
-                self._page = page
+            try:
+                self._launch(context, sources)
+            except BaseException as error:
+                for hook in self._hooks:
+                    hook.launched(error)
+                raise
+            for hook in self._hooks:
+                hook.launched(None)
+
+    def _launch(self, context: ExecutionContext, sources: Sequence[Source]) -> None:
+        driver, timeline = context.driver, context.timeline
+        if self._last is not None:
+            timeline.wait_for(*self._last, "the previous launch of the graph")
+        if sources:
+            fill_inputs(context, self.inputs, sources)
+        if self._at_launch:
+            with ReadingAtSubmission():
+                for submit_upload in self._at_launch:
+                    submit_upload(context)
+        page, number = self._page, self._used
+        new: FaultPage | None = None
+        if self._record:
+            if page is None:
+                new = page = context.runtime.fault_pages.acquire()
+                number = 0
+            context.watch_faults([GraphFaultReport(page, number, self._kernels, context.place)])
+            self._page = None  # until the submission has succeeded
+        with context.submission_lock:
+            context.begin(self._reads, self._writes)  # the writes include the record
+            try:
+                if new is not None:
+                    driver.fill(self._record, b"\0", RECORD_BYTES, timeline.handle)
+                    cursor = new.address.to_bytes(CURSOR_BYTES, sys.byteorder)
+                    driver.fill(self._record + RECORD_BYTES, cursor, 1, timeline.handle)
+                driver.launch_graph(self._handle, timeline.handle)
+            finally:
+                # Even after a failure: a submitted fill must run before the next launch's fills, on any stream.
+                context.end(self._reads, self._writes, submitted=True)
+        if self._strict:  # the order of launches is promised, so relying on it is not an ordering error
+            self._last = timeline, timeline.advance()
+        number += 1
+        if number < PAGE_RECORDS:  # a full page is dropped here; it can be reused once its launches are over
+            self._used = number
+            self._page = page
 
     def __del__(self) -> None:
         self._drop()

@@ -47,6 +47,18 @@ class InterpretedInGraphError(LaunchError):
     graph of its own. If this error ends the capture of that graph, the host decides instead."""
 
 
+class LaunchHook:
+    """A function of ``Recording.at_launch`` that is also told how each launch of the graph went."""
+
+    def __call__(self, context: ExecutionContext) -> None:
+        """Called before the graph is launched."""
+        raise NotImplementedError
+
+    def launched(self, error: BaseException | None) -> None:
+        """Called after the graph was launched, or with the error that kept it from being launched."""
+        raise NotImplementedError
+
+
 @final
 class Recording:
     """Records the work that operations submit, instead of running it. With ``allocates``, operations may make boxes,
