@@ -281,7 +281,8 @@ class _Text:
         if _is_covered(name if is_module else value.__module__) or self._again(value, attributes):
             return
         if not is_module and issubclass(value, enum.Enum):
-            for member in value:
+            for member_name, member in value.__members__.items():  # with aliases, which iterating leaves out
+                self.add(member_name)
                 self.value(member, ())
             return
         if not is_module and issubclass(value, tuple):

@@ -30,7 +30,8 @@ from oxide.compiler import fingerprint as fingerprints
 from oxide.compiler import specialization
 from oxide.compiler.cache import entry_of
 from oxide.compiler.fingerprint import Unknown, fingerprint
-from oxide.compiler.signature.untyped_arguments import NumberType
+from oxide.compiler.signature.untyped_arguments import NumberType, identity
+from oxide.runtime.launching.untyped import argument_type_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -437,6 +438,7 @@ def test_what_a_module_of_the_users_holds_counts_if_the_kernel_names_it(source: 
         "class Holder:\n    OFFSET = {}\n\nOFFSET = Holder\n",
         "def __getattr__(name):\n    return {}\n",
         "import enum\n\nclass Kind(enum.IntEnum):\n    ONE = {}\n\nOFFSET = Kind\n",
+        "import enum\n\nclass Kind(enum.IntEnum):\n    A = 3\n    B = 4\n    ALIAS = {}\n\nOFFSET = Kind\n",
         "def OFFSET():\n    return {}\n",
     ],
 )
@@ -587,6 +589,14 @@ def test_numbas_type_of_the_users_enumeration_counts_its_members() -> None:
         return found.digest()
 
     assert text({"A": 1}) == text({"A": 1}) != text({"A": 2})
+    assert text({"A": 1, "B": 2, "C": 1}) != text({"A": 1, "B": 2, "C": 2})  # aliases
+
+
+def test_the_identity_of_an_enumeration_counts_its_aliases() -> None:
+    def text(members: dict[str, int]) -> str:
+        return identity(argument_type_of(enum.IntEnum("Kind", members).A))  # type: ignore[attr-defined]
+
+    assert text({"A": 1, "B": 2, "C": 1}) == text({"A": 1, "B": 2, "C": 1}) != text({"A": 1, "B": 2, "C": 2})
 
 
 def test_a_kernel_that_reaches_a_value_of_an_unknown_kind_is_compiled_in_every_process_and_says_so(

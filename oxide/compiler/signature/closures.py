@@ -61,7 +61,7 @@ def kind_of(function: Function) -> Hashable:
     parts: list[Any] = [shape.number, is_device, *_annotations(function)]
     for _, value, is_global in _outer(plain, shape):
         if isinstance(value, _NUMBERS):
-            parts.append((type(value), value) if is_device and is_global else type(value))
+            parts.append(exactly(value) if is_device and is_global else type(value))
         else:
             parts.append(value if _is_constant(value) else type(value))
     return tuple(parts)
@@ -109,7 +109,8 @@ def lift(
                 "the kernel a parameter for anything else",
             )
     annotations = _annotations(function)
-    captured = tuple(numbers), tuple(literal), tuple(constants.items())
+    exact = [(name, exactly(value) if isinstance(value, _NUMBERS) else value) for name, value in constants.items()]
+    captured = tuple(numbers), tuple(literal), tuple(exact)
     key = code, code.co_filename, is_device, annotations, *captured, takes, returns
     made = _known(key)
     if made is None:
@@ -126,6 +127,12 @@ def lift(
     words = functools.partial(_captured, parts)
     lifted = Lifted(made, parts, tuple(literal), shape.arity(plain), parameter.annotation, identity, words)
     return Parameter(parameter.kernel, parameter.name, "function", _NO_SCALAR, lifted=lifted)
+
+
+def exactly(value: object) -> Hashable:
+    """Returns a key for a number or a tuple of numbers. As a key, the value itself would equal others that give other
+    code: 1, 1.0 and True, or 0.0 and -0.0."""
+    return type(value), repr(value)
 
 
 def _annotations(function: Function) -> tuple[tuple[str, Annotation], ...]:

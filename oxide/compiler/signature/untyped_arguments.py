@@ -342,7 +342,7 @@ def identity(kind: ArgumentType) -> str:
             inside = ", ".join(map(identity, elements))
             return f"tuple {made_of.__module__}.{made_of.__qualname__}{fields}({inside})"
         case EnumType(made_of, value):
-            members = [(member.name, member.value) for member in made_of]
+            members = [(name, member.value) for name, member in made_of.__members__.items()]
             return f"enum {made_of.__module__}.{made_of.__qualname__}{members} of {identity(value)}"
         case _:
             return f"{type(kind).__name__} {kind!r}"

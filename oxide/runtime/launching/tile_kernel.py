@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, final, overload
 
 from oxide.compiler.kernel import Kernel
 from oxide.compiler.options import wants_lines
+from oxide.compiler.signature.closures import exactly
 from oxide.compiler.signature.signature import Names, default_values
 from oxide.compiler.source.source import located, parameter_line
 from oxide.compiler.specialization import Specialization
@@ -369,7 +370,8 @@ class TileKernel:
                 f"kernel {self.name}: {name} is a tile.Constant, a number, string, dtype or tuple of these, not "
                 f"{type(given).__name__}"
             )
-        if (isinstance(wanted, type) and not isinstance(given, wanted)) or (wanted is int and isinstance(given, bool)):
+        named = isinstance(wanted, type) and wanted is not Any  # Any is a class since Python 3.11
+        if (named and not isinstance(given, wanted)) or (wanted is int and isinstance(given, bool)):
             raise ArgumentError(
                 f"kernel {self.name}: {name} is a tile.Constant[{wanted.__name__}], not {written(given)}"
             )
@@ -390,7 +392,10 @@ class TileKernel:
             warps,
             stages,
             *tiles.items(),
-            *((name, type(each), each) for name, each in constants.items()),
+            *(
+                (name, exactly(each) if isinstance(each, int | float | complex | tuple) else each)
+                for name, each in constants.items()
+            ),
         )
         found = self._kernels.get(key)
         if found is None:

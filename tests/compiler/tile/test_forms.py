@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import trio
 
-from oxide import Arc, d2h, f32, h2d, tile, zeros
+from oxide import Arc, CompileError, d2h, f32, f64, h2d, tile, zeros
 
 
 @tile.kernel
@@ -52,3 +54,25 @@ def test_a_box_is_changed_in_place() -> None:
     x = h2d(X).sync()
     add(x.partition((4, 4)), x, x).sync()
     np.testing.assert_array_equal(d2h(x).sync(), X + X)
+
+
+@tile.kernel
+def scaled(z: tile.Partition[f64, 1], x: tile.Tensor[f64, 1], c: tile.Constant[tuple]) -> None:
+    z.store(tile.load_like(x, z) * (c[0] * c[1]))
+
+
+@pytest.mark.parametrize(
+    "numbers", [((0.0, 1.0), (-0.0, 1.0)), ((3, 2**62), (3.0, 2**62)), ((True, 1), (1, 1.0))], ids=str
+)
+def test_constants_that_python_takes_for_equal_are_told_apart(numbers: Any) -> None:
+    outcomes = []
+    for number in (*numbers, *reversed(numbers)):
+        try:
+            z, *_ = scaled(zeros(4, np.float64).partition(4), h2d(np.ones(4)), number).sync()
+            outcomes.append(d2h(z.box).sync().tobytes())
+        except CompileError as error:
+            outcomes.append(str(error).split("fit")[-1])
+    assert outcomes[0] == outcomes[3]
+    assert outcomes[1] == outcomes[2]
+    if numbers[0][0] in (0.0, 3):
+        assert outcomes[0] != outcomes[1]
