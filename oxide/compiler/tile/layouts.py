@@ -419,15 +419,19 @@ def _staged(plan: Plan, loop: Node) -> Iterator[Node]:
     body, cells, counter = loop.detail
     if any(cell.ends_loop for cell in cells):  # nothing would wait for the copies for later iterations
         return
-    written = {node.detail.name for node in nodes_of(body) if node.op == "store"}
-    written |= {node.detail[0].name for node in nodes_of(body) if node.op in SCATTERS}
+    stored = [node.detail for node in nodes_of(body) if node.op == "store"]
+    stored += [node.detail[0] for node in nodes_of(body) if node.op in SCATTERS]
+    # Tensors that differ in type or number of axes do not overlap: the launch checks this.
+    written = {(tensor.scalar, tensor.ndim) for tensor in stored}
     for node in body.nodes:
         if node.op != "load" or len(node.shape) != 2 or node.detail.ndim != 2:
             continue
         padding = node.inputs[-1]
         if not (padding.op == "constant" and padding.detail == 0) or node.detail.tile is not None:
             continue
-        if node.detail.name in written or node.shape[1] * node.dtype.dtype.itemsize % _VECTOR_BYTES:
+        if (node.detail.scalar, node.detail.ndim) in written or node.shape[
+            1
+        ] * node.dtype.dtype.itemsize % _VECTOR_BYTES:
             continue
         if _feeds_products(plan, node, body) and all(_follows(each, body, counter) for each in node.inputs[:-1]):
             yield node

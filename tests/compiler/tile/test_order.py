@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from oxide import d2h, f32, h2d, i32, tile, zeros
+from oxide import CompileError, d2h, f32, h2d, i32, tile, zeros
 
 pytestmark = pytest.mark.usefixtures("code")
 N = 40
@@ -171,3 +171,130 @@ def test_variables_change_places(n: int) -> None:
         p, q, r = q, np.cumsum(r), p
     for found, expected in zip((a, b, c), (p, q, r), strict=True):
         np.testing.assert_array_equal(d2h(found.box).sync(), expected)
+
+
+@tile.kernel
+def taken_in_a_branch(z: tile.Partition[f32, 1], x: tile.Tensor[f32, 1], n: i32) -> None:
+    v = tile.load_like(x, z)
+    t = tile.zeros(z.tile_shape)
+    if n > 0:
+        z.store(tile.full(z.tile_shape, 7.0))
+        t = v
+    z.store(t)
+
+
+@tile.kernel
+def taken_in_a_loop(z: tile.Partition[f32, 1], x: tile.Tensor[f32, 1], n: i32) -> None:
+    v = tile.load_like(x, z)
+    t = tile.zeros(z.tile_shape)
+    for _ in range(n):
+        z.store(tile.full(z.tile_shape, 7.0))
+        t = v
+    z.store(t)
+
+
+@pytest.mark.parametrize("kernel", [taken_in_a_branch, taken_in_a_loop], ids=lambda k: str(k.name))
+def test_a_variable_takes_a_value_loaded_before_what_is_written_in_the_body(kernel: Any) -> None:
+    box = h2d(np.arange(N, dtype=np.float32)).sync()
+    kernel(box.partition(16), box, 2).sync()
+    np.testing.assert_array_equal(d2h(box).sync(), np.arange(N))
+
+
+@tile.kernel
+def first_to_all(z: tile.Partition[f32, 1]) -> None:
+    s = tile.gather(z, 0)
+    z.store(tile.zeros(z.tile_shape) + s + 1)
+
+
+@tile.kernel
+def turned_round(z: tile.Partition[f32, 1]) -> None:
+    v = tile.gather(z, 255 - tile.arange(256))
+    z.store(v * v + v)
+
+
+@tile.kernel
+def kept_elsewhere(z: tile.Partition[f32, 1], w: tile.Partition[f32, 1]) -> None:
+    v = tile.gather(z, 255 - tile.arange(256))
+    z.store(tile.zeros(z.tile_shape))
+    w.store(v)
+
+
+def test_all_threads_have_read_an_element_before_one_writes_it() -> None:
+    x = np.arange(256, dtype=np.float32)
+    z = h2d(x + 3).sync()
+    first_to_all(z.partition(256)).sync()
+    np.testing.assert_array_equal(d2h(z).sync(), np.full(256, 4))
+    z = h2d(x).sync()
+    turned_round(z.partition(256)).sync()
+    np.testing.assert_array_equal(d2h(z).sync(), x[::-1] * x[::-1] + x[::-1])
+    z, w = h2d(x).sync(), zeros(256).sync()
+    kept_elsewhere(z.partition(256), w.partition(256)).sync()
+    np.testing.assert_array_equal(d2h(w).sync(), x[::-1])
+    assert not d2h(z).sync().any()
+
+
+@tile.kernel
+def sorted_rows_by_matrix(z: tile.Partition[f32, 2], x: tile.Tensor[f32, 2], y: tile.Tensor[f32, 2]) -> None:
+    rows = tile.sort(x.load((0, 0), (8, 12)), axis=1)
+    z.store(tile.mma(rows, y.load((0, 0), (12, 8)), tile.zeros((8, 8))))
+
+
+def test_the_product_of_a_sorted_tile() -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(-9, 9, (8, 12)).astype(np.float32), rng.integers(-9, 9, (12, 8)).astype(np.float32)
+    z, *_ = sorted_rows_by_matrix(zeros((8, 8)).partition((8, 8)), h2d(x), h2d(y)).sync()
+    np.testing.assert_array_equal(d2h(z.box).sync(), np.sort(x, 1) @ y)
+
+
+@tile.kernel
+def while_a_flag(z: tile.Partition[i32, 1], n: i32) -> None:
+    going = n > 0
+    k = i32(0)
+    while going:
+        k += 1
+        going = k < n
+    z.store(tile.full(z.tile_shape, k, i32))
+
+
+@pytest.mark.parametrize("n", [0, 1, 5])
+def test_a_variable_is_the_condition_of_a_loop(n: int) -> None:
+    z, *_ = while_a_flag(zeros(4, i32).partition(4), n).sync()
+    assert (d2h(z.box).sync() == n).all()
+
+
+@tile.kernel
+def chosen(z: tile.Partition[f32, 1], x: tile.Tensor[f32, 1], n: i32, m: i32) -> None:
+    most = tile.max(tile.load_like(x, z))
+    a = most or 5.0
+    b = most and 7.0
+    c = n or m
+    d = n and m
+    e = (n > 0 and m > 0) or (n > 5 and True)
+    f = False or n or 3
+    found = tile.where(e, 1.0, 0.0) * 100000 + a * 1000 + b * 100 + c * 10 + d + f * 0.125 + tile.zeros(z.tile_shape)
+    z.store(found.astype(f32))
+
+
+@pytest.mark.parametrize(("most", "n", "m"), [(0, 0, 0), (3, 0, 2), (3, 2, 0), (0, 4, 3), (2, 6, 0)])
+def test_and_and_or_give_their_operands_as_pythons_do(most: int, n: int, m: int) -> None:
+    x = np.zeros(4, np.float32)
+    x[2] = most
+    z, *_ = chosen(zeros(4).partition(4), h2d(x), n, m).sync()
+    e = (n > 0 and m > 0) or (n > 5 and True)
+    expected = e * 100000 + (most or 5.0) * 1000 + (most and 7.0) * 100 + (n or m) * 10 + (n and m) + (n or 3) * 0.125
+    np.testing.assert_array_equal(d2h(z.box).sync(), np.full(4, expected))
+
+
+@tile.kernel
+def last_of_the_unrolled(z: tile.Partition[i32, 1], n: i32) -> None:
+    j = 0
+    for j in (0, 1, 2):
+        j = j + 10
+        if n == 0:
+            break
+    z.store(tile.full(z.tile_shape, j, i32))
+
+
+def test_the_target_of_an_unrolled_loop_that_the_device_ends_is_not_used_after_it() -> None:
+    with pytest.raises(CompileError, match="j"):
+        last_of_the_unrolled(zeros(4, i32).partition(4), 0).sync()

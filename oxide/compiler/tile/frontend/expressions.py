@@ -129,17 +129,29 @@ class Expressions:
 
     def of_BoolOp(self, expression: ast.BoolOp) -> Any:
         both = isinstance(expression.op, ast.And)
-        found: Any = None
-        for number, each in enumerate(expression.values):
+        name = "and" if both else "or"
+        operands: list[Any] = []  # all but the last are the device's
+        for number, each in enumerate(expression.values, 1):
             value = self.value(each)
-            if isinstance(value, Node):
-                value = self.nodes.truth(value, "and" if both else "or")
-            elif bool(value) is not both:
-                return value
-            if number == 0 or not isinstance(found, Node):
-                found = value
-            elif isinstance(value, Node):
-                found = self.nodes.elementwise("and" if both else "or", (found, value))
+            if isinstance(value, Node) or bool(value) is not both or number == len(expression.values):
+                operands.append(value)
+            if not isinstance(value, Node) and bool(value) is not both:
+                break
+        found = operands.pop()
+        if operands and isinstance(found, Node):
+            self.nodes.truth(found, name)  # refuses a tile
+        while operands:
+            value = operands.pop()
+            test = self.nodes.truth(value, name)
+            plain = found if isinstance(found, Node) else self.nodes.lifted(found, name)
+            if value.dtype is BOOL and plain.dtype is BOOL:
+                found = self.nodes.elementwise(name, (value, plain))
+            else:
+                found = (
+                    operations.where(self.nodes, test, found, value)
+                    if both
+                    else operations.where(self.nodes, test, value, found)
+                )
         return found
 
     def of_Compare(self, expression: ast.Compare) -> Any:

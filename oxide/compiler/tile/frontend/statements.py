@@ -257,8 +257,9 @@ class Statements:
                 body = [ast.copy_location(ast.If(no, statement.body, []), statement)]
             self.run(body)
         if body is not statement.body:  # it is not known here which iteration was the last
+            targets = _assigned([ast.For(statement.target, statement.iter, [], [])])
             for name in _assigned([statement]):
-                if name not in _assigned(statement.body):
+                if name in targets or name not in _assigned(statement.body):
                     self.scope.pop(name, None)
 
     def _loop(

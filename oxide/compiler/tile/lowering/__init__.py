@@ -187,10 +187,13 @@ def _find_uses(low: Lowering, region: Region) -> None:
         for each in node.inputs:
             low.last_use[each] = node.index
         if node.op in ("for", "while"):
-            body, cells, _ = node.detail
+            body, cells, last = node.detail
+            condition = last if node.op == "while" else None
             _find_uses(low, body)
             for cell in cells:
                 low.last_use[cell.ends[0]] = node.index
+            if condition is not None and condition not in low.last_use:
+                low.last_use[condition] = node.index
         elif node.op == "if":
             regions, cells = node.detail
             for number, part in enumerate(regions):

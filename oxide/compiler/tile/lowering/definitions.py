@@ -38,7 +38,7 @@ def define(low: Lowering, node: Node) -> None:
     if node.op in FREE or node.op == "order":
         return
     if _feeds_tensor_cores(low, node):
-        if any(user.region is not node.region for user in _users(node)):
+        if any(user.region is not node.region for user in readers(node)):
             tensor_cores.stage(low, node)
         elif any(True for _ in low.loads([node])):
             low.pending.append(node)
@@ -86,7 +86,7 @@ def _computes(low: Lowering, node: Node) -> bool:
     return node.op not in VIEWS or _computes(low, node.inputs[0])
 
 
-def _users(node: Node) -> list[Node]:
+def readers(node: Node) -> list[Node]:
     """Returns the nodes that use a value. A user that is a transpose of the value is replaced by its own users."""
     return [
         user for each in node.users for user in (each.users if source_of(each)[1] is node and each.users else [each])
@@ -96,7 +96,7 @@ def _users(node: Node) -> list[Node]:
 def _feeds_tensor_cores(low: Lowering, node: Node) -> bool:
     """Returns whether all users of a value are products on tensor cores that read it from shared memory as an
     operand."""
-    users = _users(node)
+    users = readers(node)
     if not users or node.op in VIEWS:
         return False
     for user in users:

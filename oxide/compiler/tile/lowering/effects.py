@@ -68,6 +68,11 @@ def _settle_for(low: Lowering, node: Node, regions: Sequence[Region]) -> None:
     written = [each.detail for each in nodes if each.op == "store"]
     written += [each.detail[0] for each in nodes if each.op in SCATTERS]
     if written:
+        # The value that a variable has at the end of a body is read there, after the body's writes.
+        ends = {end for cell in node.detail[1] for end in cell.ends}
+        for each in low.pending:
+            if each in ends and _reads(low, each, written):
+                definitions.save(low, each)
         _settle(low, node, written)
 
 
@@ -89,6 +94,8 @@ def store(low: Lowering, node: Node) -> None:
     _settle(low, node, [tensor])
     if value not in low.buffers and _moves(low, value, tensor):
         low.keep(value)
+    if low.threads > 1 and _is_read_elsewhere(low, tensor):
+        low.barrier()  # another thread may still read an element that this one overwrites
     bases, whole = tensors.placed(low, tensor, [low.programs[axis] for axis in range(tensor.ndim)], tensor.tile)
     layout = low.plan.tile(value.shape)
     if low.threads > 1 and layout is not None:
@@ -107,6 +114,24 @@ def store(low: Lowering, node: Node) -> None:
         low.over(tensor.tile, [value], write, whole)
     if low.meeting is None or node is not low.program.body.nodes[-1]:
         low.barrier()
+
+
+def _is_read_elsewhere(low: Lowering, stored: TensorParameter) -> bool:
+    """Returns whether a thread may read elements of the stored tensor that another thread of the program writes. A load
+    of a tile of the stored shape has the same elements for each thread, or none of them: both count in tiles. The
+    operands of products are read into shared memory, with barriers."""
+    for node in nodes_of(low.program.body):
+        if node.op not in ("load", "gather"):
+            continue
+        tensor: TensorParameter = node.detail if node.op == "load" else node.detail[0]
+        if (tensor.scalar, tensor.ndim) != (stored.scalar, stored.ndim):
+            continue
+        if node.op == "gather":
+            return True
+        same = node.shape == stored.tile and (len(node.shape) > 1 or low.plan.row_layout(node.shape[0]) is None)
+        if not same and any(user.op != "mma" for user in definitions.readers(node)):
+            return True
+    return False
 
 
 def _moves(low: Lowering, node: Node, stored: TensorParameter) -> bool:

@@ -56,7 +56,9 @@ def is_in_place(low: Lowering, node: Node) -> bool:
 def _operand(low: Lowering, operand: Node, node: Node) -> Buffer:
     """Returns a buffer with an operand, converted to the accumulator's type."""
     if operand.dtype is node.dtype or llvm_type(operand.dtype) == llvm_type(node.dtype):
-        return low.keep(operand)
+        kept = low.keep(operand)
+        if kept.shape == operand.shape:  # a sorted tile's buffer has a power of two in each row
+            return kept
     buffer = low.buffer(node.dtype, operand.shape)
 
     def copy(index: Index) -> None:
