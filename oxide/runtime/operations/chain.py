@@ -101,9 +101,14 @@ class Chain:
         arrays = arrays_of(launched)
         if all(array is None or array not in self._arrays for array in arrays):
             return "it accesses none of their arrays"
-        for array in arrays:
-            if array is not None and array not in self._arrays and self._overlaps(array):
+        for array, value in zip(arrays, launched.values, strict=True):
+            if array is None:
+                continue
+            known = self._arrays.get(array)
+            if known is None and self._overlaps(array):
                 return "an array overlaps another in part"
+            if known is not None and _are_two_shapes(value, self._values[known]):
+                return "an array has two shapes"
         return reason_apart((*self._stages, Stage(launched.special, self._bound(launched))))
 
     def add(self, number: int, node: Node) -> None:
@@ -281,6 +286,10 @@ def reason_against(node: PlanNode) -> str | None:
     (shape,) = shapes
     if overlap_in_part({array for array in arrays_of(launched) if array is not None}):
         return "its arrays overlap in part"
+    values: dict[tuple[int, int], tuple[int, ...]] = {}
+    for array, value in zip(arrays_of(launched), launched.values, strict=True):
+        if array is not None and _are_two_shapes(value, values.setdefault(array, value)):
+            return "an array has two shapes"
     _, grid, block, *_ = node.arguments
     threads = [grid[axis] * block[axis] for axis in range(3)]
     threads[0] *= launched.special.description.items_per_thread[0]
@@ -289,6 +298,12 @@ def reason_against(node: PlanNode) -> str | None:
     if any(threads[axis] < length for axis, length in enumerate(reversed(shape))):
         return "its launch has fewer threads than its arrays have elements"
     return None
+
+
+def _are_two_shapes(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    """Returns whether the values of two slices of the same memory have different shapes of two axes or more. The fused
+    kernel gets one value for both."""
+    return len(one) > 2 and len(other) > 2 and one[1:] != other[1:]
 
 
 def _shapes(launched: Launched) -> set[tuple[int, ...]]:

@@ -14,7 +14,7 @@ from oxide.native import Given
 from oxide.runtime.device.arc import Arc
 from oxide.runtime.device.memory import DeviceBox, number_of_elements, parse_shape, require_device
 from oxide.runtime.operations.operation import BoxSpec, Depiction, DeviceOperation, Spec
-from oxide.runtime.operations.transfers import copy_box, data_dtype, describe, new_box, plain_array
+from oxide.runtime.operations.transfers import contiguous, copy_box, data_dtype, describe, new_box, plain_array
 from oxide.runtime.submission.staging import upload
 
 if TYPE_CHECKING:
@@ -94,7 +94,11 @@ def accepted(inputs: Sequence[DeviceBox], arguments: tuple[Given[object], ...], 
 
 def fill_inputs(context: ExecutionContext, inputs: Sequence[DeviceBox], sources: Sequence[Source]) -> None:
     """Submits the copies that fill the inputs from arrays and boxes. Arrays are read until the run has completed, as
-    ``h2d`` reads them."""
+    ``h2d`` reads them. A box that lies in an input that is filled before it is copied first."""
+    sources = list(sources)
+    for number, source in enumerate(sources):
+        if isinstance(source, DeviceBox) and any(source._allocation is each._allocation for each in inputs[:number]):
+            sources[number] = contiguous(context, source, copied=True)
     for box, source in zip(inputs, sources, strict=True):
         if isinstance(source, DeviceBox):
             copy_box(context, box, source)

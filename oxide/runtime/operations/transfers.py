@@ -29,6 +29,7 @@ from oxide.runtime.device.runtime import current_runtime
 from oxide.runtime.host_memory.pinned import AT_ONCE_BYTES, is_pinned
 from oxide.runtime.operations.operation import BoxSpec, Depiction, DeviceOperation, Spec
 from oxide.runtime.submission import staging
+from oxide.runtime.submission.capture import NotRecordable
 from oxide.runtime.submission.raw_memory import copy_bytes
 from oxide.runtime.submission.staging import download, upload
 from oxide.runtime.submission.submission import ExecutionContext
@@ -69,6 +70,11 @@ def _note_run(nbytes: int) -> None:
 
 def _upload_at_launch(context: ExecutionContext, box: DeviceBox, array: NDArray[Any]) -> None:
     # Not in ``execute``, where the lambda would slow down all uploads.
+    recording = context.recording
+    if recording is not None and recording.outer is not None and recording.downloads:
+        begin, end = array.ctypes.data, array.ctypes.data + array.nbytes
+        if any(begin < last and first < end for first, last in recording.downloads):
+            raise NotRecordable  # a plan uploads before everything else, and this array is not there yet
     context.at_launch(box, lambda now, to: upload(now, to, array))
 
 

@@ -89,6 +89,7 @@ class Recording:
         self.at_launch: list[Callable[[ExecutionContext], None]] = []
         # The memory that each function of ``at_launch`` uploads to; None for a function that uploads nothing.
         self.uploads: list[Allocation | None] = []
+        self.downloads: list[tuple[int, int]] = []  # the ends of the host memory that copies fill
         self.made: list[Allocation] = []  # the memory that operations allocated
         self.inputs: dict[int, DeviceBox] = {}  # the declared inputs, by number
         self.known: list[Known | None] = []  # entries of ``address_ranges``, kept alive with the graph
@@ -215,6 +216,7 @@ class Recording:
                 f"d2h cannot be part of {self.bodies[-1]}: that runs on the device alone, as often as the flag says. "
                 f"Copy the result afterwards: while_loop(flag, body).and_then(d2h)"
             )
+        self.downloads.append((destination, destination + nbytes))
         self._note("copy_to_host", (destination, source, nbytes))
 
     def copy_on_device(self, destination: int, source: int, nbytes: int, stream: StreamHandle) -> None:

@@ -515,3 +515,38 @@ def test_memory_is_shared_with_temporaries_in_the_body_of_a_loop() -> None:
     )  # the zeros for the loop run beside what is before it
     graph.launch().sync()
     np.testing.assert_allclose(d2h(x).sync(), np.arange(33) * 16.0, rtol=1e-5)
+
+
+@kernel(block=64)
+def plus_table(table: Slice2[f32], x: Slice[f32], y: DisjointSlice[f32]) -> None:
+    index = thread.index_1d()
+    element = y.get_mut(index)
+    if element is not None:
+        i = index.get()
+        element.value = x[i] + table[i % table.shape[0], (i // table.shape[0]) % table.shape[1]]
+
+
+@kernel(block=64)
+def of_two_tables(one: Slice2[f32], other: Slice2[f32], y: DisjointSlice[f32]) -> None:
+    index = thread.index_1d()
+    element = y.get_mut(index)
+    if element is not None:
+        element.value = f32(10 * one.shape[1] + other.shape[1])
+
+
+def test_an_array_of_two_shapes_is_not_taken_for_one() -> None:
+    table, x = h2d(np.arange(24, dtype=np.float32).reshape(4, 6)).sync(), h2d(np.zeros(24, np.float32)).sync()
+
+    def recipe() -> Any:
+        first = plus_table(table, x, zeros(24)).last()
+        return first.and_then(lambda box: plus_table(table.reshape(6, 4), box, zeros(24)).last()).and_then(d2h)
+
+    expected = recipe().sync()
+    np.testing.assert_array_equal(recipe().fused().sync(), expected)
+    graph = recipe().graph(fuse=True)
+    found = graph.take_output()
+    graph.launch().sync()
+    np.testing.assert_array_equal(found, expected)
+    assert "an array has two shapes" in recipe().explain()
+    both = of_two_tables(table, table.reshape(12, 2), zeros(24)).last().and_then(d2h)
+    assert (both.fused().sync() == 62).all()

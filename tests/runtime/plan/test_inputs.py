@@ -306,3 +306,20 @@ def test_a_picture_of_a_recipe_shows_its_inputs() -> None:
     assert titles.count("input") == 1
     launched = x.graph().launch(np.zeros((4, 5), np.float32)).picture()
     assert sorted(node.title for node in launched.nodes) == ["array", "launch of a graph"]
+
+
+def test_an_input_is_read_before_another_is_filled() -> None:
+    """The launch's sources are the graph's own inputs, as in a recurrence that keeps two results."""
+    now, before = oxide.input(4), oxide.input(4)
+    graph = (
+        oxide.zip(now, before)
+        .and_then(lambda both: oxide.zip(plus(both[0], both[1], zeros(4)).last(), oxide.value(both[0])))
+        .graph()
+    )
+    following, last = graph.take_output()
+    graph.launch(np.ones(4, np.float32), np.zeros(4, np.float32)).sync()
+    found = [float(d2h(following).sync()[0])]
+    for _ in range(5):
+        graph.launch(following, last).sync()
+        found.append(float(d2h(following).sync()[0]))
+    assert found == [1, 2, 3, 5, 8, 13]

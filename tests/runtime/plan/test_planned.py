@@ -205,3 +205,13 @@ def test_a_failure_at_any_call_leaks_nothing(at: int) -> None:
 def test_it_takes_an_operation() -> None:
     with pytest.raises(TypeError, match="planned takes an operation, not int"):
         planned(3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("size", [6, 1 << 20])
+@pytest.mark.parametrize("way", ["planned", "fused"])
+def test_an_array_that_the_run_downloads_is_uploaded_after_that(size: int, way: str) -> None:
+    for turn in range(3):
+        x = h2d(np.arange(size, dtype=np.float32) + turn).sync()
+        operation = d2h(x).and_then(h2d).and_then(lambda box: shifted(box, 0, zeros(size)).last()).and_then(d2h)
+        found = (planned(operation) if way == "planned" else operation.fused()).sync()
+        np.testing.assert_array_equal(found, np.arange(size) + turn + 1)
