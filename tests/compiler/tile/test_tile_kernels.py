@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import trio
 from numpy.typing import NDArray
 
 import oxide
-from oxide import bf16, bool_, f16, f32, f64, h2d, i8, i32, i64, tile, u8, u32, zeros
+from oxide import bf16, bool_, d2h, f16, f32, f64, h2d, i8, i32, i64, tile, u8, u32, zeros
 
 from . import reference
 
@@ -456,3 +457,21 @@ def test_inspect_shows_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
     assert ".visible .entry softmax" in capsys.readouterr().out
     assert main(["inspect", "examples.tiles.softmax:softmax"]) == 2
     assert "give the tile shape of y" in capsys.readouterr().err
+
+
+@tile.kernel(warps=4)
+def any_and_all(some: tile.Partition[bool_, 1], every: tile.Partition[bool_, 1], x: tile.Tensor[f32, 2]) -> None:
+    positive = x.load((0, 0), (2, 2048)) > 0
+    some.store(tile.max(positive, axis=1))
+    every.store(tile.min(positive, axis=1))
+
+
+def test_bools_of_a_row_that_warps_share() -> None:
+    x = np.full((2, 2048), -1, np.float32)
+    x[0, 1500] = x[1] = 1
+    some, every, _ = any_and_all(zeros(2, bool_).partition(2), zeros(2, bool_).partition(2), h2d(x)).sync()
+    np.testing.assert_array_equal(d2h(some.box).sync(), [True, True])
+    np.testing.assert_array_equal(d2h(every.box).sync(), [False, True])
+    ptx = any_and_all.ptx(some=(2,), every=(2,))
+    assert re.search(r"\.shared \.align \d+ \.b8 \S+\[\d+\];", ptx)
+    assert not re.search(r"\.shared \.align \d+ \.b8 [^\[]+;", ptx)  # an array without elements

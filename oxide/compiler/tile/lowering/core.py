@@ -307,7 +307,7 @@ class Lowering:
 
     def buffer(self, scalar: ScalarType, shape: tuple[int, ...]) -> Buffer:
         """Returns a new buffer."""
-        return Buffer(self.room(math.prod(shape) * _size(held_type(scalar))), scalar, shape)
+        return Buffer(self.room(math.prod(shape) * size_of(held_type(scalar))), scalar, shape)
 
     def load(self, buffer: Buffer, index: Index) -> str:
         """Reads an element of a buffer."""
@@ -469,5 +469,6 @@ def held_type(scalar: ScalarType) -> str:
     return "i8" if scalar is BOOL else llvm_type(scalar)
 
 
-def _size(kind: str) -> int:
+def size_of(kind: str) -> int:
+    """Returns the bytes of a number of an LLVM type in memory: 1 for ``i1``."""
     return {"float": 4, "double": 8}.get(kind) or max(1, int(kind[1:]) // 8)

@@ -9,7 +9,7 @@ from oxide.compiler.tile.ir import Node
 from oxide.compiler.tile.layouts import Layout
 
 from . import registers
-from .core import Index, Lowering
+from .core import Index, Lowering, size_of
 
 Place = tuple[str, str]
 """An element and its index, an i32."""
@@ -81,8 +81,7 @@ def _over_warps(low: Lowering, node: Node, layout: Layout, kind: str, found: lis
     """Combines the results of the warps that share rows."""
     code, across = low.code, layout.warps_across
     held = "i8" if kind == "i1" else kind
-    size = {"float": 4, "double": 8}.get(held) or int(held[1:]) // 8
-    values, places = low.room(layout.rows * across * size), low.room(layout.rows * across * 4)
+    values, places = low.room(layout.rows * across * size_of(held)), low.room(layout.rows * across * 4)
     rows, _ = low.grid(layout)
     warp = code.new(f"lshr i64 {low.tid}, 5")
     number = code.new(f"urem i64 {warp}, {across}")

@@ -12,7 +12,7 @@ from oxide.compiler.tile.arithmetic import llvm_type
 from oxide.compiler.tile.ir import Node
 
 from . import tensor_cores
-from .core import Buffer, Index, Lowering
+from .core import Buffer, Index, Lowering, size_of
 
 _ROWS = 6
 """The rows of the result in registers at once: with 4 vectors of 64 bytes each, they take 24 of a processor's 32 vector
@@ -105,8 +105,7 @@ def _by_vectors(low: Lowering, node: Node, left: Buffer, right: Buffer, total: B
     smaller blocks."""
     rows, columns = node.shape
     kind = llvm_type(node.dtype)
-    size = {"float": 4, "double": 8}.get(kind) or int(kind[1:]) // 8
-    wide = _VECTOR_BYTES // size
+    wide = _VECTOR_BYTES // size_of(kind)
     done = 0
     for width, count in ((wide, _VECTORS), (wide, 1), (1, 1)):
         block = width * count

@@ -16,7 +16,7 @@ from oxide.compiler.tile.frontend import TensorParameter
 from oxide.compiler.tile.ir import Node
 from oxide.compiler.tile.layouts import Layout
 
-from .core import VIEWS, Buffer, Held, Index, Lowering, viewed_place
+from .core import VIEWS, Buffer, Held, Index, Lowering, size_of, viewed_place
 from .tensors import address, address_of, is_aligned, masked, write
 
 _LANES = 32
@@ -332,8 +332,7 @@ def _over_warps(
 ) -> list[str]:
     """Combines the totals of the warps that share rows."""
     code, across = low.code, layout.warps_across
-    size = {"float": 4, "double": 8}.get(kind) or int(kind[1:]) // 8
-    room = low.room(layout.rows * across * size)
+    room = low.room(layout.rows * across * size_of(kind))
     rows, _ = low.grid(layout)
     warp = code.new(f"lshr i64 {low.tid}, 5")
     number = code.new(f"urem i64 {warp}, {across}")
