@@ -111,7 +111,7 @@ class Boards:
             taken += 1
             if to in (TO_ALL, self._rank):
                 found.append(text.decode())
-        self._taken[rank] = taken
+        self._taken[rank] = taken  # published each time: an interrupt may have come between these two before
         self._words[self._rank][rank] = taken
         return found
 

@@ -299,6 +299,7 @@ class _Watch:
         self._theirs: dict[int, deque[str]] = {rank: deque() for rank in peers.others}
         self._ends: dict[int, bytes] = dict.fromkeys(left, LEFT)  # the last messages of ranks that ended or left
         self._last = "the collectives"  # the text of the last note
+        self._suspects = False  # whether the last ``look_around`` found a dead rank and work that is not over
         self._streams: dict[int, tuple[Any, Any]] = {}  # those with collectives, and their driver
         self._over = threading.Event()
         self._watcher = threading.Thread(target=self._run, name="oxide-collectives", daemon=True)
@@ -386,17 +387,19 @@ class _Watch:
         self._peers.close()
 
     def _run(self) -> None:
-        suspected = False
-        while not self._over.wait(self._look_seconds):
-            if self.look(ends=True) is not None:
-                return
-            # A rank that was killed may have told of a collective, and its kernel may wait for that rank for ever.
-            dead = next((rank for rank, kind in self._ends.items() if kind == ENDED), -1)
-            waits = dead >= 0 and self._is_busy()
-            if waits and suspected:
-                self.give_up(self._peers.error(self._last, dead, f"the process of rank {dead} has ended"))
-                return
-            suspected = waits
+        while not self._over.wait(self._look_seconds) and self.look_around() is None:
+            pass
+
+    def look_around(self) -> CollectiveError | None:
+        """Looks, and finds a rank whose process has ended after it told of a collective: kernels may wait for that rank
+        for ever. Gives up if work is not over at two of these looks in turn. Returns the failure of the group."""
+        self.look(ends=True)
+        dead = next((rank for rank, kind in self._ends.items() if kind == ENDED), -1)
+        waits = dead >= 0 and self._is_busy()
+        if waits and self._suspects:
+            self.give_up(self._peers.error(self._last, dead, f"the process of rank {dead} has ended"))
+        self._suspects = waits
+        return self._plane.failure
 
     def _is_busy(self) -> bool:
         """Returns whether a stream that has had collectives has not run all of its work."""

@@ -46,8 +46,8 @@ class Stream:
         return self.is_over
 
 
-def connected(size: int, look_seconds: float = 3600.0) -> list[Any]:
-    """The planes of a group's ranks. Their threads look for nothing, unless ``look_seconds`` is short: the tests do."""
+def connected(size: int) -> list[Any]:
+    """The planes of a group's ranks. Their threads look for nothing: the tests do."""
     library = Nccl()
     segments = [mmap.mmap(-1, board_bytes(size)) for _ in range(size)]
     channels: list[dict[int, Channel]] = [{} for _ in range(size)]
@@ -58,9 +58,7 @@ def connected(size: int, look_seconds: float = 3600.0) -> list[Any]:
     made: list[Any] = []
     for rank in range(size):
         peers, boards = Peers(rank, size, 60.0, channels[rank]), Boards(rank, segments)
-        made.append(
-            nccl.ManyProcesses(library, f"communicator of rank {rank}", peers, boards, look_seconds=look_seconds)
-        )
+        made.append(nccl.ManyProcesses(library, f"communicator of rank {rank}", peers, boards, look_seconds=3600.0))
     return made
 
 
@@ -73,6 +71,12 @@ def planes() -> Iterator[list[Any]]:
     for plane in made:
         plane._watch._over.set()
         plane._watch._peers.close()
+
+
+def killed(plane: Any) -> None:
+    """Closes the connections of a rank, as the system does for a process that ends."""
+    for channel in plane._watch._peers._channels.values():
+        channel.close()
 
 
 def all_reduce(n: int = 4) -> Call:
@@ -233,17 +237,14 @@ def test_transfers_between_the_same_ranks_are_told_in_one_order(planes: list[Any
 
 
 def test_a_rank_that_was_killed_after_it_arrived_ends_the_wait_of_the_others() -> None:
-    planes = connected(2, look_seconds=0.01)
+    planes = connected(2)
     running = Stream()
     running.is_over = False
     with use_driver(CpuDriver()):
         reports = [arrived(plane, all_reduce(), running) for plane in planes]
-        planes[1]._watch._over.set()
-        planes[1]._watch._watcher.join()
-        for channel in planes[1]._watch._peers._channels.values():  # as the system does for a process that ends
-            channel.close()
-        while planes[0].failure is None:
-            time.sleep(0.01)
+        killed(planes[1])
+        assert planes[0]._watch.look_around() is None  # the kernel may be about to end
+        assert planes[0]._watch.look_around() is not None
         assert planes[0]._nccl.aborted == ["communicator of rank 0"]
         assert reports[0].claimed()
         with pytest.raises(CollectiveError, match=r"all_reduce of 4 float32, sum.*the process of rank 1 has ended"):
@@ -252,16 +253,12 @@ def test_a_rank_that_was_killed_after_it_arrived_ends_the_wait_of_the_others() -
 
 
 def test_what_ended_before_a_rank_was_killed_is_no_error() -> None:
-    planes = connected(2, look_seconds=0.01)
+    planes = connected(2)
     with use_driver(CpuDriver()):
         reports = [arrived(plane, all_reduce(), Stream()) for plane in planes]
-        planes[1]._watch._over.set()
-        planes[1]._watch._watcher.join()
-        for channel in planes[1]._watch._peers._channels.values():
-            channel.close()
-        while 1 not in planes[0]._watch._ends:
-            time.sleep(0.01)
-        time.sleep(0.05)  # some more looks
+        killed(planes[1])
+        assert [planes[0]._watch.look_around() for _ in range(3)] == [None] * 3
+        assert 1 in planes[0]._watch._ends
         assert not reports[0].claimed()
     planes[0].close()
 

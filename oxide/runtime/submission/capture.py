@@ -12,6 +12,7 @@ handle.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, final
@@ -50,13 +51,13 @@ class InterpretedInGraphError(LaunchError):
 class LaunchHook:
     """A function of ``Recording.at_launch`` that is also told how each launch of the graph went."""
 
+    @abstractmethod
     def __call__(self, context: ExecutionContext) -> None:
         """Called before the graph is launched."""
-        raise NotImplementedError
 
+    @abstractmethod
     def launched(self, error: BaseException | None) -> None:
         """Called after the graph was launched, or with the error that kept it from being launched."""
-        raise NotImplementedError
 
 
 @final
