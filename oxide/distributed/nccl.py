@@ -8,12 +8,15 @@ aborts NCCL's communicator. The kernels that wait then end, and the runs that th
 
 from __future__ import annotations
 
+import atexit
 import os
 import threading
 import time
 from collections import deque
+from contextlib import suppress
 from copy import copy
-from typing import TYPE_CHECKING, Any, Final, final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, cast, final
 
 from oxide.distributed.boards import TO_ALL, Boards, board_bytes, fitting, shared_segments
 from oxide.distributed.calls import CLOSED, TRANSFERS, name_of
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
 
     from oxide.distributed.calls import Call
     from oxide.distributed.peers import Peers
+    from oxide.driver.base import Driver, GraphHandle
+    from oxide.driver.cuda.graph import CudaGraphExec
     from oxide.runtime.device.runtime import Device
     from oxide.runtime.submission.submission import ExecutionContext
 
@@ -41,6 +46,7 @@ _FLOATS_OF_COMPLEX: Final = {"complex64": "float32", "complex128": "float64"}
 _LOOK_SECONDS: Final = 0.1
 _CALL_SECONDS: Final = 1.0  # how long an abort waits for a call of NCCL's
 _FULL_SECONDS: Final = 0.001  # between two attempts to write to a full board
+_END_SECONDS: Final = 10.0  # how long the end of a group waits for what it has begun
 
 
 def bindings() -> Any:
@@ -64,6 +70,9 @@ class NcclPlane:
         self.closed = False
         self._nccl = library
         self._communicators = communicators
+        self._process = _process
+        self._graphs: dict[CudaGraphExec, Driver] = {}  # those with collectives, which hold a communicator
+        self.launching: set[_CapturedCall] = set()  # those whose graph is being launched
 
     def submit(self, contexts: tuple[ExecutionContext, ...], call: Call, report: HostReport) -> None:
         submissions = call.submissions
@@ -85,17 +94,64 @@ class NcclPlane:
 
     def record(self, context: ExecutionContext, call: Call) -> None:
         assert context.recording is not None
-        context.recording.call(call.text, self._submission(call, 0), context.timeline.handle)
+        captured = partial(self._capture, self._submission(call, 0))
+        context.recording.call(call.text, captured, context.timeline.handle)
+        context.recording.at_launch.append(_CapturedCall(self, call))
+        context.recording.uploads.append(None)
+
+    def _capture(self, submission: Callable[[int], None], stream: int) -> None:
+        """Submits a collective to a stream that is captured."""
+        self.require_going()
+        submission(stream)
+
+    def arrive(self, call: Call, context: ExecutionContext) -> None:
+        """Tells the other processes, if any, of a captured collective whose graph is about to be launched."""
+
+    def not_launched(self, call: Call, error: BaseException) -> None:
+        """Called after ``arrive`` if the graph could not be launched."""
+
+    def require_going(self) -> None:
+        """Raises the error of a group that is broken or closed."""
+        if self.failure is not None:
+            raise copy(self.failure)
+        if self.closed:
+            raise DeviceError(CLOSED)
+
+    def add_graph(self, given: GraphHandle, driver: Driver) -> None:
+        """Notes a graph with collectives. NCCL frees a communicator only when all such graphs are destroyed."""
+        graph = cast("CudaGraphExec", given)
+        if graph not in self._graphs:
+            for other in [each for each in self._graphs if each.handle is None]:
+                del self._graphs[other]
+            self._graphs[graph] = driver
 
     def give_up(self, error: CollectiveError) -> None:
         """Tells the other processes, if any, that the group is broken."""
 
     def close(self) -> None:
-        """Leaves the group."""
+        """Leaves the group. In a forked child, does nothing: the group is its parent's."""
+        if self.is_of_parent():
+            return
         self.closed = True
+        self._destroy_graphs()
         communicators, self._communicators = self._communicators, []
         for communicator in communicators:
             self._nccl.comm_destroy(communicator)
+
+    def _destroy_graphs(self) -> None:
+        """Destroys the graphs with collectives of a closed group, which cannot be launched any more, whether or not the
+        program still has them. Waits for the launches that passed ``require_going`` before."""
+        until = time.monotonic() + _CALL_SECONDS
+        while self.launching and time.monotonic() < until:
+            time.sleep(_FULL_SECONDS)
+        while self._graphs:
+            graph, driver = self._graphs.popitem()
+            with suppress(DeviceError):  # a device that is lost has no graphs
+                driver.destroy_graph(graph)
+
+    def is_of_parent(self) -> bool:
+        """Returns whether this process is a child that was forked after the group was made."""
+        return self._process != _process
 
     def _submission(self, call: Call, number: int) -> Callable[[int], None]:
         """Returns the function that submits one rank's part of a call to a stream."""
@@ -175,43 +231,50 @@ class ManyProcesses(NcclPlane):
         super().__init__(library, [communicator])
         self._calling = threading.Lock()
         self._in_graphs = False
+        self._aborting: list[threading.Thread] = []
         self._watch = _Watch(self, peers, boards, look_seconds, left)
 
     def submit(self, contexts: tuple[ExecutionContext, ...], call: Call, report: HostReport) -> None:
         self._watch.arrive(call, report, contexts[0].runtime.driver, contexts[0].timeline.handle)
         try:
             with self._calling:
-                self._require_going()
+                self.require_going()
                 super().submit(contexts, call, report)
         except CollectiveError:
             raise
         except DeviceError as error:
             raise self._watch.failed(call, error) from None
         except BaseException as error:  # the others wait for what this rank has told them
-            self._watch.give_up(_not_submitted(call, error, self._watch.rank))
+            self.not_launched(call, error)
             raise
 
     def record(self, context: ExecutionContext, call: Call) -> None:
-        super().record(context, call)
-        assert context.recording is not None
         self._in_graphs = True
-        context.recording.at_launch.append(_CapturedCall(self, self._watch, call))
-        context.recording.uploads.append(None)
+        super().record(context, call)
 
-    def _require_going(self) -> None:
-        """Raises the error of a group that is broken or closed."""
-        if self.failure is not None:
-            raise copy(self.failure)
-        if self.closed:
-            raise DeviceError(CLOSED)
+    def _capture(self, submission: Callable[[int], None], stream: int) -> None:
+        with self._calling:
+            super()._capture(submission, stream)
+
+    def arrive(self, call: Call, context: ExecutionContext) -> None:
+        report = HostReport()
+        context.watch_faults([report])
+        self._watch.arrive(call, report, context.runtime.driver, context.timeline.handle)
+
+    def not_launched(self, call: Call, error: BaseException) -> None:
+        self._watch.give_up(_not_submitted(call, error, self._watch.rank))
 
     def abort(self) -> None:
         """Ends the kernels that wait for other ranks, and frees the communicator. If collectives were captured, a
-        thread does this, because NCCL waits until the graphs that hold them are dropped."""
+        thread does this, because NCCL waits until their graphs are destroyed."""
         while self._communicators:
             communicator = self._communicators.pop()
             if self._in_graphs:
-                threading.Thread(target=self._abort, args=(communicator,), daemon=True).start()
+                thread = threading.Thread(target=self._abort, args=(communicator,), daemon=True)
+                self._aborting.append(thread)
+                # The thread and those of NCCL use CUDA, which must not end before them.
+                atexit.register(self._finish)
+                thread.start()
             else:
                 self._abort(communicator)
 
@@ -229,32 +292,46 @@ class ManyProcesses(NcclPlane):
         self._watch.give_up(error)
 
     def close(self) -> None:
+        if self.is_of_parent():
+            return
         self._watch.end()
         self.abort()  # ``comm_destroy`` would wait until the other ranks destroy theirs
-        super().close()
+        self._finish()
+
+    def _finish(self) -> None:
+        """Lets the threads that abort a communicator end, and waits for them. In a forked child, does nothing."""
+        if self.is_of_parent():
+            return
+        self.closed = True
+        self._destroy_graphs()
+        for thread in self._aborting:
+            thread.join(_END_SECONDS)
+        atexit.unregister(self._finish)
 
 
 @final
 class _CapturedCall(LaunchHook):
     """Tells the other ranks of a captured collective at each launch of its graph."""
 
-    def __init__(self, plane: ManyProcesses, watch: _Watch, call: Call) -> None:
+    def __init__(self, plane: NcclPlane, call: Call) -> None:
         self._plane = plane
-        self._watch = watch
         self._call = call
         self._told = False
 
+    def captured(self, graph: GraphHandle, driver: Driver) -> None:
+        self._plane.add_graph(graph, driver)
+
     def __call__(self, context: ExecutionContext) -> None:
-        self._plane._require_going()
-        report = HostReport()
-        context.watch_faults([report])
-        self._watch.arrive(self._call, report, context.runtime.driver, context.timeline.handle)
+        self._plane.launching.add(self)  # before the look at ``closed``: see ``_destroy_graphs``
+        self._plane.require_going()
+        self._plane.arrive(self._call, context)
         self._told = True
 
     def launched(self, error: BaseException | None) -> None:
+        self._plane.launching.discard(self)
         told, self._told = self._told, False
         if told and error is not None:
-            self._watch.give_up(_not_submitted(self._call, error, self._watch.rank))
+            self._plane.not_launched(self._call, error)
 
 
 def _not_submitted(call: Call, error: BaseException, rank: int) -> CollectiveError:
@@ -293,7 +370,6 @@ class _Watch:
         self._peers = peers
         self._boards = boards
         self._look_seconds = look_seconds
-        self._process = _process
         self._lock = threading.Lock()
         self._mine: dict[int, deque[_Arrival]] = {rank: deque() for rank in peers.others}
         self._theirs: dict[int, deque[str]] = {rank: deque() for rank in peers.others}
@@ -321,7 +397,7 @@ class _Watch:
         them. Returns False if the board is full because a rank is late in reading it."""
         try:
             with self._lock:
-                self._plane._require_going()
+                self._plane.require_going()
                 if not self._boards.has_room(self._ends):
                     return False
                 for rank, waiting in self._mine.items():
@@ -371,10 +447,7 @@ class _Watch:
         return copy(self._plane.failure)
 
     def end(self) -> None:
-        """Ends the thread, looks for the last time, and leaves the group. Call it once all collectives have ended. In a
-        forked child, does nothing: the group is its parent's."""
-        if self._process != _process:
-            return
+        """Ends the thread, looks for the last time, and leaves the group. Call it once all collectives have ended."""
         self._over.set()
         self._watcher.join()
         self.look()
@@ -412,7 +485,7 @@ class _Watch:
         """Reads what the other ranks have written, and compares it with what this rank has told them. With ``ends``,
         also reads which ranks have ended, which takes a system call for each. Aborts if the ranks cannot go on
         together. Returns the failure of the group, None if there is none."""
-        if self._process != _process:
+        if self._plane.is_of_parent():
             return None
         found: CollectiveError | None = None
         try:

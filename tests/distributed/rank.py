@@ -203,28 +203,32 @@ def shapes() -> dict[str, Any]:
 
 
 def closed() -> dict[str, Any]:
-    """Launches a captured graph after its group was closed."""
+    """Launches a captured graph after its group was closed. The graph is there until the process ends."""
+    global kept
     with join_group(timeout=LONG) as group:
-        graph = group.all_reduce(oxide.ones(9).sync()).graph()
-        graph.launch().sync()
+        group.all_reduce(oxide.ones(9).sync()).graph().launch().sync()  # a graph that is dropped before
+        kept = group.all_reduce(oxide.ones(9).sync()).graph()
+        kept.launch().sync()
     try:
-        graph.launch().sync()
+        kept.launch().sync()
     except oxide.DeviceError as error:
         return {"here": group.rank, "message": str(error)}
     return {}
 
 
 def launched_graph() -> dict[str, Any]:
-    """A graph that was captured before rank 1 ended, launched after."""
+    """A graph that was captured before rank 1 ended, launched after. It and the group are there until the process
+    ends."""
+    global kept
     group = join_group(timeout=LONG)
     box = oxide.ones(1000).sync()
-    graph = group.all_reduce(box).graph()
-    graph.launch().sync()
+    kept = group.all_reduce(box).graph()
+    kept.launch().sync()
     if group.rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     try:
         while True:
-            graph.launch().sync()
+            kept.launch().sync()
     except CollectiveError as error:
         return {"rank": error.rank, "here": group.rank, "message": str(error), "seconds": 0.0}
 

@@ -272,6 +272,15 @@ def test_boxes_that_do_not_fit_are_refused_by_name(several: Any) -> None:
         group.all_reduce(a, b)
 
 
+def test_a_graph_of_a_closed_group_is_refused(several: Any) -> None:
+    """The graph is dropped after the group: NCCL would wait for it, and the group would never be closed."""
+    with local_group([several[0]]) as group:
+        graph = group.all_reduce(oxide.ones(9).sync()).graph()
+        graph.launch().sync()
+    with pytest.raises(DeviceError, match=r"the group (of a collective )?was closed"):
+        graph.launch().sync()
+
+
 def test_wrong_groups_are_refused(several: Any) -> None:
     with pytest.raises(DeviceError, match="twice"):
         local_group([0, 0])

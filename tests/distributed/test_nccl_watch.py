@@ -319,7 +319,7 @@ def test_a_broken_or_closed_group_takes_no_collectives(planes: list[Any]) -> Non
 
 
 def test_a_graph_that_is_not_launched_breaks_the_group_if_it_was_told(planes: list[Any]) -> None:
-    hook = nccl._CapturedCall(planes[0], planes[0]._watch, all_reduce())
+    hook = nccl._CapturedCall(planes[0], all_reduce())
     hook.launched(MemoryError())  # an upload before it failed
     assert planes[0].failure is None
     hook._told = True
@@ -329,6 +329,90 @@ def test_a_graph_that_is_not_launched_breaks_the_group_if_it_was_told(planes: li
     hook._told = True
     hook.launched(MemoryError())
     assert "rank 0 has not submitted it: MemoryError" in str(planes[0].failure)
+
+
+class Graph:
+    """A stand-in for an executable graph."""
+
+    handle: Any = 1
+
+
+class GraphDriver:
+    """A stand-in for a driver: notes for each destroyed graph which launches were under way."""
+
+    def __init__(self, plane: Any) -> None:
+        self.plane = plane
+        self.launching: list[set[Any]] = []
+        self.has_destroyed = threading.Event()
+
+    def destroy_graph(self, graph: Graph) -> None:
+        graph.handle = None
+        self.launching.append(self.plane.launching.copy())
+        self.has_destroyed.set()
+
+
+def captured(plane: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, GraphDriver]:
+    """The hook of a graph with a collective, and the graph's driver. NCCL waits for the graph, as it does."""
+    driver = GraphDriver(plane)
+    hook = nccl._CapturedCall(plane, all_reduce())
+    hook.captured(Graph(), driver)  # type: ignore[arg-type]
+    plane._in_graphs = True
+
+    def abort(communicator: Any) -> None:
+        assert driver.has_destroyed.wait(60)
+        plane._nccl.aborted.append(communicator)
+
+    monkeypatch.setattr(plane._nccl, "comm_abort", abort)
+    return hook, driver
+
+
+def test_a_group_is_closed_while_the_program_holds_a_graph_of_it(
+    planes: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NCCL frees a communicator only when the graphs are destroyed. If it is still at that when CUDA is unloaded, the
+    process crashes as it ends."""
+    hook, driver = captured(planes[0], monkeypatch)
+    planes[0].close()
+    assert driver.launching == [set()]
+    assert planes[0]._nccl.aborted == ["communicator of rank 0"]
+    with pytest.raises(DeviceError, match="the group of a collective was closed"):
+        hook(None)
+
+
+def test_the_end_of_the_process_waits_for_a_broken_group_with_graphs(
+    planes: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hook, driver = captured(planes[0], monkeypatch)
+    at_exit: list[Any] = []
+    monkeypatch.setattr(nccl.atexit, "register", at_exit.append)
+    planes[0].give_up(CollectiveError("enough", "all_reduce", 0))
+    assert planes[0]._nccl.aborted == []  # the program may still use its graphs' boxes
+    with pytest.raises(CollectiveError, match="enough"):
+        hook(None)
+    hook.launched(CollectiveError("enough"))
+    (finish,) = at_exit
+    finish()
+    assert driver.launching == [set()]
+    assert planes[0]._nccl.aborted == ["communicator of rank 0"]
+
+
+def test_a_graph_is_not_destroyed_while_a_thread_launches_it(
+    planes: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hook, driver = captured(planes[0], monkeypatch)
+    planes[0].launching.add(hook)  # as after its look at ``closed``
+    monkeypatch.setattr(nccl.time, "sleep", lambda _: hook.launched(None))
+    planes[0].close()
+    assert driver.launching == [set()]
+
+
+def test_destroyed_graphs_are_forgotten(planes: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    hook, driver = captured(planes[0], monkeypatch)
+    (first,) = planes[0]._graphs
+    first.handle = None  # the program has dropped the graph
+    second = Graph()
+    hook.captured(second, driver)
+    assert list(planes[0]._graphs) == [second]
 
 
 def test_an_abort_does_not_wait_for_ever_for_a_call_of_nccls(

@@ -563,8 +563,11 @@ class CudaDriver:
             raise failure(error, "cuGraphLaunch")
 
     def destroy_graph(self, graph: CudaGraphExec) -> None:
+        """Destroys a graph, or does nothing if it is destroyed already. Launches in flight still run."""
         _enter(self._context(graph.device))
-        check(driver.cuGraphExecDestroy(graph.handle)[0], "cuGraphExecDestroy")
+        handle, graph.handle = graph.handle, None
+        if handle is not None:
+            check(driver.cuGraphExecDestroy(handle)[0], "cuGraphExecDestroy")
 
     # Host functions
 

@@ -436,6 +436,8 @@ class _Captured:
         self.work = RecordedWork(recording)
         self._at_launch = recording.at_launch
         self._hooks = [function for function in recording.at_launch if isinstance(function, LaunchHook)]
+        for hook in self._hooks:
+            hook.captured(handle, device.driver)
         self._kernels = {
             number: (special, tuple(places.values())) for number, (special, places) in recording.kernels.items()
         }

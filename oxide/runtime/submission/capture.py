@@ -26,7 +26,7 @@ from oxide.runtime.plan.nodes import Conditional, Launched, Node, Part, PlanNode
 
 if TYPE_CHECKING:
     from oxide.compiler.specialization import Specialization
-    from oxide.driver.base import ConditionalKind, Dim3, Driver, FunctionHandle, StreamHandle
+    from oxide.driver.base import ConditionalKind, Dim3, Driver, FunctionHandle, GraphHandle, StreamHandle
     from oxide.runtime.device.address_ranges import Known
     from oxide.runtime.device.launch_places import LaunchPlace
     from oxide.runtime.device.memory import DeviceBox
@@ -50,6 +50,10 @@ class InterpretedInGraphError(LaunchError):
 
 class LaunchHook:
     """A function of ``Recording.at_launch`` that is also told how each launch of the graph went."""
+
+    @abstractmethod
+    def captured(self, graph: GraphHandle, driver: Driver) -> None:
+        """Called when the graph is made. The hook may destroy the graph, if it refuses all launches from then on."""
 
     @abstractmethod
     def __call__(self, context: ExecutionContext) -> None:
