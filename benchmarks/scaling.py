@@ -175,7 +175,7 @@ def serve(cluster: Cluster, batches: int, seed: int) -> Outcome:
 
 def measured_step() -> Step:
     """Returns the parameters of a step, from the benchmark of the collectives on GPUs."""
-    found = json.loads((RESULTS / "collectives-h100.json").read_text())
+    found = json.loads((RESULTS / "collectives-h200.json").read_text())
     reduce = found["all_reduce"]
     ranks, step = found["ranks"], found["step"]
     alone, low, high = step["alone, one graph"]
@@ -185,7 +185,7 @@ def measured_step() -> Step:
     small = min(reduce, key=int)
     hop = (reduce[small]["oxide, graph"][0] - share * int(small) / bandwidth) / (2 * (ranks - 1))
     gradients = 4 * 4096 * (65 + 10)
-    # A step over both GPUs less half of one GPU's is what does not shrink: here nothing, within the spread.
+    # A step over both GPUs less half of one GPU's and the hops is what does not shrink.
     fixed = max(0.0, 2 * (step["together, one graph"][0] - alone / 2 - 2 * hop))
     return Step(alone, fixed, max(1e-3, (high - low) / 1.35 / alone), gradients, 65 / 75, bandwidth, hop)
 
