@@ -463,9 +463,11 @@ def _takes(product: Product, node: Node, load: Node, turned: bool) -> bool:
 
 
 def _follows(node: Node, body: Region, counter: Node) -> bool:
-    """Returns whether a scalar is computed only from a loop's counter and from values that the loop does not change."""
+    """Returns whether a scalar is computed only from a loop's counter and from scalars that the loop does not change."""
+    if node.shape:  # the threads share the work of a reduction: it cannot be computed again for another iteration
+        return False
     if node is counter or node.region is not body:
         return True
-    if node.op in EFFECTS or node.op in ("cell", "gather", "load") or node.shape:
+    if node.op in EFFECTS or node.op in ("cell", "gather", "load"):
         return False
     return all(_follows(each, body, counter) for each in node.inputs)

@@ -248,6 +248,30 @@ def test_a_pipeline_in_a_loop_goes_on_where_it_was(k: int) -> None:
     assert np.linalg.norm(found - expected) < cut_off * np.linalg.norm(expected)
 
 
+@tile.kernel(warps=4, stages=3)
+def placed_by_a_reduction(
+    o: tile.Partition[f32, 2], a: tile.Tensor[f16, 2], b: tile.Tensor[f16, 2], order: tile.Tensor[i32, 1]
+) -> None:
+    acc = tile.zeros(o.tile_shape)
+    places = order.load((0,), (8,))
+    for k in range(tile.cdiv(a.shape[1], 64)):
+        place = tile.max(places) - k
+        acc = tile.mma(a.load((o.index[0], place), (64, 64)), b.load((place, o.index[1]), (64, 64)), acc)
+    o.store(acc)
+
+
+@pytest.mark.usefixtures("code")
+def test_loads_at_a_place_that_a_reduction_gives_are_no_pipeline() -> None:
+    """The threads share the work of a reduction, so its result is not there for a later iteration."""
+    a, b = numbers((64, 192), f16), numbers((192, 64), f16)
+    order = np.array([0, 2, 1, 0, 0, 0, 0, 0], np.int32)
+    given = zeros((64, 64)).partition((64, 64)), h2d(a), h2d(b), h2d(order)
+    found = placed_by_a_reduction(*given).first().unpartition().to_host().sync()
+    expected = a.astype(np.float64) @ b.astype(np.float64)
+    assert np.linalg.norm(found - expected) < 16 * 2.0**-23 * np.linalg.norm(expected)
+    assert not plan(placed_by_a_reduction, 90, o=(64, 64)).pipelines
+
+
 @pytest.mark.usefixtures("code")
 def test_an_operand_without_elements_is_zeros() -> None:
     check(product(f16, f32, warps=4, stages=2, turned=(False, False)), f16, f32, (64, 64, 0), (64, 64), 64)
