@@ -463,7 +463,7 @@ def _takes(product: Product, node: Node, load: Node, turned: bool) -> bool:
 
 
 def _follows(node: Node, body: Region, counter: Node) -> bool:
-    """Returns whether a scalar is computed only from a loop's counter and from scalars that the loop does not change."""
+    """Returns whether a scalar is computed only from a loop's counter and scalars that the loop does not change."""
     if node.shape:  # the threads share the work of a reduction: it cannot be computed again for another iteration
         return False
     if node is counter or node.region is not body:
