@@ -34,6 +34,7 @@ from oxide.driver.base import (
     FunctionHandle,
     GraphHandle,
     KernelResources,
+    Ranges,
     StreamHandle,
     StreamPriority,
 )
@@ -304,7 +305,7 @@ class DelegatingDriver:
     def launch_host_function(self, function: Callable[[], None], stream: StreamHandle) -> None:
         self.invoke("launch_host_function", function, stream)
 
-    def call(self, what: str, function: Callable[[int], None], stream: StreamHandle) -> None:
+    def call(self, what: str, function: Callable[[int], Ranges], stream: StreamHandle) -> None:
         self.invoke("call", what, function, stream)
 
     def launch_native_host_function(self, function: int, argument: int, stream: StreamHandle) -> None:

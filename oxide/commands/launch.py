@@ -29,7 +29,7 @@ def launch(
     """Runs a program as several processes, the ranks of one group: oxide.collectives.join_group() connects them.
 
     Each process has the variables RANK, LOCAL_RANK, WORLD_SIZE and OXIDE_GROUP, and sees one GPU of its own. If one
-    fails, the others are ended, and the status is that of the first that failed.
+    fails, the others are ended, and its status is the command's: 128 plus the number of a signal that killed it.
 
     \b
     Examples:
@@ -53,12 +53,11 @@ def launch(
             if visible:
                 own["CUDA_VISIBLE_DEVICES"] = visible[rank]
             processes.append(subprocess.Popen(program.command, env={**os.environ, **environment, **own}))
-        status = _status(processes)
+        _wait(processes)
     except BaseException as error:
         _end(processes, _GRACE_SECONDS if isinstance(error, KeyboardInterrupt) else 0.0)
         raise
-    _end(processes, _GRACE_SECONDS)
-    raise typer.Exit(status)
+    raise typer.Exit(_end(processes, _GRACE_SECONDS))
 
 
 def _gpus_of(ranks: int, kind: str | None) -> list[str]:
@@ -78,25 +77,24 @@ def _gpus_of(ranks: int, kind: str | None) -> list[str]:
     return visible[:ranks] if visible else [str(number) for number in range(ranks)]
 
 
-def _status(processes: list[subprocess.Popen[bytes]]) -> int:
-    """Waits until all processes have succeeded, or one has failed. Returns 0, or the exit status of the failed one: 128
-    plus the signal's number if a signal ended it."""
-    while True:
-        states = [process.poll() for process in processes]
-        for state in states:
-            if state:
-                return state if state > 0 else 128 - state
-        if all(state == 0 for state in states):
-            return 0
+def _wait(processes: list[subprocess.Popen[bytes]]) -> None:
+    """Waits until all processes have succeeded, or one has failed."""
+    while any(process.poll() is None for process in processes) and not any(process.poll() for process in processes):
         time.sleep(_LOOK_SECONDS)
 
 
-def _end(processes: list[subprocess.Popen[bytes]], grace: float) -> None:
+def _end(processes: list[subprocess.Popen[bytes]], grace: float) -> int:
     """Waits up to ``grace`` seconds, so that the other ranks can report why a rank failed. Then sends SIGTERM to the
-    processes that still run, and SIGKILL to those that ignore SIGTERM."""
+    processes that still run, and SIGKILL to those that ignore SIGTERM.
+
+    Returns the command's exit status: that of the rank that failed. The other ranks then fail too, with a
+    ``CollectiveError``, perhaps before this rank's process has ended. Their status is 1, so a signal or another status
+    has precedence.
+    """
     deadline = time.monotonic() + grace
     while time.monotonic() < deadline and any(process.poll() is None for process in processes):
         time.sleep(_LOOK_SECONDS)
+    failed = [process.returncode for process in processes if process.returncode]
     for ending in (signal.SIGTERM, signal.SIGKILL):
         for process in processes:
             if process.poll() is None:
@@ -106,3 +104,5 @@ def _end(processes: list[subprocess.Popen[bytes]], grace: float) -> None:
                 process.wait(_GRACE_SECONDS)
             except subprocess.TimeoutExpired:
                 continue
+    killed = [128 - status for status in failed if status < 0]
+    return next(iter([*killed, *[status for status in failed if status != 1], *failed]), 0)

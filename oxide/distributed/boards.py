@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, final
 from zlib import crc32
 
+from oxide.distributed.peers import old, sweep
 from oxide.errors import DeviceError
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ _HEAD_BYTES: Final = _HEAD.size
 _TEXT_BYTES: Final = NOTE_BYTES - _CHECKSUM.size - _HEAD_BYTES
 _TEXT_AT: Final = _CHECKSUM.size + _HEAD_BYTES
 _WORD: Final = 8
+_PREFIX: Final = "oxide-rank-"
 
 
 def board_bytes(ranks: int) -> int:
@@ -133,8 +135,9 @@ def shared_segments(peers: Peers, nbytes: int, deadline: float) -> list[mmap.mma
     Raises ``CollectiveError`` if another rank ends meanwhile, or has not called this by ``deadline``, a time of
     ``time.monotonic``. Raises ``DeviceError`` if the memory of another rank cannot be opened.
     """
-    folder = "/dev/shm" if Path("/dev/shm").is_dir() else None
-    file, path = tempfile.mkstemp(prefix="oxide-", dir=folder)
+    folder = Path("/dev/shm") if Path("/dev/shm").is_dir() else Path(tempfile.gettempdir())
+    sweep(old(folder.glob(f"{_PREFIX}*")))
+    file, path = tempfile.mkstemp(prefix=_PREFIX, dir=folder)
     try:
         try:
             os.posix_fallocate(file, 0, nbytes)  # a file with holes would end the process where memory is short

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from oxide.driver.base import Ranges
     from oxide.errors import CollectiveError
     from oxide.runtime.device.fault_records import HostReport
     from oxide.runtime.device.memory import Allocation, DeviceBox
@@ -74,7 +75,7 @@ class Call:
         self.to = to
         self.source = source
         self.uses: list[tuple[list[Allocation], list[Allocation]]] | None = None
-        self.submissions: list[Callable[[int], None]] | None = None
+        self.submissions: list[Callable[[int], Ranges]] | None = None
         self.text = f"{kind} of {'x'.join(map(str, inputs[0].shape)) or 'scalar'} {name_of(self.dtype)}"
         if kind in ("all_reduce", "reduce_scatter"):
             self.text = f"{self.text}, {reduction}"
@@ -109,8 +110,9 @@ class Plane(Protocol):
 
 @cache
 def name_of(dtype: np.dtype[Any]) -> str:
-    """Returns ``dtype.name``, which NumPy itself computes anew each time."""
-    return dtype.name
+    """Returns the dtype's name for messages and comparisons. NumPy computes it anew each time, and gives all records of
+    one size the same name."""
+    return dtype.name if dtype.names is None else ascii(str(dtype))[1:-1]
 
 
 @cache

@@ -168,8 +168,9 @@ class Group:
         # Every collective writes its rank's turn, so collectives of one group never run at the same time, whatever
         # streams they are on: a graph's launches run on other streams.
         self._turns = [Allocation(stream._timeline, 4, (1,), np.dtype(np.int32)) for stream in self._streams]
-        for turn in self._turns:
+        for stream, turn in zip(self._streams, self._turns, strict=True):
             turn.obtain()
+            self._streams[0].join(stream)  # which does the work of all ranks on CPU devices
 
     @property
     def size(self) -> int:
@@ -231,8 +232,8 @@ class Group:
         """Sends a box to rank ``to``, which receives it with ``recv``. Yields the box.
 
         ``send`` and ``recv`` are for groups of several processes; within one process, ``to_device`` copies a box to
-        another device. A send may wait for its ``recv``: two ranks that both send first wait for each other until the
-        timeout. Use ``send_recv`` for such an exchange.
+        another device. A send may wait for its ``recv``, so two ranks must not both send to each other first: use
+        ``send_recv`` for such an exchange.
         """
         self._require_processes("send")
         return Collective(self, "send", (box,), to=self._other(to, "send", "to"))
@@ -498,7 +499,7 @@ class Collective(DeviceOperation[Any]):
             outputs = self._new(contexts, (first.shape[0] // group.size, *first.shape[1:]), first.dtype)
             count = first.size // group.size
         elif kind == "send_recv":
-            if first._allocation is boxes[1]._allocation:
+            if first.ptr < boxes[1].ptr + boxes[1].nbytes and boxes[1].ptr < first.ptr + first.nbytes:
                 raise ArgumentError("send_recv, into: it shares memory with box")
             inputs, outputs = (first,), (boxes[1],)
         call = Call(kind, inputs, outputs, count, self._reduction, self._root, self._to, self._source)

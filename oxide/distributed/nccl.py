@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from oxide.distributed.calls import Call
     from oxide.distributed.peers import Peers
-    from oxide.driver.base import Driver, GraphHandle
+    from oxide.driver.base import Driver, GraphHandle, Ranges
     from oxide.driver.cuda.graph import CudaGraphExec
     from oxide.runtime.device.runtime import Device
     from oxide.runtime.submission.submission import ExecutionContext
@@ -99,10 +99,10 @@ class NcclPlane:
         context.recording.at_launch.append(_CapturedCall(self, call))
         context.recording.uploads.append(None)
 
-    def _capture(self, submission: Callable[[int], None], stream: int) -> None:
+    def _capture(self, submission: Callable[[int], Ranges], stream: int) -> Ranges:
         """Submits a collective to a stream that is captured."""
         self.require_going()
-        submission(stream)
+        return submission(stream)
 
     def arrive(self, call: Call, context: ExecutionContext) -> None:
         """Tells the other processes, if any, of a captured collective whose graph is about to be launched."""
@@ -153,7 +153,7 @@ class NcclPlane:
         """Returns whether this process is a child that was forked after the group was made."""
         return self._process != _process
 
-    def _submission(self, call: Call, number: int) -> Callable[[int], None]:
+    def _submission(self, call: Call, number: int) -> Callable[[int], Ranges]:
         """Returns the function that submits one rank's part of a call to a stream."""
         nccl, communicator = self._nccl, self._communicators[number]
         given, output = call.inputs[number].ptr, call.outputs[number].ptr
@@ -165,9 +165,9 @@ class NcclPlane:
         if kind is None or not call.kind.endswith(("reduce", "scatter")):  # data that only moves is bytes
             kind, count = _BYTES, call.count * call.dtype.itemsize
 
-        def submit(stream: int) -> None:
+        def submit(stream: int) -> Ranges:
             if not count:
-                return
+                return ()
             if call.kind == "all_reduce":
                 nccl.all_reduce(given, output, count, kind, reduction, communicator, stream)
             elif call.kind == "reduce_scatter":
@@ -185,6 +185,7 @@ class NcclPlane:
                         nccl.recv(output, count, kind, call.source, communicator, stream)
                 finally:
                     nccl.group_end()
+            return ()
 
         return submit
 
@@ -252,9 +253,9 @@ class ManyProcesses(NcclPlane):
         self._in_graphs = True
         super().record(context, call)
 
-    def _capture(self, submission: Callable[[int], None], stream: int) -> None:
+    def _capture(self, submission: Callable[[int], Ranges], stream: int) -> Ranges:
         with self._calling:
-            super()._capture(submission, stream)
+            return super()._capture(submission, stream)
 
     def arrive(self, call: Call, context: ExecutionContext) -> None:
         report = HostReport()

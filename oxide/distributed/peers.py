@@ -25,7 +25,7 @@ import stat
 import struct
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, final
@@ -83,13 +83,17 @@ class Channel:
     def take(self) -> bytes | None:
         """Returns the next message. Returns None if the connection has ended and all its messages were taken. May only
         be called when ``has_message()`` is True."""
+        message = self.next()
+        if message is not None:
+            del self._received[: _LENGTH.size + len(message)]
+        return message
+
+    def next(self) -> bytes | None:
+        """Returns what ``take()`` would return, and leaves it."""
         if not self._is_whole():
             return None
         (length,) = _LENGTH.unpack_from(self._received)
-        end = _LENGTH.size + length
-        message = bytes(self._received[_LENGTH.size : end])
-        del self._received[:end]
-        return message
+        return bytes(self._received[_LENGTH.size : _LENGTH.size + length])
 
     def close(self) -> None:
         """Closes the connection. A thread that waits in ``has_message`` sees the end of the connection."""
@@ -159,8 +163,8 @@ class Peers:
         if kind == ENDED:
             raise self.error(what, rank, f"the process of rank {rank} has ended")
         if kind == FAILED:
-            culprit, _, reason = text.decode().partition(" ")
-            raise self.error(what, int(culprit), f"rank {rank} has given up: {reason}")
+            culprit, reason = _cause(text)
+            raise self.error(what, culprit, f"rank {rank} has given up: {reason}")
         if kind == LEFT:
             raise self.error(what, rank, f"rank {rank} has left the group")
 
@@ -200,8 +204,7 @@ class Peers:
 
     def give_up(self, error: CollectiveError) -> None:
         """Tells the other ranks that this one has given up the group."""
-        culprit = self.rank if error.rank is None else error.rank
-        self.send(self.others, FAILED, f"{culprit} {error}".encode())
+        self.send(self.others, _failure(error, self.rank))
 
     def close(self) -> None:
         """Leaves the group."""
@@ -232,6 +235,7 @@ def join(name: str, rank: int, size: int, timeout: float) -> Peers:
                         _greet(channel, name, rank, size, deadline)
                         found[lower] = channel
             _accept(listener, found, name, rank, size, deadline)
+            _require_alive(found, name, rank, size)
             if len(found) < size - 1 and time.monotonic() > deadline:
                 absent = [other for other in range(size) if other != rank and other not in found]
                 numbers = ", ".join(map(str, absent))
@@ -241,8 +245,11 @@ def join(name: str, rank: int, size: int, timeout: float) -> Peers:
                     "join",
                     absent[0],
                 )
-    except BaseException:
+    except BaseException as error:
         for channel in found.values():
+            if isinstance(error, Exception):
+                with suppress(OSError):
+                    channel.send(_failure(error, rank))
             channel.close()
         raise
     finally:
@@ -250,6 +257,32 @@ def join(name: str, rank: int, size: int, timeout: float) -> Peers:
         with suppress(FileNotFoundError):
             os.unlink(path)
     return Peers(rank, size, timeout, found)
+
+
+def _failure(error: Exception, rank: int) -> bytes:
+    """Returns the message by which ``rank`` tells the others of an error."""
+    culprit = error.rank if isinstance(error, CollectiveError) and error.rank is not None else rank
+    return FAILED + f"{culprit} {error}".encode()
+
+
+def _cause(text: bytes) -> tuple[int, str]:
+    """Returns what ``_failure`` has written: the rank that is the reason, and the message."""
+    culprit, _, reason = text.decode().partition(" ")
+    return int(culprit), reason
+
+
+def _require_alive(found: dict[int, Channel], name: str, rank: int, size: int) -> None:
+    """Raises ``CollectiveError`` if a rank that has connected has ended, or has given up, before all have come."""
+    what = f"joining group {name!r} as rank {rank} of {size}"
+    for other, channel in found.items():
+        if not channel.has_message():
+            continue
+        message = channel.next()
+        if message is None:
+            raise CollectiveError(f"{what}: the process of rank {other} has ended", "join", other)
+        if message[:1] == FAILED:
+            culprit, reason = _cause(message[1:])
+            raise CollectiveError(f"{what}: rank {other} has given up: {reason}", "join", culprit)
 
 
 def _folder() -> Path:
@@ -276,7 +309,7 @@ def _listen(folder: Path, name: str, rank: int) -> socket.socket:
             f"group {name!r}: its sockets would be {path}, and over 100 bytes are too long for a socket; choose a "
             f"shorter name, or set TMPDIR to a shorter folder"
         )
-    _sweep(folder)
+    sweep(path for path in old(folder.iterdir()) if _connect(str(path)) is None)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         try:
@@ -296,12 +329,21 @@ def _listen(folder: Path, name: str, rank: int) -> socket.socket:
     return listener
 
 
-def _sweep(folder: Path) -> None:
-    """Removes the sockets of processes that were killed while they joined a group, more than an hour ago."""
-    for path in folder.iterdir():
+def old(paths: Iterable[Path]) -> Iterator[Path]:
+    """Iterates over the files of this user that are more than an hour old. Processes that were killed while they joined
+    a group have left them."""
+    for path in paths:
         with suppress(OSError):
-            if time.time() - path.lstat().st_mtime > _OLD_SECONDS and _connect(str(path)) is None:
-                path.unlink()
+            found = path.lstat()
+            if found.st_uid == os.getuid() and time.time() - found.st_mtime > _OLD_SECONDS:
+                yield path
+
+
+def sweep(left: Iterable[Path]) -> None:
+    """Removes files that another process may be removing, too."""
+    for path in left:
+        with suppress(OSError):
+            path.unlink()
 
 
 def _connect(path: str) -> Channel | None:

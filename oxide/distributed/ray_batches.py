@@ -383,8 +383,7 @@ class Batches:
                         await self._feeder.sleep()
                     value = await anext(steps) if is_async else next(steps)
                     self.existing += 1
-                    if is_large(value, STORED_BYTES):
-                        value = await self._stored(value)
+                    value = await self._stored(value) if is_large(value, STORED_BYTES) else _copy(value)
                     self._unsettled[count] = self._scheduler.add(self, count, value)
                     del value
                     count += 1
@@ -413,6 +412,19 @@ def is_large(batch: object, most: int) -> bool:
         return batch.nbytes > most
     inside = batch.values() if isinstance(batch, dict) else batch if isinstance(batch, tuple | list) else ()
     return sum(each.nbytes for each in inside if isinstance(each, np.ndarray)) > most
+
+
+def _copy(batch: Any) -> Any:
+    """Returns the batch with copies of its arrays: the source may write its next batch to the same memory."""
+    if type(batch) is np.ndarray:
+        return batch.copy()
+    if type(batch) in (tuple, list):
+        return type(batch)(map(_copy, batch))
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*map(_copy, batch))
+    if type(batch) is dict:
+        return {key: _copy(each) for key, each in batch.items()}
+    return batch
 
 
 def own_error(error: RayTaskError) -> BaseException:

@@ -158,7 +158,7 @@ class ActorPool(Generic[Batch, Result]):
 
         def put() -> None:
             for name, array in self._weights.items():
-                references.append((name, ray.put(np.ascontiguousarray(array))))
+                references.append((name, ray.put(np.asarray(array, order="C"))))
 
         await loop.in_thread(put)
         settings = Settings(

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from oxide.distributed.calls import Call, Reduction
     from oxide.distributed.peers import Peers
+    from oxide.driver.base import Ranges
     from oxide.runtime.device.memory import DeviceBox
     from oxide.runtime.submission.submission import ExecutionContext
 
@@ -65,13 +66,14 @@ class CpuPlane(ABC):
         context.recording.at_launch.append(lambda now: now.watch_faults([report]))
         context.recording.uploads.append(None)
 
-    def _task(self, call: Call, report: HostReport) -> Callable[[int], None]:
-        def run(_stream: int) -> None:
+    def _task(self, call: Call, report: HostReport) -> Callable[[int], Ranges]:
+        def run(_stream: int) -> Ranges:
             if self.closed or self.failure is not None:
                 report.error = self.failure or DeviceError(CLOSED)
-                return
+                return ()
             try:
                 self.run(call)
+                return [(box.ptr, box.nbytes) for box in call.outputs]
             except CollectiveError as error:
                 report.error = self.failure = error
                 self.give_up(error)
@@ -79,6 +81,7 @@ class CpuPlane(ABC):
                 failure = CollectiveError(f"{call.text}: {type(error).__name__}: {error}", call.text)
                 report.error = self.failure = failure
                 self.give_up(failure)
+            return ()
 
         return run
 

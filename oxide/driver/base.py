@@ -22,6 +22,7 @@ StreamHandle: TypeAlias = Any
 EventHandle: TypeAlias = Any
 FunctionHandle: TypeAlias = Any
 GraphHandle: TypeAlias = Any
+Ranges: TypeAlias = Sequence[tuple[int, int]]  # addresses and numbers of bytes
 
 Dim3: TypeAlias = tuple[int, int, int]
 
@@ -409,13 +410,13 @@ class Driver(Protocol):
         """Submits a call of a Python function. The function must not call the driver. Its exceptions go to
         ``sys.unraisablehook``."""
 
-    def call(self, what: str, function: Callable[[int], None], stream: StreamHandle) -> None:
+    def call(self, what: str, function: Callable[[int], Ranges], stream: StreamHandle) -> None:
         """Submits a collective, which no other method can express. ``what`` names it in messages and traces.
 
         A CUDA device calls ``function(address)`` at once, even in a capture, with the address of the stream. A function
         for a CUDA device submits another library's work to the stream and does nothing else. The CPU device calls
-        ``function(address)`` in stream order on a worker thread. A function for the CPU device does the work itself. It
-        may block, and must not raise.
+        ``function(address)`` in stream order on a worker thread. A function for the CPU device does the work itself,
+        and returns the memory that it has written. It may block, and must not raise.
         """
 
     def launch_native_host_function(self, function: int, argument: int, stream: StreamHandle) -> None:

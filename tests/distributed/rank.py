@@ -60,6 +60,8 @@ def results() -> dict[str, Any]:
             mine, other = h2d(arrays[rank]).sync(), oxide.zeros(n).sync()
             after, before = (rank + 1) % size, (rank - 1) % size
             assert np.array_equal(host(group.send_recv(mine, after, other, before)), arrays[before])
+            both = h2d(np.concatenate((arrays[rank], arrays[rank]))).sync()  # parts of one box
+            assert np.array_equal(host(group.send_recv(both[:n], after, both[n:], before)), arrays[before])
             if rank == 0:
                 assert group.send(mine, to=root).sync() is mine
             elif rank == root:
@@ -195,6 +197,17 @@ def forked() -> dict[str, Any]:
         os.kill(os.getpid(), signal.SIGKILL)
 
     return failing(act)
+
+
+def records() -> dict[str, Any]:
+    """Rank 1 gives as many records of the same size, with other fields."""
+    fields = [("a", "i4")] if os.environ["RANK"] == "1" else [("a", "f4")]
+    with join_group(timeout=LONG) as group:
+        try:
+            group.broadcast(h2d(np.zeros(3, fields)).sync()).sync()
+        except CollectiveError as error:
+            return {"rank": error.rank, "here": group.rank, "message": str(error), "seconds": 0.0}
+    return {}
 
 
 def shapes() -> dict[str, Any]:

@@ -200,6 +200,24 @@ class Large:
         return np.full(1 << 20, batch[0], np.uint8), not batch.flags.writeable
 
 
+class Echo:
+    """Returns the batch, after the pool had time to read more."""
+
+    async def __call__(self, batch: Any) -> Any:
+        await asyncio.sleep(0.05)
+        return batch
+
+
+class Shape:
+    """Returns the shape of its weight."""
+
+    def __init__(self, weight: Any) -> None:
+        self._shape = weight.shape
+
+    def __call__(self, batch: int) -> Any:
+        return self._shape
+
+
 FATAL = "7 7 7"
 
 

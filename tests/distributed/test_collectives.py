@@ -16,13 +16,37 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import oxide
-from oxide import ArgumentError, DeviceError, DriverError, GraphError, collectives, d2h, h2d, ones
+from oxide import (
+    ArgumentError,
+    DeviceError,
+    DisjointSlice,
+    DriverError,
+    GraphError,
+    SanitizerError,
+    Slice,
+    collectives,
+    d2h,
+    f32,
+    h2d,
+    kernel,
+    ones,
+    thread,
+)
 from oxide.collectives import Group, local_group
 from oxide.driver.cpu import CpuDriver
+from oxide.driver.sanitizing import Tracking
 from oxide.testing import FailingDriver, RecordingDriver, step_driver, use_driver
 
 SIZES = (0, 1, 31, 33, 1000003)
 EPSILONS = {"float16": 1e-3, "bfloat16": 1e-2, "float32": 1e-6, "float64": 1e-13, "complex64": 1e-6}
+
+
+@kernel(sanitize=("memory",))
+def copied(x: Slice[f32], y: DisjointSlice[f32]) -> None:
+    i = thread.index_1d()
+    element = y.get_mut(i)
+    if element is not None:
+        element.value = x[i.get()]
 
 
 def uploaded(group: Group, arrays: list[Any]) -> tuple[Any, ...]:
@@ -270,6 +294,33 @@ def test_boxes_that_do_not_fit_are_refused_by_name(several: Any) -> None:
         operation.sync()
     with pytest.raises(DeviceError, match="the group was closed"):
         group.all_reduce(a, b)
+
+
+def test_what_a_collective_writes_counts_as_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Tracking, "wanted", True)
+    with use_driver(CpuDriver(2)), local_group() as group:
+        given = uploaded(group, [np.ones(4, np.float32), np.full(4, 2, np.float32)])
+        boxes = [oxide.empty(4, f32).on(device).sync() for device in group.devices]
+        for operation in (
+            group.all_gather(*given),
+            group.reduce_scatter(*given),
+            group.broadcast(given[0], boxes[1]),
+        ):
+            for box in operation.sync():
+                copied[1, 32](box, oxide.zeros(box.size)).on(box.device).sync()
+        with pytest.raises(SanitizerError, match="memory that nothing has written"):
+            copied[1, 32](oxide.empty(4, f32), oxide.zeros(4)).sync()
+
+
+def test_strict_ordering_takes_collectives_and_placed_parts() -> None:
+    with use_driver(step_driver(2, seed=3), ordering="strict"), local_group() as group:
+        arrays = [np.arange(3.0), np.ones(3)]
+        boxes = oxide.zip(*[h2d(array).on(number) for number, array in enumerate(arrays)])
+        sums = boxes.and_then(lambda each: group.all_reduce(*each))
+        found = sums.and_then(lambda each: oxide.zip(*[d2h(box).on(box.device) for box in each])).sync()
+        np.testing.assert_array_equal(found, [arrays[0] + 1] * 2)
+        moved = h2d(arrays[0]).on(0).and_then(lambda box: oxide.to_device(box, 1)).and_then(lambda box: d2h(box).on(1))
+        np.testing.assert_array_equal(moved.sync(), arrays[0])
 
 
 def test_a_graph_of_a_closed_group_is_refused(several: Any) -> None:

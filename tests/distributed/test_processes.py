@@ -108,6 +108,7 @@ def test_a_rank_that_does_not_arrive_is_named_after_the_timeout(size: int, devic
     ("scenario", "words"),
     [
         ("mismatched", ("all_reduce of 1000 float32, sum", "all_reduce of 7 float32, sum")),
+        ("records", ("broadcast of 3 [('a', '<f4')] from rank 0", "broadcast of 3 [('a', '<i4')] from rank 0")),
         ("shapes", ("all_reduce of 1000 float32, sum", "all_reduce of 10x100 float32, sum")),
         ("other_kind", ("all_reduce of 1000 float32, sum", "broadcast of 1000 float32 from rank 0")),
     ],

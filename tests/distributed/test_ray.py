@@ -29,6 +29,7 @@ from oxide.ray import ActorLostError, ActorPool  # noqa: E402
 from oxide.runtime.operations import transfers  # noqa: E402
 from tests.distributed.ray_models import (  # noqa: E402
     Affine,
+    Echo,
     Endless,
     Faulty,
     Large,
@@ -38,6 +39,7 @@ from tests.distributed.ray_models import (  # noqa: E402
     Pairs,
     Product,
     Quits,
+    Shape,
     Unmade,
     affine,
 )
@@ -510,6 +512,33 @@ def test_arrays_in_collections_count_as_a_batchs_bytes() -> None:
     assert is_large((one, one), 119)
     assert is_large({"x": one, "y": 3}, 59)
     assert not is_large("a text", 1)
+
+
+def test_a_source_may_refill_its_arrays() -> None:
+    """Batches wait, and are sent again, after the source has written its next batch."""
+
+    def refilled() -> Iterator[Any]:
+        x = np.zeros(3)
+        for number in range(8):
+            x[:] = number
+            yield {"x": [x, (x,)], "n": number}
+
+    async def main() -> list[Any]:
+        async with ActorPool[Any, Any](Echo, actors=1) as pool:
+            return [result async for result in pool.map_batches(refilled(), window=6)]
+
+    for number, result in enumerate(trio.run(main)):
+        assert result["n"] == number
+        assert (result["x"][0] == number).all()
+        assert (result["x"][1][0] == number).all()
+
+
+def test_a_scalar_weight_has_no_axes() -> None:
+    async def main() -> Any:
+        async with ActorPool[int, Any](Shape, weights={"weight": np.array(3.0)}) as pool:
+            return [each async for each in pool.map_batches([0])]
+
+    assert trio.run(main) == [()]
 
 
 # Cancellation and ends

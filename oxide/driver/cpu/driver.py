@@ -31,6 +31,7 @@ from oxide.driver.base import (
     Dim3,
     Droppable,
     KernelResources,
+    Ranges,
     StreamPriority,
 )
 from oxide.driver.cpu.allocator import Heap, LiveAllocations, keep_for_ever, note_launch, physical_memory
@@ -491,10 +492,18 @@ class CpuDriver:
         ``sys.unraisablehook``, and the stream goes on."""
         self._submit(check_idle(stream), python_call(function))
 
-    def call(self, what: str, function: Callable[[int], None], stream: CpuStream) -> None:
+    def call(self, what: str, function: Callable[[int], Ranges], stream: CpuStream) -> None:
         """Submits a call of ``function``, which a worker thread makes. A capture records the call."""
         address = self.stream_address(stream)
-        self._submit(stream, Task(what, lambda: function(address)))
+
+        def run() -> None:
+            written = function(address)
+            if Tracking.wanted:
+                for start, nbytes in written:
+                    for heap in self._heaps:
+                        heap.wrote(start, nbytes, None)
+
+        self._submit(stream, Task(what, run))
 
     def launch_native_host_function(self, function: int, argument: int, stream: CpuStream) -> None:
         """Submits a call of a C function, which a worker thread makes without the GIL."""

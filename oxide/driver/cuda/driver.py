@@ -45,6 +45,7 @@ from oxide.driver.base import (
     Dim3,
     Droppable,
     KernelResources,
+    Ranges,
     StreamPriority,
 )
 from oxide.driver.cuda.attributes import memory_info
@@ -579,7 +580,7 @@ class CudaDriver:
             self._host_functions.discard(key)
             raise
 
-    def call(self, what: str, function: Callable[[int], None], stream: CudaStream) -> None:
+    def call(self, what: str, function: Callable[[int], Ranges], stream: CudaStream) -> None:
         """Calls ``function`` at once, which submits another library's work to the stream."""
         function(stream.address)
 

@@ -26,7 +26,7 @@ from oxide.runtime.plan.nodes import Conditional, Launched, Node, Part, PlanNode
 
 if TYPE_CHECKING:
     from oxide.compiler.specialization import Specialization
-    from oxide.driver.base import ConditionalKind, Dim3, Driver, FunctionHandle, GraphHandle, StreamHandle
+    from oxide.driver.base import ConditionalKind, Dim3, Driver, FunctionHandle, GraphHandle, Ranges, StreamHandle
     from oxide.runtime.device.address_ranges import Known
     from oxide.runtime.device.launch_places import LaunchPlace
     from oxide.runtime.device.memory import DeviceBox
@@ -230,7 +230,7 @@ class Recording:
     def fill(self, address: int, pattern: bytes, count: int, stream: StreamHandle) -> None:
         self._note("fill", (address, pattern, count))
 
-    def call(self, what: str, function: Callable[[int], None], stream: StreamHandle) -> None:
+    def call(self, what: str, function: Callable[[int], Ranges], stream: StreamHandle) -> None:
         self.nodes.append(Node("call", (what, function), what, *self._using))
 
     def _note(self, method: str, arguments: tuple[Any, ...]) -> None:

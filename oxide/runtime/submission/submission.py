@@ -208,7 +208,13 @@ class ExecutionContext:
     def part(
         self, recording: Recording | None = None, stream: Stream | None = None, visible: Visible | None = None
     ) -> ExecutionContext:
-        """Returns a context for a part of this run, on the same stream or on ``stream``."""
+        """Returns a context for a part of this run, on the same stream or on ``stream``.
+
+        An operation promises the order of its stages. So under strict ordering, which adds no waits for boxes,
+        ``stream`` waits for the stages before the part, and ``join`` makes the stages after it wait for the part.
+        """
+        if stream is not None and self.runtime.ordering == "strict":
+            stream.join(self.stream)
         inner = ExecutionContext(self.stream if stream is None else stream, recording, visible)
         inner.place, inner.levels, inner.traced, inner.renewed = self.place, self.levels, self.traced, self.renewed
         if stream is None:
@@ -346,6 +352,8 @@ class ExecutionContext:
             mark = other.timeline.mark()
             other.settle(mark.position)
             self._joined += (mark,)
+            if self.runtime.ordering == "strict":
+                self.stream.join(other.stream)
         except BaseException:
             other.settle(other.timeline.advance())
             self.runtime.reclaimer.strand(other.timeline, [*other.kept, *other.faults])

@@ -17,7 +17,7 @@ from oxide.errors import OxideError
 from oxide.tracing.recording.notes import Note
 
 if TYPE_CHECKING:
-    from oxide.driver.base import FunctionHandle, GraphHandle
+    from oxide.driver.base import FunctionHandle, GraphHandle, Ranges
     from oxide.runtime.device.runtime import Device
     from oxide.tracing.recording.recorder import Recorder
 
@@ -266,7 +266,7 @@ class TracingDriver:
         """Submits a host function and notes it. CUPTI does not measure its time."""
         self._submit("host function", -1, stream, self.inner.launch_host_function, function, stream)
 
-    def call(self, what: str, function: Callable[[int], None], stream: StreamHandle) -> None:
+    def call(self, what: str, function: Callable[[int], Ranges], stream: StreamHandle) -> None:
         """Submits a collective, notes it and has it measured."""
         known = self._known
         if known.ended or (known.capturing and stream in known.capturing):
