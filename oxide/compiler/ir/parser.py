@@ -56,7 +56,7 @@ def constants(module: Module) -> dict[Constant, str]:
     for line in module.globals.values():
         if match := _CONSTANT_VARIABLE.match(line):
             simple = _SIMPLE_TYPE.match(line, match.end())
-            content = simple[0] if simple else bracketed(line, match.end())
+            content = simple[1] if simple else bracketed(line, match.end())
             found[_constant(match["name"], " ".join(filter(None, ("ptr", match["space"]))))] = content
     return found
 
@@ -117,14 +117,18 @@ _OF_FUNCTION = re.compile(r" ?(![\w.]+) (!\d+)(?= !|$)")
 _RESULT = re.compile(r'\s*(?:(%(?:"[^"]*"|[-\w$.]+)) = )?')
 _STAR = re.compile(r"((?: addrspace\(\d+\))?)\*")
 _SPACE = re.compile(r"\s*")
+_BRACKET = re.compile(r'(?P<opens>[(\[{<])|(?P<closes>[)\]}>])|"[^"]*"')
+# These begin with the space before what they find, so that most words are read by one match.
 _SIMPLE_TYPE = re.compile(
-    r"(?:i\d+|float|double|half|bfloat|ptr(?: addrspace\(\d+\))?|void|label|token|metadata|x86_fp80|fp128)(?![\w.])"
-    r'|%(?:"[^"]*"|[-\w$.]+)'
+    r" *((?:i\d+|float|double|half|bfloat|ptr(?: addrspace\(\d+\))?|void|label|token|metadata|x86_fp80|fp128)(?![\w.])"
+    r'|%(?:"[^"]*"|[-\w$.]+))'
 )
+_OPERAND = re.compile(r' *([%@](?:"[^"]*"|[-\w$.]+))')
 _NAME = re.compile(r'[%@](?:"[^"]*"|[-\w$.]+)')
 _EXPRESSION = re.compile(r"[a-z]+(?: (?:inbounds|nuw|nusw|nneg|nsw|inrange\([^)]*\)))* \(")
 _PLAIN_VALUE = re.compile(r"[^\s,()\[\]{}]+")
-_WORD = re.compile(r"[a-z_]\w*")
+_WORD = re.compile(r" *([a-z_]\w*)")
+_NEXT = re.compile(r" *, *(?!align)")
 _FLAG = re.compile(
     r"(?:nuw|nsw|exact|disjoint|nneg|samesign|inbounds|nusw|fast|nnan|ninf|nsz|arcp|contract|afn|reassoc)(?= )"
 )
@@ -495,21 +499,21 @@ class _FunctionParser:
         return False
 
     def _comma(self) -> None:
-        self._space()
         if not self._take(","):
-            self._fail()
+            self._space()
+            if not self._take(","):
+                self._fail()
 
     def _rest(self) -> str:
         rest, self._at = self._text[self._at :], len(self._text)
         return rest
 
     def _word(self) -> str:
-        self._space()
         match = _WORD.match(self._text, self._at)
         if match is None:
             self._fail()
         self._at = match.end()
-        return match[0]
+        return match[1]
 
     def _matches(self, pattern: re.Pattern[str]) -> str:
         """Reads the words that a pattern matches. Returns them with single spaces between them."""
@@ -540,26 +544,21 @@ class _FunctionParser:
         """Reads typed operands, separated by commas."""
         operands = [self._typed()]
         while True:
-            at = self._at
-            self._space()
-            if not self._take(","):
-                self._at = at
+            match = _NEXT.match(self._text, self._at)
+            if match is None:
                 return operands
-            self._space()
-            if self._text.startswith("align", self._at):
-                self._at = at
-                return operands
+            self._at = match.end()
             operands.append(self._typed())
 
     def _typed(self) -> Value:
         return self._value(self._type())
 
     def _type(self) -> str:
-        self._space()
         match = _SIMPLE_TYPE.match(self._text, self._at)
         if match is not None:
             self._at = match.end()
-            return match[0]
+            return match[1]
+        self._space()
         if self._text[self._at : self._at + 1] not in ("{", "[", "<"):
             self._fail()
         found = self._bracketed()
@@ -575,16 +574,13 @@ class _FunctionParser:
         return found
 
     def _value(self, type_: str) -> Value:
-        self._space()
         text = self._text
-        match = _NAME.match(text, self._at)
+        match = _OPERAND.match(text, self._at)
         if match is not None:
             self._at = match.end()
-            return (
-                self._local(_named(match[0], self._unnamed), type_)
-                if match[0][0] == "%"
-                else _constant(match[0], type_)
-            )
+            name = match[1]
+            return self._local(_named(name, self._unnamed), type_) if name[0] == "%" else _constant(name, type_)
+        self._space()
         start = self._at
         if match := _EXPRESSION.match(text, start):
             self._at = match.end() - 1
@@ -611,20 +607,15 @@ class _FunctionParser:
 def bracketed(text: str, start: int) -> str:
     """Returns the text in brackets that begins at a position, including the brackets. Raises ``ValueError`` if the
     closing bracket is missing."""
-    at, depth = start, 0
-    while True:
-        letter = text[at : at + 1]
-        if letter in ("(", "[", "{", "<"):
+    depth = 0
+    for match in _BRACKET.finditer(text, start):
+        if match["opens"]:
             depth += 1
-        elif letter in (")", "]", "}", ">"):
+        elif match["closes"]:
             depth -= 1
             if depth == 0:
-                return text[start : at + 1]
-        elif letter == '"':
-            at = text.index('"', at + 1)
-        elif not letter:
-            raise ValueError(f"cannot read {text[start:]!r} of {text!r}")
-        at += 1
+                return text[start : match.end()]
+    raise ValueError(f"cannot read {text[start:]!r} of {text!r}")
 
 
 @functools.lru_cache(maxsize=1024)
