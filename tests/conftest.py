@@ -11,6 +11,7 @@ import ctypes
 import gc
 import itertools
 import os
+import random
 import signal
 import sys
 import tempfile
@@ -51,6 +52,7 @@ _modules = itertools.count(1)
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--device", choices=("cpu", "cuda"), help="the device of tests that run on any (cpu)")
     parser.addoption("--hide", default="", help="packages that tests must not find, as numba,numba_cuda,cuda")
+    parser.addoption("--sample", action="store_true", help="of tests marked `sampled`, run a part of the cases")
     parser.addoption("--interpret", action="store_true", help="interpret launches, and skip tests with large ones")
 
 
@@ -113,6 +115,10 @@ def _skip_what_cannot_run(item: pytest.Item, error: Exception) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before -m deselects
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--sample"):
+        kept = {id(item) for cases in _cases(items) for item in _sample(cases)}
+        config.hook.pytest_deselected(items=[item for item in items if id(item) not in kept])
+        items[:] = [item for item in items if id(item) in kept]
     for item in items:
         if GPU_TESTS in item.path.parents:
             item.add_marker("gpu")
@@ -124,6 +130,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     gpu_tests = [item for item in items if item.get_closest_marker("gpu")]
     for item in gpu_tests:
         item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def _cases(items: list[pytest.Item]) -> list[list[pytest.Item]]:
+    """The cases of each test."""
+    found: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        found.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    return list(found.values())
+
+
+def _sample(cases: list[pytest.Item]) -> list[pytest.Item]:
+    """A part of the cases of a test marked ``sampled(n)``, one of n, the same in each run and each worker. All cases of
+    other tests."""
+    marker = cases[0].get_closest_marker("sampled")
+    if marker is None:
+        return cases
+    drawn = random.Random(cases[0].nodeid.partition("[")[0])
+    return drawn.sample(cases, -(-len(cases) // marker.args[0]))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

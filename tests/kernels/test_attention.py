@@ -45,6 +45,7 @@ def causal(queries: int, keys: int) -> Any:
     return np.arange(keys) <= np.arange(queries)[:, None] + keys - queries
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("shape", "is_causal"),
     [

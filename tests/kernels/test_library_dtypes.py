@@ -116,6 +116,7 @@ def test_the_greatest_and_its_place_are_numpys_at_ties_infinities_and_nan_too(dt
 
 
 # A row is a part of a warp's, a warp's, a block's, or walked over: f64 changes over at half the width.
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("dtype", "width"),
     [

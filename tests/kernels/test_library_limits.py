@@ -69,6 +69,7 @@ def test_a_product_of_more_rows_than_a_grid_has() -> None:
     np.testing.assert_array_equal(found, 3 * a)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("size", [u32, i64])
 @pytest.mark.parametrize("large", [False, True])
 @pytest.mark.parametrize(("m", "n", "k"), [(1, 1, 1), (130, 131, 13), (257, 128, 20), (5, 7, 0), (300, 36, 52)])

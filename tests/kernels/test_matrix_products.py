@@ -60,6 +60,7 @@ def test_products_of_every_size_are_those_of_numpy(m: int, n: int, k: int) -> No
     assert_product(d2h(ops.matmul(h2d(a), placed(b, True))).sync(), a, b, np.float16)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("dtype", "a_turned", "b_turned"),
     [
@@ -91,6 +92,7 @@ def test_high_precision_keeps_the_digits_that_tf32_drops() -> None:
     assert np.abs(found - expected).max() < np.abs(rough - expected).max() / 50
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("kinds", "scales", "way"),
     every_pair(
@@ -118,6 +120,7 @@ def test_floats_of_8_bits_and_their_scales(kinds: Any, scales: str | None, way: 
     assert ops.matmul(h2d(a), h2d(b)).sync().dtype == BF16
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("stacks", "kind", "turned"),
     every_pair(
@@ -366,6 +369,7 @@ def test_an_output_on_an_operands_memory_is_refused() -> None:
             library.matmul(a, b, box)
 
 
+@pytest.mark.sampled(3)
 @needs_ptxas
 @pytest.mark.parametrize("large", [False, True])
 @pytest.mark.parametrize("kinds", [(f16, f16), (bf16, f32), (f32, f32), (f64, f64), (i8, i32)], ids=str)

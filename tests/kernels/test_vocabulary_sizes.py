@@ -586,6 +586,7 @@ def blocks() -> Iterator[Case]:
 CASES = [*mathematics(), *intrinsic(), *arithmetic(), *warps(), *blocks()]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_it_is_what_numpy_says_at_every_size(case: Case) -> None:
     made = case.kernel()

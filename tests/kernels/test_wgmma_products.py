@@ -50,6 +50,7 @@ def error(found: Any, exact: Any) -> float:
     return float(np.linalg.norm(found.astype(np.float64) - exact) / np.linalg.norm(exact))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("tile", "a_turned", "b_turned"), every_pair(TILES, BOTH, BOTH))
 def test_a_tile_of_every_width_in_every_layout(tile: tuple[int, bool], a_turned: bool, b_turned: bool) -> None:
     (width, together), layout = tile, (a_turned, b_turned)
@@ -145,6 +146,7 @@ def test_exact_sums_are_exact() -> None:
     assert np.array_equal(c, a @ b.T)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("dtype", "width"),
     [  # how wide a tile is matters to the number of bytes of an element, and to how sums are made
@@ -272,6 +274,7 @@ def test_the_plan_follows_from_the_sizes() -> None:
     assert plan_of(form._replace(exact=True), 1, 8192, 8192, 8192, lines, 132).together
 
 
+@pytest.mark.sampled(3)
 @needs_ptxas
 @pytest.mark.parametrize("in_parts", [False, True])
 @pytest.mark.parametrize(

@@ -67,6 +67,7 @@ def check(kernel: Any, kind: Any, sums: Any, sizes: tuple[int, int, int], tiles:
     assert np.linalg.norm(found - expected) <= error * max(1e-30, float(np.linalg.norm(expected)))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.usefixtures("code")
 @pytest.mark.parametrize(
     ("plan", "a_turned", "b_turned"),
@@ -79,6 +80,7 @@ def test_16_bit_floats(plan: tuple[int, int, tuple[int, int]], a_turned: bool, b
         check(kernel, f16, f32, sizes, tiles, 64, turned)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.usefixtures("code")
 @pytest.mark.parametrize("turned", [(False, False), (True, True)], ids=["nn", "tt"])
 @pytest.mark.parametrize(

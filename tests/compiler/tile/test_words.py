@@ -106,6 +106,7 @@ def changed(how: str, dtype: ScalarType) -> tile.TileKernel:
     return change
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", [i32, i64, u32, u64, f32, f64, f16, bf16], ids=lambda dtype: dtype.name)
 @pytest.mark.parametrize("how", ATOMICS)
 def test_atomic_operations(how: str, dtype: ScalarType) -> None:
@@ -267,6 +268,7 @@ def first_extremes(
     y.store(tile.argmin(v, 1) + tile.argmax(v[:, :].reshape(-1)) * 10000)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("shape", [(4, 64), (1, 2048), (16, 32), (2, 100)])
 def test_argmax_takes_the_first_of_equal_elements_and_a_nan(shape: tuple[int, int]) -> None:
     x = RNG.integers(-3, 3, shape).astype(np.float32)

@@ -100,6 +100,7 @@ BLOCKS = [
 ]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("kind", "shape", "dtype", "transposed"), BLOCKS, ids=str)
 def test_ldmatrix_brings_each_element_to_its_lane(
     kind: str, shape: tuple[int, int], dtype: Any, transposed: bool
@@ -120,6 +121,7 @@ EVERY = [
 ]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize(("kind", "shape", "dtype"), EVERY, ids=str)
 def test_load_takes_every_fragment(kind: str, shape: tuple[int, int], dtype: Any, transposed: bool) -> None:

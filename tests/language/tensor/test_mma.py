@@ -151,6 +151,7 @@ def test_each_element_of_each_operand_is_multiplied_at_its_place(
 # Products
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("a_type", "b_type", "c_type", "tile"), KINDS, ids=IDS)
 @pytest.mark.parametrize("tiles", [(1, 1, 1), (2, 1, 3), (1, 3, 2)])
 def test_products_whose_sums_are_exact_are_exact(
@@ -412,6 +413,7 @@ def test_lanes_at_different_calls_are_a_fault_of_the_cpu_device(request: pytest.
 # PTX
 
 
+@pytest.mark.sampled(3)
 @needs_ptxas
 @pytest.mark.parametrize(("a_type", "b_type", "c_type", "tile"), KINDS, ids=IDS)
 def test_fragments_are_in_registers(a_type: Any, b_type: Any, c_type: Any, tile: tuple[int, int, int]) -> None:

@@ -85,6 +85,7 @@ def multiplied(made: Any, a: Any, b: Any, c: Any) -> Any:
     return made[1, 128](h2d(a), h2d(b), h2d(c), zeros(c.shape, c.dtype)).last().and_then(d2h).sync()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.usefixtures("hopper")
 @pytest.mark.parametrize(("n", "in_registers"), [(8, True), (24, False), (80, True), (256, False)])
 @pytest.mark.parametrize("kind", KINDS, ids=IDS)

@@ -166,6 +166,7 @@ CONSUMERS: dict[str, Callable[[Operand], DeviceOperation[DeviceBox]]] = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("dtype", "shapes"), [(f16, 3), (bf16, 1), (f32, len(SHAPES)), (f64, 4)], ids=str)
 @pytest.mark.parametrize("consumer", CONSUMERS)
 def test_stages_before_a_library_kernel_give_the_same_bits(consumer: str, dtype: Any, shapes: int) -> None:
@@ -327,6 +328,7 @@ def test_explain_says_why_stages_are_no_prologue() -> None:
 # Epilogues
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("activation", [relu, gelu, silu], ids=lambda each: each.name)
 @pytest.mark.parametrize("dtype", [f32, f64], ids=str)
 @pytest.mark.parametrize("shape", [(1, 1, 1), (65, 33, 17), (128, 64, 128)], ids=str)
