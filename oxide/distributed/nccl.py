@@ -234,6 +234,8 @@ class ManyProcesses(NcclPlane):
         self._in_graphs = False
         self._aborting: list[threading.Thread] = []
         self._watch = _Watch(self, peers, boards, look_seconds, left)
+        # A thread that aborts, and NCCL's own, would crash the process if they used CUDA after it has been unloaded.
+        atexit.register(self._finish)
 
     def submit(self, contexts: tuple[ExecutionContext, ...], call: Call, report: HostReport) -> None:
         self._watch.arrive(call, report, contexts[0].runtime.driver, contexts[0].timeline.handle)
@@ -266,18 +268,14 @@ class ManyProcesses(NcclPlane):
         self._watch.give_up(_not_submitted(call, error, self._watch.rank))
 
     def abort(self) -> None:
-        """Ends the kernels that wait for other ranks, and frees the communicator. If collectives were captured, a
-        thread does this, because NCCL waits until their graphs are destroyed."""
+        """Ends the kernels that wait for other ranks, and frees the communicator. Waits for this, unless collectives
+        were captured: NCCL then waits until their graphs are destroyed."""
         while self._communicators:
-            communicator = self._communicators.pop()
-            if self._in_graphs:
-                thread = threading.Thread(target=self._abort, args=(communicator,), daemon=True)
-                self._aborting.append(thread)
-                # The thread and those of NCCL use CUDA, which must not end before them.
-                atexit.register(self._finish)
-                thread.start()
-            else:
-                self._abort(communicator)
+            thread = threading.Thread(target=self._abort, args=(self._communicators.pop(),), daemon=True)
+            self._aborting.append(thread)
+            thread.start()
+            if not self._in_graphs:
+                thread.join()
 
     def _abort(self, communicator: Any) -> None:
         """Aborts a communicator, but not in the middle of a call of NCCL's. A call that takes long waits for another
@@ -300,10 +298,11 @@ class ManyProcesses(NcclPlane):
         self._finish()
 
     def _finish(self) -> None:
-        """Lets the threads that abort a communicator end, and waits for them. In a forked child, does nothing."""
+        """Ends this rank's threads, and waits for them. In a forked child, does nothing."""
         if self.is_of_parent():
             return
         self.closed = True
+        self._watch.stop()
         self._destroy_graphs()
         for thread in self._aborting:
             thread.join(_END_SECONDS)
@@ -449,8 +448,7 @@ class _Watch:
 
     def end(self) -> None:
         """Ends the thread, looks for the last time, and leaves the group. Call it once all collectives have ended."""
-        self._over.set()
-        self._watcher.join()
+        self.stop()
         self.look()
         with self._lock:
             self._plane.closed = True
@@ -459,6 +457,11 @@ class _Watch:
         if failure is not None:
             self._peers.give_up(failure)  # again: the first time may have been interrupted
         self._peers.close()
+
+    def stop(self) -> None:
+        """Ends the thread, and waits for its end: briefly, as it may be aborting, which may wait for the device."""
+        self._over.set()
+        self._watcher.join(_END_SECONDS)
 
     def _run(self) -> None:
         while not self._over.wait(self._look_seconds) and self.look_around() is None:

@@ -71,6 +71,7 @@ def planes() -> Iterator[list[Any]]:
     for plane in made:
         plane._watch._over.set()
         plane._watch._peers.close()
+        nccl.atexit.unregister(plane._finish)
 
 
 def killed(plane: Any) -> None:
@@ -379,21 +380,40 @@ def test_a_group_is_closed_while_the_program_holds_a_graph_of_it(
         hook(None)
 
 
-def test_the_end_of_the_process_waits_for_a_broken_group_with_graphs(
-    planes: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hook, driver = captured(planes[0], monkeypatch)
+def test_the_end_of_the_process_waits_for_a_broken_group_with_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
     at_exit: list[Any] = []
     monkeypatch.setattr(nccl.atexit, "register", at_exit.append)
-    planes[0].give_up(CollectiveError("enough", "all_reduce", 0))
-    assert planes[0]._nccl.aborted == []  # the program may still use its graphs' boxes
+    plane = connected(2)[0]
+    (finish, _) = at_exit
+    hook, driver = captured(plane, monkeypatch)
+    plane.give_up(CollectiveError("enough", "all_reduce", 0))
+    assert plane._nccl.aborted == []  # the program may still use its graphs' boxes
     with pytest.raises(CollectiveError, match="enough"):
         hook(None)
     hook.launched(CollectiveError("enough"))
-    (finish,) = at_exit
     finish()
     assert driver.launching == [set()]
+    assert plane._nccl.aborted == ["communicator of rank 0"]
+
+
+@pytest.mark.skipif(is_compiled(), reason="compiled code does not see a replaced method")
+def test_the_end_of_the_process_waits_for_an_abort(planes: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program has got the error already: it comes before the abort."""
+    begun, ending = threading.Event(), threading.Event()
+
+    def abort(communicator: Any) -> None:
+        begun.set()
+        assert ending.wait(60)
+        planes[0]._nccl.aborted.append(communicator)
+
+    monkeypatch.setattr(planes[0]._nccl, "comm_abort", abort)
+    watching = threading.Thread(target=planes[0].give_up, args=(CollectiveError("enough", "all_reduce", 0),))
+    watching.start()
+    assert begun.wait(60)
+    monkeypatch.setattr(planes[0]._watch, "stop", ending.set)  # what the end does first
+    planes[0]._finish()
     assert planes[0]._nccl.aborted == ["communicator of rank 0"]
+    watching.join()
 
 
 def test_a_graph_is_not_destroyed_while_a_thread_launches_it(
