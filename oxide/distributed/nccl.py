@@ -298,9 +298,12 @@ class ManyProcesses(NcclPlane):
         self._finish()
 
     def _finish(self) -> None:
-        """Ends this rank's threads, and waits for them. In a forked child, does nothing."""
+        """Ends this rank's threads, and waits for them. In a forked child, does nothing. Before, waits for collectives
+        that the program did not wait for: without the threads, nothing would end those that no other rank joins."""
         if self.is_of_parent():
             return
+        while not self.closed and self.failure is None and self._watch.is_busy():
+            time.sleep(_FULL_SECONDS)
         self.closed = True
         self._watch.stop()
         self._destroy_graphs()
@@ -472,13 +475,13 @@ class _Watch:
         for ever. Gives up if work is not over at two of these looks in turn. Returns the failure of the group."""
         self.look(ends=True)
         dead = next((rank for rank, kind in self._ends.items() if kind == ENDED), -1)
-        waits = dead >= 0 and self._is_busy()
+        waits = dead >= 0 and self.is_busy()
         if waits and self._suspects:
             self.give_up(self._peers.error(self._last, dead, f"the process of rank {dead} has ended"))
         self._suspects = waits
         return self._plane.failure
 
-    def _is_busy(self) -> bool:
+    def is_busy(self) -> bool:
         """Returns whether a stream that has had collectives has not run all of its work."""
         try:
             return not all(driver.query_stream(stream) for driver, stream in list(self._streams.values()))

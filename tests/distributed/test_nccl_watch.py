@@ -396,6 +396,27 @@ def test_the_end_of_the_process_waits_for_a_broken_group_with_graphs(monkeypatch
     assert plane._nccl.aborted == ["communicator of rank 0"]
 
 
+@pytest.mark.parametrize("breaks", [False, True])
+def test_the_end_of_the_process_waits_for_its_collectives_or_the_groups_end(
+    planes: list[Any], monkeypatch: pytest.MonkeyPatch, breaks: bool
+) -> None:
+    running = Stream()
+    running.is_over = False
+    planes[0]._watch.arrive(all_reduce(), HostReport(), running, running)
+
+    def sleep(_: float) -> None:
+        assert not planes[0]._watch._over.is_set()
+        if breaks:
+            planes[0].give_up(CollectiveError("enough", "all_reduce", 0))
+        else:
+            running.is_over = True
+
+    monkeypatch.setattr(nccl.time, "sleep", sleep)
+    planes[0]._finish()
+    assert planes[0]._watch._over.is_set()
+    assert bool(planes[0]._nccl.aborted) == breaks
+
+
 @pytest.mark.skipif(is_compiled(), reason="compiled code does not see a replaced method")
 def test_the_end_of_the_process_waits_for_an_abort(planes: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """The program has got the error already: it comes before the abort."""
