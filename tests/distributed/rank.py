@@ -246,6 +246,18 @@ def launched_graph() -> dict[str, Any]:
         return {"rank": error.rank, "here": group.rank, "message": str(error), "seconds": 0.0}
 
 
+def unfinished() -> dict[str, Any]:
+    """Rank 1 ends. The others end without waiting for the collective that they have submitted, or closing the group."""
+    global kept
+    kept = group = join_group(timeout=LONG)
+    box = oxide.ones(1000).sync()
+    group.all_reduce(box).sync()
+    if group.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    group.all_reduce(box).async_on(oxide.devices()[0].new_stream())
+    return {"here": group.rank}
+
+
 def never_joins() -> dict[str, Any]:
     """Joins a group whose rank 1 never comes."""
     if os.environ["RANK"] == "1":

@@ -9,6 +9,7 @@ import secrets
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,14 @@ def test_ranks_that_disagree_are_an_error_on_all(scenario: str, words: tuple[str
         assert "all ranks must ask for the same collectives in one order" in seen["message"]
         assert seen["rank"] is not None
         assert seen["seconds"] < SOON
+
+
+def test_a_process_ends_whose_collective_never_does(size: int, device: str) -> None:
+    began = time.monotonic()
+    for rank, (status, seen) in enumerate(run("unfinished", size, device)):
+        assert status == (-signal.SIGKILL if rank == 1 else 0)
+        assert seen == ({} if rank == 1 else {"here": rank})
+    assert time.monotonic() - began < 2 * SOON
 
 
 def test_a_rank_that_has_left_is_named(size: int, device: str) -> None:
