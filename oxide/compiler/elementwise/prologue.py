@@ -212,7 +212,7 @@ def compute_at_reads(
     )
     module.adopt(stages)
     texts = {"oxide.prologue.element": element_function("oxide.prologue.element", passed, own, calls)}
-    fresh = (f"%oxide.at.{count}" for count in range(10**9))
+    fresh = (f"%oxide.fused.at.{count}" for count in range(10**9))
     added = 0
     for parameter, place in computed.items():
         address, lengths, kind = _slice(function, parameters, parameter)
