@@ -405,7 +405,7 @@ class Collective(DeviceOperation[Any]):
             boxes = [self._box(context, box, number) for number, box in enumerate(self._boxes)]
         group.require_open(kind)
         if context.recording is not None:
-            if context.recording.outer is not None:
+            if context.recording.outer is not None:  # the recording is of a run
                 raise NotRecordable
             if len(group.devices) > 1:
                 raise GraphError(

@@ -150,6 +150,10 @@ class CudaGraph(Generic[T]):
             raise ValueError(f"instances({written(n)}): ask for 1 graph or more")
         if self._again is None:
             raise GraphError("instances: a graph that a scope recorded cannot be captured again; use op.graph()")
+        if self._taken:
+            raise GraphError(
+                "instances: the graph's output was taken before, by take_output or by instances itself; capture another"
+            )
         again = self._again
         return GraphInstances([self, *[again(self.device.new_stream()) for _ in range(int(n) - 1)]])
 
@@ -334,7 +338,9 @@ def submit_launch(context: ExecutionContext, graph: CudaGraph[Any], sources: tup
     """Submits one launch of a graph, after the operations that its inputs come from."""
     captured = graph._require_open()
     if context.recording is not None:
-        raise GraphError("the launch of a graph cannot be captured into another; record the operations themselves")
+        context.recording.refuse(
+            "the launch of a graph cannot be captured into another; record the operations themselves"
+        )
     ready = [
         arrived(number, captured.inputs[number], source.run(context), graph.device)
         if isinstance(source, DeviceOperation)

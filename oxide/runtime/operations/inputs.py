@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
 
 import numpy as np
 
-from oxide.errors import GraphError
+from oxide.errors import DeviceError, GraphError
 from oxide.language.types import f32
 from oxide.messages import byte_count, dtype_name, written
 from oxide.native import Given
 from oxide.runtime.device.arc import Arc
-from oxide.runtime.device.memory import DeviceBox, number_of_elements, parse_shape, require_device
+from oxide.runtime.device.memory import DeviceBox, number_of_elements, parse_shape, require_runtime
 from oxide.runtime.operations.operation import BoxSpec, Depiction, DeviceOperation, Spec
 from oxide.runtime.operations.transfers import contiguous, copy_box, data_dtype, describe, new_box, plain_array
 from oxide.runtime.submission.staging import upload
@@ -124,7 +124,13 @@ def _source(number: int, box: DeviceBox, given: object, device: Device) -> Sourc
         return given
     plain = given.value if isinstance(given, Arc) else given
     if isinstance(plain, DeviceBox):
-        require_device(plain, device, _named(number, box))
+        name = _named(number, box).removesuffix(",")
+        if plain.device is not device:
+            require_runtime(plain, device, name)
+            raise DeviceError(
+                f"{name}: the box is on {plain.device.label}, and the graph runs on "
+                f"{device.label}: give a box of that device, or an array"
+            )
         _check(number, box, plain.shape, plain.dtype)
         return plain
     if not isinstance(plain, np.ndarray):

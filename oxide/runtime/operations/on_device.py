@@ -10,13 +10,11 @@ from __future__ import annotations
 
 from typing import TypeVar, final
 
-from oxide.errors import GraphError
 from oxide.messages import written
 from oxide.native import Given
 from oxide.runtime.device.runtime import Device
 from oxide.runtime.device.scheduling import picked_stream, placed_number, require_placement
 from oxide.runtime.operations.operation import Depiction, DeviceOperation, Spec
-from oxide.runtime.submission.capture import NotRecordable
 from oxide.runtime.submission.submission import ExecutionContext
 
 T = TypeVar("T")
@@ -58,9 +56,7 @@ class OnDevice(DeviceOperation[T]):
 def run_placed(context: ExecutionContext, device: Device, operation: DeviceOperation[T]) -> T:
     """Runs an operation as part of ``context`` on another device, on a stream that the policy picks."""
     if context.recording is not None:
-        if context.recording.outer is not None:
-            raise NotRecordable
-        raise GraphError(
+        context.recording.refuse(
             f"{operation!r} runs on {device.label} and cannot be captured into a graph of {context.device.label}: a "
             f"graph runs on one device. Capture a graph for each, with op.on(device).graph()"
         )

@@ -250,7 +250,7 @@ class DeviceOperation(Submittable[T_co]):
         """Returns a text on what planning and fusion would make of this operation: the numbers of launches before and
         after fusion, the memory traffic that it saves, the reasons why kernels are not fused, the memory that boxes
         share, and the nodes before and after. Records the operation as a capture does, and runs nothing but the sources
-        of shared operations."""
+        of shared operations. Raises ``GraphError`` for an operation that a graph cannot hold."""
         from oxide.runtime.operations.planning import explanation
 
         self.consume()

@@ -107,9 +107,9 @@ def planned(operation: Given[DeviceOperation[T]]) -> DeviceOperation[T]:
 
     Each run records the operation first, so functions of ``and_then`` and ``map`` must not run operations themselves
     (``GraphError``), as in a capture. The source of an ``unzip`` runs once in each run. An operation that has a
-    ``cond``, a ``while_loop``, a ``shared()`` that has not run, a collective, or parts on several devices runs as it
-    does without ``planned``, and its functions may then be called twice. Raises ``TypeError`` for anything but an
-    operation.
+    ``cond``, a ``while_loop``, a ``shared()`` that has not run, a collective, parts on several devices, the launch of a
+    graph, a ``memcpy`` from a host array, declared uses or an interpreted kernel runs as it does without ``planned``,
+    and its functions may then be called twice. Raises ``TypeError`` for anything but an operation.
     """
     if not isinstance(operation, DeviceOperation):
         raise TypeError(f"planned takes an operation, not {type(operation).__name__}")

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 import numpy as np
 
-from oxide.errors import GraphError
 from oxide.language.types import as_dtype, f32, is_float, of_dtype, of_narrow_scalar
 from oxide.messages import byte_count, dtype_name, written
 from oxide.native import Given
@@ -356,7 +355,7 @@ class Memcpy(DeviceOperation[DeviceBox]):
         else:
             require_device(destination, context.device, "memcpy")
             if context.recording is not None:
-                raise GraphError(
+                context.recording.refuse(
                     "memcpy from a host array cannot be captured: a graph cannot tell when to read the array. Copy it "
                     "between launches, with graph.update(memcpy(box, array))"
                 )

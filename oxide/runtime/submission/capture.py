@@ -238,10 +238,16 @@ class Recording:
         self.launched = None
         self.nodes.append(Node(method, arguments, kernel, *self._using, launched))
 
+    def refuse(self, message: str) -> NoReturn:
+        """Refuses what a graph cannot hold: raises ``GraphError``, or ``NotRecordable`` in the recording of a run."""
+        if self.outer is not None:
+            raise NotRecordable
+        raise GraphError(message)
+
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("_"):
             raise AttributeError(name)
-        raise GraphError(
+        self.refuse(
             f"{name} cannot be captured: a graph holds kernel launches, copies on one device and fills. "
             f"Run it before the graph, or between its launches with graph.update(op)"
         )

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast, final
 
 from oxide.dropping import calls_drop, nothing
-from oxide.errors import DeviceError, DeviceLostError, GraphError, LaunchError, OrderingError
+from oxide.errors import DeviceError, DeviceLostError, LaunchError, OrderingError
 from oxide.native import Given, caused, is_compiled, mypyc_attr
 from oxide.runtime.device.arc import Arc
 from oxide.runtime.device.capturing import refuse_in_capture
@@ -429,7 +429,7 @@ class ExecutionContext:
     def _declare(self, things: tuple[Any, ...], *, writes: bool) -> None:
         name = "ctx.writes" if writes else "ctx.reads"
         if self.recording is not None:
-            raise GraphError(
+            self.recording.refuse(
                 f"{name} cannot be captured: it declares work of another library's, which a graph would leave out. Run "
                 f"the operation before the graph, or between its launches with graph.update(op)"
             )

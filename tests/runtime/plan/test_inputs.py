@@ -153,7 +153,7 @@ def test_what_an_operation_yields_is_checked_when_it_has_run() -> None:
 def test_a_box_of_another_device_is_refused() -> None:
     with use_driver(step_driver(2)):
         graph = oxide.input(4).graph()
-        with pytest.raises(DeviceError, match=r"graph\.launch: input 0, 4 float32,: the box is on cpu:1"):
+        with pytest.raises(DeviceError, match=r"input 0, 4 float32: the box is on cpu:1, and the graph runs on cpu:0"):
             graph.launch(zeros(4).on(1).sync())
 
 
@@ -230,7 +230,7 @@ def test_instances_are_refused_where_they_cannot_be_made() -> None:
     with pytest.raises(GraphError, match="a graph that a scope recorded cannot be captured again"):
         scope.graph.instances(2)
     graph.take_output()
-    with pytest.raises(GraphError, match="output was taken before"):
+    with pytest.raises(GraphError, match="instances: the graph's output was taken before"):
         graph.instances(2)
     graph.close()
     with pytest.raises(GraphError, match="the graph was closed"):

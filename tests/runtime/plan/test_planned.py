@@ -121,6 +121,23 @@ def test_parts_on_several_devices_run_as_they_do_without_it() -> None:
 
 
 @pytest.mark.parametrize("plan", [planned, lambda operation: operation.fused()])
+def test_what_only_an_eager_run_can_do_runs_as_it_does_without_it(plan: Any) -> None:
+    array, box = random(), zeros(SIZE).sync()
+    graph = memcpy(box, h2d(array).sync()).graph()
+
+    def declared(ctx: Any) -> Any:
+        ctx.reads(box)
+        return oxide.value(None)
+
+    for first in (memcpy(box, array), graph.launch(), oxide.with_context(declared)):
+        operation = first.and_then(lambda _: shifted(box, 0, zeros(SIZE)).last()).and_then(d2h)
+        for _ in range(2):
+            np.testing.assert_array_equal(plan(operation).sync(), array + np.float32(1))
+    with pytest.raises(GraphError, match="memcpy from a host array cannot be captured"):
+        plan(memcpy(box, array)).graph()
+
+
+@pytest.mark.parametrize("plan", [planned, lambda operation: operation.fused()])
 @pytest.mark.parametrize("beside", ["nothing", "a choice", "another device", "a choice on another device"])
 def test_the_source_of_an_unzip_runs_once_in_each_run(plan: Any, beside: str) -> None:
     """A choice or a second device beside the unzip means that the operation cannot be planned."""

@@ -325,6 +325,23 @@ def test_explain_says_why_stages_are_no_prologue() -> None:
         operation.fused().sync()
 
 
+@kernel(block=64)
+def backwards(x: Slice[f32], y: DisjointSlice[f32]) -> None:
+    i = thread.index_1d().get()
+    if i < len(x):
+        y.scatter[len(x) - 1 - i] = x[i] + x[i]
+
+
+def test_a_stage_before_a_kernel_that_writes_at_computed_places() -> None:
+    """The kernel has no loop and no barrier, so the CPU device runs its threads as a loop of its own."""
+    x = numbers(1000, np.float32)
+    operation = relu(h2d(x), empty(1000)).last().and_then(lambda y: backwards(y, empty(1000)).last())
+    if on_cpu():
+        assert launches(operation) == "launches: 2 -> 1"
+    assert bits(operation.fused()) == bits(operation)
+    assert bits(operation) == (2 * np.maximum(x, 0)[::-1]).tobytes()
+
+
 # Epilogues
 
 
