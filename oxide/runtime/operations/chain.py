@@ -90,14 +90,14 @@ class Chain:
 
     def reason_against(self, node: Node) -> str | None:
         """Returns why a launch cannot join the chain; None if it can."""
+        if len(self.nodes) == _MOST_STAGES:
+            return f"{_MOST_STAGES} launches are the most that become one"
         launched = launched_by(node)
         (shape,) = _shapes(launched)
         if math.prod(shape) != self._size:
             return f"its arrays have {math.prod(shape)} elements, theirs {self._size}"
         if len(shape) == 2 and self._shape is not None and shape != self._shape:
             return f"its arrays have the shape {shape}, theirs {self._shape}"
-        if len(self.nodes) == _MOST_STAGES:
-            return f"{_MOST_STAGES} launches are the most that become one"
         arrays = arrays_of(launched)
         if all(array is None or array not in self._arrays for array in arrays):
             return "it accesses none of their arrays"

@@ -227,6 +227,7 @@ class _Pass:
         for number in self._ready:
             if self._reasons[number] is not None and (chain is None or not chain.has(self._after[number])):
                 return number
+        names = None if chain is None else chain.names
         for number in self._ready:
             if self._reasons[number] is not None:
                 continue
@@ -238,7 +239,7 @@ class _Pass:
             if apart is None:
                 self._refused.pop(number, None)
                 return number
-            self._refused[number] = f"kernel {node.kernel} is not fused with {chain.names}: {apart}"
+            self._refused[number] = f"kernel {node.kernel} is not fused with {names}: {apart}"
         return None
 
     def _place(self, number: int) -> None:
@@ -278,10 +279,11 @@ class _Pass:
     def _later(self, besides: int | None = None) -> set[Allocation]:
         """Returns the memory that is used by nodes that are neither placed nor in the open chain. Ignores the node with
         the number ``besides``, if that is given."""
+        ready = set(self._ready)
         unplaced = [
             node
             for number, node in enumerate(self._nodes)
-            if number != besides and (self._waits[number] or number in self._ready)
+            if number != besides and (self._waits[number] or number in ready)
         ]
         return _memory_of(unplaced)
 
