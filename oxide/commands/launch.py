@@ -104,5 +104,5 @@ def _end(processes: list[subprocess.Popen[bytes]], grace: float) -> int:
                 process.wait(_GRACE_SECONDS)
             except subprocess.TimeoutExpired:
                 continue
-    killed = [128 - status for status in failed if status < 0]
-    return next(iter([*killed, *[status for status in failed if status != 1], *failed]), 0)
+    status = min(failed, key=lambda each: (each > 0, each == 1), default=0)
+    return 128 - status if status < 0 else status

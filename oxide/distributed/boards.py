@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, final
 from zlib import crc32
 
-from oxide.distributed.peers import old, sweep
+from oxide.distributed.peers import sweep
 from oxide.errors import DeviceError
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def shared_segments(peers: Peers, nbytes: int, deadline: float) -> list[mmap.mma
     ``time.monotonic``. Raises ``DeviceError`` if the memory of another rank cannot be opened.
     """
     folder = Path("/dev/shm") if Path("/dev/shm").is_dir() else Path(tempfile.gettempdir())
-    sweep(old(folder.glob(f"{_PREFIX}*")))
+    sweep(folder.glob(f"{_PREFIX}*"))
     file, path = tempfile.mkstemp(prefix=_PREFIX, dir=folder)
     try:
         try:

@@ -168,8 +168,9 @@ class Group:
         # Every collective writes its rank's turn, so collectives of one group never run at the same time, whatever
         # streams they are on: a graph's launches run on other streams.
         self._turns = [Allocation(stream._timeline, 4, (1,), np.dtype(np.int32)) for stream in self._streams]
-        for stream, turn in zip(self._streams, self._turns, strict=True):
+        for turn in self._turns:
             turn.obtain()
+        for stream in self._streams[1:]:
             self._streams[0].join(stream)  # which does the work of all ranks on CPU devices
 
     @property

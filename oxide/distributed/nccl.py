@@ -45,7 +45,7 @@ _BYTES: Final = _TYPES["uint8"]
 _FLOATS_OF_COMPLEX: Final = {"complex64": "float32", "complex128": "float64"}
 _LOOK_SECONDS: Final = 0.1
 _CALL_SECONDS: Final = 1.0  # how long an abort waits for a call of NCCL's
-_FULL_SECONDS: Final = 0.001  # between two attempts to write to a full board
+_POLL_SECONDS: Final = 0.001  # between two looks at a full board, or at work that must end first
 _END_SECONDS: Final = 10.0  # how long the end of a group waits for what it has begun
 
 
@@ -107,8 +107,8 @@ class NcclPlane:
     def arrive(self, call: Call, context: ExecutionContext) -> None:
         """Tells the other processes, if any, of a captured collective whose graph is about to be launched."""
 
-    def not_launched(self, call: Call, error: BaseException) -> None:
-        """Called after ``arrive`` if the graph could not be launched."""
+    def not_submitted(self, call: Call, error: BaseException) -> None:
+        """Called if what this rank has told the other processes of was not submitted."""
 
     def require_going(self) -> None:
         """Raises the error of a group that is broken or closed."""
@@ -143,7 +143,7 @@ class NcclPlane:
         program still has them. Waits for the launches that passed ``require_going`` before."""
         until = time.monotonic() + _CALL_SECONDS
         while self.launching and time.monotonic() < until:
-            time.sleep(_FULL_SECONDS)
+            time.sleep(_POLL_SECONDS)
         while self._graphs:
             graph, driver = self._graphs.popitem()
             with suppress(DeviceError):  # a device that is lost has no graphs
@@ -248,7 +248,7 @@ class ManyProcesses(NcclPlane):
         except DeviceError as error:
             raise self._watch.failed(call, error) from None
         except BaseException as error:  # the others wait for what this rank has told them
-            self.not_launched(call, error)
+            self.not_submitted(call, error)
             raise
 
     def record(self, context: ExecutionContext, call: Call) -> None:
@@ -264,8 +264,10 @@ class ManyProcesses(NcclPlane):
         context.watch_faults([report])
         self._watch.arrive(call, report, context.runtime.driver, context.timeline.handle)
 
-    def not_launched(self, call: Call, error: BaseException) -> None:
-        self._watch.give_up(_not_submitted(call, error, self._watch.rank))
+    def not_submitted(self, call: Call, error: BaseException) -> None:
+        rank = self._watch.rank
+        reason = f"{call.text}: rank {rank} has not submitted it: {type(error).__name__}"
+        self._watch.give_up(CollectiveError(reason, call.text, rank))
 
     def abort(self) -> None:
         """Ends the kernels that wait for other ranks, and frees the communicator. Waits for this, unless collectives
@@ -303,7 +305,7 @@ class ManyProcesses(NcclPlane):
         if self.is_of_parent():
             return
         while not self.closed and self.failure is None and self._watch.is_busy():
-            time.sleep(_FULL_SECONDS)
+            time.sleep(_POLL_SECONDS)
         self.closed = True
         self._watch.stop()
         self._destroy_graphs()
@@ -334,11 +336,7 @@ class _CapturedCall(LaunchHook):
         self._plane.launching.discard(self)
         told, self._told = self._told, False
         if told and error is not None:
-            self._plane.not_launched(self._call, error)
-
-
-def _not_submitted(call: Call, error: BaseException, rank: int) -> CollectiveError:
-    return CollectiveError(f"{call.text}: rank {rank} has not submitted it: {type(error).__name__}", call.text, rank)
+            self._plane.not_submitted(self._call, error)
 
 
 @final
@@ -426,7 +424,7 @@ class _Watch:
             failure = self._plane.failure
         if failure is not None:
             raise copy(failure)
-        time.sleep(_FULL_SECONDS)
+        time.sleep(_POLL_SECONDS)
 
     def _texts(self, call: Call) -> list[tuple[int, str]]:
         """Returns the text to tell all other ranks, or those that take part in a transfer, each with the rank."""

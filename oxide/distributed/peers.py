@@ -25,7 +25,7 @@ import stat
 import struct
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, final
@@ -160,13 +160,9 @@ class Peers:
     def require_going(self, rank: int, what: str, kind: bytes, text: bytes) -> None:
         """Raises ``CollectiveError``, which names ``what``, if the message says that ``rank`` has ended, has given up
         the group or has left it."""
-        if kind == ENDED:
-            raise self.error(what, rank, f"the process of rank {rank} has ended")
-        if kind == FAILED:
-            culprit, reason = _cause(text)
-            raise self.error(what, culprit, f"rank {rank} has given up: {reason}")
-        if kind == LEFT:
-            raise self.error(what, rank, f"rank {rank} has left the group")
+        reason = _reason(rank, kind, text)
+        if reason is not None:
+            raise self.error(what, *reason)
 
     def has_message(self, rank: int) -> bool:
         """Returns whether a message of ``rank``, or the end of its process, can be received without waiting."""
@@ -265,24 +261,26 @@ def _failure(error: Exception, rank: int) -> bytes:
     return FAILED + f"{culprit} {error}".encode()
 
 
-def _cause(text: bytes) -> tuple[int, str]:
-    """Returns what ``_failure`` has written: the rank that is the reason, and the message."""
-    culprit, _, reason = text.decode().partition(" ")
-    return int(culprit), reason
+def _reason(rank: int, kind: bytes, text: bytes) -> tuple[int, str] | None:
+    """Returns why the group cannot go on after a message of ``rank``: the rank that is the cause, and a text. Returns
+    None if the message is no reason."""
+    if kind == ENDED:
+        return rank, f"the process of rank {rank} has ended"
+    if kind == FAILED:
+        culprit, _, why = text.decode().partition(" ")
+        return int(culprit), f"rank {rank} has given up: {why}"
+    return (rank, f"rank {rank} has left the group") if kind == LEFT else None
 
 
 def _require_alive(found: dict[int, Channel], name: str, rank: int, size: int) -> None:
     """Raises ``CollectiveError`` if a rank that has connected has ended, or has given up, before all have come."""
     what = f"joining group {name!r} as rank {rank} of {size}"
     for other, channel in found.items():
-        if not channel.has_message():
-            continue
-        message = channel.next()
-        if message is None:
-            raise CollectiveError(f"{what}: the process of rank {other} has ended", "join", other)
-        if message[:1] == FAILED:
-            culprit, reason = _cause(message[1:])
-            raise CollectiveError(f"{what}: rank {other} has given up: {reason}", "join", culprit)
+        if channel.has_message():
+            message = channel.next() or ENDED
+            reason = _reason(other, message[:1], message[1:])
+            if reason is not None:
+                raise CollectiveError(f"{what}: {reason[1]}", "join", reason[0])
 
 
 def _folder() -> Path:
@@ -309,7 +307,7 @@ def _listen(folder: Path, name: str, rank: int) -> socket.socket:
             f"group {name!r}: its sockets would be {path}, and over 100 bytes are too long for a socket; choose a "
             f"shorter name, or set TMPDIR to a shorter folder"
         )
-    sweep(path for path in old(folder.iterdir()) if _connect(str(path)) is None)
+    sweep(folder.iterdir(), is_used=lambda path: _connect(str(path)) is not None)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         try:
@@ -329,21 +327,15 @@ def _listen(folder: Path, name: str, rank: int) -> socket.socket:
     return listener
 
 
-def old(paths: Iterable[Path]) -> Iterator[Path]:
-    """Iterates over the files of this user that are more than an hour old. Processes that were killed while they joined
-    a group have left them."""
+def sweep(paths: Iterable[Path], is_used: Callable[[Path], bool] = lambda _: False) -> None:
+    """Removes the files of this user that are more than an hour old and not used. Processes that were killed while they
+    joined a group have left them."""
     for path in paths:
-        with suppress(OSError):
+        with suppress(OSError):  # another process may remove them, too
             found = path.lstat()
-            if found.st_uid == os.getuid() and time.time() - found.st_mtime > _OLD_SECONDS:
-                yield path
-
-
-def sweep(left: Iterable[Path]) -> None:
-    """Removes files that another process may be removing, too."""
-    for path in left:
-        with suppress(OSError):
-            path.unlink()
+            is_old = found.st_uid == os.getuid() and time.time() - found.st_mtime > _OLD_SECONDS
+            if is_old and not is_used(path):
+                path.unlink()
 
 
 def _connect(path: str) -> Channel | None:

@@ -1,5 +1,4 @@
-"""How the ranks of a group find one another, and what becomes of those that fail meanwhile. One process has all
-ranks."""
+"""The ranks of a group find one another, and some fail meanwhile. Here all ranks are threads of one process."""
 
 from __future__ import annotations
 
@@ -92,9 +91,10 @@ def test_what_killed_processes_left_is_removed_after_an_hour(tmp_path: Path) -> 
         path.touch()
     for path in paths[:2]:
         os.utime(path, (time.time() - 3700, time.time() - 3700))
-    assert sorted(peers.old([*paths, tmp_path / "removed meanwhile"])) == paths[:2]
-    peers.sweep([paths[0], tmp_path / "removed meanwhile"])
+    peers.sweep([*paths, tmp_path / "removed meanwhile"], is_used=lambda path: path == paths[1])
     assert sorted(tmp_path.iterdir()) == paths[1:]
+    peers.sweep(paths)
+    assert sorted(tmp_path.iterdir()) == paths[2:]
 
 
 @pytest.mark.parametrize(

@@ -123,8 +123,8 @@ _SIMPLE_TYPE = re.compile(
     r" *((?:i\d+|float|double|half|bfloat|ptr(?: addrspace\(\d+\))?|void|label|token|metadata|x86_fp80|fp128)(?![\w.])"
     r'|%(?:"[^"]*"|[-\w$.]+))'
 )
-_OPERAND = re.compile(r' *([%@](?:"[^"]*"|[-\w$.]+))')
 _NAME = re.compile(r'[%@](?:"[^"]*"|[-\w$.]+)')
+_OPERAND = re.compile(rf" *({_NAME.pattern})")
 _EXPRESSION = re.compile(r"[a-z]+(?: (?:inbounds|nuw|nusw|nneg|nsw|inrange\([^)]*\)))* \(")
 _PLAIN_VALUE = re.compile(r"[^\s,()\[\]{}]+")
 _WORD = re.compile(r" *([a-z_]\w*)")

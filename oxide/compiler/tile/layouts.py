@@ -34,12 +34,12 @@ buffer.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import final
 
 from oxide.compiler.source.fragment_layouts import DEPTHS, PRODUCTS
-from oxide.compiler.tile.frontend import Program
+from oxide.compiler.tile.frontend import Program, TensorParameter
 from oxide.compiler.tile.ir import EFFECTS, SCATTERS, Cell, Node, Region
 from oxide.errors import CompileError
 
@@ -180,6 +180,15 @@ def nodes_of(region: Region) -> Iterator[Node]:
             for part in node.detail[0]:
                 yield from nodes_of(part)
         yield node
+
+
+def written_by(nodes: Iterable[Node]) -> list[TensorParameter]:
+    """Returns the tensors that nodes write, one for each node that writes."""
+    return [
+        node.detail if node.op == "store" else node.detail[0]
+        for node in nodes
+        if node.op == "store" or node.op in SCATTERS
+    ]
 
 
 def plan_of(program: Program, warps: int, stages: int, *, hopper: bool) -> Plan:
@@ -419,19 +428,16 @@ def _staged(plan: Plan, loop: Node) -> Iterator[Node]:
     body, cells, counter = loop.detail
     if any(cell.ends_loop for cell in cells):  # nothing would wait for the copies for later iterations
         return
-    stored = [node.detail for node in nodes_of(body) if node.op == "store"]
-    stored += [node.detail[0] for node in nodes_of(body) if node.op in SCATTERS]
     # Tensors that differ in type or number of axes do not overlap: the launch checks this.
-    written = {(tensor.scalar, tensor.ndim) for tensor in stored}
+    written = {(tensor.scalar, tensor.ndim) for tensor in written_by(nodes_of(body))}
     for node in body.nodes:
         if node.op != "load" or len(node.shape) != 2 or node.detail.ndim != 2:
             continue
         padding = node.inputs[-1]
         if not (padding.op == "constant" and padding.detail == 0) or node.detail.tile is not None:
             continue
-        if (node.detail.scalar, node.detail.ndim) in written or node.shape[
-            1
-        ] * node.dtype.dtype.itemsize % _VECTOR_BYTES:
+        row_bytes = node.shape[1] * node.dtype.dtype.itemsize
+        if (node.detail.scalar, node.detail.ndim) in written or row_bytes % _VECTOR_BYTES:
             continue
         if _feeds_products(plan, node, body) and all(_follows(each, body, counter) for each in node.inputs[:-1]):
             yield node

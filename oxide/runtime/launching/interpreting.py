@@ -25,7 +25,7 @@ from oxide.language import narrow, slices, thread, types
 from oxide.runtime.awaiting.loading import loaded_function
 from oxide.runtime.device.memory import Allocation
 from oxide.runtime.host_memory.pinned import PinnedBlock
-from oxide.runtime.submission.capture import InterpretedInGraphError, NotRecordable
+from oxide.runtime.submission.capture import InterpretedInGraphError
 
 if TYPE_CHECKING:
     from oxide.compiler.specialization import Specialization
@@ -58,10 +58,10 @@ def interpret(
         )
     recording = context.recording
     if recording is not None and not recording.rehearses:
-        if recording.outer is not None:
-            raise NotRecordable
-        raise InterpretedInGraphError(
-            f"kernel {name} cannot be interpreted in a graph: a graph holds compiled launches; run the operation itself"
+        recording.refuse(
+            f"kernel {name} cannot be interpreted in a graph: a graph holds compiled launches; run the operation "
+            f"itself",
+            InterpretedInGraphError,
         )
     grid, block, shared_bytes = config._given_grid, config._given_block, config._shared_mem_bytes
     threads = math.prod(block)

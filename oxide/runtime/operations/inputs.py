@@ -113,7 +113,7 @@ def arrived(number: int, box: DeviceBox, given: object, device: Device) -> Devic
     found = _source(number, box, given, device)
     if isinstance(found, DeviceBox):
         return found
-    raise TypeError(f"{_named(number, box)} takes an operation that yields a box, not {type(given).__name__}")
+    raise TypeError(f"{_named(number, box)}, takes an operation that yields a box, not {type(given).__name__}")
 
 
 def _source(number: int, box: DeviceBox, given: object, device: Device) -> Source:
@@ -124,7 +124,7 @@ def _source(number: int, box: DeviceBox, given: object, device: Device) -> Sourc
         return given
     plain = given.value if isinstance(given, Arc) else given
     if isinstance(plain, DeviceBox):
-        name = _named(number, box).removesuffix(",")
+        name = _named(number, box)
         if plain.device is not device:
             require_runtime(plain, device, name)
             raise DeviceError(
@@ -134,7 +134,7 @@ def _source(number: int, box: DeviceBox, given: object, device: Device) -> Sourc
         _check(number, box, plain.shape, plain.dtype)
         return plain
     if not isinstance(plain, np.ndarray):
-        raise TypeError(f"{_named(number, box)} takes an array or a box, not {type(given).__name__} {written(given)}")
+        raise TypeError(f"{_named(number, box)}, takes an array or a box, not {type(given).__name__} {written(given)}")
     array: NDArray[Any] = plain if type(plain) is np.ndarray else plain_array(plain, "graph.launch")
     _check(number, box, array.shape, array.dtype)
     return array
@@ -143,12 +143,12 @@ def _source(number: int, box: DeviceBox, given: object, device: Device) -> Sourc
 def _check(number: int, box: DeviceBox, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
     if dtype != box.dtype:
         raise TypeError(
-            f"{_named(number, box)} takes {dtype_name(box.dtype)}, not {dtype_name(dtype)}: convert the data before, "
+            f"{_named(number, box)}, takes {dtype_name(box.dtype)}, not {dtype_name(dtype)}: convert the data before, "
             f"with array.astype(…)"
         )
     if shape != box.shape:
-        raise ValueError(f"{_named(number, box)} has shape {box.shape}, and was given one of {shape}")
+        raise ValueError(f"{_named(number, box)}, has shape {box.shape}, and was given one of {shape}")
 
 
 def _named(number: int, box: DeviceBox) -> str:
-    return f"graph.launch: input {number}, {describe(box.shape, box.dtype)},"
+    return f"graph.launch: input {number}, {describe(box.shape, box.dtype)}"

@@ -238,11 +238,11 @@ class Recording:
         self.launched = None
         self.nodes.append(Node(method, arguments, kernel, *self._using, launched))
 
-    def refuse(self, message: str) -> NoReturn:
-        """Refuses what a graph cannot hold: raises ``GraphError``, or ``NotRecordable`` in the recording of a run."""
+    def refuse(self, message: str, kind: type[Exception] = GraphError) -> NoReturn:
+        """Refuses what a graph cannot hold: raises ``kind``, or ``NotRecordable`` in the recording of a run."""
         if self.outer is not None:
             raise NotRecordable
-        raise GraphError(message)
+        raise kind(message)
 
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("_"):

@@ -14,7 +14,7 @@ from oxide.compiler.tile import arithmetic
 from oxide.compiler.tile.arithmetic import llvm_type
 from oxide.compiler.tile.frontend import TensorParameter
 from oxide.compiler.tile.ir import SCATTERS, Cell, Node, Region
-from oxide.compiler.tile.layouts import nodes_of
+from oxide.compiler.tile.layouts import nodes_of, written_by
 from oxide.compiler.tile.numbers import I64, U64
 
 from . import definitions, engine_rings, pipeline, registers, tensors
@@ -64,9 +64,7 @@ def _reads(low: Lowering, node: Node, written: Sequence[TensorParameter]) -> boo
 
 def _settle_for(low: Lowering, node: Node, regions: Sequence[Region]) -> None:
     """Computes the pending lazy values that read a tensor which a loop or a branch may write."""
-    nodes = [each for region in regions for each in nodes_of(region)]
-    written = [each.detail for each in nodes if each.op == "store"]
-    written += [each.detail[0] for each in nodes if each.op in SCATTERS]
+    written = written_by(each for region in regions for each in nodes_of(region))
     if written:
         # The value that a variable has at the end of a body is read there, after the body's writes.
         ends = {end for cell in node.detail[1] for end in cell.ends}
