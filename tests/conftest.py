@@ -11,7 +11,6 @@ import ctypes
 import gc
 import itertools
 import os
-import random
 import signal
 import sys
 import tempfile
@@ -42,6 +41,8 @@ NOT_INTERPRETED = {
 NOT_COMPILED = {"which compiles typed kernels, is not installed": "a typed kernel needs a package that is hidden"}
 """Words of the errors that ``--hide`` takes for a reason to skip."""
 
+KERNELS = Path(__file__).parent.parent / ".pytest_cache" / "kernels"
+"""What earlier runs compiled."""
 GPU_TESTS = Path(__file__).parent / "gpu"
 COMPILING = {Path(__file__).parent / name for name in ("compiler", "kernels", "language", "numba_cuda")}
 """The folders of tests that compile for most of their time."""
@@ -49,10 +50,12 @@ _device = pytest.StashKey[str]()
 _modules = itertools.count(1)
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
+def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
+    plugins = ("choosing", "limits", "spreading") if pluginmanager.hasplugin("xdist") else ("choosing", "limits")
+    for plugin in plugins:
+        pluginmanager.import_plugin(f"tests.{plugin}")
     parser.addoption("--device", choices=("cpu", "cuda"), help="the device of tests that run on any (cpu)")
     parser.addoption("--hide", default="", help="packages that tests must not find, as numba,numba_cuda,cuda")
-    parser.addoption("--sample", action="store_true", help="of tests marked `sampled`, run a part of the cases")
     parser.addoption("--interpret", action="store_true", help="interpret launches, and skip tests with large ones")
 
 
@@ -74,15 +77,23 @@ def pytest_configure(config: pytest.Config) -> None:
             raise pytest.UsageError("--interpret: the interpreter runs on the CPU device")
         os.environ["OXIDE_INTERPRET"] = "1"
         os.environ.setdefault("OXIDE_INTERPRET_LIMIT", str(LARGEST_INTERPRETED))
-    # Cold at the start of a run, and neither read nor written by it: the user's own. Subprocesses inherit it, and so
-    # do the processes that share the run: what one has compiled is not compiled by the next.
     if not hasattr(config, "workerinput"):
-        cache = tempfile.TemporaryDirectory(prefix="oxide-tests-")
-        os.environ["OXIDE_CACHE_DIR"] = cache.name
-        config.add_cleanup(cache.cleanup)
+        _set_cache(config)
     os.environ.setdefault("OXIDE_VERIFY", "1")  # the IR of every kernel that a test compiles
     for name in ("OXIDE_CACHE", "OXIDE_CACHE_LIMIT"):
         os.environ.pop(name, None)
+
+
+def _set_cache(config: pytest.Config) -> None:
+    """Neither reads nor writes the user's own cache. What this run compiles serves its processes, their subprocesses,
+    and the next run: a kernel's fingerprint covers the compiler's source. ``OXIDE_TEST_CACHE=0`` begins with nothing
+    and keeps nothing."""
+    if os.environ.get("OXIDE_TEST_CACHE") != "0":
+        os.environ["OXIDE_CACHE_DIR"] = str(KERNELS)
+        return
+    cache = tempfile.TemporaryDirectory(prefix="oxide-tests-")
+    os.environ["OXIDE_CACHE_DIR"] = cache.name
+    config.add_cleanup(cache.cleanup)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -115,10 +126,6 @@ def _skip_what_cannot_run(item: pytest.Item, error: Exception) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before -m deselects
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.getoption("--sample"):
-        kept = {id(item) for cases in _cases(items) for item in _sample(cases)}
-        config.hook.pytest_deselected(items=[item for item in items if id(item) not in kept])
-        items[:] = [item for item in items if id(item) in kept]
     for item in items:
         if GPU_TESTS in item.path.parents:
             item.add_marker("gpu")
@@ -130,24 +137,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     gpu_tests = [item for item in items if item.get_closest_marker("gpu")]
     for item in gpu_tests:
         item.add_marker(pytest.mark.skip(reason=reason))
-
-
-def _cases(items: list[pytest.Item]) -> list[list[pytest.Item]]:
-    """The cases of each test."""
-    found: dict[str, list[pytest.Item]] = {}
-    for item in items:
-        found.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    return list(found.values())
-
-
-def _sample(cases: list[pytest.Item]) -> list[pytest.Item]:
-    """A part of the cases of a test marked ``sampled(n)``, one of n, the same in each run and each worker. All cases of
-    other tests."""
-    marker = cases[0].get_closest_marker("sampled")
-    if marker is None:
-        return cases
-    drawn = random.Random(cases[0].nodeid.partition("[")[0])
-    return drawn.sample(cases, -(-len(cases) // marker.args[0]))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
@@ -179,6 +168,12 @@ def frozen_past(request: pytest.FixtureRequest) -> Iterator[None]:
         gc.set_threshold(10_000, *others)
     yield
     gc.set_threshold(first, *others)
+
+
+@pytest.fixture
+def uncached(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiles every kernel of a test that looks at the compiler's work, whatever earlier runs compiled."""
+    monkeypatch.setenv("OXIDE_CACHE", "0")
 
 
 @pytest.fixture

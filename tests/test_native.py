@@ -115,6 +115,7 @@ def form_of(wheel: Path, folder: Path) -> str:
     return run.stdout
 
 
+@pytest.mark.nightly
 @needs_checkout
 def test_a_wheel_has_compiled_modules_next_to_their_sources(small_package: Path, tmp_path: Path) -> None:
     build = pytest.importorskip("build_backend")
@@ -132,6 +133,7 @@ def test_a_wheel_has_compiled_modules_next_to_their_sources(small_package: Path,
     assert not list((small_package / "oxide").rglob(f"*{suffix}"))
 
 
+@pytest.mark.slow
 @needs_checkout
 @pytest.mark.parametrize(
     ("environment", "reason"),

@@ -9,12 +9,12 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+from tests.reach import ROOT, imports_of, module_name
+
 HEAVY = {"numba", "numba_cuda", "llvmlite", "trio", "cuda", "typer", "rich"}
 
 # What the packages of oxide may import of one another, beside themselves and what everybody may import.
@@ -131,6 +131,7 @@ def test_what_everybody_may_import_imports_nothing_of_oxide(module: str) -> None
     assert not [name for _, name in imports_of(path) if is_within(name, "oxide")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("package", ["oxide", "oxide_kernels", "examples"])
 def test_numba_is_imported_only_by_the_front_end(package: str) -> None:
     wrong = [
@@ -143,6 +144,7 @@ def test_numba_is_imported_only_by_the_front_end(package: str) -> None:
     assert not wrong
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("package", ["oxide_kernels", "examples"])
 def test_kernels_and_examples_use_only_public_names(package: str) -> None:
     public = {f"oxide.{name}" for name in run_python("import oxide; print(*oxide.__all__)").split()}
@@ -193,41 +195,6 @@ def test_the_import_rules_catch_a_wrong_import(tmp_path: Path) -> None:
         (2, "numba.cuda"),
         (3, "oxide.runtime.awaiting.future"),
     ]
-
-
-def imports_of(path: Path, *, types: bool = False) -> Iterator[tuple[int, str]]:
-    """Line and absolute name of all that a file imports, inside functions too, ``from a import b`` as ``a.b``.
-
-    What is imported under ``if TYPE_CHECKING`` counts with ``types`` alone.
-    """
-    parts = module_name(path.relative_to(ROOT)).split(".") if path.is_relative_to(ROOT) else []
-    package = parts if path.name == "__init__.py" else parts[:-1]
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    for node in ast.walk(tree) if types else _executed(tree):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield node.lineno, alias.name
-        elif isinstance(node, ast.ImportFrom):
-            base = package[: len(package) - node.level + 1] if node.level else []
-            source = ".".join([*base, *([node.module] if node.module else [])])
-            if node.module and node.level == 0 and not is_within(source, "oxide"):
-                yield node.lineno, source
-            for alias in node.names:
-                yield node.lineno, f"{source}.{alias.name}"
-
-
-def _executed(node: ast.AST) -> Iterator[ast.AST]:
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.If) and ast.unparse(child.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING"):
-            continue
-        yield child
-        yield from _executed(child)
-
-
-def module_name(path: Path) -> str:
-    """The dotted name of a file under the repository's root."""
-    parts = path.with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
 def is_later(imported: str, package: str, part: str) -> bool:

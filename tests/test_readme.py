@@ -57,6 +57,7 @@ def programs(page: Path) -> list[Program]:
     ]
 
 
+SLOW = [pytest.mark.slow]
 ALL_PROGRAMS = [program for page in PAGES for program in programs(page)]
 
 
@@ -66,7 +67,16 @@ def processes() -> Iterator[Programs]:
         yield processes
 
 
-@pytest.mark.parametrize("program", ALL_PROGRAMS, ids=lambda program: f"{program.page.name}:{program.line}")
+FIRST = {program.page: program for program in reversed(ALL_PROGRAMS)}
+CASES = [
+    pytest.param(
+        program, id=f"{program.page.name}:{program.line}", marks=[] if FIRST[program.page] is program else SLOW
+    )
+    for program in ALL_PROGRAMS
+]
+
+
+@pytest.mark.parametrize("program", CASES)
 def test_a_block_does_what_its_page_says(program: Program, processes: Programs, tmp_path: Path) -> None:
     ran = processes.run(program.code, tmp_path)
     where = f"{program.page.name}, line {program.line}"

@@ -61,6 +61,7 @@ def test_a_wrong_result_is_reported_and_not_timed(session: Session) -> None:
     assert session.wrong
 
 
+@pytest.mark.nightly
 def test_an_oxide_that_raises_is_wrong_and_a_peer_that_raises_is_skipped(session: Session) -> None:
     broken = refuse(RuntimeError("broken"))
     assert not session.compare("x", {"peer": always(1, broken)}).wrong
@@ -69,6 +70,7 @@ def test_an_oxide_that_raises_is_wrong_and_a_peer_that_raises_is_skipped(session
     assert session.wrong
 
 
+@pytest.mark.nightly
 def test_a_peer_that_raises_in_its_turn_is_skipped_from_there_on(session: Session) -> None:
     times = iter([1.0, 2.0])
     closed: list[str] = []
@@ -85,6 +87,7 @@ def test_a_peer_that_raises_in_its_turn_is_skipped_from_there_on(session: Sessio
         session.compare("x", {"oxide": lambda: Contender(refuse(RuntimeError("lost")), lambda: None)})
 
 
+@pytest.mark.nightly
 def test_a_peer_that_is_not_installed_is_skipped_by_name(session: Session) -> None:
     def missing() -> Contender:
         peer("no_such_library_at_all", "no-such-library")
@@ -95,6 +98,7 @@ def test_a_peer_that_is_not_installed_is_skipped_by_name(session: Session) -> No
     assert not session.wrong
 
 
+@pytest.mark.nightly
 def test_what_a_refused_contender_holds_is_given_back(session: Session) -> None:
     closed: list[str] = []
     for name, error in (("a", WrongResult("x")), ("b", Unavailable("y"))):
@@ -217,6 +221,7 @@ def test_a_quick_run_judges_no_claim_and_says_so(
     assert re.search("FAIL|PASS|not how fast", capsys.readouterr().out)[0] == "not how fast"  # type: ignore[index]
 
 
+@pytest.mark.nightly
 def test_a_group_that_breaks_fails_the_command_and_the_next_one_still_runs(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -14,6 +14,7 @@ from oxide import CompileError, devices, f32
 PLAIN = ("mma f16 f16 f16", "mma bf16 bf16 f32", "mma f64 f64 f64", "wgmma f32 f32 f32", "wgmma i8 u8 i32")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", INSTRUCTIONS)
 def test_each_instruction_is_within_its_bound(name: str) -> None:
     on_gpu = devices()[0].kind == "cuda"

@@ -15,7 +15,8 @@ import pytest
 from oxide import __version__, native
 from oxide.commands.program import main
 from tests.commands.command_line import ROOT, oxide
-from tests.test_project import imports_of, is_within, module_name
+from tests.reach import imports_of, module_name
+from tests.test_project import is_within
 
 COMMANDS = ("doctor", "new", "run", "profile", "trace", "sanitize", "inspect", "graph", "bench", "info")
 HEAVY = {"numba", "numba_cuda", "llvmlite", "trio", "cuda"}
@@ -126,6 +127,7 @@ def test_a_terminal_gets_colours_unless_no_color_is_set(monkeypatch: pytest.Monk
     assert "\x1b[" not in capsys.readouterr().err.replace("\x1b[1m", "").replace("\x1b[0m", "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [["--help"], ["doctor", "--help"], ["cache", "size"], ["new", "class"]])
 def test_commands_that_compile_nothing_import_no_compiler(arguments: list[str]) -> None:
     program = (

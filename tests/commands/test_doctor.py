@@ -53,6 +53,7 @@ def test_a_machine_where_kernels_run(tmp_path: Path) -> None:
         assert "        fix: none is needed for the CPU device" in lines[driver + 1]
 
 
+@pytest.mark.nightly
 def test_numpy_that_is_too_new_a_cache_that_cannot_be_written_and_a_misspelt_variable(tmp_path: Path) -> None:
     packages = tmp_path / "packages"
     distribution(packages, "numpy", "2.5.0")
@@ -99,6 +100,7 @@ def test_it_also_runs_where_the_package_cannot_be_imported(tmp_path: Path) -> No
     assert "run `oxide doctor`, which says why" in ran.err
 
 
+@pytest.mark.nightly
 def test_a_driver_that_is_too_old(tmp_path: Path) -> None:
     ran = oxide("doctor", "--json", cwd=tmp_path, **fake_driver(tmp_path / "driver", version=12040))
     assert ran.status == 1, ran.err
@@ -110,6 +112,7 @@ def test_a_driver_that_is_too_old(tmp_path: Path) -> None:
     assert "kernel on cuda:0" not in found  # it could not run
 
 
+@pytest.mark.nightly
 def test_a_gpu_that_is_seen_and_runs_nothing(tmp_path: Path) -> None:
     ran = oxide("doctor", cwd=tmp_path, **fake_driver(tmp_path / "driver"))
     assert ran.status == 1, ran.err

@@ -171,6 +171,7 @@ def test_code_is_read_by_the_line_that_it_comes_from() -> None:
     assert by_place("\tret;\n") == {}
 
 
+@pytest.mark.nightly
 @needs_line_tables
 def test_the_ptx_of_each_line_stands_below_it_also_of_what_is_inlined(kernels: Path) -> None:
     ran = oxide("inspect", "kernels.py:doubled", "--source", "--ptx", cwd=kernels, OXIDE_LINEINFO="")
@@ -180,6 +181,7 @@ def test_the_ptx_of_each_line_stands_below_it_also_of_what_is_inlined(kernels: P
     assert re.search(r"6 +return value \+ value\n +\| add(\.rn)?\.f32 ", inlined)
 
 
+@pytest.mark.nightly
 def test_code_without_line_tables_is_refused(tmp_path: Path) -> None:
     ran = oxide("inspect", "oxide_kernels:matvec_naive", "--source", "--ptx", cwd=tmp_path, OXIDE_LINEINFO="0")
     assert (ran.status, ran.out) == (2, "")

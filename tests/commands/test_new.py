@@ -8,6 +8,8 @@ import sys
 import tomllib
 from pathlib import Path
 
+import pytest
+
 from oxide.commands.template import FILES
 from tests.commands.command_line import ROOT, oxide
 
@@ -18,6 +20,7 @@ def make(target: str, folder: Path, **variables: str) -> subprocess.CompletedPro
     )
 
 
+@pytest.mark.nightly
 def test_a_new_project_tests_runs_and_is_sanitized(tmp_path: Path) -> None:
     made = oxide("new", "waves", cwd=tmp_path)
     assert (made.status, made.err) == (0, "")

@@ -119,6 +119,7 @@ def test_options_become_the_programs_environment(look: Path) -> None:
     assert seen(ran.out) == {"OXIDE_DEVICE": "cuda"}
 
 
+@pytest.mark.nightly
 def test_numba_cuda_is_oxides_in_the_program(look: Path) -> None:
     (look / "numbas.py").write_text(NUMBAS)
     ran = oxide("run", "--device", "cpu", "--numba-cuda", "numbas.py", "one", cwd=look, **UNSET)
@@ -166,6 +167,7 @@ def test_one_gpu_is_the_only_one_that_the_program_sees(look: Path) -> None:
     assert "--device cuda:1: there is no such GPU; there is 1, numbered from 0" in none.err
 
 
+@pytest.mark.nightly
 def test_a_module_runs_and_the_sanitizer_is_on(race: Path) -> None:
     ran = oxide("run", "--sanitize", "race", "-m", "race", "5", cwd=race, **UNSET)
     assert (ran.status, ran.out, ran.err) == (5, "handled\nhandled\n", "")
@@ -174,6 +176,7 @@ def test_a_module_runs_and_the_sanitizer_is_on(race: Path) -> None:
     assert "No module named no_such_module" in ran.err
 
 
+@pytest.mark.nightly
 def test_findings_that_the_program_handles_are_in_the_report(race: Path) -> None:
     ran = oxide("sanitize", "--device", "cpu", "race.py", "0", cwd=race)
     assert ran.status == 1, ran.err
@@ -186,6 +189,7 @@ def test_findings_that_the_program_handles_are_in_the_report(race: Path) -> None
     )
 
 
+@pytest.mark.nightly
 def test_a_program_without_findings_and_one_that_fails(tmp_path: Path) -> None:
     (tmp_path / "fine.py").write_text(RACE.replace("    out = y", "    thread.sync_threads()\n    out = y"))
     fine = oxide("sanitize", "--device", "cpu", "fine.py", "0", cwd=tmp_path)
@@ -328,6 +332,7 @@ def test_without_a_checkout_it_is_said_where_the_benchmarks_are(
     assert "run this in a checkout of oxide" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
@@ -387,6 +392,7 @@ def test_a_folder_with_a_main_program_and_a_name_that_looks_like_an_option_run(t
     assert "is a folder without __main__.py" in refused.err
 
 
+@pytest.mark.nightly
 def test_the_traceback_of_a_sanitized_or_profiled_program_begins_in_the_program(tmp_path: Path) -> None:
     (tmp_path / "raises.py").write_text("import oxide\nraise ValueError('of the program')")
     (tmp_path / "syntax.py").write_text("def f(:\n")

@@ -196,12 +196,14 @@ print(code.entry, code.array_bytes, b"oxide_dynamic_shared" in code.image, "numb
     assert run(source, program) == "large 80000 True False"
 
 
+@pytest.mark.nightly
 def test_without_a_cache_every_process_compiles_and_nothing_is_written(source: Path, cache: Path) -> None:
     for _ in range(2):
         assert run(source, OXIDE_CACHE="0").startswith("compiled")
     assert not cache.exists()
 
 
+@pytest.mark.nightly
 def test_the_cache_is_in_the_directory_that_the_environment_names(source: Path, tmp_path: Path) -> None:
     unset = {"OXIDE_CACHE_DIR": "", "HOME": str(tmp_path / "home")}
     run(source, **unset, XDG_CACHE_HOME=str(tmp_path / "xdg"))
@@ -247,6 +249,7 @@ def test_a_kernel_from_the_cache_answers_what_a_compiled_one_does(source: Path, 
         assert answers(warm) == asked
 
 
+@pytest.mark.nightly
 def test_a_kernel_that_does_not_compile_is_refused_by_every_process(source: Path, cache: Path) -> None:
     program = """
 import kernels
@@ -263,6 +266,7 @@ except CompileError as error:
     assert run(source, program) == "denied"
 
 
+@pytest.mark.nightly
 def test_eight_processes_that_compile_the_same_kernel_at_once_all_succeed(source: Path, cache: Path) -> None:
     processes = [start(source) for _ in range(8)]
     for process in processes:
@@ -362,6 +366,7 @@ print(*runs)
 """
 
 
+@pytest.mark.nightly
 def test_kernels_that_name_types_and_functions_of_numba_are_compiled_in_one_process_alone(
     source: Path, cache: Path
 ) -> None:
@@ -648,6 +653,7 @@ def damaged(content: bytes) -> dict[str, bytes]:
     }
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("damage", list(damaged(bytes(20))))
 def test_a_damaged_file_is_compiled_again_and_rewritten(source: Path, cache: Path, damage: str) -> None:
     run(source)
@@ -705,6 +711,7 @@ def test_the_files_and_the_directory_of_another_user_are_not_used(cache: Path, m
         assert disk.read("name") is None
 
 
+@pytest.mark.nightly
 def test_a_cache_that_is_neither_on_nor_off_is_on_and_warned_about_once(source: Path, cache: Path) -> None:
     process = start(source, OXIDE_CACHE_DIR=str(cache), OXIDE_CACHE="no")
     _, errors = process.communicate(timeout=120)
@@ -713,6 +720,7 @@ def test_a_cache_that_is_neither_on_nor_off_is_on_and_warned_about_once(source: 
     assert any(cache.iterdir())
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("state", ["writable by all", "a file", "in a file", "unwritable", "not to be made"])
 def test_a_directory_that_cannot_be_used_is_warned_about_once_and_kernels_run(
     source: Path, cache: Path, state: str, tmp_path: Path

@@ -50,6 +50,7 @@ def compiled_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OXIDE_INTERPRET", raising=False)
 
 
+@pytest.mark.nightly
 def test_a_cell_that_is_run_again_defines_another_kernel() -> None:
     twice, thrice = DEVICE_FUNCTION.replace("FACTOR", "2.0"), DEVICE_FUNCTION.replace("FACTOR", "3.0")
     printed = session(IMPORTS, twice, KERNEL, RUN, thrice, KERNEL, RUN, KERNEL.replace("= scaled(", "= -scaled("), RUN)
@@ -60,6 +61,7 @@ def test_a_cell_that_is_run_again_defines_another_kernel() -> None:
     ]
 
 
+@pytest.mark.nightly
 def test_the_next_session_takes_a_cells_kernel_from_the_cache_and_names_its_own_cells() -> None:
     function = DEVICE_FUNCTION.replace("FACTOR", "2.0")
     first = session(IMPORTS, function, KERNEL, WATCH, RUN, FAULT, COMPILED)
@@ -72,6 +74,7 @@ def test_the_next_session_takes_a_cells_kernel_from_the_cache_and_names_its_own_
     assert other[4:] == ["[5.0, 5.0, 5.0, 5.0]", "True"]
 
 
+@pytest.mark.nightly
 def test_two_kernels_of_one_name_in_a_graph_report_their_own_faults() -> None:
     """They have the name and the line in common, which is all that tells other kernels apart."""
     kernel = (
@@ -164,6 +167,7 @@ cell("await zeros(2).to_host()")
 """
 
 
+@pytest.mark.nightly
 def test_ipython_in_a_terminal_awaits_under_trio_and_asyncio() -> None:
     ran = subprocess.run(
         [sys.executable, "-W", "error::RuntimeWarning", "-c", TERMINAL],

@@ -133,6 +133,7 @@ def test_inspect_shows_the_checks(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == shown
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("option", "expected"),
     [("--ptx", ".visible .entry matvec_naive"), ("--llvm", "@oxide.in_bounds"), ("--asm", "oxide_run_blocks")],

@@ -44,6 +44,8 @@ from oxide.compiler.kernel import Kernel
 from oxide.compiler.signature.signature import Closed
 from tests.compiler.native_runner import run_blocks
 
+pytestmark = pytest.mark.usefixtures("uncached")
+
 _serial = itertools.count()
 
 
@@ -94,6 +96,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> Any:
     return count
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("depth", [4, 8, 12])
 @pytest.mark.parametrize("requires", [(), ("len(x) >= 5 * n",)], ids=["plain", "contract"])
 def test_nested_loops_take_no_more_steps_than_their_accesses_have(depth: int, requires: Any, steps: Any) -> None:
@@ -103,6 +106,7 @@ def test_nested_loops_take_no_more_steps_than_their_accesses_have(depth: int, re
     assert {placement.place for placement in each.specialize().placements} <= {"proved", "hoisted"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "lines",
     [
@@ -151,6 +155,7 @@ def test_twice_the_variables_take_the_front_end_about_twice_the_calls() -> None:
     assert calls_of_lowering(made(assignments(160))) <= 2.2 * calls_of_lowering(made(assignments(80)))
 
 
+@pytest.mark.nightly
 def test_twice_the_branches_take_the_front_end_about_twice_the_calls() -> None:
     def branches(count: int) -> list[str]:
         return [f"total = total + x[{k}] if total > {k} else total" for k in range(count)]
@@ -176,6 +181,7 @@ def test_an_assignment_is_found_without_a_search_of_its_block() -> None:
             block.body = [first, second, last]
 
 
+@pytest.mark.nightly
 def test_the_code_of_many_branches_is_right() -> None:
     """Above a number of branches, the CPU's code with every check is compiled without optimisation."""
     each = made([f"total = total + (x[j] if total > {k} else x[j + 1])" for k in range(400)])

@@ -111,6 +111,7 @@ COUNT = 15
 ROUNDS = 3
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc says how much memory is in use")
 def test_dropped_kernels_give_their_memory_back(tmp_path: Path) -> None:
     program = tmp_path / "program.py"

@@ -153,6 +153,7 @@ THREADS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("function", "options"), THREADS, ids=[f"{f.__name__} {o}" for f, o in THREADS])
 def test_the_rest_of_the_ptx_is_the_same_as_without(function: Any, options: Any) -> None:
     plain, lined = forms(function, **options)
@@ -172,6 +173,7 @@ TILES: list[tuple[Any, dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("plain", "given"), TILES, ids=[plain.name for plain, _ in TILES])
 def test_the_rest_of_a_tile_kernels_ptx_is_the_same_as_without(plain: Any, given: Any) -> None:
     lined = tile.kernel(lineinfo=True)(plain.function).ptx(**given)
@@ -230,6 +232,7 @@ def sections_of(image: bytes) -> dict[str, bytes]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("function", [total, reversed_blocks, many_shifts])
 def test_the_machine_code_of_the_cpu_is_the_same_as_without(function: Any) -> None:
     plain, lined = (sections_of(form.specialize().code(host_target()).image) for form in forms(function))

@@ -9,6 +9,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 COMPILED = """
 import hashlib
 from oxide import DisjointSlice, MatrixView, Slice, device, f32, i64, kernel, thread, u32
@@ -62,6 +64,7 @@ for each in (called, multiplied, chosen):
 """
 
 
+@pytest.mark.nightly
 def test_neither_hashes_nor_addresses_decide_what_a_kernel_is_compiled_to(tmp_path: object) -> None:
     program = f"{tmp_path}/program.py"
     with open(program, "w", encoding="utf-8") as file:

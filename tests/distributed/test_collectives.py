@@ -83,6 +83,7 @@ def assert_near(found: Any, expected: Any) -> None:
     assert error <= EPSILONS.get(found.dtype.name, 0) * np.linalg.norm(expected.ravel())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", SIZES)
 def test_each_collective_at_each_size(several: Any, n: int) -> None:
     with local_group() as group:

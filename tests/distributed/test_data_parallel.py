@@ -30,6 +30,7 @@ def run(*words: str, **environment: str) -> str:
     return done.stdout
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("rows", "hidden", "captured"), [(31, 33, False), (64, 48, True)])
 def test_a_step_is_that_of_numpy_on_any_number_of_devices(several: Any, rows: int, hidden: int, captured: bool) -> None:
     random = np.random.default_rng(rows)
@@ -55,6 +56,7 @@ def test_one_process_trains_as_one_device_does(several: Any, capsys: pytest.Capt
     assert "the weights differ from those of one device by" in capsys.readouterr().out
 
 
+@pytest.mark.nightly
 def test_two_processes_train_as_one_device_does(size: int, device: str) -> None:
     words = ("-m", "oxide", "launch", "-n", str(size), "--device", device, "-m", "examples.data_parallel")
     out = run(*words, "--steps", "5", "--batch", "64", "--hidden", "32")
@@ -62,6 +64,7 @@ def test_two_processes_train_as_one_device_does(size: int, device: str) -> None:
     assert "the weights differ from those of one device by" in out
 
 
+@pytest.mark.nightly
 def test_the_benchmark_runs(size: int, device: str, tmp_path: Path) -> None:
     out = tmp_path / "figures.json"
     run("-m", "benchmarks.collectives", "--quick", "--out", str(out), OXIDE_DEVICE=device, OXIDE_CPU_DEVICES="2")

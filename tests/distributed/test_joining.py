@@ -97,6 +97,7 @@ def test_what_killed_processes_left_is_removed_after_an_hour(tmp_path: Path) -> 
     assert sorted(tmp_path.iterdir()) == paths[2:]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ends", "status"),
     [

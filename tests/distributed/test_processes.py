@@ -66,6 +66,7 @@ def run(scenario: str, size: int, device: str) -> list[tuple[int, dict[str, Any]
             process.communicate()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scenario", ["results", "captured"])
 def test_each_rank_gets_the_right_results(scenario: str, size: int, device: str) -> None:
     for rank, (status, seen) in enumerate(run(scenario, size, device)):
@@ -73,6 +74,7 @@ def test_each_rank_gets_the_right_results(scenario: str, size: int, device: str)
         assert seen == {"rank": rank}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scenario", ["killed", "in_the_middle", "forked", "launched_graph"])
 def test_the_end_of_a_rank_is_an_error_on_every_other(scenario: str, size: int, device: str) -> None:
     for rank, (status, seen) in enumerate(run(scenario, size, device)):
@@ -88,6 +90,7 @@ def test_the_end_of_a_rank_is_an_error_on_every_other(scenario: str, size: int, 
             assert "all_reduce: the group is broken: all_reduce of 1000 float32, sum on rank" in seen["again"]
 
 
+@pytest.mark.nightly
 def test_a_rank_that_does_not_arrive_is_named_after_the_timeout(size: int, device: str) -> None:
     processes = start("absent", size, device)
     try:
@@ -105,6 +108,7 @@ def test_a_rank_that_does_not_arrive_is_named_after_the_timeout(size: int, devic
             process.communicate()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("scenario", "words"),
     [
@@ -123,6 +127,7 @@ def test_ranks_that_disagree_are_an_error_on_all(scenario: str, words: tuple[str
         assert seen["seconds"] < SOON
 
 
+@pytest.mark.nightly
 def test_a_process_ends_whose_collective_never_does(size: int, device: str) -> None:
     began = time.monotonic()
     for rank, (status, seen) in enumerate(run("unfinished", size, device)):
@@ -139,6 +144,7 @@ def test_a_rank_that_has_left_is_named(size: int, device: str) -> None:
             assert seen["seconds"] < SOON
 
 
+@pytest.mark.nightly
 def test_a_block_left_by_an_exception_waits_for_nothing_and_tells_the_others(size: int, device: str) -> None:
     for rank, (status, seen) in enumerate(run("raised", size, device)):
         assert status == 0
@@ -147,12 +153,14 @@ def test_a_block_left_by_an_exception_waits_for_nothing_and_tells_the_others(siz
         assert seen["message"] == "a mistake" if rank == 1 else "rank 1 left its block by ValueError" in seen["message"]
 
 
+@pytest.mark.nightly
 def test_a_graph_of_a_closed_group_is_refused(size: int, device: str) -> None:
     for rank, (_, seen) in enumerate(run("closed", size, device)):
         assert seen["here"] == rank
         assert "the group of a collective was closed" in seen["message"]
 
 
+@pytest.mark.nightly
 def test_a_rank_that_never_joins_is_named(size: int, device: str) -> None:
     for rank, (_, seen) in enumerate(run("never_joins", size, device)):
         if rank != 1:
@@ -162,6 +170,7 @@ def test_a_rank_that_never_joins_is_named(size: int, device: str) -> None:
             assert seen["seconds"] < TIMEOUT + SOON
 
 
+@pytest.mark.nightly
 def test_groups_of_different_sizes_are_refused(size: int, device: str) -> None:
     seen = [each for _, each in run("other_size", size, device)]
     assert any(
@@ -170,6 +179,7 @@ def test_groups_of_different_sizes_are_refused(size: int, device: str) -> None:
     assert all(each["message"] for each in seen)
 
 
+@pytest.mark.nightly
 def test_launch_starts_a_process_for_each_rank(device: str, size: int) -> None:
     command = [sys.executable, "-m", "oxide", "launch", "-n", str(size), "--device", device]
     program = [str(Path(__file__).with_name("rank.py")), "results"]
@@ -179,6 +189,7 @@ def test_launch_starts_a_process_for_each_rank(device: str, size: int) -> None:
     assert sorted(re.findall(r"{.*?}", done.stdout)) == [json.dumps({"rank": rank}) for rank in range(size)]
 
 
+@pytest.mark.nightly
 def test_launch_ends_with_the_status_of_the_rank_that_failed(device: str, size: int, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(
@@ -209,6 +220,7 @@ def test_launch_ends_its_processes_when_it_is_ended(tmp_path: Path) -> None:
             os.kill(rank, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("words", "message"), [(["-n", "0"], "give the number of processes"), ([], "as -n 2")])
 def test_launch_refuses_a_wrong_number(words: list[str], message: str) -> None:
     command = [sys.executable, "-m", "oxide", "launch", *words, __file__]

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oxide.driver.object import EXTERNAL_FUNCTIONS, Unloadable, load_object
+from tests.choosing import examples
 
 EVERYTHING = """
 @counter = global i64 40
@@ -147,7 +148,7 @@ def test_an_entry_that_is_not_there_has_no_address() -> None:
     assert load_object(image, "labs")[1] == 0  # a name that the object uses and does not have
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.data())
 def test_a_damaged_object_is_loaded_or_refused_and_never_more(data: st.DataObject) -> None:
     image = bytearray(emitted(EVERYTHING))

@@ -181,6 +181,7 @@ def test_no_digit_is_so_close_that_rounding_could_decide_it() -> None:
         assert np.abs(scores - reference).max() < margin / 100
 
 
+@pytest.mark.nightly
 def test_the_training_script_makes_weights_as_good_as_the_shipped_ones_from_the_training_images_alone() -> None:
     pytest.importorskip("sklearn")
     from examples.async_mlp import train_digits
@@ -208,6 +209,7 @@ def test_digits_without_scikit_learn_say_how_to_install_it(device: str) -> None:
     assert ran.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dim", [1, 31, 33, 100])
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
 def test_the_library_in_every_dtype(dtype: str, dim: int, device: str, capsys, default_runtime) -> None:
@@ -230,6 +232,7 @@ def test_the_librarys_check_finds_an_error_beyond_rounding(dtype: str) -> None:
     assert synthetic.verdict(model, batch, off.astype(np.float32), kernels).startswith("MISMATCH")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
 def test_digits_by_the_library(dtype: str, device: str, capsys, default_runtime) -> None:
     pytest.importorskip("sklearn")

@@ -112,6 +112,7 @@ def require_close(found: Any, expected: Any, bound: float) -> None:
         assert np.linalg.norm(row - vector) < bound
 
 
+@pytest.mark.nightly
 @encoders
 def test_packed_sequences_of_all_lengths_have_the_vectors_of_each_alone(form: Any, bound: float) -> None:
     weights = random_weights(0)
@@ -121,6 +122,7 @@ def test_packed_sequences_of_all_lengths_have_the_vectors_of_each_alone(form: An
     require_close(d2h(encoder(layout)).sync(), [reference(weights, words) for words in inputs], bound)
 
 
+@pytest.mark.nightly
 @encoders
 def test_a_captured_bucket_takes_batches_of_all_sizes_that_fit(form: Any, bound: float) -> None:
     weights = random_weights(1)

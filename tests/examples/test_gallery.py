@@ -42,6 +42,7 @@ def error(got: Any, wanted: Any) -> float:
     return float(np.abs(got - wanted).max() / np.abs(wanted).max())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [1, 31, 1025])
 def test_vector_addition(n: int) -> None:
     a, b = np.random.default_rng(n).standard_normal((2, n))
@@ -193,6 +194,7 @@ def rendered(rows: int, cols: int, eye: tuple[float, float, float]) -> Any:
     return np.where((d < 0.01)[..., None], colour, (0.6, 0.675, 0.75))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("eye", [(-1.25, 1.0, 2.0), (-1.8, 1.2, -1.5)], ids=["the light behind", "a highlight"])
 def test_raymarch(eye: tuple[float, float, float]) -> None:
     got, wanted = raymarch.picture(27, 45, eye), rendered(27, 45, eye)
@@ -249,6 +251,7 @@ def test_mpm88() -> None:
         assert error(mine, right) < tolerance
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_main_prints_a_line(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     importlib.import_module(f"examples.gallery.{name}").main()

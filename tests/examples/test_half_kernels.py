@@ -71,6 +71,7 @@ def test_attention_sees_its_own_sequence_only(lengths: list[int]) -> None:
     assert close(found, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [32, 96, 384])
 def test_rows_are_normalised_averaged_and_divided_by_their_length(width: int) -> None:
     lengths = [1, 31, 3, 9, 8]
@@ -111,6 +112,7 @@ assert np.abs((rows * rows).sum(1) - 1).max() < 1e-5
 """
 
 
+@pytest.mark.nightly
 def test_the_sanitizer_says_nothing_of_the_kernels() -> None:
     found = subprocess.run(
         [sys.executable, "-c", SANITIZED],

@@ -94,6 +94,7 @@ def test_texts_are_embedded_and_found() -> None:
     with_service(test)
 
 
+@pytest.mark.nightly
 def test_vectors_come_back_as_they_are_on_the_device_to_the_last_bit() -> None:
     async def test(client: Any, service: Service) -> None:
         texts = [" ".join(f"w{number}" for number in range(count)) for count in (1, 7, 100, 500)]
@@ -165,6 +166,7 @@ def test_poison_is_answered_with_a_reason_and_harms_no_other_request() -> None:
     with_service(test)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("k", ["5", 0, 65, True, 1.5, None])
 def test_a_wrong_k_is_a_bad_request(k: object) -> None:
     async def test(client: Any, service: Service) -> None:
@@ -174,6 +176,7 @@ def test_a_wrong_k_is_a_bad_request(k: object) -> None:
     with_service(test)
 
 
+@pytest.mark.nightly
 def test_a_full_queue_is_429_and_a_late_answer_504() -> None:
     async def test(client: Any, service: Service) -> None:
         service._batcher._max_in_flight = 0  # no batch begins
@@ -194,6 +197,7 @@ def test_a_full_queue_is_429_and_a_late_answer_504() -> None:
     with_service(test, max_queue=3, timeout=0.5)
 
 
+@pytest.mark.nightly
 def test_more_texts_than_the_queue_holds_are_a_bad_request_not_429() -> None:
     async def test(client: Any, service: Service) -> None:
         answer = await client.post("/embed", json={"texts": ["a"] * 4})
@@ -203,6 +207,7 @@ def test_more_texts_than_the_queue_holds_are_a_bad_request_not_429() -> None:
     with_service(test, max_queue=3)
 
 
+@pytest.mark.nightly
 def test_long_texts_are_tokenised_in_a_thread_and_short_ones_on_the_loop() -> None:
     async def test(client: Any, service: Service) -> None:
         threads: list[str] = []
@@ -224,6 +229,7 @@ def test_long_texts_are_tokenised_in_a_thread_and_short_ones_on_the_loop() -> No
     with_service(test)
 
 
+@pytest.mark.nightly
 def test_metrics_statistics_and_the_page_are_served() -> None:
     async def test(client: Any, service: Service) -> None:
         await client.post("/embed", json={"texts": ["a"]})
@@ -314,6 +320,7 @@ def test_a_body_that_is_announced_too_large_is_refused_before_it_arrives() -> No
         assert (status, json.loads(body)) == ("HTTP/1.1 413", {"error": "the body has more than 262144 bytes"})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("framing", [b"Content-Length: 50\r\n\r\n{", b"Transfer-Encoding: chunked\r\n\r\n4\r\n{"])
 def test_a_body_that_never_ends_is_408_and_its_connection_is_closed(framing: bytes) -> None:
     with server("--timeout", "0.5") as (_, port):
@@ -386,6 +393,7 @@ def test_every_accepted_request_is_answered_after_sigterm() -> None:
         assert all(isinstance(error, (ConnectionError, http.client.RemoteDisconnected)) for error in refused)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "words"),
     [

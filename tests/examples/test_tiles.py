@@ -25,6 +25,7 @@ def error(found: Any, expected: Any) -> float:
     return float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_main_prints_one_line(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     importlib.import_module(f"examples.tiles.{name}").main()
@@ -37,6 +38,7 @@ def test_add() -> None:
     assert trio.run(add.run) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(1, 1), (33, 31), (3, 128), (7, 1000), (2, 8192)])
 def test_rows(shape: tuple[int, int]) -> None:
     x = numbers(*shape)
@@ -49,6 +51,7 @@ def test_rows(shape: tuple[int, int]) -> None:
         assert error(layer_norm.apply(x, weight, bias).sync(), normed * weight + bias) < 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("m", "n", "k"), [(1, 1, 1), (33, 31, 100), (130, 260, 65), (64, 64, 0)])
 def test_gemm(m: int, n: int, k: int) -> None:
     a, b = numbers(m, k).astype(np.dtype(bf16)), numbers(k, n).astype(np.dtype(bf16))
@@ -87,6 +90,7 @@ def test_kmeans() -> None:
     assert error(sums, added) < 1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("shape", "k"), [((1, 1), 1), ((33, 31), 4), ((5, 300), 8)])
 def test_topk(shape: tuple[int, int], k: int) -> None:
     x = numbers(*shape)

@@ -11,6 +11,7 @@ import pytest
 from examples.why_slow import __main__ as example
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", example.STEPS)
 @pytest.mark.parametrize("shape", [(1, 1), (33, 31), (129, 1000)], ids=str)
 def test_rows_have_unit_length(step: str, shape: tuple[int, int]) -> None:

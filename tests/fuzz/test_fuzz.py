@@ -23,6 +23,7 @@ from tests.fuzz.run import Counts, Finding, Settings, run_case
 FIRST = 0 if os.environ.get("CI") else random.randrange(2**40)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + 16), ids=lambda seed: f"seed{seed - FIRST}")
 def test_a_random_kernel_does_what_the_reference_says(seed: int, device: str, tmp_path: Path) -> None:
     try:
@@ -161,6 +162,7 @@ def test_a_case_that_does_not_end_is_a_finding_with_its_seed(monkeypatch: pytest
     assert run.findings == [(7, "hang")]
 
 
+@pytest.mark.nightly
 def test_the_command_runs_and_counts() -> None:
     command = [sys.executable, "-m", "tests.fuzz", "--seconds", "0", "--seed", "3"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parent.parent.parent)

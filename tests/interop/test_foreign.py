@@ -106,6 +106,7 @@ def launched(x: Any, y: Any, n: int, factor: Any = 3.0) -> Any:
     return foreign[LaunchConfig.for_num_elems(n)](In(x), n, factor, Out(y), n, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("cuda")
 @pytest.mark.parametrize("n", [1, 33, 1003])
 def test_a_launch_takes_boxes_arcs_and_operations_and_yields_them(n: int) -> None:

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("package", ["torch", "ray"])
 def test_the_error_without_a_package_names_it(package: str) -> None:
     program = f"""

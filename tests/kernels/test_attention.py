@@ -45,7 +45,7 @@ def causal(queries: int, keys: int) -> Any:
     return np.arange(keys) <= np.arange(queries)[:, None] + keys - queries
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("shape", "is_causal"),
     [
@@ -73,11 +73,13 @@ def test_attention_beside_float64(shape: tuple[int, ...], is_causal: bool) -> No
     assert close(result, reference(q, k, v, seen=seen))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("shape", [(1, 0, 4, 16), (0, 2, 4, 16)])
 def test_no_heads_and_no_batches(shape: tuple[int, ...]) -> None:
     assert found(ops.attention(*(h2d(random(*shape)) for _ in range(3)))).shape == shape
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("is_causal", [False, True])
 def test_no_queries_and_no_keys(is_causal: bool) -> None:
     k = h2d(random(1, 2, 5, 16))
@@ -92,12 +94,14 @@ def test_a_scale(scale: float) -> None:
     assert close(found(ops.attention(h2d(q), h2d(k), h2d(v), scale=scale)), reference(q, k, v, float(scale)))
 
 
+@pytest.mark.nightly
 def test_great_scores_do_not_overflow() -> None:
     q, k, v = 100 * random(1, 1, 20, 64), 100 * random(1, 1, 150, 64), random(1, 1, 150, 64)
     result = found(ops.attention(h2d(q), h2d(k), h2d(v)))
     assert close(result, reference(q, k, v))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(33, 50), (2, 33, 50), (1, 33, 50), (2, 1, 33, 50), (1, 4, 33, 50), (2, 4, 33, 50)])
 @pytest.mark.parametrize("of_truth", [True, False])
 def test_masks(shape: tuple[int, ...], of_truth: bool) -> None:
@@ -117,6 +121,7 @@ def test_a_mask_and_causal() -> None:
     assert close(result, reference(q, k, v, seen=mask & causal(70, 70)))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("is_causal", [False, True])
 def test_lengths_hide_the_padding(is_causal: bool) -> None:
     q, k, v = random(4, 2, 70, 32), random(4, 2, 70, 32), random(4, 2, 70, 32)
@@ -131,6 +136,7 @@ def test_lengths_hide_the_padding(is_causal: bool) -> None:
     assert close(found(ops.attention(*given, lengths=h2d(lengths), causal=is_causal)), expected)
 
 
+@pytest.mark.nightly
 def test_lengths_outside_of_the_keys_are_clamped() -> None:
     q, k, v = (random(2, 1, 20, 16) for _ in range(3))
     lengths = h2d(np.array([-5, 2**31 - 1], np.int32))
@@ -138,6 +144,7 @@ def test_lengths_outside_of_the_keys_are_clamped() -> None:
     assert close(found(ops.attention(h2d(q), h2d(k), h2d(v), lengths=lengths)), expected)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("is_causal", [False, True])
 def test_packed_sequences(is_causal: bool) -> None:
     ends = [0, 1, 1, 65, 200, 231]
@@ -154,6 +161,7 @@ def test_packed_sequences(is_causal: bool) -> None:
             assert close(own, reference(*parts, seen=causal(end - begin, end - begin) if is_causal else True))
 
 
+@pytest.mark.nightly
 def test_sequences_that_lie_outside_are_clamped() -> None:
     q = random(100, 1, 16)
     operands = [h2d(q) for _ in range(3)]

@@ -113,6 +113,7 @@ def scanned(x: Any, group: int) -> tuple[Any, Any, Any]:
     return reduced, through, before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threads", [1, 2, 31, 32, 33, 63, 65, 100, 512, 1000, 1023, 1024])
 def test_any_associative_operator_is_reduced_and_scanned_in_the_order_of_the_threads(threads: int) -> None:
     x = RANDOM.integers(0, 2**32, BLOCKS * threads, dtype=np.uint32)
@@ -150,6 +151,7 @@ EXPECTED: dict[str, tuple[Kernel, Callable[[Any], Any]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EXPECTED)
 def test_blocks_of_every_size_from_1_to_1024(name: str) -> None:
     function, expected = EXPECTED[name]
@@ -159,6 +161,7 @@ def test_blocks_of_every_size_from_1_to_1024(name: str) -> None:
         np.testing.assert_array_equal(got.reshape(x.shape), expected(x), f"{threads} threads")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["i32", "u32", "u64", "f32", "f64"])
 def test_every_type_of_value_is_summed_and_scanned(name: str) -> None:
     scalar = getattr(oxide, name)
@@ -223,6 +226,7 @@ def sgemm_shared(m: u32, n: u32, k: u32, a: Slice[f32], b: Slice[f32], c: Disjoi
             element.value = acc
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("m", "n", "k"), [(1, 1, 1), (16, 16, 16), (33, 17, 50), (100, 70, 64)])
 def test_a_tiled_product_is_right_for_any_shape(m: int, n: int, k: int) -> None:
     a, b = RANDOM.standard_normal((m, k)).astype(np.float32), RANDOM.standard_normal((k, n)).astype(np.float32)

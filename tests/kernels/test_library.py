@@ -69,6 +69,7 @@ def test_axpy_equals_numpys(size: int) -> None:
     assert_close(d2h(ops.axpy(2.5, h2d(x), h2d(y))).sync(), expected, 1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
 def test_sums_and_products_equal_numpys(size: int) -> None:
     x, y = random(size), random(size)[::-1].copy()
@@ -79,6 +80,7 @@ def test_sums_and_products_equal_numpys(size: int) -> None:
     assert given.shape == (1,)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES[1:])
 def test_the_greatest_and_its_place(size: int) -> None:
     x = random(size)
@@ -107,6 +109,7 @@ def test_a_product_of_vectors_of_two_lengths_is_refused() -> None:
         ops.dot(h2d(random(3)), h2d(random(4))).sync()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
 def test_running_sums_equal_numpys(size: int) -> None:
     x = random(size)
@@ -117,6 +120,7 @@ def test_running_sums_equal_numpys(size: int) -> None:
     assert_close(d2h(library.inclusive_scan(box, box).last()).sync(), through, 2e-6)
 
 
+@pytest.mark.nightly
 def test_running_sums_of_enough_elements_for_three_levels() -> None:
     x = np.ones(4096 * 4097 + 5, np.float32)
     x[1::2] = -1
@@ -132,6 +136,7 @@ def test_running_sums_need_room() -> None:
 WIDTHS = (1, 33, 128, 1025, 4096, 33_000)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", WIDTHS)
 def test_softmax_equals_numpys_with_huge_numbers_too(width: int) -> None:
     x = 5 * random(5, width)
@@ -145,6 +150,7 @@ def test_softmax_equals_numpys_with_huge_numbers_too(width: int) -> None:
     assert_close(d2h(library.softmax(box, box).last()).sync(), expected, 2e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", WIDTHS)
 def test_norms_equal_numpys(width: int) -> None:
     x, weight, bias = 3 * random(5, width) + 10, random(width), random(width)[::-1].copy()
@@ -154,6 +160,7 @@ def test_norms_equal_numpys(width: int) -> None:
     assert_close(d2h(ops.rms_norm(h2d(x), h2d(weight))).sync(), rms_norm(exact, weight), 2e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(0, 7), (7, 0), (0, 0), (3,), (2, 3, 4)])
 def test_rows_are_the_last_axis_whatever_the_shape(shape: tuple[int, ...]) -> None:
     x = random(*shape)
@@ -206,6 +213,7 @@ def test_a_value_without_a_bin_is_a_fault(bins: int) -> None:
         ops.histogram(h2d(np.array([1, bins], np.uint32)), bins).sync()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("m", "n"), [(0, 3), (3, 0), (1, 1), (31, 33), (1000, 256), (33, 2049), (9, 8192), (2, 100_003)]
 )
@@ -228,6 +236,7 @@ SHAPES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("large", [False, True])
 @pytest.mark.parametrize("beta", [0.0, -0.5])
 @pytest.mark.parametrize(("m", "n", "k"), SHAPES)
@@ -248,6 +257,7 @@ def test_sgemm_tiled_of_a_size_that_takes_large_tiles_by_itself() -> None:
     assert_close(d2h(ops.sgemm_tiled(h2d(a), h2d(b), 2.0)).sync(), 2.0 * a.astype(np.float64) @ b, 1e-6)
 
 
+@pytest.mark.nightly
 def test_sgemm_tiled_of_matrices_that_begin_in_the_middle_of_a_vector() -> None:
     a, b = random(64, 64), random(64, 64)
     left, right, result = (

@@ -74,6 +74,7 @@ def test_axpy_of_every_float_equals_numpys(dtype: Any) -> None:
     assert_close(d2h(ops.axpy(2.5, h2d(x), h2d(y))).sync(), expected, dtype)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [0, 1, 33, SIZE])
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_sums_and_products_of_every_float_equal_numpys(dtype: Any, size: int) -> None:
@@ -86,6 +87,7 @@ def test_sums_and_products_of_every_float_equal_numpys(dtype: Any, size: int) ->
     assert abs(exact(product, dtype) - wide @ other) <= scale + ERRORS[dtype] * abs(wide @ other)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [0, 1, 33, SIZE])
 @pytest.mark.parametrize("dtype", INTEGERS)
 def test_sums_and_products_of_integers_are_as_wide_as_numpys(dtype: Any, size: int) -> None:
@@ -97,6 +99,7 @@ def test_sums_and_products_of_integers_are_as_wide_as_numpys(dtype: Any, size: i
     assert product == (x.astype(wide) * y.astype(wide)).sum()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 33, SIZE])
 @pytest.mark.parametrize("dtype", [*FLOATS, np.int32, np.uint64], ids=str)
 def test_the_greatest_and_its_place_are_numpys_at_ties_infinities_and_nan_too(dtype: Any, size: int) -> None:
@@ -116,7 +119,7 @@ def test_the_greatest_and_its_place_are_numpys_at_ties_infinities_and_nan_too(dt
 
 
 # A row is a part of a warp's, a warp's, a block's, or walked over: f64 changes over at half the width.
-@pytest.mark.sampled(2)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dtype", "width"),
     [
@@ -133,6 +136,7 @@ def test_softmax_and_norms_of_every_float_equal_numpys(dtype: Any, width: int) -
     assert_close(d2h(ops.rms_norm(h2d(x), h2d(weight), 1e-3)).sync(), rms_norm(wide, exact(weight, dtype), 1e-3), dtype)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize(("m", "n"), [(31, 33), (9, 4096)])
 def test_matvec_of_every_float_equals_numpys(dtype: Any, m: int, n: int) -> None:
@@ -140,6 +144,7 @@ def test_matvec_of_every_float_equals_numpys(dtype: Any, m: int, n: int) -> None
     assert_close(d2h(ops.matvec(h2d(matrix), h2d(vector))).sync(), exact(matrix, dtype) @ exact(vector, dtype), dtype)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.int32, np.int64])
 def test_integers_of_every_width_are_counted_as_numpy_counts_them(dtype: Any) -> None:
     values = np.random.default_rng(7).integers(0, 200, 5001).astype(dtype)
@@ -157,6 +162,7 @@ def test_a_negative_value_has_no_bin(bins: int) -> None:
 MOVED = (np.int8, np.uint8, np.int16, np.uint16, np.float16, BF16, *FLOATS8, *INTEGERS, np.float64)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", MOVED)
 def test_transpose_and_gather_move_elements_of_every_width(dtype: Any) -> None:
     x = np.random.default_rng(5).integers(0, 256, (101, 67 * np.dtype(dtype).itemsize)).astype(np.uint8).view(dtype)

@@ -17,6 +17,7 @@ from tests.kernels.references import softmax
 WIDTHS = (1, 31, 128, 1025, 8192, 32_768, 32_769, 40_000)  # each way through softmax, on both sides of the widest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("width", WIDTHS)
 def test_softmax_of_masked_rows(width: int, dtype: Any) -> None:
@@ -63,13 +64,14 @@ def test_transposes_with_the_columns_along_x(shape: tuple[int, int], size: Any) 
     np.testing.assert_array_equal(d2h(turned).sync(), x.T)
 
 
+@pytest.mark.nightly
 def test_a_product_of_more_rows_than_a_grid_has() -> None:
     a = np.random.default_rng(2).standard_normal((128 * 65_535 + 1, 1), np.float32)
     found = d2h(ops.sgemm_tiled(h2d(a), h2d(np.full((1, 1), 3, np.float32)))).sync()
     np.testing.assert_array_equal(found, 3 * a)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [u32, i64])
 @pytest.mark.parametrize("large", [False, True])
 @pytest.mark.parametrize(("m", "n", "k"), [(1, 1, 1), (130, 131, 13), (257, 128, 20), (5, 7, 0), (300, 36, 52)])

@@ -60,7 +60,7 @@ def test_products_of_every_size_are_those_of_numpy(m: int, n: int, k: int) -> No
     assert_product(d2h(ops.matmul(h2d(a), placed(b, True))).sync(), a, b, np.float16)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("dtype", "a_turned", "b_turned"),
     [
@@ -78,11 +78,13 @@ def test_the_dtypes_in_the_four_layouts(dtype: Any, a_turned: bool, b_turned: bo
         assert_product(found, a, b, dtype, operands=2**-10 * 1.01 if dtype is np.float32 else 0.0)
 
 
+@pytest.mark.nightly
 def test_an_i8_goes_with_a_u8() -> None:
     a, b = numbers(np.int8, 18, 70), numbers(np.uint8, 70, 9)
     np.testing.assert_array_equal(d2h(ops.matmul(h2d(a), placed(b, True))).sync(), a.astype(int) @ b.astype(int))
 
 
+@pytest.mark.nightly
 def test_high_precision_keeps_the_digits_that_tf32_drops() -> None:
     a, b = numbers(np.float32, 33, 40), numbers(np.float32, 40, 17)
     found = d2h(ops.matmul(h2d(a), h2d(b), precision="high")).sync()
@@ -92,7 +94,7 @@ def test_high_precision_keeps_the_digits_that_tf32_drops() -> None:
     assert np.abs(found - expected).max() < np.abs(rough - expected).max() / 50
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kinds", "scales", "way"),
     every_pair(
@@ -120,7 +122,7 @@ def test_floats_of_8_bits_and_their_scales(kinds: Any, scales: str | None, way: 
     assert ops.matmul(h2d(a), h2d(b)).sync().dtype == BF16
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("stacks", "kind", "turned"),
     every_pair(
@@ -148,6 +150,7 @@ def test_stacks_of_matrices(stacks: tuple[int | None, int | None], kind: Any, tu
         assert np.abs(found.astype(np.float64) - expected).max(initial=0) <= np.abs(expected).max(initial=0) / 256
 
 
+@pytest.mark.nightly
 def test_a_nan_of_one_matrix_of_a_stack_stays_in_its_product() -> None:
     a, b = numbers(np.float16, 2, 20, 9), numbers(np.float16, 2, 9, 24)
     a[1], b[1] = np.nan, np.nan
@@ -158,6 +161,7 @@ def test_a_nan_of_one_matrix_of_a_stack_stays_in_its_product() -> None:
         assert np.isnan(found[1]).all()
 
 
+@pytest.mark.nightly
 def test_scales_of_integers_and_of_f16() -> None:
     a, b = numbers(np.int8, 18, 70), numbers(np.int8, 70, 9)
     by_row, by_column = numbers(np.float32, 18), numbers(np.float32, 9)
@@ -183,6 +187,7 @@ def test_a_split_number_is_the_sum_of_two_of_tf32(shape: tuple[int, int]) -> Non
     assert (np.abs(upper.astype(float) + lower - x) <= 2.0**-22 * np.abs(x)).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [np.float16, np.float64])
 def test_large_tiles_give_the_same_numbers(dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without rows and columns beyond the matrix too: those of f16 are pairs."""
@@ -210,6 +215,7 @@ def test_matrices_that_begin_in_the_middle_of_a_vector() -> None:
     assert_product(d2h(pieces[2]).sync(), a, b, np.float16)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("activation", "out"), [("relu", np.float32), ("gelu", np.float16), ("silu", BF16)])
 def test_the_epilogue_scales_adds_and_activates(activation: str, out: Any) -> None:
     a, b, c = numbers(np.float16, 19, 40), numbers(np.float16, 40, 22), numbers(out, 19, 22)
@@ -230,6 +236,7 @@ def test_without_beta_c_is_not_read() -> None:
     assert_product(d2h(c).sync(), a, b, np.float32, operands=2**-10 * 1.01)
 
 
+@pytest.mark.nightly
 def test_integers_wrap_and_are_scaled_to_floats() -> None:
     a, b = numbers(np.int8, 20, 30), numbers(np.int8, 30, 5)
     whole = a.astype(np.int64) @ b.astype(np.int64)
@@ -369,7 +376,7 @@ def test_an_output_on_an_operands_memory_is_refused() -> None:
             library.matmul(a, b, box)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.slow
 @needs_ptxas
 @pytest.mark.parametrize("large", [False, True])
 @pytest.mark.parametrize("kinds", [(f16, f16), (bf16, f32), (f32, f32), (f64, f64), (i8, i32)], ids=str)
@@ -408,6 +415,7 @@ def test_rows_are_made_longer_with_zeros(shape: tuple[int, int], multiple: int, 
         assert copy.tobytes() == expected.tobytes()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("shape", [(333, 777, 111), (2048, 2304, 100), (65, 40, 1000)])
 def test_rows_that_the_copy_engine_cannot_read(shape: tuple[int, int, int]) -> None:
     """On Hopper such matrices are copied first."""

@@ -27,6 +27,7 @@ def close(found: Any, expected: Any) -> bool:
     return bool(np.linalg.norm(found - expected) <= 1e-6 * np.linalg.norm(expected))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("m", "n", "k"), SIZES)
 @pytest.mark.parametrize("with_bias", [False, True])
 def test_the_product_is_numpys(m: int, n: int, k: int, with_bias: bool) -> None:

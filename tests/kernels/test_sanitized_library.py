@@ -15,19 +15,18 @@ import pytest
 
 import oxide_kernels
 from oxide_kernels import ops
+from tests.choosing import is_sampled
 from tests.kernels.sanitized_library import CASES
-
-NAMES = [name for names in CASES.values() for name in names]
 
 
 class Results:
     """What another process finds in each, as it goes: in this one they may have been compiled without the sanitizer."""
 
-    def __init__(self, errors: IO[str]) -> None:
+    def __init__(self, errors: IO[str], *, sample: bool) -> None:
         self._errors = errors
         self._known: dict[str, str] = {}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.kernels.sanitized_library"],
+            [sys.executable, "-m", "tests.kernels.sanitized_library", *(["--sample"] if sample else [])],
             cwd=Path(__file__).parents[2],
             env={**os.environ, "OXIDE_DEVICE": "cpu", "OXIDE_SANITIZE": "memory,race"},
             stdout=subprocess.PIPE,
@@ -49,19 +48,19 @@ class Results:
 
 
 @pytest.fixture(scope="module")
-def results() -> Iterator[Results]:
+def results(pytestconfig: pytest.Config) -> Iterator[Results]:
     with tempfile.TemporaryFile("w+") as errors:
-        results = Results(errors)
+        results = Results(errors, sample=is_sampled(pytestconfig))
         with results.process as process:
             yield results
             process.kill()
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_public_kernel_is_right_and_clean(name: str, results: Results, device: str) -> None:
+@pytest.mark.parametrize("family", [case.__name__ for case in CASES])
+def test_public_kernels_are_right_and_clean(family: str, results: Results, device: str) -> None:
     if device != "cpu":
         pytest.skip("the sanitizer is the CPU device's")
-    assert results.of(name) == "clean"
+    assert results.of(family) == "clean"
 
 
 def test_no_public_kernel_is_left_out() -> None:
@@ -71,4 +70,4 @@ def test_no_public_kernel_is_left_out() -> None:
         for name, function in vars(ops).items()
         if inspect.isfunction(function) and function.__module__ == ops.__name__ and not name.startswith("_")
     }
-    assert public == set(NAMES)
+    assert public == {name for names in CASES.values() for name in names}

@@ -54,6 +54,7 @@ def both_sums(x: np.ndarray[Any, Any]) -> tuple[Any, Any]:
     return through, through - exact
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [*ERRORS, *INTEGERS], ids=lambda dtype: dtype.__name__)
 @pytest.mark.parametrize("size", SIZES)
 def test_running_sums_of_all_dtypes(size: int, dtype: Any) -> None:
@@ -64,6 +65,7 @@ def test_running_sums_of_all_dtypes(size: int, dtype: Any) -> None:
     assert_sums(d2h(exclusive_scan(box, box).last()).sync(), before)  # in place
 
 
+@pytest.mark.nightly
 def test_running_sums_of_bfloat16s_are_made_in_single_precision() -> None:
     x = np.full(1000, 0x3F81, np.uint16)  # 1.0078125, so that a sum in bf16 would stop at 256
     found = d2h(ops.inclusive_scan(h2d(x))).sync()
@@ -107,6 +109,7 @@ def on_the_cpu(device: str) -> None:
         pytest.skip("the schedule is the CPU device's")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("on_the_cpu")
 @pytest.mark.parametrize("seed", range(4))
 def test_blocks_find_their_predecessors_in_any_order(seed: int) -> None:
@@ -170,6 +173,7 @@ def sanitized(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     scans._single_pass.cache_clear()
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("on_the_cpu", "sanitized")
 def test_scans_have_no_race_and_end_where_the_input_was_never_written() -> None:
     x = numbers(3 * TILE + 5, np.int32)

@@ -586,7 +586,7 @@ def blocks() -> Iterator[Case]:
 CASES = [*mathematics(), *intrinsic(), *arithmetic(), *warps(), *blocks()]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_it_is_what_numpy_says_at_every_size(case: Case) -> None:
     made = case.kernel()
@@ -673,6 +673,7 @@ def updating(function: Any, kind: Any) -> Kernel:
     return apply
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
@@ -694,6 +695,7 @@ def test_no_update_of_a_few_elements_is_lost_at_any_size(name: str, kind: Any) -
         np.testing.assert_array_equal(found, start, err_msg=f"size {size}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [i32, u32, i64, u64, f16, bf16, f32, f64], ids=str)
 def test_the_atomics_of_one_element_for_each_thread_at_any_size(kind: Any) -> None:
     @kernel(block=BLOCK)

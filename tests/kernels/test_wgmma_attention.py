@@ -29,7 +29,7 @@ def attended(q: Any, k: Any, v: Any, is_causal: bool) -> Any:
     return launch.last().and_then(d2h).sync().reshape(q.shape)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("is_causal", [False, True])
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize(

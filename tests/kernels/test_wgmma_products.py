@@ -50,7 +50,7 @@ def error(found: Any, exact: Any) -> float:
     return float(np.linalg.norm(found.astype(np.float64) - exact) / np.linalg.norm(exact))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.slow
 @pytest.mark.parametrize(("tile", "a_turned", "b_turned"), every_pair(TILES, BOTH, BOTH))
 def test_a_tile_of_every_width_in_every_layout(tile: tuple[int, bool], a_turned: bool, b_turned: bool) -> None:
     (width, together), layout = tile, (a_turned, b_turned)
@@ -66,6 +66,7 @@ def test_a_tile_of_every_width_in_every_layout(tile: tuple[int, bool], a_turned:
     assert error(c, exact) < 1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("together", [False, True])
 @pytest.mark.parametrize("dtype", [f16, bf16])
 def test_whole_tiles_of_16_bits_go_through_shared_memory(dtype: Any, together: bool) -> None:
@@ -77,6 +78,7 @@ def test_whole_tiles_of_16_bits_go_through_shared_memory(dtype: Any, together: b
     assert error(c, exact) < (6e-4 if dtype is f16 else 4e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("beta", [0.0, 0.5])
 @pytest.mark.parametrize("shape", [(128, 64, 64), (40, 24, 8)])
 def test_the_end_of_the_computation(shape: tuple[int, int, int], beta: float) -> None:
@@ -90,6 +92,7 @@ def test_the_end_of_the_computation(shape: tuple[int, int, int], beta: float) ->
     assert error(c, np.maximum(0.25 * exact + beta * before.astype(np.float64) + bias, 0)) < 6e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "output", "skipped"),
     [(f16, f16, 0), (f16, f16, 1), (f32, f16, 0), (f32, f32, 1), (bf16, bf16, 0), (bf16, f32, 0), (bf16, bf16, 3)],
@@ -108,6 +111,7 @@ def test_a_bias_of_every_type_and_address_in_whole_tiles_and_at_the_edges(kind: 
     assert error(c, expected) < {f32: 1e-6, f16: 6e-4, bf16: 4e-3}[output]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_rows_that_were_made_longer_change_nothing(layout: tuple[bool, bool]) -> None:
     """The rest of a row is zeros, where the other matrix has zeros too or ends."""
@@ -120,6 +124,7 @@ def test_rows_that_were_made_longer_change_nothing(layout: tuple[bool, bool]) ->
     assert error(c.last().and_then(d2h).sync(), exact) < 1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("shared", [None, 0, 1])
 def test_stacks_of_matrices(layout: tuple[bool, bool], shared: int | None) -> None:
@@ -146,7 +151,7 @@ def test_exact_sums_are_exact() -> None:
     assert np.array_equal(c, a @ b.T)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("dtype", "width"),
     [  # how wide a tile is matters to the number of bytes of an element, and to how sums are made
@@ -172,6 +177,7 @@ def test_a_tile_of_every_width_of_other_types(dtype: Any, width: int) -> None:
         assert np.array_equal(c.and_then(d2h).sync(), a @ b.T)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [128, 64, 32])
 def test_three_products_have_the_precision_of_f32(width: int) -> None:
     m, n, k = 130, width + 4, 300
@@ -184,6 +190,7 @@ def test_three_products_have_the_precision_of_f32(width: int) -> None:
     assert error(c.and_then(d2h).sync(), a.astype(np.float64) @ b.T.astype(np.float64)) < 3e-7
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scales", ["one", "each"])
 @pytest.mark.parametrize("output", [bf16, f32])
 def test_scales_at_the_end(output: Any, scales: str) -> None:
@@ -202,6 +209,7 @@ def test_scales_at_the_end(output: Any, scales: str) -> None:
     assert error(c, exact) < (5e-4 if output is f32 else 4e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("parts", "swapped", "a_turned", "b_turned"), every_pair((1, 2, 8), BOTH, BOTH, BOTH))
 def test_sums_in_parts_of_k(parts: int, swapped: bool, a_turned: bool, b_turned: bool, monkeypatch: Any) -> None:
     """Also with more parts than steps, and with the epilogue after the parts' sum."""
@@ -220,6 +228,7 @@ def test_sums_in_parts_of_k(parts: int, swapped: bool, a_turned: bool, b_turned:
     assert np.array_equal(d2h(c).sync(), np.maximum(0.5 * (a @ b) + 2 * before + bias, 0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("swapped", [False, True])
 @pytest.mark.parametrize("kinds", [(f8e4m3, f8e5m2), (f32, f32)], ids=str)
 def test_sums_in_parts_of_other_types(kinds: Any, swapped: bool, monkeypatch: Any) -> None:
@@ -234,6 +243,7 @@ def test_sums_in_parts_of_other_types(kinds: Any, swapped: bool, monkeypatch: An
     assert error(d2h(c).sync(), (a @ b.T) * by_row[:, None].astype(float) * by_column) < 1e-6
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("cluster", "together", "a_turned", "b_turned"), every_pair((2, 4), BOTH, BOTH, BOTH))
 def test_blocks_that_share_columns(cluster: int, together: bool, a_turned: bool, b_turned: bool) -> None:
     """The last cluster has blocks without rows of the result."""
@@ -247,6 +257,7 @@ def test_blocks_that_share_columns(cluster: int, together: bool, a_turned: bool,
     assert np.array_equal(c, a @ b)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("swapped", [False, True])
 @pytest.mark.parametrize("parts", [1, 2])
 def test_stacks_in_parts_of_k(parts: int, swapped: bool) -> None:
@@ -274,7 +285,7 @@ def test_the_plan_follows_from_the_sizes() -> None:
     assert plan_of(form._replace(exact=True), 1, 8192, 8192, 8192, lines, 132).together
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.slow
 @needs_ptxas
 @pytest.mark.parametrize("in_parts", [False, True])
 @pytest.mark.parametrize(
@@ -303,6 +314,7 @@ def test_a_gpus_kernels_keep_all_in_registers(kind: Any, output: Any, exact: boo
         assert "serialized" not in told
 
 
+@pytest.mark.slow
 @needs_ptxas
 @pytest.mark.parametrize(
     ("kind", "output", "bias", "exact"),
@@ -317,6 +329,7 @@ def test_a_gpus_kernels_keep_the_bias_in_registers(kind: Any, output: Any, bias:
     assert "serialized" not in told
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("width", [64, 192])
 def test_no_tile_of_a_result_is_written_while_it_is_stored(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each block computes two tiles, of an odd number of parts of 64 columns."""

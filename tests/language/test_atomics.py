@@ -35,6 +35,7 @@ RANDOM = np.random.default_rng(5)
 DTYPES = ["i32", "u32", "i64", "u64", "f32", "f64"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DTYPES)
 @pytest.mark.parametrize("operation", ["add", "sub", "min", "max", "and", "or", "xor"])
 def test_no_update_is_lost(name: str, operation: str) -> None:
@@ -98,6 +99,7 @@ def test_each_thread_gets_a_number_of_its_own(name: str) -> None:
     assert d2h(counter).sync()[0] == 10_240
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DTYPES)
 def test_exchange_hands_one_value_on_and_compare_exchange_writes_once(name: str) -> None:
     scalar = getattr(oxide, name)
@@ -240,6 +242,7 @@ def test_atomic_loads_and_stores_of_neighbouring_threads_are_made_one_by_one() -
     np.testing.assert_array_equal(d2h(y).sync(), x + 1)
 
 
+@pytest.mark.slow
 @needs_ptxas
 @pytest.mark.parametrize("cc", [(7, 5), (9, 0)])
 def test_ptxas_accepts_every_operation(cc: tuple[int, int]) -> None:

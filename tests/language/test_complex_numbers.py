@@ -166,6 +166,7 @@ def test_a_quotient_does_not_overflow_where_it_is_finite() -> None:
     assert_near(quotient, a.astype(complex) / b.astype(complex), c64, 4)
 
 
+@pytest.mark.slow
 @BOTH
 def test_signs_parts_and_conjugates(kind: Any) -> None:
     numbers = np.concatenate([random_numbers(33, kind), special_numbers(kind)])
@@ -197,6 +198,7 @@ def test_the_magnitude_neither_overflows_nor_underflows(kind: Any) -> None:
         np.testing.assert_allclose(found, np.abs(numbers), rtol=2 * epsilon(kind))
 
 
+@pytest.mark.slow
 @BOTH
 @pytest.mark.parametrize("exponent", [0, 1, 2, 3, 7, -1, -2, -5, 40])
 def test_a_whole_power_is_numpys(kind: Any, exponent: int) -> None:
@@ -529,6 +531,7 @@ def functions_of(kind: Any) -> Kernel:
     return compute
 
 
+@pytest.mark.slow
 @BOTH
 def test_functions_of_cmath(kind: Any) -> None:
     z = np.concatenate([random_numbers(1003, kind), 1 + random_numbers(100, kind) * kind(1e-3)])

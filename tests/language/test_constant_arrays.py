@@ -27,6 +27,7 @@ def lookup(table: np.ndarray, dtype: Any) -> Kernel:
     return look_up
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", DTYPES)
 def test_a_constant_array_gives_its_elements(code: str) -> None:
     table = (np.random.default_rng(1).standard_normal(257) * 100).astype(code)

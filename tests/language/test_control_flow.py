@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from oxide import DisjointSlice, Kernel, Slice, d2h, device, h2d, i64, kernel, thread, zeros
+from tests.choosing import examples
 
 VARIABLES = ["a", "b", "c"]
 names = st.sampled_from(VARIABLES)
@@ -99,7 +100,7 @@ def compare(body: list[str]) -> None:
         assert int(result[0]) == (expected + 2**63) % 2**64 - 2**63, "\n".join(body)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 @given(blocks(0, False))
 def test_any_control_flow_gives_what_python_gives(body: list[str]) -> None:
     compare(body)

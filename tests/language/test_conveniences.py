@@ -193,6 +193,7 @@ def kernel_of(function: Any) -> Kernel:
 KERNELS = {function: kernel_of(function) for function in FUNCTIONS_OF_X}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("function", FUNCTIONS_OF_X, ids=lambda function: function.__name__)
 @settings(max_examples=40, deadline=None)
 @given(x=st.lists(st.one_of(st.integers(-4, 9), st.integers(-100, 100)), max_size=9))
@@ -413,6 +414,7 @@ OF_THREE = {"clip", "where"}
 OF_TWO = {"arctan2", "copysign", "fmod", "hypot", "nextafter", "maximum", "minimum", "fmax", "fmin", "ldexp"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scalar", [f32, f64], ids=["f32", "f64"])
 @pytest.mark.parametrize("name", sorted(function.__name__ for function in FUNCTIONS))
 def test_a_function_of_numpy_gives_what_numpy_gives(name: str, scalar: Any) -> None:

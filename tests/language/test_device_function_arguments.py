@@ -46,6 +46,7 @@ def power(x):  # type: ignore[no-untyped-def]
 M: Any = 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("numbers", [(10, 10.0), (10.0, 10), (0.0, -0.0), (1, True, 1.0)], ids=str)
 def test_a_number_of_the_module_has_its_type_and_sign(numbers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Numbers that are equal to Python may give other code: 10**21 wraps as an integer."""

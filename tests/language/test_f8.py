@@ -141,6 +141,7 @@ def test_the_reference_is_ml_dtypes_where_that_rounds_once_and_does_not_saturate
         assert np.array_equal(expected_bits(values, scalar), bits(values.astype(scalar.dtype)))
 
 
+@pytest.mark.slow
 @of_8_bits
 @pytest.mark.parametrize("wide", [f32, f64, f16, bf16], ids=str)
 def test_every_bit_pattern_widens_exactly_and_comes_back(scalar: Any, wide: Any) -> None:
@@ -181,6 +182,7 @@ def test_every_16_bit_float_converts(scalar: Any, wide: Any) -> None:
     assert np.array_equal(found, expected)
 
 
+@pytest.mark.slow
 @of_8_bits
 @pytest.mark.parametrize("kind", [i32, i64, u8, u64], ids=str)
 def test_integers_are_rounded_once(scalar: Any, kind: Any) -> None:
@@ -201,6 +203,7 @@ def test_a_conversion_saturates_where_ml_dtypes_overflows() -> None:
     assert bits(f8e4m3(values))[3] == bits(f8e5m2(values))[3] == NAN
 
 
+@pytest.mark.slow
 @of_8_bits
 def test_arithmetic_is_rounded_once(scalar: Any) -> None:
     a, b = (each.ravel().view(scalar.dtype) for each in np.meshgrid(EVERY, EVERY))
@@ -229,6 +232,7 @@ def binary_bool(scalar: Any) -> Kernel:
     return less
 
 
+@pytest.mark.slow
 @of_8_bits
 def test_signs_keep_the_bits(scalar: Any) -> None:
     numbers = EVERY.view(scalar.dtype)
@@ -267,6 +271,7 @@ def test_a_literal_takes_the_type_and_two_types_give_an_f32(scalar: Any) -> None
     assert np.array_equal(w, total.astype(np.float64))
 
 
+@pytest.mark.slow
 @of_8_bits
 def test_arrays_of_a_block_and_vectors_hold_them(scalar: Any) -> None:
     @kernel(block=64)
@@ -288,6 +293,7 @@ def test_arrays_of_a_block_and_vectors_hold_them(scalar: Any) -> None:
     assert np.array_equal(bits(found), expected)
 
 
+@pytest.mark.slow
 @of_8_bits
 def test_interpreted_kernels_give_the_same_numbers(scalar: Any, device: str) -> None:
     if device == "cuda":

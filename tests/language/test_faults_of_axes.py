@@ -95,6 +95,7 @@ def by_a_function(i: i64, j: i64, x: Slice2[i32], y: DisjointSlice[i32]) -> None
 LEAST, GREATEST = -(2**63), 2**63 - 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sanitize", [(), pytest.param(BOTH, marks=on_the_cpu_device)], ids=str)
 @pytest.mark.parametrize(
     ("kernel_", "given", "shape", "axis", "indices"),

@@ -115,6 +115,7 @@ def of_numpy(expression: str, x: Any, **names: Any) -> Any:
         return eval(expression, {**vars(oxide), **globals(), "x": x, **names})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DTYPES)
 @pytest.mark.parametrize("literal", LITERALS)
 def test_a_literal_takes_the_type_of_the_float_that_it_meets(name: str, literal: str) -> None:
@@ -128,6 +129,7 @@ def test_a_literal_takes_the_type_of_the_float_that_it_meets(name: str, literal:
         np.testing.assert_array_equal(found, expected.astype(np.float64), each)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DTYPES)
 def test_the_result_of_any_operation_with_a_literal_has_that_type(name: str) -> None:
     x = numbers(name)
@@ -148,6 +150,7 @@ def test_a_comparison_is_made_in_the_type_that_the_literal_meets(name: str) -> N
         np.testing.assert_array_equal(found, of_numpy(each, x), each)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DTYPES)
 @pytest.mark.parametrize(
     "lines",
@@ -218,6 +221,7 @@ def test_a_wider_number_still_widens() -> None:
         np.testing.assert_allclose(run(body(f"out = {written}", name="f32"), x), eval(written, names), rtol=1e-15)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NARROW)
 def test_a_literal_takes_the_narrow_type_that_it_meets(name: str) -> None:
     x = np.random.default_rng(2).uniform(0.3, 4, 33).astype(np.float32).astype(NARROW[name])

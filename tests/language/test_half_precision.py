@@ -88,6 +88,7 @@ def converting(source: Any, target: Any) -> Kernel:
     return unary(target, source, target)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", [f32, f64], ids=str)
 @pytest.mark.parametrize("dtype", [f16, bf16], ids=str)
 def test_every_number_converts_there_and_back_and_rounding_is_to_nearest_even(dtype: Any, source: Any) -> None:

@@ -197,6 +197,7 @@ def h2d_one(number: int) -> Any:
     return h2d(np.array([number]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "expected"), [(3, 3), (-1, "negative"), (90, "too large")])
 def test_an_assert_in_a_kernel_of_a_test_is_compiled_as_it_is_written(number: int, expected: Any) -> None:
     assert rewritten(typed.function)
@@ -204,6 +205,7 @@ def test_an_assert_in_a_kernel_of_a_test_is_compiled_as_it_is_written(number: in
     assert outcome(typed[1, 1](h2d_one(number), zeros(1, i64))) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "expected"),
     [
@@ -223,6 +225,7 @@ def test_so_are_numbas_functions_and_those_within_a_kernel(number: int, expected
     assert outcome(kernel(cuda.jit(add))[1, 1](h2d_one(number))) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "expected"), [(3, 3), (50, "big")])
 def test_so_is_a_function_that_a_kernel_is_given(number: int, expected: Any) -> None:
     def small(n: Any) -> Any:

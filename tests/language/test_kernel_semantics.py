@@ -113,6 +113,7 @@ def pairs() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     return a.ravel().copy(), b.ravel().copy()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("operation", INTEGER_OPERATIONS, ids=lambda f: f.__name__)
 def test_integer_operators_have_pythons_semantics(operation: Callable[[Any, Any], Any]) -> None:
     a, b = pairs()
@@ -142,6 +143,7 @@ def test_a_shift_by_the_width_or_more_shifts_every_bit_out() -> None:
     np.testing.assert_array_equal(c, [0, -1, 0, -1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("operation", [add, subtract, multiply, divide, floor_divide, remainder, ternary, builtins])
 def test_float_operators_have_pythons_semantics(operation: Callable[[Any, Any], Any]) -> None:
     a, b = (values.astype(np.float64) / 4 for values in pairs())
@@ -157,6 +159,7 @@ def test_dividing_two_integers_gives_a_float() -> None:
     np.testing.assert_array_equal(c, a / b)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [i8, i32, i64, u8, u32, u64])
 def test_dividing_by_zero_gives_zero_and_the_process_lives(dtype: Any) -> None:
     least = np.iinfo(dtype.dtype).min
@@ -295,6 +298,7 @@ def test_bools_are_parameters_elements_and_values() -> None:
         np.testing.assert_array_equal(y, x != flag)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("waits", [False, True])
 def test_scalars_of_any_sizes_come_before_a_slice(waits: bool) -> None:
     for first, second, third in itertools.product((u8, f32, i64), repeat=3):

@@ -155,6 +155,7 @@ def test_single_precision_stays_single_precision() -> None:
         assert "double" not in k.llvm_ir()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [i32, u32, i64, u64], ids=str)
 def test_the_bits_of_integers(dtype: Any) -> None:
     bits = dtype.dtype.itemsize * 8
@@ -175,6 +176,7 @@ def test_the_bits_of_integers(dtype: Any) -> None:
     assert reversed_bits.tolist() == [int(f"{number:0{bits}b}"[::-1], 2) for number in numbers]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [i32, u32, i64, u64], ids=str)
 def test_wide_products_and_saturation(dtype: Any) -> None:
     limits = np.iinfo(dtype.dtype)
@@ -209,6 +211,7 @@ def test_fma_rounds_once() -> None:
     assert np.any(found != 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [f16, f32, f64], ids=str)
 def test_fmax_and_fmin_of_a_nan_and_a_number_are_the_number(dtype: Any) -> None:
     numbers = np.array([np.nan, -np.inf, -2, 0, 3.5, np.inf], dtype.dtype)
@@ -225,6 +228,7 @@ def test_saturate_clips_to_the_unit_interval_and_rsqrt_is_one_over_the_root() ->
         assert ulps(run(unary(intrinsics.rsqrt, dtype), values), 1 / np.sqrt(values.astype(np.float64))) <= 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "signed", "unsigned"), [(f32, i32, u32), (f64, i64, u64)], ids=str)
 def test_the_bits_of_floats_and_back(dtype: Any, signed: Any, unsigned: Any) -> None:
     size = dtype.dtype.itemsize

@@ -71,6 +71,7 @@ OPERATIONS = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda function: function.__name__)
 @pytest.mark.parametrize(("first", "second"), [(i64, u64), (u64, i64), (i32, u64), (u64, i8)])
 def test_an_operation_on_both_is_exact_and_gives_an_index(
@@ -140,6 +141,7 @@ def as_i64(number: int) -> int:
     return (number + 2**63) % 2**64 - 2**63
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("constant", [1, 7, 10, 2**32, 2**63 - 1])
 def test_a_u64_divided_by_a_constant_is_a_u64(constant: int) -> None:
     @kernel

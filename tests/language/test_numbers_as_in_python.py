@@ -58,6 +58,7 @@ def check_rounding(k: Kernel, dtype: Any, x: Any, digits: Any) -> None:
     assert bits(found) == bits(expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("k", [ROUNDED[f64], ROUNDED_FAST], ids=["exact", "fastmath"])
 def test_decimals_are_rounded_as_python_rounds_them(k: Kernel) -> None:
     random = np.random.default_rng(5)
@@ -103,6 +104,7 @@ def test_a_float_that_no_i64_holds_is_rounded_to_the_nearest_that_there_is(dtype
 SPECIAL = [math.nan, -math.nan, math.inf, -math.inf, 0.0, -0.0, 1.5, -2.5]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [f16, f32, f64], ids=str)
 @pytest.mark.parametrize("function", [min, max])
 def test_extremes_of_two_and_three_are_pythons_with_nans_and_zeros_too(function: Any, dtype: Any) -> None:
@@ -170,6 +172,7 @@ def test_the_quotient_of_the_least_integer_and_minus_one_wraps_and_its_remainder
     assert both == [q ^ r for q, r in zip(wrapped, remainder, strict=True)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", [f16, f32, f64], ids=str)
 @pytest.mark.parametrize("target", [i8, u8, i16, u16, i32, u32, i64, u64], ids=str)
 def test_a_float_that_an_integer_type_does_not_hold_is_the_nearest_that_it_holds(target: Any, source: Any) -> None:

@@ -39,6 +39,7 @@ def held(scalar: Any, numbers: Any) -> list[int]:
     return [number for number in numbers if info.min <= number <= info.max]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exponent", [i64, u64, i32, u32, i8, u8])
 @pytest.mark.parametrize("base", [i64, u64, i32, u8])
 def test_a_power_of_integers_is_pythons_modulo_2_to_the_64(base: Any, exponent: Any) -> None:

@@ -39,6 +39,7 @@ def arrays(kind: Any, pairs: Sequence[tuple[int, ...]]) -> list[np.ndarray]:
     return [np.array(column, kind.dtype) for column in zip(*pairs, strict=True)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", LARGEST, ids=str)
 @pytest.mark.parametrize("name", ["gcd", "lcm"])
 @compiled_once
@@ -51,6 +52,7 @@ def test_divisors_and_multiples_are_pythons_modulo_two_to_the_64(name: str, kind
     assert run(PAIRS[name, kind], *arrays(kind, pairs)).tolist() == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", LARGEST, ids=str)
 @pytest.mark.parametrize("name", ["comb", "perm"])
 @compiled_once
@@ -68,6 +70,7 @@ def test_counts_are_exact_while_they_fit_and_the_greatest_number_after(
     assert run(PAIRS[name, kind], *arrays(kind, pairs)).tolist() == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", LARGEST, ids=str)
 @compiled_once
 @given(data=st.data())
@@ -85,6 +88,7 @@ def test_factorials_to_the_largest_that_fits(kind: Any) -> None:
     assert run(SINGLES["factorial", kind], np.array(numbers, kind.dtype)).tolist() == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ULPS, ids=str)
 def test_the_spacing_of_floats_is_numpys(kind: Any) -> None:
     largest = np.finfo(kind.dtype).max

@@ -100,6 +100,7 @@ def edges(scalar: Any) -> list[int]:
 PAIRS = [(i32, i32), (i32, i8), (i64, i64), (u32, u32), (u64, u64), (i8, i8), (u32, u64), (i32, i64)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("types", PAIRS, ids=lambda types: "-".join(kind.name for kind in types))
 @pytest.mark.parametrize("step", [1, 3])
 def test_a_range_upwards_is_that_of_python(step: int, types: tuple[Any, Any]) -> None:
@@ -108,6 +109,7 @@ def test_a_range_upwards_is_that_of_python(step: int, types: tuple[Any, Any]) ->
         assert given(each, start, stop) == expected(range(start, stop, step)), (start, stop)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("types", [(i32, i32), (i32, i8), (i64, i64), (u32, u32), (i64, i32)], ids=str)
 def test_a_range_downwards_is_that_of_python(types: tuple[Any, Any]) -> None:
     each = in_steps_of(-1, types)
@@ -115,6 +117,7 @@ def test_a_range_downwards_is_that_of_python(types: tuple[Any, Any]) -> None:
         assert given(each, start, stop) == expected(range(start, stop, -1)), (start, stop)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("types", [(i32, i32, i32), (i64, i64, i64), (u64, u64, u64), (i32, i32, i8)], ids=str)
 def test_a_range_with_a_step_known_at_run_time_is_that_of_python(types: tuple[Any, Any, Any]) -> None:
     each = with_a_step(types)

@@ -136,6 +136,7 @@ def arithmetic(scalar: Any) -> Kernel:
     return compute
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FLOATS)
 def test_sums_products_and_quotients_are_rounded_once(name: str) -> None:
     a, b = numbers(name), RNG.permutation(numbers(name))
@@ -210,6 +211,7 @@ def converted(value: Any, target: str) -> Any:
     return kind(min(max(value if math.isinf(value) else int(value), int(limits.min)), int(limits.max)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", SCALARS)
 def test_every_conversion_is_that_of_the_book(source: str) -> None:
     given = SCALARS[source]
@@ -287,6 +289,7 @@ def stored_once(values: list[Any], name: str) -> np.ndarray:
 # Integers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", INTEGERS)
 def test_unary_operators_keep_an_integers_type(name: str) -> None:
     scalar = SCALARS[name]
@@ -316,6 +319,7 @@ def test_unary_operators_keep_an_integers_type(name: str) -> None:
         assert np.array_equal(found[:, place], numbers_expected.astype(found.dtype)), place
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["i8", "i16", "i32", "i64"])
 def test_the_least_integer_is_its_own_absolute_value_and_that_is_negative(name: str) -> None:
     scalar = SCALARS[name]
@@ -498,6 +502,7 @@ def form_references(fuse: bool) -> tuple[list[np.float32], tuple[np.ndarray, ...
     return expected, tuple(np.array([value]) for value in (p, q, r, s, wide))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fuse", [True, False])
 @pytest.mark.parametrize("options", [{}, {"unchecked": True}, {"sanitize": "memory"}], ids=str)
 def test_a_product_written_as_an_operand_of_a_sum_is_fused_and_no_other(fuse: bool, options: Any) -> None:
@@ -604,6 +609,7 @@ def test_extremes_of_short_integers_compare_as_they_are() -> None:
     np.testing.assert_array_equal(words, np.where(b < 300, 23, 300))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["f16", "bf16", "f32", "f64"])
 def test_extremes_with_a_constant_zero_have_pythons_sign(name: str) -> None:
     scalar = SCALARS[name]
@@ -651,6 +657,7 @@ def test_extremes_of_widened_numbers_with_a_constant_zero_have_pythons_sign(narr
     assert [str(v) for v in found.tolist()] == [str(v) for v in expected]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["f16", "bf16", "f32", "f64"])
 def test_a_number_held_between_0_and_1_is_1_if_it_is_none(name: str) -> None:
     """ptxas took it for a saturation, which makes 0 of NaN."""
@@ -740,6 +747,7 @@ def test_upper_halves_of_products_less_a_long_integer_are_exact() -> None:
         assert_same_bits(d2h(result).sync(), expected, "i64", a, b, c)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["i32", "u32", "i64", "u64"])
 def test_integers_that_end_in_zeros_are_infinite_as_f16_where_they_are_large(name: str) -> None:
     scalar = SCALARS[name]
@@ -760,6 +768,7 @@ def test_integers_that_end_in_zeros_are_infinite_as_f16_where_they_are_large(nam
     assert np.array_equal(y, np.where(x % 8, 3, 0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64"])
 def test_shifts_by_any_amount_are_pythons(name: str) -> None:
     scalar = SCALARS[name]

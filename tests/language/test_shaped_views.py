@@ -302,6 +302,7 @@ def test_a_loop_of_vectors_is_that_of_the_flat_form() -> None:
     assert {check.place for check in sums_by_fours.checks() if check.parameter == "x"} == {"hoisted"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["i32", "i64", "u8", "f32", "f64"])
 @pytest.mark.parametrize("count", [2, 4])
 def test_every_type_and_both_lengths_with_two_and_three_axes(name: str, count: int) -> None:

@@ -130,6 +130,7 @@ def transpose(rows: u32, columns: u32, x: Slice[f32], y: DisjointSlice[f32]) -> 
             element.value = tile[tx, ty]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["u8", "i32", "i64", "f64"])
 def test_dynamic_shared_memory_is_as_long_as_the_launch_says(dtype: str) -> None:
     import oxide
@@ -308,6 +309,7 @@ def test_the_gpus_code_has_large_arrays_at_offsets_of_one_aligned_region() -> No
     assert block_sums.specialize().code(target_of("block_sums", (9, 0))).array_bytes == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alignment", [16, 128, 1024])
 def test_an_array_has_the_alignment_that_it_asks_for(alignment: int) -> None:
     @kernel
@@ -370,6 +372,7 @@ def test_a_local_array_belongs_to_its_thread() -> None:
     np.testing.assert_array_equal(launch(LaunchConfig(2, 64), digits, 12345, zeros(128, np.int64)), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scalar", [u8, f32, f64], ids=str)
 @pytest.mark.parametrize("count", [255, 256, 257, 2049])
 def test_a_local_array_begins_with_zeros_however_large_it_is(count: int, scalar: Any) -> None:
@@ -596,6 +599,7 @@ def test_zip_of_two_blocks_of_one_launch_do_not_share() -> None:
     np.testing.assert_array_equal(sums, x * 8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [f32, f64])
 @pytest.mark.parametrize("extreme", [max, min])
 def test_extremes_over_part_of_a_shared_array_compile_and_leave_nans_out(dtype: Any, extreme: Any) -> None:

@@ -33,6 +33,7 @@ def turned(x: Slice[T], y: DisjointSlice[T]) -> None:
         out.streaming.store2(i + 2, b, a)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", TYPES, ids=str)
 def test_vectors_that_stream_are_the_same_vectors(kind: Any) -> None:
     x = np.random.default_rng(1).integers(-50, 50, 1024).astype(kind.dtype)

@@ -137,6 +137,7 @@ def number_tile(tile: MatrixTileRef[float] | None, row: i64, col: i64, width: u3
                 tile[i, j] = (row + i) * width + col + j
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(1, 1), (2, 2), (7, 9), (8, 16), (17, 3)])
 def test_the_grid_of_a_matrix_of_tiles_follows_from_its_shape(shape: tuple[int, int]) -> None:
     result = numbers(shape[1], zeros(shape, f64)).last().to_host().sync()

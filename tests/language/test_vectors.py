@@ -59,6 +59,7 @@ def test_a_copy_by_vectors_with_an_end_of_single_elements(size: int) -> None:
     np.testing.assert_array_equal(copy4(h2d(x), zeros(size)).last().and_then(d2h).sync(), x)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["i32", "u32", "i64", "u64", "f32", "f64", "u8"])
 @pytest.mark.parametrize("count", [2, 4])
 def test_every_type_and_both_lengths_in_every_kind_of_memory(name: str, count: int) -> None:

@@ -15,6 +15,7 @@ from oxide import DisjointSlice, MatrixView, Slice, device, f32, i64, kernel, th
 from oxide.compiler.kernel import Kernel
 from oxide.errors import BoundsError, CompileError, KernelAssertionError
 from oxide_kernels import sgemm_naive
+from tests.choosing import examples
 from tests.compiler.assembler import assembled, needs_ptxas
 from tests.compiler.bounds.test_loop_ptx import hot_loop, operations
 from tests.compiler.native_runner import fault_of, run, run_blocks
@@ -149,7 +150,7 @@ EDGES = [
 number = st.one_of(st.integers(-2, 7), st.sampled_from(EDGES))
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(number, number, number, number, number, st.sampled_from([0, 1, 5, 12, 13, 24]))
 def test_a_view_is_none_just_where_it_would_not_be_inside(
     row: int, col: int, rows: int, cols: int, stride: int, length: int
@@ -238,6 +239,7 @@ def row_untested(i: i64, k: i64, stride: i64, a: Slice[i64], out: DisjointSlice[
         element.value = total
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("row", "parameter", "index", "length"),
     [

@@ -51,6 +51,7 @@ def run(kernel: Any, threads: int, *args: Any, blocks: int = 2, dtype: Any = np.
     return kernel[LaunchConfig(blocks, threads)](*args, output).last().and_then(d2h).sync()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DTYPES)
 def test_shuffles_move_values_between_lanes(name: str) -> None:
     scalar = getattr(oxide, name)
@@ -141,6 +142,7 @@ def test_matches_find_equal_values(name: str, threads: int) -> None:
     np.testing.assert_array_equal(alike != 0, np.array(expected_all) != 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DTYPES)
 @pytest.mark.parametrize("operation", ["add", "min", "max", "and", "or", "xor"])
 def test_reductions_over_the_warp(name: str, operation: str) -> None:

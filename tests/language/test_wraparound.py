@@ -20,6 +20,7 @@ def by_kernel() -> Iterator[tuple[Kernel, list[Case]]]:
         yield next(each for each in KERNELS if each.name == name), list(group)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("each", KERNELS, ids=lambda each: each.name)
 def test_at_the_edges_of_its_integers_a_loop_faults_where_it_should_and_nowhere_else(each: Kernel) -> None:
     wrong = []

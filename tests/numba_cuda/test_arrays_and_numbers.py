@@ -35,6 +35,7 @@ def remainder_and_quotient(x, y):
     return x % y + 1000 * (x // y)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("left", [np.int32, np.uint32, np.int64, np.uint64, np.float32])
 @pytest.mark.parametrize("right", [np.int32, np.uint64, np.float64])
 def test_numbers_of_two_types_are_promoted_as_numpy_promotes_them(left: Any, right: Any) -> None:
@@ -46,6 +47,7 @@ def test_numbers_of_two_types_are_promoted_as_numpy_promotes_them(left: Any, rig
         np.testing.assert_allclose(out, expected, rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
 def test_integer_division_rounds_down_and_by_zero_gives_zero(dtype: Any) -> None:
     x = np.array([7, -7, 7, -7, 5, 0, -5], dtype)
@@ -58,6 +60,7 @@ def test_integer_division_rounds_down_and_by_zero_gives_zero(dtype: Any) -> None
     assert both.tolist() == [2001, -2998, -3002, 1999]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint32, np.uint64])
 def test_integer_division_of_the_largest_numbers_and_of_many_is_numpys(dtype: Any) -> None:
     limits = np.iinfo(dtype)
@@ -87,6 +90,7 @@ def place_before(x, y):
     return (x - 1) % y
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("function", [next_place, place_before])
 @pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint32])
 def test_a_step_around_a_ring_is_a_remainder_of_any_number(function: Any, dtype: Any) -> None:
@@ -116,6 +120,7 @@ def test_a_step_around_a_ring_divides_only_at_the_ring_s_end() -> None:
     assert loop.index("setp.lt.s64") < loop.index("rem.s64")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [np.complex64, np.complex128])
 def test_complex_numbers_compute_as_numpys(dtype: Any) -> None:
     @kernel
@@ -136,6 +141,7 @@ def test_complex_numbers_compute_as_numpys(dtype: Any) -> None:
     np.testing.assert_allclose(out, expected, rtol=1e-5 if dtype == np.complex64 else 1e-13)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_functions_of_math_and_numpy_and_libdevice(dtype: Any) -> None:
     @kernel

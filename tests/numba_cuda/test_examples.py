@@ -83,6 +83,7 @@ def fast_matmul(A, B, C):
         C[y, x] = tmp
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(16, 16, 16), (24, 40, 33), (1, 7, 2)])
 def test_products_of_matrices_with_and_without_shared_memory(shape: tuple[int, int, int]) -> None:
     rows, inner, columns = shape

@@ -108,6 +108,7 @@ def check(found: Any, exact: Fraction, dtype: Any, what: str) -> None:
     assert [*found] == [below, above, toward_zero], (what, float(found[0]), exact)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("function", "dtype", "columns"), [(doubles, np.float64, 21), (floats, np.float32, 25)])
 def test_arithmetic_in_every_direction(function: Any, dtype: Any, columns: int) -> None:
     x, y, z = (numbers(dtype, 300, seed) for seed in (1, 2, 3))

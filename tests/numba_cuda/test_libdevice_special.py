@@ -106,6 +106,7 @@ def results(function: Any, dtype: Any, values: Any) -> tuple[Any, Any]:
     return x, launch(function, -(-len(x) // 64), 64, x, np.zeros((len(x), 9), dtype))[-1]
 
 
+@pytest.mark.nightly
 @KINDS
 def test_sines_of_half_turns(function: Any, dtype: Any) -> None:
     random = np.random.default_rng(1)
@@ -125,6 +126,7 @@ def test_sines_of_half_turns_are_exact_where_they_are_whole(function: Any, dtype
     np.testing.assert_array_equal(np.signbit(out[zeros, 0][:2]), [False, True])
 
 
+@pytest.mark.slow
 @KINDS
 def test_scaled_error_functions_are_right_to_the_last_places(function: Any, dtype: Any) -> None:
     random = np.random.default_rng(2)
@@ -153,6 +155,7 @@ def test_the_normal_distribution_is_right_to_the_last_places(function: Any, dtyp
         assert units(found, exact, dtype) < 12, value
 
 
+@pytest.mark.slow
 @KINDS
 def test_the_inverses_of_error_functions(function: Any, dtype: Any) -> None:
     random, tiny = np.random.default_rng(4), float(np.finfo(dtype).tiny)

@@ -12,6 +12,7 @@ from oxide.numba_cuda import random as cuda_random
 RNG = np.random.default_rng(3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 31, 128, 1000, 10007])
 def test_reductions(size: int) -> None:
     x = RNG.random(size)

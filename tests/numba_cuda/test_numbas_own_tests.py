@@ -38,6 +38,7 @@ PASSING = {
 }
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(os.environ.get("OXIDE_DEVICE") == "cuda", reason="suite.py takes minutes there; run it by hand")
 def test_numbas_own_tests_keep_passing() -> None:
     outcomes = suite.run(*(f"cudapy.test_{name}" for name in PASSING))

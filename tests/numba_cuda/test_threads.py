@@ -17,6 +17,7 @@ RNG = np.random.default_rng(6)
 FULL = 0xFFFFFFFF
 
 
+@pytest.mark.nightly
 def test_the_position_of_a_thread_in_one_two_and_three_dimensions() -> None:
     @kernel
     def positions(one, two, three):
@@ -107,6 +108,7 @@ def test_shared_and_local_arrays_of_several_axes_and_of_records() -> None:
     np.testing.assert_array_equal(keys, 1.5 * (31 - np.arange(32)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["int8", "int16", "float32", "complex128"])
 def test_a_large_local_array_of_any_type_begins_with_zeros(dtype: str) -> None:
     kind = getattr(numba, dtype)
@@ -154,6 +156,7 @@ def test_threads_that_wait_at_two_barriers_are_reported_with_their_lines() -> No
         launch(divergent, 1, 8, np.zeros(1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [np.int32, np.int64, np.float32, np.float64])
 def test_shuffles_read_the_lane_that_they_name(dtype: Any) -> None:
     @kernel
@@ -207,6 +210,7 @@ def test_lanes_vote_and_match() -> None:
         assert (out[:, 9] == 32).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [np.int32, np.uint32, np.int64, np.uint64])
 def test_atomics_on_integers_lose_no_update(dtype: Any) -> None:
     @kernel
@@ -235,6 +239,7 @@ def test_atomics_on_integers_lose_no_update(dtype: Any) -> None:
     assert 1 <= cells[7] <= 1000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_atomics_on_floats_and_their_nans(dtype: Any) -> None:
     @kernel
@@ -377,6 +382,7 @@ def test_print_writes_a_line_for_each_thread(capfd: pytest.CaptureFixture[str]) 
     ]
 
 
+@pytest.mark.usefixtures("uncached")
 def test_print_of_more_items_than_a_gpu_takes_shows_the_format_and_warns(capfd: pytest.CaptureFixture[str]) -> None:
     @kernel
     def say(x):
@@ -403,6 +409,7 @@ def test_print_of_as_many_items_as_a_gpu_takes_shows_them(capfd: pytest.CaptureF
     assert capfd.readouterr().out == " ".join(map(str, range(32))) + "\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("large", [False, True])
 @pytest.mark.parametrize("meets", [False, True])
 def test_the_address_of_an_array_is_a_multiple_of_its_alignment(meets: bool, large: bool) -> None:

@@ -215,6 +215,7 @@ RUNS: dict[str, Callable[[], object]] = {
 }
 
 
+@pytest.mark.slow
 @needs_calls
 @pytest.mark.parametrize("what", RUNS)
 @pytest.mark.filterwarnings("ignore:.*was never run")
@@ -287,6 +288,7 @@ def test_memory_in_use_on_another_stream_outlives_an_interrupted_submission(driv
     assert held
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the timer is Linux's")
 @pytest.mark.parametrize("mode", MODES)
 def test_a_process_that_is_interrupted_at_random_loses_none(mode: str) -> None:

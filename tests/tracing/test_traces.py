@@ -448,6 +448,7 @@ def test_a_trace_is_begun_once(driver: RecordingDriver, file: Path) -> None:
         pass
 
 
+@pytest.mark.nightly
 def test_a_forked_child_leaves_the_file_to_its_parent(file: Path) -> None:
     program = f"""
         import os, oxide
@@ -468,6 +469,7 @@ def test_a_forked_child_leaves_the_file_to_its_parent(file: Path) -> None:
     assert len(read(file).slices("kernel")) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", ["", "raise SystemExit(3)", "1 / 0"])
 def test_the_environment_variable_traces_a_program(file: Path, ending: str) -> None:
     program = f"""
@@ -496,6 +498,7 @@ def test_the_process_number_in_the_path_traces_child_processes_too(tmp_path: Pat
         read(each)
 
 
+@pytest.mark.nightly
 def test_the_example_writes_its_trace_and_prints_the_same(tmp_path: Path) -> None:
     file = tmp_path / "mlp.json"
     ran, plain = (

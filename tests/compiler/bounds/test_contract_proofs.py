@@ -52,6 +52,7 @@ reads = st.builds(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", range(4))
 @settings(
     max_examples=10,

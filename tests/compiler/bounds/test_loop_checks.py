@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from oxide import CompileError, DisjointSlice, MatrixView, Slice, i32, i64, kernel, thread, u32, zip_exact
 from oxide.compiler.kernel import Kernel
 from oxide.errors import KernelAssertionError
+from tests.choosing import examples
 from tests.compiler.bounds.loop_interpreter import Interpreter, TooLong
 from tests.compiler.native_runner import fault_of, run_blocks
 
@@ -219,10 +220,11 @@ def described(fault: Any) -> tuple[str, int, int, int]:
     return fault.parameter, fault.index, fault.length, fault.line
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", range(PARTS))
 # Not shrunk: the assertion shows the nest and its sizes, and shrinking would compile hundreds more.
 @settings(
-    max_examples=NESTS,
+    max_examples=examples(NESTS),
     deadline=None,
     phases=(Phase.explicit, Phase.reuse, Phase.generate),
     suppress_health_check=list(HealthCheck),

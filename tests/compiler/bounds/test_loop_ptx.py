@@ -39,6 +39,7 @@ def operations(body: list[str]) -> list[str]:
     return sorted(line.removeprefix("@").split()[0] if line[0] != "@" else "branch" for line in body)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("checked", LOOPS, ids=lambda each: each.name)
 def test_the_hot_loop_is_that_of_the_unchecked_kernel(checked: Kernel) -> None:
     unchecked = kernel(unchecked=True)(checked.function)

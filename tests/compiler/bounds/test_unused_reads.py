@@ -202,6 +202,7 @@ FAULTY = [
 _FAR = 2**40  # rounds of a loop that nobody would see the end of
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kinds", [(), ("memory",), ("race",)], ids=lambda kinds: kinds[0] if kinds else "plain")
 @pytest.mark.parametrize("faulty", FAULTY, ids=lambda faulty: faulty.name)
 def test_the_thread_ends_at_its_fault(faulty: Kernel, kinds: tuple[str, ...]) -> None:

@@ -490,6 +490,7 @@ def test_a_full_traceback_is_there_for_the_asking(monkeypatch: pytest.MonkeyPatc
     assert len(traceback.extract_tb(raised.value.__traceback__)) > 3
 
 
+@pytest.mark.usefixtures("uncached")
 def test_a_traceback_that_there_is_not_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     def right(a: Slice[f32]) -> None:
         len(a)

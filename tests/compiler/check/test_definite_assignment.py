@@ -142,6 +142,7 @@ ORDINARY = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("function", ORDINARY, ids=lambda function: function.__name__)
 def test_code_that_assigns_on_every_path_computes_what_python_does(function: Callable[..., Any]) -> None:
     called = device(function)

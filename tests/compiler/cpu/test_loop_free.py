@@ -81,6 +81,7 @@ def printing(y: Array[f32]) -> None:
     print(y[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run", [scaled, guarded, neighbours, calling], ids=lambda run: run.name)
 def test_code_without_loops_says_so(run: Any) -> None:
     assert run.specialize().code(host_target()).loop_free

@@ -48,6 +48,7 @@ def buffered(kind: Any, unchecked: bool) -> Any:
     return through_a_buffer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unchecked", [False, True])
 @pytest.mark.parametrize("kind", [i32, u32, i64, u64], ids=str)
 @pytest.mark.parametrize("made", [masked, reduced, buffered])
@@ -57,6 +58,7 @@ def test_a_masked_index_stays_below_its_mask(made: Any, kind: Any, unchecked: bo
     assert y[0] == (8 + np.arange(LENGTH) % 4).sum()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [i8, u8, i16, u16], ids=str)
 def test_a_shortened_index_wraps_around(kind: Any) -> None:
     @kernel(block=1, unchecked=True)
@@ -70,6 +72,7 @@ def test_a_shortened_index_wraps_around(kind: Any) -> None:
     assert y[0] == (256 + np.arange(1000).astype(kind.dtype).astype(int)).sum()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [2, 4, 32, 65536])
 def test_a_remainder_of_negative_numbers_is_pythons(size: int) -> None:
     @kernel(block=32)

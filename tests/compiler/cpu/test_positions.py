@@ -47,6 +47,7 @@ from oxide.compiler.source.faults import RECORD, read_fault
 from oxide.compiler.specialization import Specialization
 from oxide.driver.cpu.code import CpuFunction
 from oxide.errors import BoundsError, KernelAssertionError
+from tests.choosing import examples
 
 KERNELS = int(os.environ.get("OXIDE_POSITIONS", "40"))
 PACKED = r"\bv?(?:add|sub|mul|max|cmp\w*|fmadd\d+)ps\b|\.4s\b"
@@ -155,6 +156,7 @@ def has_loop(kernel: Kernel) -> bool:
     return positions.positions(special.portable, "entry", special.parameters) is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("vectorised", [axpy, relu, stencil, as_in_numba, reversed_, by_fours], ids=lambda k: k.name)
 def test_threads_known_by_their_positions_run_several_at_once(vectorised: Kernel) -> None:
     assert has_loop(vectorised)
@@ -166,6 +168,7 @@ def test_kernels_that_need_more_than_a_position_are_left_as_they_are(left: Kerne
     assert not has_loop(left)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("longest", [0, 1, 255, 256, 257, 1000, 100_000])
 def test_the_first_thread_outside_of_a_slice_is_the_one_reported(longest: int) -> None:
     rng = np.random.default_rng()
@@ -199,6 +202,7 @@ def test_a_failed_assertion_is_that_of_its_thread() -> None:
     assert not out[700:].any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("grid", "block"), [((2, 3, 1), (64, 1, 1)), ((2, 1, 1), (16, 4, 1)), ((1, 1, 2), (8, 8, 2))])
 def test_blocks_and_grids_of_more_axes_run_thread_by_thread(grid: Any, block: Any) -> None:
     x, out = np.arange(1000, dtype=np.float32), np.zeros(1000, np.float32)
@@ -206,6 +210,7 @@ def test_blocks_and_grids_of_more_axes_run_thread_by_thread(grid: Any, block: An
         compared.run(grid, block, x, out)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", [1, 3, 32, 48, 64, 100, 256, 1000, 1024])
 def test_every_range_of_blocks_does_its_threads_and_no_others(block: int) -> None:
     rng = np.random.default_rng()
@@ -240,6 +245,7 @@ def test_products_of_128_bits_are_left_where_they_are() -> None:
         assert set(y.tolist()) == {2}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("offset", [0, 1])
 @pytest.mark.parametrize("missing", [0, 1, 300])
 def test_threads_of_four_elements_need_all_four_and_their_boundary(offset: int, missing: int) -> None:
@@ -341,7 +347,7 @@ sizes = st.one_of(st.integers(0, 3), st.integers(0, 700), st.just(600))
 
 
 @settings(
-    max_examples=KERNELS,
+    max_examples=examples(KERNELS),
     deadline=None,
     suppress_health_check=list(HealthCheck),
     phases=(Phase.explicit, Phase.reuse, Phase.generate),

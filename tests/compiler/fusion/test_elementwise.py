@@ -136,6 +136,7 @@ ACCEPTED: dict[str, tuple[Any, dict[str, Any], Elementwise]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ACCEPTED)
 def test_an_elementwise_kernel_is_proved(name: str) -> None:
     accepted, types, expected = ACCEPTED[name]
@@ -254,6 +255,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("refused", REFUSED, ids=lambda each: each.name)
 def test_any_other_kernel_is_refused_with_a_reason(refused: Any) -> None:
     assert refused.specialize().elementwise == REFUSED[refused]

@@ -109,6 +109,7 @@ def compare(stages: list[tuple[Kernel, tuple[int, ...]]], values: dict[int, Any]
         assert bits(d2h(second[place]).sync()) == bits(expected), place
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("n", SIZES)
 def test_gelu_scale_add_relu(dtype: Any, n: int) -> None:
@@ -117,6 +118,7 @@ def test_gelu_scale_add_relu(dtype: Any, n: int) -> None:
     compare([(gelu, (0, 1)), (scale, (2, 1, 3)), (add, (3, 0, 4)), (relu, (4, 5))], values, {1, 3, 4}, dtype)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_a_product_and_a_difference_of_two_stages_are_not_contracted(dtype: Any) -> None:
     x, y = numbers(10_007, DTYPES[dtype], 1), numbers(10_007, DTYPES[dtype], 2)
@@ -125,6 +127,7 @@ def test_a_product_and_a_difference_of_two_stages_are_not_contracted(dtype: Any)
     compare([(scale, (1, 0, 2)), (add, (2, 3, 3))], values, {2}, dtype)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("library_kernel", [relu, gelu, silu, sigmoid, axpy], ids=lambda each: each.name)
 def test_the_form_of_a_library_kernel_that_is_fused_gives_the_same_bits(library_kernel: Kernel, dtype: Any) -> None:

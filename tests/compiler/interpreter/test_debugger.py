@@ -48,6 +48,7 @@ def test_pdb_stops_between_barriers_and_goes_on() -> None:
     assert "result [6.0, 4.0, 2.0, 0.0]" in out
 
 
+@pytest.mark.nightly
 def test_quitting_the_debugger_ends_the_launch() -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OXIDE_DEVICE": "cpu"}
     ran = subprocess.run(

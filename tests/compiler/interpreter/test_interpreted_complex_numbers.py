@@ -93,6 +93,7 @@ def arithmetic(kind: Any) -> Kernel:
     return computed
 
 
+@pytest.mark.slow
 @BOTH
 def test_arithmetic_has_the_same_bits(kind: Any) -> None:
     a = numbers(kind)
@@ -109,6 +110,7 @@ def mapping(function: Callable[..., Any], x: Slice[T], out: DisjointSlice[S]) ->
         element.value = function(x[index.get()])
 
 
+@pytest.mark.slow
 @BOTH
 @pytest.mark.parametrize(
     "function",

@@ -137,6 +137,7 @@ def cooperating(x: Slice[i32], counts: AtomicSlice[u32], y: DisjointSlice[i64]):
         element.value = i64(total) * 1000 + above + votes + i64(lanes) * (1 << 20)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", [1, 31, 64])
 def test_barriers_warps_and_atomics_give_the_same(block: int) -> None:
     x = RNG.integers(-1000, 1000, 2 * block).astype(np.int32)
@@ -169,6 +170,7 @@ def generic(f: Callable[[T], T], x: Slice[T], y: DisjointSlice[T, Tiles(2)]):
             tile[place] = f(x[index.get() * 2 + place])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_functions_that_capture_numbers_and_tiles_give_the_same(dtype: type) -> None:
     for factor in (1.5, 3):
@@ -311,6 +313,7 @@ def meets_at_two_barriers(y: DisjointSlice[f32]):
         thread.sync_threads()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("launch", "arguments", "kind"),
     [

@@ -40,6 +40,7 @@ def hot_loop(ptx: str) -> str:
     return "\n".join(lines[start : end + 1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda k: k.name)
 @pytest.mark.parametrize("cc", CAPABILITIES)
 def test_every_kernel_compiles_for_every_architecture(kernel: Kernel, cc: tuple[int, int]) -> None:
@@ -137,6 +138,7 @@ def test_no_architecture_of_that_name_is_a_compile_error() -> None:
         relu.specialize().code(Target("ptx", "hopper"))
 
 
+@pytest.mark.slow
 @needs_ptxas
 @pytest.mark.parametrize("cc", [(8, 0), (9, 0)])
 def test_ptxas_accepts_every_kernel_and_spills_nothing(cc: tuple[int, int]) -> None:

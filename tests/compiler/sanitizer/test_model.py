@@ -46,6 +46,7 @@ def races(findings: set[Finding]) -> set[Finding]:
     return {finding for finding in findings if finding[0] == "race"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("grid", [False, True])
 def test_what_a_model_finds_wrong_is_found_and_nothing_else(kernels: dict[bool, Kernel], grid: bool) -> None:
     right = wrong = 0
@@ -60,6 +61,7 @@ def test_what_a_model_finds_wrong_is_found_and_nothing_else(kernels: dict[bool, 
     assert min(right, wrong) > PROGRAMS // 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("grid", [False, True])
 def test_fences_hide_a_race_at_most(kernels: dict[bool, Kernel], grid: bool) -> None:
     for seed in range(PROGRAMS):

@@ -35,6 +35,7 @@ def looked_up(out, n):
     out[0] = table[n]  # read
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [5, 6, 50, -6, -30])
 def test_an_index_outside_a_constant_array_is_found(n: int) -> None:
     error = error_of(looked_up[1, 1](zeros(1, np.float64), n))
@@ -197,6 +198,7 @@ def from_anywhere(x, out, which, n):
     out[t] = source[n]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("which", "name", "length", "value"),
     [(0, "x", 4, 3), (1, "a SharedArray", 6, 14), (2, "a DynamicSharedArray", 2, 21), (3, "a LocalArray", 3, 32)],

@@ -800,6 +800,7 @@ BUGS["a shuffle from a lane that has returned"] = Planted(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BUGS)
 def test_a_bug_is_found_where_it_is(name: str) -> None:
     bug = BUGS[name]
@@ -812,6 +813,7 @@ def test_a_bug_is_found_where_it_is(name: str) -> None:
     assert error.file == __file__
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BUGS)
 def test_the_kernel_as_it_should_be_is_clean(name: str) -> None:
     bug = BUGS[name]

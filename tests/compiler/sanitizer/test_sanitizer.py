@@ -162,6 +162,7 @@ def test_a_synchronised_warp_is_ordered() -> None:
     assert d2h(warp_with_sync[1, 32](zeros(32)).last()).sync()[0] == 31
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("wrong", "block"), [(half_a_warp_synchronised, 32), (two_warps_with_sync, 64)])
 def test_lanes_that_a_synchronisation_does_not_name_are_not_ordered(wrong: Kernel, block: int) -> None:
     error = found(wrong, zeros(block), block=block)
@@ -395,6 +396,7 @@ def test_a_read_of_uninitialised_shared_memory_is_found() -> None:
     assert (error.kind, error.thread, error.line) == ("uninitialized", (32, 0, 0), line_of(half_filled_tile, "read"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [f16, bf16, f32], ids=str)
 def test_an_atomic_of_uninitialised_shared_memory_is_found_whatever_its_type(dtype: Any) -> None:
     @kernel(sanitize=BOTH)
@@ -487,6 +489,7 @@ def local_never_written(length: int) -> Kernel:
     return unwritten
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length", [4, 3000])
 def test_a_read_of_an_unwritten_local_array_is_found_whatever_its_length(length: int) -> None:
     unwritten = local_never_written(length)
@@ -559,6 +562,7 @@ def scans(x: Slice[f32], y: DisjointSlice[f32]) -> None:
         out.value = total
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", [1, 31, 33, 100, 256])
 def test_block_scans_and_sums_are_clean(block: int) -> None:
     x = np.ones(3 * block, np.float32)

@@ -33,6 +33,7 @@ KERNELS: list[tuple[Any, dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kernel", "given"), KERNELS, ids=[kernel.name for kernel, _ in KERNELS])
 @pytest.mark.parametrize("cc", [(7, 5), (8, 0), (9, 0), (10, 0)])
 def test_ptx_assembles(kernel: Any, given: dict[str, Any], cc: tuple[int, int]) -> None:
@@ -47,6 +48,7 @@ HOPPER: list[tuple[Any, dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kernel", "given"), HOPPER, ids=[f"{kernel.name} {given}" for kernel, given in HOPPER])
 def test_nothing_is_spilled_and_no_wgmma_is_serialised(kernel: Any, given: dict[str, Any]) -> None:
     ptx = kernel.ptx(**given)

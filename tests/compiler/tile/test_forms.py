@@ -61,6 +61,7 @@ def scaled(z: tile.Partition[f64, 1], x: tile.Tensor[f64, 1], c: tile.Constant[t
     z.store(tile.load_like(x, z) * (c[0] * c[1]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "numbers", [((0.0, 1.0), (-0.0, 1.0)), ((3, 2**62), (3.0, 2**62)), ((True, 1), (1, 1.0))], ids=str
 )

@@ -26,6 +26,7 @@ def steps_to_one(z: tile.Partition[i32, 1], x: tile.Tensor[i32, 1], most: i32) -
     z.store(steps)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("code")
 @pytest.mark.parametrize("most", [0, 3, 200])
 def test_a_loop_without_a_condition_ends_by_break(most: int) -> None:

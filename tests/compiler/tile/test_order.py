@@ -26,6 +26,7 @@ def replaced(z: tile.Partition[f32, 1], t: tile.Target[f32, 1]) -> None:
     z.store(before)
 
 
+@pytest.mark.slow
 def test_elements_gathered_before_a_scatter_are_the_old_ones() -> None:
     x = np.arange(N, dtype=np.float32)
     z, t = replaced(zeros(N).partition(16), h2d(x)).sync()
@@ -41,6 +42,7 @@ def raised(z: tile.Partition[f32, 1], t: tile.Target[f32, 1]) -> None:
     z.store(tile.gather(t, i, mask=i < z.shape[0]) * 100 + before)
 
 
+@pytest.mark.slow
 def test_elements_gathered_before_and_after_an_atomic_operation() -> None:
     x = np.arange(N, dtype=np.float32)
     z, t = raised(zeros(N).partition(16), h2d(x)).sync()
@@ -54,6 +56,7 @@ def reversed_in_place(grid: tile.Partition[f32, 1], t: tile.Target[f32, 1]) -> N
     tile.scatter(t, i, tile.gather(t, 63 - i))
 
 
+@pytest.mark.slow
 def test_a_scatter_reads_all_of_its_values_first() -> None:
     x = np.arange(64, dtype=np.float32)
     _, t = reversed_in_place(zeros(1).partition(1), h2d(x)).sync()
@@ -87,6 +90,7 @@ def stored_while(z: tile.Partition[f32, 1], x: tile.Tensor[f32, 1], n: i32) -> N
     z.store(v + 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", [stored_in_a_branch, stored_in_a_loop, stored_while], ids=lambda k: str(k.name))
 @pytest.mark.parametrize("n", [0, 2])
 def test_values_loaded_before_a_branch_or_a_loop_that_writes_them(kernel: Any, n: int) -> None:
@@ -108,6 +112,7 @@ def running_sums(y: tile.Target[f32, 2], x: tile.Partition[f32, 2], wide: tile.C
         carry += v.sum(axis=1, keepdims=True)
 
 
+@pytest.mark.slow
 def test_the_partition_that_gives_the_grid_can_be_gathered_from() -> None:
     x = np.random.default_rng(1).integers(-9, 9, (9, 60)).astype(np.float32)
     y, _, _ = running_sums(zeros(x.shape), h2d(x).sync().partition((4, 64)), 16).sync()
@@ -162,6 +167,7 @@ def turned(
     c.store(r)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [1, 2, 3, 5])
 def test_variables_change_places(n: int) -> None:
     x = np.arange(1, 17, dtype=np.float32)
@@ -193,6 +199,7 @@ def taken_in_a_loop(z: tile.Partition[f32, 1], x: tile.Tensor[f32, 1], n: i32) -
     z.store(t)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", [taken_in_a_branch, taken_in_a_loop], ids=lambda k: str(k.name))
 def test_a_variable_takes_a_value_loaded_before_what_is_written_in_the_body(kernel: Any) -> None:
     box = h2d(np.arange(N, dtype=np.float32)).sync()
@@ -219,6 +226,7 @@ def kept_elsewhere(z: tile.Partition[f32, 1], w: tile.Partition[f32, 1]) -> None
     w.store(v)
 
 
+@pytest.mark.slow
 def test_all_threads_have_read_an_element_before_one_writes_it() -> None:
     x = np.arange(256, dtype=np.float32)
     z = h2d(x + 3).sync()
@@ -239,6 +247,7 @@ def sorted_rows_by_matrix(z: tile.Partition[f32, 2], x: tile.Tensor[f32, 2], y: 
     z.store(tile.mma(rows, y.load((0, 0), (12, 8)), tile.zeros((8, 8))))
 
 
+@pytest.mark.slow
 def test_the_product_of_a_sorted_tile() -> None:
     rng = np.random.default_rng(0)
     x, y = rng.integers(-9, 9, (8, 12)).astype(np.float32), rng.integers(-9, 9, (12, 8)).astype(np.float32)

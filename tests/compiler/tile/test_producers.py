@@ -32,6 +32,7 @@ def close(found: Any, expected: Any, error: float) -> bool:
     return bool(np.linalg.norm(wide(found) - expected) <= error * np.linalg.norm(expected))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("hopper")
 @pytest.mark.parametrize(("warps", "tiles"), [(4, (64, 64)), (4, (128, 32)), (8, (128, 64)), (8, (256, 64))])
 @pytest.mark.parametrize("sizes", [(520, 200, 136), (300, 70, 33), (1, 8, 8)])
@@ -63,6 +64,7 @@ def two_loops(
     c.store(acc - acc.sum(axis=0) / 64 + acc.T)
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("hopper")
 @pytest.mark.parametrize("width", [256, 250])
 def test_two_pipelines_and_values_that_other_warps_compute(width: int) -> None:
@@ -132,6 +134,7 @@ def again(c: tile.Partition[f32, 2], a: tile.Tensor[f16, 2], b: tile.Tensor[f16,
     c.store(acc)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kernel", "why"),
     [
@@ -162,6 +165,7 @@ def test_explain_says_that_there_is_one() -> None:
     )
 
 
+@pytest.mark.nightly
 def test_the_producer_leaves_its_registers_to_eight_warps() -> None:
     eight = tile.kernel(warps=8, stages=4)(gemm.matmul.function).ptx(c=gemm.TILE)
     assert ".maxntid 384" in eight
@@ -192,6 +196,7 @@ class TestSanitized:
         monkeypatch.setenv("OXIDE_CACHE", "0")
         monkeypatch.setattr(source, "simulated", 90)
 
+    @pytest.mark.nightly
     def test_nothing_is_found(self) -> None:
         faulty()
         faulty((200, 133, 70))
@@ -210,11 +215,13 @@ class TestSanitized:
         with pytest.raises(oxide.errors.BarrierError, match="waits for 1 arrivals and 0 bytes of copies"):
             faulty()
 
+    @pytest.mark.nightly
     def test_rows_that_are_written_before_the_warp_has_met_are_found(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(Lowering, "sync_warp", lambda self: None)
         with pytest.raises(oxide.SanitizerError, match="race"):
             faulty()
 
+    @pytest.mark.nightly
     def test_copies_by_threads_that_have_not_met_are_found(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(Lowering, "meet", lambda self: None)
         with pytest.raises(oxide.SanitizerError, match="race"):

@@ -327,6 +327,7 @@ def program(seed: int) -> tuple[str, dict[str, Any]]:
     return source, {"shape": shape, "tiles": tiles, "kinds": kinds, "dtype": dtype, "exact": writer.exact}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, COUNT, 8))
 def test_random_programs(first: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for seed in range(first, min(first + 8, COUNT)):

@@ -52,11 +52,13 @@ def test_atomic_additions_and_own_tiles_do_not() -> None:
     counted(zeros(4, i32), zeros((9, 7)).partition((4, 4))).sync()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["add", "softmax", "layer_norm", "gemm", "attention", "stencil", "kmeans", "topk"])
 def test_the_examples_are_clean(name: str) -> None:
     importlib.reload(importlib.import_module(f"examples.tiles.{name}")).main()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("capability", [80, 90])
 @pytest.mark.parametrize("stages", [1, 2, 4])
 def test_a_pipeline_of_a_gpu_waits_for_its_copies(
@@ -67,6 +69,7 @@ def test_a_pipeline_of_a_gpu_waits_for_its_copies(
     check(kernel, f16, f32, (66, 72, 300), (64, 64), 64)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("capability", [80, 90])
 def test_values_that_go_through_shared_memory_are_complete(capability: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source, "simulated", capability)

@@ -67,7 +67,7 @@ def check(kernel: Any, kind: Any, sums: Any, sizes: tuple[int, int, int], tiles:
     assert np.linalg.norm(found - expected) <= error * max(1e-30, float(np.linalg.norm(expected)))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.slow
 @pytest.mark.usefixtures("code")
 @pytest.mark.parametrize(
     ("plan", "a_turned", "b_turned"),
@@ -80,7 +80,7 @@ def test_16_bit_floats(plan: tuple[int, int, tuple[int, int]], a_turned: bool, b
         check(kernel, f16, f32, sizes, tiles, 64, turned)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.slow
 @pytest.mark.usefixtures("code")
 @pytest.mark.parametrize("turned", [(False, False), (True, True)], ids=["nn", "tt"])
 @pytest.mark.parametrize(
@@ -94,6 +94,7 @@ def test_other_types(kind: Any, sums: Any, error: float, tf32: bool, turned: tup
     check(kernel, kind, sums, (33, 48, 70), (32, 32), 32, turned, error)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("code")
 @pytest.mark.parametrize("k", [0, 1, 300])
 def test_long_pipelines(k: int) -> None:
@@ -116,6 +117,7 @@ def chained(o: tile.Partition[f16, 2], a: tile.Tensor[f16, 2], b: tile.Tensor[f1
     o.store((total / norm[:, None]).astype(f16))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("code")
 @pytest.mark.parametrize(("m", "n"), [(64, 64), (70, 33)])
 def test_a_product_of_a_product(m: int, n: int) -> None:
@@ -139,6 +141,7 @@ def used_twice(o: tile.Partition[f32, 2], a: tile.Tensor[f16, 2]) -> None:
     o.store(z + x.astype(f32).sum(axis=0) + z.T + tile.cumsum(z, 1))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("code")
 def test_operands_and_results_with_other_uses() -> None:
     a = RNG.integers(-3, 4, (64, 64)).astype(np.float16)  # their products are whole numbers: none is rounded to f16
@@ -158,6 +161,7 @@ def computed_operand(o: tile.Partition[f32, 2], a: tile.Tensor[f16, 2], b: tile.
     o.store(acc)
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("code")
 def test_an_operand_that_is_computed_in_each_turn() -> None:
     a, b = numbers((70, 300), f16), numbers((300, 72), f16)
@@ -175,6 +179,7 @@ def read_before_written(o: tile.Partition[f16, 2], a: tile.Tensor[f16, 2]) -> No
     o.store(y.astype(f16))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("code")
 def test_an_operand_is_what_it_was_before_a_store() -> None:
     x, a = numbers((64, 64), f16), numbers((64, 64), f16)
@@ -239,6 +244,7 @@ def again(o: tile.Partition[f32, 2], a: tile.Tensor[f16, 2], b: tile.Tensor[f16,
     o.store(acc)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("code")
 @pytest.mark.parametrize("k", [64, 328])
 def test_a_pipeline_in_a_loop_goes_on_where_it_was(k: int) -> None:
@@ -262,6 +268,7 @@ def placed_by_a_reduction(
     o.store(acc)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("code")
 def test_loads_at_a_place_that_a_reduction_gives_are_no_pipeline() -> None:
     """The threads share the work of a reduction, so its result is not there for a later iteration."""
@@ -274,6 +281,7 @@ def test_loads_at_a_place_that_a_reduction_gives_are_no_pipeline() -> None:
     assert not plan(placed_by_a_reduction, 90, o=(64, 64)).pipelines
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("code")
 def test_an_operand_without_elements_is_zeros() -> None:
     check(product(f16, f32, warps=4, stages=2, turned=(False, False)), f16, f32, (64, 64, 0), (64, 64), 64)

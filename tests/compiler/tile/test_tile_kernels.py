@@ -63,6 +63,7 @@ def beside(z: tile.Partition[f32, 2], x: tile.Tensor[f32, 2], weight: tile.Tenso
     z.store(left + 2 * above + 4 * v + 8 * weight.load(j, columns) + 16 * weight.load(j + 1, columns))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(1, 1), (3, 511), (4, 512), (5, 513), (9, 1023), (8, 1536), (2, 130)])
 def test_many_elements_a_thread_at_every_edge(shape: tuple[int, int], code: int) -> None:
     x, weight = numbers(shape), numbers(shape[1])
@@ -99,6 +100,7 @@ SHAPES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("shape", "tiles"), SHAPES)
 def test_add(shape: tuple[int, int], tiles: tuple[int, int]) -> None:
     check(add, numbers(shape), tiles, numbers(shape), numbers(shape))
@@ -132,6 +134,7 @@ def softmax(y: tile.Partition2[f32], x: tile.Tensor2[f32]) -> None:
     y.store(e / e.sum(axis=1)[:, None])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("shape", "tiles"), [((100, 50), (4, 64)), ((31, 33), (1, 33)), ((7, 1000), (2, 1000))])
 def test_softmax(shape: tuple[int, int], tiles: tuple[int, int]) -> None:
     found = check(softmax, np.zeros(shape, np.float32), tiles, numbers(shape), error=1e-6)
@@ -179,6 +182,7 @@ def matmul_f32(c: tile.Partition[f32, 2], a: tile.Tensor[f32, 2], b: tile.Tensor
     c.store(acc)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("m", "n", "k"), [(64, 64, 64), (33, 31, 100), (1, 1, 1), (40, 100, 130), (32, 32, 0)])
 def test_matmul(m: int, n: int, k: int) -> None:
     check(
@@ -258,6 +262,7 @@ def reduced(z: tile.Partition[f32, 3], x: tile.Tensor[f32, 3], total: tile.Const
     z.store((b + c.astype(f32) + tile.cumsum(a, axis=1) + a.sum() + tile.max(a) * 2).astype(f32))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tiles", [(2, 3, 4), (4, 1, 8), (1, 5, 33)])
 def test_reductions(tiles: tuple[int, int, int]) -> None:
     check(reduced, np.zeros((5, 6, 40), np.float32), tiles, numbers((5, 6, 40)), error=1e-6)

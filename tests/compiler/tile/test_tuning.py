@@ -66,6 +66,7 @@ def test_another_process_measures_nothing() -> None:
     assert there.stdout == f"True {found.config}\n"
 
 
+@pytest.mark.nightly
 def test_a_candidate_that_hangs_one_that_fails_and_one_that_is_wrong_are_excluded() -> None:
     z, x = arguments()
     candidates = [
@@ -184,6 +185,7 @@ def test_a_thread_kernel_is_tuned_over_blocks() -> None:
     assert trio.run(doubled.tune_async, None, x, out).from_disk
 
 
+@pytest.mark.nightly
 def test_blocks_that_hang_or_give_another_result_are_excluded() -> None:
     out = zeros(500).sync()
     found = counted.tune([{"block": 64}, {"block": 32}, {"block": 96}, {"block": 128}], out)

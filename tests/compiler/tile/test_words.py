@@ -30,6 +30,7 @@ def picked(z: tile.Partition[f32, 2], x: tile.Tensor[f32, 2], rows: tile.Tensor[
     z.store(tile.gather(x, (row, column), mask=column < n, padding=-1))
 
 
+@pytest.mark.slow
 def test_gather_of_two_axes() -> None:
     x, rows = numbers((50, 37)), RNG.integers(0, 50, 33).astype(np.int32)
     found = picked(zeros((33, 37)).partition((8, 16)), h2d(x), h2d(rows), 30).first().unpartition().to_host().sync()
@@ -64,6 +65,7 @@ def test_scatter(n: int) -> None:
     np.testing.assert_array_equal(found[32 : 32 + n], np.argsort(order))
 
 
+@pytest.mark.slow
 def test_a_scatter_outside_is_a_fault_and_writes_nothing_there() -> None:
     order = np.array([0, 1, 5], np.int32)
     whole = h2d(np.zeros(20, np.int64)).sync()
@@ -81,6 +83,7 @@ def histogram(counts: tile.Target[i32, 1], weights: tile.Target[f32, 1], x: tile
     tile.atomic_add(weights, v, v.astype(f32) * 0.5, mask=inside)
 
 
+@pytest.mark.slow
 def test_atomic_add() -> None:
     x = RNG.integers(0, 10, 1003).astype(np.int32)
     done = histogram(zeros(10, i32), zeros(10), h2d(x).sync().partition(128), 1003).sync()
@@ -106,7 +109,7 @@ def changed(how: str, dtype: ScalarType) -> tile.TileKernel:
     return change
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [i32, i64, u32, u64, f32, f64, f16, bf16], ids=lambda dtype: dtype.name)
 @pytest.mark.parametrize("how", ATOMICS)
 def test_atomic_operations(how: str, dtype: ScalarType) -> None:
@@ -134,6 +137,7 @@ def ordered(
     z.store(tile.sort(tile.load_like(x, z), axis=axis, descending=down))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("down", "axis"), [(False, -1), (True, -1), (False, 0)])
 @pytest.mark.parametrize("shape", [(4, 33), (7, 1), (5, 64)])
 def test_sort(shape: tuple[int, int], down: bool, axis: int) -> None:
@@ -154,6 +158,7 @@ def largest(
     places.store(i)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("n", "k"), [(33, 1), (100, 7), (16, 16)])
 def test_topk_takes_the_first_of_equal_elements(n: int, k: int) -> None:
     x = numbers((9, n), i8)
@@ -181,6 +186,7 @@ def drawn(z: tile.Partition[f32, 1], seed: i64) -> None:
     z.store(tile.rand(seed, z.index[0] * z.tile_shape[0] + tile.arange(z.tile_shape[0])))
 
 
+@pytest.mark.slow
 def test_rand_is_philox() -> None:
     # The authors' test vector for a counter and a key of ones, and of zeros.
     assert philox((2**32 - 1,) * 2, (2**32 - 1,) * 4) == [0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD]
@@ -215,6 +221,7 @@ def test_tuples_are_carried_through_loops(n: int) -> None:
 FLOATS: list[Any] = [f8e4m3, f8e5m2, bf16, f16]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", FLOATS, ids=str)
 def test_narrow_floats(kind: Any) -> None:
     @tile.kernel
@@ -247,6 +254,7 @@ def test_padding_on_both_sides() -> None:
     np.testing.assert_array_equal(found, left + right)
 
 
+@pytest.mark.slow
 def test_a_program_prints_scalars_and_tiles(capfd: pytest.CaptureFixture[str]) -> None:
     @tile.kernel
     def shown(z: tile.Partition[f32, 1], n: i32) -> None:
@@ -268,7 +276,7 @@ def first_extremes(
     y.store(tile.argmin(v, 1) + tile.argmax(v[:, :].reshape(-1)) * 10000)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(4, 64), (1, 2048), (16, 32), (2, 100)])
 def test_argmax_takes_the_first_of_equal_elements_and_a_nan(shape: tuple[int, int]) -> None:
     x = RNG.integers(-3, 3, shape).astype(np.float32)

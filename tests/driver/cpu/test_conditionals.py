@@ -248,6 +248,7 @@ def test_an_interrupted_submission_of_a_loop_runs_it_once_or_not_at_all(
     driver.close()
 
 
+@pytest.mark.slow
 @needs_calls
 @pytest.mark.parametrize("kind", ["steps", "steps, seed 1"])
 @pytest.mark.parametrize("branches", [False, True])

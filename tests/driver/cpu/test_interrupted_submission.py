@@ -78,6 +78,7 @@ class Program:
             self.scheduler.submit(CpuStream(0), Record(point))
 
 
+@pytest.mark.slow
 @needs_calls
 @pytest.mark.parametrize("high", [False, True], ids=["normal", "high"])
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from oxide.driver.cpu import workers as cpu_workers
 from oxide.driver.cpu.streams import BlockRange, CpuStream, Point, Record, Task, Wait
 from oxide.driver.cpu.workers import WorkerScheduler
 from oxide.testing import step_driver
+from tests.choosing import examples
 
 A_BLOCK_NS = 1_000_000  # more than a chunk, so that chunks are single blocks
 
@@ -263,7 +264,7 @@ def test_a_host_function_of_high_priority_that_blocks_holds_up_no_other_stream()
     driver.close()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(data=st.data(), threads=st.integers(1, 3))
 def test_any_schedule_runs_everything_once_and_in_order_and_high_priority_first(data: Any, threads: int) -> None:
     with staged(threads) as stage:

@@ -84,6 +84,7 @@ def under(seed: int, program: Callable[[], list[int]]) -> list[int]:
         driver.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kernel", [take_numbers, take_numbers_after_a_barrier, take_numbers_after_the_grid], ids=lambda kernel: kernel.name
 )

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from oxide.driver.base import Driver
 from oxide.driver.cpu import CpuDriver
 from oxide.errors import DeviceError, DriverError
+from tests.choosing import examples
 from tests.driver.conftest import Gate
 
 STREAMS, EVENTS = 3, 3
@@ -77,7 +78,7 @@ class Model:
             assert before <= set(self.ran[: self.ran.index(number)])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(programs, st.none() | st.integers(0, 2**32))
 def test_every_schedule_keeps_stream_order_and_event_waits(program: list[tuple[str, int, int]], seed: int) -> None:
     driver = CpuDriver(2, step=True, seed=seed)
@@ -96,7 +97,7 @@ def test_every_schedule_keeps_stream_order_and_event_waits(program: list[tuple[s
     driver.close()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(programs)
 def test_threads_keep_stream_order_and_event_waits(program: list[tuple[str, int, int]]) -> None:
     driver = CpuDriver(2)

@@ -106,6 +106,7 @@ def records(dump: bytes) -> Iterator[tuple[int, int, bytes]]:
     assert at == len(dump)
 
 
+@pytest.mark.nightly
 def test_a_jitdump_has_the_code_and_the_lines(program: Path, tmp_path: Path) -> None:
     process = process_of(run(program, OXIDE_PERF="jitdump", JITDUMPDIR=str(tmp_path)))
     dump = (tmp_path / f"jit-{process}.dump").read_bytes()
@@ -137,12 +138,14 @@ def test_a_jitdump_has_the_code_and_the_lines(program: Path, tmp_path: Path) -> 
     assert (str(program), place("after the barrier")) in resumed
 
 
+@pytest.mark.nightly
 def test_nothing_is_written_unless_it_is_asked_for(program: Path, tmp_path: Path) -> None:
     process = process_of(run(program, JITDUMPDIR=str(tmp_path)))
     assert not Path(f"/tmp/perf-{process}.map").exists()
     assert not list(tmp_path.glob("*.dump"))
 
 
+@pytest.mark.nightly
 def test_a_folder_that_does_not_exist_is_a_warning(program: Path, tmp_path: Path) -> None:
     done = run(program, OXIDE_PERF="jitdump", JITDUMPDIR=str(tmp_path / "missing"))
     process_of(done)
@@ -219,6 +222,7 @@ def test_a_damaged_line_table_is_refused(size: int) -> None:
 # The tools themselves
 
 
+@pytest.mark.nightly
 def test_perf_reports_kernels_by_name_and_line(program: Path, tmp_path: Path) -> None:
     perf = shutil.which("perf")
     if perf is None:
@@ -244,6 +248,7 @@ def test_perf_reports_kernels_by_name_and_line(program: Path, tmp_path: Path) ->
     assert "kernel summed" in names
 
 
+@pytest.mark.nightly
 def test_gdb_stops_at_a_line_of_a_kernel_and_shows_it(program: Path, tmp_path: Path) -> None:
     gdb = shutil.which("gdb")
     if gdb is None:

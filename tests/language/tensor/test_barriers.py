@@ -222,6 +222,7 @@ def test_a_tile_that_begins_between_multiples_of_16_bytes_is_a_fault() -> None:
             copy[LaunchConfig(1, 64)](x, column, zeros(64)).sync()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [1, 7, 12])
 def test_rows_that_begin_between_multiples_of_16_bytes_are_refused_at_the_launch(columns: int) -> None:
     made = product_kernel(f16, f32, 64)
@@ -232,6 +233,7 @@ def test_rows_that_begin_between_multiples_of_16_bytes_are_refused_at_the_launch
         made[LaunchConfig(1, THREADS)](1.0, *[h2d(x) for x in (a, b, a, a, a)], 0.0, 4, c).sync()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("columns", "a_transposed", "dtype"),
     every_pair(  # tiles of rows of products have 64 columns
@@ -271,6 +273,7 @@ def test_a_product_of_integers_is_exact(columns: tuple[int, bool], a_transposed:
     assert np.array_equal(y, (a.T if a_transposed else a) @ (b if b_transposed else b.T))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("right_tiles", "n", "dtype"),
     every_pair([(16, True), (64, False), (64, True), (128, True), (256, True)], (8, 64, 128), (f16, bf16)),
@@ -333,6 +336,7 @@ def chain(a: Slice2[f16], b: Slice2[f16], c: Slice2[f16], y: DisjointSlice2[f32]
         y.scatter[row, first.column(i)] = second[i] + again[i]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [None, 1, 2])
 def test_a_product_is_the_left_operand_of_the_next(seed: int | None) -> None:
     """Two warpgroups with tiles of their own; the second product is on its way together with the next first one."""
@@ -349,6 +353,7 @@ def test_a_product_is_the_left_operand_of_the_next(seed: int | None) -> None:
     assert np.array_equal(y, a @ b.T @ c + a @ b.T)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(128, 256, 64), (1, 8, 8), (130, 264, 72), (304, 520, 200)])
 def test_the_warpgroup_product_is_within_rounding_of_float64(shape: tuple[int, int, int]) -> None:
     m, n, k = shape
@@ -435,6 +440,7 @@ def buffered(mistake: str) -> Any:
     return product
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mistake", "error", "told"),
     [

@@ -148,6 +148,7 @@ def passed_around(rounds: i64, y: DisjointSlice[i32]) -> None:
     tensor.cluster.sync()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rounds", [1, 2, 9])
 def test_arrivals_at_another_blocks_barrier_pass_a_number_around(rounds: int) -> None:
     y = passed_around[12, 32](rounds, zeros(3, np.int32)).last().and_then(d2h).sync()
@@ -193,11 +194,13 @@ def of_shared_product(m: int, k: int) -> None:
     assert np.array_equal(c, a @ b.T)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("m", "k"), [(128, 64), (100, 200), (300, 8)])
 def test_one_copy_fills_the_tiles_of_both_blocks(m: int, k: int) -> None:
     of_shared_product(m, k)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(1, 4))
 def test_copies_to_many_blocks_work_in_any_order_of_threads(seed: int) -> None:
     with use_driver(seeded_driver(seed)):
@@ -395,6 +398,7 @@ def test_the_ptx_has_the_instructions_of_the_isa() -> None:
     assert "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [a];" in ptx
 
 
+@pytest.mark.slow
 @needs_ptxas
 @pytest.mark.parametrize("made", [mirrored, ranked, passed_around, shared_product])
 def test_the_assembler_takes_the_ptx(made: Any) -> None:
@@ -426,6 +430,7 @@ def test_an_outside_rank_or_mask_is_a_fault_and_nothing_is_done() -> None:
         assert error.parameter == ("tensor.cluster.remote()" if mask == 0 else "tensor.load_tile()")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [None, 1, 2])
 def test_the_sanitizer_has_nothing_to_say_of_right_kernels(seed: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OXIDE_SANITIZE", "memory,race")
@@ -468,6 +473,7 @@ def exchanged(kinds: str | tuple[str, ...], mistake: str) -> Any:
     return swap
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mistake", "kinds", "told"),
     [
@@ -517,6 +523,7 @@ def arrived(mistake: str) -> Any:
     return filled
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mistake", "error", "told"),
     [

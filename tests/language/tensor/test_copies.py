@@ -100,7 +100,7 @@ BLOCKS = [
 ]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "shape", "dtype", "transposed"), BLOCKS, ids=str)
 def test_ldmatrix_brings_each_element_to_its_lane(
     kind: str, shape: tuple[int, int], dtype: Any, transposed: bool
@@ -121,7 +121,7 @@ EVERY = [
 ]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.slow
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize(("kind", "shape", "dtype"), EVERY, ids=str)
 def test_load_takes_every_fragment(kind: str, shape: tuple[int, int], dtype: Any, transposed: bool) -> None:
@@ -166,6 +166,7 @@ def test_store_converts_as_an_assignment_does() -> None:
     assert np.array_equal(result, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("dtype", [f16, bf16], ids=str)
 @pytest.mark.parametrize(
@@ -277,6 +278,7 @@ def copying(dtype: Any, count: int, width: int) -> Any:
     return copy
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dtype", "counts"), [(f32, (1, 2, 4)), (f16, (2, 4, 8)), (i8, (4, 8, 16)), (f64, (1, 2)), (i64, (1, 2))], ids=str
 )
@@ -384,6 +386,7 @@ def tiled(a: Slice2[bf16], b: Slice2[bf16], c: DisjointSlice2[bf16]) -> None:
     tensor.store(c.scatter, (warp.warp_id() // 2 * 32, warp.warp_id() % 2 * 32), z)
 
 
+@pytest.mark.slow
 @needs_ptxas
 @pytest.mark.parametrize("cc", [(8, 0), (9, 0)])
 def test_a_tiled_product_is_instructions_on_registers(cc: tuple[int, int]) -> None:
@@ -409,6 +412,7 @@ def test_older_gpus_are_told_what_they_have_instead() -> None:
         made.ptx(cc=(7, 0))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("hopper")
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("dtype", [f16, bf16], ids=str)

@@ -114,6 +114,7 @@ def test_the_layout_of_a_tile_is_the_isas(kind: str, dtype: Any, tile: tuple[int
     assert [[*zip(*pair, strict=True)] for pair in zip(rows, columns, strict=True)] == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "dtype", "tile"), TILES, ids=str)
 def test_a_larger_fragment_is_tiles_row_after_row(kind: str, dtype: Any, tile: tuple[int, int]) -> None:
     height, width = tile
@@ -128,6 +129,7 @@ def test_a_larger_fragment_is_tiles_row_after_row(kind: str, dtype: Any, tile: t
             assert (rows[lane, i], columns[lane, i]) == (tile_row * height + row, tile_column * width + column)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("a_type", "b_type", "c_type", "shape"), KINDS, ids=IDS)
 def test_each_element_of_each_operand_is_multiplied_at_its_place(
     a_type: Any, b_type: Any, c_type: Any, shape: tuple[int, int, int]
@@ -151,7 +153,7 @@ def test_each_element_of_each_operand_is_multiplied_at_its_place(
 # Products
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.slow
 @pytest.mark.parametrize(("a_type", "b_type", "c_type", "tile"), KINDS, ids=IDS)
 @pytest.mark.parametrize("tiles", [(1, 1, 1), (2, 1, 3), (1, 3, 2)])
 def test_products_whose_sums_are_exact_are_exact(
@@ -166,6 +168,7 @@ def test_products_whose_sums_are_exact_are_exact(
     assert np.array_equal(result, c + a.astype(np.float64) @ b)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("a_type", "b_type"), [kind[:2] for kind in KINDS[5:9]], ids=IDS[5:9])
 def test_integers_of_all_sizes_wrap_modulo_2_to_the_32(a_type: Any, b_type: Any) -> None:
     limits = {"i8": (-128, 128), "u8": (0, 256)}
@@ -192,6 +195,7 @@ def rounded(x: np.ndarray[Any, Any], dtype: Any) -> np.ndarray[Any, Any]:
     return x.astype(np.float64)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("a_type", "b_type", "c_type", "tile"), [*KINDS[:5], *KINDS[9:]], ids=[*IDS[:5], *IDS[9:]])
 def test_random_products_are_within_the_stated_bound(
     a_type: Any, b_type: Any, c_type: Any, tile: tuple[int, int, int]
@@ -247,6 +251,7 @@ def test_tf32_rounds_to_nearest_and_ties_away_from_zero() -> None:
     assert not (result.view(np.uint32) & 0x1FFF).any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["FragmentA", "Accumulator"])
 @pytest.mark.parametrize("dtype", [f16, bf16])
 @pytest.mark.parametrize("interpreted", [False, True])
@@ -413,7 +418,7 @@ def test_lanes_at_different_calls_are_a_fault_of_the_cpu_device(request: pytest.
 # PTX
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.slow
 @needs_ptxas
 @pytest.mark.parametrize(("a_type", "b_type", "c_type", "tile"), KINDS, ids=IDS)
 def test_fragments_are_in_registers(a_type: Any, b_type: Any, c_type: Any, tile: tuple[int, int, int]) -> None:

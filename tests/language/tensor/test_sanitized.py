@@ -77,18 +77,21 @@ def run(made: Any, k: int = 48) -> tuple[Any, Any]:
     return result, a.astype(np.float32) @ b.astype(np.float32)
 
 
+@pytest.mark.nightly
 def test_a_right_kernel_has_no_report_and_the_right_result() -> None:
     for k in (48, 40, 5):
         result, expected = run(gemm(), k)
         assert np.array_equal(result, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("missing", ["meets", "meets_again"])
 def test_a_missing_barrier_is_a_race_of_the_copy_and_ldmatrix(missing: str) -> None:
     with pytest.raises(SanitizerError, match=r"race.*a SharedArray"):
         run(gemm(**{missing: False}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("meets", [False, True])
 def test_a_read_of_a_copy_before_the_wait_is_a_race_whatever_barriers_there_are(meets: bool) -> None:
     with pytest.raises(SanitizerError) as caught:
@@ -184,6 +187,7 @@ def test_ldmatrix_of_what_none_has_written_is_reported() -> None:
         read[LaunchConfig(1, 32)](15, zeros((32, 1))).sync()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [8, 16, 24])
 def test_stmatrix_writes_each_row_once(columns: int) -> None:
     @kernel(sanitize=BOTH)

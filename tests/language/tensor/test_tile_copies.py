@@ -169,6 +169,7 @@ def places(shape: tuple[int, ...], sides: tuple[int, ...], part: int) -> list[tu
     return [(*each[:-1], each[-1] // part * part) for each in map(tuple, found)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("axes", CASES)
 def test_a_tile_is_copied_from_and_to_any_place(axes: int) -> None:
     made, dtype, shape, sides, part = CASES[axes]
@@ -209,6 +210,7 @@ def transposed(x: Slice2[f32], y: DisjointSlice2[f32]) -> None:
         tensor.wait_stores(0, read=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(32, 32), (4, 100), (100, 36), (252, 68)])
 def test_tiles_that_threads_have_written_are_stored(shape: tuple[int, int]) -> None:
     rows, columns = shape

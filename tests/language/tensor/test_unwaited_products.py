@@ -109,6 +109,7 @@ def run(made: Any, steps: int = 3) -> tuple[Any, Any]:
     return made[LaunchConfig(1, 160)](*boxes, zeros((64, 8))).last().and_then(d2h).sync(), a @ b.T
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "right", [{}, {"waits_at_once": True}, {"waits_at_once": True, "resets": True}, {"operand": "kept"}]
 )
@@ -118,6 +119,7 @@ def test_right_kernels_have_no_report(right: dict[str, Any], kinds: Any) -> None
     assert np.array_equal(result, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(1, 3))
 def test_right_kernels_have_no_report_in_any_order_of_threads(seed: int) -> None:
     with use_driver(seeded_driver(seed)):
@@ -127,6 +129,7 @@ def test_right_kernels_have_no_report_in_any_order_of_threads(seed: int) -> None
         assert np.array_equal(result, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("missing", [{"waits": False}, {"waits_for_other": True}, {"pending": 2}])
 def test_a_read_of_an_accumulator_before_its_wait_is_found(missing: dict[str, Any]) -> None:
     made = product(**missing)
@@ -154,6 +157,7 @@ def test_a_write_to_an_operand_in_registers_before_the_wait_is_found() -> None:
     assert run(product(operand="overwritten after the wait"))[0].shape == (64, 8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [None, 1])
 def test_a_buffer_that_is_given_back_between_the_product_and_its_wait_is_found(seed: int | None) -> None:
     with use_driver(CpuDriver() if seed is None else seeded_driver(seed)), pytest.raises(SanitizerError) as caught:

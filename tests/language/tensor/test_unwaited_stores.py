@@ -75,6 +75,7 @@ def run(copied: Any, blocks: int = 2) -> Any:
     return x, found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kinds", ["race", "memory", ("memory", "race")])
 @pytest.mark.parametrize("read_only", [False, True])
 def test_a_kernel_that_waits_for_its_stores_is_clean(kinds: Any, read_only: bool) -> None:
@@ -82,6 +83,7 @@ def test_a_kernel_that_waits_for_its_stores_is_clean(kinds: Any, read_only: bool
     assert np.array_equal(found, x)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mistake", [{"waits": False}, {"commits": False}, {"pending": 1}])
 def test_a_tile_that_is_written_while_a_store_reads_it_is_found(mistake: Any) -> None:
     with pytest.raises(SanitizerError) as caught:

@@ -85,7 +85,7 @@ def multiplied(made: Any, a: Any, b: Any, c: Any) -> Any:
     return made[1, 128](h2d(a), h2d(b), h2d(c), zeros(c.shape, c.dtype)).last().and_then(d2h).sync()
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.slow
 @pytest.mark.usefixtures("hopper")
 @pytest.mark.parametrize(("n", "in_registers"), [(8, True), (24, False), (80, True), (256, False)])
 @pytest.mark.parametrize("kind", KINDS, ids=IDS)
@@ -107,6 +107,7 @@ def test_exact_sums_are_exact(kind: tuple[Any, Any, Any], n: int, in_registers: 
     assert np.array_equal(found, c + a @ b.T)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("hopper")
 @pytest.mark.parametrize("kind", KINDS[:4], ids=IDS[:4])
 def test_other_sums_are_within_the_bound(kind: tuple[Any, Any, Any]) -> None:
@@ -152,6 +153,7 @@ def test_a_copy_rounds_to_tf32_with_ties_to_even() -> None:
     assert np.isnan(copies[np.isnan(x)]).all()
 
 
+@pytest.mark.slow
 @needs_ptxas
 @pytest.mark.parametrize("in_registers", [False, True])
 @pytest.mark.parametrize("kind", KINDS, ids=IDS)

@@ -142,6 +142,7 @@ def test_other_tasks_run_while_one_awaits(run: Runner, mode: str) -> None:
     assert order == ["opening", "through"]
 
 
+@pytest.mark.slow
 def test_a_parked_wait_uses_no_processor_time_of_its_thread(run: Runner) -> None:
     """The device is busy for half a second, and the loop's thread sleeps; ``test_no_thread_waits`` is about others."""
     opened = threading.Event()

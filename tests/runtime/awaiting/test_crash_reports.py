@@ -85,6 +85,7 @@ def run(tmp_path: Path, *arguments: str, **environment: str) -> subprocess.Compl
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["wild", "by_name", "as_numba_cuda", "writing"])
 def test_a_kernel_that_ends_the_process_is_named(tmp_path: Path, name: str) -> None:
     ended = run(tmp_path, name)
@@ -97,6 +98,7 @@ def test_a_kernel_that_ends_the_process_is_named(tmp_path: Path, name: str) -> N
     )
 
 
+@pytest.mark.nightly
 def test_the_handler_that_there_was_runs_behind_it(tmp_path: Path) -> None:
     ended = run(tmp_path, "wild", "faulthandler")
     assert ended.returncode == -signal.SIGSEGV
@@ -105,6 +107,7 @@ def test_the_handler_that_there_was_runs_behind_it(tmp_path: Path) -> None:
     assert second == "Fatal Python error: Segmentation fault"
 
 
+@pytest.mark.nightly
 def test_the_line_can_be_left_out(tmp_path: Path) -> None:
     ended = run(tmp_path, "wild", OXIDE_CRASH_REPORT="0")
     assert (ended.returncode, ended.stderr) == (-signal.SIGSEGV, "")

@@ -294,6 +294,7 @@ def scaled(x: Array[f32, 1], y: DisjointSlice[f32]) -> None:
 adopted = kernel(cuda.jit(doubled.function))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "launch",
     [

@@ -38,6 +38,7 @@ from oxide import (
 )
 from oxide.driver.cpu import CpuDriver
 from oxide.testing import FailingDriver, RecordingDriver, step_driver, use_driver
+from tests.choosing import examples
 
 
 @kernel(block=64)
@@ -238,7 +239,7 @@ def test_a_copy_waits_for_work_on_the_other_device_and_work_there_waits_for_it()
         np.testing.assert_array_equal(result, np.full(8, 1.0))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(seed=st.integers(0, 2**32), program=st.data())
 def test_random_programs_on_three_devices_equal_their_sequential_meaning(seed: int, program: Any) -> None:
     with use_driver(step_driver(3, seed=seed)) as driver:

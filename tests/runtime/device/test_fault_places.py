@@ -193,6 +193,7 @@ def test_of_two_faults_the_first_is_raised_whatever_it_came_by(between: str) -> 
     assert caught.value.index == 200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrong", [0, 1, 7, 8, 12])
 def test_of_a_kernel_launched_at_many_places_the_one_that_failed_is_named_and_the_next_run_is_clean(wrong: int) -> None:
     table, box = h2d(TABLE).sync(), zeros(8).sync()

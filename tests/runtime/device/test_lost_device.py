@@ -28,6 +28,7 @@ class Losing(DelegatingDriver):
         return super().invoke(method, *arguments, **keywords)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("completion", ["adaptive", "poll", "callback"])
 def test_every_task_in_flight_fails_with_the_first_cause_within_a_second(completion: Any) -> None:
     driver = Losing(step_driver())

@@ -134,6 +134,7 @@ def test_pinned_empty_makes_arrays_of_any_shape(shape: Any) -> None:
 # Staging
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [None, 0], ids=["pool", "ring"])
 @pytest.mark.parametrize("nbytes", [staging.SMALL_BYTES + 1, CHUNK_BYTES, 3 * CHUNK_BYTES + 5])
 def test_large_copies_are_right_at_odd_sizes_and_from_strided_arrays(nbytes: int, limit: int | None) -> None:

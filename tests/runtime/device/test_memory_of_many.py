@@ -34,6 +34,7 @@ def launch() -> Any:
     return fill_with_ones(zeros(4)).last().to_host()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("build", "most"), [(round_trip, 2200), (launch, 2900)])
 def test_what_an_operation_of_a_gather_costs(build: Any, most: int) -> None:
     """Its result included; on a device whose work is done by when it is asked."""

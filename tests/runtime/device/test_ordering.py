@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import oxide
 from oxide import DeviceBox, Stream, d2h, dup, h2d, memcpy, value, with_context
 from oxide.testing import RecordingDriver, step_driver, use_driver
+from tests.choosing import examples
 
 
 def test_reading_a_box_written_on_another_stream_waits_for_the_write() -> None:
@@ -66,7 +67,7 @@ def test_a_write_waits_for_the_reads_before_it() -> None:
 ACTIONS = ["up", "up", "copy", "dup", "read", "drop", "step"]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(seed=st.integers(0, 2**32), program=st.data())
 def test_random_programs_equal_their_sequential_meaning(seed: int, program: Any) -> None:
     """Copies between boxes on random streams, with drops, in a random order of the device's own choosing."""

@@ -133,6 +133,7 @@ def test_what_is_on_its_way_counts_towards_the_limit() -> None:
         trio.run(main)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [OutOfMemoryError("no more pages"), RuntimeError("something else")])
 def test_memory_that_cannot_be_made_beside_is_not_counted_and_is_tried_again(error: Exception) -> None:
     async def main() -> None:

@@ -120,6 +120,7 @@ def test_copies_of_one_chunk_take_the_rings_slots_in_turn() -> None:
             np.testing.assert_array_equal(oxide.d2h(box).sync_on(stream), array)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_uploads_of_all_sizes_follow_one_another_on_one_stream(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -152,6 +153,7 @@ def test_threads_upload_on_one_stream() -> None:
             np.testing.assert_array_equal(result, array)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_heap")
 @pytest.mark.parametrize(("limit", "nbytes"), [(0, 200), (1 << 30, 1600)])  # 13 chunks each
 def test_what_a_failed_upload_had_submitted_writes_into_no_slot_that_is_used_again(

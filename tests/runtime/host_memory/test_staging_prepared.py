@@ -137,6 +137,7 @@ def test_a_ring_that_drain_gave_back_is_prepared_again(driver: Calls) -> None:
     trio.run(main)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prepared", [False, True])
 @pytest.mark.parametrize("nbytes", [staging.SMALL_BYTES + 1, 5 * CHUNK_BYTES - 1, 40 * CHUNK_BYTES + 7])
 def test_the_ring_carries_copies_of_any_size_both_ways(driver: Calls, prepared: bool, nbytes: int) -> None:

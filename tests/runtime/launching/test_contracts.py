@@ -131,6 +131,7 @@ def test_accesses_that_follow_from_contracts_are_not_checked() -> None:
     assert "atom." not in matvec.ptx()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "contracts",
     [

@@ -55,6 +55,7 @@ def total_in_one_launch(x: Slice[i64], partial: AtomicSlice[i64], out: DisjointS
         elem.value = total + shared[0] * 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("blocks", "threads"), SHAPES)
 def test_what_was_written_before_the_barrier_is_seen_by_all_after_it(blocks: int, threads: int) -> None:
     x = np.random.default_rng(blocks).integers(0, 1009, blocks * threads).astype(np.int32)
@@ -62,6 +63,7 @@ def test_what_was_written_before_the_barrier_is_seen_by_all_after_it(blocks: int
     np.testing.assert_array_equal(d2h(result).sync(), summed(x, 6))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("blocks", "threads"), SHAPES)
 def test_blocks_keep_their_shared_memory_over_the_grid_s_barrier(blocks: int, threads: int) -> None:
     x = np.random.default_rng(blocks).integers(-1000, 1000, 3001)

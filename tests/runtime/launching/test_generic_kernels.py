@@ -93,6 +93,7 @@ def test_each_choice_of_types_is_compiled_once() -> None:
     assert len({special.kernel_id for special in found}) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("value", "name"),
     [

@@ -228,6 +228,7 @@ def test_an_unknown_device_number_is_refused_and_the_contexts_stay_as_they_were(
         oxide.init_device_contexts(completion="magic")  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("variables", "message"),
     [

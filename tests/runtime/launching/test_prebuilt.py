@@ -255,6 +255,7 @@ def test_a_kernel_that_is_named_twice_with_the_same_types_is_built_once(tmp_path
     assert "code of 1 kernel in 1 file" in " ".join(ran.stdout.split()), ran.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -377,6 +378,7 @@ except oxide.CompileError as error:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("hidden", "package"),
     [(("cuda",), "cuda-bindings"), (("numba_cuda",), "numba-cuda"), (("numba", "numba_cuda", "cuda"), "numba")],

@@ -106,6 +106,7 @@ def of_a_constant_width(y: DisjointSlice[f32]) -> None:
         element.value = f32(1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("function", "grid", "block", "shape", "instead", "rest"),
     [

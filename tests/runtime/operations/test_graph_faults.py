@@ -34,6 +34,7 @@ from oxide import (
 )
 from oxide.runtime.submission.submission import Submission, submit
 from oxide.testing import DelegatingDriver, FailingDriver, RecordingDriver, seeded_driver, step_driver, use_driver
+from tests.choosing import examples
 
 PAGE = 64
 LAUNCHES = 1000
@@ -113,6 +114,7 @@ def test_a_fault_can_be_read_in_any_order_and_long_after() -> None:
     assert outcome(first) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("any_driver")
 def test_the_fault_of_a_launch_that_is_abandoned_is_nobodys() -> None:
     visits = Visits({3, 4, 70, 71})
@@ -132,7 +134,7 @@ def test_the_fault_of_a_launch_that_is_abandoned_is_nobodys() -> None:
     assert [outcome(visits.launch()) for _ in range(2 * PAGE)] == [None] * 2 * PAGE
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(seed=st.integers(0, 2**32), program=st.data())
 def test_whatever_is_abandoned_waited_for_and_closed_each_launch_has_its_own_outcome(seed: int, program: Any) -> None:
     with use_driver(step_driver(seed=seed)) as driver:
@@ -264,6 +266,7 @@ class Interrupting(DelegatingDriver):
         return result
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("before", [0, 5, PAGE])
 @pytest.mark.parametrize(("method", "at"), [("allocate_host", 1), ("fill", 1), ("fill", 2), ("launch_graph", 1)])

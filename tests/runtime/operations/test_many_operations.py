@@ -11,6 +11,7 @@ import threading
 import time
 
 import numpy as np
+import pytest
 import trio
 import trio.testing
 
@@ -33,6 +34,7 @@ def resident() -> int:
         return int(numbers.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+@pytest.mark.nightly
 def test_operations_without_end_one_in_ten_cancelled_leave_memory_as_it_was(device: str) -> None:
     rng = np.random.default_rng(0)
     batch = np.arange(64, dtype=np.float32)

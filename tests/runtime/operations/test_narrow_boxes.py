@@ -346,6 +346,7 @@ def test_an_interpreted_kernel_gives_the_same(scalar: Any, device: str) -> None:
     assert same(compiled, interpreted)
 
 
+@pytest.mark.slow
 @narrow
 def test_the_sanitizer_sees_their_accesses(scalar: Any, device: str) -> None:
     if device == "cuda":

@@ -233,6 +233,7 @@ def test_an_operation_that_is_dropped_unrun_warns_and_one_that_was_used_does_not
         gc.collect()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("made", ["zeros(8)", "h2d(np.ones(8)).on(0)", "Own()"])
 def test_an_operation_in_a_cycle_that_the_interpreters_end_collects_is_no_internal_error(made: str) -> None:
     program = f"""

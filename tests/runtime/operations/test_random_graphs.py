@@ -43,6 +43,7 @@ from oxide.runtime.device import staging_ring
 from oxide.runtime.device.memory import Allocation
 from oxide.runtime.submission import staging
 from oxide.testing import step_driver, use_driver
+from tests.choosing import examples
 from tests.on_stream import On
 
 SIZE = 6
@@ -240,7 +241,7 @@ def tiny_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(staging, "SMALL_BYTES", 0)
 
 
-@settings(max_examples=1000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(1000), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(program=programs, seed=st.integers(0, 2**32))
 def test_a_random_graph_under_a_random_schedule_equals_its_sequential_meaning(
     program: list[Instruction], seed: int
@@ -248,6 +249,7 @@ def test_a_random_graph_under_a_random_schedule_equals_its_sequential_meaning(
     assert differences(program, seed) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("tiny_chunks")
 @pytest.mark.parametrize("limit", [None, 0, 4096], ids=["no limit", "only the ring", "one buffer"])
 @settings(max_examples=70, deadline=None, suppress_health_check=list(HealthCheck))
@@ -266,6 +268,7 @@ def random_program(seed: int, length: int = 30) -> list[Instruction]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(is_compiled(), reason="compiled callers do not see that a method is replaced")
 @pytest.mark.parametrize("broken", ["_wait", "claims end early", "slots are not ordered"])
 def test_without_the_ordering_random_graphs_go_wrong(

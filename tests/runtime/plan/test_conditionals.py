@@ -611,6 +611,7 @@ async def _cancelled(operation: DeviceOperation[Any]) -> None:
     assert scope.cancelled_caught
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 def test_under_a_seed_loops_on_several_streams_keep_their_order(seed: int) -> None:
     with use_driver(seeded_driver(seed)):

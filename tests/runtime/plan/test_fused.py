@@ -110,6 +110,7 @@ def chain(x: DeviceOperation[DeviceBox]) -> DeviceOperation[DeviceBox]:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
 def test_a_fused_operation_yields_the_same_bits(size: int) -> None:
     array = random(size)

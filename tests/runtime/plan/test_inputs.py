@@ -157,6 +157,7 @@ def test_a_box_of_another_device_is_refused() -> None:
             graph.launch(zeros(4).on(1).sync())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [7, 70_001, 1_200_007])
 @pytest.mark.parametrize("seed", range(5))
 def test_instances_in_flight_have_buffers_of_their_own(count: int, seed: int) -> None:

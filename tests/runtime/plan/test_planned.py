@@ -55,6 +55,7 @@ def random(size: int = SIZE) -> Any:
     return np.random.default_rng().random(size, np.float32)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 31, 33, 1000003])
 def test_each_run_does_the_work_again_and_yields_new_results(size: int) -> None:
     arrays = [random(size) for _ in range(3)]

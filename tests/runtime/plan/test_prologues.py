@@ -166,7 +166,7 @@ CONSUMERS: dict[str, Callable[[Operand], DeviceOperation[DeviceBox]]] = {
 }
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.nightly
 @pytest.mark.parametrize(("dtype", "shapes"), [(f16, 3), (bf16, 1), (f32, len(SHAPES)), (f64, 4)], ids=str)
 @pytest.mark.parametrize("consumer", CONSUMERS)
 def test_stages_before_a_library_kernel_give_the_same_bits(consumer: str, dtype: Any, shapes: int) -> None:
@@ -185,6 +185,7 @@ def compare(consumer: str, shape: Any, dtype: Any) -> None:
     assert bits(operation.fused()) == bits(operation)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("first", "second"), [(f16, f32), (f32, f16), (f32, f64), (f64, bf16)], ids=str)
 @pytest.mark.parametrize("shape", [(3, 33), (2, 1024), (3, 1000)], ids=str)
 def test_stages_of_other_types_than_the_kernels(first: Any, second: Any, shape: Any) -> None:
@@ -198,6 +199,7 @@ def into_part(x: DeviceBox, place: int, between: DeviceBox) -> DeviceOperation[D
     return scale(0.3, x, between[place : place + x.size]).last()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", [0, 1, 2])
 @pytest.mark.parametrize("width", [64, 1024])
 def test_inputs_that_are_not_aligned(place: int, width: int) -> None:
@@ -214,6 +216,7 @@ def test_inputs_that_are_not_aligned(place: int, width: int) -> None:
         assert bits(total.fused()) == bits(total)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(1, 1), (5, 33), (17, 128)], ids=str)
 def test_stages_on_rows_and_columns(shape: Any) -> None:
     (x,) = boxes(shape, count=1)
@@ -225,6 +228,7 @@ def test_stages_on_rows_and_columns(shape: Any) -> None:
     assert bits(operation.fused()) == bits(operation)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 127, 128, 1000])
 def test_stages_before_a_kernel_with_barriers_of_the_program(size: int) -> None:
     x, mask = boxes(size)
@@ -345,7 +349,7 @@ def test_a_stage_before_a_kernel_that_writes_at_computed_places() -> None:
 # Epilogues
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.slow
 @pytest.mark.parametrize("activation", [relu, gelu, silu], ids=lambda each: each.name)
 @pytest.mark.parametrize("dtype", [f32, f64], ids=str)
 @pytest.mark.parametrize("shape", [(1, 1, 1), (65, 33, 17), (128, 64, 128)], ids=str)

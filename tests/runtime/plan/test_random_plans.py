@@ -42,6 +42,7 @@ from oxide.native import is_compiled
 from oxide.runtime.plan import nodes
 from oxide.runtime.submission import capture
 from oxide.testing import DelegatingDriver, step_driver, use_driver
+from tests.choosing import examples
 
 SIZE = 6
 BOXES = 4
@@ -307,6 +308,7 @@ COUNT = whole_number("OXIDE_RANDOM_PLANS", least=1)
 """How many recipes to try in each way. Fusing takes longest, as nearly every recipe has a fused kernel of its own."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("prepare", "count"), [(captured, 300), (planned, 300), (uncaptured, 200), (fused, 25), (captured_and_fused, 25)]
 )
@@ -315,7 +317,7 @@ def test_a_recipe_under_a_random_schedule_equals_its_sequential_meaning(prepare:
 
 
 def all_agree(recipes: st.SearchStrategy[Recipe], prepare: Any, count: int) -> None:
-    @settings(max_examples=COUNT or count, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=COUNT or examples(count), deadline=None, suppress_health_check=list(HealthCheck))
     @given(recipe=recipes, seed=st.integers(0, 2**32))
     def agree(recipe: Recipe, seed: int) -> None:
         assert agrees(recipe, seed, prepare)
@@ -323,6 +325,7 @@ def all_agree(recipes: st.SearchStrategy[Recipe], prepare: Any, count: int) -> N
     agree()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("prepare", "count"), [(planned, 150), (uncaptured, 150), (fused, 10)])
 def test_a_recipe_on_two_devices_equals_its_sequential_meaning(prepare: Any, count: int) -> None:
     all_agree(RECIPES_ON_TWO, prepare, count)
@@ -341,6 +344,7 @@ def test_the_canaries_see_a_write_beside_a_box(distance: int) -> None:
 FORKED = ("zip", ("chain", ("add", 0, 1), ("copy", 1, 2)), ("chain", ("add", 2, 3), ("halve", 2), ("add", 3, 0)))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(is_compiled(), reason="compiled callers do not see that a function is replaced")
 @pytest.mark.parametrize("broken", ["no edges", "no order of a write after reads"])
 def test_without_the_edges_captured_recipes_go_wrong(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,6 +79,7 @@ def in_as_completed(operation: DeviceOperation[Any]) -> Any:
     return trio.run(main)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run", [by_sync, by_await, in_gather, in_as_completed])
 @pytest.mark.parametrize("build", [ten_stages, example, staged_copy])
 def test_a_failure_at_any_driver_call_is_one_error_and_leaves_nothing(
