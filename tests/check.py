@@ -69,14 +69,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if failed else 0
 
 
-def run_tests(files: Sequence[Path], changed: Sequence[Path], seconds: float) -> int:
+def run_tests(files: Sequence[Path], changed: Sequence[Path], seconds: float, *options: str) -> int:
     """Runs the nearest tests, and returns pytest's status."""
     processes = min(os.cpu_count() or 1, 4)
     return subprocess.run(
         [
-            *(sys.executable, "-m", "pytest", "-q", "-n", str(processes), "--dist", "loadfile"),
+            *(sys.executable, "-m", "pytest", "-q", "-r", "fE", "-n", str(processes), "--dist", "loadfile"),
             *(f"--reached-by={file}" for file in changed),
             f"--reach-seconds={seconds * processes}",
+            *options,
             *map(str, files),
         ],
         cwd=reach.ROOT,

@@ -113,7 +113,7 @@ def _cases(items: list[pytest.Item]) -> dict[str, list[pytest.Item]]:
 def _sample(cases: list[pytest.Item]) -> list[pytest.Item]:
     """Returns the cases of a test that a quick run takes, the same in each run and each process. Interpreted, or as
     without some packages, it is one of each test."""
-    once_more = cases[0].config.getoption("--interpret") or cases[0].config.getoption("--hide")
+    once_more = any(cases[0].config.getoption(option, False) for option in ("--interpret", "--hide"))
     cases = [item for item in cases if not item.get_closest_marker("nightly")]
     slow = cases if once_more else [item for item in cases if item.get_closest_marker("slow")]
     if not slow:
@@ -129,15 +129,17 @@ def _page_of(item: pytest.Item) -> str | None:
 
 
 class Times:
-    """Sums what the cases of each test take, and keeps it in ``times.json`` as the run ends."""
+    """Keeps what a case of each test takes, the mean of its cases, in ``times.json`` as the run ends."""
 
     def __init__(self) -> None:
-        self._taken: Counter[str] = Counter()
+        self._taken: dict[str, dict[str, float]] = defaultdict(dict)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self._taken[report.nodeid.partition("[")[0]] += report.duration  # type: ignore[assignment]
+        cases = self._taken[report.nodeid.partition("[")[0]]
+        cases[report.nodeid] = cases.get(report.nodeid, 0) + report.duration
 
     def pytest_sessionfinish(self) -> None:
-        known = {name: seconds for name, seconds in reach.times().items() if name not in self._taken}
-        known |= {name: round(seconds, 1) for name, seconds in self._taken.items() if seconds >= reach.LEAST}
+        means = {name: round(sum(cases.values()) / len(cases), 2) for name, cases in self._taken.items()}
+        known = {name: seconds for name, seconds in reach.times().items() if name not in means}
+        known |= {name: seconds for name, seconds in means.items() if seconds >= reach.LEAST}
         reach.TIMES.write_text(json.dumps(known, indent=0, sort_keys=True) + "\n", encoding="utf-8")

@@ -23,8 +23,8 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("oxide", "oxide_kernels", "examples", "benchmarks", "tests")
 TIMES = Path(__file__).parent / "times.json"
-"""The seconds of each test, all its cases, that takes ``LEAST`` or more."""
-LEAST = 0.1
+"""The mean seconds of a case of each test whose cases take ``LEAST`` or more."""
+LEAST = 0.05
 QUICK = 0.02
 """Seconds that a case of every other test is taken for."""
 
@@ -154,7 +154,7 @@ def _mirror(changed: Path) -> Path | None:
 
 @cache
 def times() -> dict[str, float]:
-    """Returns the seconds of each slow test."""
+    """Returns the mean seconds of a case of each test whose cases take long."""
     return dict(json.loads(TIMES.read_text(encoding="utf-8"))) if TIMES.exists() else {}
 
 
@@ -188,7 +188,7 @@ class Budget:
 
 def expected(name: str, cases: int) -> float:
     """Returns the seconds that a test takes with a number of cases."""
-    return times().get(name, QUICK * cases)
+    return times().get(name, QUICK) * cases
 
 
 def files(changed: Iterable[Path]) -> list[Path]:
