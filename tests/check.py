@@ -42,6 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("files", nargs="*", type=Path, help="files, in place of those that git finds changed")
     parser.add_argument("--since", help="a commit or a branch to compare with (the last commit)")
     parser.add_argument("--tests-only", action="store_true", help="neither format nor lint nor types")
+    parser.add_argument("--first", action="store_true", help="end at the first test that fails")
     parser.add_argument("--seconds", type=float, default=SECONDS, help=f"what the tests may take ({SECONDS:g})")
     asked = parser.parse_args(arguments)
     whence, changed = ("the files named", asked.files) if asked.files else changed_files(asked.since)
@@ -58,7 +59,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if python and subprocess.run([sys.executable, "-m", "ruff", *command, *python], cwd=reach.ROOT).returncode
     ]
     reached = reach.files(changed)
-    if reached and (status := run_tests(reached, changed, asked.seconds)) not in (0, 5):
+    options = ["-x"] if asked.first else []
+    if reached and (status := run_tests(reached, changed, asked.seconds, *options)) not in (0, 5):
         failed.append(f"pytest ({status})")
     if types is not None and types.wait():
         failed.append("mypy")
