@@ -99,14 +99,10 @@ def page_text(path: str | os.PathLike[str], format: str) -> str:
 
 def picture(path: str | os.PathLike[str]) -> str:
     """Returns the trace file at ``path`` drawn as SVG. Raises ``TraceError`` if it cannot be read or is not a trace."""
-    rows, counters, left_out = _read(os.fspath(path))
-    return _svg(rows, counters, left_out)
-
-
-def _read(path: str) -> tuple[list[_Row], dict[str, list[tuple[float, float]]], int]:
+    path = os.fspath(path)
     try:
         with open(path, encoding="utf-8") as file:
-            return _rows(json.load(file)["traceEvents"])
+            return _svg(*_rows(json.load(file)["traceEvents"]))
     except OSError as error:
         raise TraceError(f"the trace {path} cannot be read: {error.strerror}") from error
     except json.JSONDecodeError as error:
@@ -114,7 +110,7 @@ def _read(path: str) -> tuple[list[_Row], dict[str, list[tuple[float, float]]], 
             f"{path} is no trace of oxide's, or only the beginning of one, as a program leaves it that a signal ends: "
             f"{error}"
         ) from error
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
         raise TraceError(f"{path} is no trace of oxide's: it has not the events that oxide.trace writes") from error
 
 

@@ -405,7 +405,17 @@ def test_the_traceback_of_a_sanitized_or_profiled_program_begins_in_the_program(
             assert "commands" not in ran.err
 
 
-@pytest.mark.parametrize("text", ['{"traceEvents":[{"a":1}]}', '{"traceEvents":5}', "[1]", '{"other":1}', "nothing"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"traceEvents":[{"a":1}]}',
+        '{"traceEvents":5}',
+        "[1]",
+        '{"other":1}',
+        "nothing",
+        pytest.param('{"traceEvents":' + "[" * 200_000, id="deep"),
+    ],
+)
 def test_what_is_no_timeline_is_refused_by_name(tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "other.json"
     file.write_text(text)

@@ -124,7 +124,9 @@ def test_what_is_no_trace_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "t.json"
     with pytest.raises(TraceError, match="cannot be read"):
         page(file, tmp_path / "out.svg")
-    for text in ("", "[]", '{"other": 1}'):
+    slices = '{"traceEvents": [{"ph": "X", "pid": 0, "tid": 0, "name": "a", "ts": %s, "dur": 1, "args": {"a": %s}}]}'
+    deep = "[" * 200_000
+    for text in ("", "[]", '{"other": 1}', deep, slices % ("NaN", 1), slices % ("1e999", 1), slices % ('"a"', 1)):
         file.write_text(text)
         with pytest.raises(TraceError, match="is no trace"):
             page(file, tmp_path / "out.svg")

@@ -57,14 +57,15 @@ def read_manifest(directory: Path, version: str) -> dict[str, Any]:
     try:
         found = json.loads(text)
         form, checksum, by = found.pop("format"), found.pop("checksum"), found["oxide"]
-    except (ValueError, KeyError, AttributeError, TypeError):
+        is_intact = checksum == _checksum(found)
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
         raise _damaged(path) from None
     if form != FORMAT or by != version:
         raise ArgumentError(
             f"{directory} was built by oxide {by} (format {form}), and this is oxide {version} (format {FORMAT}): "
             "build it again with this version"
         )
-    if checksum != _checksum(found):
+    if not is_intact:
         raise _damaged(path)
     manifest: dict[str, Any] = found
     return manifest

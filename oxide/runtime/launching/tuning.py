@@ -107,12 +107,15 @@ class Tuned:
 _FORMAT = "oxide tuned kernels"
 
 
+_TEXTS = ("kernel", "source", "device", "shapes")
+
+
 def _records(file: Path) -> list[dict[str, Any]]:
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
-        if found[_FORMAT] == 1:
+        if found[_FORMAT] == 1 and all(isinstance(each[name], str) for each in found["records"] for name in _TEXTS):
             return list(found["records"])
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         pass
     raise ArgumentError(f"{file} has no results of tuning")
 
@@ -132,7 +135,7 @@ def _decoded(config: dict[str, Any]) -> dict[str, Any]:
             return value
         if "tuple" in value:
             return tuple(map(one, value["tuple"]))
-        return next(each for each in DTYPES if each.name == value["dtype"])
+        return {each.name: each for each in DTYPES}[value["dtype"]]
 
     return {key: one(value) for key, value in config.items()}
 
@@ -150,7 +153,12 @@ def loaded(kernel: Any, path: str | os.PathLike[str]) -> dict[tuple[Any, ...], d
             f"kernel {kernel.name}: the results in {os.fspath(path)} are of another source; tune it again"
         )
     device = current_runtime().default_device.name
-    return {ast.literal_eval(each["shapes"]): _decoded(each["config"]) for each in own if each["device"] == device}
+    try:
+        return {ast.literal_eval(each["shapes"]): _decoded(each["config"]) for each in own if each["device"] == device}
+    except (ValueError, TypeError, LookupError, AttributeError, SyntaxError, RecursionError, MemoryError):
+        raise ArgumentError(
+            f"kernel {kernel.name}: the results in {os.fspath(path)} are damaged; tune it again"
+        ) from None
 
 
 def _source(kernel: Any) -> str:

@@ -160,9 +160,25 @@ def test_a_result_is_shipped_with_a_program(tmp_path: Path, monkeypatch: pytest.
     file.write_text(other.replace(found.source, "0"))
     with pytest.raises(ArgumentError, match="of another source; tune it again"):
         scaled.load_tuned(file)
-    file.write_text("[]")
-    with pytest.raises(ArgumentError, match="has no results of tuning"):
-        scaled.load_tuned(file)
+    for damaged in ("[]", "[" * 200_000, json.dumps({tuning._FORMAT: 1, "records": [{"kernel": "scaled"}]})):
+        file.write_text(damaged)
+        with pytest.raises(ArgumentError, match="has no results of tuning"):
+            scaled.load_tuned(file)
+        with pytest.raises(ArgumentError, match="has no results of tuning"):
+            found.save(file)
+    for name, damage in (
+        ("shapes", "-" * 100_000 + "1"),
+        ("shapes", "(" * 400),
+        ("shapes", "[1]"),
+        ("config", 1),
+        ("config", {"dtype": {"dtype": "f31"}}),
+        ("config", {"shape": {"tuple": [{"dtype": "f31"}]}}),
+    ):
+        (record,) = json.loads(other)["records"][:1]
+        record |= {"device": found.device, "source": found.source, name: damage}
+        file.write_text(json.dumps({tuning._FORMAT: 1, "records": [record]}))
+        with pytest.raises(ArgumentError, match=r"the results in .*tuned\.json are damaged; tune it again"):
+            scaled.load_tuned(file)
 
 
 def test_types_and_tuples_of_a_candidate_are_kept() -> None:

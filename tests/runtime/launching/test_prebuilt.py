@@ -218,6 +218,7 @@ def test_a_damaged_directory_is_refused(copy: Path) -> None:
         text.replace("sm_80", "sm_81", 1),
         text[:-9],
         "[]",
+        "[" * 200_000,
         "{}",
         "\ud800".encode("utf-16", "surrogatepass"),
     ):
