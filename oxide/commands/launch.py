@@ -14,9 +14,12 @@ import typer
 
 from oxide.commands.output import refuse
 from oxide.commands.running import Arguments, AsModule, File, checked_program, with_device
+from oxide.messages import written
 
 _LOOK_SECONDS = 0.05
 _GRACE_SECONDS = 5.0
+_RANKS_PER_PROCESSOR = 8  # more only wait for one another
+_RANKS_ANYWHERE = 64  # for tests of many ranks on a machine with few processors
 
 
 def launch(
@@ -38,7 +41,7 @@ def launch(
     """
     program = checked_program("launch", file, arguments, as_module)
     if ranks < 1:
-        refuse("launch", f"-n {ranks}: give the number of processes, as -n 2")
+        refuse("launch", f"-n {written(ranks)}: give the number of processes, as -n 2")
     environment: dict[str, str] = {}
     with_device("launch", device, environment)
     visible = _gpus_of(ranks, environment.get("OXIDE_DEVICE", os.environ.get("OXIDE_DEVICE")))
@@ -52,7 +55,10 @@ def launch(
             own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks), "OXIDE_GROUP": group}
             if visible:
                 own["CUDA_VISIBLE_DEVICES"] = visible[rank]
-            processes.append(subprocess.Popen(program.command, env={**os.environ, **environment, **own}))
+            try:
+                processes.append(subprocess.Popen(program.command, env={**os.environ, **environment, **own}))
+            except OSError as error:
+                refuse("launch", f"-n {ranks}: rank {rank} cannot be started: {error.strerror}; give fewer")
         _wait(processes)
     except BaseException as error:
         _end(processes, _GRACE_SECONDS if isinstance(error, KeyboardInterrupt) else 0.0)
@@ -62,19 +68,31 @@ def launch(
 
 def _gpus_of(ranks: int, kind: str | None) -> list[str]:
     """Returns the GPU for each rank, as ``CUDA_VISIBLE_DEVICES`` names it. Returns an empty list for the CPU device or
-    if no GPU can be used. Ends the command if there are fewer GPUs than ranks."""
-    if kind == "cpu":
+    if no GPU can be used. Ends the command if there are fewer GPUs than ranks, or too few processors for ranks on the
+    CPU device."""
+    if kind == "cpu" or not (gpus := _gpus()):
+        processors = os.cpu_count() or 1
+        most = max(_RANKS_ANYWHERE, _RANKS_PER_PROCESSOR * processors)
+        if ranks > most:
+            refuse(
+                "launch",
+                f"-n {written(ranks)}: each rank is a process, and on the CPU device this machine runs at most {most}, "
+                f"with {processors} processors; give fewer",
+            )
         return []
+    if gpus < ranks:
+        are = "is 1 GPU" if gpus == 1 else f"are {gpus} GPUs"
+        refuse("launch", f"-n {written(ranks)}: there {are}, and each rank needs one; or run with --device cpu")
+    visible = [each.strip() for each in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if each.strip()]
+    return visible[:ranks] if visible else [str(number) for number in range(ranks)]
+
+
+def _gpus() -> int:
+    """Returns the number of GPUs that can be used."""
     from oxide.commands.machine import cuda_driver
 
     found = cuda_driver()
-    if found.problem is not None or not found.gpus:
-        return []
-    if len(found.gpus) < ranks:
-        are = "is 1 GPU" if len(found.gpus) == 1 else f"are {len(found.gpus)} GPUs"
-        refuse("launch", f"-n {ranks}: there {are}, and each rank needs one; or run with --device cpu")
-    visible = [each.strip() for each in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if each.strip()]
-    return visible[:ranks] if visible else [str(number) for number in range(ranks)]
+    return len(found.gpus) if found.problem is None else 0
 
 
 def _wait(processes: list[subprocess.Popen[bytes]]) -> None:

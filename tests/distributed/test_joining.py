@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
+import signal
 import subprocess
 import sys
 import threading
@@ -15,6 +17,7 @@ from typing import Any
 import pytest
 
 from oxide.commands.launch import _end
+from oxide.commands.program import main
 from oxide.distributed import boards, peers
 from oxide.errors import CollectiveError, DeviceError
 
@@ -95,6 +98,37 @@ def test_what_killed_processes_left_is_removed_after_an_hour(tmp_path: Path) -> 
     assert sorted(tmp_path.iterdir()) == paths[1:]
     peers.sweep(paths)
     assert sorted(tmp_path.iterdir()) == paths[2:]
+
+
+@pytest.mark.parametrize("ranks", [str(10**9), "9" * 4000])
+def test_launch_starts_no_more_ranks_than_the_machine_can_run(
+    ranks: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 16)
+    monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: pytest.fail("a process was started"))
+    assert main(["launch", "-n", ranks, "--device", "cpu", __file__]) == 2
+    assert re.search(
+        r"-n .{1,30}: each rank is a process, .* at most 128, with 16 processors; give fewer", capsys.readouterr().err
+    )
+
+
+def test_launch_ends_the_ranks_that_run_if_one_cannot_be_started(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    started: list[Any] = []
+    start = subprocess.Popen
+
+    def one_alone(*_: Any, **__: Any) -> Any:
+        if started:
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+        started.append(start([sys.executable, "-c", "import time; time.sleep(100)"]))
+        return started[0]
+
+    monkeypatch.setattr(subprocess, "Popen", one_alone)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    assert main(["launch", "-n", "2", "--device", "cpu", __file__]) == 2
+    assert "-n 2: rank 1 cannot be started: Resource temporarily unavailable; give fewer" in capsys.readouterr().err
+    assert started[0].returncode == -signal.SIGTERM
 
 
 @pytest.mark.slow
