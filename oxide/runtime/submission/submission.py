@@ -604,6 +604,7 @@ def run_blocking(operation: Submittable[T], stream: Stream, lender: Lender | Non
         runtime.counters.cancelled.add()
         if isinstance(error, Exception):
             _explain(error, operation.title(), timeline)
+        raise_if_nested(error, operation)  # of the program's own stack: the wait nests nothing
         raise
     runtime.counters.completed.add()
     for report in faults:

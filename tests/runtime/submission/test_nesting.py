@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import sys
 from typing import Any
 
 import numpy as np
@@ -119,3 +121,33 @@ def test_a_functions_own_recursion_is_its_own_error() -> None:
     with pytest.raises(RecursionError, match="maximum recursion depth") as raised:
         value(0).and_then(forever).sync()
     assert any("forever" in note for note in raised.value.__notes__)
+
+
+def own_and_then() -> oxide.DeviceOperation[Any]:
+    operations: list[oxide.DeviceOperation[Any]] = []
+    operations.append(h2d(np.zeros(2)).and_then(lambda _: operations[0]))
+    return operations[0]
+
+
+def round_trip() -> oxide.DeviceOperation[Any]:
+    return h2d(np.zeros(2)).and_then(oxide.d2h)
+
+
+@pytest.mark.parametrize(("make", "left"), [(own_and_then, 950), (round_trip, 5)])
+@pytest.mark.filterwarnings("ignore:.*was never run")
+def test_a_stack_that_is_full_in_a_native_call_is_a_recursion_error_too(make: Any, left: int) -> None:
+    """ctypes makes an ``ArgumentError`` of an error that arises while it converts an argument. The operation runs at
+    many depths, so that the stack is full at each of its calls. At the first depth it leaves ``left`` frames free."""
+    errors: list[Exception] = []
+
+    def deep(levels: int) -> None:
+        deep(levels - 1) if levels else make().sync()
+
+    first = sys.getrecursionlimit() - len(inspect.stack(0)) - left
+    for levels in range(first, max(first - 100, 0), -1):
+        try:
+            deep(levels)
+        except Exception as error:
+            errors.append(error)
+    assert {type(error) for error in errors} == {RecursionError}
+    np.testing.assert_array_equal(zeros(3).to_host().sync(), 0)  # the runtime goes on
