@@ -85,7 +85,7 @@ class Planned(DeviceOperation[T]):
         assert recording is not None
         first = len(recording.nodes)
         result = self._source.run(context)
-        if self._fuses:
+        if self._fuses and not recording.explains:
             fuse(context, first, self._known)
         return result
 
@@ -119,7 +119,7 @@ def planned(operation: Given[DeviceOperation[T]]) -> DeviceOperation[T]:
 def explanation(operation: DeviceOperation[Any], stream: Stream) -> str:
     """Returns the text of ``op.explain()``."""
     operation.consume()
-    recording = Recording(require_stream(stream), allocates=True, rehearses=True)
+    recording = Recording(require_stream(stream), allocates=True, rehearses=True, explains=True)
     context = ExecutionContext(stream, recording)
     try:
         with recording:

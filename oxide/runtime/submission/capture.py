@@ -69,7 +69,8 @@ class Recording:
     """Records the work that operations submit, instead of running it. With ``allocates``, operations may make boxes,
     which the graph then owns. ``outer`` is the context of a run that will submit the work itself; None for a graph.
     ``of_run`` is True for a graph that is a part of a run and not the program's own. ``rehearses`` is True if no graph
-    will be made.
+    will be made. ``explains`` is True if the recording will be fused as a whole, to compare it with the program: until
+    then, no part of it is fused.
 
     Operations use the recording as their driver. It has only those methods of a driver whose work a graph can hold.
     """
@@ -82,11 +83,13 @@ class Recording:
         outer: ExecutionContext | None = None,
         of_run: bool = False,
         rehearses: bool = False,
+        explains: bool = False,
     ) -> None:
         self.stream = stream
         self.allocates = allocates
         self.outer = outer
         self.rehearses = rehearses
+        self.explains = explains
         self._of_run = of_run
         self.is_open = True  # closed by its creator whatever is raised, as an interrupt may prevent __exit__
         self.nodes: list[PlanNode] = []  # the graph's nodes, or those of the body that is being recorded
