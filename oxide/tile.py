@@ -23,9 +23,8 @@ from oxide.language.tile import (
     Tensor1,
     Tensor2,
     Tensor3,
-    function,
 )
-from oxide.runtime.launching.tile_kernel import TileKernel, kernel
+from oxide.runtime.launching.tile_kernel import TileKernel, function, kernel
 
 __all__ = [
     "Constant", "Partition", "Partition1", "Partition2", "Partition3", "Target", "Target1", "Target2", "Target3",

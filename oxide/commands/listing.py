@@ -6,11 +6,11 @@ listing. A kernel has line tables with ``@kernel(lineinfo=True)`` or ``OXIDE_LIN
 
 from __future__ import annotations
 
-import inspect
-import linecache
 import re
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from oxide.compiler.source.text import line_in, text_of
 
 if TYPE_CHECKING:
     from oxide.compiler.specialization import Specialization
@@ -96,18 +96,14 @@ def source_lines(special: Specialization, notes: Mapping[Place, object]) -> dict
     numbers = {number for number, _ in found[own]}
     for file, number in sorted(notes):
         if file != own or number not in numbers:
-            found.setdefault(file, []).append((number, linecache.getline(file, number).rstrip("\n")))
+            found.setdefault(file, []).append((number, line_in(file, number)))
     found[own].sort()
     return found
 
 
-def _function_lines(function: object) -> Iterator[tuple[int, str]]:
-    try:
-        lines, first = inspect.getsourcelines(function)  # type: ignore[arg-type]
-    except OSError:
-        return
-    for number, text in enumerate(lines, first):
-        yield number, text.rstrip("\n")
+def _function_lines(function: Callable[..., Any]) -> Iterator[tuple[int, str]]:
+    lines = text_of(function).split("\n")[:-1]
+    return enumerate(lines, function.__code__.co_firstlineno)
 
 
 def _plan(special: Specialization, plan: str) -> dict[Place, list[str]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import functools
-import linecache
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, final
@@ -13,6 +12,7 @@ from oxide.compiler.bounds.hoist import Placement
 from oxide.compiler.source.faults import FaultSite
 from oxide.compiler.source.listing import Remark, listing
 from oxide.compiler.source.source import located_in
+from oxide.compiler.source.text import lines_in
 from oxide.compiler.source.widening import Widening
 from oxide.errors import CompileError
 from oxide.pictures.html import preformatted
@@ -126,16 +126,16 @@ def _check(site: FaultSite, placement: Placement, left: bool) -> Check:
 def _loop_line(site: FaultSite, depth: int) -> str:
     """Returns text that names a loop by its first line: the loop ``depth`` levels outside the innermost loop around an
     access."""
-    around = [loop for loop in _loops(site.file) if loop[0] <= site.line <= loop[1]]
+    around = [loop for loop in _loops("".join(lines_in(site.file))) if loop[0] <= site.line <= loop[1]]
     around.sort(reverse=True)
     return f" in line {around[depth][0]}" if depth < len(around) else " of a caller"
 
 
 @functools.lru_cache(maxsize=32)
-def _loops(file: str) -> tuple[tuple[int, int], ...]:
-    """Returns the first and the last line of each loop in a file."""
+def _loops(source: str) -> tuple[tuple[int, int], ...]:
+    """Returns the first and the last line of each loop in the text of a file."""
     try:
-        tree = ast.parse("".join(linecache.getlines(file)))
+        tree = ast.parse(source)
     except SyntaxError:
         return ()
     loops: Iterable[ast.For | ast.While] = (n for n in ast.walk(tree) if isinstance(n, ast.For | ast.While))

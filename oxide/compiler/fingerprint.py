@@ -23,7 +23,6 @@ import dataclasses
 import dis
 import enum
 import functools
-import linecache
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -37,6 +36,7 @@ from oxide.compiler.signature.device_function import DeviceFunction
 from oxide.compiler.signature.generic_parameters import Lifted
 from oxide.compiler.signature.signature import Closed
 from oxide.compiler.source.source import EMPTY, as_written, closure_values
+from oxide.compiler.source.text import lines_of
 from oxide.driver import record_layout, records
 from oxide.errors import cell_of
 from oxide.language.tile import Function as TileFunction
@@ -158,7 +158,7 @@ class _Text:
         outer, self._path = self._path, []
         function = as_written(function)
         code: CodeType = function.__code__
-        self.add("function", str(function.__module__), function.__qualname__, source_text(code))
+        self.add("function", str(function.__module__), function.__qualname__, source_text(function))
         self._code(code)
         for name, kind in sorted(getattr(function, "__annotations__", {}).items()):
             self._annotation(name, kind)
@@ -438,10 +438,11 @@ def _globals(code: CodeType) -> Iterable[str]:
             yield code.co_names[argument >> 1]  # the lowest bit says that a call follows
 
 
-def source_text(code: CodeType) -> str:
+def source_text(function: Callable[..., Any]) -> str:
     """Returns the text of a function. After the lines of the function's code, the text continues while lines are blank
     or indented deeper than the function's first line. Returns "" if the source cannot be read."""
-    lines = linecache.getlines(code.co_filename)
+    code: CodeType = function.__code__
+    lines = lines_of(function)
     first = code.co_firstlineno - 1
     last = max((line for _, _, line in code.co_lines() if line is not None), default=first + 1)
     if not 0 <= first < len(lines):

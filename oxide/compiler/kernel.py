@@ -24,6 +24,7 @@ from oxide.compiler.signature.signature import (
     parse_parameters,
 )
 from oxide.compiler.signature.untyped_arguments import ArgumentType, type_of
+from oxide.compiler.source.text import keep_text
 from oxide.driver import sanitizing
 from oxide.driver.base import Dim3, KernelResources
 from oxide.environment import drop_frames, without_frames
@@ -155,6 +156,8 @@ class Kernel:
 
             raise no_function(function)
         functools.update_wrapper(self, function)
+        if prebuilt is None:
+            keep_text(function)
         name = function.__name__
         parameters: tuple[Declared, ...]
         source = tile if fusion is None else fusion

@@ -577,5 +577,5 @@ def _stable_hash(kernel: KernelDescription, parameters: tuple[Closed, ...]) -> i
     if cell_of(function.__code__.co_filename) is not None:  # another cell may have a kernel of this name at this line
         from .fingerprint import source_text
 
-        identity += source_text(function.__code__)
+        identity += source_text(function)
     return int.from_bytes(disk.blake2b(identity.encode(), digest_size=8).digest(), "little")

@@ -16,6 +16,7 @@ from ray.cloudpickle import CloudPickler
 
 from oxide.compiler.kernel import Kernel
 from oxide.compiler.signature.device_function import DeviceFunction
+from oxide.compiler.source.text import lines_of
 from oxide.runtime.launching.launch import KernelLaunches
 from oxide.runtime.launching.tile_kernel import TileKernel
 
@@ -49,11 +50,11 @@ def _reduced(thing: Any) -> str | tuple[Any, ...]:
             return name
         except TypeError:  # no module has a name for it
             pass
-    file = thing.function.__code__.co_filename
+    file, lines = thing.function.__code__.co_filename, lines_of(thing.function)
     anew = _MADE_ANEW[type(thing)]
     state = {name: value for name, value in vars(thing).items() if name not in anew}
     # The attributes are set once the object exists: its function may refer to it.
-    return _empty, (type(thing), file, linecache.getlines(file)), state, None, None, _fill
+    return _empty, (type(thing), file, lines), state, None, None, _fill
 
 
 def _empty(kind: type, file: str, lines: list[str]) -> Any:

@@ -13,7 +13,7 @@ from oxide.language.types import ScalarType
 
 __all__ = [
     "Annotation", "Constant", "Partition", "Partition1", "Partition2", "Partition3", "Target", "Target1", "Target2",
-    "Target3", "Tensor", "Tensor1", "Tensor2", "Tensor3", "function",
+    "Target3", "Tensor", "Tensor1", "Tensor2", "Tensor3",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -187,12 +187,6 @@ class Function:
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise TypeError(f"{self.__name__} is a @tile.function, which only a tile kernel can call")
-
-
-def function(wrapped: Any) -> Any:
-    """Returns ``wrapped`` as a function that tile kernels can call. Use it as a decorator, ``@tile.function``. The
-    function is compiled into its callers."""
-    return Function(wrapped)
 
 
 @final

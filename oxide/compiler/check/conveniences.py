@@ -26,6 +26,7 @@ import numpy as np
 
 from oxide.compiler.signature.device_function import DeviceFunction
 from oxide.compiler.source.source import EMPTY, as_written, closure_values, parse_definition, trees
+from oxide.compiler.source.text import keep_text
 from oxide.dropping import WeakTable
 from oxide.errors import CompileError
 from oxide.language.shaped import Slice2, Slice3, Slice4, Slice5
@@ -122,6 +123,7 @@ def compiled(function: FunctionType, definition: ast.FunctionDef) -> FunctionTyp
     functools.update_wrapper(made, function)
     del made.__wrapped__  # type: ignore[attr-defined] # it would keep the function in memory
     made.__kwdefaults__ = function.__kwdefaults__
+    keep_text(made, function)
     return made
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import linecache
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -14,6 +13,7 @@ from typing import Any, TypeAlias
 from oxide.compiler.ir.text import split_list
 from oxide.compiler.source.recursion import room_for_recursion
 from oxide.compiler.source.source import Span, column_of, located, located_in, node_at, statement_at
+from oxide.compiler.source.text import compiling, line_in
 from oxide.errors import CompileError, OxideError
 from oxide.language.atomic import AtomicAccess
 
@@ -94,7 +94,7 @@ def compile_error(name: str, function: Callable[..., Any], failure: Failure, *, 
 
 def _column_of_name(failure: Failure, name: str) -> int | None:
     """Returns the column of a name in the line of a failure."""
-    found = re.search(rf"\b{name}\b", linecache.getline(failure.file, failure.line))
+    found = re.search(rf"\b{name}\b", line_in(failure.file, failure.line))
     return None if found is None else found.start()
 
 
@@ -106,7 +106,7 @@ def placed_errors(name: str, function: Callable[..., Any]) -> Iterator[None]:
     An unexpected exception becomes the cause of a ``CompileError``.
     """
     try:
-        with room_for_recursion():
+        with room_for_recursion(), compiling(function):
             yield
     except RecursionError as error:
         raise located(

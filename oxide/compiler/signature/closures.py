@@ -12,7 +12,6 @@ Default values count as captured.
 """
 
 from __future__ import annotations
-import __future__
 
 import ast
 import builtins
@@ -20,8 +19,6 @@ import copy
 import dis
 import functools
 import itertools
-import linecache
-import operator
 import weakref
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
@@ -32,6 +29,7 @@ import numpy as np
 
 from oxide import disk
 from oxide.compiler.source.source import EMPTY, closure_values, located, trees
+from oxide.compiler.source.text import FUTURE, keep_text, lines_of, why_missing
 from oxide.errors import ArgumentError, place_name
 from oxide.language import atomic, thread
 from oxide.language.types import ScalarType, of_dtype
@@ -274,19 +272,20 @@ class _Copy:
             setattr(definition, "type_params", [])  # noqa: B010 - since Python 3.12
         ast.copy_location(definition, node)
         ast.fix_missing_locations(definition)
-        flags = code.co_flags & _FUTURE
+        flags = code.co_flags & FUTURE
         module = compile(ast.Module([definition], []), code.co_filename, "exec", flags=flags, dont_inherit=True)
         names = {"__builtins__": builtins, "__name__": self.function.__module__, **self.constants}
         exec(module, names)
         made = names[name]
         made.__qualname__ = self.function.__qualname__
         trees.set(made, definition)
+        keep_text(made, self.function)
         return DeviceFunction(made)
 
     def _node(self) -> ast.Lambda | ast.FunctionDef:
         """Returns the function's node in the syntax tree of its file."""
         code = self.function.__code__
-        source = "".join(linecache.getlines(code.co_filename, self.function.__globals__))
+        source = "".join(lines_of(self.function))
         names = list(code.co_varnames[: code.co_argcount])
         found = [
             node
@@ -303,7 +302,9 @@ class _Copy:
             ]
         if len(found) != 1:
             raise located(
-                self.function, f"the source of {self.function.__name__} cannot be read; define it in a file, with def"
+                self.function,
+                f"the source of {self.function.__name__} cannot be read: "
+                + ("define it with def" if source else why_missing(self.function)),
             )
         return found[0]
 
@@ -323,8 +324,3 @@ def _functions(source: str) -> dict[int, list[ast.Lambda | ast.FunctionDef]]:
             first = min([node.lineno, *(decorator.lineno for decorator in decorators)])
             found.setdefault(first, []).append(node)
     return found
-
-
-_FUTURE = functools.reduce(
-    operator.or_, (getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
-)

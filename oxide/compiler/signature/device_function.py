@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping
 from types import FunctionType
 from typing import Any, Generic, ParamSpec, TypeVar, final
 
+from oxide.compiler.source.text import keep_text
+
 from .signature import Annotation, parse_annotations
 
 P = ParamSpec("P")
@@ -28,6 +30,7 @@ class DeviceFunction(Generic[P, R]):
         self.annotations: dict[str, Annotation] = parse_annotations(function, names or {})
         """The annotations of the parameters by name, and the annotation of the result under ``return``."""
         functools.update_wrapper(self, function)
+        keep_text(function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.function(*args, **kwargs)

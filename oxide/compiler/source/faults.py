@@ -11,7 +11,6 @@ thread goes on. So no memory outside the slice is touched, and the device stays 
 
 from __future__ import annotations
 
-import linecache
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +22,7 @@ from oxide.driver.sanitizing import SANITIZED, published
 from oxide.errors import BoundsError, KernelAssertionError, KernelFault, place_name
 
 from .divergence import DIVERGENT, divergence
+from .text import line_in
 
 RECORD: np.dtype[Any] = FAULT.dtype
 
@@ -75,7 +75,7 @@ def read_fault(record: np.ndarray[Any, Any], kernel_name: str, sites: Sequence[F
         site.line,
     )
     if site.assertion is not None:
-        message = site.assertion or linecache.getline(site.file, site.line).strip() or "an assertion failed"
+        message = site.assertion or line_in(site.file, site.line).strip() or "an assertion failed"
         return KernelAssertionError(kernel_name, message, *where)
     index, length = int(entry["index"]), int(entry["length"])
     if site.axis is None:

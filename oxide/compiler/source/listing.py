@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
-import linecache
 from collections.abc import Iterable
 from html import escape
 
 from oxide.compiler.source.source import tree_of
 from oxide.errors import place_name
+
+from .text import lines_in
 
 Remark = tuple[str, int, str, str]
 """A file, a line in it, a mark that ``pictures.html.listing`` knows, and the text."""
@@ -27,7 +28,7 @@ def listing(remarks: Iterable[Remark], heading: str) -> str:
             found.append((mark, text))
     parts = [f"<div><b>{escape(heading)}</b></div>"]
     for file, marks in by_file.items():
-        lines = [line.rstrip("\n") for line in linecache.getlines(file)]
+        lines = [line.rstrip("\n") for line in lines_in(file)]
         if not lines:
             parts.append(preformatted("\n".join(f"line {n}: {text}" for n, each in marks.items() for _, text in each)))
             continue

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ast
 import functools
-import inspect
-import linecache
 import textwrap
 from collections.abc import Callable, Iterator
 from types import CodeType, FunctionType
@@ -13,6 +11,8 @@ from typing import Any, TypeAlias
 
 from oxide.dropping import WeakTable
 from oxide.errors import CompileError, place_name
+
+from .text import codes_in, compiling, keep_text, line_in, lines_in, lines_of, text_of, why_missing
 
 Span: TypeAlias = tuple[int, int, int, int]
 """The start and end of an expression: line, column, line, column. As in Python, lines count from 1 and columns are
@@ -32,13 +32,14 @@ def located(
     """Returns a ``CompileError`` at a line of the function's file, by default the function's first line. The error
     shows the line, with a caret under the column if ``column`` is given."""
     code = function.__code__
-    return located_in(code.co_filename, line if line is not None else code.co_firstlineno, problem, column)
+    with compiling(function):
+        return located_in(code.co_filename, line if line is not None else code.co_firstlineno, problem, column)
 
 
 def located_in(file: str, line: int, problem: str, column: int | None = None) -> CompileError:
     """Returns a ``CompileError`` at a line of a file. ``column`` counts characters from 0."""
     message = f"{place_name(file, line)}: {problem}"
-    text = linecache.getline(file, line).rstrip("\n")
+    text = line_in(file, line)
     if text.strip():
         indent = len(text) - len(text.lstrip())
         message += f"\n    {text.strip()}"
@@ -53,20 +54,23 @@ def parse_definition(function: Callable[..., Any]) -> tuple[ast.FunctionDef, int
     known = trees.get(function)
     if known is not None:
         return known, 0
-    try:
-        source = inspect.getsource(function)
-    except OSError:
-        raise located(
-            function, f"the source of {function.__name__} cannot be read; define it in a file or in a notebook's cell"
-        ) from None
+    code, name = function.__code__, function.__name__
+    source = text_of(function)
+    if not source:
+        raise located(function, f"the source of {name} cannot be read: {why_missing(function)}")
     flat = textwrap.dedent(source)
-    above = "\n" * (function.__code__.co_firstlineno - 1)
+    above = "\n" * (code.co_firstlineno - 1)
     try:
         (definition,) = ast.parse(above + flat).body
     except (SyntaxError, ValueError):
         definition = ast.Pass()
-    if not isinstance(definition, ast.FunctionDef):
-        raise located(function, f"{function.__name__} must be written with def, on lines of its own")
+    if code.co_name == "<lambda>" or isinstance(definition, ast.AsyncFunctionDef):
+        raise located(function, f"{name} must be written with def, on lines of its own")
+    if not isinstance(definition, ast.FunctionDef) or definition.name != code.co_name:
+        raise CompileError(
+            f"{place_name(code.co_filename, code.co_firstlineno)}: {name} is not at this line any more: the file has "
+            "changed since it was imported; import it again, as with importlib.reload, or start the program again"
+        )
     first = source.split("\n", 1)[0]
     return definition, len(first) - len(flat.split("\n", 1)[0])
 
@@ -93,9 +97,9 @@ def as_written(function: Callable[..., Any]) -> Callable[..., Any]:
     code = getattr(function, "__code__", None)
     if not isinstance(function, FunctionType) or not isinstance(code, CodeType) or not _is_rewritten(code):
         return function
-    source = "".join(linecache.getlines(code.co_filename, function.__globals__))
+    source = "".join(lines_of(function))
     place = (code.co_qualname, code.co_firstlineno)
-    written = [each for each in _codes(source, code.co_filename) if (each.co_qualname, each.co_firstlineno) == place]
+    written = [each for each in codes_in(source, code.co_filename) if (each.co_qualname, each.co_firstlineno) == place]
     if len(written) != 1 or sorted(written[0].co_freevars) != sorted(code.co_freevars):
         return function
     cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
@@ -103,6 +107,7 @@ def as_written(function: Callable[..., Any]) -> Callable[..., Any]:
     made = FunctionType(written[0], function.__globals__, function.__name__, function.__defaults__, closure)
     functools.update_wrapper(made, function)
     made.__kwdefaults__ = function.__kwdefaults__
+    keep_text(made, function)
     return made
 
 
@@ -111,23 +116,6 @@ def _is_rewritten(code: CodeType) -> bool:
     if any(name.startswith("@py") for names in (code.co_names, code.co_varnames, code.co_cellvars) for name in names):
         return True
     return any(isinstance(constant, CodeType) and _is_rewritten(constant) for constant in code.co_consts)
-
-
-@functools.lru_cache(maxsize=8)
-def _codes(source: str, file: str) -> tuple[CodeType, ...]:
-    """Returns the code objects of all functions in a file. Returns an empty tuple if the file cannot be compiled."""
-    try:
-        module = compile(source, file, "exec", dont_inherit=True)
-    except (SyntaxError, ValueError):
-        return ()
-
-    def within(code: CodeType) -> Iterator[CodeType]:
-        for constant in code.co_consts:
-            if isinstance(constant, CodeType):
-                yield constant
-                yield from within(constant)
-
-    return tuple(within(module))
 
 
 def node_at(file: str, span: Span | None) -> ast.expr | ast.stmt | None:
@@ -156,7 +144,7 @@ def statement_at(file: str, line: int) -> ast.stmt | None:
 def tree_of(file: str) -> ast.Module | None:
     """Returns the syntax tree of a file, or None if its source cannot be read."""
     try:
-        return ast.parse("".join(linecache.getlines(file)))
+        return ast.parse("".join(lines_in(file)))
     except (SyntaxError, ValueError):
         return None
 
@@ -169,7 +157,7 @@ def column_of(file: str, span: Span | None) -> int | None:
     """Returns the column at which an expression begins, in characters. Returns None if the span is not known."""
     if span is None:
         return None
-    return len(linecache.getline(file, span[0]).encode()[: span[1]].decode(errors="ignore"))
+    return len(line_in(file, span[0]).encode()[: span[1]].decode(errors="ignore"))
 
 
 def parameter_line(function: Callable[..., Any], name: str) -> tuple[int | None, int | None]:
@@ -178,20 +166,14 @@ def parameter_line(function: Callable[..., Any], name: str) -> tuple[int | None,
     The name ``return`` stands for the annotation of the result.
     """
     try:
-        source = inspect.getsource(function)
-        flat = textwrap.dedent(source)
-        (definition,) = ast.parse(flat).body
-    except (OSError, SyntaxError, ValueError):
+        definition, indent = parse_definition(function)
+    except CompileError:
         return None, None
-    if isinstance(definition, ast.FunctionDef):
-        arguments = definition.args
-        ordinary = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
-        nodes: list[ast.AST | None] = [
-            argument for argument in (*ordinary, arguments.vararg, arguments.kwarg) if argument and argument.arg == name
-        ]
-        nodes += [definition.returns] if name == "return" else []
-        for node in nodes:
-            if isinstance(node, ast.arg | ast.expr):
-                indent = len(source.split("\n", 1)[0]) - len(flat.split("\n", 1)[0])
-                return function.__code__.co_firstlineno + node.lineno - 1, node.col_offset + indent
-    return None, None
+    arguments = definition.args
+    ordinary = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+    nodes: list[ast.arg | ast.expr] = [
+        argument for argument in (*ordinary, arguments.vararg, arguments.kwarg) if argument and argument.arg == name
+    ]
+    if name == "return" and definition.returns is not None:
+        nodes.append(definition.returns)
+    return next(((node.lineno, node.col_offset + indent) for node in nodes), (None, None))

@@ -20,6 +20,7 @@ from oxide.compiler.options import wants_lines
 from oxide.compiler.signature.closures import exactly
 from oxide.compiler.signature.signature import Names, default_values
 from oxide.compiler.source.source import located, parameter_line
+from oxide.compiler.source.text import keep_text
 from oxide.compiler.specialization import Specialization
 from oxide.compiler.tile import source
 from oxide.compiler.tile.frontend import TensorParameter
@@ -28,7 +29,7 @@ from oxide.compiler.tile.source import TileSource
 from oxide.driver.base import KernelResources
 from oxide.environment import drop_frames, without_frames
 from oxide.errors import ArgumentError, CompileError, LaunchError
-from oxide.language.tile import Annotation
+from oxide.language.tile import Annotation, Function
 from oxide.language.types import ScalarType
 from oxide.messages import written
 from oxide.runtime.awaiting.loading import note_compiled
@@ -72,6 +73,8 @@ class TileKernel:
         prebuilt: BuiltKernel | None = None,
     ) -> None:
         functools.update_wrapper(self, function)
+        if prebuilt is None:
+            keep_text(function)
         self.name = function.__name__
         self.function = function
         if isinstance(warps, bool) or not isinstance(warps, int) or not 1 <= warps <= _MOST_WARPS:
@@ -576,3 +579,10 @@ def kernel(
             raise
 
     return made if function is None else made(function)
+
+
+def function(wrapped: Any) -> Any:
+    """Returns ``wrapped`` as a function that tile kernels can call. Use it as a decorator, ``@tile.function``. The
+    function is compiled into its callers."""
+    keep_text(wrapped)
+    return Function(wrapped)

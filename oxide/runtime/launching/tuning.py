@@ -14,7 +14,6 @@ The module stays interpreted in the compiled form, for the reason that ``decorat
 from __future__ import annotations
 
 import ast
-import inspect
 import json
 import os
 import statistics
@@ -29,6 +28,7 @@ import numpy as np
 
 from oxide import disk
 from oxide.compiler.kernel import Kernel
+from oxide.compiler.source.text import text_of
 from oxide.compiler.tile.numbers import DTYPES
 from oxide.errors import ArgumentError, OxideError, cell_of
 from oxide.language.types import ScalarType
@@ -162,11 +162,7 @@ def loaded(kernel: Any, path: str | os.PathLike[str]) -> dict[tuple[Any, ...], d
 
 
 def _source(kernel: Any) -> str:
-    try:
-        text = inspect.getsource(kernel.function)
-    except OSError:
-        text = kernel.function.__code__.co_code.hex()
-    return disk.digest([text])
+    return disk.digest([text_of(kernel.function) or kernel.function.__code__.co_code.hex()])
 
 
 def checked_configs(

@@ -20,6 +20,7 @@ from numba.cuda.dispatcher import CUDADispatcher
 from numba.cuda.random import init_xoroshiro128p_states_cpu, xoroshiro128p_dtype
 from numba.cuda.typing.templates import Signature
 
+from oxide.compiler.source.text import keep_text
 from oxide.errors import LaunchError
 
 
@@ -83,6 +84,7 @@ def decorated(function: Any, signature: Any, device: bool, options: dict[str, An
     """Returns numba-cuda's dispatcher of a function, with the explicit signatures in ``signature``. Compiles
     nothing."""
     function = getattr(function, "py_func", function)
+    keep_text(function)
     with _decorating, without_gpu(), warnings.catch_warnings():
         warnings.simplefilter("ignore", errors.NumbaWarning)
         if signature is None:
