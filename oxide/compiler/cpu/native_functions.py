@@ -1,8 +1,9 @@
 """Host functions: functions in IR that a stream, a thread or another library calls by address, without the GIL.
 
 Host functions are compiled once and kept in the disk cache, as kernels are, so that later processes load them without
-LLVM. Their code runs on every processor of the machine's architecture. A function that takes its data and the addresses
-of its callees as arguments needs no relocation, so it is loaded without LLVM on AArch64 too.
+LLVM. A process loads each function once and keeps its code for good: a stream may hold the address at any time. The
+code runs on every processor of the machine's architecture. A function that takes its data and the addresses of its
+callees as arguments needs no relocation, so it is loaded without LLVM on AArch64 too.
 ``docs/notes/host-path.md`` compares host functions with the alternatives.
 """
 
@@ -20,10 +21,20 @@ from oxide.errors import CompileError
 
 
 def host_function(ir: str, name: str) -> tuple[int, object]:
-    """Returns the address of a function of the IR, and the object that keeps it alive.
+    """Returns the address of a function of the IR, and the object that keeps it alive. Several threads that load the
+    function at once get the same address.
 
     ``ir`` must contain no address, so that it is the same in every process: its object file is cached on disk.
     """
+    found = _loaded.get((ir, name))
+    return _loaded.setdefault((ir, name), load_host_function(ir, name)) if found is None else found
+
+
+_loaded: dict[tuple[str, str], tuple[int, object]] = {}
+
+
+def load_host_function(ir: str, name: str) -> tuple[int, object]:
+    """Does the same as ``host_function``, but loads the function again at each call."""
     try:
         memory, address = load_object(host_object(ir, name), name)
     except Unloadable:  # on another system or kind of processor

@@ -8,6 +8,8 @@ import platform
 import re
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ import pytest
 
 import oxide.runtime
 from oxide.compiler.cpu import native_functions
-from oxide.compiler.cpu.native_functions import host_function
+from oxide.compiler.cpu.native_functions import host_function, load_host_function
 from oxide.compiler.ir.files import ir_file
 from oxide.compiler.ir.llvm import header, optimise
 from oxide.driver.object import Unloadable, load_object
@@ -62,18 +64,35 @@ print("llvmlite" in sys.modules)
 
 
 def test_functions_of_one_name_are_told_apart_by_their_ir(cache: Path) -> None:
-    made = {number: host_function(ADDS.format(number), "changes") for number in (1, 2, 1)}
+    made = {number: load_host_function(ADDS.format(number), "changes") for number in (1, 2, 1)}
     assert [called(made[1], 10), called(made[2], 10)] == [11, 12]
     assert len(os.listdir(cache)) == 2
 
 
 def test_a_damaged_file_of_the_cache_is_made_again(cache: Path) -> None:
-    host_function(ADDS.format(1), "changes")
+    load_host_function(ADDS.format(1), "changes")
     (file,) = cache.iterdir()
     good = file.read_bytes()
     file.write_bytes(good[:-1])
-    assert called(host_function(ADDS.format(1), "changes"), 10) == 11
+    assert called(load_host_function(ADDS.format(1), "changes"), 10) == 11
     assert file.read_bytes() == good
+
+
+@can_load
+def test_threads_that_load_a_function_at_once_get_the_same_code(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream may hold the address that any of them got."""
+    loaded = threading.Barrier(3, timeout=60)
+
+    def load(image: bytes, entry: str) -> Any:
+        found = load_object(image, entry)
+        loaded.wait()
+        return found
+
+    monkeypatch.setattr(native_functions, "load_object", load)
+    with ThreadPoolExecutor(3) as pool:
+        made = [pool.submit(host_function, ADDS.format(7), "changes") for _ in range(3)]
+    assert len({id(each.result()) for each in made}) == 1
+    assert [called(each.result(), 10) for each in made] == [17, 17, 17]
 
 
 @pytest.mark.parametrize("problem", ["no loader", "no cache"])
@@ -87,7 +106,7 @@ def test_a_function_is_compiled_where_it_cannot_be_loaded_or_kept(
         monkeypatch.setattr(native_functions, "load_object", refuse)
     else:
         monkeypatch.setenv("OXIDE_CACHE", "0")
-    made = host_function(ADDS.format(3), "changes")
+    made = load_host_function(ADDS.format(3), "changes")
     assert called(made, 10) == 13
     assert cache.exists() == (problem == "no loader")
 
