@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 _COMPILED: Final = is_compiled()
 _FEW: Final = 8  # the most marks that are queried one by one
+_MANY: Final = 64  # the number of marks at which a stream looks for passed marks by itself
 
 
 @final
@@ -119,6 +120,7 @@ class Timeline:
         self.advance = count(1).__next__
         """``advance()`` numbers the work that was just submitted: one call of a C iterator, 40 ns without a lock."""
         self._marks: deque[Mark] = deque()
+        self._look_at = _MANY  # the number of marks at which the next mark looks for passed marks
         self.end: Mark | None = None
         """The last mark, while it has no event and nothing was submitted after it."""
         self._waited: dict[Timeline, int] = {}
@@ -132,6 +134,10 @@ class Timeline:
         """Returns a mark that covers everything submitted so far."""
         if self.end is not None:
             self.close()
+        if len(self._marks) >= self._look_at:
+            # A stream that serves as a branch has marks that no thread waits for. Without this they would all be kept.
+            self.look_ahead()
+            self._look_at = max(_MANY, 4 * len(self._marks))
         with self._lock:
             mark = Mark(self, self.advance())
             # strict ordering refuses a use that is not known to have ended, so the mark gets its event at once
@@ -317,9 +323,10 @@ class Timeline:
     def look_ahead(self) -> None:
         """Finds, with few queries, most of the marks that the device has passed.
 
-        Called when a mark was found to be passed. Skips eight marks and queries the next one, then skips sixteen, and
-        doubles the step until a mark is not passed or at most eight marks are left. So the end of a thousand operations
-        takes ten queries instead of a thousand, at 1.4 µs each. The end of a single operation takes one query.
+        Called when a mark was found to be passed, and when a stream has many marks. Skips eight marks and queries the
+        next one, then skips sixteen, and doubles the step until a mark is not passed or at most eight marks are left.
+        So the end of a thousand operations takes ten queries instead of a thousand, at 1.4 µs each. The end of a single
+        operation takes one query.
         """
         step = _FEW
         while True:

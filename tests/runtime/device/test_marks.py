@@ -247,3 +247,23 @@ def test_a_stream_asks_after_what_async_on_submitted_once_in_four_and_lets_go_of
         driver.inner.run_until_idle()  # type: ignore[attr-defined]
         asked(4)
         assert len(stream._loose._submissions) <= 8
+
+
+def test_a_stream_that_only_serves_as_a_branch_forgets_its_marks() -> None:
+    """No thread ever waits for one of them: a run ends with the stream that waits for the branch."""
+    with use_driver(CpuDriver()):
+        table = zeros(101).sync()
+        pair = oxide.planned(oxide.zip(pick(table, zeros(1)), pick(table, zeros(1))))
+        for _ in range(300):
+            pair.sync()
+        assert max(len(timeline._marks) for timeline in oxide.devices()[0].timelines) <= 70
+
+
+def test_a_stream_that_another_joins_again_and_again_forgets_its_marks() -> None:
+    with use_driver(CpuDriver()):
+        stream, other = oxide.devices()[0].new_stream(), oxide.devices()[0].new_stream()
+        for _ in range(300):
+            other.launch_host_function(lambda: None)
+            stream.join(other)
+            stream.synchronize()
+        assert len(marks(other)) <= 70
