@@ -27,13 +27,16 @@ class Known:
     native slows a batch of async_mlp by 5 %.
 
     Its holders are the boxes exported to or imported from other libraries, the views of those boxes, pointers that were
-    converted to a number, the graphs that use such memory, and runs in flight that use another library's memory.
+    converted to a number, the graphs that use such memory, and runs in flight that use another library's memory. So the
+    handle keeps the ``owners`` of imported memory: they are released at the last use, and a box that was never used
+    releases them when it is dropped.
     """
 
-    __slots__ = ("__weakref__", "allocation")
+    __slots__ = ("__weakref__", "allocation", "owners")
 
     def __init__(self, allocation: Allocation) -> None:
         self.allocation = allocation
+        self.owners: tuple[object, ...] = ()
 
 
 @final

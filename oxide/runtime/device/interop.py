@@ -18,6 +18,7 @@ from oxide.errors import DeviceError, OxideError
 from oxide.host_arrays import refuse_masked
 from oxide.messages import written
 from oxide.runtime.device import dlpack
+from oxide.runtime.device.address_ranges import Known
 from oxide.runtime.device.dlpack import CPU, CUDA, VERSION
 from oxide.runtime.device.foreign_layout import MOST_AXES, ForeignLayout
 from oxide.runtime.device.memory import Allocation, DeviceBox, require_data
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from oxide.runtime.device.address_ranges import Known
     from oxide.runtime.device.runtime import Device, Runtime
     from oxide.runtime.device.timeline import Timeline
 
@@ -175,6 +175,8 @@ def box_on(
     ``timeline`` wait for that work, or ``timeline`` is None and ``order`` makes a stream wait for that work. This
     stream is ``first_use``, if ``first_use`` is on the memory's device, and otherwise one that the policy picks.
     """
+    if not runtime.reclaimer.idle:  # what is left of boxes that were dropped, as for a run
+        runtime.reclaimer.sweep()
     known = _known(runtime, layout.low, layout.nbytes)
     covered = known is not None and runtime.shared_ranges.covers(known, layout.low, layout.nbytes)
     adopted = False
@@ -211,13 +213,17 @@ def _box(
     shape, dtype, strides, offset = layout.shape, layout.dtype, layout.strides, layout.address - layout.low
     if known is None:
         use = (timeline, timeline.advance()) if written else None
-        allocation = Allocation.of_another_library(timeline, layout.low, shape, dtype, owner, use, layout.nbytes)
+        allocation = Allocation.of_another_library(timeline, layout.low, shape, dtype, None, use, layout.nbytes)
         box = DeviceBox(allocation, shape, dtype, offset, strides)
         box._become_known()
+        if box._known is None:  # no range can be registered for no memory
+            box._known = Known(allocation)
+        box._known.owners = (owner,)
         return box
     runtime, allocation = timeline.device.runtime, known.allocation
     if not covered:
-        allocation.extend(layout.low, layout.nbytes, owner)
+        known.owners += (owner,)
+        allocation.extend(layout.low, layout.nbytes)
         runtime.shared_ranges.add(allocation, layout.low, layout.nbytes)
     if written:
         with runtime.submission:

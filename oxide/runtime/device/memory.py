@@ -111,8 +111,9 @@ class Allocation:
         written: tuple[Timeline, int] | None,
         nbytes: int,
     ) -> Allocation:
-        """Returns an allocation for memory that ``owner`` keeps alive. ``written`` is the timeline and position of the
-        last write, or None if the device is past that write. The driver must have adopted the memory."""
+        """Returns an allocation for memory that ``owner`` keeps alive, None if the allocation's entry in
+        ``address_ranges`` keeps the owner. ``written`` is the timeline and position of the last write, or None if the
+        device is past that write. The driver must have adopted the memory."""
         allocation = Allocation(timeline, nbytes, shape, dtype)
         allocation.adopted = True
         allocation.owners = ((address, allocation.nbytes, owner),)
@@ -126,10 +127,10 @@ class Allocation:
         object is referenced."""
         return self.known() if self.known is not None else None
 
-    def extend(self, address: int, nbytes: int, owner: object) -> None:
-        """Adds another library's memory that overlaps this allocation. ``owner`` keeps the added memory alive. Its uses
-        are ordered with this allocation's uses from now on."""
-        self.owners += ((address, nbytes, owner),)
+    def extend(self, address: int, nbytes: int) -> None:
+        """Adds another library's memory that overlaps this allocation. Its uses are ordered with this allocation's uses
+        from now on."""
+        self.owners += ((address, nbytes, None),)
 
     def note_foreign_write(self, timeline: Timeline) -> None:
         """Records that another library made ``timeline`` wait for its work on this memory. Later uses run after that

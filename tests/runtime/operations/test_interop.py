@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import oxide
-from oxide import d2h, from_dlpack, h2d, memcpy
+from oxide import DeviceBox, d2h, from_dlpack, h2d, memcpy
 from oxide.driver.cpu import CpuDriver
 from oxide.driver.cpu.allocator import Heap
 from oxide.runtime.device import dlpack
@@ -138,6 +138,35 @@ def test_an_imported_array_is_kept_until_the_device_is_past_its_last_use() -> No
         oxide.reclaim.drain()
         assert gone() is None
         assert driver.live_allocations.device_count == 0
+
+
+@pytest.mark.parametrize("dropped", ["unused", "used"])
+@pytest.mark.parametrize("made", ["from_dlpack", "from_raw_parts"])
+def test_a_box_that_no_run_uses_releases_its_array_when_it_is_dropped(made: str, dropped: str) -> None:
+    """And not when a later operation runs, which may never come."""
+    array = np.ones(16, np.float32)
+    gone = weakref.ref(array)
+    if made == "from_dlpack":
+        box = from_dlpack(array)
+    else:
+        box = DeviceBox.from_raw_parts(array.ctypes.data, 16, np.float32, owner=array)
+    del array
+    part = box[2:6]
+    if dropped == "used":
+        d2h(box).sync()
+    del box
+    assert gone() is not None
+    np.testing.assert_array_equal(d2h(part).sync(), np.ones(4))
+    del part
+    assert gone() is None
+
+
+def test_importing_again_and_again_leaves_nothing_of_the_boxes_that_were_dropped() -> None:
+    with use_driver(CpuDriver()) as driver:
+        for _ in range(50):
+            from_dlpack(np.ones(16))
+            assert len(driver._heaps[0]._adopted) <= 2
+        assert len(oxide.reclaim.dropped) <= 2
 
 
 def test_a_taken_capsule_ends_at_once_and_its_tensor_with_the_box() -> None:
