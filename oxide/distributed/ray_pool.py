@@ -17,7 +17,7 @@ import warnings
 from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, final
+from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeVar, final
 
 import numpy as np
 
@@ -199,6 +199,9 @@ class ActorPool(Generic[Batch, Result]):
         await tasks.close()
 
     # Batches
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("an ActorPool cannot be pickled or copied; make another with the same model")
 
     def map_batches(
         self,

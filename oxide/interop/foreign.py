@@ -140,6 +140,9 @@ class ForeignModule:
         self._ptx = image.decode().rstrip("\0") if kind == "ptx" else ""
         self._compiled: dict[str, tuple[bytes, str]] = {}  # of CUDA C++: the cubin and the PTX, by architecture
 
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a ForeignModule cannot be pickled or copied; oxide.module(code) makes another")
+
     def __getitem__(self, name: Given[str]) -> ForeignKernel:
         """Returns a kernel. A kernel of CUDA C++ without ``extern "C"`` is found by its plain name, too.
 

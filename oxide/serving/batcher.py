@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Real
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, final
+from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeVar, final
 
 from oxide.errors import (
     BatcherClosedError,
@@ -195,6 +195,9 @@ class Batcher(Generic[Request, Result]):
                 self._fail(pending, _given_up())
 
     # Calls
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Batcher cannot be pickled or copied; make another with the same function")
 
     async def __call__(self, request: Request, *, priority: int = 0, timeout: float | None = None) -> Result:
         """Returns the result of ``request``. Always a checkpoint, unless it raises at once.

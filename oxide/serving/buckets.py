@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, final
 
 from oxide.errors import ArgumentError
 from oxide.messages import written
@@ -103,6 +103,9 @@ class Buckets(Generic[Request, Result]):
             )
         for key in self._keys:
             self.capture(key)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("Buckets cannot be pickled or copied; make others with the same functions")
 
     def key_of(self, requests: list[Request]) -> Hashable:
         """Returns the shape of a batch."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from time import perf_counter_ns
 from types import TracebackType
-from typing import final
+from typing import NoReturn, final
 
 from oxide.errors import TraceError
 from oxide.tracing.profiles import Profile, checked_flops
@@ -55,6 +55,9 @@ class Trace:
             sources = recorder.end(self._file)
         finally:
             self._file.finish(sources)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Trace cannot be pickled or copied; oxide.trace(path) makes another")
 
     def __repr__(self) -> str:
         return f"<oxide.Trace {self.path}>"

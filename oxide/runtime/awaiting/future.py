@@ -10,7 +10,7 @@ import enum
 import threading
 import time
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, final
+from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar, final
 
 from oxide.runtime.awaiting.completion import reactor_of, spin, wait_on
 from oxide.runtime.awaiting.loading import load_beside, may_load
@@ -255,6 +255,9 @@ class DeviceFuture(Generic[T]):
         self._submission = None
         if submission is not None:
             submission.abandon()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a DeviceFuture cannot be pickled or copied; it may be awaited again, and by several tasks")
 
     def __repr__(self) -> str:
         return f"<oxide.DeviceFuture {self._state.value} on {self._stream!r}>"

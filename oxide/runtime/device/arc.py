@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import partial
 from itertools import count
-from typing import Any, Generic, TypeVar, final
+from typing import Any, Generic, NoReturn, TypeVar, final
 
 from oxide.dropping import calls_drop
 
@@ -55,6 +55,9 @@ class Arc(Generic[T]):
     def strong_count(arc: Arc[T]) -> int:
         """Returns the number of owners that the value has now."""
         return len(arc._owners)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("an Arc cannot be pickled or copied; clone() makes another owner")
 
     def __del__(self) -> None:
         self._drop()

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, final
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, cast, final
 
 import numpy as np
 
@@ -186,6 +186,9 @@ class CudaGraph(Generic[T]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a CudaGraph cannot be pickled or copied; instances(n) makes several of one operation")
+
     def __repr__(self) -> str:
         return f"<oxide.CudaGraph {'closed' if self.closed else 'on ' + self.device.label}>"
 
@@ -304,6 +307,9 @@ class GraphScope:
         else:
             self._graph = _finish(self._context, self._recording, None)
 
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a GraphScope cannot be pickled or copied; CudaGraph.scope(stream) makes another")
+
     def __del__(self) -> None:
         self._drop()
 
@@ -394,6 +400,9 @@ class GraphInstances(Generic[T]):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("GraphInstances cannot be pickled or copied; instances(n) makes others")
 
     def __repr__(self) -> str:
         return f"<oxide.GraphInstances {len(self._graphs)} of {self._graphs[0]!r}>"

@@ -443,6 +443,9 @@ class DeviceOperation(Submittable[T_co]):
     def __del__(self) -> None:
         drop_operation(self)
 
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(f"{self!r} cannot be pickled or copied: it may be run again, and shared() runs it once")
+
     def __repr__(self) -> str:
         return f"<oxide operation {type(self).__name__}>"
 

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, final
 
 from oxide.dropping import calls_drop, nothing
 from oxide.errors import DeviceError, NoEventLoopError, OperationCancelledError
@@ -233,6 +233,9 @@ class JoinHandle(Generic[T]):
         if self._state.error is not None:
             raise self._state.error.with_traceback(self._state.trace)
         return self._state.result
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a JoinHandle cannot be pickled or copied; it may be awaited again, and by several tasks")
 
     def __del__(self) -> None:
         self._drop()

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast, final
+from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar, cast, final
 
 from oxide.dropping import calls_drop, nothing
 from oxide.errors import DeviceError, DeviceLostError, LaunchError, OrderingError
@@ -183,6 +183,9 @@ class ExecutionContext:
         """Sets the first ``nbytes`` of ``dst``, a pointer or a contiguous box of this device, to ``byte``, 0 to 255.
         Raises ``DeviceError`` for memory of another device."""
         raw_memory.fill(self, dst, byte, nbytes)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("an ExecutionContext cannot be pickled or copied: it belongs to one run")
 
     # Used by operations
 
