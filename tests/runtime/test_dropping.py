@@ -351,13 +351,24 @@ def test_frames_that_form_a_circle_do_not_hang_a_warning() -> None:
         def f_back(self) -> Circle:
             return self
 
-    class Dropped:
-        def _complaint(self) -> str:
-            return "never run"
-
     with pytest.warns(RuntimeWarning, match="never run") as caught:
-        unrun._warn(Dropped(), Circle(), 7)  # type: ignore[arg-type]
+        unrun._warn("never run", Circle(), 7)  # type: ignore[arg-type]
     assert (caught[0].filename, caught[0].lineno) == (str(PACKAGE / "inside.py"), 7)
+
+
+@pytest.mark.parametrize("holder", ["__main__", "numpy"])
+def test_an_operation_that_lives_to_the_interpreters_end_warns_at_no_line_of_the_package(holder: str) -> None:
+    """NumPy's module is cleared late: of Python's modules that print errors only the C part is left then."""
+    program = f"import sys, numpy, oxide\nsys.modules[{holder!r}].kept = oxide.value(8)\nprint('alive')"
+    warning = "RuntimeWarning: <oxide operation Value> was never run: await it, call sync() or make it part of another"
+    for how, said in (("default", f"sys:1: {warning} operation\n"), ("error", f"\n{warning} operation\n")):
+        done = subprocess.run([sys.executable, "-W", how, "-c", program], capture_output=True, text=True, check=True)
+        assert done.stdout == "alive\n"
+        if how == "default":
+            assert done.stderr == said
+        else:
+            assert done.stderr.startswith("Exception ignored in: <")
+            assert done.stderr.endswith(said)
 
 
 def test_a_drop_while_a_coroutine_is_made_keeps_no_frame_that_moves() -> None:

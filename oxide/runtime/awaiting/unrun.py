@@ -2,7 +2,8 @@
 
 A warning runs Python, so a finaliser cannot give it (``oxide.dropping``). Instead the finaliser records, in C, the
 object and the line that dropped it, and requests a call of ``report``. At the interpreter's end such requests are no
-longer served, so from then on the finaliser itself gives the warning.
+longer served, so from then on the finaliser itself gives the warning. The globals of modules may be None by then: what
+the finaliser needs is bound as default values.
 
 This file itself is never compiled.
 """
@@ -24,7 +25,7 @@ from typing import Any, Final, Protocol
 
 from oxide.dropping import Soon, in_c, method_in_c
 
-_PACKAGE: str | None = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
+_PACKAGE: Final = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 
 
 class Unseen(Protocol):
@@ -50,7 +51,10 @@ def report() -> None:
             frame, line = _places.popleft()
         except IndexError:  # taken by a nested call
             return
-        _warn(dropped, frame, line)
+        try:
+            _warn(dropped._complaint(), frame, line)
+        except Exception as error:  # warnings are errors: reported as for a coroutine that was never awaited
+            report_ignored(error, dropped)
 
 
 _place: Final = attrgetter("clear.__self__", "f_lineno")  # takes a frame; returns the frame and its current line
@@ -72,15 +76,6 @@ note: Final[Callable[[Any], object]] = in_c(
 """Records, in C, a dropped object and the line that dropped it. ``report`` warns of it soon afterwards."""
 
 
-def complain(dropped: Unseen) -> None:
-    """Records a dropped object with ``note``. When the interpreter is ending, warns at once instead, as ``report`` is
-    no longer called. Compiled finalisers call it."""
-    if _ended:
-        _warn(dropped, sys._getframe(), 0)
-    else:
-        note(dropped)
-
-
 _ended: Final[list[bool]] = []
 _at_end: Final[list[tuple[type, str]]] = []
 
@@ -92,42 +87,65 @@ def warns_when_called(kind: type, name: str) -> None:
     _at_end.append((kind, name))
 
 
-def _warn(dropped: Unseen, frame: FrameType, line: int) -> None:
-    """Warns of ``dropped``, if a warning is due. The warning names the innermost place outside of the package:
-    ``frame``, which dropped the object, or a caller of ``frame``. ``line`` is the line of ``frame`` that dropped the
-    object, or 0 for its current line."""
-    if _PACKAGE is None:  # at the interpreter's end this module's globals are cleared too
-        return
-    message = dropped._complaint()
-    if message is None:
-        return
-    caller = _caller(frame)
-    where = caller.f_globals
-    try:
-        warnings.warn_explicit(
-            message,
-            RuntimeWarning,
-            caller.f_code.co_filename,
-            line if caller is frame and line else caller.f_lineno or 0,
-            where.get("__name__") or "<unknown>",
-            where.setdefault("__warningregistry__", {}),
-        )
-    except Exception as error:  # warnings are errors: reported as for a coroutine that was never awaited
-        report_ignored(error, dropped)
-
-
-def _caller(frame: FrameType) -> FrameType:
-    """Returns the first frame outside of the package, starting at ``frame``, or ``frame`` itself if there is none."""
+def _caller(frame: FrameType, package: str = _PACKAGE, limit: int = sys.getrecursionlimit()) -> FrameType | None:
+    """Returns the first frame outside of the package, starting at ``frame``. Returns None if there is none, as while
+    the interpreter ends."""
     caller: FrameType | None = frame
     # The loop is bounded by the most frames that a stack has: on CPython 3.11.7 frames that were recorded while the
     # garbage collector ran have been seen to form a circle, once in some thousand collections.
-    for _ in range(sys.getrecursionlimit()):
-        if caller is None or _PACKAGE is None or not caller.f_code.co_filename.startswith(_PACKAGE):
-            break
+    for _ in range(limit):
+        if caller is None or not caller.f_code.co_filename.startswith(package):
+            return caller
         caller = caller.f_back
-    else:
-        caller = None
-    return frame if caller is None else caller
+    return frame
+
+
+def _warn(
+    message: str | None,
+    frame: FrameType,
+    line: int,
+    caller_of: Callable[[FrameType], FrameType | None] = _caller,
+    warn: Callable[..., None] = warnings.warn_explicit,
+) -> None:
+    """Gives the warning ``message`` of a dropped object, if there is one. The warning names the innermost place outside
+    of the package: ``frame``, which dropped the object, or a caller of ``frame``. ``line`` is the line of ``frame``
+    that dropped the object, or 0 for its current line. If no code of the program runs any more, the warning names
+    ``sys:1``, as Python does for a coroutine."""
+    if message is None:
+        return
+    caller = caller_of(frame)
+    if caller is None:
+        warn(message, RuntimeWarning, "sys", 1)
+        return
+    where = caller.f_globals
+    warn(
+        message,
+        RuntimeWarning,
+        caller.f_code.co_filename,
+        line if caller is frame and line else caller.f_lineno or 0,
+        where.get("__name__") or "<unknown>",
+        where.setdefault("__warningregistry__", {}),
+    )
+
+
+def complain(
+    dropped: Unseen,
+    ended: list[bool] = _ended,
+    record: Callable[[Any], object] = note,
+    warn: Callable[[str | None, FrameType, int], None] = _warn,
+    frame: Callable[[], FrameType] = sys._getframe,
+) -> None:
+    """Records a dropped object with ``note``. When the interpreter is ending, warns at once instead, as ``report`` is
+    no longer called; if warnings are errors, Python reports the error as that of the finaliser. Compiled finalisers
+    call this function."""
+    if not ended:
+        record(dropped)
+        return
+    try:
+        message = dropped._complaint()
+    except Exception:  # modules that the object's name needs are gone (NumPy's for a dtype): any error may come
+        return
+    warn(message, frame(), 0)
 
 
 def report_ignored(error: Exception, source: object) -> None:

@@ -8,7 +8,6 @@ be run again.
 
 from __future__ import annotations
 
-import sys
 from abc import abstractmethod
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
@@ -432,13 +431,7 @@ class DeviceOperation(Submittable[T_co]):
         """Returns the warning for an operation that was dropped without a run; None if it was used."""
         if not self._unused or self._drop is nothing:
             return None
-        try:
-            name = repr(self)
-        except Exception:
-            if sys.is_finalizing():  # modules that the repr needs are gone (NumPy's for a dtype): any error may come
-                return None
-            raise
-        return f"{name} was never run: await it, call sync() or make it part of another operation"
+        return f"{self!r} was never run: await it, call sync() or make it part of another operation"
 
     def __del__(self) -> None:
         drop_operation(self)
