@@ -7,7 +7,8 @@ of a batch, and by a timer.
 
 Invariants. *A request is in exactly one place*: the queue, one batch, or nowhere, if it has its outcome or its caller
 has left. *If a batch may begin, it has begun; if it only has to wait for ``max_wait``, a timer runs*: ``_pump``
-establishes this, and is called after every change.
+establishes this, and is called after every change. *A batch is in flight until the device is past all that it
+submitted*: also if its callers have left or have an error, for the device is busy with its work all the same.
 
 The idea of waiting briefly for a batch is Clipper's (Crankshaw et al., NSDI 2017) and the Triton Inference Server's.
 """
@@ -18,6 +19,7 @@ import inspect
 import math
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from numbers import Real
 from types import TracebackType
@@ -25,12 +27,15 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeVar, fina
 
 from oxide.errors import (
     BatcherClosedError,
+    DeviceError,
     DeviceLostError,
     OperationCancelledError,
     OutOfMemoryError,
     Overloaded,
 )
 from oxide.messages import written
+from oxide.runtime.awaiting.completion import wait_any
+from oxide.runtime.awaiting.future import DeviceFuture, FutureState
 from oxide.runtime.awaiting.unrun import report_ignored
 from oxide.runtime.device.memory import DeviceBox
 from oxide.runtime.loop.event_loops import Sleeper, current_loop
@@ -44,6 +49,7 @@ from oxide.serving.task_groups import TaskGroup, task_group
 if TYPE_CHECKING:
     from oxide.runtime.device.policy import SchedulingPolicy
     from oxide.runtime.device.stream import Event
+    from oxide.runtime.device.timeline import Mark
 
 Request = TypeVar("Request")
 Result = TypeVar("Result")
@@ -80,7 +86,8 @@ class Batcher(Generic[Request, Result]):
     - ``max_wait``: the seconds that a request waits for others before its batch begins without them.
     - ``max_queue``: the most requests that wait for a batch. ``when_full`` is ``"raise"`` (a further call raises
       ``Overloaded``) or ``"wait"`` (it waits for room).
-    - ``max_in_flight``: the most batches that are run at a time.
+    - ``max_in_flight``: the most batches that are run at a time. A batch counts until the device is past its work, also
+      if its callers have left.
     - ``policy`` picks the stream of each batch; by default the runtime's policy.
     - ``on_batch(report)`` is called after each run. Its exceptions go to ``sys.unraisablehook``.
     - ``name`` labels the metrics.
@@ -92,6 +99,7 @@ class Batcher(Generic[Request, Result]):
 
     If a caller is cancelled, its request is removed from the queue. If its batch has begun, the other requests are
     unaffected; if no caller is left, the batch's await is cancelled, and work that the device has not begun is dropped.
+    The batch stays in flight until the device is past the rest.
 
     The end of the ``async with`` block waits until every accepted request has its outcome; batches then begin without
     waiting ``max_wait``. If the block ends with an exception or a cancellation, the requests get an
@@ -304,7 +312,13 @@ class Batcher(Generic[Request, Result]):
 
     def _pump(self) -> None:
         """Starts the batches that may begin, and the timer if the next batch must wait for ``max_wait``. A batch that
-        waits for memory goes first: no other batch begins until it has run."""
+        waits for memory goes first: no other batch begins until it has run. At the end of the block, stops waiting for
+        work that nobody waits for."""
+        if not self._is_open and not self._queue:
+            for batch in self._batches:
+                if not batch.unanswered:
+                    assert batch.cancel is not None
+                    batch.cancel()
         while self._queue and len(self._batches) < self._max_in_flight:
             if any(batch.lacks_memory for batch in self._batches):
                 return
@@ -348,11 +362,34 @@ class Batcher(Generic[Request, Result]):
             # Requests are left only if this task was cancelled: all callers have left, or the block was given up.
             for pending in list(batch.unanswered):
                 self._fail(pending, _given_up())
-            self._batches.discard(batch)
-            waiting, self._short_of_memory = self._short_of_memory, []
-            for sleeper in waiting:
-                sleeper.wake()
-            self._pump()
+            batch.lacks_memory = False
+            if batch.behind is None:
+                self._end(batch)
+            else:  # in a task of its own, as this one may have been cancelled
+                assert self._tasks is not None
+                batch.cancel = self._tasks.start(lambda: self._stay(batch), f"the last work of a batch of {self._name}")
+                self._pump()
+
+    async def _stay(self, batch: Batch[Request, Result]) -> None:
+        try:
+            await self._until_past(batch)
+        finally:
+            self._end(batch)
+
+    async def _until_past(self, batch: Batch[Request, Result]) -> None:
+        """Sleeps until the device is past what the batch has submitted."""
+        mark = batch.behind
+        if mark is not None:
+            with suppress(DeviceError):
+                await wait_any(current_loop(), mark.timeline.device.runtime, [mark])
+            batch.behind = None
+
+    def _end(self, batch: Batch[Request, Result]) -> None:
+        self._batches.discard(batch)
+        waiting, self._short_of_memory = self._short_of_memory, []
+        for sleeper in waiting:
+            sleeper.wake()
+        self._pump()
 
     async def _answer(self, batch: Batch[Request, Result]) -> None:
         run = self._function
@@ -367,8 +404,9 @@ class Batcher(Generic[Request, Result]):
                 continue
             if not first:
                 self._measures.reruns += 1
+                await self._until_past(batch)
             first = False
-            error = await self._attempt(run, part)
+            error = await self._attempt(batch, run, part)
             if batch.lacks_memory and not isinstance(error, OutOfMemoryError):
                 batch.lacks_memory = False
                 self._pump()
@@ -378,7 +416,11 @@ class Batcher(Generic[Request, Result]):
                 batch.lacks_memory = True
                 sleeper = current_loop().sleeper()
                 self._short_of_memory.append(sleeper)
-                await sleeper.sleep()
+                try:
+                    await sleeper.sleep()
+                finally:
+                    if sleeper in self._short_of_memory:
+                        self._short_of_memory.remove(sleeper)
                 parts.append(part)
             elif len(part) > 1 and not isinstance(error, (DeviceLostError, _MisfitError)):
                 middle = (len(part) + 1) // 2
@@ -402,6 +444,7 @@ class Batcher(Generic[Request, Result]):
 
     async def _attempt(
         self,
+        batch: Batch[Request, Result],
         run: Callable[[list[Request]], DeviceOperation[Results[Result]]],
         part: list[Pending[Request, Result]],
     ) -> Exception | None:
@@ -415,7 +458,12 @@ class Batcher(Generic[Request, Result]):
         try:
             operation = _Timed(_operation_of(run([pending.value for pending in part])))
             future = operation.into_future() if self._policy is None else operation.schedule(self._policy)
-            results, start, end = await future
+            try:
+                results, start, end = await future
+            except BaseException:
+                batch.behind = _end_of(future)
+                del future  # it holds the results, and only work whose results nobody holds is dropped
+                raise
             device_seconds = start.elapsed_ms(end) / 1000
             self._measures.device.add(device_seconds)
             _require_results(results, len(part))
@@ -458,12 +506,14 @@ class Batcher(Generic[Request, Result]):
 @final
 class Batch(Generic[Request, Result]):
     """The requests of a batch that has begun. ``unanswered`` are the requests without an outcome whose callers still
-    wait, in order."""
+    wait, in order. ``behind`` is a mark behind the work of a run that was cancelled or failed, None if there is none.
+    """
 
-    __slots__ = ("cancel", "lacks_memory", "unanswered")
+    __slots__ = ("behind", "cancel", "lacks_memory", "unanswered")
 
     def __init__(self, requests: list[Pending[Request, Result]]) -> None:
         self.lacks_memory = False
+        self.behind: Mark | None = None
         self.unanswered: dict[Pending[Request, Result], None] = dict.fromkeys(requests)
         self.cancel: Callable[[], None] | None = None
         for pending in requests:
@@ -497,6 +547,19 @@ class _Timed(DeviceOperation[Any]):
         return result, start, context.stream.record_event()
 
     def whereabouts(self) -> str | None:
+        return None
+
+
+def _end_of(future: DeviceFuture[Any]) -> Mark | None:
+    """Returns a mark behind all that a future has submitted, or None if it has submitted nothing."""
+    if future.state is FutureState.IDLE:
+        return None
+    submission = future.submission
+    if submission is not None:
+        return submission.mark
+    try:  # a submission that failed half-way has no mark of its own
+        return future.stream._timeline.mark()
+    except DeviceError:
         return None
 
 

@@ -25,11 +25,15 @@ from oxide import (
     StreamPoolRoundRobin,
     d2h,
     h2d,
+    memcpy,
     value,
     with_context,
+    zeros,
 )
+from oxide.driver.cpu import CpuDriver
 from oxide.serving import Batcher, BatcherClosedError, BatchReport, Overloaded
 from oxide.testing import RecordingDriver, step_driver, use_driver
+from tests.runtime.awaiting.conftest import run_asyncio
 from tests.serving.schedules import Asked, PoisonError
 from tests.serving.schedules import run as look_up
 
@@ -335,12 +339,113 @@ def test_a_running_batch_without_callers_is_dropped_and_others_are_not() -> None
                     scope.cancel()
                 await wait_all_tasks_blocked()
                 now = batcher.statistics()
-                assert (now.batches_in_flight, now.running, now.cancelled) == (1, 1, 3)
+                assert (now.batches_in_flight, now.running, now.cancelled) == (2, 1, 3)
                 driver.inner.run_until_idle()
                 await wait_all_tasks_blocked()
                 assert kept == [3]
+                assert batcher.statistics().batches_in_flight == 0
 
     in_mock_time(main)
+
+
+class Writes:
+    """A function for a ``Batcher`` whose batches write a box of the caller: nothing of their work is dropped. After the
+    upload, ``-n`` raises."""
+
+    def __init__(self) -> None:
+        self._box = zeros(1, np.int64).sync()
+        self.batches: list[list[int]] = []
+
+    def __call__(self, requests: list[int]) -> DeviceOperation[Any]:
+        self.batches.append(list(requests))
+        return memcpy(self._box, np.array(requests)).map(lambda _: self._answers(requests))
+
+    def _answers(self, requests: list[int]) -> list[int]:
+        if requests[0] < 0:
+            raise PoisonError(requests[0])
+        return [10 * request for request in requests]
+
+
+async def answers(batcher: Batcher[Any, Any], driver: CpuDriver, *requests: int) -> list[Any]:
+    """Returns the results of the requests. Lets the device work meanwhile."""
+    outcomes: list[Any] = []
+
+    async def ask() -> None:
+        outcomes.extend(await all_of(batcher, *requests))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ask)
+        while not outcomes:
+            driver.run_until_idle()
+            await wait_all_tasks_blocked()
+    return outcomes
+
+
+def with_writes(
+    main: Callable[[Writes, Any], Awaitable[None]], run: Callable[[Callable[[], Awaitable[Any]]], Any] | None = None
+) -> None:
+    """Runs ``main`` on a driver that steps and records, by default in mock time."""
+    with use_driver(RecordingDriver(step_driver()), completion="callback") as driver:
+        writes = Writes()  # before the loop begins, as it blocks
+        driver.clear()
+        (run or in_mock_time)(lambda: main(writes, driver))
+
+
+def test_a_batch_whose_callers_have_gone_keeps_its_place_until_the_device_is_past_it() -> None:
+    async def main(writes: Writes, driver: Any) -> None:
+        async with Batcher(writes, max_batch=1, max_in_flight=2, max_wait=0) as batcher:
+            for number in range(5):
+                with pytest.raises(TimeoutError):
+                    await batcher(number, timeout=1)
+            assert (writes.batches, batcher.statistics().batches_in_flight) == ([[0], [1]], 2)
+            assert await answers(batcher, driver.inner, 7, 8) == [70, 80]
+        assert writes.batches == [[0], [1], [7], [8]]
+
+    with_writes(main)
+
+
+def test_a_batch_of_cancelled_asyncio_tasks_keeps_its_place() -> None:
+    async def main(writes: Writes, driver: Any) -> None:
+        async with Batcher(writes, max_batch=1, max_in_flight=1, max_wait=0) as batcher:
+            first = asyncio.create_task(batcher(1))
+            while not driver.submissions:
+                await asyncio.sleep(0)
+            first.cancel()
+            second = asyncio.create_task(batcher(2))
+            for _ in range(50):
+                await asyncio.sleep(0)
+            assert (writes.batches, batcher.statistics().batches_in_flight) == ([[1]], 1)
+            while not second.done():
+                driver.inner.run_until_idle()
+                await asyncio.sleep(0)
+            assert second.result() == 20
+
+    with_writes(main, run_asyncio)
+
+
+def test_a_batch_whose_submission_failed_keeps_its_place_until_the_device_is_past_it() -> None:
+    async def main(writes: Writes, driver: Any) -> None:
+        async with Batcher(writes, max_batch=1, max_in_flight=1, max_wait=0) as batcher:
+            with pytest.raises(PoisonError):
+                await batcher(-1)  # at once
+            with pytest.raises(TimeoutError):
+                await batcher(2, timeout=1)
+            assert (writes.batches, batcher.statistics().batches_in_flight) == ([[-1]], 1)
+            assert await answers(batcher, driver.inner, 3) == [30]
+
+    with_writes(main)
+
+
+def test_the_end_of_the_block_does_not_wait_for_work_that_nobody_waits_for() -> None:
+    async def main(writes: Writes, driver: Any) -> None:
+        async with Batcher(writes, max_batch=1, max_in_flight=1, max_wait=0) as batcher:
+            with pytest.raises(TimeoutError):
+                await batcher(1, timeout=1)
+            assert batcher.statistics().batches_in_flight == 1
+        assert batcher.statistics().batches_in_flight == 0
+        assert driver.inner.step()  # the work is still to do
+
+    with_writes(main)
 
 
 # Errors
