@@ -18,12 +18,13 @@ from __future__ import annotations
 import inspect
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from contextlib import suppress
+from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass
 from numbers import Real
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeVar, final
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NoReturn, TypeVar, final
 
 from oxide.errors import (
     BatcherClosedError,
@@ -37,7 +38,9 @@ from oxide.messages import written
 from oxide.runtime.awaiting.completion import wait_any
 from oxide.runtime.awaiting.future import DeviceFuture, FutureState
 from oxide.runtime.awaiting.unrun import report_ignored
+from oxide.runtime.device.launch_places import add_note_once
 from oxide.runtime.device.memory import DeviceBox
+from oxide.runtime.device.out_of_memory import PATIENCE_SECONDS
 from oxide.runtime.loop.event_loops import Sleeper, current_loop
 from oxide.runtime.operations.operation import DeviceOperation
 from oxide.runtime.submission.submission import ExecutionContext
@@ -53,6 +56,8 @@ if TYPE_CHECKING:
 
 Request = TypeVar("Request")
 Result = TypeVar("Result")
+
+_running: Final[ContextVar[tuple[object, list[Context]]]] = ContextVar("oxide: the batcher and the requests that run")
 
 
 @final
@@ -80,22 +85,30 @@ class Batcher(Generic[Request, Result]):
 
     ``run(requests)`` gets a list and returns an operation that yields a result for each request, in order: a list, a
     tuple, or an array whose rows are the results. A result that is an exception is raised to its caller. ``run`` may
-    also be ``Buckets``, which run each batch as a captured graph. A request may be run more than once, see below.
+    also be ``Buckets``, which run each batch as a captured graph. A request may be run more than once, see ``reruns``.
+    ``run`` sees the context variables of the block: ``contexts()`` has those of each request.
 
     - ``max_batch``: the most requests of a batch. ``cost(request)`` and ``max_cost`` also bound the sum of the costs.
     - ``max_wait``: the seconds that a request waits for others before its batch begins without them.
     - ``max_queue``: the most requests that wait for a batch. ``when_full`` is ``"raise"`` (a further call raises
       ``Overloaded``) or ``"wait"`` (it waits for room).
+    - ``key(request)``: requests of different keys are never in one batch. A full batch of a key does not wait for
+      requests of others.
+    - ``reruns``: the most runs of a batch after the first, see below. With 0 no request is run twice.
+    - ``ageing``: the seconds of waiting that count as much as one ``priority`` more. With ``math.inf`` a request waits
+      as long as there are requests of a higher priority.
     - ``max_in_flight``: the most batches that are run at a time. A batch counts until the device is past its work, also
       if its callers have left.
     - ``policy`` picks the stream of each batch; by default the runtime's policy.
     - ``on_batch(report)`` is called after each run. Its exceptions go to ``sys.unraisablehook``.
     - ``name`` labels the metrics.
 
-    If the run of a batch raises an error, each half of the batch is run again, and so on: only requests that fail alone
-    get the error. If the device has no memory for a batch, the batch is run again once another batch has ended; if no
-    other batch is running, it is halved. A lost device, an error of ``Buckets`` and a wrong number of results are
-    raised to all callers of the batch.
+    If the run of a batch raises an error, each half of the batch is run again, and so on, up to ``reruns`` times: a
+    request that fails alone gets its error, and so do at last requests that were in no run that succeeded, with a note.
+    By default a batch of n requests has 2 * ceil(log2(n)) reruns, enough to find one request that fails. If the device
+    has no memory for a batch, the batch is run again once another batch has ended, or dropped work on the device, which
+    does not count; if there is none, it is halved. A lost device, an error of ``Buckets`` and a wrong number of results
+    are raised to all callers of the batch.
 
     If a caller is cancelled, its request is removed from the queue. If its batch has begun, the other requests are
     unaffected; if no caller is left, the batch's await is cancelled, and work that the device has not begun is dropped.
@@ -119,6 +132,9 @@ class Batcher(Generic[Request, Result]):
         when_full: Literal["raise", "wait"] = "raise",
         cost: Callable[[Request], float] | None = None,
         max_cost: float | None = None,
+        key: Callable[[Request], Hashable] | None = None,
+        reruns: int | None = None,
+        ageing: float = 1.0,
         max_in_flight: int = 2,
         policy: SchedulingPolicy | None = None,
         on_batch: Callable[[BatchReport], object] | None = None,
@@ -140,6 +156,12 @@ class Batcher(Generic[Request, Result]):
             raise TypeError(f"Batcher(cost=…) takes a function of a request, not {type(cost).__name__}")
         if max_cost is not None:
             _require_number("max_cost", max_cost, 0.0)
+        if key is not None and not callable(key):
+            raise TypeError(f"Batcher(key=…) takes a function of a request, not {type(key).__name__}")
+        if reruns is not None and (isinstance(reruns, bool) or not isinstance(reruns, int) or reruns < 0):
+            raise ValueError(f"Batcher(reruns={written(reruns)}): it must be an integer of 0 or more, or None")
+        if isinstance(ageing, bool) or not isinstance(ageing, Real) or not ageing > 0:
+            raise ValueError(f"Batcher(ageing={written(ageing)}): it must be a number of seconds above 0, or math.inf")
         if policy is not None and not hasattr(policy, "next_stream"):
             raise TypeError(
                 f"Batcher(policy=…) takes a policy with a method next_stream(device), not {type(policy).__name__}"
@@ -150,7 +172,8 @@ class Batcher(Generic[Request, Result]):
             raise TypeError("Batcher(on_batch=…) takes an ordinary function, not an async one: nothing would await it")
         if not isinstance(name, str):
             raise TypeError(f"Batcher(name=…) takes a str, not {type(name).__name__}")
-        self._max_wait = float(max_wait)
+        self._key = key
+        self._reruns = reruns
         self._max_queue = max_queue
         self._raises_when_full = when_full == "raise"
         self._cost = cost
@@ -159,7 +182,9 @@ class Batcher(Generic[Request, Result]):
         self._policy = policy
         self._on_batch = on_batch
         self._name = name
-        self._queue: RequestQueue[Request, Result] = RequestQueue(max_batch, self._max_cost)
+        self._queue: RequestQueue[Request, Result] = RequestQueue(
+            max_batch, self._max_cost, float(max_wait), float(ageing)
+        )
         self._measures = Measures(max_batch)
         self._tasks: TaskGroup | None = None
         self._is_open = False
@@ -199,7 +224,7 @@ class Batcher(Generic[Request, Result]):
         """Gives each request in the queue an ``OperationCancelledError``. The requests of batches in flight get theirs
         from the tasks of the batches."""
         while self._queue:
-            for pending in self._queue.take():
+            for pending in self._queue.take(math.inf):
                 self._fail(pending, _given_up())
 
     # Calls
@@ -210,13 +235,14 @@ class Batcher(Generic[Request, Result]):
     async def __call__(self, request: Request, *, priority: int = 0, timeout: float | None = None) -> Result:
         """Returns the result of ``request``. Always a checkpoint, unless it raises at once.
 
-        Requests with a higher ``priority`` come into a batch before requests with a lower ``priority``. After
-        ``timeout`` seconds the request is dropped, as if its caller were cancelled, and ``TimeoutError`` is raised.
+        Requests with a higher ``priority`` come into a batch before requests with a lower ``priority``, unless these
+        have waited for long (``ageing``). After ``timeout`` seconds the request is dropped, as if its caller were
+        cancelled, and ``TimeoutError`` is raised.
 
         Raises ``Overloaded`` if the queue is full, ``BatcherClosedError`` outside the ``async with`` block,
         ``ValueError`` for a request that costs more than ``max_cost`` and for a ``timeout`` that is not a number of 0
-        or more, ``TypeError`` for a ``priority`` that is not an int, ``RuntimeError`` in another event loop than the
-        block's, and the error of the request.
+        or more, ``TypeError`` for a ``priority`` that is not an int and a key that is not hashable, ``RuntimeError`` in
+        another event loop than the block's, and the error of the request.
         """
         tasks = self._tasks
         if tasks is None:
@@ -237,13 +263,16 @@ class Batcher(Generic[Request, Result]):
         if not self._is_open:
             raise BatcherClosedError("the batcher's block has ended, and it takes no more requests")
         cost = 1.0 if self._cost is None else self._cost_of(request)
+        key = None if self._key is None else self._key_of(request)
         if self._raises_when_full and len(self._queue) >= self._max_queue:
             self._measures.rejected += 1
             raise Overloaded(
                 f"the batcher's queue is full: {len(self._queue)} requests wait (max_queue={self._max_queue}), and "
                 f"{len(self._batches)} batches are in flight"
             )
-        pending: Pending[Request, Result] = Pending(request, cost, priority, self._now(), loop.sleeper())
+        pending: Pending[Request, Result] = Pending(
+            request, key, cost, priority, self._now(), copy_context(), loop.sleeper()
+        )
         self._queue.add(pending)
         self._measures.accepted += 1
         self._pump()
@@ -264,6 +293,17 @@ class Batcher(Generic[Request, Result]):
             )
         return float(cost)
 
+    def _key_of(self, request: Request) -> Hashable:
+        assert self._key is not None
+        key = self._key(request)
+        try:
+            hash(key)
+        except TypeError as error:
+            raise TypeError(
+                f"the key of a request must be hashable, and key(request) returned {written(key)}: {error}"
+            ) from error
+        return key
+
     def _leave(self, pending: Pending[Request, Result], timed_out: bool) -> None:
         """Ends the request of a cancelled caller: removes it from the queue or from its batch, and cancels a batch
         that has no caller left. Counts the request as timed out if ``timed_out`` is True, else as cancelled."""
@@ -283,6 +323,19 @@ class Batcher(Generic[Request, Result]):
             self._measures.timed_out += 1
         else:
             self._measures.cancelled += 1
+
+    # What ``run`` asks for
+
+    def contexts(self) -> list[Context]:
+        """Returns the context of each request that runs, in the order of ``run``'s list: its caller's, as it was at the
+        call. ``context[variable]`` is a variable's value, and ``context.run(f)`` calls a function in the context.
+
+        Call it in ``run`` or in a function of its operation. Raises ``RuntimeError`` elsewhere.
+        """
+        batcher, contexts = _running.get((None, []))
+        if batcher is not self:
+            raise RuntimeError("batcher.contexts() is for the function of the batcher, while it runs a batch")
+        return list(contexts)
 
     # Statistics and preparation
 
@@ -312,22 +365,22 @@ class Batcher(Generic[Request, Result]):
 
     def _pump(self) -> None:
         """Starts the batches that may begin, and the timer if the next batch must wait for ``max_wait``. A batch that
-        waits for memory goes first: no other batch begins until it has run. At the end of the block, stops waiting for
-        work that nobody waits for."""
+        waits for memory goes first: no other batch of its key begins until it has run. At the end of the block, stops
+        waiting for work that nobody waits for."""
         if not self._is_open and not self._queue:
             for batch in self._batches:
                 if not batch.unanswered:
                     assert batch.cancel is not None
                     batch.cancel()
         while self._queue and len(self._batches) < self._max_in_flight:
-            if any(batch.lacks_memory for batch in self._batches):
-                return
-            if self._is_open and not self._queue.fills_a_batch:
-                due = self._queue.oldest + self._max_wait
-                if self._now() < due:
-                    self._set_timer(due)
-                    return
-            self._start(Batch(self._queue.take()))
+            now = self._now()
+            held = {batch.key for batch in self._batches if batch.lacks_memory}
+            requests = self._queue.take(now if self._is_open else math.inf, held)
+            if not requests:
+                if self._is_open:
+                    self._set_timer(self._queue.next_due(now))
+                break
+            self._start(Batch(requests))
 
     def _start(self, batch: Batch[Request, Result]) -> None:
         assert self._tasks is not None
@@ -340,8 +393,9 @@ class Batcher(Generic[Request, Result]):
     def _set_timer(self, due: float) -> None:
         tasks = self._tasks
         assert tasks is not None
-        if self._cancels_timer is not None:
-            return  # the running timer ends no later than ``due``, as ``oldest`` only grows, and calls _pump
+        # A running timer ends no later than ``due``, as the oldest requests of all groups only get younger.
+        if due == math.inf or self._cancels_timer is not None:
+            return
 
         async def wait() -> None:
             try:
@@ -396,10 +450,21 @@ class Batcher(Generic[Request, Result]):
         if self._buckets is not None:
             # Captured once for the whole batch: a part that is run again fits the same shape.
             run = await self._captured(self._buckets, [pending.value for pending in batch.unanswered])
-        parts = [list(batch.unanswered)]
-        first = True
+        parts: list[tuple[list[Pending[Request, Result]], Exception | None]] = [(list(batch.unanswered), None)]
+        bound = 2 * (len(batch.unanswered) - 1).bit_length() if self._reruns is None else self._reruns
+        reruns, first = 0, True
         while parts:
-            part = [pending for pending in parts.pop() if pending.state is State.RUNNING]
+            part, failure = parts.pop()  # ``failure`` is the error of the run in which the part was
+            part = [pending for pending in part if pending.state is State.RUNNING]
+            if failure is not None and part:
+                if reruns < bound:
+                    reruns += 1
+                else:
+                    add_note_once(failure, _undecided(bound))
+                    for pending in part:
+                        self._fail(pending, failure)
+                    part = []
+            failure = None
             if not part:
                 continue
             if not first:
@@ -412,24 +477,46 @@ class Batcher(Generic[Request, Result]):
                 self._pump()
             if error is None:
                 continue
-            if isinstance(error, OutOfMemoryError) and len(self._short_of_memory) + 1 < len(self._batches):
-                batch.lacks_memory = True
-                sleeper = current_loop().sleeper()
-                self._short_of_memory.append(sleeper)
-                try:
-                    await sleeper.sleep()
-                finally:
-                    if sleeper in self._short_of_memory:
-                        self._short_of_memory.remove(sleeper)
-                parts.append(part)
+            if isinstance(error, OutOfMemoryError) and self._reruns != 0 and await self._memory_is_freed(batch):
+                parts.append((part, None))
             elif len(part) > 1 and not isinstance(error, (DeviceLostError, _MisfitError)):
+                if reruns < bound:
+                    _drop_tracebacks(error)
                 middle = (len(part) + 1) // 2
-                parts += [part[middle:], part[:middle]]
+                parts += [(part[middle:], error), (part[:middle], error)]
             else:
                 for pending in part:
                     if pending.state is State.RUNNING:
                         self._fail(pending, error)
             del error  # its traceback holds this frame
+
+    async def _memory_is_freed(self, batch: Batch[Request, Result]) -> bool:
+        """Waits for memory, after a run of the batch found none: until another batch has ended or, once, dropped work
+        that is in flight on the device. Returns False if there is neither."""
+        if len(self._short_of_memory) + 1 < len(self._batches):
+            batch.lacks_memory = True
+            sleeper = current_loop().sleeper()
+            self._short_of_memory.append(sleeper)
+            try:
+                await sleeper.sleep()
+            finally:
+                if sleeper in self._short_of_memory:
+                    self._short_of_memory.remove(sleeper)
+            return True
+        if batch.behind is None or batch.has_waited:
+            return False
+        batch.has_waited = batch.lacks_memory = True
+        device = batch.behind.timeline.device
+        streams = device.runtime.reclaimer.streams_of_dropped_work(device)
+
+        async def end_of_work() -> None:
+            for mark in [stream.mark() for stream in streams]:
+                await wait_any(current_loop(), device.runtime, [mark])
+
+        assert self._tasks is not None
+        with suppress(DeviceError, TimeoutError):
+            await self._tasks.within(PATIENCE_SECONDS, end_of_work())
+        return bool(streams)
 
     async def _captured(
         self, buckets: Buckets[Request, Result], requests: list[Request]
@@ -455,6 +542,7 @@ class Batcher(Generic[Request, Result]):
         self._measures.batch_sizes[len(part)] += 1
         failure: Exception | None = None
         device_seconds: float | None = None
+        _running.set((self, [pending.context for pending in part]))
         try:
             operation = _Timed(_operation_of(run([pending.value for pending in part])))
             future = operation.into_future() if self._policy is None else operation.schedule(self._policy)
@@ -507,12 +595,15 @@ class Batcher(Generic[Request, Result]):
 class Batch(Generic[Request, Result]):
     """The requests of a batch that has begun. ``unanswered`` are the requests without an outcome whose callers still
     wait, in order. ``behind`` is a mark behind the work of a run that was cancelled or failed, None if there is none.
-    """
+    ``lacks_memory`` is True from a run that found no memory to the next that does, and ``has_waited`` once the batch
+    has waited for dropped work."""
 
-    __slots__ = ("behind", "cancel", "lacks_memory", "unanswered")
+    __slots__ = ("behind", "cancel", "has_waited", "key", "lacks_memory", "unanswered")
 
     def __init__(self, requests: list[Pending[Request, Result]]) -> None:
+        self.key = requests[0].key
         self.lacks_memory = False
+        self.has_waited = False
         self.behind: Mark | None = None
         self.unanswered: dict[Pending[Request, Result], None] = dict.fromkeys(requests)
         self.cancel: Callable[[], None] | None = None
@@ -561,6 +652,19 @@ def _end_of(future: DeviceFuture[Any]) -> Mark | None:
         return future.stream._timeline.mark()
     except DeviceError:
         return None
+
+
+def _undecided(reruns: int) -> str:
+    """Returns the note on an error of a run of several requests, which was not looked for in parts of it."""
+    again = f"was run again {reruns} times, the most that reruns= allows" if reruns else "is not run again (reruns=0)"
+    return f"the error of a run of several requests, and so perhaps of another one of them: the batch {again}"
+
+
+def _drop_tracebacks(error: BaseException | None) -> None:
+    """Drops the tracebacks of an error that is kept while parts of its run are run again: their frames hold boxes."""
+    while error is not None and error.__traceback__ is not None:
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__
 
 
 def _operation_of(made: object) -> DeviceOperation[Any]:

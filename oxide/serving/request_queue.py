@@ -1,5 +1,5 @@
-"""The requests that wait for a batch, ordered by priority, then by arrival. A batch that is taken from the queue is
-bounded in the number of its requests and in the sum of their costs.
+"""The requests that wait for a batch, ordered by priority and by the time that they have waited. A batch that is taken
+from the queue has requests of one key, and is bounded in their number and in the sum of their costs.
 
 This module uses neither an event loop nor a device. The batcher calls it from one thread, and tests call it directly.
 """
@@ -7,10 +7,13 @@ This module uses neither an event loop nor a device. The batcher calls it from o
 from __future__ import annotations
 
 import enum
+import math
 from collections import OrderedDict
+from collections.abc import Container, Hashable
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, final
 
 if TYPE_CHECKING:
+    from contextvars import Context
     from types import TracebackType
 
     from oxide.runtime.loop.event_loops import Sleeper
@@ -44,14 +47,40 @@ class State(enum.Enum):
 class Pending(Generic[Request, Result]):
     """A request whose caller waits. When the request is done, also holds the result or the error."""
 
-    __slots__ = ("_error", "_result", "_trace", "arrived", "batch", "cost", "priority", "sleeper", "state", "value")
+    __slots__ = (
+        "_error",
+        "_result",
+        "_trace",
+        "arrived",
+        "batch",
+        "context",
+        "cost",
+        "key",
+        "priority",
+        "rank",
+        "sleeper",
+        "state",
+        "value",
+    )
 
-    def __init__(self, value: Request, cost: float, priority: int, arrived: float, sleeper: Sleeper) -> None:
+    def __init__(
+        self,
+        value: Request,
+        key: Hashable,
+        cost: float,
+        priority: int,
+        arrived: float,
+        context: Context,
+        sleeper: Sleeper,
+    ) -> None:
         self.value = value
+        self.key = key
         self.cost = cost
         self.priority = priority
         self.arrived = arrived
+        self.context = context
         self.sleeper = sleeper
+        self.rank: tuple[float, float] = (0.0, 0.0)  # the least goes first: see ``RequestQueue``
         self.state = State.QUEUED
         self.batch: Batch[Any, Any] | None = None
         self._result: Any = None
@@ -94,59 +123,109 @@ class Pending(Generic[Request, Result]):
 
 @final
 class RequestQueue(Generic[Request, Result]):
-    """The queued requests. ``max_batch`` and ``max_cost`` bound what ``take`` returns."""
+    """The queued requests, in groups: the requests of a key. A batch is of one group. It may begin once it is full
+    (``max_batch`` requests, or costs of ``max_cost``) or its oldest request has waited for ``max_wait``.
 
-    def __init__(self, max_batch: int, max_cost: float) -> None:
+    A request counts as one priority more for each ``ageing`` seconds that it has waited. As this holds for every
+    request, their order does not change while they wait, and is an order of fixed ranks.
+    """
+
+    def __init__(self, max_batch: int, max_cost: float, max_wait: float, ageing: float) -> None:
         self._max_batch = max_batch
         self._max_cost = max_cost
-        # An OrderedDict removes its first entry and any other in constant time. A dict does not: its iterator walks
-        # over removed entries.
-        self._levels: dict[int, OrderedDict[Pending[Request, Result], None]] = {}
+        self._max_wait = max_wait
+        self._ageing = ageing
+        self._groups: dict[Hashable, _Group[Request, Result]] = {}
         self._length = 0
-        self._cost = 0.0
 
     def __len__(self) -> int:
         return self._length
 
     def add(self, pending: Pending[Request, Result]) -> None:
-        """Adds a request behind the other requests of its priority."""
-        self._levels.setdefault(pending.priority, OrderedDict())[pending] = None
+        """Adds a request behind the other requests of its key and its priority."""
+        if self._ageing == math.inf:
+            pending.rank = (-pending.priority, pending.arrived)
+        else:
+            pending.rank = (pending.arrived - pending.priority * self._ageing, pending.arrived)
+        group = self._groups.get(pending.key)
+        if group is None:
+            group = self._groups[pending.key] = _Group()
+        group.add(pending)
         self._length += 1
-        self._cost += pending.cost
 
     def remove(self, pending: Pending[Request, Result]) -> None:
         """Removes a request that is in the queue."""
-        del self._levels[pending.priority][pending]
-        self._removed(pending)
+        group = self._groups[pending.key]
+        group.remove(pending)
+        if not group.length:
+            del self._groups[pending.key]
+        self._length -= 1
+
+    def take(self, now: float, held: Container[Hashable] = ()) -> list[Pending[Request, Result]]:
+        """Removes and returns the requests of the next batch, or an empty list if no batch may begin at the time
+        ``now``. Of several batches, the batch of the first request comes first. Keys in ``held`` get no batch."""
+        best: Pending[Request, Result] | None = None
+        for key, group in self._groups.items():
+            if key not in held and (self._is_full(group) or group.oldest + self._max_wait <= now):
+                first = group.first
+                if best is None or first.rank < best.rank:
+                    best = first
+        batch: list[Pending[Request, Result]] = []
+        if best is not None:
+            group, cost = self._groups[best.key], 0.0
+            while group.length and len(batch) < self._max_batch:
+                first = group.first
+                cost += first.cost
+                if batch and cost > self._max_cost:
+                    break
+                self.remove(first)
+                batch.append(first)
+        return batch
+
+    def next_due(self, now: float) -> float:
+        """Returns the first time after ``now`` at which a group has waited for ``max_wait``; infinity if none will."""
+        due = (group.oldest + self._max_wait for group in self._groups.values())
+        return min((time for time in due if time > now), default=math.inf)
+
+    def _is_full(self, group: _Group[Request, Result]) -> bool:
+        return group.length >= self._max_batch or group.cost >= self._max_cost
+
+
+@final
+class _Group(Generic[Request, Result]):
+    """The queued requests of one key. Each priority is a level, whose requests are in the order of their arrival."""
+
+    __slots__ = ("cost", "length", "levels")
+
+    def __init__(self) -> None:
+        # An OrderedDict removes its first entry and any other in constant time. A dict does not: its iterator walks
+        # over removed entries.
+        self.levels: dict[int, OrderedDict[Pending[Request, Result], None]] = {}
+        self.length = 0
+        self.cost = 0.0
+
+    def add(self, pending: Pending[Request, Result]) -> None:
+        self.levels.setdefault(pending.priority, OrderedDict())[pending] = None
+        self.length += 1
+        self.cost += pending.cost
+
+    def remove(self, pending: Pending[Request, Result]) -> None:
+        level = self.levels[pending.priority]
+        del level[pending]
+        if not level:
+            del self.levels[pending.priority]
+        self.length -= 1
+        self.cost -= pending.cost
 
     @property
-    def fills_a_batch(self) -> bool:
-        """Returns whether the next batch is full: waiting for more requests would not make it larger."""
-        return self._length >= self._max_batch or self._cost >= self._max_cost
+    def first(self) -> Pending[Request, Result]:
+        return min((next(iter(level)) for level in self.levels.values()), key=_rank)
 
     @property
     def oldest(self) -> float:
-        """Returns the arrival time of the request that has waited longest. The queue must not be empty."""
-        return min(next(iter(level)).arrived for level in self._levels.values())
+        """Returns the arrival time of the request that has waited longest."""
+        return min(next(iter(level)).arrived for level in self.levels.values())
 
-    def take(self) -> list[Pending[Request, Result]]:
-        """Removes and returns the requests of the next batch: the first requests of the queue, until the batch has
-        ``max_batch`` requests or the next request would exceed ``max_cost``."""
-        batch: list[Pending[Request, Result]] = []
-        cost = 0.0
-        while self._levels and len(batch) < self._max_batch:
-            level = self._levels[max(self._levels)]
-            first = next(iter(level))
-            cost += first.cost
-            if batch and cost > self._max_cost:
-                break
-            del level[first]
-            self._removed(first)
-            batch.append(first)
-        return batch
 
-    def _removed(self, pending: Pending[Request, Result]) -> None:
-        if not self._levels[pending.priority]:
-            del self._levels[pending.priority]
-        self._length -= 1
-        self._cost = self._cost - pending.cost if self._length else 0.0  # an empty queue clears rounding errors
+def _rank(pending: Pending[Any, Any]) -> tuple[float, float]:
+    return pending.rank

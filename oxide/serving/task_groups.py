@@ -1,12 +1,14 @@
 """The tasks of a batcher or of a pool of Ray actors, under trio and asyncio. They are started and cancelled one by one,
 and waited for together.
 
-trio's nursery and asyncio's tasks differ in three ways, which a group hides:
+trio's nursery and asyncio's tasks differ in some ways, which a group hides:
 
 - Errors. A nursery wraps an exception that is raised in its ``async with`` block in an ``ExceptionGroup``. So the group
   does not pass the exception of the batcher's or the pool's block to the nursery.
 - Cancelling one task. trio needs a cancel scope for each task, and asyncio cancels the task itself. Here ``start``
   returns a function that cancels the task, and a cancelled task ends without an exception.
+- Contexts. Both start a task in a copy of the caller's context, and the caller may be any task that uses the batcher.
+  Here a task has a copy of the context in which the group was made.
 - Waiting. A nursery waits for its tasks when its block ends. asyncio's tasks must be kept and waited for. Here
   ``close`` returns when the last task has ended, including tasks that are started in the meantime.
 """
@@ -15,6 +17,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine
+from contextvars import copy_context
+from functools import partial
 from typing import Any, TypeVar, final
 
 from oxide.messages import written
@@ -73,6 +77,7 @@ class _TrioGroup(TaskGroup):
 
         self._trio = trio
         self._token = trio.lowlevel.current_trio_token()
+        self._context = copy_context()
         self._manager = trio.open_nursery()
 
     async def open(self) -> None:
@@ -85,7 +90,7 @@ class _TrioGroup(TaskGroup):
             with scope:
                 await function()
 
-        self._nursery.start_soon(run, name=name)
+        self._context.run(partial(self._nursery.start_soon, run, name=name))
         return scope.cancel
 
     async def close(self) -> None:
@@ -116,6 +121,7 @@ class _AsyncioGroup(TaskGroup):
 
         self._asyncio = asyncio
         self._loop = asyncio.get_running_loop()
+        self._context = copy_context()
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_cancelled = False
 
@@ -123,7 +129,7 @@ class _AsyncioGroup(TaskGroup):
         pass
 
     def start(self, function: Callable[[], Coroutine[Any, Any, None]], name: str) -> Callable[[], None]:
-        task = self._loop.create_task(function(), name=name)
+        task = self._context.run(partial(self._loop.create_task, function(), name=name))
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         if self._is_cancelled:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import math
 import sys
 import weakref
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -34,7 +36,7 @@ from oxide.driver.cpu import CpuDriver
 from oxide.serving import Batcher, BatcherClosedError, BatchReport, Overloaded
 from oxide.testing import RecordingDriver, step_driver, use_driver
 from tests.runtime.awaiting.conftest import run_asyncio
-from tests.serving.schedules import Asked, PoisonError
+from tests.serving.schedules import UNDECIDED, Asked, PoisonError, asking
 from tests.serving.schedules import run as look_up
 
 Runner = Callable[[Callable[[], Awaitable[Any]]], Any]
@@ -199,6 +201,167 @@ def test_the_policy_picks_the_stream_of_a_batch(run: Runner) -> None:
     from oxide import devices
 
     assert seen == [pool.next_stream(devices()[0])]
+
+
+# Context variables
+
+
+def test_the_run_sees_the_batchers_variables_and_contexts_those_of_each_request(run: Runner) -> None:
+    seen: list[tuple[int, list[int]]] = []
+    batcher: Batcher[int, int]
+
+    def note(requests: list[int]) -> list[int]:
+        seen.append((asking.get(), [context.run(asking.get) for context in batcher.contexts()]))
+        if requests[0] < 0:
+            raise PoisonError(requests[0])
+        return requests
+
+    async def ask(number: int) -> None:
+        asking.set(abs(number))
+        with suppress(PoisonError):
+            assert await batcher(number) == number
+
+    async def main() -> None:
+        nonlocal batcher
+        asking.set(1000)  # while the block is entered
+        batcher = Batcher(lambda requests: value(note(requests)).map(note), max_batch=4, max_wait=60, reruns=9)
+        async with batcher:
+            asking.set(2000)
+            if run is trio.run:
+                async with trio.open_nursery() as nursery:
+                    for number in (-1, 2, 3, 4):
+                        nursery.start_soon(ask, number)
+                        await wait_all_tasks_blocked()
+            else:
+                await asyncio.gather(*map(ask, (-1, 2, 3, 4)))
+            with pytest.raises(RuntimeError, match=r"batcher\.contexts\(\) is for the function of the batcher"):
+                batcher.contexts()
+
+    run(main)
+    of_runs = [[1, 2, 3, 4], [1, 2], [1], [2], [2], [3, 4], [3, 4]]
+    assert seen == [(1000, numbers) for numbers in of_runs]
+
+
+def test_the_contexts_are_those_of_the_batcher_that_runs(run: Runner) -> None:
+    outer: Batcher[int, int] = Batcher(value)
+
+    def run_batch(requests: list[int]) -> Any:
+        with pytest.raises(RuntimeError):
+            outer.contexts()
+        return value(requests)
+
+    async def main() -> None:
+        async with outer, Batcher(run_batch, max_wait=0) as inner:
+            assert await inner(1) == 1
+
+    run(main)
+
+
+# Keys and priorities
+
+
+def test_requests_of_different_keys_are_in_different_batches_and_a_full_one_waits_for_no_other() -> None:
+    recorded = Recorded()
+
+    async def main() -> None:
+        batcher = Batcher(recorded, key=lambda number: number % 3, max_batch=2, max_wait=5)
+        async with batcher, trio.open_nursery() as nursery:
+            for number, at in ((3, 0), (1, 1), (2, 2), (4, 3), (7, 4)):
+                await trio.sleep_until(began + at)
+                nursery.start_soon(batcher, number)
+            await trio.sleep_until(began + 4.5)
+            assert recorded.batches == [[1, 4]]
+            await trio.sleep_until(began + 5.5)
+            assert recorded.batches == [[1, 4], [3]]
+            await trio.sleep_until(began + 7.5)
+            assert recorded.batches == [[1, 4], [3], [2]]
+            await trio.sleep_until(began + 9.5)
+            assert recorded.batches == [[1, 4], [3], [2], [7]]
+
+    began = 0.0
+
+    async def timed() -> None:
+        nonlocal began
+        began = trio.current_time()
+        await main()
+
+    in_mock_time(timed)
+
+
+def test_a_key_that_waits_for_memory_holds_up_no_other_key() -> None:
+    batches = []
+
+    def run_batch(requests: list[int]) -> DeviceOperation[Any]:
+        batches.append(list(requests))
+        if batches.count([-2]) == 1 and requests == [-2]:
+            raise OutOfMemoryError("full")
+        return d2h(h2d(np.array(requests)))
+
+    async def main() -> None:
+        with use_driver(step_driver(), completion="callback") as driver:
+            options: dict[str, Any] = {"key": lambda number: number < 0, "max_batch": 1, "max_in_flight": 3}
+            async with Batcher(run_batch, **options) as batcher, trio.open_nursery() as nursery:
+                for number in (1, -2, -3, 4):
+                    nursery.start_soon(batcher, number)
+                    await wait_all_tasks_blocked()
+                assert batches == [[1], [-2], [4]]  # -3 would take the memory for which -2 waits
+                while batcher.statistics().answered < 4:
+                    driver.run_until_idle()
+                    await wait_all_tasks_blocked()
+
+    in_mock_time(main)
+
+
+def test_a_key_that_is_not_hashable_is_refused(run: Runner) -> None:
+    async def main() -> None:
+        async with Batcher(Recorded(), key=lambda number: [number]) as batcher:  # type: ignore[arg-type, return-value]
+            with pytest.raises(TypeError, match=r"must be hashable, and key\(request\) returned \[1\]: unhashable"):
+                await batcher(1)
+        assert batcher.statistics().accepted == 0
+
+    run(main)
+
+
+@pytest.mark.parametrize(("ageing", "answered_after"), [(1.0, 1.0), (3, 3.0), (math.inf, None)])
+def test_a_request_that_waits_long_comes_before_new_ones_of_a_higher_priority(
+    ageing: float, answered_after: float | None
+) -> None:
+    """Twelve callers keep a queue of urgent requests before a device that takes a tenth of a second for four."""
+    took: float | None = None
+
+    async def main() -> None:
+        async def urgent() -> None:
+            while True:
+                await batcher(1, priority=1)
+
+        async def patient() -> None:
+            nonlocal took
+            await trio.sleep(0.05)
+            began = trio.current_time()
+            with trio.move_on_after(20):
+                await batcher(0)
+                took = trio.current_time() - began
+            nursery.cancel_scope.cancel()
+
+        with use_driver(step_driver(), completion="callback") as driver:
+            options: dict[str, Any] = {"max_batch": 4, "max_in_flight": 1, "ageing": ageing}
+            async with (
+                Batcher(lambda rows: d2h(h2d(np.array(rows))), **options) as batcher,
+                trio.open_nursery() as nursery,
+            ):
+                for _ in range(12):
+                    nursery.start_soon(urgent)
+                nursery.start_soon(patient)
+                while True:
+                    await trio.sleep(0.1)
+                    driver.run_until_idle()
+
+    in_mock_time(main)
+    if answered_after is None:
+        assert took is None
+    else:
+        assert took is not None
+        assert answered_after <= took < answered_after + 1
 
 
 # The queue
@@ -457,7 +620,7 @@ def asked(number: int, kind: str = "good") -> Asked:
 
 def test_a_request_that_faults_fails_alone(run: Runner) -> None:
     async def main() -> list[Any]:
-        async with Batcher(look_up, max_batch=8, max_wait=60) as batcher:
+        async with Batcher(look_up, max_batch=8, max_wait=60, reruns=10) as batcher:
             requests = [asked(number, "fault" if number in (2, 5) else "good") for number in range(8)]
             return await all_of(batcher, *requests)
 
@@ -483,6 +646,90 @@ def test_a_run_that_raises_is_repeated_by_halves(run: Runner) -> None:
     assert [outcomes[0], *outcomes[2:]] == [10, 30, 40]
     assert isinstance(outcomes[1], PoisonError)
     assert recorded.batches == [[1, -2, 3, 4], [1, -2], [1], [-2], [3, 4]]
+
+
+def test_one_request_of_64_that_fails_is_found_alone_in_12_reruns(run: Runner) -> None:
+    async def main(poison: int) -> None:
+        recorded = Recorded()
+        requests = [-1 if number == poison else number for number in range(64)]
+        async with Batcher(recorded, max_batch=64, max_wait=60) as batcher:
+            outcomes = await all_of(batcher, *requests)
+        assert isinstance(outcomes.pop(poison), PoisonError)
+        assert outcomes == [10 * number for number in range(64) if number != poison]
+        assert batcher.statistics().reruns == 12
+
+    for poison in (0, 21, 63):
+        run(lambda poison=poison: main(poison))  # type: ignore[misc]
+
+
+def test_a_batch_in_which_all_fail_costs_few_runs_and_the_errors_say_so(run: Runner) -> None:
+    recorded = Recorded()
+
+    async def main() -> list[Any]:
+        async with Batcher(recorded, max_batch=64, max_wait=60) as batcher:
+            outcomes = await all_of(batcher, *range(-64, 0))
+        assert batcher.statistics().reruns == 12
+        return outcomes
+
+    outcomes = run(main)
+    assert len(recorded.batches) == 13
+    own = {batch[0] for batch in recorded.batches if len(batch) == 1}  # those that failed alone
+    assert len(own) == 4
+    for request, outcome in zip(range(-64, 0), outcomes, strict=True):
+        assert isinstance(outcome, PoisonError)
+        notes = getattr(outcome, "__notes__", [])
+        if request in own:
+            assert (outcome.args, notes) == ((request,), [])
+        else:
+            assert notes == [f"{UNDECIDED}: the batch was run again 12 times, the most that reruns= allows"]
+
+
+def test_with_reruns_0_no_request_is_run_twice(run: Runner) -> None:
+    recorded = Recorded()
+
+    def run_batch(requests: list[int]) -> DeviceOperation[list[int]]:
+        if 7 in requests:
+            recorded.batches.append(requests)
+            raise OutOfMemoryError("full")
+        return recorded(requests)
+
+    async def main() -> list[Any]:
+        async with Batcher(run_batch, max_batch=4, max_wait=60, reruns=0) as batcher:
+            outcomes = await all_of(batcher, 1, -2, 3, 4, 5, 6, 7, 8)
+        assert batcher.statistics().reruns == 0
+        return outcomes
+
+    outcomes = run(main)
+    assert recorded.batches == [[1, -2, 3, 4], [5, 6, 7, 8]]
+    for outcome in outcomes[:4]:
+        assert outcome.args == (-2,)
+        assert outcome.__notes__ == [f"{UNDECIDED}: the batch is not run again (reruns=0)"]
+        assert outcome.__traceback__.tb_next.tb_next.tb_next.tb_next is not None  # down to the line that raised it
+    assert [type(outcome) for outcome in outcomes[4:8]] == [OutOfMemoryError] * 4
+
+
+def test_an_error_that_is_kept_while_parts_are_run_again_holds_no_boxes(run: Runner) -> None:
+    class Held:
+        pass
+
+    held: list[weakref.ref[Held]] = []
+
+    def run_batch(requests: list[int]) -> DeviceOperation[list[int]]:
+        assert [one() for one in held] == [None] * len(held)
+        here = Held()
+        if len(requests) > 1:  # the caller of a request that fails alone has its error
+            held.append(weakref.ref(here))
+        try:
+            raise PoisonError(requests)
+        except PoisonError as error:
+            raise ValueError(requests) from error
+
+    async def main() -> list[Any]:
+        async with Batcher(run_batch, max_batch=4, max_wait=60) as batcher:
+            return await all_of(batcher, 1, 2, 3, 4)
+
+    assert [type(outcome) for outcome in run(main)] == [ValueError] * 4
+    assert len(held) == 3
 
 
 def test_a_result_that_is_an_exception_is_raised_to_its_caller(run: Runner) -> None:
@@ -830,6 +1077,13 @@ def test_an_answered_request_is_kept_by_nobody(run: Runner) -> None:
         ({"cost": len}, ValueError, "cost and max_cost together"),
         ({"max_cost": 3}, ValueError, "cost and max_cost together"),
         ({"cost": 3, "max_cost": 3}, TypeError, "takes a function of a request, not int"),
+        ({"key": 3}, TypeError, r"Batcher\(key=…\) takes a function of a request, not int"),
+        ({"reruns": -1}, ValueError, r"reruns=-1\): it must be an integer of 0 or more, or None"),
+        ({"reruns": True}, ValueError, r"reruns=True\)"),
+        ({"reruns": 1.0}, ValueError, r"reruns=1\.0\)"),
+        ({"ageing": 0}, ValueError, r"ageing=0\): it must be a number of seconds above 0, or math\.inf"),
+        ({"ageing": float("nan")}, ValueError, "ageing=nan"),
+        ({"ageing": "1"}, ValueError, "ageing='1'"),
         ({"policy": 3}, TypeError, r"a method next_stream\(device\), not int"),
         ({"on_batch": 3}, TypeError, "takes a function of a report, not int"),
         ({"on_batch": trio.sleep}, TypeError, "takes an ordinary function, not an async one"),

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from oxide.errors import OutOfMemoryError
 from oxide.messages import byte_count
 from oxide.runtime.loop.event_loops import running_loop_name
+from oxide.runtime.loop.turns import SHARE_SECONDS
 
 if TYPE_CHECKING:
     from oxide.runtime.device.runtime import Device
@@ -27,8 +28,11 @@ if TYPE_CHECKING:
 PATIENCE_SECONDS = 2.0
 """The longest wait of a thread for dropped work to end."""
 
-LOOP_PATIENCE_SECONDS = 0.1
+LOOP_PATIENCE_SECONDS = SHARE_SECONDS
 """The longest wait on an event loop's thread, which blocks the loop's other tasks."""
+
+_YOUNG = 1  # the oldest generation that is collected on an event loop's thread, in about a millisecond
+_ALL = 2
 
 _LONGEST_PAUSE = 5e-3
 _LARGEST = 5  # the number of kinds of boxes that an error lists
@@ -38,9 +42,10 @@ def allocate_when_free(timeline: Timeline, nbytes: int) -> int:
     """Allocates memory that the driver refused once. Raises ``OutOfMemoryError`` with a list of the boxes that take the
     memory."""
     device = timeline.device
-    patience = PATIENCE_SECONDS if running_loop_name() is None else LOOP_PATIENCE_SECONDS
+    on_loop = running_loop_name() is not None
+    gc.collect(_YOUNG if on_loop else _ALL)  # a box may be in a cycle, such as that of an exception's traceback
+    patience = LOOP_PATIENCE_SECONDS if on_loop else PATIENCE_SECONDS
     until = time.perf_counter() + patience
-    gc.collect()  # a box may be in a cycle, such as that of an exception's traceback
     pause = 1e-4
     while True:
         in_flight = _sweep(device)

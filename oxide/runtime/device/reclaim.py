@@ -270,10 +270,15 @@ class Reclaimer:
             try:
                 self._sweep(math.inf)
                 self._forget_freed()
-                waiting = {*self._freeing, *self._limbo.timelines(), *(timeline for timeline, _ in self._stranded)}
-                return any(timeline.device is device for timeline in waiting)
+                stranded = any(timeline.device is device for timeline, _ in self._stranded)
+                return stranded or bool(self.streams_of_dropped_work(device))
             except DeviceError:
                 return False
+
+    def streams_of_dropped_work(self, device: Device) -> set[Timeline]:
+        """Returns the streams of a device on which frees and cancelled work are in flight, whose end frees memory."""
+        waiting = {*self._freeing.copy(), *self._limbo.timelines()}
+        return {timeline for timeline in waiting if timeline.device is device}
 
     def sweep(self) -> bool:
         """Frees memory and handles for about 2 ms, and at least one item of each queue. Returns False if that was too

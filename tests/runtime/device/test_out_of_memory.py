@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import trio
+import trio.testing
 
 import oxide
 from oxide import d2h, devices, full, reclaim, zeros
@@ -16,6 +17,7 @@ from oxide.driver.cpu import CpuDriver
 from oxide.errors import OutOfMemoryError
 from oxide.runtime.awaiting.future import FutureState
 from oxide.runtime.device import out_of_memory as room
+from oxide.serving import Batcher
 from oxide.testing import DelegatingDriver, step_driver, use_driver
 from tests.runtime.faulting_launches import VECTOR, product
 
@@ -73,26 +75,71 @@ def test_an_allocation_waits_for_results_of_async_on_that_were_dropped(driver: F
 
 def test_an_allocation_waits_for_work_whose_task_was_cancelled(driver: Full, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "LOOP_PATIENCE_SECONDS", 30.0)
-    stream = driver.gated_stream()
-    policy = oxide.SingleStream()
 
     async def main() -> None:
-        policy.next_stream(devices()[0]).join(stream)
-        futures = [zeros(6 * MIB, "u1").schedule(policy)]
-
-        async def wait() -> None:
-            await futures[0]
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(wait)
-            while futures[0].state is not FutureState.EXECUTING:
-                await trio.lowlevel.checkpoint()
-            nursery.cancel_scope.cancel()
-        futures.clear()
+        await cancel_work_behind(driver.gated_stream())
         assert (await zeros(6 * MIB, "u1")).nbytes == 6 * MIB
 
     trio.run(main)
     assert driver.refused
+
+
+async def cancel_work_behind(stream: oxide.Stream) -> None:
+    """Cancels an await of an operation that holds 6 MiB until the work on ``stream`` has ended."""
+    policy = oxide.SingleStream()
+    policy.next_stream(devices()[0]).join(stream)
+    futures = [zeros(6 * MIB, "u1").schedule(policy)]
+
+    async def wait() -> None:
+        await futures[0]
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait)
+        while futures[0].state is not FutureState.EXECUTING:
+            await trio.lowlevel.checkpoint()
+        nursery.cancel_scope.cancel()
+
+
+def test_an_event_loop_waits_for_a_share_of_a_turn_and_collects_young_garbage(
+    driver: Full, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver.opens_gate = False
+    generations: list[int] = []
+    monkeypatch.setattr(room.gc, "collect", generations.append)
+
+    async def main() -> None:
+        await cancel_work_behind(driver.gated_stream())
+        with pytest.raises(OutOfMemoryError, match=r"0\.002 s of waiting for dropped work did not see its end"):
+            await zeros(6 * MIB, "u1")
+
+    trio.run(main)
+    assert generations == [1]
+
+
+def test_a_batcher_waits_for_dropped_work_while_its_loop_goes_on(driver: Full) -> None:
+    driver.opens_gate = False
+    answers: list[int] = []
+
+    async def main() -> None:
+        await cancel_work_behind(driver.gated_stream())
+
+        async def ask() -> None:
+            answers.append(await batcher(6 * MIB))
+
+        async with (
+            Batcher(lambda sizes: zeros(sizes[0], "u1").map(lambda box: [box.nbytes]), max_wait=0) as batcher,
+            trio.open_nursery() as nursery,
+        ):
+            nursery.start_soon(ask)
+            while not driver.refused:
+                await trio.lowlevel.checkpoint()
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            assert not answers
+            driver.gate.set()
+        assert batcher.statistics().reruns == 1
+
+    trio.run(main)
+    assert answers == [6 * MIB]
 
 
 def test_work_that_waits_for_this_thread_is_given_up_and_the_message_says_so(
