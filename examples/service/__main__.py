@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 CORPUS = Path(__file__).with_name("corpus.txt")
 
+DRAIN_SECONDS = 30.0
+"""The most seconds from SIGTERM for the requests that were accepted before."""
+
 
 async def serve(service: Service, listener: int, address: str) -> None:
     """Runs the service on a bound socket, given by its descriptor. Prints the address when the service is ready."""
@@ -30,24 +33,30 @@ async def serve(service: Service, listener: int, address: str) -> None:
 
     config = Config()
     config.bind = [f"fd://{listener}"]
-    config.graceful_timeout = 30
+    config.graceful_timeout = 1  # for requests that were refused, as the accepted ones have their answers
     config.loglevel = "WARNING"
-    stopped, served = trio.Event(), trio.Event()
+    served = trio.Event()
 
     async def stop_on_signals(task_status: Any) -> None:
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
             task_status.started()
             async for number in signals:
-                if number == signal.SIGINT and stopped.is_set():  # Ctrl-C again: ends at once
+                if number == signal.SIGINT and service.draining.is_set():  # Ctrl-C again: ends at once
                     signal.signal(signal.SIGINT, signal.SIG_DFL)
                     signal.raise_signal(signal.SIGINT)
                 # SIGTERM may come twice: ``make``, in the same process group, passes its own SIGTERM on.
                 service.drain()
-                stopped.set()
+
+    async def end_of_service() -> None:
+        # Hypercorn listens until then, so that /readyz is answered. If it ends while a connection is between two
+        # requests, and the next one arrives, it waits for that connection until its time-out.
+        await service.draining.wait()
+        with trio.move_on_after(DRAIN_SECONDS):
+            await service.drained.wait()
 
     async def listen(task_status: Any) -> None:
         app: Any = service.app
-        await hypercorn.trio.serve(app, config, shutdown_trigger=stopped.wait, task_status=task_status)
+        await hypercorn.trio.serve(app, config, shutdown_trigger=end_of_service, task_status=task_status)
         served.set()
 
     async with trio.open_nursery() as nursery:

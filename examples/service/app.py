@@ -52,7 +52,11 @@ class BadRequest(Exception):
 @final
 class Service:
     """The service with a model and a corpus. ``app`` is the ASGI application. It answers requests inside the block
-    ``async with service.running()``."""
+    ``async with service.running()``.
+
+    After ``drain()`` it finishes the requests that it has accepted, and then ``drained`` is set. Requests that arrive
+    later get 503, and so does ``/readyz``. Every answer ends its connection (``Connection: close``).
+    """
 
     def __init__(self, model: Embeds, lines: Sequence[str], *, max_queue: int = 1024, timeout: float = 10.0) -> None:
         self._model = model
@@ -64,6 +68,8 @@ class Service:
         self._reports: deque[dict[str, Any]] = deque(maxlen=200)
         self._corpus: Corpus | None = None
         self._ready = False
+        self._accepted = 0  # requests that arrived before ``drain`` and have no answer
+        self.draining, self.drained = trio.Event(), trio.Event()
         self._buckets = model.buckets_up_to(MOST_IN_BATCH, MOST_TOKENS)
         self._batcher: Batcher[Tokens, Vectors] = Batcher(
             self._buckets,
@@ -74,7 +80,7 @@ class Service:
             on_batch=self._note,
             name="embed",
         )
-        self.app = Starlette(
+        self._routes = Starlette(
             routes=[
                 Route("/", self._page),
                 Route("/embed", self._guarded(self._embed), methods=["POST"]),
@@ -117,8 +123,29 @@ class Service:
         return len(self._lines)
 
     def drain(self) -> None:
-        """Makes ``/readyz`` answer 503, so that the load balancer sends no more requests."""
-        self._ready = False
+        """Begins to drain."""
+        self.draining.set()
+        self._note_drained()
+
+    def _note_drained(self) -> None:
+        if self.draining.is_set() and not self._accepted:
+            self.drained.set()
+
+    async def app(self, scope: Any, receive: Any, send: Any) -> None:
+        """Is the ASGI application."""
+
+        async def send_on(message: Any) -> None:
+            if message["type"] == "http.response.start" and self.draining.is_set() and scope["http_version"][0] == "1":
+                message = {**message, "headers": [*message["headers"], (b"connection", b"close")]}
+            await send(message)
+
+        accepted = scope["type"] == "http" and not self.draining.is_set()
+        self._accepted += accepted
+        try:
+            await self._routes(scope, receive, send_on)
+        finally:
+            self._accepted -= accepted
+            self._note_drained()
 
     # Requests
 
@@ -148,6 +175,8 @@ class Service:
         except trio.TooSlowError as error:
             raise BadRequest(f"the body did not arrive within {self._timeout:g} s", 408) from error
         request.state.read.set()
+        if request.state.late:
+            raise BadRequest("the service is shutting down", 503)
         return body
 
     async def _vectors(self, texts: list[str]) -> list[Vectors]:
@@ -181,6 +210,7 @@ class Service:
         up."""
 
         async def answer(request: Request) -> Response:
+            request.state.late = self.draining.is_set()  # before anything is awaited
             answered: list[Response] = []
             async with trio.open_nursery() as nursery:
 
@@ -203,7 +233,7 @@ class Service:
         try:
             return await handle(request)
         except BadRequest as error:
-            return _problem(error.status, str(error))
+            return _problem(error.status, str(error), {"Retry-After": "5"} if error.status == 503 else None)
         except Overloaded as error:
             return _problem(429, str(error), {"Retry-After": "1"})
         except TimeoutError as error:
@@ -226,7 +256,8 @@ class Service:
         return PlainTextResponse("alive\n")
 
     async def _is_ready(self, request: Request) -> Response:
-        return PlainTextResponse("ready\n") if self._ready else PlainTextResponse("not ready\n", 503)
+        ready = self._ready and not self.draining.is_set()
+        return PlainTextResponse("ready\n") if ready else PlainTextResponse("not ready\n", 503)
 
     async def _metrics(self, request: Request) -> Response:
         return Response(self._batcher.metrics(), media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import importlib.util
 import itertools
@@ -21,6 +22,7 @@ from typing import Any
 import numpy as np
 import pytest
 import trio
+import trio.testing
 
 from examples.embeddings.embedder import sizes_up_to
 from examples.service.corpus import top_k
@@ -249,6 +251,54 @@ def test_metrics_statistics_and_the_page_are_served() -> None:
     with_service(test)
 
 
+def test_a_service_that_drains_finishes_what_it_accepted_and_refuses_the_rest() -> None:
+    async def test(client: Any, service: Service) -> None:
+        service._batcher._max_in_flight = 0  # no batch begins
+        answers: list[Any] = []
+
+        async def ask() -> None:
+            answers.append(await client.post("/embed", json={"texts": ["a"]}))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask)
+            await trio.testing.wait_all_tasks_blocked()
+            assert "connection" not in (await client.get("/readyz")).headers
+            service.drain()
+            late = await client.post("/embed", json={"texts": ["a"]})
+            assert (late.status_code, late.json()) == (503, {"error": "the service is shutting down"})
+            assert (late.headers["connection"], late.headers["retry-after"]) == ("close", "5")
+            ready = await client.get("/readyz")
+            assert (ready.status_code, ready.headers["connection"]) == (503, "close")
+            assert (await client.get("/healthz")).status_code == 200
+            assert not service.drained.is_set()
+            service._batcher._max_in_flight = 2
+            service._batcher._pump()
+        assert (answers[0].status_code, answers[0].headers["connection"]) == (200, "close")
+        assert service.drained.is_set()
+
+    with_service(test)
+
+
+def test_http_2_has_no_header_for_the_end_of_a_connection() -> None:
+    heads = []
+
+    async def send(message: Any) -> None:
+        heads.append(message.get("headers"))
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def main() -> None:
+        service = Service(HashingEmbedder(), LINES)
+        service.drain()
+        for version in ("1.0", "1.1", "2"):
+            scope = {"type": "http", "http_version": version, "method": "GET", "path": "/healthz", "headers": []}
+            await service.app(scope, receive, send)
+
+    trio.run(main)
+    assert [(b"connection", b"close") in head for head in heads[::2]] == [True, True, False]
+
+
 # The process
 
 
@@ -337,11 +387,68 @@ def test_a_second_sigterm_does_not_cut_off_what_the_first_one_finishes() -> None
             assert post(port, "/embed", {"texts": ["the rest is accepted"]})[0] == 200
             for _ in range(2):
                 process.send_signal(signal.SIGTERM)
-                while is_listening(port):
+                while is_ready(port):
                     pass
             client.sendall(body[5:])
             assert client.recv(65536).startswith(b"HTTP/1.1 200")
         assert process.wait(60) == 0
+
+
+def test_while_the_service_drains_it_listens_and_ends_the_connections_of_its_clients() -> None:
+    body = json.dumps({"texts": ["a dog"]}).encode()
+    head = b"POST /embed HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % len(body)
+    with (
+        server() as (process, port),
+        socket.create_connection(("127.0.0.1", port), timeout=60) as uploading,
+        contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as kept,
+        contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as silent,
+    ):
+        uploading.sendall(head + body[:5])
+        for client in (kept, silent):
+            client.request("POST", "/embed", body)
+            answer = client.getresponse()
+            answer.read()
+            assert (answer.status, answer.headers["connection"]) == (200, None)
+        process.send_signal(signal.SIGTERM)
+        while is_ready(port):
+            pass
+        assert kept.sock is not None
+        kept.request("POST", "/embed", body)  # on the connection of its first request
+        answer = kept.getresponse()
+        assert (answer.status, answer.headers["connection"]) == (503, "close")
+        assert json.loads(answer.read()) == {"error": "the service is shutting down"}
+        assert process.poll() is None
+        uploading.sendall(body[5:])
+        received = uploading.recv(65536)
+        assert received.startswith(b"HTTP/1.1 200")
+        assert b"\r\nconnection: close\r\n" in received
+        assert process.wait(20) == 0
+
+
+def test_clients_that_ask_again_and_again_on_their_connections_do_not_hold_up_the_end() -> None:
+    body = json.dumps({"texts": ["word " * 200 + str(number) for number in range(64)]})
+    statuses: list[int] = []
+    with server() as (process, port):
+
+        def ask() -> None:
+            client = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+            with contextlib.suppress(OSError, http.client.HTTPException), contextlib.closing(client):
+                while True:
+                    client.request("POST", "/embed", body)
+                    answer = client.getresponse()
+                    answer.read()
+                    statuses.append(answer.status)
+
+        threads = [threading.Thread(target=ask) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        while len(statuses) < 40:
+            pass
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+        for thread in threads:
+            thread.join()
+    assert set(statuses) <= {200, 503}
 
 
 def test_a_second_ctrl_c_ends_the_service_at_once() -> None:
@@ -349,18 +456,16 @@ def test_a_second_ctrl_c_ends_the_service_at_once() -> None:
         client.sendall(b"POST /embed HTTP/1.1\r\nHost: a\r\nContent-Length: 50\r\n\r\n{")
         assert post(port, "/embed", {"texts": ["the upload is accepted"]})[0] == 200
         process.send_signal(signal.SIGINT)
-        while is_listening(port):
+        while is_ready(port):
             pass
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == -signal.SIGINT
 
 
-def is_listening(port: int) -> bool:
-    try:
-        socket.create_connection(("127.0.0.1", port), timeout=60).close()
-    except ConnectionError:
-        return False
-    return True
+def is_ready(port: int) -> bool:
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
+        connection.request("GET", "/readyz")
+        return connection.getresponse().status == 200
 
 
 def test_every_accepted_request_is_answered_after_sigterm() -> None:
