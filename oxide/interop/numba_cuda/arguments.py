@@ -21,6 +21,7 @@ import numpy as np
 import oxide
 from oxide.interop.numba_cuda import arrays
 from oxide.interop.numba_cuda.host_memory import MappedNDArray
+from oxide.interop.numba_cuda.streams import raise_errors
 from oxide.runtime.device.interop import on_interface
 from oxide.runtime.device.memory import DeviceBox
 
@@ -155,6 +156,7 @@ class HostArguments:
             if len(_spare) > _MOST_TYPES:
                 _spare.clear()
             _spare.setdefault(kept.box._dtype, []).append(kept)
+        raise_errors(self._device)
 
 
 NUMBERS = {int, float, bool, complex, *(np.dtype(code).type for code in "?bhilqBHILQefdFD")}

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import oxide
-from oxide.interop.numba_cuda.streams import resolved
+from oxide.interop.numba_cuda.streams import raise_errors, resolved, run
 from oxide.runtime.device.memory import DeviceBox
 from oxide.runtime.device.strides import contiguous_strides, span
 
@@ -184,13 +184,14 @@ class DeviceNDArray:
     def copy_to_host(self, ary: Any = None, stream: Any = 0) -> Any:
         """Returns the elements in a new host array, or in ``ary``. Waits for the copy, whichever stream is given.
 
-        Raises ``TypeError`` or ``ValueError`` if ``ary`` has another dtype, shape or layout.
+        Raises the error of a kernel that has run, as every copy of this module does. Raises ``TypeError`` or
+        ``ValueError`` if ``ary`` has another dtype, shape or layout.
         """
         box, found = self.box, resolved(stream).oxide_stream
         if ary is None:
             if not box.is_contiguous and box.T.is_contiguous:
-                return oxide.d2h(box.T).sync_on(found).T
-            return oxide.d2h(box).sync_on(found)
+                return run(oxide.d2h(box.T), found).T
+            return run(oxide.d2h(box), found)
         if isinstance(ary, np.ndarray):
             _check_compatible(self, ary)
         _into(box, ary, found)
@@ -205,11 +206,11 @@ class DeviceNDArray:
         if isinstance(ary, np.ndarray):
             host = np.asarray(ary, order="F" if self.is_f_contiguous() and not self.is_c_contiguous() else "C")
             _check_compatible(self, host)
-            oxide.memcpy(self.box, np.ascontiguousarray(host).reshape(self.shape)).sync_on(found)
+            run(oxide.memcpy(self.box, np.ascontiguousarray(host).reshape(self.shape)), found)
             return
         source = as_cuda_array(ary) if is_cuda_array(ary) else np.ascontiguousarray(ary)
         _check_compatible(self, source)
-        oxide.memcpy(self.box, source.box if isinstance(source, DeviceNDArray) else source).sync_on(found)
+        run(oxide.memcpy(self.box, source.box if isinstance(source, DeviceNDArray) else source), found)
 
     def getitem(self, item: Any, stream: Any = 0) -> Any:
         """Returns ``self[item]``. If ``item`` is an integer for each axis, this is the element, copied to the host on
@@ -223,7 +224,7 @@ class DeviceNDArray:
         keys = item if isinstance(item, tuple) else (item,)
         if view._shape or any(isinstance(key, slice) or key is Ellipsis for key in keys):
             return on_box(view)
-        return oxide.d2h(view).sync_on(resolved(stream).oxide_stream)[()]
+        return run(oxide.d2h(view), resolved(stream).oxide_stream)[()]
 
     def __getitem__(self, item: Any) -> Any:
         return self.getitem(item)
@@ -237,7 +238,7 @@ class DeviceNDArray:
         if isinstance(value, DeviceNDArray) or (not isinstance(value, np.ndarray) and is_cuda_array(value)):
             source = as_cuda_array(value).box
             if source.dtype != target.dtype:
-                source = oxide.h2d(oxide.d2h(source).sync_on(found).astype(target.dtype)).sync_on(found)
+                source = run(oxide.h2d(run(oxide.d2h(source), found).astype(target.dtype)), found)
             if source.shape != target.shape:
                 if len(source.shape) > len(target.shape):
                     raise ValueError(f"Can't assign {len(source.shape)}-D array to {len(target.shape)}-D self")
@@ -298,8 +299,9 @@ def _into(box: DeviceBox, ary: Any, stream: oxide.Stream) -> None:
     """Copies a box into a host array, or into another object with a writable buffer."""
     if box.device.kind == "cpu" and isinstance(ary, np.ndarray):
         np.copyto(ary, box.host_view(), casting="no")
+        raise_errors(stream.device)
         return
-    found = oxide.d2h(box).sync_on(stream)
+    found = run(oxide.d2h(box), stream)
     if isinstance(ary, np.ndarray):
         ary[...] = found
     else:
@@ -371,13 +373,13 @@ def to_device(obj: Any, stream: Any = 0, copy: bool = True, to: Any = None) -> A
     found = resolved(stream).oxide_stream
     array = np.asarray(obj)
     if array.flags.c_contiguous:
-        return on_box(oxide.h2d(array).sync_on(found))
+        return on_box(run(oxide.h2d(array), found))
     if array.flags.f_contiguous:
-        return on_box(oxide.h2d(array.T).sync_on(found).T)
+        return on_box(run(oxide.h2d(array.T), found).T)
     if 0 in array.strides:  # a broadcast array: numba-cuda copies the elements that exist in memory
         core = array[tuple(slice(1) if not stride else slice(None) for stride in array.strides)]
         if core.flags.forc:
-            box = oxide.h2d(np.ascontiguousarray(core.T if core.flags.f_contiguous else core)).sync_on(found)
+            box = run(oxide.h2d(np.ascontiguousarray(core.T if core.flags.f_contiguous else core)), found)
             return on_box(box._view_of((array.shape, array.strides, 0)))
     raise ValueError(
         "Array contains non-contiguous buffer and cannot be transferred as a single memory region. Please ensure "

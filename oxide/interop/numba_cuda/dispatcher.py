@@ -210,7 +210,8 @@ class Configured:
         launcher = self._launcher
         if launcher is None:
             launcher = self._launcher = self._dispatcher.kernel[self._config]
-        stream = resolved(self.stream).oxide_stream
+        resolved_stream = resolved(self.stream)  # referenced until the launch is submitted
+        stream = resolved_stream.oxide_stream
         boxes = []
         hosts: HostArguments | None = None
         for arg in args:

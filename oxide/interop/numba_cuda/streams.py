@@ -2,18 +2,22 @@
 
 Work on one stream runs in order, and oxide orders uses of one array on different streams. So data needs no implicit
 synchronisation of the default stream. Only events and ``synchronize`` show the order of unrelated work. On the default
-stream, they also cover the earlier work of all streams that ``stream()`` made, as on CUDA's legacy default stream.
+stream, they also cover the earlier work of all other streams, as on CUDA's legacy default stream.
+
+In CUDA an error of a kernel is an error of its context, which every later call reports. So every wait of this module
+raises the errors of the kernels that have run by then, on whatever stream, dropped or not.
 """
 
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import oxide
-from oxide.dropping import WeakTable
 from oxide.interop.numba_cuda import devices
+from oxide.runtime.locks import new_rlock
 
 
 class Stream:
@@ -23,6 +27,11 @@ class Stream:
         self.oxide_stream = stream
         """The ``oxide.Stream`` to which the work is submitted."""
         self.is_default = default
+        if not default:
+            with _changing:
+                known = _others.get(stream)
+                if known is None or known() is None:
+                    _others[stream] = weakref.ref(self)
 
     @property
     def handle(self) -> int:
@@ -35,11 +44,13 @@ class Stream:
         return False
 
     def synchronize(self) -> None:
-        """Blocks the thread until the stream's work has run. Raises the first error of the kernels."""
+        """Blocks the thread until the stream's work has run. Raises the first error of the kernels that have run, on
+        any stream of the device."""
         if self.is_default:
             synchronize()
         else:
             self.oxide_stream.synchronize()
+            raise_errors(self.oxide_stream.device)
 
     @contextlib.contextmanager
     def auto_synchronize(self) -> Iterator[Stream]:
@@ -52,14 +63,21 @@ class Stream:
         self.oxide_stream.launch_host_function(lambda: callback(self, 0, arg))
 
     def async_done(self) -> Any:
-        """Returns a future of the running asyncio loop that is done when the work submitted so far has run."""
+        """Returns a future of the running asyncio loop that is done when the work submitted so far has run. Its result
+        is the stream; if a kernel failed, its exception is the kernel's error."""
         import asyncio
 
         loop = asyncio.get_running_loop()
         future = loop.create_future()
 
         def done() -> None:
-            if not future.done():
+            if future.done():
+                return
+            try:
+                raise_errors(self.oxide_stream.device)
+            except Exception as error:
+                future.set_exception(error)
+            else:
                 future.set_result(self)
 
         def wake() -> None:
@@ -83,20 +101,24 @@ class Stream:
         )  # fmt: skip
 
 
-_made: WeakTable[Stream, None] = WeakTable()
+_changing = new_rlock()  # reentrant: a finaliser may make a stream while it is held
+_others: dict[oxide.Stream, weakref.ref[Stream]] = {}
+"""The streams that are no default streams. A stream is in this table as long as its ``Stream`` is referenced, and then
+until its work has run and the errors were raised."""
 _defaults: dict[oxide.Device, Stream] = {}  # of one runtime's devices
 
 
 def stream() -> Stream:
     """Returns a new stream of the current device."""
-    found = Stream(devices.current().new_stream())
-    _made.set(found, None)
-    return found
+    return Stream(devices.current().new_stream())
 
 
 def default_stream() -> Stream:
     """Returns the default stream of the current device."""
-    device = devices.current()
+    return _default_of(devices.current())
+
+
+def _default_of(device: oxide.Device) -> Stream:
     found = _defaults.get(device)
     if found is None:
         if any(other.runtime is not device.runtime for other in _defaults):
@@ -110,8 +132,9 @@ def external_stream(ptr: int) -> Stream:
     ``NotImplementedError`` for any other handle: oxide submits only to its own streams."""
     if ptr in (0, 1, 2):
         return default_stream()
-    for found in _made.objects():
-        if found.oxide_stream.device.kind == "cuda" and found.handle == ptr:
+    for reference in list(_others.values()):
+        found = reference()
+        if found is not None and found.oxide_stream.device.kind == "cuda" and found.handle == ptr:
             return found
     raise NotImplementedError(
         f"external_stream({ptr:#x}): oxide's launches run on streams of its own; make one with cuda.stream(), and give "
@@ -132,13 +155,37 @@ def resolved(given: Any) -> Stream:
 
 
 def synchronize() -> None:
-    """Blocks the thread until the current device has done the work on the default stream and on all streams that
-    ``stream()`` made. Raises the first error of the kernels, and then does not wait for the remaining streams."""
-    device = devices.current()
-    default = default_stream()
-    for each in [default, *_made.objects()]:
-        if each.oxide_stream.device is device:
-            each.oxide_stream.synchronize()
+    """Blocks the thread until the current device has done the work on all streams. Raises the first error of the
+    kernels, and then does not wait for the remaining streams."""
+    for each in _streams_of(devices.current()):
+        each.synchronize()
+
+
+def run(operation: oxide.DeviceOperation[Any], stream: oxide.Stream) -> Any:
+    """Runs an operation on a stream, waits, and returns its result. Raises the first error of the kernels that have
+    run, on any stream of the device."""
+    found = operation.sync_on(stream)
+    raise_errors(stream.device)
+    return found
+
+
+def raise_errors(device: oxide.Device) -> None:
+    """Raises the first error of the kernels that the device is past, on any stream. Waits for nothing."""
+    for each in _streams_of(device):
+        each._raise_finished()
+
+
+def _streams_of(device: oxide.Device) -> list[oxide.Stream]:
+    """Returns the device's streams, the default stream first. Forgets the dropped ones that have nothing left."""
+    found = [_default_of(device).oxide_stream]
+    for each, reference in list(_others.items()):
+        if each.device is device:
+            found.append(each)
+        if reference() is None and (each.device.runtime is not device.runtime or each._loose.is_empty()):
+            with _changing:
+                if _others.get(each) is reference:
+                    del _others[each]
+    return found
 
 
 class Event:
@@ -150,13 +197,12 @@ class Event:
 
     def record(self, stream: Any = 0) -> None:
         """Records the work submitted to the stream so far. On the default stream, also records the work submitted to
-        all streams of the device that ``stream()`` made."""
+        all other streams of the device."""
         found = resolved(stream)
         target = found.oxide_stream
         if found.is_default:
-            for other in _made.objects():
-                if other.oxide_stream.device is target.device:
-                    target.join(other.oxide_stream)
+            for other in _streams_of(target.device)[1:]:
+                target.join(other)
         self._recorded = target.record_event()
 
     def query(self) -> bool:
@@ -164,9 +210,11 @@ class Event:
         return self._recorded is None or self._recorded.query()
 
     def synchronize(self) -> None:
-        """Blocks the thread until the device has passed the recorded point."""
+        """Blocks the thread until the device has passed the recorded point. Raises the first error of the kernels that
+        have run, on any stream of the device."""
         if self._recorded is not None:
             self._recorded.synchronize()
+            raise_errors(self._recorded._device)
 
     def wait(self, stream: Any = 0) -> None:
         """Makes later work of the stream wait until the device has passed the recorded point."""

@@ -160,6 +160,10 @@ class Stream:
         """Keeps an ``async_on`` submission. The next ``synchronize`` raises its error."""
         self._loose.adopt(submission)
 
+    def _raise_finished(self) -> None:
+        """Raises the first error of the ``async_on`` submissions that the device is past. Waits for nothing."""
+        _finish_all(self._loose.take_finished())
+
     def __del__(self) -> None:
         self._drop()
 
@@ -212,6 +216,19 @@ class LooseResults:
             taken, self._submissions = self._submissions, deque()
             self._ask_at = _FEW
             return taken
+
+    def take_finished(self) -> list[InFlight]:
+        """Removes and returns the submissions that the device is past."""
+        taken: list[InFlight] = []
+        with self._lock:
+            while self._submissions and self._submissions[0].mark.passed():
+                taken.append(self._submissions.popleft())
+        return taken
+
+    def is_empty(self) -> bool:
+        """Drops the submissions that finished well. Returns whether none is left."""
+        self.forget_finished()
+        return not self._submissions
 
     def forget_finished(self) -> bool:
         """Drops the submissions that the device is past, but keeps failed ones for ``synchronize``. Returns whether a
