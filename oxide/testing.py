@@ -320,6 +320,9 @@ class DelegatingDriver:
     def disown(self, address: int, nbytes: int) -> None:
         self.invoke("disown", address, nbytes)
 
+    def expose(self, address: int, nbytes: int) -> None:
+        self.invoke("expose", address, nbytes)
+
     def clock(self) -> Clock:
         return self.invoke("clock")  # type: ignore[no-any-return]
 

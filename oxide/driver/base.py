@@ -434,6 +434,10 @@ class Driver(Protocol):
     def disown(self, address: int, nbytes: int) -> None:
         """Undoes one call of ``adopt``."""
 
+    def expose(self, address: int, nbytes: int) -> None:
+        """Notes that the host or another library may write device memory of this driver from now on, unseen. The
+        sanitizer counts it as written."""
+
     # Traces
 
     def clock(self) -> Clock:

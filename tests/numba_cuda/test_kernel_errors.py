@@ -1,4 +1,4 @@
-"""The error of a kernel is raised by whatever waits next: each copy between host and device, and each synchronisation."""
+"""Whatever waits next raises the error of a kernel: each copy between host and device, and each synchronisation."""
 
 from __future__ import annotations
 

@@ -497,11 +497,8 @@ class CpuDriver:
         address = self.stream_address(stream)
 
         def run() -> None:
-            written = function(address)
-            if Tracking.wanted:
-                for start, nbytes in written:
-                    for heap in self._heaps:
-                        heap.wrote(start, nbytes, None)
+            for start, nbytes in function(address):
+                self.expose(start, nbytes)
 
         self._submit(stream, Task(what, run))
 
@@ -536,6 +533,12 @@ class CpuDriver:
         for heap in self._heaps:
             if heap.disown(address, nbytes):
                 return
+
+    def expose(self, address: int, nbytes: int) -> None:
+        """Marks memory as written, for the sanitizer."""
+        if Tracking.wanted:
+            for heap in self._heaps:
+                heap.wrote(address, nbytes, None)
 
     def clock(self) -> CpuClock:
         """Returns a clock. The threads note its times as they run the work."""

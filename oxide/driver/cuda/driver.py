@@ -615,6 +615,9 @@ class CudaDriver:
     def disown(self, address: int, nbytes: int) -> None:
         """Does nothing: CUDA handles other libraries' memory like its own."""
 
+    def expose(self, address: int, nbytes: int) -> None:
+        """Does nothing: a GPU runs no sanitized kernels."""
+
     def clock(self) -> Clock:
         if self._has_clock:
             raise DeviceError("the CUDA driver has a clock already; close it first")

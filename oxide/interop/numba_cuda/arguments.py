@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 import oxide
+from oxide.driver.sanitizing import Tracking
 from oxide.interop.numba_cuda import arrays
 from oxide.interop.numba_cuda.host_memory import MappedNDArray
 from oxide.interop.numba_cuda.streams import raise_errors
@@ -145,10 +146,11 @@ class HostArguments:
 
     def finish(self) -> None:
         """Waits for the launch and copies the arrays back. Raises the kernels' error."""
-        stream, on_host = self._stream, self._device.kind == "cpu"
-        # On a GPU the copies are complete once the stream is synchronised. On the CPU device these are views of the
-        # boxes' memory.
-        found: list[Any] = [kept.view if on_host else oxide.d2h(kept.box).async_on(stream) for _, kept in self._out]
+        stream = self._stream
+        # The copies are complete once the stream is synchronised.
+        found: list[Any] = [
+            oxide.d2h(kept.box).async_on(stream) if kept.view is None else kept.view for _, kept in self._out
+        ]
         stream.synchronize()
         for (array, _), elements in zip(self._out, found, strict=True):
             np.copyto(array, elements)
@@ -179,8 +181,9 @@ class Kept:
         self.runtime = stream.device.runtime
         self.box = oxide.empty(plain.shape, plain.dtype).async_on(stream)
         # On the CPU device, a host array on the box's memory. It is used only while no launch is in flight: see
-        # ``finish``.
-        self.view = self.box.host_view() if stream.device.kind == "cpu" and plain.size else None
+        # ``finish``. The sanitizer would take memory with such an array for written, also that of an ``Out``.
+        in_place = stream.device.kind == "cpu" and plain.size and not Tracking.wanted
+        self.view = self.box.host_view() if in_place else None
 
     def fits(self, plain: np.ndarray[Any, Any], device: oxide.Device) -> bool:
         """Returns whether this memory can hold the array with its current shape and dtype, on ``device``."""

@@ -10,6 +10,7 @@ import numpy as np
 
 import oxide
 from oxide.interop.numba_cuda.streams import raise_errors, resolved, run
+from oxide.runtime.device.interop import host_array
 from oxide.runtime.device.memory import DeviceBox
 from oxide.runtime.device.strides import contiguous_strides, span
 
@@ -298,7 +299,7 @@ def _check_compatible(one: DeviceNDArray, other: Any) -> None:
 def _into(box: DeviceBox, ary: Any, stream: oxide.Stream) -> None:
     """Copies a box into a host array, or into another object with a writable buffer."""
     if box.device.kind == "cpu" and isinstance(ary, np.ndarray):
-        np.copyto(ary, box.host_view(), casting="no")
+        np.copyto(ary, host_array(box, readonly=True), casting="no")
         raise_errors(stream.device)
         return
     found = run(oxide.d2h(box), stream)

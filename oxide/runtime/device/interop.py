@@ -310,8 +310,7 @@ def to_dlpack(
     elif stream is not None:
         raise BufferError(f"a box on {box.device.label} is host memory, which has no stream; pass stream=None")
     else:
-        box._become_known()
-        _wait_for_uses(box)
+        _give_to_host(box)
     versioned = max_version is not None and max_version[0] >= VERSION[0]
     return dlpack.export(box, dlpack_device(box.device), versioned=versioned)
 
@@ -344,24 +343,36 @@ class _HostMemory:
     """A box's memory as NumPy reads it, by version 3 of ``__array_interface__``. The NumPy array keeps this object
     alive, and so the box."""
 
-    def __init__(self, box: DeviceBox) -> None:
+    def __init__(self, box: DeviceBox, readonly: bool) -> None:
         self._box = box
-        self.__array_interface__ = {**_description(box), "version": 3}
+        self.__array_interface__ = {**_description(box, readonly), "version": 3}
 
 
-def host_array(box: DeviceBox) -> NDArray[Any]:
+def host_array(box: DeviceBox, *, readonly: bool = False) -> NDArray[Any]:
     """Returns an array on the memory of a box on the CPU device, once the box's uses have ended."""
-    box._become_known()
-    _wait_for_uses(box)
-    array: NDArray[Any] = np.asarray(_HostMemory(box))
+    if readonly:
+        box._become_known()
+        _wait_for_uses(box)
+    else:
+        _give_to_host(box)
+    array: NDArray[Any] = np.asarray(_HostMemory(box, readonly))
     return array.view(box.dtype)  # for a structured dtype, the interface gives only its size
 
 
-def _description(box: DeviceBox) -> dict[str, Any]:
+def _give_to_host(box: DeviceBox) -> None:
+    """Waits for the uses of a box on the CPU device, whose memory the host may write from now on."""
+    box._become_known()
+    _wait_for_uses(box)
+    if box.nbytes:
+        low, high = box._span()
+        box.device.driver.expose(low, high - low)
+
+
+def _description(box: DeviceBox, readonly: bool = False) -> dict[str, Any]:
     strides = None if box.is_contiguous else box.strides
     dtype = box.dtype
     typestr = f"|V{dtype.itemsize}" if dtype.isbuiltin == _REGISTERED else dtype.str
-    return {"shape": box.shape, "typestr": typestr, "data": (box.ptr, False), "strides": strides}
+    return {"shape": box.shape, "typestr": typestr, "data": (box.ptr, readonly), "strides": strides}
 
 
 def _uses(box: DeviceBox) -> tuple[tuple[Timeline, int], ...]:

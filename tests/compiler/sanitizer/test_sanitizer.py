@@ -518,6 +518,18 @@ def test_device_memory_that_nothing_wrote_is_found_and_what_copies_wrote_is_not(
     copied[1, 64](written, zeros(64)).sync()
 
 
+@pytest.mark.parametrize("give", [lambda box: box.host_view(), np.from_dlpack], ids=["host_view", "DLPack"])
+def test_memory_that_the_host_was_given_to_write_counts_as_written(give: Any) -> None:
+    box = unwritten(64).sync()
+    give(box)[:] = 1
+    _, y = copied[1, 64](box, zeros(64)).sync()
+    assert d2h(y).sync().sum() == 64
+    part = unwritten(64).sync()
+    give(part[:32])
+    error = found(copied, part, zeros(64))
+    assert (error.kind, error.what, error.offset) == ("uninitialized", "x", 128)
+
+
 @kernel(unchecked=True, sanitize="memory")
 def wide(x: Slice[f32], y: DisjointSlice[f32]) -> None:
     i = thread.index_1d()
