@@ -31,8 +31,11 @@ from oxide.interop.numba_cuda.devices import (
     get_current_device,
     gpus,
     is_available,
+    is_fp8_supported,
     is_supported_version,
     list_devices,
+    require_context,
+    runtime,
     select_device,
 )
 from oxide.interop.numba_cuda.dispatcher import jit
@@ -96,6 +99,7 @@ __all__ = [
     "is_bfloat16_supported",
     "is_cuda_array",
     "is_float16_supported",
+    "is_fp8_supported",
     "is_supported_version",
     "jit",
     "legacy_default_stream",
@@ -111,6 +115,8 @@ __all__ = [
     "profile_stop",
     "profiling",
     "reduce",
+    "require_context",
+    "runtime",
     "select_device",
     "stream",
     "synchronize",
@@ -148,6 +154,8 @@ if not TYPE_CHECKING:
             import oxide.numba_cuda.random as found
 
             return found
+        if name in ("devicearray", "devices", "driver"):
+            return getattr(cudadrv, name)
         return attribute_of("", name)
 
 

@@ -374,6 +374,31 @@ def test_devices_and_contexts() -> None:
     cuda.close()
 
 
+def test_the_driver_and_the_runtime_need_no_cuda_driver() -> None:
+    assert cuda.runtime.get_version() == cuda.driver.driver.get_version() == cuda.cudadrv.driver.get_version()
+    assert cuda.runtime.get_version() >= (12, 0)
+    assert cuda.runtime.is_supported_version()
+    assert cuda.driver.driver.is_available
+    assert cuda.driver.driver.initialization_error is None
+    assert cuda.driver.driver.get_device_count() == len(cuda.gpus)
+    assert cuda.driver.driver.get_device(0) == cuda.get_current_device()
+    assert cuda.is_fp8_supported() == (cuda.get_current_device().compute_capability >= (8, 9))
+    if oxide.devices()[0].kind == "cpu":
+        with pytest.raises(NotImplementedError, match=r"driver\.cuMemAlloc: the CPU device has no CUDA driver"):
+            cuda.driver.driver.cuMemAlloc(64)
+
+
+def test_a_function_that_requires_a_context_has_the_devices() -> None:
+    @cuda.require_context
+    def total(x: Any, *, times: int) -> Any:
+        """Adds."""
+        return cuda.reduce(lambda a, b: a + b)(cuda.to_device(x)) * times
+
+    assert total(np.ones(4), times=2) == 8
+    assert (total.__name__, total.__doc__) == ("total", "Adds.")
+    assert cuda.devices.require_context is cuda.cudadrv.devices.require_context is cuda.require_context
+
+
 def test_detect_prints_the_devices(capsys: pytest.CaptureFixture[str]) -> None:
     assert cuda.detect()
     assert f"Found {len(oxide.devices())} CUDA devices" in capsys.readouterr().out
@@ -477,6 +502,8 @@ def test_names_for_kernels_are_numba_cudas() -> None:
     assert isinstance(scaled, CUDADispatcher)
     with pytest.raises(AttributeError, match="no_such_name"):
         cuda.no_such_name  # noqa: B018
+    assert cuda.cudadrv.driver.IpcHandle is numbas.IpcHandle
+    assert cuda.devicearray.array_core is numbas.devicearray.array_core
     with pytest.raises(NotImplementedError, match=r"cuda\.declare_device.*oxide\.module"):
         cuda.declare_device("f", "int32(int32)")
 

@@ -6,6 +6,7 @@ from types import ModuleType
 
 import numba
 import numpy as np
+import pytest
 from numba.cuda.cudadrv import devicearray
 from numba.cuda.dispatcher import CUDADispatcher
 
@@ -67,6 +68,57 @@ def test_a_program_runs_with_its_own_imports() -> None:
     assert program.total == 30
     np.testing.assert_array_equal(program.transposed, np.arange(6.0).reshape(2, 3).T)
     assert np.unique(program.drawn).size == 8
+
+
+MANAGER = """
+from numba import cuda
+from numba.cuda.cudadrv import driver
+
+
+class Manager(cuda.GetIpcHandleMixin, cuda.HostOnlyCUDAMemoryManager):
+    def memalloc(self, size): ...
+    def initialize(self): ...
+    def get_memory_info(self): ...
+    @property
+    def interface_version(self):
+        return 1
+
+
+manager = Manager(context=cuda.current_context())
+"""
+
+
+def test_a_memory_manager_is_defined_and_not_set() -> None:
+    program = ModuleType("program")
+    with numba_cuda.install():
+        exec(MANAGER, vars(program))
+        for place in (program.cuda, program.driver, numba_cuda):
+            with pytest.raises(
+                NotImplementedError, match=r"cuda\.set_memory_manager: oxide has no other memory managers"
+            ):
+                place.set_memory_manager(program.Manager)
+    assert issubclass(program.Manager, numba_cuda.BaseCUDAMemoryManager)
+    assert program.manager.interface_version == 1
+
+
+VERSIONS = """
+from numba import cuda
+from numba.cuda.cudadrv import devices, driver, runtime
+
+versions = [
+    cuda.runtime.get_version(), runtime.get_version(), driver.get_version(), driver.driver.get_version(),
+    cuda.cudadrv.driver.driver.get_version(),
+]
+current = [cuda.require_context(cuda.current_context)(), devices.require_context(devices.get_context)()]
+"""
+
+
+def test_versions_and_contexts_need_no_cuda_driver() -> None:
+    program = ModuleType("program")
+    with numba_cuda.install():
+        exec(VERSIONS, vars(program))
+    assert set(program.versions) == {numba_cuda.runtime.get_version()}
+    assert set(program.current) == {numba_cuda.current_context()}
 
 
 def test_uninstalling_gives_numba_its_names_back() -> None:

@@ -1,4 +1,4 @@
-"""Programs of numba-cuda under ``OXIDE_SANITIZE=memory``: what the host has given is written memory, all else is not."""
+"""Programs of numba-cuda under ``OXIDE_SANITIZE=memory``: what the host has given counts as written, and no more."""
 
 from __future__ import annotations
 

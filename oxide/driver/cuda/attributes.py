@@ -1,4 +1,4 @@
-"""Reads a GPU's attributes, its free memory and its identifier from the driver."""
+"""Reads a GPU's attributes, its free memory, its identifier and the driver's version from the driver."""
 
 from __future__ import annotations
 
@@ -17,6 +17,13 @@ def device_attribute(ordinal: int, name: str) -> int:
     error, found = driver.cuDeviceGetAttribute(attribute, ordinal)
     check(error, f"cuDeviceGetAttribute({name})")
     return int(found)
+
+
+def driver_version() -> tuple[int, int]:
+    """Returns the newest version of CUDA that the driver supports, as major and minor."""
+    error, version = driver.cuDriverGetVersion()
+    check(error, "cuDriverGetVersion")
+    return version // 1000, version % 1000 // 10
 
 
 def memory_info(ordinal: int) -> tuple[int, int]:

@@ -1,11 +1,13 @@
-"""numba.cuda's devices and contexts, which stand for oxide's devices. Each thread has a current device."""
+"""numba.cuda's devices, contexts and driver, which stand for oxide's devices. Each thread has a current device."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import importlib
 import threading
 from collections import namedtuple
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import oxide
@@ -313,6 +315,75 @@ def current_context(devnum: int | None = None) -> Context:
 get_context = current_context
 
 
+def require_context(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function that sets up the devices and then calls ``fn``."""
+
+    @functools.wraps(fn)
+    def with_devices(*args: Any, **kws: Any) -> Any:
+        current()
+        return fn(*args, **kws)
+
+    return with_devices
+
+
+class Driver:
+    """numba.cuda's object for the CUDA driver. Functions of the driver's API are numba-cuda's own; without a GPU there
+    are none."""
+
+    is_available = is_initialized = True
+    initialization_error = None
+
+    def get_version(self) -> tuple[int, int]:
+        """Returns the newest version of CUDA that the driver supports, as major and minor. For the CPU device this is
+        (12, 7), whose PTX ``k.ptx()`` has."""
+        if current().kind == "cuda":
+            from oxide.driver.cuda.attributes import driver_version
+
+            return driver_version()
+        return (12, 7)
+
+    def get_device_count(self) -> int:
+        """Returns the number of devices."""
+        return len(gpus)
+
+    def get_device(self, devnum: int = 0) -> Device:
+        """Returns the device with a number. Raises ``IndexError`` for a number that no device has."""
+        return gpus[devnum].device
+
+    def list_devices(self) -> list[Device]:
+        """Returns all devices."""
+        return [context.device for context in gpus]
+
+    def reset(self) -> None:
+        """Waits for the work of all devices."""
+        close()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        if current().kind != "cuda":
+            raise NotImplementedError(f"driver.{name}: the CPU device has no CUDA driver")
+        return getattr(importlib.import_module("numba.cuda.cudadrv.devices").driver, name)  # which install() leaves
+
+
+driver = Driver()
+
+
+class Runtime:
+    """numba.cuda's object for the CUDA runtime. oxide needs none: the driver compiles its PTX."""
+
+    def get_version(self) -> tuple[int, int]:
+        """Returns the driver's version."""
+        return driver.get_version()
+
+    def is_supported_version(self) -> bool:
+        """Returns True."""
+        return True
+
+
+runtime = Runtime()
+
+
 def close() -> None:
     """Waits for the work of all devices and makes the first device current."""
     for context in gpus:
@@ -328,6 +399,11 @@ def is_available() -> bool:
 def is_supported_version() -> bool:
     """Returns True."""
     return True
+
+
+def is_fp8_supported() -> bool:
+    """Returns whether the current device has instructions for 8-bit floats."""
+    return get_current_device().supports_fp8
 
 
 def cuda_error() -> None:

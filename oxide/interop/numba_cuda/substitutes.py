@@ -7,23 +7,25 @@
 from __future__ import annotations
 
 import functools
-from types import ModuleType, SimpleNamespace
+import operator
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from oxide.interop.numba_cuda import arrays, devices
+from oxide.interop.numba_cuda.unserved import unserved
 
 
 def attribute_of(module: str, name: str) -> Any:
-    """Returns the attribute ``name`` of a submodule of numba.cuda; of numba.cuda itself if ``module`` is "". Raises
-    ``AttributeError`` if there is none."""
+    """Returns the attribute ``name`` of a submodule of numba.cuda, such as ``cudadrv.driver``; of numba.cuda itself if
+    ``module`` is "". Raises ``AttributeError`` if there is none."""
     if name.startswith("__"):
         raise AttributeError(name)
     from oxide.compiler.frontend.lowering.numba_programs import numba_cuda
 
     found = numba_cuda()
-    return getattr(getattr(found, module) if module else found, name)
+    return getattr(operator.attrgetter(module)(found) if module else found, name)
 
 
 def create_xoroshiro128p_states(n: int, seed: int, subsequence_start: int = 0, stream: Any = 0) -> Any:
@@ -114,35 +116,45 @@ def _ufuncs_of(builder: str, signatures: Any, arguments: tuple[Any, ...], option
 
 CUDADRV: dict[str, dict[str, Any]] = {
     "devicearray": {"DeviceNDArray": arrays.DeviceNDArray, "is_cuda_ndarray": arrays.is_cuda_ndarray},
-    "devices": {"gpus": devices.gpus, "get_context": devices.current_context, "reset": devices.close},
-    "driver": {"CudaAPIError": devices.CudaAPIError, "CudaDriverError": devices.CudaDriverError},
+    "devices": {
+        "gpus": devices.gpus,
+        "get_context": devices.current_context,
+        "require_context": devices.require_context,
+        "reset": devices.close,
+    },
+    "driver": {
+        "CudaAPIError": devices.CudaAPIError,
+        "CudaDriverError": devices.CudaDriverError,
+        "driver": devices.driver,
+        "get_version": devices.driver.get_version,
+        "set_memory_manager": unserved("set_memory_manager"),
+    },
+    "runtime": {"runtime": devices.runtime, "get_version": devices.runtime.get_version},
 }
 """The names that oxide provides for the modules of ``numba.cuda.cudadrv``, by module."""
 
 
-class _Cudadrv(ModuleType):
-    """A module in the place of ``numba.cuda.cudadrv``: oxide's arrays, devices and errors, and numba-cuda's own objects
-    for all other names."""
+class _Module(ModuleType):
+    """A module in the place of one of numba.cuda's: oxide's names, and numba-cuda's own objects for all others."""
+
+    def __init__(self, module: str, names: dict[str, Any]) -> None:
+        super().__init__(f"oxide.numba_cuda.{module}", f"numba.cuda.{module}")
+        vars(self).update(names)
 
     def __getattr__(self, name: str) -> Any:
-        return attribute_of("cudadrv", name)
+        return attribute_of(self.__name__.removeprefix("oxide.numba_cuda."), name)
 
 
-def _cudadrv() -> ModuleType:
-    made = _Cudadrv("oxide.numba_cuda.cudadrv", "numba.cuda.cudadrv")
-    made.devicearray = SimpleNamespace(  # type: ignore[attr-defined]
-        **CUDADRV["devicearray"],
-        DeviceNDArrayBase=arrays.DeviceNDArray,
-        is_contiguous=lambda array: array.is_c_contiguous(),
-    )
-    made.devices = SimpleNamespace(**CUDADRV["devices"])  # type: ignore[attr-defined]
-    made.driver = SimpleNamespace(  # type: ignore[attr-defined]
-        **CUDADRV["driver"],
-        Device=devices.Device,
-        Context=devices.Context,
-        driver=SimpleNamespace(is_available=True, initialization_error=None),
-    )
-    return made
+_ALSO: dict[str, dict[str, Any]] = {
+    "devicearray": {
+        "DeviceNDArrayBase": arrays.DeviceNDArray,
+        "is_contiguous": lambda array: array.is_c_contiguous(),
+    },
+    "driver": {"Device": devices.Device, "Context": devices.Context},
+}
+"""Further names of these modules, which numba-cuda itself uses: ``install()`` leaves them."""
 
-
-cudadrv = _cudadrv()
+cudadrv: Any = _Module(
+    "cudadrv",
+    {name: _Module(f"cudadrv.{name}", names | _ALSO.get(name, {})) for name, names in CUDADRV.items()},
+)

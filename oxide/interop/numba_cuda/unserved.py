@@ -9,8 +9,6 @@ UNSERVED = {
     "mapped": "mapping memory of the program's own: mapped_array makes some that kernels use in place",
     "open_ipc_array": "memory of other processes",
     "set_memory_manager": "other memory managers: its own pools are asynchronous and ordered by streams",
-    "BaseCUDAMemoryManager": "other memory managers",
-    "HostOnlyCUDAMemoryManager": "other memory managers",
     "compile_all": "numba-cuda's compiler: .kernel.specialize(…).ptx() of a jitted function is oxide's PTX",
 }
 
