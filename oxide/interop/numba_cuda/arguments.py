@@ -1,5 +1,8 @@
 """Arguments of launches: device arrays become boxes, host arrays are copied to the device and back.
 
+Arrays of other libraries with ``__cuda_array_interface__`` or ``__dlpack__`` are used in place. On the CPU device these
+are arrays in host memory, and a launch with one waits for its kernel, as a program may look at the memory right after.
+
 The device memory of a host array is kept until the array is dropped, so a further launch with the same arrays allocates
 nothing. A record is a NumPy scalar without an identity of its own, so its device memory is reused for the next record
 of the same type. The copies of a launch run in order on its stream, and the thread waits once, for the last copy.
@@ -55,7 +58,7 @@ class InOut(ArgHint):
 class HostArguments:
     """The host arrays of one launch."""
 
-    __slots__ = ("_device", "_out", "_records", "_seen", "_stream")
+    __slots__ = ("_device", "_in_place", "_out", "_records", "_seen", "_stream")
 
     def __init__(self, stream: oxide.Stream) -> None:
         self._stream = stream
@@ -63,16 +66,19 @@ class HostArguments:
         self._out: list[tuple[np.ndarray[Any, Any], Kept]] = []
         self._records: list[Kept] = []
         self._seen: set[int] = set()
+        self._in_place = False
 
     def __bool__(self) -> bool:
-        return bool(self._seen or self._records)
+        return bool(self._seen or self._records or self._in_place)
 
     def convert(self, value: Any) -> Any:
         """Converts an argument of the launch to an argument for the oxide kernel."""
         kind = type(value)
         if kind is arrays.DeviceNDArray:
-            return value.box
-        if kind in NUMBERS or value is None or kind is DeviceBox:
+            return self.on_device(value.box)
+        if kind is DeviceBox:
+            return self.on_device(value)
+        if kind in NUMBERS or value is None:
             return value
         if kind is np.ndarray:
             return self._host(value, value, True, True)
@@ -98,7 +104,15 @@ class HostArguments:
             interface = getattr(value, "__cuda_array_interface__", None)
             if interface is not None:
                 return on_interface(arrays.Interface(interface, value), self._stream._timeline)
+            if hasattr(value, "__dlpack__"):
+                return self.on_device(oxide.from_dlpack(value))
         return value
+
+    def on_device(self, box: DeviceBox) -> DeviceBox:
+        """Returns a box that kernels use in place. If its memory is the host's, notes that the launch must have run
+        before the host looks at it."""
+        self._in_place = self._in_place or arrays.is_hosts(box)
+        return box
 
     def _tuple(self, value: tuple[Any, ...]) -> tuple[Any, ...]:
         parts = [self.convert(part) for part in value]

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 import oxide
+from oxide.interop.numba_cuda import devices
 from oxide.interop.numba_cuda.streams import raise_errors, resolved, run
-from oxide.runtime.device.interop import host_array
+from oxide.runtime.device.interop import dlpack_device, host_array
 from oxide.runtime.device.memory import DeviceBox
 from oxide.runtime.device.strides import contiguous_strides, span
 
@@ -246,10 +247,10 @@ class DeviceNDArray:
                 like = np.lib.stride_tricks.as_strided(np.empty((), source.dtype), source.shape, source.strides)
                 like = np.broadcast_to(like, target.shape)
                 source = source._view_of((like.shape, like.strides, 0))
-            oxide.memcpy(target, source).async_on(found)
-            return
-        host = np.broadcast_to(np.asarray(value).astype(target.dtype), target.shape)
-        oxide.memcpy(target, np.array(host, order="C", copy=True)).async_on(found)
+        else:
+            source = np.array(np.broadcast_to(np.asarray(value).astype(target.dtype), target.shape), order="C")
+        copy = oxide.memcpy(target, source)
+        run(copy, found) if is_hosts(target) else copy.async_on(found)
 
     def __setitem__(self, key: Any, value: Any) -> None:
         self.setitem(key, value)
@@ -399,15 +400,24 @@ def is_cuda_ndarray(obj: Any) -> bool:
 
 
 def as_cuda_array(obj: Any, sync: bool = True) -> Any:
-    """Returns a device array on the memory of another library's array, without a copy. Raises ``TypeError`` for an
-    object without ``__cuda_array_interface__``."""
+    """Returns a device array on the memory of another library's array, without a copy: an array with
+    ``__cuda_array_interface__``, or with ``__dlpack__`` in the devices' kind of memory, which is the host's for the CPU
+    device. Raises ``TypeError`` for any other object, and for a NumPy array, which is a host array to numba.cuda."""
     if isinstance(obj, DeviceNDArray):
         return obj
     if isinstance(obj, DeviceBox):
         return on_box(obj)
-    if not is_cuda_array(obj):
-        raise TypeError("*obj* doesn't implement the cuda array interface.")
-    return on_box(oxide.from_cuda_array_interface(obj))
+    if is_cuda_array(obj):
+        return on_box(oxide.from_cuda_array_interface(obj))
+    theirs = hasattr(obj, "__dlpack__") and not isinstance(obj, np.ndarray)
+    if theirs and obj.__dlpack_device__()[0] == dlpack_device(devices.current())[0]:
+        return on_box(oxide.from_dlpack(obj))
+    raise TypeError("*obj* doesn't implement the cuda array interface.")
+
+
+def is_hosts(box: DeviceBox) -> bool:
+    """Returns whether a box is on another library's memory that the host uses too."""
+    return box._allocation.adopted and box.device.kind == "cpu"
 
 
 class Interface:

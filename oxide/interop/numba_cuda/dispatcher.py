@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import oxide
-from oxide.errors import LaunchError
+from oxide.errors import DeviceError, LaunchError
 from oxide.interop.numba_cuda.arguments import NUMBERS, HostArguments
 from oxide.interop.numba_cuda.arrays import DeviceNDArray
 from oxide.interop.numba_cuda.streams import Stream, resolved
@@ -216,7 +216,7 @@ class Configured:
         hosts: HostArguments | None = None
         for arg in args:
             kind = type(arg)
-            if kind is DeviceNDArray:
+            if kind is DeviceNDArray and not arg.box._allocation.adopted:
                 boxes.append(arg.box)
             elif kind in NUMBERS:
                 boxes.append(arg)
@@ -225,10 +225,12 @@ class Configured:
                     hosts = HostArguments(stream)
                 try:
                     boxes.append(hosts.convert(arg))
-                except TypeError as error:
+                except (TypeError, BufferError, DeviceError) as error:
+                    if type(error) not in (TypeError, BufferError, DeviceError):
+                        raise
                     code = self._dispatcher.py_func.__code__
                     name = code.co_varnames[len(boxes)] if len(boxes) < code.co_argcount else f"number {len(boxes) + 1}"
-                    raise TypeError(f"kernel {code.co_name}, parameter {name}: {error}") from None
+                    raise type(error)(f"kernel {code.co_name}, parameter {name}: {error}") from None
         launcher(*boxes).async_on(stream)
         if hosts:
             hosts.finish()
