@@ -22,9 +22,14 @@ MOST_THREADS, MOST_BLOCKS = 2**18, 2**13
 many."""
 
 
+def blocks_that_fit(threads: int) -> int:
+    """Returns how many blocks of ``threads`` threads may be live at once."""
+    return min(MOST_BLOCKS, MOST_THREADS // threads)
+
+
 def check_fits(function: CpuFunction, grid: Dim3, block: Dim3) -> None:
     """Raises ``LaunchError`` for a grid whose blocks cannot all be live at once."""
-    total, fitting = math.prod(grid), min(MOST_BLOCKS, MOST_THREADS // math.prod(block))
+    total, fitting = math.prod(grid), blocks_that_fit(math.prod(block))
     if total > fitting:
         raise LaunchError(
             f"thread.sync_grid() needs all blocks on the device at once: the launch has {total} blocks of "

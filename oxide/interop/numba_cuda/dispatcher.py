@@ -10,9 +10,12 @@ from collections.abc import Callable
 from typing import Any
 
 import oxide
+from oxide.compiler.specialization import Specialization
 from oxide.errors import DeviceError, LaunchError
 from oxide.interop.numba_cuda.arguments import NUMBERS, HostArguments
 from oxide.interop.numba_cuda.arrays import DeviceNDArray
+from oxide.interop.numba_cuda.devices import get_current_device
+from oxide.interop.numba_cuda.overloads import Overload
 from oxide.interop.numba_cuda.streams import Stream, resolved
 from oxide.messages import written
 
@@ -80,6 +83,8 @@ class Dispatcher:
         self.targetoptions: dict[str, Any] = dispatcher.targetoptions
         self._can_compile: bool = dispatcher._can_compile
         self.specialized = False
+        self.specializations: dict[tuple[Any, ...], Dispatcher] = {}
+        self._only: Overload | None = None  # of a specialised kernel
         self._kernel: oxide.Kernel | None = None
         self._configured: dict[Any, Configured] = {}
         self._lock = threading.Lock()
@@ -96,24 +101,37 @@ class Dispatcher:
         return self._kernel
 
     @property
-    def overloads(self) -> Any:
-        """Returns numba-cuda's table of the explicit signatures."""
-        return self.numba_dispatcher.overloads
+    def overloads(self) -> dict[tuple[Any, ...], Overload]:
+        """Returns the compiled kernels by the types of their arguments, as numba's types: those of the explicit
+        signatures, or else of the launches so far. An array whose elements are not contiguous in C order has the layout
+        ``"A"``."""
+        if self._only is not None:
+            return {self._only.argument_types: self._only}
+        types = self.numba_dispatcher.overloads if not self._can_compile else ()
+        if types:
+            kernel = self.kernel
+            named = [dict(zip(self.py_func.__code__.co_varnames, kinds, strict=False)) for kinds in kernel.signatures]
+            return {
+                each: Overload(self.py_func, each, functools.partial(kernel.specialize, **kinds))
+                for each, kinds in zip(types, named, strict=True)
+            }
+        found = [] if self._kernel is None else list(self._kernel._specializations.values())
+        return {each.argument_types: each for each in map(self._overload, found)}
+
+    def _overload(self, special: Specialization) -> Overload:
+        from oxide.compiler.frontend.lowering.numba_programs import kernel_types
+
+        return Overload(self.py_func, kernel_types(special.parameters), lambda: special)
 
     @property
-    def nopython_signatures(self) -> Any:
-        """Returns the explicit signatures, as numba's types."""
-        return self.numba_dispatcher.nopython_signatures
+    def nopython_signatures(self) -> list[Any]:
+        """Returns the signatures of ``overloads``."""
+        return [each.signature for each in self.overloads.values()]
 
     @property
-    def signatures(self) -> Any:
-        """Returns the argument types of the explicit signatures."""
-        return list(self.numba_dispatcher.overloads)
-
-    @property
-    def max_cooperative_grid_blocks(self) -> Any:
-        """Raises ``NotImplementedError``: oxide checks the grid's size only when the kernel is launched."""
-        raise NotImplementedError("max_cooperative_grid_blocks: oxide refuses a grid that does not fit, when launched")
+    def signatures(self) -> list[tuple[Any, ...]]:
+        """Returns the argument types of ``overloads``."""
+        return list(self.overloads)
 
     def __getitem__(self, configuration: Any) -> Configured:
         try:
@@ -160,21 +178,67 @@ class Dispatcher:
         return self[-(-operator.index(ntasks) // threads), threads, stream, sharedmem]
 
     def specialize(self, *args: Any) -> Dispatcher:
-        """Returns the kernel itself, after compiling it for the types of ``args``."""
+        """Returns the kernel with one overload, which is compiled for the types of ``args``. Raises ``RuntimeError``
+        for such a kernel."""
+        if self.specialized:
+            raise RuntimeError("Dispatcher already specialized")
         hosts = HostArguments(resolved(0).oxide_stream)
-        self.kernel[1, 1](*map(hosts.convert, args)).consume()
-        return self
+        launch = self.kernel[1, 1](*map(hosts.convert, args))
+        launch.consume()
+        only = self._overload(launch._specialization)
+        found = self.specializations.get(only.argument_types)
+        if found is None:
+            found = self.specializations[only.argument_types] = type(self)(self.numba_dispatcher)
+            found._kernel, found._only, found.specialized = self.kernel, only, True
+        return found
+
+    def get_regs_per_thread(self, signature: Any = None) -> Any:
+        """Returns the registers of a thread for a signature: numba's signature, or a tuple of types. Without one,
+        returns a dictionary of all overloads, or a number if the kernel is specialised."""
+        return self._of_overloads(lambda overload: overload.regs_per_thread, signature)
+
+    def get_const_mem_size(self, signature: Any = None) -> Any:
+        """Returns the bytes of constant memory, as ``get_regs_per_thread`` returns registers."""
+        return self._of_overloads(lambda overload: overload.const_mem_size, signature)
+
+    def get_shared_mem_per_block(self, signature: Any = None) -> Any:
+        """Returns the bytes of static shared memory, as ``get_regs_per_thread`` returns registers."""
+        return self._of_overloads(lambda overload: overload.shared_mem_per_block, signature)
+
+    def get_local_mem_per_thread(self, signature: Any = None) -> Any:
+        """Returns the bytes of local memory, as ``get_regs_per_thread`` returns registers."""
+        return self._of_overloads(lambda overload: overload.local_mem_per_thread, signature)
+
+    def get_max_threads_per_block(self, signature: Any = None) -> Any:
+        """Returns the most threads of a block, as ``get_regs_per_thread`` returns registers."""
+        return self._of_overloads(lambda overload: overload.max_threads_per_block, signature)
 
     def inspect_llvm(self, signature: Any = None) -> Any:
-        """Raises ``NotImplementedError``. Its message names the methods of oxide that serve instead."""
+        """Returns oxide's LLVM IR for a signature, or a dictionary of all overloads."""
+        return self._of_overloads(Overload.inspect_llvm, signature, listed=True)
+
+    def inspect_asm(self, signature: Any = None) -> Any:
+        """Returns oxide's PTX for a signature, or a dictionary of all overloads."""
+        cc = get_current_device().compute_capability
+        return self._of_overloads(lambda overload: overload.inspect_asm(cc), signature, listed=True)
+
+    def _of_overloads(self, read: Callable[[Overload], Any], signature: Any, *, listed: bool = False) -> Any:
+        overloads = self.overloads
+        if signature is not None:
+            return read(overloads[tuple(getattr(signature, "args", signature))])
+        if self.specialized and not listed:
+            return read(next(iter(overloads.values())))
+        return {types: read(overload) for types, overload in overloads.items()}
+
+    def inspect_types(self, *_: Any, **__: Any) -> Any:
+        """Raises ``NotImplementedError``. Its message names the methods that serve instead."""
         raise NotImplementedError(
-            f"kernel {self.py_func.__name__}: numba-cuda's IR is not made; .kernel.specialize(x=Array[f32, 1], …) has "
-            "llvm_ir(), ptx() and native_asm()"
+            f"kernel {self.py_func.__name__}: oxide has neither numba's listing of types nor SASS; inspect_llvm() and "
+            "inspect_asm() give its LLVM IR and PTX, and .kernel.specialize(x=Array[f32, 1], …).native_asm() the CPU's "
+            "assembly"
         )
 
-    inspect_asm = inspect_sass = inspect_types = inspect_lto_ptx = inspect_llvm
-    get_regs_per_thread = get_shared_mem_per_block = get_const_mem_size = get_local_mem_per_thread = inspect_llvm
-    get_max_threads_per_block = inspect_llvm
+    inspect_sass = inspect_sass_cfg = inspect_lto_ptx = inspect_types
 
     def __reduce__(self) -> Any:
         return _remade, (self.numba_dispatcher,)

@@ -18,9 +18,12 @@ import numpy as np
 from numba.cuda.core import errors, sigutils
 from numba.cuda.dispatcher import CUDADispatcher
 from numba.cuda.random import init_xoroshiro128p_states_cpu, xoroshiro128p_dtype
+from numba.cuda.types import void
 from numba.cuda.typing.templates import Signature
 
 from oxide.compiler.source.text import keep_text
+from oxide.compiler.frontend.lowering.argument_types import numba_type
+from oxide.compiler.signature.signature import Closed, NumbaParameter
 from oxide.errors import LaunchError
 
 
@@ -57,6 +60,16 @@ def without_gpu() -> Iterator[None]:
         yield
     finally:
         CUDADispatcher.compile, CUDADispatcher.compile_device = originals
+
+
+def kernel_types(parameters: tuple[Closed, ...]) -> tuple[Any, ...]:
+    """Returns numba's types of the parameters of an adopted kernel's specialization."""
+    return tuple(numba_type(parameter.type) for parameter in parameters if isinstance(parameter, NumbaParameter))
+
+
+def kernel_signature(types: tuple[Any, ...]) -> Any:
+    """Returns numba's signature of a kernel with parameters of numba's ``types``."""
+    return Signature(void, types, None)
 
 
 def random_states(n: int, seed: int, subsequence_start: int) -> np.ndarray[Any, Any]:
