@@ -605,6 +605,8 @@ class _Body:
             base = self._named(node.value)
             if isinstance(base, ModuleType) or (isinstance(base, type) and is_numbas(base)):
                 if not hasattr(base, node.attr):
+                    if self.numba_style:  # numba reports it, unless the branch is dead
+                        return _UNRESOLVED
                     near = advice.similar(node.attr, [name for name in vars(base) if name[0] != "_"])
                     raise self._error(node, f"{ast.unparse(node.value)} has no {node.attr}{near}")
                 found = getattr(base, node.attr)

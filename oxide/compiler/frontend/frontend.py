@@ -309,7 +309,9 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
         return super().resolve_value_type(bool if val is bool_ else twin_of(val))
 
     def resolve_module_constants(self, typ: Any, attr: str) -> Any:
-        value = getattr(typ.pymod, attr, None)
+        if not hasattr(typ.pymod, attr):
+            raise errors.TypingError(f"Unknown attribute '{attr}' of type {typ}")
+        value = getattr(typ.pymod, attr)
         if type(value) is int and not session.numba_style and self._is_the_authors():
             return types.literal(value)  # as a literal, it takes the type of a float operand
         return super().resolve_module_constants(typ, attr)
