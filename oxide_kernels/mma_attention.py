@@ -111,11 +111,10 @@ def kernel_of(form: Form) -> Kernel:
 
     @device
     def mask_out(
-        s: Any, mask: Any, matrix: i64, row: i64, first: i64, queries: i64, keys: i64, end: i64, shift: i64
+        s: Any, mask: Any, scale: f32, matrix: i64, row: i64, first: i64, queries: i64, keys: i64, end: i64, shift: i64
     ) -> None:
         """Applies the mask to a warp's scores. The warp's first score is that of query ``row`` and key ``first``.
-        Scores of keys that a query does not see become -inf. A mask of f32 numbers is added to the scores, which the
-        caller has scaled."""
+        Scores of keys that a query does not see become -inf. A mask of f32 numbers is added to the scaled scores."""
         for i in unroll(range(scores)):
             query, key = row + s.row(i), first + s.column(i)
             seen = key < end
@@ -126,7 +125,7 @@ def kernel_of(form: Form) -> Kernel:
                     if of_truth:
                         seen = bool(mask[matrix + query * keys + key])
                     else:
-                        s[i] = intrinsics.fma(f32(mask[matrix + query * keys + key]), f32(online_softmax.LOG2_E), s[i])
+                        s[i] = intrinsics.fma(s[i], scale, f32(mask[matrix + query * keys + key]))
             if not seen:
                 s[i] = f32(-math.inf)
 
@@ -191,8 +190,8 @@ def kernel_of(form: Form) -> Kernel:
         shift = 0 if packed else keys - queries
         end = min(key_end, min(first + QUERIES, query_end) + shift) if causal else key_end
         matrix = batch * mask_batch + head * mask_head
-        # With a mask of f32 numbers, scores are multiplied by the factor before the mask is added.
-        factor = scale * f32(online_softmax.LOG2_E)
+        # A mask of f32 numbers is added to scores that are scaled already.
+        factor = f32(online_softmax.LOG2_E) if has_mask and not of_truth else scale * f32(online_softmax.LOG2_E)
         o = tensor.Accumulator((16, width), f32)
         online_softmax.begin(greatest, sums)
         fetch(QUERIES, q_tile, q, first, query_end, query_base, query_stride)
@@ -213,14 +212,11 @@ def kernel_of(form: Form) -> Kernel:
             if begin + step < end:
                 fetch(step, k_tile, k, begin + step, end, key_base, key_stride)
             tensor.commit()
-            if has_mask and not of_truth:
-                for i in unroll(range(scores)):
-                    s[i] *= factor
             at_edge = begin + step > end or (causal and begin + step - 1 > first + own + shift)
             if has_mask or at_edge:
-                mask_out(s, mask, matrix, first + own, begin, queries, keys, end, shift)
+                mask_out(s, mask, scale, matrix, first + own, begin, queries, keys, end, shift)
             p = tensor.FragmentA((16, step), dtype)
-            online_softmax.weigh(s, greatest, sums, kept, f32(1) if has_mask and not of_truth else factor)
+            online_softmax.weigh(s, greatest, sums, kept, factor)
             tensor.convert(p, s)
             online_softmax.rescale(o, kept)
             tensor.wait(1)

@@ -14,6 +14,9 @@ from oxide import device, f32, fast, intrinsics, unroll, warp
 
 LOG2_E = math.log2(math.e)
 
+_MOST_EXPONENT = 4096.0
+"""The greatest exponent that is computed by one multiply-add. It is rounded by up to 2**-12."""
+
 
 @device
 def begin(greatest: Any, sums: Any) -> None:
@@ -28,14 +31,22 @@ def begin(greatest: Any, sums: Any) -> None:
 def weigh(s: Any, greatest: Any, sums: Any, kept: Any, factor: f32) -> None:
     """Replaces scores by their exponentials, ``2 ** (factor * (score - greatest))``, and adds these to the sums. Each
     earlier sum is first scaled by a factor, which is stored in ``kept``. The caller must scale the output by ``kept``
-    (``rescale``). The sum of a row stays 0 until the row has a score above -inf."""
+    (``rescale``). The sum of a row stays 0 until the row has a score above -inf. No finite score is too great: a
+    product with ``factor`` may overflow, but a difference of scores only to -inf, whose exponential is 0."""
     for half in unroll(range(2)):
         top = greatest[half]
         for i in unroll(range(2 * half, len(s), 4)):
             top = intrinsics.fmax(top, intrinsics.fmax(s[i], s[i + 1]))
         top = intrinsics.fmax(top, warp.shuffle_xor(top, 1))
         top = intrinsics.fmax(top, warp.shuffle_xor(top, 2))
-        base = f32(0) if top == f32(-math.inf) else top * factor
+        base = top * factor
+        if abs(base) > f32(_MOST_EXPONENT):  # or infinite, as before the row's first score above -inf
+            base = f32(0)
+            if top > f32(-math.inf):
+                greatest[half] -= top
+                for i in unroll(range(2 * half, len(s), 4)):
+                    for j in unroll(range(2)):
+                        s[i + j] -= top
         kept[half] = fast.exp2(intrinsics.fma(greatest[half], factor, -base))
         greatest[half] = top
         total = sums[half] * kept[half]

@@ -101,6 +101,35 @@ def test_great_scores_do_not_overflow() -> None:
     assert close(result, reference(q, k, v))
 
 
+@pytest.mark.parametrize("great", [1e6, 1e19, 1.3e19, 1.8e19])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_softmax_of_any_finite_scores(great: float, sign: int) -> None:
+    q, k, v = (random(1, 1, 3, 16, dtype=bf16), random(1, 1, 150, 16, dtype=bf16), random(1, 1, 150, 16, dtype=bf16))
+    q[..., 0], k[..., 0] = sign * great, great
+    q[..., 1:] = k[..., 1:] = 0
+    k[..., 70, 0] = 1.01 * great  # the only key that counts, or the only one that does not
+    assert close(found(ops.attention(h2d(q), h2d(k), h2d(v), scale=1)), reference(q, k, v, 1.0))
+
+
+def test_masks_of_great_numbers() -> None:
+    least = np.finfo(np.float32).min
+    q, k, v = random(1, 2, 7, 16), random(1, 2, 200, 16), random(1, 2, 200, 16)
+    mask = np.zeros((7, 200), np.float32)
+    mask[1] = least
+    mask[2], mask[2, 150] = -3e38, -2.5e38
+    mask[3, :80], mask[3, 80:150] = -np.inf, least
+    mask[4, :150] = least
+    mask[5] = -1e9
+    mask[6], mask[6, 1:] = -least, least
+    scores = (q.astype(np.float64) @ k.astype(np.float64).swapaxes(-1, -2) / 4).astype(np.float32) + mask
+    scores = scores.astype(np.float64)  # rounded to f32, as the mask's scale demands
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    expected = weights / weights.sum(-1, keepdims=True) @ v.astype(np.float64)
+    result = found(ops.attention(h2d(q), h2d(k), h2d(v), mask=h2d(mask)))
+    for row in range(7):
+        assert close(result[:, :, row], expected[:, :, row]), row
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", [(33, 50), (2, 33, 50), (1, 33, 50), (2, 1, 33, 50), (1, 4, 33, 50), (2, 4, 33, 50)])
 @pytest.mark.parametrize("of_truth", [True, False])
