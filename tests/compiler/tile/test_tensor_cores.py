@@ -96,6 +96,26 @@ def test_other_types(kind: Any, sums: Any, error: float, tf32: bool, turned: tup
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("code")
+@pytest.mark.parametrize(("warps", "stages"), [(4, 1), (4, 2), (4, 3), (8, 3)])
+@pytest.mark.parametrize("columns", [128, 72, 71])  # by the copy engine or asynchronous copies; 71: element by element
+def test_operands_at_places_that_do_not_fit_64_bits(warps: int, stages: int, columns: int) -> None:
+    @tile.kernel(warps=warps, stages=stages)
+    def far(c: tile.Partition[f32, 2], a: tile.Tensor[bf16, 2], b: tile.Tensor[bf16, 2], turns: i64, step: i64) -> None:
+        row, column = c.index
+        acc = tile.zeros((64, 64), f32)
+        for k in range(turns):
+            acc = tile.mma(a.load((row, k * step), (64, 64)), b.load((k * step, column), (64, 64)), acc)
+        c.store(acc)
+
+    a, b = numbers((64, columns), bf16), numbers((columns, columns), bf16)
+    expected = a[:, :64].astype(np.float64) @ b[:64].astype(np.float64)
+    for step in (2**58, -(2**58), 2**57, 2**32, -(2**26)):
+        c = zeros((64, columns)).partition((64, 64))
+        found = d2h(far(c, h2d(a), h2d(b), 3, step).first().unpartition()).sync()
+        assert np.abs(found - expected).max() < 1e-3, step
+
+
+@pytest.mark.usefixtures("code")
 @pytest.mark.parametrize("k", [0, 1, 300])
 def test_long_pipelines(k: int) -> None:
     for stages in (2, 3, 5):

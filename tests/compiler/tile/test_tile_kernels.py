@@ -63,6 +63,28 @@ def beside(z: tile.Partition[f32, 2], x: tile.Tensor[f32, 2], weight: tile.Tenso
     z.store(left + 2 * above + 4 * v + 8 * weight.load(j, columns) + 16 * weight.load(j + 1, columns))
 
 
+@tile.kernel
+def at(z: tile.Partition[i64, 2], x: tile.Tensor[i64, 1], y: tile.Tensor[i64, 2], i: i64, n: tile.Constant[int]):
+    row, column = y.load((i, 0), (n, 16), padding=-1), y.load((0, i), (16, n), padding=-1)
+    z.store(tile.cat((x.load(i, n, padding=-1)[:, None] + tile.zeros((n, 16), i64), row, column.T), 1))
+
+
+@pytest.mark.parametrize("n", [4, 16])
+@pytest.mark.usefixtures("code")
+def test_a_tile_whose_place_does_not_fit_64_bits_is_outside(n: int) -> None:
+    x, y = np.arange(100, 110), np.arange(256).reshape(16, 16)
+    steps = range(-2, 3)
+    far = {sign * 2**64 // n // part + step for sign in (-1, 1) for part in (1, 2, 4) for step in steps}
+    far |= {(2**63 - 1) // n, -(2**63), 2**63 - 1, 0, -1, 1}
+    for i in sorted(each for each in far if -(2**63) <= each < 2**63):
+        z = zeros((n, 48), i64).partition((n, 48))
+        found = d2h(at(z, h2d(x), h2d(y), i, n).first().unpartition()).sync()
+        places = [i * n + k for k in range(n)]
+        column = [[x[p] if 0 <= p < 10 else -1] * 16 for p in places]
+        both = [[*(y[p] if 0 <= p < 16 else [-1] * 16), *(y[:, p] if 0 <= p < 16 else [-1] * 16)] for p in places]
+        assert (found == np.concatenate([column, both], 1)).all(), i
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", [(1, 1), (3, 511), (4, 512), (5, 513), (9, 1023), (8, 1536), (2, 130)])
 def test_many_elements_a_thread_at_every_edge(shape: tuple[int, int], code: int) -> None:

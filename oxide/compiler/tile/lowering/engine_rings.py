@@ -223,7 +223,7 @@ class EngineRing:
             places = {}
             for load, operand in copied.operands.items():
                 indices = [pipeline.scalar_for(low, self.loop, each, known) for each in load.inputs[:-1]]
-                bases = [code.times(index, size) for index, size in zip(indices, load.shape, strict=True)]
+                bases = tensors.bases_of(low, load.detail, indices, load.shape)
                 places[load] = operand, pipeline.stage_of(low, operand, stage), bases
             fast, slow, after = code.labels("fast", "slow", "begun")
             test = code.all_of([tensors.is_copied_by_engine(low, load.detail) for load in places])

@@ -83,7 +83,7 @@ class FedRing:
         places = {}
         for load, operand in self.operands.items():
             indices = [pipeline.scalar_for(low, self.loop, each, known) for each in load.inputs[:-1]]
-            bases = [code.times(index, size) for index, size in zip(indices, load.shape, strict=True)]
+            bases = tensors.bases_of(low, load.detail, indices, load.shape)
             places[load] = operand, pipeline.stage_of(low, operand, stage), bases
         call(low, "wait", barrier_of(low, self.empty, stage), ("i32", code.new(f"add i32 {turn}, -1")))
         call(low, "expect", full, ("i32", str(bytes_of(self.operands.values()))))
@@ -132,7 +132,7 @@ class FedRing:
         code.label(slow)
         low.meet()
         for load, operand in self.operands.items():
-            bases = [code.times(low.scalar(each), size) for each, size in zip(load.inputs, load.shape, strict=False)]
+            bases = tensors.bases_of(low, load.detail, [low.scalar(each) for each in load.inputs[:-1]], load.shape)
             tensor_cores.move(low, load.detail, operand, low.staged[load].address, bases)
         code.call("void", "oxide.tensor.fence_stores", low.barrier_site)
         low.meet()

@@ -34,14 +34,22 @@ def place(low: Lowering, node: Node) -> None:
 def placed(low: Lowering, tensor: TensorParameter, indices: list[str], shape: tuple[int, ...]) -> tuple[list[str], str]:
     """Returns the place of a tile's first element, and whether the tile is wholly inside the tensor. The indices count
     in tiles."""
-    code = low.code
-    bases = [code.times(index, size) for index, size in zip(indices, shape, strict=True)]
+    code, bases = low.code, bases_of(low, tensor, indices, shape)
     tests = []
     for base, size, length in zip(bases, shape, lengths_of(tensor), strict=True):
         room = code.new(f"sub i64 {length}, {size}")
-        tests.append(code.new(f"icmp sge i64 {base}, 0"))
         tests.append(code.new(f"icmp sle i64 {base}, {room}"))
     return bases, code.all_of(tests)
+
+
+def bases_of(low: Lowering, tensor: TensorParameter, indices: list[str], shape: tuple[int, ...]) -> list[str]:
+    """Returns the place of a tile's first element. Along an axis on which the index is not below the tensor's length,
+    the tile is outside, and its place is that length: no place is negative, and no product wraps around."""
+    code, bases = low.code, []
+    for index, size, length in zip(indices, shape, lengths_of(tensor), strict=True):
+        below = code.new(f"icmp ult i64 {index}, {length}")
+        bases.append(code.new(f"select i1 {below}, i64 {code.times(index, size)}, i64 {length}"))
+    return bases
 
 
 def loaded(low: Lowering, node: Node, index: Index) -> str:
@@ -65,10 +73,8 @@ def masked(
     tests = []
     for base, i, length in zip(bases, index, lengths_of(tensor), strict=True):
         first, step = low.steps.get(i, (i, 0))
-        # Bases are multiples of the tile's lengths, so a place is negative only if its base is. A place without its
-        # step is compared with the length minus the step, which is the same for all threads: no thread has to keep a
-        # place for each of its elements.
-        tests.append(code.new(f"icmp sge i64 {base}, 0"))
+        # A place without its step is compared with the length minus the step, which is the same for all threads: no
+        # thread has to keep a place for each of its elements.
         room = code.new(f"sub i64 {length}, {step}") if step else length
         tests.append(code.new(f"icmp slt i64 {code.add(base, first)}, {room}"))
     test = code.all_of(tests)
