@@ -47,6 +47,27 @@ def test_numbers_of_two_types_are_promoted_as_numpy_promotes_them(left: Any, rig
         np.testing.assert_allclose(out, expected, rtol=1e-6)
 
 
+@pytest.mark.parametrize("exponents", [np.int64, np.int8, np.uint64])
+@pytest.mark.parametrize("bases", [np.int64, np.int32, np.uint8, np.uint64])
+def test_a_power_of_integers_is_exact_modulo_2_to_the_64(bases: Any, exponents: Any) -> None:
+    def held(dtype: Any, *numbers: int) -> list[int]:
+        return [each for each in numbers if np.iinfo(dtype).min <= each <= np.iinfo(dtype).max]
+
+    x = held(bases, -(2**63), -3, -1, 0, 1, 3, 7, 2**31 - 1, 2**62 + 1, 2**64 - 1)
+    y = held(exponents, 0, 1, 2, 39, 127, 70_000, 2**62 + 1, 2**64 - 1)
+    pairs = np.array([(a, b) for a in x for b in y], object)
+    for power in (operator.pow, pow):
+        given = pairs[:, 0].astype(bases), pairs[:, 1].astype(exponents)
+        *_, out = launch(binary(power), 3, 32, *given, np.zeros(len(pairs), np.uint64))
+        assert out.tolist() == [pow(a, b, 2**64) for a, b in pairs.tolist()]
+
+
+def test_a_negative_power_of_an_integer_is_truncated_and_of_0_the_least_number() -> None:
+    x, y = np.array([-1, -1, 1, 2, 0]), np.array([-1, -2, -3, -1, -1])
+    *_, out = launch(binary(operator.pow), 1, 32, x, y, np.zeros(5, np.int64))
+    assert out.tolist() == [-1, 1, 1, 0, -(2**63)]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
 def test_integer_division_rounds_down_and_by_zero_gives_zero(dtype: Any) -> None:

@@ -1,8 +1,8 @@
 """Lowers powers of integers. They are computed modulo 2**64, like every product of integers.
 
-numba computes powers with large exponents through floats, and returns -2**63 for a negative power of 0. Here a negative
-exponent gives the fraction truncated towards 0. A negative power of 0 is undefined and gives 0, because nothing raises
-in a kernel. Kernels in numba-cuda's own vocabulary keep numba-cuda's behaviour.
+numba-cuda rounds a power whose exponent is known at run time to an f64. Here it is exact. A negative exponent gives the
+fraction truncated towards 0. A negative power of 0 is undefined and gives 0, because nothing raises in a kernel; in a
+kernel of numba-cuda's own vocabulary it gives -2**63, as there.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ import operator
 from typing import Any
 
 from numba.cuda import types
-from numba.cuda.cpython.numbers import int_power_impl
 
 from oxide.compiler.signature.device_function import device
 from oxide.language.types import i64, u64
 
 from .python_mathematics import call_device_function
 from .registry import lowering_registry, session
+
+_LEAST = -(2**63)
 
 
 @device
@@ -39,12 +40,16 @@ def _power_signed(base: i64, exponent: i64) -> i64:
     return i64(_power(u64(base), u64(exponent)))
 
 
+@device
+def _power_of_numba(base: i64, exponent: i64) -> i64:
+    return i64(_LEAST) if base == 0 and exponent < 0 else i64(_power_signed(base, exponent))
+
+
 def _lower_power(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    if session.numba_style:
-        return int_power_impl(context, builder, sig, args)
     # The base and the result have the same bits for signed and unsigned types, so only the exponent's type matters.
     exponent = sig.args[1]
-    return call_device_function(context, builder, _power_signed if exponent.signed else _power, (exponent,) * 2, args)
+    power = _power if not exponent.signed else _power_of_numba if session.numba_style else _power_signed
+    return call_device_function(context, builder, power, (exponent,) * 2, args)
 
 
 for _operator in (operator.pow, operator.ipow, pow):
