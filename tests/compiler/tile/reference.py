@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oxide import f32, i64
+from oxide.language.tile import Function
 
 
 class Tensor:
@@ -120,7 +121,8 @@ def run(kernel: Any, *arguments: Any) -> None:
     first = next(each for each in arguments if isinstance(each, Partition))
     partitions = [each for each in arguments if isinstance(each, Partition)]
     grid = tuple(-(-length // size) for length, size in zip(first.shape, first.tile_shape, strict=True))
-    names = {**function.__globals__, "tile": _words(grid, first)}
+    helpers = {name: each.wrapped for name, each in function.__globals__.items() if isinstance(each, Function)}
+    names = {**function.__globals__, **helpers, "tile": _words(grid, first)}
     plain = FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
     with np.errstate(all="ignore"):
         for index in itertools.product(*map(range, grid)):

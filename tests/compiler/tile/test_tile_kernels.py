@@ -11,7 +11,7 @@ import trio
 from numpy.typing import NDArray
 
 import oxide
-from oxide import bf16, bool_, d2h, f16, f32, f64, h2d, i8, i32, i64, tile, u8, u32, zeros
+from oxide import bf16, bool_, d2h, f16, f32, f64, h2d, i8, i32, i64, tile, u8, u32, u64, zeros
 
 from . import reference
 
@@ -252,6 +252,82 @@ def bits(z: tile.Partition[i32, 1], x: tile.Tensor[i32, 1], y: tile.Tensor[u8, 1
         + tile.abs(a)
         + tile.maximum(a, b) * tile.minimum(a, c)
     )
+
+
+@tile.function
+def compared(x, y):
+    return (
+        (x < y).astype(i64) + 2 * (x <= y) + 4 * (x > y) + 8 * (x >= y) + 16 * (x == y) + 32 * (x != y)
+        + 64 * (y < x).astype(i64) + 128 * (y <= x) + 256 * (y > x) + 512 * (y >= x) + 1024 * (y == x) + 2048 * (y != x)
+    )  # fmt: skip
+
+
+def edges(kind: Any) -> NDArray[Any]:
+    low, high = int(np.iinfo(kind.dtype).min), int(np.iinfo(kind.dtype).max)
+    exact = 2**53 % high  # an f64 holds 2**53, and not its successor
+    return np.array([low, low + 1, 0, 1, 44, 99, exact, exact + 1, 2**63 % high, high - 1, high], kind.dtype)
+
+
+@pytest.mark.parametrize("kind", [i8, u8, i32, u32, i64, u64], ids=lambda kind: kind.name)
+def test_integers_are_compared_with_literals_that_they_cannot_hold(kind: Any) -> None:
+    for number in (
+        -(2**70),
+        -(2**63),
+        -(2**31) - 1,
+        -129,
+        -1,
+        255,
+        256,
+        300,
+        2**31,
+        2**53 + 1,
+        2**63,
+        2**64 - 1,
+        2**64,
+    ):
+
+        @tile.kernel
+        def with_literal(z: tile.Partition[i64, 1], x: tile.Tensor[kind, 1]):
+            z.store(compared(tile.load_like(x, z), number))  # noqa: B023 - compiled in this turn
+
+        check(with_literal, np.zeros(11, np.int64), (11,), edges(kind))
+
+
+@pytest.mark.parametrize("kind", [i8, u8, u32, u64], ids=lambda kind: kind.name)
+def test_integers_are_compared_with_places_and_counters_that_they_cannot_hold(kind: Any) -> None:
+    @tile.kernel
+    def with_place(z: tile.Partition[i64, 1], x: tile.Tensor[kind, 1], w: tile.Tensor[kind, 1]):
+        v = tile.load_like(x, z)
+        total = compared(v, w.shape[0])
+        for i in range(-129, 300, 428):
+            total += compared(v, i)
+        z.store(total)
+
+    check(with_place, np.zeros(11, np.int64), (11,), edges(kind), np.zeros(300, kind.dtype))
+
+
+@pytest.mark.parametrize("kind", [i8, i32, i64, u8, u32], ids=lambda kind: kind.name)
+def test_u64_and_signed_integers_are_compared_exactly(kind: Any) -> None:
+    @tile.kernel
+    def mixed(z: tile.Partition[i64, 2], x: tile.Tensor[kind, 1], y: tile.Tensor[u64, 1]):
+        z.store(compared(x.load(0, 11)[:, None], y.load(0, 11)[None, :]))
+
+    check(mixed, np.zeros((11, 11), np.int64), (11, 11), edges(kind), edges(u64))
+
+
+def test_literals_that_only_u64_holds() -> None:
+    @tile.kernel
+    def mixed(z: tile.Partition[u64, 1], x: tile.Tensor[u64, 1]):
+        v = tile.load_like(x, z) * 0xBF58476D1CE4E5B9 + u64(2**63)
+        last = 2**64 - 1
+        for _ in range(3):
+            v, last = v ^ last, last // 3
+        z.store(v)
+
+    x = edges(u64)
+    found = d2h(mixed(zeros(11, u64).partition(11), h2d(x)).first().unpartition()).sync()
+    right = [(int(each) * 0xBF58476D1CE4E5B9 + 2**63) % 2**64 for each in x]
+    assert found.tolist() == [each ^ (2**64 - 1) ^ (2**64 - 1) // 3 ^ (2**64 - 1) // 9 for each in right]
 
 
 def test_bits() -> None:

@@ -48,7 +48,6 @@ _UNARY: dict[type, tuple[str, Callable[[Any], Any]]] = {
     ast.Invert: ("invert", operator.invert),
     ast.Not: ("not", operator.not_),
 }
-_COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 _BUILTINS = {"range": range, "len": len, "min": min, "max": max, "abs": abs, "int": int, "float": float, "bool": bool,
              "tuple": tuple, "sum": sum, "print": print}  # fmt: skip
 _METHODS = ("sum", "max", "min", "argmax", "argmin", "cumsum", "reshape", "transpose", "astype")
@@ -190,7 +189,9 @@ class Expressions:
             return operations.matmul(self.nodes, left, right, None)
         if op == "pow":
             return operations.power(self.nodes, left, right)
-        return self.nodes.elementwise(op, (left, right), BOOL if op in _COMPARISONS else None, what=sign)
+        if op in operations.COMPARISONS:
+            return operations.compare(self.nodes, op, (left, right), sign)
+        return self.nodes.elementwise(op, (left, right), what=sign)
 
     def of_UnaryOp(self, expression: ast.UnaryOp) -> Any:
         value = self.value(expression.operand)

@@ -14,7 +14,7 @@ import numpy as np
 
 from oxide.compiler.source.source import located
 from oxide.compiler.tile.ir import Node, Region, Site
-from oxide.compiler.tile.numbers import BOOL, DTYPES, F64, I64, default_of, limits, promoted
+from oxide.compiler.tile.numbers import BOOL, DTYPES, F64, I64, U64, default_of, limits, promoted
 from oxide.errors import CompileError
 from oxide.language import tile as language
 from oxide.language.types import ScalarType, of_narrow_scalar
@@ -142,9 +142,9 @@ class Nodes:
                 return self.constant(float(value), narrow)
         if isinstance(value, bool | int | float):
             kind = type(value) if type(value) in (bool, int, float) else int
-            if kind is int and not -(2**63) <= value < 2**63:
+            if kind is int and not -(2**63) <= value < 2**64:
                 self.refuse(f"{written(value)} does not fit 64 bits")
-            return self.constant(value, default_of(kind), kind)
+            return self.constant(value, U64 if kind is int and value >= 2**63 else default_of(kind), kind)
         if isinstance(value, TensorParameter):
             hint = "gather reads its elements" if value.is_target else f"{value.name}.load(…) is one of its tiles"
             self.refuse(f"{what} takes tiles, and {value.name} is a whole {value.kind}; {hint}")

@@ -3,16 +3,51 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+import operator
+from collections.abc import Callable
+from typing import Any, Final
 
 from oxide.compiler.tile.ir import Node
-from oxide.compiler.tile.numbers import BOOL, F32, F64, I64, U64
+from oxide.compiler.tile.numbers import BOOL, F32, F64, I64, U64, limits
 from oxide.messages import written
 
 from .nodes import Nodes
 
 _MOST_FACTORS = 8
 """The greatest exponent of ``**`` that is computed by multiplications."""
+
+COMPARISONS: Final[dict[str, Callable[[Any, Any], Any]]] = {
+    "lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge, "eq": operator.eq, "ne": operator.ne,
+}  # fmt: skip
+
+
+def compare(build: Nodes, op: str, sides: tuple[Any, Any], what: str) -> Node:
+    """Makes the node of a comparison. Integers are compared as numbers, whichever types they have, as in NumPy: a
+    literal need not fit the type that it meets, and neither does a place or a counter."""
+    for this, other in (sides, sides[::-1]):
+        number = this.detail if isinstance(this, Node) and this.op == "constant" and this.weak is int else this
+        if type(number) is int and isinstance(other, Node) and other.dtype.kind in "iu":
+            low, high = limits(other.dtype)
+            if not low <= number <= high:  # all elements are on one side of it
+                holds = COMPARISONS[op](number, 0) if this is sides[0] else COMPARISONS[op](0, number)
+                return build.broadcast(build.constant(holds, BOOL), other.shape)
+    one, two = (build.lifted(each, what) for each in sides)
+    integers = one.dtype.kind in "iu" and two.dtype.kind in "iu" and "constant" not in (one.op, two.op)
+    if integers and one.dtype is not two.dtype:
+        if U64 in (one.dtype, two.dtype) and "i" in (one.dtype.kind, two.dtype.kind):
+            return _compare_with_u64(build, op, one, two, what)
+        if int in (one.weak, two.weak):
+            one, two = build.cast(one, I64), build.cast(two, I64)
+    return build.elementwise(op, (one, two), BOOL, what=what)
+
+
+def _compare_with_u64(build: Nodes, op: str, one: Node, two: Node, what: str) -> Node:
+    """Makes the nodes of a comparison of an u64 and a signed integer. A negative number is below each u64."""
+    below = build.elementwise("lt", (two if one.dtype is U64 else one, 0), BOOL)
+    same = build.elementwise(op, (build.cast(one, U64), build.cast(two, U64)), BOOL, what=what)
+    if COMPARISONS[op](0, -1) if one.dtype is U64 else COMPARISONS[op](-1, 0):
+        return build.elementwise("or", (below, same))
+    return build.elementwise("and", (build.elementwise("invert", (below,)), same))
 
 
 def filled(build: Nodes, shape: Any, value: Any, dtype: Any, name: str = "full") -> Node:

@@ -10,7 +10,7 @@ from typing import Any, final
 import numpy as np
 
 from oxide.compiler.tile.ir import Cell, Node, Region
-from oxide.compiler.tile.numbers import BOOL, I64, promoted
+from oxide.compiler.tile.numbers import BOOL, I64, U64, promoted
 from oxide.errors import CompileError
 from oxide.language import tile as language
 from oxide.language.types import ScalarType
@@ -343,6 +343,8 @@ class Statements:
         if not isinstance(value, Node | bool | int | float):
             return value
         found = self.nodes.lifted(value)
+        if found.dtype is U64:  # a literal from 2**63 on stays a u64 in the loop, where other literals are i64
+            found.weak = None
         if any(found is each for each in starts.values()):  # another variable has the same node as its value
             found = self.nodes.node("copy", (found,), found.dtype, found.shape)
             found.weak = starts[next(key for key, each in starts.items() if each is found.inputs[0])].weak
