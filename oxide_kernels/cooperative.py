@@ -37,8 +37,9 @@ def _to_first_lane(op: Callable[[T, T], T], value: T) -> T:
     result = value
     delta = 1
     while delta < 32:
-        above = warp.shuffle_down(result, delta)
-        if warp.lane_id() + delta < lanes:
+        is_there = warp.lane_id() + delta < lanes
+        above = warp.shuffle_down(result, delta if is_there else 0)
+        if is_there:
             result = type(value)(op(result, above))
         delta = delta * 2
     return result

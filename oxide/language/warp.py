@@ -4,8 +4,9 @@ The lanes of a warp are consecutive threads of the block, x fastest. Every funct
 lanes: bit i stands for lane i. All lanes in the mask that have not returned must make the same call with the same mask,
 and they wait for one another. If a lane in the mask has returned, the result is undefined on a GPU, and the sanitizer
 reports it. If a lane can never make the call, the CPU device reports a ``BarrierError``; a GPU does not. If a block's
-size is not a multiple of 32, the calls do not wait for the missing lanes of its last warp. The terms and the semantics
-are those of CUDA's ``__shfl_sync`` and related functions.
+size is not a multiple of 32, its last warp has fewer lanes, and the full mask stands for these. A shuffle from a lane
+that does not exist, and any other mask that names one, are undefined and reported too. The terms and the semantics are
+those of CUDA's ``__shfl_sync`` and related functions.
 
 Values are integers and floats of 32 or 64 bits. These are declarations: the compiler gives them their meaning inside a
 kernel.

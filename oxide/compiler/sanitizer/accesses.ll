@@ -279,8 +279,8 @@ define i64 @oxide.sanitize.who(ptr %context, ptr %state, i64 %what) alwaysinline
   ret i64 %who
 }
 
-; Reports the lanes that a warp operation's mask names and that had returned.
-define void @oxide.sanitize.lanes(ptr %context, i32 %missing, i64 %what) noinline {
+; Reports the lanes that a warp operation with this mask needs and that took no part.
+define void @oxide.sanitize.lanes(ptr %context, i32 %missing, i32 %mask, i64 %what) noinline {
 entry:
   %none = icmp eq i32 %missing, 0
   br i1 %none, label %done, label %found
@@ -288,7 +288,8 @@ found:
   %state = call ptr @oxide.sanitize.enter(ptr %context)
   %who = call i64 @oxide.sanitize.who(ptr %context, ptr %state, i64 %what)
   %lanes = zext i32 %missing to i64
-  call void @oxide.sanitize.report(ptr %state, i64 <missing_lanes>, i64 %who, i64 %lanes, i64 0, i64 0)
+  %named = zext i32 %mask to i64
+  call void @oxide.sanitize.report(ptr %state, i64 <missing_lanes>, i64 %who, i64 %lanes, i64 0, i64 %named)
   br label %done
 done:
   ret void

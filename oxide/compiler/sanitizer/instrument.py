@@ -374,10 +374,11 @@ class _Instrumenter:
                 mask = instruction.operands[2]
                 if operation == "shuffle":  # only the lane whose value is read matters
                     how, by = called(instruction).split(".")[3], instruction.operands[4]
-                    missing = self._call("i32", f"oxide.warp.missing_source.{how}", self._context, mask, by)
+                    missing = self._call("i32", f"oxide.warp.missing_source.{how}", self._context, by)
                 else:
                     missing = self._call("i32", "oxide.warp.missing", self._context, mask)
-                self._call("void", "oxide.sanitize.lanes", self._context, missing, self._number("a warp operation", 0))
+                what = self._number("a warp operation", 0)
+                self._call("void", "oxide.sanitize.lanes", self._context, missing, mask, what)
             case "oxide", "tensor", "wgmma_wait", *_, pending:
                 slot = self._products.slot(instruction.operands[2])
                 if slot is not None:

@@ -208,14 +208,12 @@ class SanitizedLaunch:
                 element = f" (element {offset // pointer.itemsize})"
         elif start:
             inside = f"this is byte {address - start}"
-        lanes = _lanes(address) if kind == sanitizing.MISSING_LANES else ""
         problem = {
             sanitizing.OUT_OF_BOUNDS: f"is outside it: {inside}" if inside else "is outside it",
             sanitizing.MISALIGNED: f"is at an address, {address:#x}, that is no multiple of what its type needs",
             sanitizing.UNINITIALIZED: "finds memory that nothing has written" + (f": {inside}" if inside else ""),
             sanitizing.RACE: f"is in a race: no {self._orders(other)} orders it" + element,
-            sanitizing.MISSING_LANES: f"has a mask that names {lanes} of its warp, which had returned: the "
-            "result is undefined on a GPU. Let every lane of the mask reach it, and test whose result counts later",
+            sanitizing.MISSING_LANES: self._missing(address, start, who) if kind == sanitizing.MISSING_LANES else "",
             sanitizing.UNFINISHED_STORE: "may still read it after the thread, and with it the block, has ended: call "
             "tensor.commit_stores() and tensor.wait_stores(read=True) first",
         }[kind]
@@ -224,6 +222,20 @@ class SanitizedLaunch:
         if kind == sanitizing.MISSING_LANES:
             access.access, offset = "warp operation", None
         return SanitizerError(name, self._sanitized.kernel, place.what, offset, problem, access, earlier)
+
+    def _missing(self, lanes: int, mask: int, who: int) -> str:
+        """Returns, in words, why a warp operation lacks ``lanes``. ``mask`` names those that should take part."""
+        threads = math.prod(self._block)
+        there = min(32, threads - (who >> 20 & 0x7E0))
+        if lanes >> there:
+            lanes = lanes >> there << there
+            why = f"which the {there} threads of its warp, in a block of {threads}, do not include"
+            cure = "Launch whole warps, or leave these lanes out"
+        elif lanes & ~mask:
+            why, cure = "which its mask does not name", "Name the lane, and let it make the call"
+        else:
+            why, cure = "which had returned", "Let every lane of the mask reach it, and test whose result counts later"
+        return f"needs {_lanes(lanes)} of its warp, {why}: the result is undefined on a GPU. {cure}"
 
     def _pointer(self, name: str, address: int, start: int, views: Records) -> int | None:
         """Returns the index of the memory that an access through parameter ``name`` was meant for. It is the memory

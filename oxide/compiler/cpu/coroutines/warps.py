@@ -39,14 +39,17 @@ define {kind} @oxide.warp.shuffle.{how}.{kind}(ptr %context, i32 %mask, {kind} %
 """
 
 _MISSING_SOURCE = """
-; The lane that a shuffle took its value from, as a bit, if it is among the missing ones.
-define i32 @oxide.warp.missing_source.{how}(ptr %context, i32 %mask, i32 %by) alwaysinline {
-  %missing = call i32 @oxide.warp.missing(ptr %context, i32 %mask)
+; The lane that a shuffle takes its value from, as a bit, if it took no part: it does not exist, it has returned, or the
+; mask does not name it.
+define i32 @oxide.warp.missing_source.{how}(ptr %context, i32 %by) alwaysinline {
+  %block = call ptr @oxide.block(ptr %context)
   %lane = call i32 @oxide.register.laneid(ptr %context)
   %distance = and i32 %by, 31
 {source}
+  %group = load i32, {{group[i32 %lane]}}
   %bit = shl i32 1, %from
-  %result = and i32 %missing, %bit
+  %apart = xor i32 %group, -1
+  %result = and i32 %bit, %apart
   ret i32 %result
 }
 """
@@ -124,7 +127,8 @@ define void @oxide.warp.sync(ptr %context, i32 %mask, i32 %site) alwaysinline {
   call void @oxide.exchange(ptr %context, i32 %mask, i64 0, i1 false, i32 %site)
   ret void
 }
-; The lanes of the mask that exist and did not take part in this lane's last operation, because they had returned.
+; The lanes of the mask that took no part in this lane's last operation: they had returned, or do not exist. The full
+; mask stands for all lanes that exist.
 define i32 @oxide.warp.missing(ptr %context, i32 %mask) alwaysinline {
   %block = call ptr @oxide.block(ptr %context)
   %lane = call i32 @oxide.register.laneid(ptr %context)
@@ -142,7 +146,8 @@ define i32 @oxide.warp.missing(ptr %context, i32 %mask) alwaysinline {
   %beyond = shl i32 -1, %part
   %within = xor i32 %beyond, -1
   %there = select i1 %whole, i32 -1, i32 %within
-  %named = and i32 %mask, %there
+  %full = icmp eq i32 %mask, -1
+  %named = select i1 %full, i32 %there, i32 %mask
   %apart = xor i32 %group, -1
   %missing = and i32 %named, %apart
   ret i32 %missing
