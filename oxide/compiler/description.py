@@ -74,7 +74,7 @@ class KernelDescription:
     """The blocks of a cluster along each axis, or None for a kernel without clusters."""
     lineinfo: bool
     """True if the code has line tables for profilers and debuggers."""
-    partial: bool = field(metadata=APART)  # affects launches, but not the code
+    partial: bool
     """True if a launch may leave a part of an output unwritten."""
     sanitize: frozenset[str] = field(metadata=APART)  # no sanitized code is in the cache
     sanitizable: bool

@@ -402,6 +402,8 @@ def _style(kernel: KernelDescription, parameters: tuple[Closed, ...]) -> tuple[U
 
     numba_style = kernel.adopted or any(isinstance(parameter, NumbaParameter) for parameter in parameters)
     uses = check(kernel.function, kernel.name, parameters, numba_style=numba_style)
+    if uses.unwritten is not None and not kernel.partial:
+        raise uses.unwritten
     return uses, "numba" if numba_style else "mixed" if uses.numba_cuda else "oxide"
 
 

@@ -73,7 +73,8 @@ def index_2d(width: int) -> ThreadIndex | None:
 
     All threads must use the same width. If thread (row 1, column 0) used width 5, and thread (row 0, column 5) used
     width 100, both would get index 5. So ``width`` must be a kernel parameter or a constant, and the same in all calls
-    of a kernel; anything else is a ``CompileError``. Also returns None if ``width`` is 2**36 or more. For smaller
+    of a kernel; anything else is a ``CompileError``. On a ``DisjointSlice2``, unless the kernel is ``partial``, it must
+    be the number of columns, ``c.shape[1]``. Also returns None if ``width`` is 2**36 or more. For smaller
     widths the product cannot exceed 64 bits, because there are at most 2**26 rows.
     """
     _only_in_a_kernel("thread.index_2d")

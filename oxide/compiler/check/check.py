@@ -65,6 +65,9 @@ class Uses:
     """The kernel's name for each outside array, by the array's ``id``."""
     leaves: CompileError | None = None
     """The error to raise if the kernel syncs the grid. It names the first place at which a thread may end early."""
+    unwritten: CompileError | None = None
+    """The error to raise unless a launch may leave elements unwritten: the width is the number of the only output's
+    rows."""
     definitions: dict[Callable[..., Any], _Definition] = field(default_factory=dict)
     """The source of each function that was reached."""
     checked: set[Hashable] = field(default_factory=set)
@@ -108,6 +111,9 @@ def check(
         raise located(function, f"the source of {function.__name__} cannot be read; define it in a file")
     if uses.sync_grid and uses.leaves is not None:
         raise uses.leaves
+    matrices = [each for each in parameters if isinstance(each, Parameter) and each.is_matrix]
+    if uses.index_1d or uses.other_elements or len(matrices) > 1:
+        uses.unwritten = None
     return uses
 
 
@@ -461,6 +467,15 @@ class _Body:
             )
         self.uses.index_2d = True
         self.uses.width = width
+        for value in self.values.values():
+            matrix = None if value is None else value[1]
+            if isinstance(matrix, Parameter) and matrix.is_matrix and width[1] == matrix.lengths[0]:
+                rows, columns = matrix.lengths
+                self.uses.unwritten = self._error(
+                    node.args[0],
+                    f"the width of thread.index_2d is {rows}, the number of rows of {matrix.name}: the threads of "
+                    f"further columns have no index; use {columns}, or declare @kernel(partial=True) if that is meant",
+                )
 
     def _width_of_matrix(self) -> str:
         """Returns the expression for the width of the first ``DisjointSlice2`` parameter. For a kernel without such a

@@ -149,6 +149,11 @@ class Parameter:
         return lengths_of(self.name, self.ndim)
 
     @property
+    def is_matrix(self) -> bool:
+        """Returns whether the parameter is an output of two axes."""
+        return self.kind in ("disjoint", "tiles") and self.ndim == 2
+
+    @property
     def alignment(self) -> int:
         """Returns the alignment of a tiled output's address, in bytes."""
         return alignment_of(self.tile, self.dtype.itemsize)

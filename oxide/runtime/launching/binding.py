@@ -131,7 +131,7 @@ class Plan:
     """The rules that bind the parameters of a specialization, shared by its launches."""
 
     __slots__ = (
-        "end", "fitting", "holds", "interpreted", "needs", "outputs", "reached", "reference", "short",
+        "end", "fitting", "holds", "interpreted", "matrices", "needs", "outputs", "reached", "reference", "short",
         "slots", "special", "strided", "tiled", "two_axes", "warns",
     )  # fmt: skip
 
@@ -170,6 +170,10 @@ class Plan:
         self.reached = [self.slots[place] for place in self.outputs]
         self.warns = self.needs.own_elements and not special.description.partial
         """True if a launch whose threads reach only a part of an output causes a warning."""
+        matrices = [place for place in self.outputs if special.parameters[place].is_matrix]
+        own = len(matrices) == 1 and self.needs.width == special.parameters[matrices[0]].lengths[1]
+        self.matrices: list[int] = matrices if self.warns and self.two_axes and not own else []
+        """The places of the outputs of two axes whose columns each launch compares with the width of ``index_2d``."""
 
     def warn_no_more(self) -> None:
         """Turns off the warning that a launch's threads reach only a part of an output, for all later launches."""

@@ -94,6 +94,8 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
                     self._check_shape(config)
                     if plan.warns:
                         plan.short = True  # perhaps: the bound outputs were compared with the previous configuration
+                if plan.matrices:
+                    self._check_width(arguments)
                 if plan.short:
                     self._check_reach(arguments)
                 self._unused = True
@@ -130,10 +132,10 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
             if isinstance(spec, BoxSpec):
                 self._config = self._inferred(spec.shape)
         if self._config is not None:
+            given = [spec if isinstance(spec, BoxSpec) else each for spec, each in zip(known, arguments, strict=True)]
             self._check_shape(self._config)
-            self._check_reach(
-                [spec if isinstance(spec, BoxSpec) else given for spec, given in zip(known, arguments, strict=True)]
-            )
+            self._check_width(given)
+            self._check_reach(given)
         super().__init__(*parts)
 
     @property
@@ -216,6 +218,7 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
             assert self._output is not None
             output = results[self._output]
             config = self._inferred((output.value if isinstance(output, Arc) else output).shape)
+        self._check_width(results)
         if self._known is not None and any(not isinstance(self._known[place], BoxSpec) for place in self._plan.outputs):
             self._check_shape(config)
             self._check_reach(results)
@@ -348,6 +351,27 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
                 f"{self._kernel.name}[LaunchConfig({config.grid}, {config.block}, shared_mem_bytes=…)](…)"
             )
         self._plan.fit(config)
+
+    def _check_width(self, arguments: Sequence[object]) -> None:
+        """Raises ``LaunchError`` if the width of ``index_2d`` is not the number of columns of the kernel's output of
+        two axes, or of the widest of several. ``arguments`` are the launch's arguments, or specs in place of boxes;
+        what is not known yet is not checked."""
+        plan, kernel = self._plan, self._kernel
+        if not plan.matrices:
+            return
+        width = width_of(plan, arguments)
+        found = [(place, shape_of(arguments[place])) for place in plan.matrices]
+        shapes = [(shape[1], place, shape) for place, shape in found if shape is not None and math.prod(shape)]
+        if width is None or len(shapes) < len(found) or width == max(shapes)[0]:
+            return
+        columns, place, shape = max(shapes)
+        name, needed = plan.slots[place].parameter.name, plan.needs.width
+        shown = f"{needed}, which is {width}" if isinstance(needed, str) else f"{width}"
+        raise LaunchError(
+            f"kernel {kernel.name}: the width of thread.index_2d is {shown}, and parameter {name}, of shape {shape}, "
+            f"has {columns} columns{f': the threads from column {width} on have no index' if width < columns else ''}; "
+            f"use {name}.shape[1], or declare @kernel(partial=True) if that is meant"
+        )
 
     def _check_reach(self, arguments: Sequence[object]) -> None:
         """Warns if an output has more elements than the launch's threads reach: at the first such launch of the

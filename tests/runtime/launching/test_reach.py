@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from oxide import (
+    CompileError,
     DisjointSlice,
     DisjointSlice2,
     DynamicSharedArray,
@@ -19,6 +20,7 @@ from oxide import (
     LaunchError,
     RowMajorTiles,
     Slice,
+    Slice2,
     Tiles,
     d2h,
     f32,
@@ -238,3 +240,134 @@ def test_a_launch_without_the_dynamic_shared_memory_of_its_kernel_is_refused() -
             launch(x, y)
     launched = through_shared_memory[LaunchConfig(2, 32, shared_mem_bytes=128)](x, y)
     np.testing.assert_array_equal(d2h(launched.last()).sync(), np.arange(40))
+
+
+# The width of index_2d
+
+
+def of_width(y: DisjointSlice2[f32], width: i64) -> None:
+    element = y.get_mut(thread.index_2d(width))
+    if element is not None:
+        element.value = f32(1)
+
+
+def of_another(x: Slice2[f32], y: DisjointSlice2[f32]) -> None:
+    element = y.get_mut(thread.index_2d(x.shape[0]))
+    if element is not None:
+        element.value = f32(1)
+
+
+def of_eleven(y: DisjointSlice2[f32]) -> None:
+    element = y.get_mut(thread.index_2d(11))
+    if element is not None:
+        element.value = f32(1)
+
+
+def tiles_of_width(y: DisjointSlice2[f32, RowMajorTiles[Literal[2], Literal[4]]], width: i64) -> None:
+    index = thread.index_2d(width)
+    tile = y.get_mut(index)
+    if tile is not None:
+        for i in range(2):
+            for j in range(4):
+                tile[i, j] = f32(1)
+
+
+def of_several(x: DisjointSlice2[f32], y: DisjointSlice2[f32], width: i64) -> None:
+    index = thread.index_2d(width)
+    first, second = x.get_mut(index), y.get_mut(index)
+    if first is not None:
+        first.value = f32(1)
+    if second is not None:
+        second.value = f32(1)
+
+
+def refused(launch: Any, *texts: str) -> None:
+    with pytest.raises(LaunchError) as caught:
+        launch()
+    for text in ("the width of thread.index_2d is ", *texts):
+        assert text in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("function", "shape", "right", "wrong", "shown"),
+    [
+        (of_width, (10, 11), (11,), (10,), "width, which is 10"),
+        (of_width, (10, 11), (11,), (12,), "width, which is 12"),
+        (of_width, (2, 5), (5,), (2,), "width, which is 2"),
+        (of_width, (30, 40), (40,), (30,), "width, which is 30"),
+        (tiles_of_width, (8, 8), (8,), (4,), "width, which is 4"),
+    ],
+)
+def test_a_width_that_is_not_the_number_of_columns_is_refused(
+    function: Any, shape: tuple[int, int], right: tuple[int], wrong: tuple[int], shown: str
+) -> None:
+    made: Kernel = kernel(block=(16, 16))(function)
+    text = f"{shown}, and parameter y, of shape {shape}, has {shape[1]} columns"
+    for _ in range(2):
+        assert d2h(made(zeros(shape), *right).first()).sync().all()
+        refused(lambda: made(zeros(shape), *wrong), text)
+        box = zeros(shape).sync()
+        refused(lambda: made[(2, 2), (16, 16)](box, *wrong), text)  # noqa: B023 - called in this turn
+        late = value(0).and_then(lambda _: value(box))  # noqa: B023 - called in this turn
+        refused(lambda: made(late, *wrong).sync(), text)  # noqa: B023 - called in this turn
+        refused(lambda: made(box, value(wrong[0])).sync(), text)  # noqa: B023 - called in this turn
+    meant: Kernel = kernel(block=(16, 16), partial=True)(function)
+    assert meant(zeros(shape), *wrong).first().to_host().sync().any()
+
+
+def test_a_width_that_is_a_constant_or_the_shape_of_another_slice() -> None:
+    made: Kernel = kernel(block=(16, 16))(of_another)
+    assert d2h(made(zeros((11, 3)), zeros((10, 11))).last()).sync().all()
+    refused(
+        lambda: made(zeros((10, 3)), zeros((10, 11))),
+        "x.shape[0], which is 10",
+        "has 11 columns: the threads from column 10 on",
+    )
+    constant: Kernel = kernel(block=(16, 16))(of_eleven)
+    assert d2h(constant(zeros((10, 11))).first()).sync().all()
+    refused(lambda: constant(zeros((11, 10))), "thread.index_2d is 11, and", "has 10 columns; use y.shape[1]")
+
+
+def test_the_width_of_several_outputs_is_that_of_the_widest() -> None:
+    made: Kernel = kernel(block=(16, 16))(of_several)
+    for width in (11, 5):
+        assert all(d2h(each).sync().all() for each in made(zeros((10, width)), zeros((10, 16 - width)), 11).sync()[:2])
+    refused(lambda: made(zeros((10, 11)), zeros((10, 5)), 5), "width, which is 5, and parameter x, of shape (10, 11)")
+    refused(lambda: made(zeros((10, 5)), zeros((10, 11)), 12), "width, which is 12, and parameter y")
+
+
+def test_a_width_for_an_output_of_one_axis_and_for_threads_that_write_where_they_like_is_free() -> None:
+    @kernel(block=(16, 16))
+    def scattered(y: DisjointSlice2[f32], z: DisjointSlice[f32]) -> None:
+        element = z.get_mut(thread.index_2d(y.shape[0]))
+        if element is not None:
+            element.value = f32(1)
+            if thread.index_2d_col() == 0:
+                for j in range(y.shape[1]):
+                    y.scatter[thread.index_2d_row(), j] = f32(1)
+
+    one: Kernel = kernel(block=(16, 16))(of_a_matrix)
+    assert d2h(one[(1, 1), (16, 16)](zeros((10, 11)), 10).first()).sync().all()
+    y, z = scattered[(1, 2), (16, 16)](zeros((10, 11)), zeros(100)).sync()
+    assert d2h(y).sync().all()
+    assert d2h(z).sync().all()
+
+
+def test_the_number_of_the_outputs_rows_as_its_width_is_a_compile_error() -> None:
+    def crosswise(y: DisjointSlice2[f32]) -> None:
+        index = thread.index_2d(y.shape[0])
+        if index is not None:
+            element = y.get_mut(index)
+            if element is not None:
+                element.value = f32(1)
+
+    wrong = (
+        "the width of thread.index_2d is y.shape[0], the number of rows of y: the threads of further columns have no "
+        "index; use y.shape[1], or declare @kernel(partial=True) if that is meant"
+    )
+    made: Kernel = kernel(block=(16, 16))(crosswise)
+    meant: Kernel = kernel(block=(16, 16), partial=True)(crosswise)
+    assert d2h(meant(zeros((10, 11))).first()).sync().sum() == 100
+    for _ in range(2):
+        with pytest.raises(CompileError, match=re.escape(wrong)):
+            made(zeros((10, 10)))
