@@ -395,15 +395,22 @@ class Collective(DeviceOperation[Any]):
             raise ArgumentError(
                 f"{kind} takes {needed} box{'es' * (needed > 1)}, one for each rank of this process; got {len(boxes)}"
             )
+        if parts:
+            self._composed, self._parts = True, tuple(parts)
         super().__init__(*parts)
 
     def traced_name(self) -> str:
         return self._kind
 
     def execute(self, context: ExecutionContext) -> Any:
+        return self.finish(context, [])
+
+    def finish(self, context: ExecutionContext, results: list[Any]) -> Any:
         group, kind, call = self._group, self._kind, self._call_of_boxes
         if call is None:
-            boxes = [self._box(context, box, number) for number, box in enumerate(self._boxes)]
+            yielded = iter(results)
+            given = [next(yielded) if isinstance(box, DeviceOperation) else box for box in self._boxes]
+            boxes = [self._box(box, number) for number, box in enumerate(given)]
         group.require_open(kind)
         if context.recording is not None:
             if context.recording.outer is not None:  # the recording is of a run
@@ -446,10 +453,9 @@ class Collective(DeviceOperation[Any]):
         lines = (f"{self._group.size} ranks",)
         return "copy", self._kind, lines, tuple([("", box) for box in self._boxes])
 
-    def _box(self, context: ExecutionContext, given: Box, number: int) -> DeviceBox:
+    def _box(self, given: object, number: int) -> DeviceBox:
         """Returns a box that fits its rank."""
-        made = given.run(context) if isinstance(given, DeviceOperation) else given
-        box = made.value if isinstance(made, Arc) else made
+        box = given.value if isinstance(given, Arc) else given
         device = self._group.devices[0 if self._kind == "send_recv" else number]
         if not isinstance(box, DeviceBox) or box.device is not device or not box.is_contiguous:
             raise self._misfit(box, number, device)

@@ -278,12 +278,17 @@ class ForeignLaunch(DeviceOperation[tuple[Any, ...]]):
         if self._parameters is not None:
             self._check(self._parameters)
         kernel.module.announce()
+        self._composed, self._parts = bool(parts), tuple(parts)
         super().__init__(*parts)
 
     def traced_name(self) -> str:
         return self._kernel.name
 
     def execute(self, context: ExecutionContext) -> tuple[Any, ...]:
+        return self.finish(context, [])
+
+    def finish(self, context: ExecutionContext, results: list[Any]) -> tuple[Any, ...]:
+        yielded = iter(results)
         kernel, config, device = self._kernel, self._config, context.device
         _require_cuda(kernel, device.kind)
         loaded = loaded_function(kernel.module, device)
@@ -292,20 +297,20 @@ class ForeignLaunch(DeviceOperation[tuple[Any, ...]]):
         if parameters is None:
             parameters = loaded.parameters[name]
             self._check(parameters)
-        results: list[Any] = []
+        passed: list[Any] = []
         reads: list[Allocation] = []
         writes: list[Allocation] = []
         params = bytearray(max([each.offset + each.nbytes for each in parameters], default=0))
         for number, (parameter, argument) in enumerate(zip(parameters, self._arguments, strict=True)):
             if not isinstance(argument, _Declared):
-                results.append(argument)
+                passed.append(argument)
                 word = _number_bytes(parameter, argument)
                 assert word is not None
             else:
                 given = argument.given
                 if isinstance(given, DeviceOperation):
-                    given = given.run(context)
-                results.append(given)
+                    given = next(yielded)
+                passed.append(given)
                 word = self._pointer(number, argument, given, device, reads, writes)
             params[parameter.offset : parameter.offset + parameter.nbytes] = word
         context.launch(
@@ -318,7 +323,7 @@ class ForeignLaunch(DeviceOperation[tuple[Any, ...]]):
             reads,
             writes,
         )
-        return tuple(results)
+        return tuple(passed)
 
     def _pointer(
         self,

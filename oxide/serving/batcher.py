@@ -43,7 +43,7 @@ from oxide.runtime.device.memory import DeviceBox
 from oxide.runtime.device.out_of_memory import PATIENCE_SECONDS
 from oxide.runtime.loop.event_loops import Sleeper, current_loop
 from oxide.runtime.operations.operation import DeviceOperation
-from oxide.runtime.submission.submission import ExecutionContext
+from oxide.runtime.submission.walk import Frame
 from oxide.serving.buckets import Buckets
 from oxide.serving.metrics import BatcherStatistics, Measures
 from oxide.serving.request_queue import Pending, RequestQueue, Results, State
@@ -631,15 +631,20 @@ class _MisfitError(TypeError):
 class _Timed(DeviceOperation[Any]):
     """Runs an operation between two events."""
 
+    _composed = True
+
     def __init__(self, operation: DeviceOperation[Any]) -> None:
         super().__init__(operation)
-        self._operation = operation
+        self._parts = (operation,)
         self.place_as(operation)
 
-    def execute(self, context: ExecutionContext) -> tuple[Any, Event, Event]:
-        start = context.stream.record_event()
-        result = self._operation.run(context)
-        return result, start, context.stream.record_event()
+    def step(self, frame: Frame, result: Any) -> DeviceOperation[Any] | None:
+        if not frame.at:
+            frame.at, frame.data = 1, frame.context.stream.record_event()
+            part: DeviceOperation[Any] = self._parts[0]
+            return part
+        frame.result = result, frame.data, frame.context.stream.record_event()
+        return None
 
     def whereabouts(self) -> str | None:
         return None

@@ -1,7 +1,8 @@
 """DeviceFuture: an operation bound to a stream, as a three-state machine.
 
-Idle: nothing has been submitted. Executing: the work was submitted, and the device is not known to have finished it.
-Complete: the outcome is known. The first await submits the work. The idea is cuda-async's ``DeviceFuture``.
+Idle: nothing has been submitted. Executing: work was submitted, and the device is not known to have finished it. The
+run may be *paused*: its walk has stopped, and the rest is submitted later, by a task that awaits the future. Complete:
+the outcome is known. The first await submits the work. The idea is cuda-async's ``DeviceFuture``.
 """
 
 from __future__ import annotations
@@ -12,19 +13,23 @@ import time
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar, final
 
-from oxide.runtime.awaiting.completion import reactor_of, spin, wait_on
+from oxide.errors import OperationCancelledError
+from oxide.runtime.awaiting.completion import reactor_of, spin, wait_any, wait_on
 from oxide.runtime.awaiting.loading import load_beside, may_load
 from oxide.runtime.device.dead_work import Run
 from oxide.runtime.loop.event_loops import EventLoop, current_loop
 from oxide.runtime.loop.turns import Turn, current_turn
-from oxide.runtime.submission.once import Once, StillRunning
-from oxide.runtime.submission.submission import Submission, Submittable, submit
+from oxide.runtime.submission.once import StillRunning
+from oxide.runtime.submission.stops import Beside, HostData, Stop
+from oxide.runtime.submission.submission import Paused, Submission, submit
+from oxide.runtime.submission.walk import Submittable
 from oxide.runtime.tracepoints import points
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from oxide.runtime.device.stream import Stream
+    from oxide.runtime.device.timeline import Mark
 
 T = TypeVar("T")
 
@@ -50,7 +55,7 @@ class FutureState(enum.Enum):
     """The state of a future."""
 
     IDLE = "idle"  # nothing submitted
-    EXECUTING = "executing"  # submitted, not known to be done
+    EXECUTING = "executing"  # submitted, perhaps not completely, and not known to be done
     COMPLETE = "complete"  # the outcome is known
 
 
@@ -69,9 +74,9 @@ class DeviceFuture(Generic[T]):
 
     The future may be awaited again, and by several tasks: each await returns the same result object or raises the same
     error. Awaiting is always a checkpoint. A task that is cancelled while it waits gets the cancellation at once. The
-    submitted work keeps its memory until the device is past the work. Another task that awaits the future still gets
-    its outcome. Dropping a future that was never awaited submits nothing, and gives the same warning as dropping an
-    operation that was never run.
+    submitted work keeps its memory until the device is past the work. A paused run submits nothing more, unless another
+    task awaits the future, then or later. Another task that awaits the future still gets its outcome. Dropping a future
+    that was never awaited submits nothing, and gives the same warning as dropping an operation that was never run.
     """
 
     # Slots save each future a dictionary: with thousands in flight, collecting dictionaries dominates the cost.
@@ -79,6 +84,7 @@ class DeviceFuture(Generic[T]):
         "_error",
         "_lock",
         "_operation",
+        "_paused",
         "_result",
         "_state",
         "_stream",
@@ -94,6 +100,7 @@ class DeviceFuture(Generic[T]):
         self._operation: Submittable[T] | None = operation
         self._stream = stream
         self._submission: Submission[T] | None = None
+        self._paused: Paused[T] | None = None
         self._lock: threading.RLock = _new_lock()  # tasks of several loops may await the future
         self._waiting = 0
         self._error: BaseException | None = None
@@ -128,9 +135,14 @@ class DeviceFuture(Generic[T]):
         turn = current_turn()
         if self._state is _IDLE and would_keep(turn, self._stream):
             turn = await ready_to_submit(loop, self._stream)
-        once = self.start(turn)
-        if once is not None:
-            await self.start_after(loop, once)
+        stop = self.start(turn)
+        if stop is not None:
+            try:
+                await self._go_through(loop, stop, alone)
+            except BaseException:
+                if tracer is not None:
+                    tracer.resumed(awaited, "cancelled")
+                raise
         submission = self._submission
         if submission is None:
             await loop.checkpoint()
@@ -169,28 +181,37 @@ class DeviceFuture(Generic[T]):
 
     # Used by the runtime
 
-    def start(self, turn: Turn | None = None) -> Once | None:
-        """Submits the work, unless this has been done before. The time of the submission counts in ``turn``, by default
-        the calling thread's turn. An error of the submission becomes the outcome.
-
-        If the work uses a shared operation whose source another thread is running, submits nothing and returns the
-        ``Once`` to wait for. Otherwise returns None.
-        """
+    def start(self, turn: Turn | None = None) -> Stop | None:
+        """Begins to submit the work, or continues if the run is paused, until all of it is submitted or the walk stops.
+        Returns the reason of the stop, and None if the work is submitted or the outcome is known. The time of the
+        submission counts in ``turn``, by default the calling thread's turn. An error of the submission becomes the
+        outcome."""
         if self._submission is not None or self._state is _COMPLETE:
             return None
         with self._lock:  # waits while another thread submits the work
-            if self._state is not _IDLE:
+            if self._submission is not None or self.state is _COMPLETE:
                 return None
-            assert self._operation is not None
             self._state = _EXECUTING
             begun = _clock()
             turn = turn or current_turn()
             gave_up, turn.gives_up = turn.gives_up, True
             try:
-                self._submission = submit(self._operation, self._stream, Run() if self._stream.drops_work else None)
-            except StillRunning as running:
-                self._state = _IDLE
-                return running.once
+                paused = self._paused
+                if paused is not None:
+                    if not paused.stop.is_over():
+                        return paused.stop
+                    self._submission = paused.go_on()
+                else:
+                    assert self._operation is not None
+                    made = submit(self._operation, self._stream, Run() if self._stream.drops_work else None)
+                    if isinstance(made, Submission):
+                        self._submission = made
+                    else:
+                        self._paused = paused = made
+                        self._operation = None
+                if self._submission is None:
+                    assert paused is not None
+                    return paused.stop
             except BaseException as error:
                 self._complete(error)
                 if not isinstance(error, Exception):  # such as KeyboardInterrupt inside a function of and_then
@@ -198,16 +219,52 @@ class DeviceFuture(Generic[T]):
             finally:
                 turn.gives_up = gave_up
                 turn.spend(begun)
-            self._operation = None
+            self._operation = self._paused = None
             return None
 
-    async def start_after(self, loop: EventLoop, once: Once) -> None:
-        """Waits until another thread's run of ``once`` has ended, then submits the work. If the work then depends on a
-        further ``Once`` that another thread runs, waits for that too."""
-        waits_for: Once | None = once
-        while waits_for is not None:
-            await reactor_of(loop).left(loop, waits_for)
-            waits_for = self.start()
+    async def pass_stop(self, loop: EventLoop, stop: Stop) -> None:
+        """Waits until the walk, which has stopped for ``stop``, may go on. Raises the loop's cancellation. An error of
+        the device becomes the outcome."""
+        if isinstance(stop, StillRunning):
+            await reactor_of(loop).left(loop, stop.once)
+        elif isinstance(stop, Beside):
+            await reactor_of(loop).work_beside(loop, stop.block)
+        elif isinstance(stop, HostData):
+            runtime = self._stream.device.runtime
+            try:
+                for mark in stop.marks:
+                    if not mark.passed():
+                        await wait_any(loop, runtime, [mark])
+            except Exception as error:
+                with self._lock:
+                    if self._paused is not None and self._paused.stop is stop:
+                        self._paused.fail(error)
+                        self._complete(error)
+
+    async def start_before_data(self, loop: EventLoop, turn: Turn | None = None) -> None:
+        """Submits the work up to its end, or up to a stop for host data: ``next_mark`` then tells what to wait for."""
+        stop = self.start(turn)
+        while stop is not None and not isinstance(stop, HostData):
+            await self.pass_stop(loop, stop)
+            stop = self.start()
+
+    async def _go_through(self, loop: EventLoop, stop: Stop, alone: bool) -> None:
+        """Submits the rest of the work of a run that has stopped for ``stop``."""
+        self._waiting += 1
+        next_stop: Stop | None = stop
+        try:
+            while next_stop is not None:
+                await self.pass_stop(loop, next_stop)
+                next_stop = self.start()
+        except BaseException:  # cancelled
+            mark = self.next_mark()
+            if alone:
+                self._drop_paused()
+            if mark is not None and self._waiting == 1:
+                reactor_of(loop).notice(mark)
+            raise
+        finally:
+            self._waiting -= 1
 
     def consume(self) -> None:
         """Marks the operation as used, so that dropping it does not warn."""
@@ -219,6 +276,28 @@ class DeviceFuture(Generic[T]):
     def submission(self) -> Submission[T] | None:
         """Returns the submission while its outcome is unknown, else None."""
         return self._submission
+
+    @property
+    def has_outcome(self) -> bool:
+        """Returns whether the outcome is known, or the device is past everything: ``outcome`` may be called."""
+        return self._submission is None and self._paused is None
+
+    def next_mark(self) -> Mark | None:
+        """Returns a mark that the device must pass before the run can go on, or before its outcome is known; None if it
+        waits for no mark."""
+        submission = self._submission
+        return self.data_mark() if submission is None else submission.mark
+
+    def data_mark(self) -> Mark | None:
+        """Returns a mark that the device must pass before a paused run can go on; None if it waits for no mark."""
+        paused = self._paused
+        stop = None if paused is None else paused.stop
+        return stop.next_mark() or stop.marks[0] if isinstance(stop, HostData) else None
+
+    @property
+    def is_paused(self) -> bool:
+        """Returns whether the run is paused: a part of the work is still to be submitted."""
+        return self._paused is not None
 
     def outcome(self) -> T:
         """Returns the result or raises the error. Do not call it before the device is past the submission."""
@@ -243,6 +322,13 @@ class DeviceFuture(Generic[T]):
         if submission is not None:
             submission.abandon()
 
+    def _drop_paused(self) -> None:
+        """Ends a paused run: it submits nothing more."""
+        with self._lock:
+            if self._paused is not None:
+                self._paused.drop()
+                self._complete(OperationCancelledError("the run was cancelled before all of it was submitted"))
+
     def _traced_name(self) -> str:
         operation = self._operation
         return "an operation" if operation is None else operation.traced_name()
@@ -250,7 +336,7 @@ class DeviceFuture(Generic[T]):
     def _complete(self, error: BaseException) -> None:
         submission = self._submission
         self._error, self._trace = error, error.__traceback__
-        self._operation = None
+        self._operation = self._paused = None
         self._state = _COMPLETE
         self._submission = None
         if submission is not None:

@@ -198,6 +198,7 @@ class Reclaimer:
         self.retire_graph: Callable[[GraphHandle], object] = self._graphs.append
         # Moves a submission into the limbo: its mark, and its run if that may be dropped.
         self.abandon: Callable[[tuple[Mark, Run | None]], object] = self._abandoned.append
+        self.abandon_all: Callable[[list[tuple[Mark, Run | None]]], object] = self._abandoned.extend
         self._limbo: StreamOrder[list[Any]] = StreamOrder()
         self._stranded: deque[tuple[Timeline, list[Any]]] = deque()
         self._freeing: dict[Timeline, int] = {}  # each stream's last free, until it has run

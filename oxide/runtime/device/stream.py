@@ -80,9 +80,11 @@ class Stream:
         Raises the first error of the operations that ``async_on`` submitted here.
         """
         refuse_in_capture("synchronize()", self)
-        loose = self._loose.take()
+        loose, functions = self._loose.take(), self._loose.take_functions()
         self.device.raise_if_lost()
         self._timeline.synchronize()
+        for function in functions:
+            function()
         _finish_all(loose)
 
     def query(self) -> bool:
@@ -164,6 +166,10 @@ class Stream:
         """Raises the first error of the ``async_on`` submissions that the device is past. Waits for nothing."""
         _finish_all(self._loose.take_finished())
 
+    def when_synchronized(self, function: Callable[[], object]) -> None:
+        """Has the next ``synchronize`` call ``function`` once the work submitted so far has run."""
+        self._loose.functions.append(function)
+
     def __del__(self) -> None:
         self._drop()
 
@@ -189,6 +195,7 @@ class LooseResults:
         self._timeline = timeline
         self._lock = new_rlock()  # reentrant: a finaliser may submit to the stream while it is held
         self._submissions: deque[InFlight] = deque()
+        self.functions: list[Callable[[], object]] = []  # called by the next ``synchronize``
         self._ask_at = _FEW  # the number of submissions at which the device is queried
 
     def adopt(self, submission: InFlight) -> None:
@@ -229,6 +236,11 @@ class LooseResults:
         """Drops the submissions that finished well. Returns whether none is left."""
         self.forget_finished()
         return not self._submissions
+
+    def take_functions(self) -> list[Callable[[], object]]:
+        """Removes and returns the functions that ``synchronize`` is to call."""
+        taken, self.functions = self.functions, []
+        return taken
 
     def forget_finished(self) -> bool:
         """Drops the submissions that the device is past, but keeps failed ones for ``synchronize``. Returns whether a

@@ -136,6 +136,8 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
             self._check_shape(self._config)
             self._check_width(given)
             self._check_reach(given)
+        if parts:
+            self._composed, self._parts = True, tuple(parts)
         super().__init__(*parts)
 
     @property
@@ -150,7 +152,7 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
     def execute(self, context: ExecutionContext) -> tuple[Any, ...]:
         binding, config, specialization, device = self._binding, self._config, self._specialization, context.device
         if binding is None or config is None or (binding.device is not device and binding.device is not None):
-            return self._bind_and_execute(context)
+            return self.finish(context, [])
         # Nearly every launch finds its function here, which saves a call.
         function = device.loaded.get(self._plan.reference) or loaded_function(specialization, device)
         params = binding.params + (context.fault_word(specialization) if function.reports else _NO_RECORD)
@@ -168,11 +170,13 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         )
         return self._arguments
 
-    def _bind_and_execute(self, context: ExecutionContext) -> tuple[Any, ...]:
-        """Executes a launch without a binding for this device, for example because an argument is an operation. Raises
-        the errors for arguments that the kernel does not take."""
+    def finish(self, context: ExecutionContext, results: list[Any]) -> tuple[Any, ...]:
+        """Submits a launch without a binding for this device, for example because an argument is an operation.
+        ``results`` are those of the operations among the arguments. Raises the errors for arguments that the kernel
+        does not take."""
+        yielded = iter(results)
         kernel, specialization, device = self._kernel, self._specialization, context.device
-        results: list[Any] = []
+        results = []
         values: list[Any] = []
         reads: list[Allocation] = []
         writes: list[Allocation] = []
@@ -180,7 +184,7 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
             self._require_device(device)
         for parameter, argument, number in zip(specialization.parameters, self._arguments, self._numbers, strict=True):
             if isinstance(argument, DeviceOperation):
-                argument = argument.run(context)
+                argument = next(yielded)
                 _check(kernel, parameter, argument)
                 number = _numbers(parameter, argument)
             results.append(argument)

@@ -438,8 +438,11 @@ class TileKernel:
 class TileLaunch(DeviceOperation[tuple[Any, ...]]):
     """A launch of a tile kernel. Yields the tuple of its arguments, in order."""
 
+    _composed = True
+
     def __init__(self, launch: DeviceOperation[tuple[Any, ...]], kernel: TileKernel, given: dict[str, Any]) -> None:
         self._launch = launch
+        self._parts = (launch,)
         self._tile_kernel = kernel
         self._given = given
         super().__init__(launch)
@@ -450,15 +453,15 @@ class TileLaunch(DeviceOperation[tuple[Any, ...]]):
         found: Specialization = self._launch.specialization  # type: ignore[attr-defined]
         return found
 
-    def execute(self, context: ExecutionContext) -> tuple[Any, ...]:
-        results = iter(self._launch.run(context))
+    def finish(self, context: ExecutionContext, results: list[Any]) -> tuple[Any, ...]:
+        passed = iter(results[0])
         found: list[Any] = []
         for name, argument in self._given.items():
             kind = self._tile_kernel.parameters[name]
             if _is(kind, "constant"):
                 found.append(argument)
                 continue
-            result = next(results)
+            result = next(passed)
             found.append(Partition(result, argument.tile_shape) if isinstance(argument, Partitioned) else
                          argument if _is(kind, "partition") else result)  # fmt: skip
         return tuple(found)

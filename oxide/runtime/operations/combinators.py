@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 from abc import abstractmethod
 from collections.abc import Callable
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeVar, final, overload
+from typing import TYPE_CHECKING, Any, Final, TypeVar, final, overload
 
 import numpy as np
 
 from oxide.messages import written
 from oxide.native import Given
+from oxide.runtime.device.arc import Arc
 from oxide.runtime.device.launch_places import add_note_once, described, origin, part_note
 from oxide.runtime.device.timeline import Mark
 from oxide.runtime.operations.operation import (
@@ -24,17 +24,41 @@ from oxide.runtime.operations.operation import (
     no_function,
     refuse_coroutine,
     require_operation,
+    value,
 )
 from oxide.runtime.submission.capture import NotRecordable
+from oxide.runtime.submission.host_copies import HostCopies
+from oxide.runtime.submission.nesting import TooDeep
 from oxide.runtime.submission.once import Once
-from oxide.runtime.submission.submission import ExecutionContext
+from oxide.runtime.submission.staging import is_read_by_device
+from oxide.runtime.submission.stops import PlanEnds, Stop, Unknown
+from oxide.runtime.submission.submission import ExecutionContext, Held
+from oxide.runtime.submission.walk import Frame, Submittable, Walk
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from oxide.runtime.device.fault_records import Report
 
-_DEEP = 16  # longer chains of shared operations are run in a loop, without recursion
+_DEEP = 16  # longer chains of shared operations are run one after the other, and not inside one another
+
+_BEGIN: Final = 0  # the states of a chain: its source has not begun;
+_GIVEN: Final = 1  # the result given to the step is the next stage's;
+_KEPT: Final = 2  # the next stage's result is the frame's, as the walk has stopped before the stage
+
+_DEEPER: Final = 1  # the states of a shared operation after the first: the operations that it depends on are run;
+_WAITS: Final = 2  # the source has begun, in a walk of its own;
+_PASSES: Final = 3  # another shared operation takes its place in this run;
+_RECORDS: Final = 4  # the source is recorded
+PROGRAM: Final = 0  # the roles of a stage's function: it may look at host arrays;
+HANDLES: Final = 1  # it looks at no host array;
+DOWNLOADS: Final = 2  # it looks at none, and the operation that it returns copies to the host;
+UPLOADS: Final = 3  # the operation that it returns has an array read, by the device in stream order or by the host
+ROLES: Final = {id(value): HANDLES, id(Arc): HANDLES}
+"""The roles of the package's own functions, by ``id``."""
+
+_NOTHING: Final = Value(None)
+_NOTHING.consume()
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -45,8 +69,10 @@ D = TypeVar("D")
 
 
 class Stage(DeviceOperation[U]):
-    """An operation that continues from the result of another. A chain of stages is run in a loop, without recursion,
-    so Python's stack does not bound its length."""
+    """An operation that continues from the result of another. A chain of stages takes one frame of the walk, so it may
+    have any length."""
+
+    _composed = True
 
     def __init__(self, source: DeviceOperation[Any], name: str, function: Callable[..., Any]) -> None:
         if not callable(function):
@@ -67,28 +93,63 @@ class Stage(DeviceOperation[U]):
             self._built = source._built  # a chain was built where it begins
 
     @abstractmethod
-    def follow(self, context: ExecutionContext, result: Any) -> U:
-        """Computes this stage's result from ``result``, the result of its source."""
+    def follow(self, result: Any) -> U:
+        """Computes this stage's result on the host from ``result``, the result of its source."""
 
-    def execute(self, context: ExecutionContext) -> U:
-        stages: list[Stage[Any]] = [self]
-        source = self.source
-        while isinstance(source, Stage):  # a chain is on one device, so its stages need no run() of their own
-            stages.append(source)
-            source = source.source
-        result = source.run(context)
-        stages.reverse()
-        outer = context.place
-        for stage in stages:
-            context.place = (stage._name, origin(stage._function), stage.stage, outer)
-            try:
-                result = stage.follow(context, result)
-            except Exception as error:
-                add_note_once(error, part_note(stage._name, stage._function, stage.stage))
-                raise
-        context.place = outer
-        last: U = result
-        return last
+    def step(self, frame: Frame, result: Any) -> DeviceOperation[Any] | None:
+        """Runs a whole chain, whose last stage this is. ``frame.results`` are the stages that are left, the next one at
+        the end, and ``frame.data`` is the stage whose function was called last."""
+        context = frame.context
+        if frame.at == _BEGIN:
+            stages: list[Stage[Any]] = [self]
+            source = self.source
+            while isinstance(source, Stage):  # a chain is on one device, so its stages need no frames of their own
+                stages.append(source)
+                source = source.source
+            frame.at, frame.results, frame.place, frame.data = _GIVEN, stages, context.place, None
+            if context.copies is not None:
+                frame.copies = context.copies.count
+            return source
+        if frame.at == _KEPT:
+            frame.at, result = _GIVEN, frame.result
+        stages = frame.results
+        try:
+            while stages:
+                stage = stages[-1]
+                copies = context.copies
+                if copies is not None and copies.count > frame.copies and stage.sees_data(context, result):
+                    frame.data = None
+                    context.wait_for_data(frame, stage.described())
+                frame.data = stage
+                context.place = (stage._name, origin(stage._function), stage.stage, frame.place)
+                if isinstance(stage, AndThen):
+                    function = stage._function
+                    made = function(context, result) if stage._with_context else function(result)
+                    stages.pop()
+                    # Checked here, because a call of ``require_operation`` would cost time.
+                    return made if isinstance(made, DeviceOperation) else require_operation(made, stage._name)
+                result = stage.follow(result)
+                stages.pop()
+        except (Stop, PlanEnds):
+            frame.at, frame.result = _KEPT, result
+            raise
+        context.place = frame.place
+        frame.result = result
+        return None
+
+    def fail(self, frame: Frame, error: BaseException) -> None:
+        stage = frame.data if frame.at != _BEGIN else None
+        if stage is not None and isinstance(error, Exception):
+            add_note_once(error, part_note(stage._name, stage._function, stage.stage))
+
+    def described(self) -> str:
+        """Returns the stage's description for messages."""
+        return part_note(self._name, self._function, self.stage).removeprefix("in ")
+
+    def sees_data(self, context: ExecutionContext, result: Any) -> bool:
+        """Returns whether this stage's function may look at the elements of host arrays in ``result``."""
+        role = role_of(self._function)
+        return role == PROGRAM or (role == UPLOADS and not is_read_by_device(context, result))
 
     def whereabouts(self) -> None:
         return None
@@ -98,6 +159,35 @@ class Stage(DeviceOperation[U]):
 
     def traced_name(self) -> str:
         return f"chain of {self.stage}"
+
+
+def role_of(function: Any) -> int:
+    """Returns the role of a stage's function, or of the function inside of ``functools.partial``."""
+    while type(function) is functools.partial:
+        function = function.func
+    return ROLES.get(id(function), PROGRAM)
+
+
+def host_data(operation: DeviceOperation[Any]) -> tuple[bool, str | None]:
+    """Returns whether an operation is known to copy to the host, and the description of a function of the program that
+    is known to come behind such a copy; None if none is known. What functions return is not known."""
+    stages: list[Stage[Any]] = []
+    while isinstance(operation, Stage):
+        stages.append(operation)
+        operation = operation.source
+    copies = operation.copies_to_host()
+    source = operation.source if isinstance(operation, Shared) else None
+    for part in operation._parts if source is None else (source,):
+        part_copies, waiting = host_data(part)
+        if waiting is not None:
+            return True, waiting
+        copies = copies or part_copies
+    for stage in reversed(stages):
+        role = role_of(stage._function)
+        if copies and role == PROGRAM:
+            return True, stage.described()
+        copies = copies or role == DOWNLOADS
+    return copies, None
 
 
 @final
@@ -111,14 +201,8 @@ class AndThen(Stage[U]):
         self._with_context = with_context
         super().__init__(source, name, function)
 
-    def follow(self, context: ExecutionContext, result: Any) -> U:
-        made = self._function(context, result) if self._with_context else self._function(result)
-        # Checked here, because a call of ``require_operation`` would cost time. The annotation saves compiled code the
-        # look-up of ``run``.
-        following: DeviceOperation[U] = (
-            made if isinstance(made, DeviceOperation) else require_operation(made, self._name)
-        )
-        return following.run(context)
+    def follow(self, result: Any) -> U:
+        raise NotImplementedError
 
     def depict(self) -> Depiction:
         from oxide.runtime.operations.transfers import d2h, depicted_download
@@ -135,7 +219,7 @@ class Map(Stage[U]):
     def __init__(self, source: DeviceOperation[T], function: Callable[[T], U]) -> None:
         super().__init__(source, "map", function)
 
-    def follow(self, context: ExecutionContext, result: Any) -> U:
+    def follow(self, result: Any) -> U:
         mapped: U = self._function(result)
         refuse_coroutine(mapped, self._function, "map")
         return mapped
@@ -149,7 +233,7 @@ class Inspect(Stage[T]):
         self._known = source.spec()
         super().__init__(source, "inspect", function)
 
-    def follow(self, context: ExecutionContext, result: Any) -> T:
+    def follow(self, result: Any) -> T:
         refuse_coroutine(self._function(result), self._function, "inspect")
         shown: T = result
         return shown
@@ -162,9 +246,12 @@ class Inspect(Stage[T]):
 class Element(DeviceOperation[Any]):
     """An operation that yields one element of the tuple that another operation yields."""
 
+    _composed = True
+
     def __init__(self, source: DeviceOperation[Any], index: int) -> None:
         self._source = source
         self._index = index
+        self._parts = (source,)
         super().__init__(source)
         self.place_as(source)
 
@@ -173,8 +260,8 @@ class Element(DeviceOperation[Any]):
         """Returns the operation that yields the tuple."""
         return self._source
 
-    def execute(self, context: ExecutionContext) -> Any:
-        result = self._source.run(context)
+    def finish(self, context: ExecutionContext, results: list[Any]) -> Any:
+        result = results[0]
         if not isinstance(result, tuple) or not -len(result) <= self._index < len(result):
             raise TypeError(
                 f"element {self._index} is asked of {type(result).__name__} {result!r}; "
@@ -200,24 +287,38 @@ class Element(DeviceOperation[Any]):
 class Zip(DeviceOperation[tuple[Any, ...]]):
     """An operation that runs several operations in order on one stream and yields the tuple of their results."""
 
+    _composed = True
+
     def __init__(self, parts: tuple[DeviceOperation[Any], ...]) -> None:
         self._parts = parts
         super().__init__(*parts)
         if parts and all(part._placed and part._placement == parts[0]._placement for part in parts):
             self.place_as(parts[0])
 
-    def execute(self, context: ExecutionContext) -> tuple[Any, ...]:
-        results = []
-        outer, count = context.place, len(self._parts)
-        for number, part in enumerate(self._parts, 1):
-            context.place = ("zip", count, number, outer)
-            try:
-                results.append(part.run(context))
-            except Exception as error:
-                add_note_once(error, part_note("zip", count, number))
-                raise
-        context.place = outer
-        return tuple(results)
+    def step(self, frame: Frame, result: Any) -> DeviceOperation[Any] | None:
+        parts, number, context = self._parts, frame.at, frame.context
+        if number:
+            frame.results.append(result)
+        else:
+            frame.results, frame.place, frame.data = [], context.place, None
+        if number < len(parts):
+            frame.at = number + 1
+            context.place = ("zip", len(parts), number + 1, frame.place)
+            part: DeviceOperation[Any] = parts[number]
+            return part
+        context.place = frame.place
+        if frame.data is not None:
+            raise frame.data
+        frame.result = tuple(frame.results)
+        return None
+
+    def fail(self, frame: Frame, error: BaseException) -> DeviceOperation[Any] | None:
+        if isinstance(error, Exception):
+            add_note_once(error, part_note("zip", len(self._parts), frame.at))
+        elif isinstance(error, Unknown) and frame.at < len(self._parts):
+            frame.data = error  # the other parts are rehearsed, too
+            return self.step(frame, None)
+        return None
 
     def whereabouts(self) -> None:
         return None
@@ -287,12 +388,13 @@ class Shared(DeviceOperation[T]):
     """An operation that runs its source once, at the first run. Every consumer gets the same result, or the same error.
 
     The first consumer submits the source on its own stream. Later consumers take the outcome, and their streams wait
-    for the end of the source's work.
+    for the end of the source's work. The source has a walk of its own, which this object keeps: if it stops, the
+    consumers wait for the same reason, and the first that may go on continues it. The copies to host memory that the
+    source has submitted, and that have not arrived, count as copies of each consumer.
 
     A consumer that comes while another thread is submitting the source waits for the end of that submission: a thread
-    blocks; a task of an event loop sleeps and can be cancelled. The task's operation is then submitted again from the
-    start, so functions in it that come before the shared operation are called again. Cancelling a consumer does not
-    affect the others: this object keeps the result, and the first consumer's submission keeps what the source used.
+    blocks; a task of an event loop sleeps and can be cancelled. Cancelling a consumer does not affect the others: this
+    object keeps the result, and the first consumer's submission keeps what the source used.
 
     Even in a capture, the source runs at once, outside the graph. With ``captured``, the source becomes part of the
     graph instead, once in each graph, unless it has already run. If ``context.renewed`` is a dictionary, an operation
@@ -300,34 +402,59 @@ class Shared(DeviceOperation[T]):
     the outcome.
     """
 
+    _composed = True
+
     def __init__(self, source: DeviceOperation[T], *, captured: bool = False) -> None:
         self._source: DeviceOperation[T] | None = source
         self._captured = captured
         self._once = Once()
         self._known = source.spec()
+        self._walk: Walk[T] | None = None
+        self._held: Held | None = None  # while the walk has stopped
         self._result: T
         self._error: BaseException | None = None
         self._trace: TracebackType | None = None  # of the first raise; each consumer's own frames are added to it
         self._mark: Mark | None = None
         self._faults: list[Report] = []
+        self._copies: HostCopies | None = None
         super().__init__(source)
         self.place_as(source)
 
-    def execute(self, context: ExecutionContext) -> T:
-        if self._source is not None:
+    def step(self, frame: Frame, result: Any) -> Submittable[Any] | None:
+        context = frame.context
+        if frame.at == _PASSES:
+            frame.result = result
+            return None
+        if frame.at == _RECORDS:
             recording = context.recording
-            if recording is not None and recording.outer is not None and not self._captured:
-                raise NotRecordable  # the source would run before the work that is recorded
-            self._run_deep_sources(context)
-            renewed = context.renewed if self._captured else None
-            if renewed is not None and (self in renewed or context.recording is None):
-                if self not in renewed:
-                    renewed[self] = Shared(self._source)
-                again: T = renewed[self].run(context)
-                return again
-            if self._captured and context.recording is not None:
-                recorded: T = context.recording.once(self, functools.partial(self._source.run, context))
-                return recorded
+            if recording is not None:
+                recording.results[self] = result
+            frame.result = result
+            return None
+        source = self._source
+        if source is not None:
+            recording = context.recording
+            if frame.at == _BEGIN:
+                if recording is not None and recording.outer is not None and not self._captured:
+                    raise NotRecordable  # the source would run before the work that is recorded
+                frame.at, frame.results = _DEEPER, self._deep_sources()
+            if frame.results:
+                deep: Shared[Any] = frame.results.pop()
+                return deep
+            frame.at = _WAITS
+            if self._captured:
+                renewed = context.renewed
+                if renewed is not None and (self in renewed or recording is None):
+                    if self not in renewed:
+                        renewed[self] = Shared(source)
+                    frame.at = _PASSES
+                    return renewed[self]
+                if recording is not None:
+                    if self in recording.results:
+                        frame.result = recording.results[self]
+                        return None
+                    frame.at = _RECORDS
+                    return source
         if self._once.enter():
             done = False
             try:
@@ -342,14 +469,23 @@ class Shared(DeviceOperation[T]):
         if self._mark is not None:
             context.timeline.wait_for(self._mark.timeline, self._mark.position, "a shared operation")
         context.watch_faults(self._faults)
-        return self._result
+        if self._copies is not None:
+            context.take_host_copies(self._copies)
+        frame.result = self._result
+        return None
+
+    def fail(self, frame: Frame, error: BaseException) -> DeviceOperation[Any] | None:
+        if frame.at == _DEEPER and isinstance(error, Exception):
+            return _NOTHING  # the next operation raises the error again when it takes the result
+        return None
 
     def whereabouts(self) -> None:
         return None
 
-    def _run_deep_sources(self, context: ExecutionContext) -> None:
-        """If this operation depends on a long chain of shared operations, runs these from the first to the last. Each
-        keeps its outcome for the next. Running them recursively would need a deep Python stack."""
+    def _deep_sources(self) -> list[Shared[Any]]:
+        """If this operation depends on a long chain of shared operations, returns these, the first one at the end of
+        the list. They run before this one, and each keeps its outcome for the next: otherwise each would run inside the
+        next one's step."""
         pending: list[Shared[Any]] = []
         source: DeviceOperation[Any] | None = self._source
         while source is not None:
@@ -358,11 +494,7 @@ class Shared(DeviceOperation[T]):
             elif not isinstance(source, (Stage, Element)):
                 break
             source = source.source
-        if len(pending) > _DEEP:
-            pending.reverse()
-            for shared_operation in pending:
-                with suppress(Exception):  # the next operation raises the error again when it takes the result
-                    shared_operation.run(context)
+        return pending if len(pending) > _DEEP else []
 
     @property
     def source(self) -> DeviceOperation[T] | None:
@@ -370,17 +502,35 @@ class Shared(DeviceOperation[T]):
         return self._source
 
     def _run_source(self, source: DeviceOperation[T], context: ExecutionContext) -> None:
-        inner = ExecutionContext(context.stream)
-        inner.levels, inner.renewed = context.levels, context.renewed
+        """Begins or continues the walk of the source. Raises its stop."""
+        walk, self._walk = self._walk, None
+        if self._held is not None:
+            self._held.release()
+            self._held = None
+        if walk is None:
+            inner = ExecutionContext(context.stream)
+            inner.levels, inner.renewed = context.levels - 1, context.renewed
+            if inner.levels <= 0:
+                raise TooDeep
+            walk = Walk(source, inner)
+        inner = walk.context
+        stop: Stop | None = None
         try:
-            self._result = source.run(inner)
-            inner.wait_for_joined()
-            self._mark = context.timeline.mark()
+            stop = walk.go_on()
+            if stop is None:
+                self._result = walk.result
+                inner.wait_for_joined()
+                self._mark = inner.timeline.mark()
+                self._copies = inner.copies
         except Exception as error:
             self._error, self._trace = error, error.__traceback__
         finally:
-            context.absorb(inner)
-            self._faults = inner.faults
+            if stop is None:
+                self._faults = inner.faults
+                (context.absorb if inner.timeline is context.timeline else context.join)(inner)
+        if stop is not None:
+            self._walk, self._held = walk, Held(walk)
+            raise stop
 
     def spec(self) -> Spec:
         return self._known

@@ -54,15 +54,18 @@ _warned: set[str] = set()  # the reasons for which a warning was given
 class WhileLoop(DeviceOperation[T]):
     """The operation that ``while_loop`` returns."""
 
+    _composed = True
+
     def __init__(self, flag: Flag, body: DeviceOperation[T]) -> None:
         self._flag = flag
         self._body = body
-        super().__init__(*_operations(flag, body))
+        self._parts = _operations(flag)
+        super().__init__(*self._parts, body)
         if body._placed:
             self.place_as(body)
 
-    def execute(self, context: ExecutionContext) -> T:
-        flag = _flag_of(self._flag, context, "while_loop")
+    def finish(self, context: ExecutionContext, results: list[Any]) -> T:
+        flag = _flag_of(results[0] if results else self._flag, context, "while_loop")
         if _is_supported(context, "while_loop"):
             if context.recording is not None:
                 return self._record(context, flag)
@@ -116,15 +119,18 @@ class WhileLoop(DeviceOperation[T]):
 class Cond(DeviceOperation[Any]):
     """The operation that ``cond`` returns."""
 
+    _composed = True
+
     def __init__(self, flag: Flag, then: DeviceOperation[Any], otherwise: DeviceOperation[Any] | None) -> None:
         self._flag = flag
         self._branches = (then,) if otherwise is None else (then, otherwise)
-        super().__init__(*_operations(flag, *self._branches))
+        self._parts = _operations(flag)
+        super().__init__(*self._parts, *self._branches)
         if then._placed and (otherwise is None or (otherwise._placed and otherwise._placement == then._placement)):
             self.place_as(then)
 
-    def execute(self, context: ExecutionContext) -> Any:
-        flag = _flag_of(self._flag, context, "cond")
+    def finish(self, context: ExecutionContext, results: list[Any]) -> Any:
+        flag = _flag_of(results[0] if results else self._flag, context, "cond")
         if _is_supported(context, "cond"):
             if context.recording is not None:
                 return self._record(context, flag)
@@ -320,12 +326,11 @@ def _check_flag(flag: Any, what: str) -> None:
         raise ArgumentError(f"{what}: the flag is a box of one i32, not of {describe(found.shape, found.dtype)}")
 
 
-def _flag_of(flag: Flag, context: ExecutionContext, what: str) -> DeviceBox:
-    """Returns the box of ``flag``. If ``flag`` is an operation, runs it. Raises ``DeviceError`` if the box is on
+def _flag_of(flag: Any, context: ExecutionContext, what: str) -> DeviceBox:
+    """Returns the box of ``flag``. Raises ``ArgumentError`` if it is no flag, and ``DeviceError`` if the box is on
     another device than the context's."""
-    found: Any = flag.run(context) if isinstance(flag, DeviceOperation) else flag
-    _check_flag(found, what)
-    box: DeviceBox = found.value if isinstance(found, Arc) else found
+    _check_flag(flag, what)
+    box: DeviceBox = flag.value if isinstance(flag, Arc) else flag
     require_device(box, context.device, what)
     return box
 
@@ -335,8 +340,8 @@ def _branch(number: int) -> str:
     return f"{_BRANCHES[number]} of a cond"
 
 
-def _operations(flag: Flag, *operations: DeviceOperation[Any]) -> list[DeviceOperation[Any]]:
-    return [*([flag] if isinstance(flag, DeviceOperation) else []), *operations]
+def _operations(flag: Flag) -> tuple[DeviceOperation[Any], ...]:
+    return (flag,) if isinstance(flag, DeviceOperation) else ()
 
 
 def _is_supported(context: ExecutionContext, what: str) -> bool:

@@ -23,27 +23,30 @@ from oxide.dropping import calls_drop
 from oxide.errors import DeviceError, GraphError
 from oxide.messages import written
 from oxide.native import Given
+from oxide.runtime.device.arc import Arc
 from oxide.runtime.device.fault_records import CURSOR_BYTES, PAGE_RECORDS, RECORD_BYTES, FaultPage, GraphFaultReport
+from oxide.runtime.device.memory import DeviceBox
+from oxide.runtime.device.partition import Partition
 from oxide.runtime.device.runtime import Device
 from oxide.runtime.device.scheduling import require_stream
 from oxide.runtime.device.stream import Stream
 from oxide.runtime.locks import new_lock
 from oxide.runtime.operations.depicting import RecordedWork
 from oxide.runtime.operations.inputs import Source, accepted, arrived, fill_inputs
-from oxide.runtime.operations.operation import Depiction, DeviceOperation
+from oxide.runtime.operations.operation import Depiction, DeviceOperation, at_once
 from oxide.runtime.plan.reuse import GraphMemory, share_memory
 from oxide.runtime.submission.capture import LaunchHook, Recording
 from oxide.runtime.submission.nesting import raise_if_nested
 from oxide.runtime.submission.staging import ReadingAtSubmission
-from oxide.runtime.submission.submission import ExecutionContext, Submission, submit
+from oxide.runtime.submission.stops import Unknown
+from oxide.runtime.submission.submission import ExecutionContext, Submission
+from oxide.runtime.submission.walk import Frame, Submittable
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
     from oxide.pictures import Picture
-    from oxide.runtime.device.arc import Arc
     from oxide.runtime.device.fault_records import Report
-    from oxide.runtime.device.memory import DeviceBox
     from oxide.runtime.device.timeline import Timeline
 
 T = TypeVar("T")
@@ -79,10 +82,25 @@ class CudaGraph(Generic[T]):
 
     def take_output(self) -> T:
         """Returns the result of the captured operation: handles that launches fill. The result can be taken once, so
-        that the graph keeps no host array that its user has dropped. Raises ``GraphError`` for a second call."""
-        self._require_open()
+        that the graph keeps no host array that its user has dropped.
+
+        Host arrays are filled by launches, too: an output that may have some can be taken once the first launch has
+        completed. Raises ``GraphError`` before that, and for a second call.
+        """
+        captured = self._require_open()
         if self._taken:
             raise GraphError("take_output: the graph's output was taken before; keep what the first call returned")
+        if captured.fills_host and not _is_handle(self._output):
+            first = captured.first
+            if first is None or not first[0].passed(first[1]):
+                raise GraphError(
+                    "take_output: the output has host arrays, and no launch has filled them yet. Take it when the "
+                    "first launch has completed, as after await graph.launch() or graph.launch().sync()"
+                )
+        return self.take()
+
+    def take(self) -> T:
+        """Returns the output, perhaps before it is filled, for launches that yield it."""
         self._taken = True
         output, self._output = self._output, None
         return cast(T, output)
@@ -104,7 +122,7 @@ class CudaGraph(Generic[T]):
         passed_on: list[Report] = []
         self._passed_on = passed_on
         with ReadingAtSubmission():
-            submission = submit(operation, self.stream)
+            submission = at_once(operation, self.stream, "graph.update")
         self._updated = self.stream._timeline, submission.mark.position
         self.stream._adopt(submission)
         # At each update: drops finished updates, so that the next launch does not get their reports and their
@@ -165,6 +183,11 @@ class CudaGraph(Generic[T]):
     def closed(self) -> bool:
         """Returns whether the graph was closed."""
         return self._captured is None
+
+    @property
+    def fills_host(self) -> bool:
+        """Returns whether each launch fills host arrays. False for a closed graph."""
+        return self._captured is not None and self._captured.fills_host
 
     @property
     def device(self) -> Device:
@@ -240,6 +263,14 @@ class CudaGraph(Generic[T]):
         if captured is None:
             raise GraphError("the graph was closed, and its buffers may be gone; capture the operation again")
         return captured
+
+
+def _is_handle(output: object) -> bool:
+    """Returns whether an output has no host arrays: whether it is a box, None, or a tuple of such."""
+    if isinstance(output, tuple):
+        return all(map(_is_handle, output))
+    plain = output.value if isinstance(output, Arc) else output
+    return plain is None or isinstance(plain, (DeviceBox, Partition, int, float, str))
 
 
 @final
@@ -324,11 +355,25 @@ class GraphLaunch(DeviceOperation[None]):
     def __init__(self, graph: CudaGraph[Any], sources: tuple[Source, ...] = ()) -> None:
         self._graph = graph
         self._sources = sources
+        if sources:
+            self._parts = tuple([source for source in sources if isinstance(source, DeviceOperation)])
+            self._composed = bool(self._parts)
         super().__init__()
         self._placed, self._placement = True, graph.device
 
     def execute(self, context: ExecutionContext) -> None:
-        submit_launch(context, self._graph, self._sources)
+        submit_launch(context, self._graph, self._sources, [])
+
+    def step(self, frame: Frame, result: Any) -> Submittable[Any] | None:
+        if not frame.at:
+            require_launch(frame.context, self._graph)  # before its sources are submitted
+        return super().step(frame, result)
+
+    def finish(self, context: ExecutionContext, results: list[Any]) -> None:
+        submit_launch(context, self._graph, self._sources, results)
+
+    def copies_to_host(self) -> bool:
+        return self._graph.fills_host
 
     def title(self) -> object:
         return self
@@ -340,15 +385,24 @@ class GraphLaunch(DeviceOperation[None]):
         return f"<oxide launch of {self._graph!r}>"
 
 
-def submit_launch(context: ExecutionContext, graph: CudaGraph[Any], sources: tuple[Source, ...]) -> None:
-    """Submits one launch of a graph, after the operations that its inputs come from."""
+def require_launch(context: ExecutionContext, graph: CudaGraph[Any]) -> _Captured:
+    """Returns what a graph has captured. Raises ``GraphError`` if it cannot be launched in this context."""
     captured = graph._require_open()
     if context.recording is not None:
         context.recording.refuse(
             "the launch of a graph cannot be captured into another; record the operations themselves"
         )
+    return captured
+
+
+def submit_launch(
+    context: ExecutionContext, graph: CudaGraph[Any], sources: tuple[Source, ...], results: list[Any]
+) -> None:
+    """Submits one launch of a graph. ``results`` are those of the operations among ``sources``, in order."""
+    captured = require_launch(context, graph)
+    yielded = iter(results)
     ready = [
-        arrived(number, captured.inputs[number], source.run(context), graph.device)
+        arrived(number, captured.inputs[number], next(yielded), graph.device)
         if isinstance(source, DeviceOperation)
         else source
         for number, source in enumerate(sources)
@@ -364,7 +418,7 @@ class GraphInstances(Generic[T]):
 
     def __init__(self, graphs: list[CudaGraph[T]]) -> None:
         self._graphs = tuple(graphs)
-        self._outputs = tuple([graph.take_output() for graph in graphs])
+        self._outputs = tuple([graph.take() for graph in graphs])
         self._turns = itertools.count()
 
     def launch(
@@ -415,13 +469,27 @@ class InstanceLaunch(DeviceOperation[T]):
     def __init__(self, instances: GraphInstances[T], sources: tuple[Source, ...]) -> None:
         self._instances = instances
         self._sources = sources
+        if sources:
+            self._parts = tuple([source for source in sources if isinstance(source, DeviceOperation)])
+            self._composed = bool(self._parts)
         super().__init__()
         self._placed, self._placement = True, instances[0].device
 
     def execute(self, context: ExecutionContext) -> T:
+        return self.finish(context, [])
+
+    def step(self, frame: Frame, result: Any) -> Submittable[Any] | None:
+        if not frame.at:
+            require_launch(frame.context, self._instances[0])
+        return super().step(frame, result)
+
+    def finish(self, context: ExecutionContext, results: list[Any]) -> T:
         graph, output = self._instances.next_of()
-        submit_launch(context, graph, self._sources)
+        submit_launch(context, graph, self._sources, results)
         return output
+
+    def copies_to_host(self) -> bool:
+        return self._instances[0].fills_host
 
     def depict(self) -> Depiction:
         lines = (f"one of {len(self._instances)}", self._instances[0].summary())
@@ -460,6 +528,8 @@ class _Captured:
         self._lock = new_lock()
         self._strict = device.runtime.ordering == "strict"
         self._last: tuple[Timeline, int] | None = None  # the previous launch; only under strict ordering
+        self.fills_host = bool(recording.downloads)
+        self.first: tuple[Timeline, int] | None = None  # the first launch, if launches fill host arrays
         self._page: FaultPage | None = None
         self._used = 0  # the number of the page's records in use
 
@@ -513,6 +583,10 @@ class _Captured:
             finally:
                 # Even after a failure: a submitted fill must run before the next launch's fills, on any stream.
                 context.end(self._reads, self._writes, submitted=True)
+        if self.fills_host:
+            context.note_host_copy()
+            if self.first is None:
+                self.first = timeline, timeline.advance()
         if self._strict:  # the order of launches is promised, so relying on it is not an ordering error
             self._last = timeline, timeline.advance()
         number += 1
@@ -567,14 +641,17 @@ def run_as_graph(context: ExecutionContext, record: Callable[[ExecutionContext],
 
 
 def rehearse(operation: DeviceOperation[Any], stream: Stream) -> None:
-    """Captures ``operation`` and discards the capture. This compiles and loads all kernels that the operation launches.
-    It runs nothing but the sources of shared operations."""
+    """Captures ``operation`` and discards the capture. This compiles and loads all kernels that the operation launches,
+    but for those that depend on the result of a function that sees host data. It runs nothing but the sources of shared
+    operations."""
     operation.consume()
     recording = Recording(require_stream(stream), allocates=True, rehearses=True)
     context = ExecutionContext(stream, recording)
     with recording:
         try:
             operation.run(context)
+        except Unknown:
+            pass
         except BaseException as error:
             raise_if_nested(error, operation)
             raise

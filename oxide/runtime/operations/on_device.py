@@ -8,12 +8,12 @@ operation.
 
 from __future__ import annotations
 
-from typing import TypeVar, final
+from typing import Any, TypeVar, final
 
 from oxide.messages import written
 from oxide.native import Given
 from oxide.runtime.device.runtime import Device
-from oxide.runtime.device.scheduling import picked_stream, placed_number, require_placement
+from oxide.runtime.device.scheduling import placed_number, require_placement
 from oxide.runtime.operations.operation import Depiction, DeviceOperation, Spec
 from oxide.runtime.submission.submission import ExecutionContext
 
@@ -24,15 +24,19 @@ T = TypeVar("T")
 class OnDevice(DeviceOperation[T]):
     """The operation that ``DeviceOperation.on`` returns."""
 
+    _composed = True
+
     def __init__(self, source: DeviceOperation[T], device: Given[int | Device]) -> None:
         source.consume()
         self._source = source
+        self._parts = (source,)
         self._placement = require_placement(device, "on")
         super().__init__(source)
         self._placed = True
 
-    def execute(self, context: ExecutionContext) -> T:
-        return self._source.run(context)
+    def finish(self, context: ExecutionContext, results: list[Any]) -> T:
+        result: T = results[0]
+        return result
 
     def spec(self) -> Spec:
         return self._innermost()._source.spec()
@@ -51,21 +55,3 @@ class OnDevice(DeviceOperation[T]):
     def __repr__(self) -> str:
         inner = self._innermost()
         return f"<oxide operation on device {written(placed_number(inner._placement))}: {inner._source!r}>"
-
-
-def run_placed(context: ExecutionContext, device: Device, operation: DeviceOperation[T]) -> T:
-    """Runs an operation as part of ``context`` on another device, on a stream that the policy picks."""
-    if context.recording is not None:
-        context.recording.refuse(
-            f"{operation!r} runs on {device.label} and cannot be captured into a graph of {context.device.label}: a "
-            f"graph runs on one device. Capture a graph for each, with op.on(device).graph()"
-        )
-    inner = context.part(None, picked_stream(context.runtime.policy, device), context.visible)
-    try:
-        return operation.execute(inner)
-    except BaseException as error:
-        if not isinstance(error, Exception):
-            inner.interrupted()
-        raise
-    finally:
-        context.join(inner)

@@ -1,13 +1,14 @@
 """DeviceOperation: a lazy description of device work.
 
 The idea is cuda-async's ``DeviceOperation``. Building an operation does nothing. Running it (``await``, ``sync``, …)
-executes it in an ``ExecutionContext``, whose stream a policy picked. A run submits all its work to that stream, in
-order, and never waits in between: it yields handles to results that the device may still be computing. An operation may
-be run again.
+executes it in an ``ExecutionContext``, whose stream a policy picked. A run submits its work to that stream, in order.
+It yields handles to results that the device may still be computing. It waits in between only where a function of the
+program is to see a host array: the array is filled first (``submission/walk.py``). An operation may be run again.
 """
 
 from __future__ import annotations
 
+import sys
 from abc import abstractmethod
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
@@ -21,13 +22,15 @@ from oxide.dropping import calls_drop, finalise_subclass, nothing
 from oxide.native import Given, is_compiled, mypyc_attr, warn_caller
 from oxide.runtime.awaiting.future import DeviceFuture
 from oxide.runtime.awaiting.unrun import complain, warns_when_called
-from oxide.runtime.device.launch_places import add_note_once, described, origin, part_note
+from oxide.runtime.device.launch_places import described, origin, part_note
 from oxide.runtime.device.runtime import current_runtime
 from oxide.runtime.device.scheduling import find_device, picked_stream, require_stream
 from oxide.runtime.device.stream import Stream
 from oxide.runtime.loop.event_loops import blocked_loop_name, current_loop
-from oxide.runtime.submission.submission import ExecutionContext, Submittable, run_blocking, submit
-from oxide.runtime.tracepoints import TracedRun, points
+from oxide.runtime.submission.nesting import TooDeep
+from oxide.runtime.submission.submission import ExecutionContext, Submission, not_waiting, run_blocking, submit_at_once
+from oxide.runtime.submission.walk import Frame, Submittable, run_through
+from oxide.runtime.tracepoints import points
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -71,20 +74,15 @@ class DeviceOperation(Submittable[T_co]):
     """
 
     def __init_subclass__(cls) -> None:
-        """Raises ``TypeError`` for a class without ``execute``. The alternative, ``ABC``, would raise the error when
-        the first object is made. But ``isinstance`` takes 0.2 µs for an ``ABC`` instead of 0.03 µs, and each run calls
-        it some twenty times."""
+        """Raises ``TypeError`` for a class without ``execute``, unless its operations are executed by steps. The
+        alternative, ``ABC``, would raise the error when the first object is made. But ``isinstance`` takes 0.2 µs for
+        an ``ABC`` instead of 0.03 µs, and each run calls it some twenty times."""
         super().__init_subclass__()
-        if cls.execute is DeviceOperation.execute:
+        if cls.execute is DeviceOperation.execute and not cls._composed:
             raise TypeError(f"{cls.__name__} is an operation without execute(self, context): define it")
         finalise_subclass(cls, drop_operation)
 
-    _placed = False  # if False, the operation runs on the device of the run that it is part of
-    _placement: int | Device  # the device that it was placed on
-
     _unused = False  # set at the end of __init__, so that an operation with refused arguments does not warn
-    _built: Any = None  # when and where it was built, if that was traced
-    _drop: Any = None  # ``nothing`` after the first use: dropping the operation then does not warn
 
     def __init__(self, *parts: DeviceOperation[Any]) -> None:
         for part in parts:
@@ -94,9 +92,9 @@ class DeviceOperation(Submittable[T_co]):
         if tracer is not None:
             self._built = tracer.built()
 
-    @abstractmethod
     def execute(self, context: ExecutionContext) -> T_co:
         """Submits the work to ``context.stream`` and returns its result, which may still be in flight."""
+        return self.run(context)
 
     def __array__(self, dtype: object = None, copy: object = None) -> NoReturn:
         """Raises ``TypeError``: an operation has no numbers before it has run."""
@@ -111,8 +109,10 @@ class DeviceOperation(Submittable[T_co]):
     def and_then(self, function: Callable[[T_co], DeviceOperation[U]]) -> DeviceOperation[U]:
         """Runs this operation, then the operation ``function(result)``, on the same stream.
 
-        ``function`` is called when this operation has been submitted: the result is a handle, and its data may be in
-        flight. Running raises ``TypeError`` if the function does not return an operation.
+        ``function`` is called when this operation has been submitted. Boxes in the result are handles, whose data may
+        be in flight. Host arrays are filled: if this operation copies to the host, the run waits for its copies before
+        the function is called (``d2h``, ``h2d`` and ``memcpy`` themselves do not wait). Running raises ``TypeError`` if
+        the function does not return an operation.
         """
         return combinators.AndThen(self, function, "and_then")
 
@@ -131,12 +131,12 @@ class DeviceOperation(Submittable[T_co]):
         return combinators.AndThen(self, function, "and_then_with_context", with_context=True)
 
     def map(self, function: Callable[[T_co], U]) -> DeviceOperation[U]:
-        """Yields ``function(result)``, computed on the host without device work. The result may be in flight:
-        ``function`` sees handles."""
+        """Yields ``function(result)``, computed on the host without device work. As for ``and_then``, boxes are handles
+        whose data may be in flight, and host arrays are filled."""
         return combinators.Map(self, function)
 
     def inspect(self, function: Callable[[T_co], object]) -> DeviceOperation[T_co]:
-        """Calls ``function(result)`` and yields the result unchanged. The result may be in flight, as for ``map``."""
+        """Calls ``function(result)`` and yields the result unchanged. Boxes and arrays are as for ``map``."""
         return combinators.Inspect(self, function)
 
     def first(self) -> DeviceOperation[Any]:
@@ -282,14 +282,15 @@ class DeviceOperation(Submittable[T_co]):
 
     def async_on(self, stream: Given[Stream]) -> T_co:
         """Submits the operation to ``stream`` and returns the result at once. The result is in flight until you
-        synchronise the stream.
+        synchronise the stream: read a host array after ``stream.synchronize()``.
 
         ``stream.synchronize()`` raises the faults of the kernels. An operation that ``on`` placed on another device
-        runs there, and later work on ``stream`` runs after it.
+        runs there, and later work on ``stream`` runs after it. Raises ``OrderingError`` if a function of the operation
+        would have to wait for host data. Nothing is submitted then, unless only another function reveals it.
         """
         self.consume()
         stream = require_stream(stream)
-        submission = submit(self, stream)
+        submission = at_once(self, stream, "async_on")
         stream._adopt(submission)
         return submission.result_in_flight
 
@@ -325,52 +326,19 @@ class DeviceOperation(Submittable[T_co]):
     # Used by the runtime
 
     def run(self, context: ExecutionContext) -> T_co:
-        """Executes the operation as part of a run, on the device that it was placed on, if any. If an error arises,
-        adds notes to it: they say where in the operation it arose, innermost first. Raises ``RecursionError`` if
-        operations are nested too deep."""
+        """Executes the operation as a part of another operation's ``execute``. Blocks the thread if a function of the
+        operation waits for host data: an ``execute`` cannot stop half-way. If an error arises, adds notes to it: they
+        say where in the operation it arose, innermost first. Raises ``RecursionError`` if operations are nested too
+        deep."""
         self._drop = nothing
         levels = context.levels
         if not levels:  # the compiled form uses the machine's stack, which has no recursion check
-            raise RecursionError("operations are nested too deep")
+            raise TooDeep
         context.levels = levels - 1
         try:
-            if self._placed and self._placement is not context.device:
-                from oxide.runtime.operations.on_device import run_placed
-
-                device = find_device(context.runtime, self._placement)
-                if device is not context.device:
-                    result = run_placed(context, device, self)
-                    context.levels = levels
-                    return result
-            result = self.execute(context) if points.tracer is None else self._execute_traced(context)
-            context.levels = levels
-            return result
-        except Exception as error:
-            context.levels = levels
-            where = self.whereabouts()
-            if where is not None:
-                add_note_once(error, where)
-            raise
-
-    def _execute_traced(self, context: ExecutionContext) -> T_co:
-        run = context.traced
-        if run is not None:
-            name, built = run.name, run.built
-            run.name, run.built = self.traced_name(), self._built
-            try:
-                return self.execute(context)
-            finally:
-                run.name, run.built = name, built
-        tracer = points.tracer
-        if tracer is None:  # another thread has just ended the trace
-            return self.execute(context)
-        entered: TracedRun = tracer.enter(self.traced_name(), self._built, context.recording is not None)
-        context.traced = entered
-        try:
-            return self.execute(context)
+            return run_through(self, context)
         finally:
-            context.traced = None
-            tracer.leave(entered)
+            context.levels = levels
 
     def traced_name(self) -> str:
         """Returns the operation's name in traces."""
@@ -379,6 +347,10 @@ class DeviceOperation(Submittable[T_co]):
     def whereabouts(self) -> str | None:
         """Returns the note that ``run`` adds to an error; None for an operation that only combines others."""
         return f"in {self!r}"
+
+    def copies_to_host(self) -> bool:
+        """Returns whether the operation itself, without its parts, is known to copy to the host."""
+        return False
 
     def consume(self) -> None:
         """Marks the operation as used, so that dropping it does not warn."""
@@ -488,18 +460,24 @@ def value(x: T) -> DeviceOperation[T]:
 class WithContext(DeviceOperation[T]):
     """The operation that ``with_context`` returns."""
 
+    _composed = True
+
     def __init__(self, function: Callable[[ExecutionContext], DeviceOperation[T]]) -> None:
         if not callable(function):
             raise no_function(function, "with_context")
         self._function: Callable[[ExecutionContext], Given[DeviceOperation[T]]] = function
         super().__init__()
 
-    def execute(self, context: ExecutionContext) -> T:
-        outer = context.place
-        context.place = ("with_context", origin(self._function), 1, outer)
-        result = require_operation(self._function(context), "with_context").run(context)
-        context.place = outer
-        return result
+    def step(self, frame: Frame, result: Any) -> DeviceOperation[Any] | None:
+        context = frame.context
+        if frame.at:
+            context.place = frame.place
+            frame.result = result
+            return None
+        made = require_operation(self._function(context), "with_context")
+        frame.at, frame.place = 1, context.place
+        context.place = ("with_context", origin(self._function), 1, frame.place)
+        return made
 
     def whereabouts(self) -> str:
         return part_note("with_context", self._function, 1)
@@ -512,6 +490,16 @@ def with_context(function: Callable[[ExecutionContext], DeviceOperation[T]]) -> 
     """Returns an operation that runs ``function(context)``. The function is called at execution, when the stream and
     the device are known."""
     return WithContext(function)
+
+
+def at_once(operation: DeviceOperation[T], stream: Stream, call: str) -> Submission[T]:
+    """Submits all of an operation for the public function ``call``, which does not wait. Raises ``OrderingError``,
+    before anything is submitted, if the operation is known to have a function that would wait for host data."""
+    if operation._composed:
+        _, waiting = combinators.host_data(operation)
+        if waiting is not None:
+            raise not_waiting(call, waiting)
+    return submit_at_once(operation, stream, call)
 
 
 def no_function(found: object, where: str) -> TypeError:

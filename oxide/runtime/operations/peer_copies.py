@@ -14,33 +14,40 @@ from oxide.runtime.device.arc import Arc
 from oxide.runtime.device.memory import DeviceBox, require_runtime
 from oxide.runtime.device.runtime import Device
 from oxide.runtime.device.scheduling import find_device, placed_number, require_placement
-from oxide.runtime.operations.on_device import run_placed
 from oxide.runtime.operations.operation import Depiction, DeviceOperation, Spec
 from oxide.runtime.operations.transfers import copy_box, new_box, require_box
 from oxide.runtime.submission.submission import ExecutionContext
+from oxide.runtime.submission.walk import Frame
 
 
 @final
 class ToDevice(DeviceOperation[DeviceBox]):
     """The operation that ``to_device`` returns."""
 
+    _composed = True
+
     def __init__(
         self, box: Given[DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]], device: Given[int | Device]
     ) -> None:
         self._box = box
-        parts = [box] if isinstance(box, DeviceOperation) else []
-        for part in parts:
+        self._parts = (box,) if isinstance(box, DeviceOperation) else ()
+        for part in self._parts:
             part.consume()
         self._target = require_placement(device, "to_device")
-        super().__init__(*parts)
+        super().__init__(*self._parts)
 
-    def execute(self, context: ExecutionContext) -> DeviceBox:
-        box = self._box.run(context) if isinstance(self._box, DeviceOperation) else self._box
-        source = require_box(box, "to_device")
-        require_runtime(source, context.device, "to_device")
-        target = find_device(context.runtime, self._target)
-        arrival = _Arrival(source)
-        return arrival.run(context) if target is context.device else run_placed(context, target, arrival)
+    def step(self, frame: Frame, result: Any) -> DeviceOperation[Any] | None:
+        if frame.at == 2:
+            frame.result = result
+            return None
+        if frame.at == 0 and self._parts:
+            frame.at = 1
+            part: DeviceOperation[Any] = self._parts[0]
+            return part
+        source = require_box(result if self._parts else self._box, "to_device")
+        require_runtime(source, frame.context.device, "to_device")
+        frame.at = 2
+        return _Arrival(source, find_device(frame.context.runtime, self._target))
 
     def spec(self) -> Spec:
         return self._box.spec() if isinstance(self._box, DeviceOperation) else None
@@ -51,12 +58,13 @@ class ToDevice(DeviceOperation[DeviceBox]):
 
 @final
 class _Arrival(DeviceOperation[DeviceBox]):
-    """An operation that copies a box of any device to the device that the operation runs on."""
+    """An operation that copies a box of any device to ``device``."""
 
-    def __init__(self, source: DeviceBox) -> None:
+    def __init__(self, source: DeviceBox, device: Device) -> None:
         self._source = source
         super().__init__()
         self.consume()
+        self._placed, self._placement = True, device
 
     def execute(self, context: ExecutionContext) -> DeviceBox:
         copy = new_box(context, self._source.shape, self._source.dtype)

@@ -8,7 +8,8 @@ The parts are submitted in the order of the program, and the run ends after all 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar, final
+from contextlib import suppress
+from typing import Any, Final, TypeVar, final
 
 from oxide.driver.lanes import lanes_of
 from oxide.errors import LaunchError
@@ -18,14 +19,21 @@ from oxide.runtime.device.scheduling import picked_stream, require_stream
 from oxide.runtime.device.stream import Stream
 from oxide.runtime.operations.fusing import Known, fuse
 from oxide.runtime.operations.graph import discard
-from oxide.runtime.operations.operation import Depiction, DeviceOperation, Spec
+from oxide.runtime.operations.operation import Depiction, DeviceOperation, Spec, Value
 from oxide.runtime.plan.nodes import Conditional, Node, Part, PlanNode, dependencies, name_of, parts
 from oxide.runtime.plan.reuse import share_memory
 from oxide.runtime.submission.capture import NotRecordable, Recording
 from oxide.runtime.submission.nesting import raise_if_nested
+from oxide.runtime.submission.stops import Dropped, Unknown
 from oxide.runtime.submission.submission import ExecutionContext
+from oxide.runtime.submission.walk import Frame
 
 T = TypeVar("T")
+
+_BEGIN: Final = 0  # the states of a planned operation: its source has not begun;
+_PLANS: Final = 1  # the source is recorded, in a recording of this run;
+_RECORDED: Final = 2  # the source is recorded, as a part of another recording;
+_ENDED: Final = 3  # what was recorded is submitted, or nothing can be recorded: the source goes on without a plan
 
 _UPLOAD = "upload"
 """The ``method`` of nodes that are uploads and not calls of the driver. Such a node's one argument is a function that
@@ -35,59 +43,102 @@ submits the upload."""
 @final
 class Planned(DeviceOperation[T]):
     """The operation that ``planned`` and ``op.fused()`` return. ``fuses`` merges launches of elementwise kernels,
-    ``branches`` uses several streams."""
+    ``branches`` uses several streams.
+
+    The plan ends before the first function of the program that is to see the data of a recorded copy to the host: what
+    is recorded is submitted, and the rest runs without a plan."""
+
+    _composed = True
 
     def __init__(self, source: DeviceOperation[T], *, fuses: bool, branches: bool) -> None:
         self._source = source
+        self._parts = (source,)
         self._fuses = fuses
         self._branches = branches
         self._known: Known = {}
         super().__init__(source)
         self.place_as(source)
 
-    def execute(self, context: ExecutionContext) -> T:
-        if context.recording is not None:
-            return self._record(context)
-        recording = Recording(context.stream, allocates=True, outer=context)
-        inner = context.part(recording)
-        inner.visible = context.visible
-        try:
-            with recording:
-                result = self._record(inner)
-        except NotRecordable:
-            return self._run_eagerly(context)
-        finally:
-            context.absorb(inner)
+    def step(self, frame: Frame, result: Any) -> DeviceOperation[Any] | None:
+        context = frame.context
+        if frame.at == _BEGIN:
+            recording = context.recording
+            if recording is not None:  # a part of what is recorded
+                frame.at, frame.data = _RECORDED, len(recording.nodes)
+            else:
+                recording = Recording(context.stream, allocates=True, outer=context)
+                frame.inner = context.part(recording)
+                frame.inner.visible = context.visible
+                frame.at, frame.data, frame.place, frame.results = _PLANS, recording, context.place, context.renewed
+                recording.__enter__()
+            return self._source
+        if frame.at == _RECORDED:
+            if self._fuses and context.recording is not None and not context.recording.explains:
+                fuse(context, min(frame.data, len(context.recording.nodes)), self._known)
+        elif frame.at == _PLANS:
+            self._submit(frame)
+        if frame.at == _ENDED:
+            context.renewed = frame.results
+        frame.result = result
+        return None
+
+    def end_plan(self, frame: Frame) -> None:
+        """Submits what is recorded. From now on the operation runs without a plan."""
+        self._submit(frame)
+        # The sources of an ``unzip`` that were recorded are not run again.
+        frame.context.renewed = {operation: _done(result) for operation, result in frame.data.results.items()}
+
+    def _submit(self, frame: Frame) -> None:
+        context, recording = frame.context, frame.data
+        if self._fuses:
+            fuse(frame.inner, 0, self._known)
+        self._leave_recording(frame)
         nodes: list[PlanNode] = [
             Node(_UPLOAD, (function,), "", (), () if written is None else (written,))
             for function, written in zip(recording.at_launch, recording.uploads, strict=True)
         ]
         nodes += recording.nodes
         if self._branches:
-            _submit(context, nodes, parts(dependencies(nodes)))
+            _submit_branches(context, nodes, parts(dependencies(nodes)))
         else:
             for number, node in enumerate(nodes):
                 _submit_node(context, number, node)
-        return result
+        if recording.downloads:
+            context.wait_for_joined()
+            assert context.copies is not None
+            context.copies.submitted(context.timeline, context.timeline.advance())
 
-    def _run_eagerly(self, context: ExecutionContext) -> T:
-        """Runs the operation as without a plan, with one difference: the source of an ``unzip`` runs once in each run,
-        and not once for all runs."""
-        outer = context.renewed
-        context.renewed = {} if outer is None else outer
-        try:
-            return self._source.run(context)
-        finally:
-            context.renewed = outer
+    def fail(self, frame: Frame, error: BaseException) -> DeviceOperation[Any] | None:
+        context = frame.context
+        if frame.at == _PLANS and isinstance(error, Dropped):
+            frame.data.is_open = False
+        elif frame.at == _PLANS:
+            self._leave_recording(frame)
+            if isinstance(error, NotRecordable):
+                # Runs as without a plan, with one difference: the source of an ``unzip`` runs once in each run, and not
+                # once for all runs.
+                frame.inner, context.place = context, frame.place
+                if context.renewed is None:
+                    context.renewed = {}
+                if context.copies is not None:
+                    context.copies.recorded = 0
+                return self._source
+        if frame.at == _ENDED:
+            context.renewed = frame.results
+        return None
 
-    def _record(self, context: ExecutionContext) -> T:
-        recording = context.recording
-        assert recording is not None
-        first = len(recording.nodes)
-        result = self._source.run(context)
-        if self._fuses and not recording.explains:
-            fuse(context, first, self._known)
-        return result
+    def pause(self, frame: Frame) -> None:
+        if frame.at == _PLANS:
+            frame.data.suspend()
+
+    def resume(self, frame: Frame) -> None:
+        if frame.at == _PLANS:
+            frame.data.__enter__()
+
+    def _leave_recording(self, frame: Frame) -> None:
+        frame.at = _ENDED
+        frame.data.__exit__(None, None, None)
+        frame.context.absorb(frame.inner)
 
     def whereabouts(self) -> None:
         return None
@@ -123,7 +174,8 @@ def explanation(operation: DeviceOperation[Any], stream: Stream) -> str:
     context = ExecutionContext(stream, recording)
     try:
         with recording:
-            context.keep(operation.run(context))  # the program would hold the result
+            with suppress(Unknown):  # what depends on a function that sees host data is not known
+                context.keep(operation.run(context))  # the program would hold the result
             recording.results.clear()
             before = _listed(recording.nodes)
             report = fuse(context)
@@ -162,7 +214,14 @@ def _listed(nodes: Sequence[PlanNode], indent: str = "  ") -> list[str]:
     return lines
 
 
-def _submit(context: ExecutionContext, nodes: list[PlanNode], pieces: list[Part]) -> None:
+def _done(result: object) -> DeviceOperation[Any]:
+    """Returns an operation that yields a result of this run, and that need not be run."""
+    operation = Value(result)
+    operation.consume()
+    return operation
+
+
+def _submit_branches(context: ExecutionContext, nodes: list[PlanNode], pieces: list[Part]) -> None:
     """Submits the nodes of a plan to the context's stream and to others. If this raises, the run still ends after the
     nodes that were submitted."""
     lanes = lanes_of([part.after for part in pieces])

@@ -51,14 +51,25 @@ async def gather(*operations: Given[DeviceOperation[Any] | DeviceFuture[Any]]) -
             if would_keep(turn, future.stream):
                 turn = await ready_to_submit(loop, future.stream)
             futures.append(future)
-            if (once := future.start(turn)) is not None:
-                await future.start_after(loop, once)
-            if future.submission is None:
+            if future.start(turn) is not None:
+                await future.start_before_data(loop)
+            if future.has_outcome:
                 future.outcome()  # raises the error of the failed submission, so no more are submitted
             if not len(futures) % _TURNS:
                 finished = _finish_first(futures, finished)
         if not futures:
             await loop.checkpoint()
+        paused: _Waiting[Any] = _Waiting()
+        for future in futures:
+            if (mark := future.data_mark()) is not None:
+                paused.add(future, mark)
+        while paused:
+            future = await paused.next_passed(loop)
+            await future.start_before_data(loop)
+            if future.has_outcome:
+                future.outcome()
+            elif (mark := future.data_mark()) is not None:
+                paused.add(future, mark)
         # A finished operation needs no trip through the loop (4 µs under trio), but other tasks must get to run.
         return tuple(
             [
@@ -97,16 +108,56 @@ _NO_MORE: Any = object()
 
 
 @final
+class _Waiting(Generic[T]):
+    """Futures that wait for marks, in a heap for each stream. The device passes a stream's marks in order, so only the
+    first of each heap is polled."""
+
+    def __init__(self) -> None:
+        self._serial = count()
+        self._heaps: dict[Timeline, list[tuple[int, int, Mark, DeviceFuture[T]]]] = {}  # by position
+        self.size = 0
+
+    def __bool__(self) -> bool:
+        return self.size > 0
+
+    def add(self, future: DeviceFuture[T], mark: Mark) -> None:
+        """Adds a future that waits for ``mark``."""
+        entry = (mark.position, next(self._serial), mark, future)
+        heapq.heappush(self._heaps.setdefault(mark.timeline, []), entry)
+        self.size += 1
+
+    async def next_passed(self, loop: EventLoop) -> DeviceFuture[T]:
+        """Waits until the device is past one of the marks, and removes and returns the future that waits for it. Is
+        always a checkpoint."""
+        heads = sorted([heap[0] for heap in self._heaps.values()], key=_serial)
+        await wait_any(loop, heads[0][3].stream.device.runtime, [mark for _, _, mark, _ in heads])
+        for _, _, mark, future in heads:
+            if mark.passed():
+                heap = self._heaps[mark.timeline]
+                heapq.heappop(heap)
+                if not heap:
+                    del self._heaps[mark.timeline]
+                self.size -= 1
+                return future
+        raise AssertionError("wait_any returned before any mark was passed")
+
+    def leave(self) -> None:
+        """Abandons all futures."""
+        for heap in self._heaps.values():
+            for *_, future in heap:
+                _leave(future)
+        self._heaps.clear()
+        self.size = 0
+
+
+@final
 class _AsCompleted(AsyncIterator[T]):
-    """The iterator of ``as_completed``. It keeps the operations in flight in a heap for each stream. The operations of
-    a stream complete in order, so only the first of each heap is polled."""
+    """The iterator of ``as_completed``."""
 
     def __init__(self, waiting: Iterator[DeviceOperation[T] | DeviceFuture[T]], limit: int | None) -> None:
         self._waiting: Iterator[DeviceOperation[T] | DeviceFuture[T]] | None = waiting  # None: exhausted
         self._limit = limit
-        self._started = count()
-        self._running: dict[Timeline, list[tuple[int, int, Mark, DeviceFuture[T]]]] = {}  # heaps, by position
-        self._in_flight = 0
+        self._running: _Waiting[T] = _Waiting()
         self._settled: deque[DeviceFuture[T]] = deque()  # futures that have an outcome, such as failed submissions
 
     def __aiter__(self) -> AsyncIterator[T]:
@@ -117,7 +168,7 @@ class _AsCompleted(AsyncIterator[T]):
         await loop.checkpoint_if_cancelled()
         try:
             while self._waiting is not None and (
-                self._limit is None or self._in_flight + len(self._settled) < self._limit
+                self._limit is None or self._running.size + len(self._settled) < self._limit
             ):
                 operation = next(self._waiting, _NO_MORE)
                 if operation is _NO_MORE:
@@ -128,50 +179,40 @@ class _AsCompleted(AsyncIterator[T]):
                 turn = current_turn()
                 if would_keep(turn, future.stream):
                     turn = await ready_to_submit(loop, future.stream)
-                if (once := future.start(turn)) is not None:
-                    await future.start_after(loop, once)
+                if future.start(turn) is not None:
+                    await future.start_before_data(loop)
                 self._note_started(future)
-            if self._settled or not self._in_flight:
+            if self._settled or not self._running:
                 await checkpoint(loop)
                 if not self._settled:
                     raise StopAsyncIteration
                 return _outcome_in_iteration(self._settled.popleft())
             return await self._next(loop)
         except BaseException:
-            for heap in self._running.values():
-                for *_, future in heap:
-                    _leave(future)
-            self._in_flight = 0
-            self._running.clear()
+            self._running.leave()
             self._settled.clear()
             self._waiting = None
             raise
 
     def _note_started(self, future: DeviceFuture[T]) -> None:
-        submission = future.submission
-        if submission is None:
+        mark = future.next_mark()
+        if mark is None:
             self._settled.append(future)
-            return
-        mark = submission.mark
-        heapq.heappush(self._running.setdefault(mark.timeline, []), (mark.position, next(self._started), mark, future))
-        self._in_flight += 1
+        else:
+            self._running.add(future, mark)
 
     async def _next(self, loop: EventLoop) -> T:
-        heads = sorted([heap[0] for heap in self._running.values()], key=_serial)
-        try:
-            await wait_any(loop, heads[0][3].stream.device.runtime, [mark for _, _, mark, _ in heads])
-        except DeviceError as error:
-            add_note_once(error, f"while as_completed waited for {self._in_flight} operations")
-            raise
-        for _, _, mark, future in heads:
-            if mark.passed():
-                heap = self._running[mark.timeline]
-                heapq.heappop(heap)
-                if not heap:
-                    del self._running[mark.timeline]
-                self._in_flight -= 1
+        while not self._settled:
+            try:
+                future = await self._running.next_passed(loop)
+            except DeviceError as error:
+                add_note_once(error, f"while as_completed waited for {self._running.size} operations")
+                raise
+            if not future.is_paused:
                 return _outcome_in_iteration(future)
-        raise AssertionError("wait_any returned before any mark was passed")
+            await future.start_before_data(loop)
+            self._note_started(future)
+        return _outcome_in_iteration(self._settled.popleft())
 
 
 def _outcome_in_iteration(future: DeviceFuture[T]) -> T:
@@ -322,16 +363,16 @@ def _finish_first(futures: list[DeviceFuture[Any]], finished: int) -> int:
 
 
 def _is_done(future: DeviceFuture[Any]) -> bool:
-    submission = future.submission
     try:
-        return submission is None or submission.mark.passed()
+        mark = future.next_mark()
+        return not future.is_paused and (mark is None or mark.passed())
     except DeviceError:
         return False  # awaiting the future raises this error as its outcome
 
 
 def _leave(future: DeviceFuture[Any]) -> None:
     """Abandons a future's submitted work. Its memory is freed when the device is past it."""
-    submission = future.submission
-    if submission is not None:
+    mark = future.next_mark()
+    if mark is not None:
         future.abandon()
-        reactor_of(current_loop()).notice(submission.mark)
+        reactor_of(current_loop()).notice(mark)

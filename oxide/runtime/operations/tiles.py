@@ -17,9 +17,12 @@ from oxide.runtime.submission.submission import ExecutionContext
 class Partitioned(DeviceOperation[Partition]):
     """The operation that ``op.partition(shape)`` returns."""
 
+    _composed = True
+
     def __init__(self, source: DeviceOperation[Any], tile_shape: Any) -> None:
         known = source.spec()
         self._source = source
+        self._parts = (source,)
         self._tile_shape = parse_tile_shape(tile_shape, known.shape if isinstance(known, BoxSpec) else None)
         super().__init__(source)
         self.place_as(source)
@@ -34,8 +37,8 @@ class Partitioned(DeviceOperation[Partition]):
         """Returns the shape of each tile."""
         return self._tile_shape
 
-    def execute(self, context: ExecutionContext) -> Partition:
-        return Partition(require_box(self._source.run(context), "partition"), self._tile_shape)
+    def finish(self, context: ExecutionContext, results: list[Any]) -> Partition:
+        return Partition(require_box(results[0], "partition"), self._tile_shape)
 
     def depict(self) -> Depiction:
         return "", f"in tiles of {'x'.join(map(str, self._tile_shape))}", (), (("", self._source),)
@@ -45,13 +48,16 @@ class Partitioned(DeviceOperation[Partition]):
 class Unpartitioned(DeviceOperation[DeviceBox]):
     """The operation that ``op.unpartition()`` returns."""
 
+    _composed = True
+
     def __init__(self, source: DeviceOperation[Any]) -> None:
         self._source = source
+        self._parts = (source,)
         super().__init__(source)
         self.place_as(source)
 
-    def execute(self, context: ExecutionContext) -> DeviceBox:
-        found = self._source.run(context)
+    def finish(self, context: ExecutionContext, results: list[Any]) -> DeviceBox:
+        found = results[0]
         if isinstance(found, Arc):
             found = found.value
         if not isinstance(found, Partition):
@@ -66,14 +72,17 @@ class Unpartitioned(DeviceOperation[DeviceBox]):
 class Reshaped(DeviceOperation[DeviceBox]):
     """The operation that ``op.reshape(shape)`` returns."""
 
+    _composed = True
+
     def __init__(self, source: DeviceOperation[Any], shape: tuple[Any, ...]) -> None:
         self._source = source
+        self._parts = (source,)
         self._shape = shape
         super().__init__(source)
         self.place_as(source)
 
-    def execute(self, context: ExecutionContext) -> DeviceBox:
-        found = self._source.run(context)
+    def finish(self, context: ExecutionContext, results: list[Any]) -> DeviceBox:
+        found = results[0]
         box: DeviceBox = found.value if isinstance(found, Arc) else found
         return require_box(box, "reshape").reshape(*self._shape)
 

@@ -26,6 +26,7 @@ from oxide.runtime.device.memory import (
 )
 from oxide.runtime.device.runtime import current_runtime
 from oxide.runtime.host_memory.pinned import AT_ONCE_BYTES, is_pinned
+from oxide.runtime.operations.combinators import DOWNLOADS, HANDLES, ROLES, UPLOADS
 from oxide.runtime.operations.operation import BoxSpec, Depiction, DeviceOperation, Spec
 from oxide.runtime.submission import staging
 from oxide.runtime.submission.capture import NotRecordable
@@ -132,18 +133,25 @@ class DeviceToHost(DeviceOperation["NDArray[Any]"]):
         if not isinstance(box, DeviceOperation) and require_box(box, "d2h").nbytes > AT_ONCE_BYTES:
             announce_large_copy()
         self._box = box
-        super().__init__(*([box] if isinstance(box, DeviceOperation) else []))
         if isinstance(box, DeviceOperation):
+            self._composed, self._parts = True, (box,)
             self.place_as(box)
+        super().__init__(*self._parts)
 
     def execute(self, context: ExecutionContext) -> NDArray[Any]:
-        box = require_box(self._box.run(context) if isinstance(self._box, DeviceOperation) else self._box, "d2h")
+        return self.finish(context, [self._box])
+
+    def finish(self, context: ExecutionContext, results: list[Any]) -> NDArray[Any]:
+        box = require_box(results[0], "d2h")
         require_device(box, context.device, "d2h")
         if not box.nbytes:
             return np.empty(box.shape, box.dtype)
         if box.nbytes > AT_ONCE_BYTES:
             large_copy_was_run()
         return download(context, contiguous(context, box))
+
+    def copies_to_host(self) -> bool:
+        return True
 
     def depict(self) -> Depiction:
         return depicted_download(self._box)
@@ -310,12 +318,16 @@ class Duplicate(DeviceOperation[DeviceBox]):
 
     def __init__(self, box: Given[DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]]) -> None:
         self._box = box
-        super().__init__(*([box] if isinstance(box, DeviceOperation) else []))
         if isinstance(box, DeviceOperation):
+            self._composed, self._parts = True, (box,)
             self.place_as(box)
+        super().__init__(*self._parts)
 
     def execute(self, context: ExecutionContext) -> DeviceBox:
-        source = require_box(self._box.run(context) if isinstance(self._box, DeviceOperation) else self._box, "dup")
+        return self.finish(context, [self._box])
+
+    def finish(self, context: ExecutionContext, results: list[Any]) -> DeviceBox:
+        source = require_box(results[0], "dup")
         require_device(source, context.device, "dup")
         copy = new_box(context, source.shape, source.dtype)
         copy_box(context, copy, source)
@@ -501,3 +513,6 @@ def data_dtype(dtype: DType, what: str) -> np.dtype[Any]:
     resolved = _FLOAT32 if dtype is _F32 else as_dtype(dtype, what)
     require_data(resolved, what)
     return resolved
+
+
+ROLES.update({id(d2h): DOWNLOADS, id(h2d): UPLOADS, id(memcpy): UPLOADS, id(dup): HANDLES})

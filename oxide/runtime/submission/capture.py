@@ -23,6 +23,7 @@ from oxide.runtime.device.fault_records import CURSOR_BYTES, RECORD_BYTES
 from oxide.runtime.device.launch_places import add_note_once, identity
 from oxide.runtime.device.memory import Allocation
 from oxide.runtime.plan.nodes import Conditional, Launched, Node, Part, PlanNode, dependencies, ends_of, name_of, parts
+from oxide.runtime.submission.stops import PlanEnds, Unknown
 
 if TYPE_CHECKING:
     from oxide.compiler.specialization import Specialization
@@ -122,6 +123,10 @@ class Recording:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.is_open = False
+        current_capture.set(self._before)
+
+    def suspend(self) -> None:
+        """Ends the effect of ``__enter__`` while the walk of the recorded run has stopped."""
         current_capture.set(self._before)
 
     @property
@@ -246,6 +251,19 @@ class Recording:
         if self.outer is not None:
             raise NotRecordable
         raise kind(message)
+
+    def needs_data(self, context: ExecutionContext, stage: str) -> NoReturn:
+        """Refuses a function of the program that would see the data of recorded copies; ``stage`` describes it. In the
+        recording of a run, has the recorded part submitted instead."""
+        if self.outer is not None:
+            raise PlanEnds(context)
+        if self.rehearses:
+            raise Unknown
+        raise GraphError(
+            f"{stage} comes behind a copy to the host, and cannot be captured: a capture runs nothing, so the function "
+            f"would see an array that is not filled. Capture the operation without it, and have it called after each "
+            f"launch: graph.launch().map(f)"
+        )
 
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("_"):

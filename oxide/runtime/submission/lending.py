@@ -19,7 +19,8 @@ import numpy as np
 
 from oxide.errors import GraphError
 from oxide.runtime.device.memory import Allocation
-from oxide.runtime.submission.submission import Submission, Submittable, context_for, give_up
+from oxide.runtime.submission.submission import Submission, context_for, give_up
+from oxide.runtime.submission.walk import Submittable, run_through
 
 if TYPE_CHECKING:
     from oxide.runtime.device.fault_records import StandingReport
@@ -128,8 +129,10 @@ def submit_lent(operation: Submittable[T], stream: Stream, lender: Lender, captu
     """
     context = context_for(operation, stream, sweeps=not captures)
     context.lender = lender
+    if captures:
+        context.waitless = "another library's capture"
     try:
-        result = operation.run(context)
+        result = run_through(operation, context)
         if context._joined:
             context.wait_for_joined()
         if context._declared:

@@ -1,8 +1,9 @@
 """The error for operations that are nested too deeply.
 
-An operation runs its parts inside its own ``execute``, so each level of nesting takes a few frames of Python's stack.
-The structures that programs build without a bound are walked iteratively and may have any length: chains of
-``and_then``, ``map`` and ``inspect``, and ``shared`` operations that follow one another.
+A walk keeps its place in a stack of its own (``walk.py``), so operations inside one another take none of Python's
+stack. The walk's stack is as deep as Python's may be (``sys.getrecursionlimit()``): a function of ``and_then`` that
+returns its own ``and_then`` without end would otherwise take all memory. Chains of ``and_then``, ``map`` and
+``inspect``, and ``shared`` operations that follow one another, may have any length.
 """
 
 from __future__ import annotations
@@ -11,10 +12,18 @@ import ctypes
 import re
 import sys
 
-_RUN_FILE = "runtime/operations/operation.py"  # the file of DeviceOperation.run: one frame for each level
+_WALK_FILE = "runtime/submission/walk.py"  # the file of Walk.go_on: one frame for each walk inside another
 
 _LEAST = 30
-"""The fewest levels that explain a full stack: with fewer, a function of the program used it up."""
+"""The fewest walks inside one another that explain a full stack of Python's: with fewer, a function of the program used
+it up."""
+
+
+class TooDeep(RecursionError):
+    """Raised by a walk whose stack is full."""
+
+    def __init__(self) -> None:
+        super().__init__("operations are nested too deep")
 
 
 _IN_CTYPES = re.compile(r"argument \d+: RecursionError: ")
@@ -31,14 +40,14 @@ def raise_if_nested(error: BaseException, operation: object) -> None:
     trace, depth = error.__traceback__, 0
     while trace is not None:
         code = trace.tb_frame.f_code
-        depth += code.co_name == "run" and code.co_filename.endswith(_RUN_FILE)
+        depth += code.co_name == "go_on" and code.co_filename.endswith(_WALK_FILE)
         trace = trace.tb_next
-    if depth >= _LEAST:
+    if depth >= _LEAST or isinstance(error, TooDeep):
         raise RecursionError(
-            f"{operation!r} has more than {depth} operations inside one another, which Python's stack of "
-            f"{sys.getrecursionlimit()} frames does not hold. Chains of and_then, map and inspect may have any length, "
-            f"and shared() may follow shared(); make nested zips flat, zip(a, b, c), give a launch the boxes of "
-            f"earlier launches in an and_then, and write a function that returns its own and_then as a loop"
+            f"{operation!r} has more operations inside one another than the {sys.getrecursionlimit()} that "
+            f"sys.getrecursionlimit() allows. Chains of and_then, map and inspect may have any length, and shared() may "
+            f"follow shared(); make nested zips flat, zip(a, b, c), give a launch the boxes of earlier launches in an "
+            f"and_then, and write a function that returns its own and_then as a loop"
         ) from None
     if in_ctypes:
         found = RecursionError("maximum recursion depth exceeded in a call of a native function")

@@ -4,8 +4,7 @@ This file knows nothing of devices. A caller that arrives during another thread'
 
 - A thread outside of event loops blocks until the run has ended.
 - A submission by a task of an event loop must not block the loop, as the run may be waiting for that very loop. It
-  raises ``StillRunning``. The future that submits catches it; its task sleeps until the run has ended, then submits
-  again.
+  raises ``StillRunning``, at which its walk stops. The task sleeps until the run has ended, then the walk goes on.
 - A thread that the run itself waits for, directly or through other threads, gets a ``RuntimeError``: waiting would
   never end.
 """
@@ -17,6 +16,7 @@ from collections.abc import Callable
 from typing import final
 
 from oxide.runtime.loop.turns import current_turn
+from oxide.runtime.submission.stops import Stop
 
 
 @final
@@ -85,13 +85,16 @@ class Once:
 
 
 @final
-class StillRunning(BaseException):
-    """The error that ends a submission if it would have to wait for another thread. It is not an ``Exception``, so that
-    functions of the program on the call stack do not catch it as their own error."""
+class StillRunning(Stop):
+    """The walk would have to wait for another thread's run of ``once``."""
 
     def __init__(self, once: Once) -> None:
         super().__init__("another thread runs the source of a shared operation")
         self.once = once
+
+    def block(self) -> None:
+        """Raises the stop again: only the task that submits may wait."""
+        raise self
 
 
 _lock = threading.Lock()  # shared by all instances, so that a cycle of waiting threads can be found; held only briefly

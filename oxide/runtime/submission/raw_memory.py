@@ -118,6 +118,7 @@ def _download(context: ExecutionContext, array: NDArray[Any], source: DeviceBox)
         if each is not None and each.visible is not None:
             each.visible.run.used_by_others = True
     copy_host(context, source, array.ctypes.data, up=False)
+    context.note_host_copy()
 
 
 def _size(context: ExecutionContext, what: str, nbytes: object) -> int:

@@ -37,6 +37,7 @@ from oxide.runtime.device.staging_ring import StagingSlot, Turns
 from oxide.runtime.host_memory.copy_pool import copy_pool
 from oxide.runtime.host_memory.moves import Moves, copy_now
 from oxide.runtime.host_memory.pinned import PinnedBuffer, PinnedPool, pinned_buffer_of
+from oxide.runtime.submission.poison import is_wanted, poison
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -174,6 +175,18 @@ def copy_host(context: ExecutionContext, box: DeviceBox, host: int, *, up: bool)
             context.end(reads, writes, submitted=submitted)
 
 
+def is_read_by_device(context: ExecutionContext, array: object) -> bool:
+    """Returns whether an upload of ``array`` in this context is a copy by the device itself, in stream order. If it is
+    not, the host reads the array, perhaps at once."""
+    return (
+        isinstance(array, np.ndarray)
+        and context.recording is None
+        and not _reads_at_submission.get()
+        and pinned_buffer_of(array, context.runtime.pinned) is not None
+        and bool(array.flags.c_contiguous)
+    )
+
+
 def _lane(timeline: Timeline, chunk: int) -> Lane:
     """Returns the lane of the uploads in flight on a stream, if its slots hold a chunk and are not much larger than
     that. If not, starts a new lane; the uploads in flight keep the old lane alive."""
@@ -275,12 +288,17 @@ def download(context: ExecutionContext, box: DeviceBox) -> NDArray[Any]:
     if buffer is not None:
         context.keep(buffer)
         copy_host(context, box, buffer.address, up=False)
-        return buffer.array(box.shape, box.dtype, context.visible)
+        array = buffer.array(box.shape, box.dtype, context.visible)
+        context.note_host_copy(array)
+        if context.recording is not None and context.recording.outer is None and is_wanted():
+            poison(array)  # until the first launch of the graph fills it
+        return array
     result = np.empty(box.shape, box.dtype)
     ring = context.device.staging
     with ring.lock:
         slots, chunk = ring.take(nbytes, _chunk_bytes(nbytes))
         _download_in_chunks(context, box, result, chunk, slots)
+    context.note_host_copy(result)
     pool.want(nbytes, 1)
     return result
 

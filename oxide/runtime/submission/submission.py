@@ -4,13 +4,15 @@ A submission is *submitted*, then exactly once either *finished* (the device is 
 *abandoned* (nothing waits for it any more, and the memory that it uses goes into the reclaimer's limbo until the device
 is past it). In either case the reclaimer holds everything that the device may still use. So the program may drop any
 object at any time.
+
+Before it is submitted completely, a run may be *paused*: its walk has stopped (``walk.py``). A paused run either goes
+on or is dropped. If it is dropped, it submits nothing more, and the work that it has submitted is abandoned.
 """
 
 from __future__ import annotations
 
 import struct
 import sys
-from abc import abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -19,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar, cast, 
 
 from oxide.dropping import calls_drop, nothing
 from oxide.errors import DeviceError, DeviceLostError, LaunchError, OrderingError
-from oxide.native import Given, caused, is_compiled, mypyc_attr
+from oxide.native import Given, caused, is_compiled
 from oxide.runtime.device.arc import Arc
 from oxide.runtime.device.capturing import refuse_in_capture
 from oxide.runtime.device.launch_places import add_note_once
@@ -27,7 +29,11 @@ from oxide.runtime.device.memory import Allocation, DeviceBox, require_device
 from oxide.runtime.device.stream import Stream
 from oxide.runtime.submission import raw_memory
 from oxide.runtime.submission.capture import Recording
+from oxide.runtime.submission.host_copies import HostCopies
 from oxide.runtime.submission.nesting import raise_if_nested
+from oxide.runtime.submission.poison import handed_out, is_wanted
+from oxide.runtime.submission.stops import Faulted, HostData, Stop
+from oxide.runtime.submission.walk import Frame, Submittable, Walk, explain, run_through
 from oxide.runtime.tracepoints import TracedRun
 
 if TYPE_CHECKING:
@@ -45,34 +51,10 @@ if TYPE_CHECKING:
     from oxide.runtime.submission.lending import Lender
 
 T = TypeVar("T")
-Result = TypeVar("Result", covariant=True)
 
 _COMPILED: Final = is_compiled()
 _WORD: Final = struct.Struct("@Q")
 _recursion_limit: Final = sys.getrecursionlimit  # in compiled code a constant costs no look-up
-
-
-@mypyc_attr(allow_interpreted_subclasses=True)
-class Submittable(Generic[Result]):
-    """The part of an operation's interface that a submission uses. It is no protocol, because compiled code calls the
-    methods of a protocol through Python: 0.1 µs each."""
-
-    @abstractmethod
-    def run(self, context: ExecutionContext) -> Result:
-        """Executes the operation as a part of a run, in the run's context."""
-
-    @abstractmethod
-    def consume(self) -> None:
-        """Marks the operation as used, so that dropping it does not warn."""
-
-    @abstractmethod
-    def traced_name(self) -> str:
-        """Returns the operation's name in traces."""
-
-    @abstractmethod
-    def title(self) -> object:
-        """Returns an object that names the operation in messages that may come after the operation was dropped: its
-        class, or the operation itself."""
 
 
 @final
@@ -89,6 +71,7 @@ class ExecutionContext:
         "_kept",
         "_report",
         "_using",
+        "copies",
         "device",
         "driver",
         "lender",
@@ -102,6 +85,7 @@ class ExecutionContext:
         "timeline",
         "traced",
         "visible",
+        "waitless",
     )
 
     def __init__(self, stream: Stream, recording: Recording | None = None, visible: Visible | None = None) -> None:
@@ -112,7 +96,9 @@ class ExecutionContext:
         self.recording = recording
         self.place: LaunchPlace | None = None
         self.traced: TracedRun | None = None  # only while a trace runs
-        self.levels = _recursion_limit()  # the number of levels that operations may still nest
+        self.levels = _recursion_limit()  # the number of walks that may still be inside one another
+        self.copies: HostCopies | None = None  # None before the run's first copy to host memory
+        self.waitless = ""  # the call that must not wait for host data, "" if the run may
         self.renewed: dict[object, Submittable[Any]] | None = None  # see ``Shared``
         self.lender: Lender | None = None
         self.runtime: Runtime = stream.device.runtime
@@ -220,6 +206,10 @@ class ExecutionContext:
             stream.join(self.stream)
         inner = ExecutionContext(self.stream if stream is None else stream, recording, visible)
         inner.place, inner.levels, inner.traced, inner.renewed = self.place, self.levels, self.traced, self.renewed
+        inner.waitless = self.waitless
+        if self.copies is None:
+            self.copies = HostCopies()
+        inner.copies = self.copies
         if stream is None:
             inner.lender = self.lender
         return inner
@@ -346,6 +336,52 @@ class ExecutionContext:
                 self.driver.copy_on_device(box.ptr, target.ptr, box.nbytes, self.timeline.handle)
         recording.at_launch.append(lambda now: function(now, target))
         recording.uploads.append(target._allocation)
+
+    def note_host_copy(self, array: NDArray[Any] | None = None) -> None:
+        """Counts a copy to host memory that was just submitted or recorded. ``array`` is the new array that it fills,
+        if it fills one."""
+        copies = self.copies
+        if copies is None:
+            copies = self.copies = HostCopies()
+        if self.recording is None:
+            copies.add(self.timeline, self.timeline.advance())
+        else:
+            copies.add_recorded()
+        if self.waitless and array is not None and is_wanted():
+            copies.arrays.append(array)
+
+    def take_host_copies(self, other: HostCopies) -> None:
+        """Counts the copies to host memory of another run, whose result this run uses."""
+        copies = self.copies
+        if copies is None:
+            copies = self.copies = HostCopies()
+        copies.take(other)
+
+    def wait_for_data(self, frame: Frame, stage: str) -> None:
+        """Stops the walk until the copies to host memory that were submitted since ``frame.copies`` have arrived. Then
+        updates ``frame.copies`` and returns. ``stage`` describes the function of the program that is to see the data.
+
+        Raises the fault of a kernel of this run that the device is past; ``OrderingError`` if the run must not wait;
+        ``GraphError`` in a capture, where the data does not exist.
+        """
+        copies, since = self.copies, frame.copies
+        assert copies is not None
+        if copies.recorded > since:
+            assert self.recording is not None
+            self.recording.needs_data(self, stage)
+        marks = copies.since(since)
+        if marks:
+            if self.waitless:
+                raise not_waiting(self.waitless, stage)
+            raise HostData(marks)
+        for report in self._faults:
+            if report.claimed():
+                self._if_given_up = ()  # this run reports the faults that it has taken over
+                try:
+                    report.raise_fault()
+                except Exception as fault:
+                    raise Faulted(fault) from None
+        frame.copies = copies.count
 
     def join(self, other: ExecutionContext) -> None:
         """Makes this run end after the work of ``other``, a context on another stream, and takes over the objects that
@@ -534,7 +570,7 @@ class Submission(Generic[T]):
 
     def explain(self, error: BaseException) -> None:
         """Adds the operation's name to an error that was found when the device was done."""
-        _explain(error, self._title, self.mark.timeline)
+        explain(error, self._title, self.mark.timeline)
 
     def finished_well(self) -> bool:
         """Returns whether the device is past the submission and no kernel failed."""
@@ -565,15 +601,119 @@ class Submission(Generic[T]):
 calls_drop(Submission)
 
 
-def submit(operation: Submittable[T], stream: Stream, run: Run | None = None) -> Submission[T]:
-    """Executes ``operation`` on ``stream``. Returns when everything is submitted, and waits for nothing. With a
-    ``run``, work whose results can no longer be observed is dropped once the submission is abandoned.
+@final
+class Held:
+    """Has the reclaimer hold everything that the work of a stopped walk uses, as far as it was submitted. If this
+    object is dropped, the work is abandoned."""
+
+    __slots__ = ("_abandon", "_drop", "_marks", "_release")
+
+    def __init__(self, walk: Walk[Any]) -> None:
+        self._drop: Any = nothing
+        self._marks: list[tuple[Mark, Run | None]] = []
+        reclaimer = walk.context.runtime.reclaimer
+        self._abandon, self._release = reclaimer.abandon_all, reclaimer.release
+        visible = walk.context.visible
+        run = None if visible is None else visible.run
+        for context in walk.contexts():
+            mark = context.timeline.mark()
+            if context._declared:
+                context.settle(mark.position)
+                context._declared = ()
+            for each in (mark, *[joined.timeline.mark() for joined in context._joined]):
+                self._marks.append((each, run))
+                reclaimer.hold(each, [*context._kept, *context._faults])
+        if not _COMPILED:
+            self._drop = partial(self._abandon, self._marks)
+
+    def release(self) -> None:
+        """Ends the hold, because the walk goes on: its context keeps the same things."""
+        marks, self._marks, self._drop = self._marks, [], nothing
+        for mark, _ in marks:
+            self._release(mark)
+
+    def abandon(self) -> None:
+        """Hands the memory of the submitted work to the reclaimer's limbo."""
+        self._abandon(self._marks)
+        self._marks, self._drop = [], nothing
+
+    def __del__(self) -> None:
+        self._abandon(self._marks)
+
+
+calls_drop(Held)
+
+
+@final
+class Paused(Generic[T]):
+    """A run whose walk has stopped for ``stop``."""
+
+    __slots__ = ("_held", "_walk", "stop")
+
+    def __init__(self, walk: Walk[T], stop: Stop) -> None:
+        self._walk = walk
+        self._held = Held(walk)
+        self.stop = stop
+
+    def go_on(self) -> Submission[T] | None:
+        """Continues the run. Returns its submission, or None if the walk has stopped again: ``stop`` is then the new
+        reason. An error ends the run."""
+        walk = self._walk
+        context, operation = walk.context, walk.operation
+        try:
+            self._held.release()
+            stop = walk.go_on()
+            if stop is None:
+                return Submission(context, walk.result, operation.title())
+            self._held, self.stop = Held(walk), stop
+        except BaseException as error:
+            give_up(context, operation, error)
+            raise
+        return None
+
+    def fail(self, error: Exception) -> None:
+        """Drops the run because of an error that came while its stop was waited for. Adds a note to the error."""
+        explain(error, self._walk.operation.title(), self._walk.context.timeline)
+        self.drop()
+
+    def drop(self) -> None:
+        """Ends the run: it submits nothing more, and what it has submitted is abandoned."""
+        context = self._walk.context
+        with suppress(DeviceError):
+            self._walk.drop()
+        for function in context._if_given_up:
+            function()
+        context.settle(context.timeline.advance())
+        self._held.abandon()
+
+
+def submit(operation: Submittable[T], stream: Stream, run: Run | None = None) -> Submission[T] | Paused[T]:
+    """Executes ``operation`` on ``stream``. Returns when everything is submitted, or at the first stop of the walk, and
+    waits for nothing. With a ``run``, work whose results can no longer be observed is dropped once the submission is
+    abandoned.
 
     If it raises, work that was submitted before keeps its memory until the device is past it.
     """
     context = context_for(operation, stream, None if run is None else run.visible())
+    walk = Walk(operation, context)
     try:
-        return Submission(context, operation.run(context), operation.title())
+        stop = walk.go_on()
+        return Submission(context, walk.result, operation.title()) if stop is None else Paused(walk, stop)
+    except BaseException as error:
+        give_up(context, operation, error)
+        raise
+
+
+def submit_at_once(operation: Submittable[T], stream: Stream, call: str) -> Submission[T]:
+    """Submits all of ``operation``, for the public function ``call``, which does not wait. Raises ``OrderingError`` if
+    the operation would wait for host data, otherwise as ``submit`` does."""
+    context = context_for(operation, stream)
+    context.waitless = call
+    try:
+        result = run_through(operation, context)
+        if context.copies is not None and context.copies.arrays:
+            result = handed_out(result, context.copies.arrays, stream)
+        return Submission(context, result, operation.title())
     except BaseException as error:
         give_up(context, operation, error)
         raise
@@ -589,7 +729,7 @@ def run_blocking(operation: Submittable[T], stream: Stream, lender: Lender | Non
     kept, faults = context._kept, context._faults
     unsubmitted: ExecutionContext | None = context
     try:  # up to the end of the wait: an interrupt before that would release memory in use
-        result = operation.run(context)
+        result = run_through(operation, context)
         if context._joined:
             context.wait_for_joined()
         position = timeline.advance()
@@ -606,7 +746,7 @@ def run_blocking(operation: Submittable[T], stream: Stream, lender: Lender | Non
         runtime.reclaimer.strand(timeline, [*kept, *faults, result])
         runtime.counters.cancelled.add()
         if isinstance(error, Exception):
-            _explain(error, operation.title(), timeline)
+            explain(error, operation.title(), timeline)
         raise_if_nested(error, operation)  # of the program's own stack: the wait nests nothing
         raise
     runtime.counters.completed.add()
@@ -614,6 +754,15 @@ def run_blocking(operation: Submittable[T], stream: Stream, lender: Lender | Non
         if report.claimed():
             _raise_fault(report, operation.title(), timeline)
     return result
+
+
+def not_waiting(call: str, stage: str) -> OrderingError:
+    """Returns the error for an operation with a function behind a copy to the host, in a call that does not wait."""
+    return OrderingError(
+        f"{stage} comes behind a copy to the host, and {call} does not wait for the copy: the function would see an "
+        f"array that is not filled. Await the operation or call sync(); or leave the function out, and call it with "
+        f"the result after stream.synchronize()"
+    )
 
 
 def context_for(
@@ -658,14 +807,5 @@ def _raise_fault(report: Report, title: object, timeline: Timeline) -> None:
     try:
         report.raise_fault()
     except Exception as fault:
-        _explain(fault, title, timeline)
+        explain(fault, title, timeline)
         raise
-
-
-def _explain(error: BaseException, title: object, timeline: Timeline) -> None:
-    add_note_once(error, f"found when {_named(title)} had run on {timeline.label}")
-
-
-def _named(title: object) -> str:
-    """Returns the name of an operation for messages, from its ``title``."""
-    return f"<oxide operation {title.__name__}>" if isinstance(title, type) else repr(title)

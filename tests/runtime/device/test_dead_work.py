@@ -186,22 +186,29 @@ def test_a_box_of_the_callers_that_is_only_read_keeps_nothing(driver: Any, launc
     assert launched == []
 
 
-@pytest.mark.parametrize("kept", ["box", "array"])
-def test_what_a_function_has_put_aside_is_filled(kept: str, driver: Any, launched: list[int]) -> None:
+def test_what_a_function_has_put_aside_is_filled(driver: Any, launched: list[int]) -> None:
     aside: list[Any] = []
-    operation = doubled().inspect(aside.append) if kept == "box" else doubled().to_host().inspect(aside.append)
-    give_up(operation)
+    give_up(doubled().inspect(aside.append))
     driver.run_until_idle()
     assert launched == [1]
-    found = d2h(aside[0]).sync() if kept == "box" else aside[0]
-    np.testing.assert_array_equal(found, 2 * ONES)
+    np.testing.assert_array_equal(d2h(aside[0]).sync(), 2 * ONES)
+
+
+def test_a_function_that_waits_for_host_data_is_not_called_and_what_it_waits_for_is_not_done(
+    driver: Any, launched: list[int]
+) -> None:
+    aside: list[Any] = []
+    give_up(doubled().to_host().inspect(aside.append))
+    driver.run_until_idle()
+    assert launched == []
+    assert aside == []
 
 
 def test_what_was_put_aside_and_dropped_before_the_device_came_to_it_is_not_done(
     driver: Any, launched: list[int]
 ) -> None:
     aside: list[Any] = []
-    give_up(doubled().to_host().inspect(aside.append).map(lambda array: array[1:]))
+    give_up(doubled().inspect(aside.append).to_host())
     aside.clear()
     sweep()
     driver.run_until_idle()

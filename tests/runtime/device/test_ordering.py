@@ -119,7 +119,7 @@ def test_a_shared_result_is_ordered_for_consumers_on_other_streams() -> None:
         first, second = (oxide.devices()[0].new_stream() for _ in range(2))
         source = h2d(np.arange(4.0)).to_host().shared()
         source.async_on(first)
-        result = source.map(lambda array: array).async_on(second)
+        result = oxide.zip(source).first().async_on(second)
         while driver.step(second._timeline.handle):
             pass
         assert not second.query()

@@ -189,9 +189,9 @@ def test_a_chunk_is_a_quarter_of_the_upload_within_bounds() -> None:
 def test_a_graph_captured_on_a_loop_has_its_large_result_page_locked_at_once() -> None:
     async def main() -> None:
         graph = there_and_back().graph()
+        await graph.launch()
         result = graph.take_output()
         assert is_pinned(result)
-        await graph.launch()
         np.testing.assert_array_equal(result, DATA)
 
     with page_locking() as driver:

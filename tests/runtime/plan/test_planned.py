@@ -106,8 +106,8 @@ def test_it_is_awaited_and_may_be_a_part_of_an_operation() -> None:
     inner = planned(oxide.zip(h2d(array), h2d(array))).and_then(lambda both: shifted(both[1], 0, zeros(SIZE)).last())
     np.testing.assert_array_equal(inner.to_host().sync(), array + np.float32(1))
     graph = planned(oxide.zip(chain(array), chain(array))).graph()
-    results = graph.take_output()
     graph.launch().sync()
+    results = graph.take_output()
     assert results is not None
     np.testing.assert_array_equal(results[0], results[1])
 

@@ -238,9 +238,8 @@ def test_stages_before_a_kernel_with_barriers_of_the_program(size: int) -> None:
     assert launches(operation) == "launches: 3 -> 1"
     assert bits(operation.fused()) == bits(operation)
     graph = operation.to_host().graph(fuse=True)
-    result = graph.take_output()
     graph.launch().sync()
-    assert result.tobytes() == bits(operation)
+    assert graph.take_output().tobytes() == bits(operation)
 
 
 def test_elements_that_a_stage_leaves_are_read_from_its_memory() -> None:

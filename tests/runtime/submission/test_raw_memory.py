@@ -98,6 +98,7 @@ def test_a_graph_of_raw_memory_reads_its_arrays_again_at_each_launch() -> None:
     w0, w1 = raw_h2d(model.w0).arc().sync(), raw_h2d(model.w1).arc().sync()
     batch = RANDOM.standard_normal((33, 33), np.float32)
     with pipeline.mlp(batch, w0.clone(), w1.clone()).graph() as graph:
+        graph.launch().sync()
         output = graph.take_output()
         for _ in range(3):
             batch[...] = RANDOM.standard_normal((33, 33), np.float32)
@@ -383,9 +384,8 @@ def test_a_failure_at_any_driver_call_leaves_nothing(in_a_graph: bool) -> None:
         if not in_a_graph:
             return operation.sync()
         with operation.graph() as graph:
-            output = graph.take_output()
             graph.launch().sync()
-            return output
+            return graph.take_output()
 
     with use_driver(RecordingDriver(CpuDriver())) as driver:
         operation, expected = whole()

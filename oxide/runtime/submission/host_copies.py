@@ -1,0 +1,62 @@
+"""Counts the copies to host memory of a run, so that the run can wait for those that a function of the program would
+see."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, final
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from oxide.runtime.device.timeline import Mark, Timeline
+
+
+@final
+class HostCopies:
+    """The copies to host memory that the contexts of one run have submitted, numbered from 1 in ``count``. The last
+    copy on each stream stands for the stream's earlier ones.
+
+    A copy that is recorded and not yet submitted has a number, too: ``recorded`` is the last such number.
+    """
+
+    __slots__ = ("_last", "arrays", "count", "recorded")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.recorded = 0
+        self._last: dict[Timeline, tuple[int, int]] = {}  # the number and the position of each stream's last copy
+        self.arrays: list[NDArray[Any]] = []  # the arrays that ``poison.handed_out`` replaces
+
+    def add(self, timeline: Timeline, position: int) -> None:
+        """Counts a copy that was submitted to a stream, at or before ``position``."""
+        self.count += 1
+        _, last = self._last.get(timeline, (0, 0))
+        self._last[timeline] = self.count, max(position, last)
+
+    def add_recorded(self) -> None:
+        """Counts a copy that was recorded."""
+        self.count += 1
+        self.recorded = self.count
+
+    def submitted(self, timeline: Timeline, position: int) -> None:
+        """Notes that the recorded copies have been submitted, all before ``position`` of one stream."""
+        if self.recorded:
+            self.add(timeline, position)
+            self.recorded = 0
+
+    def take(self, other: HostCopies) -> None:
+        """Counts the copies of another run, whose result this run uses."""
+        for timeline, (_, position) in other._last.items():
+            if not timeline.passed(position):
+                self.add(timeline, position)
+
+    def since(self, count: int) -> list[Mark]:
+        """Returns the marks that the device must pass until all submitted copies after number ``count`` have arrived.
+        Raises the errors of the streams."""
+        marks = []
+        for timeline, (number, position) in self._last.items():
+            if number > count and not timeline.passed(position):
+                mark = timeline.covering(position) or timeline.mark()
+                if not mark.passed():
+                    marks.append(mark)
+        return marks

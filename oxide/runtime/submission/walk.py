@@ -1,0 +1,411 @@
+"""The walk: the state machine that executes an operation, and keeps its place in an object.
+
+*The stack.* A walk has a stack of frames. A ``Frame`` is an operation that has begun and waits for the result of one of
+its parts, which is the operation of the next frame. ``at`` is the frame's state: a number whose meaning is its
+operation's own, 0 at the beginning. The walk is always about to do one of two things:
+
+- *begin* an operation. If it has no parts (``_composed`` is False), its ``execute`` submits its work, and its result is
+  given to the last frame. If it has parts, it becomes the last frame, and its first step is next.
+- *step* the last frame with a result: ``operation.step(frame, result)``. A frame's first step gets None, each further
+  one the result of the part that the step before it returned. If a step returns an operation, this part is begun next,
+  in the context ``frame.inner``. If it returns None, ``frame.result`` is the operation's result. The frame is then
+  removed, and the frame below it is stepped with this result. The result of the first frame is the walk's.
+
+*Stops.* ``go_on`` continues until the walk has its result, and then returns None, or until it returns a ``Stop``, the
+reason why the walk cannot go on yet. The caller waits or blocks as the reason asks, and calls ``go_on`` again. An
+``execute`` or a step that raises a stop is called again with the same arguments, so it must not have had an effect
+before. Between two calls of ``go_on`` no Python frame of the walk exists. The walk may be dropped there: nothing more
+is submitted then.
+
+*Errors.* After an error the frames are left, from the last to the first: ``operation.fail(frame, error)`` gives up what
+the frame holds and adds notes. It may return an operation that is begun instead of the part that failed; the error is
+then forgotten. If no frame does so, ``go_on`` raises the error.
+
+*The invariant of host data: user code never sees a host array that is not filled.* A run counts the copies to host
+memory that it submits (``host_copies.py``). A chain reads the count before its source begins. Before a stage calls a
+function of the program, the walk stops for the copies that were submitted since then
+(``ExecutionContext.wait_for_data``). Results are not searched. Copies of other parts of a ``zip`` are not waited for.
+"""
+
+from __future__ import annotations
+
+import sys
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, final
+
+from oxide.dropping import nothing
+from oxide.native import mypyc_attr
+from oxide.runtime.device.launch_places import add_note_once
+from oxide.runtime.device.scheduling import find_device, picked_stream
+from oxide.runtime.submission.capture import NotRecordable
+from oxide.runtime.submission.nesting import TooDeep
+from oxide.runtime.submission.stops import Dropped, Faulted, PlanEnds, Stop
+from oxide.runtime.tracepoints import TracedRun, points
+
+if TYPE_CHECKING:
+    from oxide.runtime.device.runtime import Device
+    from oxide.runtime.device.timeline import Timeline
+    from oxide.runtime.submission.submission import ExecutionContext
+
+Result = TypeVar("Result", covariant=True)
+T = TypeVar("T")
+
+_recursion_limit: Final = sys.getrecursionlimit  # in compiled code a constant costs no look-up
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Submittable(Generic[Result]):
+    """An operation as the walk and a submission see it. It is no protocol, because compiled code calls the methods of a
+    protocol through Python: 0.1 µs each."""
+
+    _composed = False
+    """True if the operation has parts and is executed by steps, False if ``execute`` submits its work."""
+    _parts: tuple[Any, ...] = ()
+    """The operations whose results this operation takes, in the order in which they run, as far as they are known
+    before the run."""
+    _placed = False  # if False, the operation runs on the device of the run that it is part of
+    _placement: int | Device  # the device that it was placed on
+    _built: Any = None  # when and where it was built, if that was traced
+    _drop: Any = None  # ``nothing`` after the first use: dropping the operation then does not warn
+
+    @abstractmethod
+    def execute(self, context: ExecutionContext) -> Result:
+        """Submits the operation's work to ``context.stream``, and returns the result."""
+
+    def step(self, frame: Frame, result: Any) -> Submittable[Any] | None:
+        """Continues an operation with parts: see this module's docstring. By default, runs ``_parts`` in order, then
+        calls ``finish``."""
+        number: int = frame.at
+        if number:
+            frame.results.append(result)
+        else:
+            frame.results = []
+        if number < len(self._parts):
+            frame.at = number + 1
+            part: Submittable[Any] = self._parts[number]
+            return part
+        frame.result = self.finish(frame.context, frame.results)
+        return None
+
+    def finish(self, context: ExecutionContext, results: list[Any]) -> Any:
+        """Submits the work of an operation that takes the ``results`` of its parts, and returns its result."""
+        raise NotImplementedError
+
+    def fail(self, frame: Frame, error: BaseException) -> Submittable[Any] | None:
+        """Leaves a frame because of ``error``: see this module's docstring. By default, does nothing."""
+        return None
+
+    def end_plan(self, frame: Frame) -> None:
+        """Submits the work that the operation has recorded, because of ``PlanEnds``."""
+        raise NotImplementedError
+
+    def pause(self, frame: Frame) -> None:
+        """Called for each frame, from the last to the first, when the walk stops."""
+
+    def resume(self, frame: Frame) -> None:
+        """Called for each frame, from the first to the last, before the walk goes on after a stop."""
+
+    @abstractmethod
+    def consume(self) -> None:
+        """Marks the operation as used, so that dropping it does not warn."""
+
+    @abstractmethod
+    def whereabouts(self) -> str | None:
+        """Returns the note that the walk adds to an error of this operation; None for one that only combines others."""
+
+    @abstractmethod
+    def traced_name(self) -> str:
+        """Returns the operation's name in traces."""
+
+    @abstractmethod
+    def title(self) -> object:
+        """Returns an object that names the operation in messages that may come after the operation was dropped: its
+        class, or the operation itself."""
+
+
+@final
+class Frame:
+    """An operation that has begun, with the state of its steps. Its parts run in the context ``inner``. ``results``,
+    ``place``, ``copies`` and ``data`` are for the operation's own use."""
+
+    __slots__ = ("at", "context", "copies", "data", "inner", "operation", "place", "result", "results")
+
+    result: Any
+    results: Any
+    place: Any
+    data: Any
+
+    def __init__(self, operation: Submittable[Any], context: ExecutionContext) -> None:
+        self.operation = operation
+        self.context = context
+        self.inner = context
+        self.at = 0
+        self.copies = 0
+
+
+@final
+class Walk(Generic[T]):
+    """The execution of an operation in a context: see this module's docstring. One thread at a time may use it."""
+
+    __slots__ = ("_ending", "_frames", "_given", "_part", "_stop", "context", "operation", "result")
+
+    result: T
+
+    def __init__(self, operation: Submittable[T], context: ExecutionContext) -> None:
+        self.operation = operation
+        self.context = context
+        self._frames: list[Frame] = []
+        self._part: Submittable[Any] | None = operation  # the operation to begin; None: the last frame is to be stepped
+        self._given: Any = None  # with this result
+        self._stop: Stop | None = None
+        self._ending: ExecutionContext | None = None  # the context of a recording that is to be submitted first
+
+    def go_on(self, traced: bool = False) -> Stop | None:
+        """Continues the walk. Returns None if it has its result, otherwise the reason for its stop. Raises the error
+        that ended the walk. ``traced`` is True if a tracer knows of the walk already."""
+        if points.tracer is not None and not traced:
+            return self._go_on_traced()
+        frames = self._frames
+        part, given = self._part, self._given
+        stopped, self._stop = self._stop, None
+        self._part = self._given = None
+        if stopped is not None:
+            for frame in frames:
+                frame.operation.resume(frame)
+        limit = _recursion_limit()
+        while True:
+            try:
+                if stopped is not None:
+                    failure, stopped = stopped.error, None
+                    if failure is not None:
+                        raise failure
+                if self._ending is not None:
+                    self._end_plan(self._ending)
+                context = frames[-1].inner if frames else self.context
+                while True:
+                    if part is not None:
+                        part._drop = nothing
+                        if part._placed and part._placement is not context.device:
+                            device = find_device(context.runtime, part._placement)
+                            if device is not context.device:
+                                part = _Elsewhere(part, device)
+                        if traced:
+                            _name(context.traced, part)
+                        if part._composed:
+                            if len(frames) + 1 >= limit:
+                                raise TooDeep
+                            frames.append(Frame(part, context))
+                            part = given = None
+                        else:
+                            given = part.execute(context)
+                            part = None
+                            if not frames:
+                                self.result = given
+                                return None
+                            if traced:
+                                _name(context.traced, frames[-1].operation)
+                    frame = frames[-1]
+                    part = frame.operation.step(frame, given)
+                    if part is not None:
+                        context = frame.inner
+                        continue
+                    given = frame.result
+                    frames.pop()
+                    if not frames:
+                        self.result = given
+                        return None
+                    context = frames[-1].inner
+                    if traced:
+                        _name(context.traced, frames[-1].operation)
+            # An operation that was begun has raised if ``part`` is not None, and the step of the last frame otherwise.
+            except Stop as stop:
+                self._part, self._given, self._stop = part, given, stop
+                for frame in reversed(frames):
+                    frame.operation.pause(frame)
+                # Its traceback would keep the results that the frames of Python have, even if the walk is dropped.
+                stop.__traceback__ = stop.__context__ = None
+                return stop
+            except PlanEnds as found:
+                self._ending = found.context
+            except Faulted as found:
+                self._leave(found, part)
+                explain(found.error, self.operation.title(), self.context.timeline)
+                raise found.error from None
+            except BaseException as error:
+                left = self._leave(error, part)
+                if left is error:
+                    raise
+                if left is not None:
+                    raise left  # noqa: B904 (its context is the error that frames were left with)
+                part, given, self._part = self._part, None, None
+
+    def _end_plan(self, ended: ExecutionContext) -> None:
+        """Has the frame whose parts are recorded in the context ``ended`` submit what is recorded. Its parts go on in
+        the context of the frame itself."""
+        frames = self._frames
+        for number, frame in enumerate(frames):
+            if frame.inner is ended:
+                frame.operation.end_plan(frame)
+                frame.inner = frame.context
+                for above in frames[number + 1 :]:
+                    if above.context is ended:
+                        above.context = frame.context
+                    if above.inner is ended:
+                        above.inner = frame.context
+                self._ending = None
+                return
+        self._ending = None
+        raise NotRecordable  # the frame is one of an outer walk
+
+    def _leave(self, error: BaseException, part: Submittable[Any] | None) -> BaseException | None:
+        """Leaves frames after an error of the operation ``part``, or of the last frame if ``part`` is None, until one
+        of them has another operation begun, which becomes ``_part``. Returns None then, and otherwise the error to
+        raise."""
+        frames = self._frames
+        noted = isinstance(error, Exception)
+        if noted and part is not None:
+            _add_whereabouts(error, part)
+        while frames:
+            frame = frames[-1]
+            try:
+                following = frame.operation.fail(frame, error)
+            except BaseException as another:
+                following, error = None, another
+                noted = isinstance(error, Exception)
+            if following is not None:
+                self._part = following
+                return None
+            frames.pop()
+            if noted:
+                _add_whereabouts(error, frame.operation)
+        return error
+
+    def drop(self) -> None:
+        """Leaves all frames of a walk that has stopped and will not go on."""
+        error = Dropped()
+        while self._leave(error, None) is None:
+            pass
+
+    def contexts(self) -> list[ExecutionContext]:
+        """Returns the contexts that submit the work of a walk that has stopped: its own, and those of its frames."""
+        found = [self.context]
+        for frame in self._frames:
+            for context in (frame.context, frame.inner):
+                if context.recording is None and not any(context is each for each in found):
+                    found.append(context)
+        return found
+
+    def _go_on_traced(self) -> Stop | None:
+        """Does what ``_go_on`` does while a tracer is told what is submitted."""
+        traced, tracer = self.context.traced, points.tracer
+        if traced is not None:  # this walk is a part of another
+            name, built = traced.name, traced.built
+            try:
+                return self.go_on(True)
+            finally:
+                traced.name, traced.built = name, built
+        if tracer is None:  # another thread has just ended the trace
+            return self.go_on()
+        operation = self.operation
+        entered = tracer.enter(operation.traced_name(), operation._built, self.context.recording is not None)
+        self._set_traced(entered)
+        try:
+            return self.go_on(True)
+        finally:
+            self._set_traced(None)
+            tracer.leave(entered)
+
+    def _set_traced(self, run: TracedRun | None) -> None:
+        self.context.traced = run
+        for frame in self._frames:
+            frame.context.traced = frame.inner.traced = run
+            _name(run, frame.operation)
+
+
+def run_through(operation: Submittable[T], context: ExecutionContext) -> T:
+    """Executes an operation to its end, and blocks the calling thread at each stop."""
+    if not operation._composed and not operation._placed and points.tracer is None:  # most need no walk
+        operation._drop = nothing
+        try:
+            return operation.execute(context)
+        except Stop:
+            pass
+        except Exception as error:
+            _add_whereabouts(error, operation)
+            raise
+    walk = Walk(operation, context)
+    stop = walk.go_on()
+    while stop is not None:
+        stop.block()
+        stop = walk.go_on()
+    return walk.result
+
+
+@final
+class _Elsewhere(Submittable[Any]):
+    """An operation that was placed on another device than that of the run that it is a part of. It runs on a stream of
+    its device, which the policy picks. The enclosing run ends after it."""
+
+    _composed = True
+
+    def __init__(self, operation: Submittable[Any], device: Device) -> None:
+        self._operation = operation
+        self._device = device
+
+    def step(self, frame: Frame, result: Any) -> Submittable[Any] | None:
+        context = frame.context
+        if not frame.at:
+            if context.recording is not None:
+                context.recording.refuse(
+                    f"{self._operation!r} runs on {self._device.label} and cannot be captured into a graph of "
+                    f"{context.device.label}: a graph runs on one device. Capture a graph for each, with "
+                    f"op.on(device).graph()"
+                )
+            stream = picked_stream(context.runtime.policy, self._device)
+            frame.inner = context.part(None, stream, context.visible)
+            frame.at = 1
+            return self._operation
+        frame.at = 2
+        context.join(frame.inner)
+        frame.result = result
+        return None
+
+    def fail(self, frame: Frame, error: BaseException) -> Submittable[Any] | None:
+        if frame.at == 1:
+            if not isinstance(error, Exception):
+                frame.inner.interrupted()
+            frame.context.join(frame.inner)
+        return None
+
+    def execute(self, context: ExecutionContext) -> Any:
+        raise NotImplementedError
+
+    def consume(self) -> None:
+        self._operation.consume()
+
+    def whereabouts(self) -> None:
+        return None
+
+    def traced_name(self) -> str:
+        return self._operation.traced_name()
+
+    def title(self) -> object:
+        return self._operation.title()
+
+
+def _name(run: TracedRun | None, operation: Submittable[Any]) -> None:
+    """Makes an operation the part of the run that the thread submits now."""
+    if run is not None:
+        run.name, run.built = operation.traced_name(), operation._built
+
+
+def _add_whereabouts(error: BaseException, operation: Submittable[Any]) -> None:
+    where = operation.whereabouts()
+    if where is not None:
+        add_note_once(error, where)
+
+
+def explain(error: BaseException, title: object, timeline: Timeline) -> None:
+    """Adds an operation's name to an error that was found when the device had run it."""
+    named = f"<oxide operation {title.__name__}>" if isinstance(title, type) else repr(title)
+    add_note_once(error, f"found when {named} had run on {timeline.label}")
