@@ -197,6 +197,7 @@ class _Solvers:
     def graph_of_an_iteration(self) -> Contender:
         system = self.system()
         beginning, iteration = system.beginning(), system.iteration().and_then(lambda _: d2h(system.going)).graph()
+        iteration.launch().sync()
         going = iteration.take_output()
 
         def solve() -> None:

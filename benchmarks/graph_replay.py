@@ -45,6 +45,7 @@ class Contest:
         w1 = h2d(rng.standard_normal(dim, np.float32)).arc().sync()
         self.operation = pipeline.mlp(self.batch, w0, w1)
         self.captured = self.operation.graph()
+        self.captured.launch().sync()
         output = self.captured.take_output()
         assert output is not None
         self.output = output

@@ -141,6 +141,19 @@ RULES: dict[str, tuple[str, ...]] = {
         "runtime/awaiting/test_awaiting.py::test_dropping_a_future_in_flight_keeps_its_memory_until_the_device_is_past_it",
         "runtime/submission/test_execution_contract.py::test_memory_that_was_dropped_is_used_again_and_none_is_handed_out_twice",
     ),
+    "a function of the program sees a host array only when it is filled": (
+        "runtime/submission/test_host_data.py::test_a_function_behind_a_copy_is_called_when_the_array_is_filled",
+        "runtime/submission/test_host_data.py::test_a_shared_result_is_waited_for_by_each_of_its_consumers",
+        "runtime/operations/test_random_host_data.py::test_a_recipe_under_a_random_schedule_means_what_it_means_in_numpy",
+    ),
+    "a host array that no launch or copy has filled is refused to functions, and poison where it is handed out": (
+        "runtime/submission/test_host_data.py::test_a_capture_refuses_a_function_behind_a_copy",
+        "runtime/submission/test_host_data.py::test_the_host_arrays_of_a_graph_are_taken_once_a_launch_has_completed",
+        "runtime/submission/test_host_data.py::"
+        "test_a_call_that_does_not_wait_refuses_a_function_behind_a_copy_before_anything_is_submitted",
+        "runtime/submission/test_host_data.py::"
+        "test_an_array_that_async_on_hands_out_is_poison_until_the_stream_is_synchronised",
+    ),
     "a read waits for the write on another stream": (
         "runtime/device/test_ordering.py::test_reading_a_box_written_on_another_stream_waits_for_the_write",
         "runtime/device/test_ordering.py::test_a_write_waits_for_the_reads_before_it",

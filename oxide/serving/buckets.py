@@ -31,8 +31,8 @@ class Bucket(Generic[Request, Result]):
     ``operation`` is captured once. Its uploads (``h2d(array)``) read their arrays again for each batch, after
     ``fill(requests)`` has written the requests into these arrays. ``finish(output, requests)`` gets what the captured
     operation yields, and returns an operation that yields a result for each request: usually a ``d2h``, as the next
-    batch overwrites the output. Fewer requests than the shape has room for are normal: ``fill`` must leave no values of
-    an earlier batch where they would matter.
+    batch overwrites the output. The operation itself copies nothing to the host. Fewer requests than the shape has room
+    for are normal: ``fill`` must leave no values of an earlier batch where they would matter.
     """
 
     __slots__ = ("fill", "finish", "operation")
@@ -152,6 +152,12 @@ class _Captured(Generic[Request, Result]):
     def __init__(self, bucket: Bucket[Request, Result]) -> None:
         self._bucket = bucket
         self._graph: CudaGraph[Any] = bucket.operation.graph()
+        if self._graph.fills_host:
+            raise ArgumentError(
+                "a Bucket's operation copies to the host, into an array that the next batch fills again, perhaps "
+                "before finish has seen it: end the operation with its boxes, and copy them in finish, as in "
+                "finish=lambda y, requests: d2h(y[: len(requests)])"
+            )
         self._output = self._graph.take_output()
 
     def run(self, requests: list[Request]) -> DeviceOperation[Results[Result]]:

@@ -119,6 +119,7 @@ def test_replaying_a_batch_of_the_example_gives_the_results_of_running_it_and_cr
         w1 = h2d(rng.random(64, np.float32)).arc().sync()
         operation = pipeline.mlp(batch, w0, w1)
         graph = operation.graph()
+        graph.launch().sync()
         result = graph.take_output()
         for number in range(300):
             rng.random(out=batch, dtype=np.float32)

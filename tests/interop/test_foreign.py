@@ -140,10 +140,10 @@ def test_it_runs_between_two_kernels_of_oxide(how: str) -> None:
         result = trio.run(main)
     elif how == "graph":
         with chain().graph(fuse=True) as graph:
-            result = graph.take_output()
             for _ in range(2):
                 data[:] = RANDOM.standard_normal(n)
                 graph.launch().sync()
+            result = graph.take_output()
     else:
         result = (oxide.planned(chain()) if how == "planned" else chain().fused()).sync()
     np.testing.assert_array_equal(result, np.maximum(data, 0) * np.float32(-1.5) * 2)

@@ -218,9 +218,8 @@ def test_a_captured_graph_has_all_its_work() -> None:
     assert keys == {(0, 2), (1, 2), (0, 3), (2, 3), (3, 4)}
     assert all(edge.label == "1000 float32, 3.906 KiB" for edge in picture.edges)
     assert "2 launches, 2 copies" in picture.title
-    output = graph.take_output()
     graph.launch().sync()
-    assert np.array_equal(output, 2 * X)
+    assert np.array_equal(graph.take_output(), 2 * X)
 
 
 def test_an_order_is_drawn_where_a_box_is_written_that_an_earlier_node_read() -> None:

@@ -67,6 +67,20 @@ def test_a_batch_is_run_by_the_graph_of_its_shape_captured_once(run: Runner) -> 
     assert threading.get_ident() not in made.threads
 
 
+def test_an_operation_that_copies_to_the_host_is_refused(run: Runner) -> None:
+    """Its array would be filled again by the next batch, before ``finish`` has seen it."""
+
+    def make(rows: int) -> Bucket[Row, Row]:
+        return Bucket(ops.relu(h2d(np.zeros((rows, 3), np.float32))).to_host(), print, lambda y, _: oxide.value(y))
+
+    async def main() -> None:
+        async with Batcher(Buckets(rows_of, make), max_batch=1) as batcher:
+            with pytest.raises(ArgumentError, match=r"a Bucket's operation copies to the host.*copy them in finish"):
+                await batcher(row(1))
+
+    run(main)
+
+
 def test_batches_in_flight_of_one_shape_keep_their_own_numbers() -> None:
     async def main() -> None:
         with use_driver(step_driver(), completion="callback") as driver:

@@ -104,6 +104,7 @@ class CpuDriver:
         seed: int | None = None,
         poison: bool | None = None,
     ) -> None:
+        self.stepped = step
         self._devices = (whole_number("OXIDE_CPU_DEVICES", least=1) or 1) if devices is None else devices
         by_default = whole_number("OXIDE_CPU_THREADS", least=1) or os.cpu_count() or 1
         self._threads = by_default if threads is None else threads

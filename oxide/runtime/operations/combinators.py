@@ -117,9 +117,9 @@ class Stage(DeviceOperation[U]):
             while stages:
                 stage = stages[-1]
                 copies = context.copies
-                if copies is not None and copies.count > frame.copies and stage.sees_data(context, result):
+                if copies is not None and copies.count > frame.copies:
                     frame.data = None
-                    context.wait_for_data(frame, stage.described())
+                    stage.require_data(frame, copies, result)
                 frame.data = stage
                 context.place = (stage._name, origin(stage._function), stage.stage, frame.place)
                 if isinstance(stage, AndThen):
@@ -146,10 +146,15 @@ class Stage(DeviceOperation[U]):
         """Returns the stage's description for messages."""
         return part_note(self._name, self._function, self.stage).removeprefix("in ")
 
-    def sees_data(self, context: ExecutionContext, result: Any) -> bool:
-        """Returns whether this stage's function may look at the elements of host arrays in ``result``."""
-        role = role_of(self._function)
-        return role == PROGRAM or (role == UPLOADS and not is_read_by_device(context, result))
+    def require_data(self, frame: Frame, copies: HostCopies, result: Any) -> None:
+        """Waits for the copies to host memory since ``frame.copies`` if this stage's function may look at the elements
+        of ``result``: see ``ExecutionContext.wait_for_data``. If the device itself will read them, orders its stream
+        instead."""
+        role, context = role_of(self._function), frame.context
+        if role == UPLOADS and is_read_by_device(context, result):
+            copies.order(context.timeline, frame.copies)
+        elif role in (PROGRAM, UPLOADS):
+            context.wait_for_data(frame, self.described())
 
     def whereabouts(self) -> None:
         return None

@@ -50,6 +50,12 @@ class HostCopies:
             if not timeline.passed(position):
                 self.add(timeline, position)
 
+    def order(self, after: Timeline, count: int) -> None:
+        """Makes a stream run after all submitted copies after number ``count``."""
+        for timeline, (number, position) in self._last.items():
+            if number > count:
+                after.wait_for(timeline, position, "an array that another stream fills")
+
     def since(self, count: int) -> list[Mark]:
         """Returns the marks that the device must pass until all submitted copies after number ``count`` have arrived.
         Raises the errors of the streams."""

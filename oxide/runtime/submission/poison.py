@@ -2,8 +2,10 @@
 
 ``async_on`` and ``graph.update`` yield host arrays at once, and the program reads them after ``stream.synchronize()``.
 A program that reads too early is mostly right on a fast device, and gets another request's numbers on a busy one. So in
-tests (once ``oxide.testing`` is imported) and under the sanitizer, such an array is filled with poison, all bits of it
-one: NaN as a float, -1 as a signed integer. The device fills another array, which ``stream.synchronize()`` copies.
+tests (once ``oxide.testing`` is imported) and under the sanitizer such an array is filled with poison, all bits of it
+one: NaN as a float, -1 as a signed integer. The device fills another array, from which ``stream.synchronize()`` fills
+the one that was handed out. A test that steps the device decides itself when the device fills an array, so there the
+device fills the array itself. The arrays of a graph are poisoned until a launch fills them.
 """
 
 from __future__ import annotations
@@ -33,6 +35,11 @@ def is_wanted() -> bool:
 def poison(array: NDArray[Any]) -> None:
     """Fills a C-contiguous array with poison."""
     array.reshape(-1).view(_BYTES).fill(255)
+
+
+def is_stepped(driver: object) -> bool:
+    """Returns whether the program steps the device."""
+    return bool(getattr(driver, "stepped", False))
 
 
 def handed_out(result: Any, arrays: list[NDArray[Any]], stream: Stream) -> Any:

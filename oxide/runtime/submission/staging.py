@@ -282,24 +282,24 @@ def _beside(context: ExecutionContext, count: int, kept: list[Any]) -> Iterator[
 
 def download(context: ExecutionContext, box: DeviceBox) -> NDArray[Any]:
     """Returns an array of a box's shape and dtype, filled once the run has completed."""
-    pool, nbytes = context.runtime.pinned, box.nbytes
+    pool, nbytes, recording = context.runtime.pinned, box.nbytes, context.recording
+    # The program gets an array that is not filled: the result of a call that does not wait, or that of a graph.
+    handed_out = context.waitless or (recording is not None and recording.outer is None)
     # A graph needs the buffer now: it keeps using the address, and capturing blocks anyway.
-    buffer = pool.try_acquire(nbytes) if context.recording is None else pool.acquire(nbytes)
+    buffer = pool.try_acquire(nbytes) if recording is None else pool.acquire(nbytes)
+    result = np.empty(box.shape, box.dtype) if buffer is None else buffer.array(box.shape, box.dtype, context.visible)
+    if handed_out and is_wanted():
+        poison(result)
     if buffer is not None:
         context.keep(buffer)
         copy_host(context, box, buffer.address, up=False)
-        array = buffer.array(box.shape, box.dtype, context.visible)
-        context.note_host_copy(array)
-        if context.recording is not None and context.recording.outer is None and is_wanted():
-            poison(array)  # until the first launch of the graph fills it
-        return array
-    result = np.empty(box.shape, box.dtype)
-    ring = context.device.staging
-    with ring.lock:
-        slots, chunk = ring.take(nbytes, _chunk_bytes(nbytes))
-        _download_in_chunks(context, box, result, chunk, slots)
+    else:
+        ring = context.device.staging
+        with ring.lock:
+            slots, chunk = ring.take(nbytes, _chunk_bytes(nbytes))
+            _download_in_chunks(context, box, result, chunk, slots)
+        pool.want(nbytes, 1)
     context.note_host_copy(result)
-    pool.want(nbytes, 1)
     return result
 
 

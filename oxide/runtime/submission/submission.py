@@ -31,7 +31,7 @@ from oxide.runtime.submission import raw_memory
 from oxide.runtime.submission.capture import Recording
 from oxide.runtime.submission.host_copies import HostCopies
 from oxide.runtime.submission.nesting import raise_if_nested
-from oxide.runtime.submission.poison import handed_out, is_wanted
+from oxide.runtime.submission.poison import handed_out, is_stepped, is_wanted
 from oxide.runtime.submission.stops import Faulted, HostData, Stop
 from oxide.runtime.submission.walk import Frame, Submittable, Walk, explain, run_through
 from oxide.runtime.tracepoints import TracedRun
@@ -347,7 +347,7 @@ class ExecutionContext:
             copies.add(self.timeline, self.timeline.advance())
         else:
             copies.add_recorded()
-        if self.waitless and array is not None and is_wanted():
+        if self.waitless and array is not None and is_wanted() and not is_stepped(self.device.driver):
             copies.arrays.append(array)
 
     def take_host_copies(self, other: HostCopies) -> None:

@@ -202,7 +202,9 @@ class Program:
         if name == "far":
             start, mapped = parts
             there = (
-                h2d(np.arange(size) + float(start)).and_then(lambda x: twice_and(x, 3.0, zeros(size, f64)).last()).to_host()
+                h2d(np.arange(size) + float(start))
+                .and_then(lambda x: twice_and(x, 3.0, zeros(size, f64)).last())
+                .to_host()
             )
             placed = (there.map(self.noted(lambda array: array - 1)) if mapped else there).on(1)
             return oxide.zip(value(None), placed).last()  # what follows is not placed
