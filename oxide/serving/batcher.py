@@ -51,7 +51,6 @@ from oxide.serving.task_groups import TaskGroup, task_group
 
 if TYPE_CHECKING:
     from oxide.runtime.device.policy import SchedulingPolicy
-    from oxide.runtime.device.stream import Event
     from oxide.runtime.device.timeline import Mark
 
 Request = TypeVar("Request")

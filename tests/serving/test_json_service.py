@@ -200,7 +200,7 @@ async def with_clients(seed: int, requests: int, **options: Any) -> Clients:
     return clients
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(20))
 def test_every_answer_is_right(seed: int) -> None:
     run: Any = run_asyncio if seed % 2 else trio.run

@@ -183,7 +183,7 @@ class Dispatcher:
         if self.specialized:
             raise RuntimeError("Dispatcher already specialized")
         hosts = HostArguments(resolved(0).oxide_stream)
-        launch = self.kernel[1, 1](*map(hosts.convert, args))
+        launch: Any = self.kernel[1, 1](*map(hosts.convert, args))
         launch.consume()
         only = self._overload(launch._specialization)
         found = self.specializations.get(only.argument_types)

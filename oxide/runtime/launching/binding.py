@@ -170,9 +170,13 @@ class Plan:
         self.reached = [self.slots[place] for place in self.outputs]
         self.warns = self.needs.own_elements and not special.description.partial
         """True if a launch whose threads reach only a part of an output causes a warning."""
-        matrices = [place for place in self.outputs if special.parameters[place].is_matrix]
-        own = len(matrices) == 1 and self.needs.width == special.parameters[matrices[0]].lengths[1]
-        self.matrices: list[int] = matrices if self.warns and self.two_axes and not own else []
+        matrices = {
+            place: parameter.lengths[1]
+            for place, parameter in enumerate(special.parameters)
+            if place in self.outputs and isinstance(parameter, Parameter) and parameter.is_matrix
+        }
+        own = list(matrices.values()) == [self.needs.width]
+        self.matrices: list[int] = list(matrices) if self.warns and self.two_axes and not own else []
         """The places of the outputs of two axes whose columns each launch compares with the width of ``index_2d``."""
 
     def warn_no_more(self) -> None:

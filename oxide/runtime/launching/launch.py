@@ -365,7 +365,7 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
             return
         width = width_of(plan, arguments)
         found = [(place, shape_of(arguments[place])) for place in plan.matrices]
-        shapes = [(shape[1], place, shape) for place, shape in found if shape is not None and math.prod(shape)]
+        shapes = [(shape[1], place, shape) for place, shape in found if shape is not None and 0 not in shape]
         if width is None or len(shapes) < len(found) or width == max(shapes)[0]:
             return
         columns, place, shape = max(shapes)

@@ -8,8 +8,6 @@ program is to see a host array: the array is filled first (``submission/walk.py`
 
 from __future__ import annotations
 
-import sys
-from abc import abstractmethod
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from inspect import CO_COROUTINE

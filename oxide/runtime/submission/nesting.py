@@ -45,9 +45,9 @@ def raise_if_nested(error: BaseException, operation: object) -> None:
     if depth >= _LEAST or isinstance(error, TooDeep):
         raise RecursionError(
             f"{operation!r} has more operations inside one another than the {sys.getrecursionlimit()} that "
-            f"sys.getrecursionlimit() allows. Chains of and_then, map and inspect may have any length, and shared() may "
-            f"follow shared(); make nested zips flat, zip(a, b, c), give a launch the boxes of earlier launches in an "
-            f"and_then, and write a function that returns its own and_then as a loop"
+            f"sys.getrecursionlimit() allows. Chains of and_then, map and inspect may have any length, and shared() "
+            f"may follow shared(); make nested zips flat, zip(a, b, c), give a launch the boxes of earlier launches in "
+            f"an and_then, and write a function that returns its own and_then as a loop"
         ) from None
     if in_ctypes:
         found = RecursionError("maximum recursion depth exceeded in a call of a native function")
