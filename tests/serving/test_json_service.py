@@ -1,6 +1,6 @@
 """Ten thousand answers of a service that was written from the book alone, each checked against NumPy; and attacks.
 
-A case asks 500 times, from 64 clients. Some send poison, some hang up. ``make test`` runs a tenth of the cases.
+A case asks 500 times, from 64 clients. Some send poison, some hang up. ``make test`` runs one of the cases.
 """
 
 from __future__ import annotations
