@@ -57,3 +57,17 @@ def masked(array: Any) -> str | None:
         if any(issubclass(kind, (list, tuple, masked_array)) for kind in kinds):
             return next((found for element in array if (found := masked(element)) is not None), None)
     return None
+
+
+def upload_of(value: object, dtype: object = None) -> str | None:
+    """Returns the call that copies a list or a tuple of numbers to the device, for an error's advice. Returns None for
+    any other value."""
+    if not isinstance(value, (list, tuple, range)) or not _are_numbers(value):
+        return None
+    return "h2d(np.array(x))" if dtype is None else f"h2d(np.array(x, {str(dtype)!r}))"
+
+
+def _are_numbers(value: object) -> bool:
+    if isinstance(value, (list, tuple, range)):
+        return len(value) > 0 and all(map(_are_numbers, value))
+    return isinstance(value, (int, float, complex, np.generic, np.ndarray))

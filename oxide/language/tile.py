@@ -292,6 +292,25 @@ _INSTEAD: Final = {
 """Maps names of NumPy and other tile languages to the end of an error message, which names the replacement in oxide."""
 
 
+_LOOP = "use a loop over range(n) or static_range(n)"
+_OF_TYPES = "the types are known before the launch; test there"
+_TEXT = 'print("x", x) prints a text and a value'
+_INSTEAD_OF_BUILTINS = {
+    "sorted": "use sort(x)", "divmod": "use // and %", "list": "use a tuple", "dict": "use a tuple",
+    "set": "use a tuple", "complex": "tiles have no complex numbers",
+    **dict.fromkeys(("zip", "enumerate", "reversed", "map", "filter", "iter", "next"), _LOOP),
+    **dict.fromkeys(("isinstance", "type", "hasattr", "getattr"), _OF_TYPES),
+    **dict.fromkeys(("str", "repr", "format"), _TEXT),
+}  # fmt: skip
+"""Maps Python's builtins that tile kernels do not have to the end of an error message."""
+
+
+def instead_of_builtin(name: str) -> str:
+    """Returns the end of an error message for a builtin that tile kernels do not have."""
+    found = _INSTEAD_OF_BUILTINS.get(name) or _INSTEAD.get(name)
+    return f"; {found}" if found else ""
+
+
 def instead(name: str) -> str:
     """Returns the end of an error message for an unknown name: its replacement, a similar name, or the list of all
     names."""

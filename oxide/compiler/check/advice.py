@@ -182,10 +182,32 @@ def of_value(shown: str, value: Any, *, numba_style: bool = False, called: bool 
         return f"{shown} is compiled for the host alone, by its signatures: mark it with @device instead"
     if callable(value):
         return f"{shown} is a {type(value).__name__}, which cannot be called in a kernel: write a @device function"
-    advice = "pass it as a parameter, or use a number"
-    if isinstance(value, list):
-        advice = "make it a NumPy array, which is a constant in a kernel, or pass it as a parameter"
-    return f"{shown} is a {type(value).__name__}, which kernels cannot use: {advice}"
+    instead = "give the numbers that it has names of their own, outside the kernel"
+    if type(value).__name__ in ("DeviceBox", "Arc"):
+        instead = "pass it as a parameter"
+    elif isinstance(value, range):
+        instead = f"write {value} in the kernel"
+    elif (made := as_constant(shown, value)) is not None:
+        instead = f"make it an array outside the kernel, {made}, which is a constant in the kernel"
+    return f"{shown} is a {type(value).__name__}, which kernels cannot use: {instead}"
+
+
+def as_constant(shown: str, value: Any) -> str | None:
+    """Returns the assignment, outside a kernel, that makes a constant array of a list or a tuple of numbers. Returns
+    None for any other value. Python's floats become f32."""
+    if not isinstance(value, list | tuple):
+        return None
+    try:
+        array, numbers = np.array(value), np.array(value, object).ravel()
+    except ValueError:  # rows of different lengths
+        return None
+    if array.dtype.kind not in "biufc" or not 1 <= array.ndim <= 3 or not array.size:
+        return None
+    dtype = {"f": ", np.float32", "c": ", np.complex64"}.get(array.dtype.kind, "")
+    if not any(type(number) in (float, complex) for number in numbers):
+        dtype = ""
+    name = shown.rpartition(".")[2]
+    return f"{name if name.isidentifier() else 'numbers'} = np.array({shown}{dtype})"
 
 
 def counted(shown: str) -> str:
@@ -193,19 +215,36 @@ def counted(shown: str) -> str:
     return f"write: for i in range(len({shown})), and {shown}[i]"
 
 
-def of_loop(node: ast.expr, ndim: int | None = None) -> str:
-    """Returns the error for a loop over an expression. ``ndim`` is the expression's number of axes if it is an
-    array."""
-    problem = f"a for loop in a kernel goes over {LOOPS}"
+def indexed(shown: str, ndim: int, *, length: str = "{}.shape[0]", element: str = "{}[{}]") -> str:
+    """Returns the advice to loop over the first axis of an array by its index. ``length`` is the expression for its
+    length, and ``element`` the one for an element, with its index."""
+    index, over = ", ".join("ijklm"[:ndim]), {1: "its elements", 2: "rows"}.get(ndim, "an axis")
+    return f"over {over}, write: for i in range({length.format(shown)}), and {element.format(shown, index)}"
+
+
+def of_loop(node: ast.expr, instead: str = "") -> str:
+    """Returns the error for a loop over an expression. ``instead`` is what to write, if it does not follow from the
+    expression alone."""
+    problem, shown = f"a for loop in a kernel goes over {LOOPS}", ast.unparse(node)
+    if instead.startswith("over "):
+        return f"{problem}; {instead}"
     if isinstance(node, ast.Tuple | ast.List):
-        items = ast.unparse(node).strip("()[]").rstrip(",")
-        return f"{problem}, not over a tuple; outside the kernel write numbers = np.array([{items}]), and loop over it"
-    shown = ast.unparse(node) if isinstance(node, ast.Name | ast.Attribute) else "x"
-    if ndim == 2:
-        return f"{problem}; over rows, write: for i in range({shown}.shape[0]), and {shown}[i, j]"
-    if ndim == 3:
-        return f"{problem}; over an axis, write: for i in range({shown}.shape[0]), and {shown}[i, j, k]"
-    return f"{problem}; over anything else, {counted(shown)}"
+        try:
+            made = as_constant(f"[{', '.join(map(ast.unparse, node.elts))}]", ast.literal_eval(node))
+        except ValueError:
+            made = None
+        instead = "write the body of the loop for each, or store them in a LocalArray, and loop over it"
+        if made is not None:
+            instead = f"outside the kernel write {made}, and loop over it"
+        return f"{problem}, not over a tuple; {instead}"
+    match node:
+        case ast.Subscript(value=array, slice=ast.Slice(lower=lower, upper=upper, step=None)) if not any(
+            isinstance(bound, ast.UnaryOp) for bound in (lower, upper)
+        ):
+            bounds = "" if lower is None else f"{ast.unparse(lower)}, "
+            bounds += f"len({ast.unparse(array)})" if upper is None else ast.unparse(upper)
+            instead = f"write: for i in range({bounds}), and {ast.unparse(array)}[i]"
+    return f"{problem}, not over {shown}" + (f"; {instead}" if instead else "")
 
 
 def of_builtin(shown: str, name: str) -> str:
@@ -217,9 +256,10 @@ def of_builtin(shown: str, name: str) -> str:
 def of_attribute(shown: str, holder: Any, attribute: str) -> str:
     """Returns the error for ``shown``, an attribute of a class."""
     value = f"{shown}.value" if isinstance(holder, enum.EnumMeta) else shown
+    made = as_constant(shown, getattr(holder, attribute, None)) or f"{attribute} = {value}"
     return (
         f"{shown} is an attribute of a class, and kernels look into none: give it a name of its own, outside the "
-        f"kernel, as in {attribute} = {value}"
+        f"kernel, as in {made}"
     )
 
 

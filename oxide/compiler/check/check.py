@@ -18,7 +18,7 @@ from typing import Any, TypeAlias, final
 
 import numpy as np
 
-from oxide.compiler.signature.annotation_advice import of_element
+from oxide.compiler.signature.annotation_advice import dtype_name, of_element
 from oxide.compiler.signature.device_function import DeviceFunction
 from oxide.compiler.signature.generic_parameters import Lifted
 from oxide.compiler.signature.signature import Closed, NumbaParameter, Parameter
@@ -68,6 +68,8 @@ class Uses:
     unwritten: CompileError | None = None
     """The error to raise unless a launch may leave elements unwritten: the width is the number of the only output's
     rows."""
+    renamed: CompileError | None = None
+    """The error for the first type that is named as NumPy names it. It is raised if there is no other."""
     definitions: dict[Callable[..., Any], _Definition] = field(default_factory=dict)
     """The source of each function that was reached."""
     checked: set[Hashable] = field(default_factory=set)
@@ -109,6 +111,8 @@ def check(
         _Body(function, name, uses, (), is_kernel=True, numba_style=True).check(values)
     elif any(parameter.kind in ("disjoint", "tiles") for parameter in parameters):
         raise located(function, f"the source of {function.__name__} cannot be read; define it in a file")
+    if uses.renamed is not None:
+        raise uses.renamed
     if uses.sync_grid and uses.leaves is not None:
         raise uses.leaves
     matrices = [each for each in parameters if isinstance(each, Parameter) and each.is_matrix]
@@ -295,6 +299,10 @@ class _Body:
                 raise self._error(node, "a kernel returns nothing: write its result through a DisjointSlice")
             case ast.For(iter=iterated):
                 self._check_iterated(iterated)
+            case ast.AnnAssign(target=target, annotation=annotation, value=value):
+                if value is not None:
+                    self._visit(value)
+                raise self._error(node, self._annotated(target, annotation, value))
             case ast.Attribute() | ast.Subscript():
                 self._check_element(node)
                 self._check_axes(node)
@@ -343,9 +351,51 @@ class _Body:
                 raise self._error(node, advice.ZIP_STRICT)
             if name in advice.BUILTINS:
                 raise self._error(node, advice.of_builtin(f"{name}(...)", name))
-            value = self.values.get(node.id) if isinstance(node, ast.Name) else None
-            parameter = value[1] if value is not None and isinstance(value[1], Parameter) else None
-            raise self._error(node, advice.of_loop(node, parameter and parameter.ndim))
+            raise self._error(node, refused(node) or self._loop_problem(node))
+
+    def _loop_problem(self, node: ast.expr) -> str:
+        """Returns the error for a loop over an expression that no loop goes over."""
+        self._refuse_attribute_of_class(node)
+        shown = ast.unparse(node)
+        base = node.value if isinstance(node, ast.Subscript) else node
+        outside = self._resolve(base)
+        if base is not node and any(isinstance(each, ast.Name) for each in ast.walk(node.slice)):  # type: ignore[attr-defined]
+            made = None  # the index is not known outside the kernel
+        else:
+            made = advice.as_constant(shown, outside)
+        if made is not None:
+            return f"{shown} is a {type(outside).__name__}: outside the kernel write {made}, and loop over it"
+        if isinstance(outside, np.ndarray):
+            indexed = advice.indexed(shown, outside.ndim, length="len({})")
+            return advice.of_loop(node, indexed if base is node else "")
+        if outside is not _UNRESOLVED:
+            return refusal(ast.unparse(base), outside)
+        fields = self._fields(node)
+        if fields is not None:
+            one = f"{shown}.{fields.names[0]}" if fields.names else f"{shown}[0]"
+            instead = f"write the body of the loop for each element, as {one}, or pass the numbers as a Slice"
+            return advice.of_loop(node, instead)
+        value = self.values.get(node.id) if isinstance(node, ast.Name) else None
+        parameter = value[1] if value is not None and isinstance(value[1], Parameter) else None
+        if parameter is None:
+            return advice.of_loop(node)
+        if parameter.kind in ("disjoint", "tiles"):
+            return advice.of_loop(node, f"a thread reaches its own element, {shown}.get_mut(index)")
+        if parameter.kind == "atomic":
+            length, index = ("len({})", "{}") if parameter.ndim == 1 else ("{}.shape[0]", "({})")
+            element = "{}.load(" + index + ")"
+            return advice.of_loop(node, advice.indexed(shown, parameter.ndim, length=length, element=element))
+        return advice.of_loop(node, advice.indexed(shown, parameter.ndim) if parameter.ndim > 1 else "")
+
+    def _annotated(self, target: ast.expr, annotation: ast.expr, value: ast.expr | None) -> str:
+        """Returns the error for an annotated assignment."""
+        name, kind = ast.unparse(target), self._resolve(annotation)
+        if value is None:
+            return f"{name}: {ast.unparse(annotation)} assigns nothing: leave this line out"
+        shown = ast.unparse(value)
+        dtype = ast.unparse(annotation) if isinstance(kind, ScalarType) else dtype_name(kind)
+        instead = f"{name} = {shown}" if dtype is None else f"{name} = {dtype}({shown})"
+        return f"an annotation converts nothing inside a kernel: write {instead}"
 
     def _fields(self, node: ast.expr) -> Fields | None:
         """Returns the fields of a tuple parameter, and None for anything else."""
@@ -377,6 +427,11 @@ class _Body:
         passed = self._uniform(node.func) if called is _UNRESOLVED else None
         if passed is not None and passed[0] == "function":
             called = passed[1]
+        self._check_method(node.func)
+        if called is _UNRESOLVED:
+            self._visit(node.func)
+        elif not isinstance(called, Lifted):
+            self._usable(node.func, called)
         takes_functions = isinstance(called, DeviceFunction | Lifted)
         for argument in [*node.args, *(keyword.value for keyword in node.keywords)]:
             if takes_functions and argument in node.args and self._function_of(argument) is not None:
@@ -394,12 +449,10 @@ class _Body:
             if keyword.arg is None:
                 raise self._error(keyword.value, UNSUPPORTED[ast.Starred])
         if called is _UNRESOLVED:
-            self._visit(node.func)
             return
         if isinstance(called, Lifted):
             self._device_function(node, called.function, called)
             return
-        self._usable(node.func, called)
         if hasattr(called, "py_func"):
             self._numba_function(node, called.py_func)
         if called is range and len(node.args) == 3 and _is_zero(node.args[2]):
@@ -416,6 +469,17 @@ class _Body:
             self._index_2d(node)
         elif isinstance(called, DeviceFunction):
             self._device_function(node, called)
+
+    def _check_method(self, node: ast.expr) -> None:
+        """Refuses a method of NumPy's arrays, as of ``x.sum()``, if ``x`` is a slice."""
+        match node:
+            case ast.Attribute(value=ast.Name(id=name), attr=method) if method == "astype" or method in advice.NUMPY:
+                value, shown = self.values.get(name), f"{name}.{method}"
+                problem = f"{shown} is not supported in kernels: convert each element, as in f32({name}[i])"
+                if method != "astype":
+                    problem = advice.of_numpy(shown, method, self.numba_style)
+                if value is not None and value[0] == "slice":
+                    raise self._error(node, problem)
 
     def _check_count(self, node: ast.Call, called: Any) -> None:
         """Refuses a call with the wrong number of arguments, since numba's message would describe its own internals."""
@@ -580,7 +644,8 @@ class _Body:
             shown = ast.unparse(node)
             if is_of_the_language(value) or isinstance(value, DeviceFunction):
                 raise self._error(node, f"{shown} can only be called in a kernel, not stored or passed")
-            raise self._error(node, advice.of_value(shown, value))
+            self._refuse(node, value, advice.of_value(shown, value))
+            return
         self._usable(node, value)
 
     def _refuse_attribute_of_class(self, node: ast.expr) -> None:
@@ -600,7 +665,15 @@ class _Body:
         if isinstance(value, np.ndarray):
             self.uses.constants[id(value)] = ast.unparse(node)
         if not is_usable(value):
-            raise self._error(node, refusal(ast.unparse(node), value))
+            self._refuse(node, value, refusal(ast.unparse(node), value))
+
+    def _refuse(self, node: ast.expr, value: Any, problem: str) -> None:
+        """Raises the error for an outside object. The error for a type of NumPy, which has the same meaning under
+        another name, is raised only if nothing else is wrong: it would hide what cannot be had under any name."""
+        error = self._error(node, problem)
+        if dtype_name(value) is None:
+            raise error
+        self.uses.renamed = self.uses.renamed or error
 
     def _is_dtype(self, node: ast.expr) -> bool:
         return is_dtype(node.value if isinstance(node, ast.Constant) else self._resolve(node))

@@ -44,7 +44,6 @@ UNSUPPORTED: dict[type[ast.AST], str] = {
     ast.MatMult: "@ is not supported in kernels: write the loops",
     ast.In: "in is not supported in kernels: write a loop that compares",
     ast.NotIn: "not in is not supported in kernels: write a loop that compares",
-    ast.AnnAssign: "an annotation converts nothing inside a kernel: write x = f32(...) instead of x: f32 = ...",
 }
 
 _GUARD = "a guard after a case with as is not supported in kernels: write if and elif"

@@ -412,7 +412,8 @@ class _Rewriter(ast.NodeTransformer):
             made = (SharedArray, DynamicSharedArray, LocalArray)
             values = self._stored[node.id]
             return bool(values) and all(isinstance(v, ast.Call) and self._resolve(v.func) in made for v in values)
-        return isinstance(self._resolve(node), np.ndarray)
+        outside = self._resolve(node)
+        return isinstance(outside, np.ndarray) and outside.ndim == 1
 
     def _is_slice(self, node: ast.expr) -> bool:
         """Returns whether an expression is a ``Slice``: the ``flat`` of a parameter, or a local variable that is

@@ -144,13 +144,39 @@ def _construct(text: str, node: Node, numba_style: bool) -> str | None:
         return _ufunc_problem(match["name"], node, numba_style)
     if any(said in text for said in _ALLOCATES):
         return _allocation_problem(node, numba_style)
-    if any(f"'{kind}SliceType' object" in text for kind in ("", "Atomic", "Shaped")):
-        called = f"{ast.unparse(node.func)}(...)" if isinstance(node, ast.Call) else "this"
-        return (
-            f"{called} takes arrays: leave the parameter's annotation out, or make it an AtomicSlice[...] and use its "
-            "methods, as fetch_add"
-        )
+    if _OF_SLICE.search(text):
+        return _of_slice(node)
     return None
+
+
+_OF_SLICE = re.compile(
+    r"'(?:Atomic|Shaped)?SliceType' object"
+    r"|No definition for lowering <class 'numba\.cuda\.stubs\.[\w.]+'>\(\w*Slice\d?\["
+)
+"""Matches numba's messages for a function of numba-cuda that is called with a slice."""
+
+_ATOMICS = {
+    **{name: f"fetch_{name.rstrip('_')}" for name in ("add", "sub", "min", "max", "and_", "or_", "xor")},
+    "exch": "exchange", "cas": "compare_exchange", "compare_and_swap": "compare_exchange",
+}  # fmt: skip
+"""Maps numba-cuda's functions ``cuda.atomic.…`` to the methods of ``AtomicSlice``."""
+
+
+def _of_slice(node: Node) -> str:
+    """Returns the error for a call of a function of numba-cuda with a slice."""
+    match node:
+        case ast.Call(func=ast.Attribute(value=ast.Attribute(attr="atomic"), attr=name), args=[array, *rest]) if (
+            method := _ATOMICS.get(name)
+        ):
+            given = ", ".join(["0"] * (name == "compare_and_swap") + [ast.unparse(each) for each in rest])
+            shown = ast.unparse(array)
+            return (
+                f"{ast.unparse(node.func)}(...) takes arrays: write {shown}.{method}({given}), where {shown} is an "
+                "AtomicSlice[...], or leave the annotation out"
+            )
+        case ast.Call(func=called):
+            return f"{ast.unparse(called)}(...) takes arrays: leave the parameter's annotation out"
+    return "this takes arrays: leave the parameter's annotation out"
 
 
 _PLACED = re.compile(r"(.+:\d+|In \[\d+\], line \d+): ")
@@ -227,7 +253,7 @@ def _problem(text: str, node: Node, numba_style: bool) -> str:
         return f"{_shown(match['source'])} cannot become {_shown(match['target'])} here"
     if match := _ITERATED.search(text):
         shown, loops = _shown(match["type"]), "range(...)" if numba_style else advice.LOOPS
-        hint = f"; {advice.counted(_iterated(node))}" if "Slice[" in shown and not numba_style else ""
+        hint = f"; {advice.counted(_iterated(node))}" if match["type"].startswith("Slice[") and not numba_style else ""
         return f"a for loop in a kernel goes over {loops}, not over {shown}{hint}"
     if match := _NOT_CALLABLE.search(text):
         return f"{_shown(match['type'])} cannot be called"

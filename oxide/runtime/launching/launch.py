@@ -22,11 +22,13 @@ from oxide.driver import sanitizing
 from oxide.driver.base import Dim3, KernelResources
 from oxide.environment import drop_frames
 from oxide.errors import ArgumentError, CompileError, LaunchError
+from oxide.host_arrays import upload_of
 from oxide.messages import written
 from oxide.native import Given, mypyc_attr, warn_caller
 from oxide.runtime.awaiting.loading import announce, loaded_function
 from oxide.runtime.device.arc import Arc
 from oxide.runtime.device.memory import Allocation, DeviceBox, require_device
+from oxide.runtime.device.partition import Partition
 from oxide.runtime.launching.aliasing import refuse_shared_outputs, refuse_shared_tensors
 from oxide.runtime.launching.argument_kinds import kinds
 from oxide.runtime.launching.binding import Plan, bind
@@ -690,6 +692,13 @@ def _check(kernel: Kernel, parameter: Declared, argument: object) -> Spec:
         raise _refusal(
             kernel, parameter, "a NumPy array, which is in host memory; copy it to the device with h2d(array)"
         )
+    if isinstance(box, Partition):
+        raise _refusal(kernel, parameter, "a Partition, which is for tile kernels; pass partition.unpartition()")
+    upload = upload_of(box, parameter.dtype if isinstance(parameter, Parameter) else None)
+    if upload is not None:
+        raise _refusal(
+            kernel, parameter, f"a {type(box).__name__} x in host memory; copy it to the device with {upload}"
+        )
     if isinstance(box, tuple):
         raise _refusal(kernel, parameter, "a tuple, as a launch yields all its arguments; pick one of them")
     raise _refusal(kernel, parameter, f"{type(argument).__name__} {written(argument):.80}")
@@ -698,7 +707,9 @@ def _check(kernel: Kernel, parameter: Declared, argument: object) -> Spec:
 def _check_dtype(kernel: Kernel, parameter: Parameter | OpenParameter, dtype: np.dtype[Any]) -> None:
     if isinstance(parameter, Parameter) and dtype != parameter.dtype and not parameter.scalar.takes(dtype):
         raise _refusal(
-            kernel, parameter, f"a box of {dtype}; convert the data before the upload: array.astype({parameter.dtype})"
+            kernel,
+            parameter,
+            f"a box of {dtype}; convert the data before the upload: array.astype({str(parameter.dtype)!r})",
         )
 
 

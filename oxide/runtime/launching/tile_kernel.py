@@ -13,7 +13,7 @@ import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
-from typing import TYPE_CHECKING, Any, final, overload
+from typing import TYPE_CHECKING, Any, NoReturn, final, overload
 
 from oxide.compiler.kernel import Kernel
 from oxide.compiler.options import wants_lines
@@ -29,6 +29,7 @@ from oxide.compiler.tile.source import TileSource
 from oxide.driver.base import KernelResources
 from oxide.environment import drop_frames, without_frames
 from oxide.errors import ArgumentError, CompileError, LaunchError
+from oxide.host_arrays import upload_of
 from oxide.language.tile import Annotation, Function
 from oxide.language.types import ScalarType
 from oxide.messages import written
@@ -119,6 +120,15 @@ class TileKernel:
         from oxide.compiler.signature.pickling import global_name
 
         return global_name(self, f"kernel {self.name}")
+
+    @without_frames
+    def __getitem__(self, configuration: object) -> NoReturn:
+        """Raises ``LaunchError``: the partition decides the grid, and ``warps`` the block."""
+        raise LaunchError(
+            f"kernel {self.name} is a tile kernel, which takes no grid and block in brackets: its grid has a block for "
+            f"each tile of {self._grid}, and @tile.kernel(warps=...) chooses the threads; call "
+            f"{self.name}({', '.join(self.parameters)})"
+        )
 
     @without_frames
     def __call__(self, *args: Any, **kwargs: Any) -> DeviceOperation[tuple[Any, ...]]:
@@ -311,7 +321,8 @@ class TileKernel:
                 elif isinstance(plain, Partitioned):
                     box, tile = plain.source, plain.tile_shape
                 else:
-                    raise self._refused(name, kind, plain, "pass box.partition(shape)")
+                    upload = upload_of(plain, kind.scalar.dtype) or "box"
+                    raise self._refused(name, kind, plain, f"pass {upload}.partition(shape)")
                 tiles[name] = self._tile_shape(name, kind, tile)
             else:
                 box = plain
@@ -343,7 +354,8 @@ class TileKernel:
     def _shape(self, name: str, kind: Annotation, box: Any) -> tuple[int, ...]:
         known = box.spec() if isinstance(box, DeviceOperation) else box
         if not isinstance(known, BoxSpec | DeviceBox):
-            raise self._refused(name, kind, box, "pass a box, as h2d(array) makes one")
+            upload = upload_of(box, kind.scalar.dtype) or "h2d(array)"
+            raise self._refused(name, kind, box, f"pass a box, as {upload} makes one")
         if len(known.shape) != kind.ndim:
             raise ArgumentError(
                 f"kernel {self.name}: parameter {name} is {kind!r}, the argument has shape {known.shape}; pass a box "

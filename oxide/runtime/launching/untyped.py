@@ -21,6 +21,7 @@ from oxide.compiler.signature.untyped_arguments import (
 )
 from oxide.compiler.specialization import Specialization
 from oxide.errors import ArgumentError
+from oxide.host_arrays import upload_of
 from oxide.messages import written
 from oxide.runtime.device.arc import Arc
 from oxide.runtime.device.memory import DeviceBox
@@ -133,6 +134,9 @@ def _refusal(kernel: str, name: str, argument: Any) -> ArgumentError:
             f"{what}{written(argument)} does not fit in 64 bits, and an int is passed as an i64 or a u64; annotate the "
             "parameter f32 or f64, or pass a float"
         )
+    upload = upload_of(argument)
+    if upload is not None and not isinstance(argument, tuple):
+        return ArgumentError(f"{what}a {type(argument).__name__} x in host memory; copy it to the device with {upload}")
     return ArgumentError(
         f"{what}{type(argument).__name__} {written(argument):.80}; kernels take numbers, members of enumerations, "
         "None, device buffers, and tuples of these"

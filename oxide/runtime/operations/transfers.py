@@ -24,6 +24,7 @@ from oxide.runtime.device.memory import (
     require_number,
     require_runtime,
 )
+from oxide.runtime.device.partition import Partition
 from oxide.runtime.device.runtime import current_runtime
 from oxide.runtime.host_memory.pinned import AT_ONCE_BYTES, is_pinned
 from oxide.runtime.operations.combinators import DOWNLOADS, HANDLES, ROLES, UPLOADS
@@ -118,6 +119,8 @@ def h2d(array: ArrayLike) -> DeviceOperation[DeviceBox]:
     """
     if isinstance(array, DeviceBox) or (isinstance(array, Arc) and isinstance(array.value, DeviceBox)):
         raise TypeError("h2d takes a host array, and this is in device memory already; dup copies a box")
+    if isinstance(array, Partition):
+        raise TypeError("h2d takes a host array, and a Partition is in device memory; its box is its unpartition()")
     if isinstance(array, DeviceOperation):
         raise TypeError("h2d takes a host array, not an operation; use and_then")
     host = array if type(array) is np.ndarray else plain_array(array, "h2d")
@@ -430,6 +433,8 @@ def require_box(thing: object, what: str) -> DeviceBox:
     if isinstance(box, DeviceBox):
         return box
     hint = "; h2d copies a host array to the device" if isinstance(box, np.ndarray) else ""
+    if isinstance(box, Partition):
+        hint = "; its box is its unpartition()"
     hint = hint or ("; pick one with first(), last() or unzip()" if isinstance(box, tuple) else "")
     if isinstance(box, int | float | complex | np.generic):
         hint = "; a launch yields all its arguments: take the box's with first() or unzip()"

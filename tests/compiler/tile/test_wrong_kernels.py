@@ -446,7 +446,7 @@ CASES: list[tuple[str, str, int, int, str]] = [
         "z.store(later)",
         1,
         8,
-        "later is not defined here; a name that only one branch or a loop sets is not known after it",
+        "later is not defined",
     ),
     (
         "static_assert",

@@ -4,11 +4,13 @@ nodes."""
 from __future__ import annotations
 
 import ast
+import builtins
 import inspect
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
+from oxide.compiler.check import advice
 from oxide.compiler.source.source import closure_values, parse_definition
 from oxide.compiler.tile.ir import Node
 from oxide.compiler.tile.numbers import BOOL, default_of
@@ -90,9 +92,15 @@ class Expressions:
             return reached[name]
         if name in _BUILTINS:
             return _BUILTINS[name]
-        raise self.nodes.error(
-            f"{name} is not defined here; a name that only one branch or a loop sets is not known after it"
-        )
+        if name in self.nodes.function.__code__.co_varnames:
+            problem = f"{name} is not defined here; a name that only one branch or a loop sets is not known after it"
+        elif hasattr(builtins, name):
+            problem = f"{name} is not supported in tile kernels{language.instead_of_builtin(name)}"
+        elif name in language.WORDS:
+            problem = f"{name} is not defined; did you mean tile.{name}?"
+        else:
+            problem = advice.undefined(name, {*scope, *reached, *_BUILTINS})
+        raise self.nodes.error(problem)
 
     def value(self, expression: ast.expr) -> Any:
         """Returns the value of an expression."""
@@ -317,6 +325,7 @@ class Expressions:
         name = getattr(called, "__name__", None) or written(called)
         module = (getattr(called, "__module__", "") or "").partition(".")[0]
         hint = f"; tile.{name} may be what you mean" if name in language.WORDS else ""
+        hint = "; x.shape[0] is the length of the first axis of x" if called is len else hint
         if called in _BUILTINS.values() or module == "math":
             if on_device:
                 self.nodes.refuse(f"{name} takes numbers that are known when the kernel is compiled{hint}")
