@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, final
 
 from oxide import disk
+from oxide.compiler.signature.captured import Captured
 from oxide.compiler.signature.signature import Closed
 from oxide.compiler.source.faults import FaultSite
 from oxide.compiler.source.widening import Widening
@@ -45,6 +46,7 @@ class Facts:
     """The front end's results for one specialization: all that a launch has to know, and the IR that both back ends
     start from.
 
+    ``captured`` has the device arrays from outside of the kernel; facts with such arrays are not kept in the cache.
     ``elementwise``, ``portable`` and ``placements`` are decoded on first use: decoding imports Python modules, some of
     which load LLVM.
     """
@@ -58,8 +60,10 @@ class Facts:
         elementwise: Callable[[], Elementwise | str],
         portable: Callable[[], PortableKernel],
         placements: Callable[[], tuple[Placement, ...]],
+        captured: tuple[Captured, ...] = (),
     ) -> None:
         self.needs = needs
+        self.captured = captured
         self.sites = sites
         self.widenings = widenings
         self._elementwise = elementwise

@@ -19,6 +19,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, final
 
 from oxide import disk
+from oxide.compiler.signature.captured import Captured
 from oxide.compiler.signature.signature import Closed, NumbaParameter
 from oxide.compiler.signature.untyped_arguments import ArrayType, RecordType, TupleType
 from oxide.compiler.source.faults import FaultSite
@@ -101,8 +102,18 @@ class Specialization:
         else:
             self._facts = kept
         self.needs: LaunchNeeds = self._facts.needs
+        self.captured = self._facts.captured
+        """The device arrays from outside that the kernel names."""
+        if self.captured:
+            self._entry = None  # the facts, and the arrays that they hold, belong to this specialization alone
+        self.captured_boxes: Any = None
+        """A box for each captured array; None before the first launch."""
+        self.captured_words: tuple[Any, ...] = ()
+        """The words of these boxes, as launches pass them."""
+        self.signature = _signature(described, parameters, self.captured)
+        """The parameters of the machine code: the kernel's own, and a hidden one for each captured array."""
         self.kernel_id: int = _stable_hash(described, parameters)
-        self._struct = struct.Struct("@" + "".join(p.struct_format for p in parameters) + "Q")
+        self._struct = struct.Struct("@" + "".join(p.struct_format for p in self.signature) + "Q")
         self.reference = weakref.ref(self)  # one object, shared by all tables that have weak keys
         self._lock = threading.Lock()
         self._codes: dict[Target, Code] = {}
@@ -177,7 +188,7 @@ class Specialization:
         kernel = self.description
         with placed_errors(kernel.name, kernel.function):
             return native_assembly(
-                self.portable, self.parameters, self.kernel_id, host_target(), unchecked=kernel.unchecked
+                self.portable, self.signature, self.kernel_id, host_target(), unchecked=kernel.unchecked
             )
 
     def resources(self, block: int | tuple[int, ...] | None = None, *, shared_mem_bytes: int = 0) -> KernelResources:
@@ -272,7 +283,7 @@ class Specialization:
     def pack_words(self, words: Sequence[Any], fault_address: int) -> bytes:
         """Packs the parameters' words, given one after the other: the value of a scalar, the address and the lengths of
         a slice."""
-        return self._struct.pack(*words, fault_address)
+        return self._struct.pack(*words, *self.captured_words, fault_address)
 
     def words_of(self, params: bytes, place: int) -> tuple[Any, ...]:
         """Returns the words of the parameter at an index, from the packed parameters."""
@@ -317,7 +328,7 @@ class Specialization:
                 return self._compile_sanitized(target, kinds)
             from oxide.compiler.cpu.object_code import compile_native
 
-            return compile_native(self.portable, self.parameters, self.kernel_id, target, unchecked=kernel.unchecked)
+            return compile_native(self.portable, self.signature, self.kernel_id, target, unchecked=kernel.unchecked)
         from oxide.compiler.ptx.ptx import compile_ptx
 
         return compile_ptx(
@@ -325,7 +336,7 @@ class Specialization:
             if kernel.tile is None
             else kernel.tile.portable(_capability(target.arch), lines=kernel.lineinfo),
             kernel.name,
-            self.parameters,
+            self.signature,
             self.kernel_id,
             target,
             unchecked=kernel.unchecked,
@@ -351,7 +362,7 @@ class Specialization:
             portable = leave_assertions_out(portable)
         self._sanitized_sites = portable.sites
         return compile_sanitized(
-            kernel.name, portable, self.parameters, self.kernel_id, target, kinds, unchecked=kernel.unchecked
+            kernel.name, portable, self.signature, self.kernel_id, target, kinds, unchecked=kernel.unchecked
         )
 
 
@@ -451,13 +462,22 @@ def _front_end(kernel: KernelDescription, parameters: tuple[Closed, ...]) -> Fac
 
     uses, style = _style(kernel, parameters)
     lowered, portable = _lowered(kernel, parameters, uses, style)
+    captured = tuple(lowered.captured[number] for number in portable.captured)
+    parameters = _signature(kernel, parameters, captured)
     placements: tuple[Placement, ...] = ()
     if kernel.unchecked:
         portable = leave_checks_out(portable)
     else:
         portable, placements = hoist_checks(portable, parameters, kernel.contracts)
     portable = version_contiguous_loops(portable)
-    return _facts_of(kernel, uses, style, portable, placements, lowered.widenings, parameters)
+    return _facts_of(kernel, uses, style, portable, placements, lowered.widenings, parameters, captured)
+
+
+def _signature(
+    kernel: KernelDescription, parameters: tuple[Closed, ...], captured: tuple[Captured, ...]
+) -> tuple[Closed, ...]:
+    """Returns the parameters of the machine code, the hidden ones last."""
+    return (*parameters, *(NumbaParameter(kernel.name, each.name, each.type) for each in captured))
 
 
 def _tile_facts(source: TileSource, *, lines: bool) -> Facts:
@@ -534,6 +554,7 @@ def _facts_of(
     placements: tuple[Placement, ...],
     widenings: tuple[Widening, ...],
     parameters: tuple[Closed, ...],
+    captured: tuple[Captured, ...] = (),
 ) -> Facts:
     from .cache import Facts
     from .description import LaunchNeeds
@@ -559,6 +580,7 @@ def _facts_of(
         elementwise=lambda: accesses,
         portable=lambda: portable,
         placements=lambda: placements,
+        captured=captured,
     )
 
 

@@ -60,6 +60,7 @@ from oxide.compiler.frontend.lowering.types import (
 )
 from oxide.compiler.frontend.variables import UncountedLower
 from oxide.compiler.ir.portable import LoweredKernel
+from oxide.compiler.signature.captured import Captured
 from oxide.compiler.signature.generic_parameters import Lifted
 from oxide.compiler.signature.signature import Closed, NumbaParameter
 from oxide.compiler.signature.tuples import Fields
@@ -74,6 +75,7 @@ from .lowering import assertions as assertion_lowering
 from .lowering import (  # noqa: F401 - importing them registers their topics
     atomic,
     barrier,
+    captured,
     complex_numbers,
     constant,
     contraction,
@@ -172,7 +174,13 @@ def lower(
     libraries = _libraries(result.library)
     widenings = sorted({each for library in libraries.values() for each in _widenings.get(library) or ()})
     return LoweredKernel(
-        tuple(libraries), result.fndesc.llvm_func_name, tuple(sites), array_places, tuple(widenings), typed
+        tuple(libraries),
+        result.fndesc.llvm_func_name,
+        tuple(sites),
+        array_places,
+        tuple(widenings),
+        typed,
+        {number: array for library in libraries.values() for number, array in (_captured.get(library) or {}).items()},
     )
 
 
@@ -192,6 +200,7 @@ def compile_function(function: Callable[..., Any], args: tuple[Any, ...], return
     typing_context, target_context = _contexts()
     notes = len(session.notes)
     outer, session.widenings = session.widenings, []
+    outer_captured, session.captured = session.captured, {}
     try:
         with utils.numba_target_override(), warnings.catch_warnings():
             warnings.simplefilter("ignore", errors.NumbaWarning)
@@ -212,8 +221,11 @@ def compile_function(function: Callable[..., Any], args: tuple[Any, ...], return
         raise
     finally:
         widenings, session.widenings = tuple(session.widenings), outer
+        arrays, session.captured = session.captured, outer_captured
     if widenings:
         _widenings.set(result.library, widenings)
+    if arrays:
+        _captured.set(result.library, arrays)
     result.library.finalize()
     for library in _waiting.pop(result.fndesc.llvm_func_name, ()):
         _called_back.setdefault(library, []).append(result.library)
@@ -229,6 +241,9 @@ _called_back: WeakTable[Any, list[Any]] = WeakTable()
 _widenings: WeakTable[Any, tuple[Widening, ...]] = WeakTable()
 """The recorded widenings of each compiled function, by the function's library. A device function is compiled once for
 many kernels, and each of these kernels reports the function's widenings."""
+
+_captured: WeakTable[Any, dict[int, Captured]] = WeakTable()
+"""The device arrays from outside that each compiled function names, by the function's library, which keeps them."""
 
 
 class _Flags(CUDAFlags):  # type: ignore[misc]
@@ -293,6 +308,8 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
         return found
 
     def _value_type(self, val: Any) -> Any:
+        if session.numba_style and (array := captured.type_of(val)) is not None:
+            return array
         if not session.numba_style and isinstance(val, np.ndarray):
             kind = constant.constant_array_type(val)
             if kind is not None:

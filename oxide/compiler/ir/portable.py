@@ -20,11 +20,12 @@ Each back end defines the functions that are still only declared:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import llvmlite.binding as llvm
 
+from oxide.compiler.signature.captured import Captured
 from oxide.compiler.source.faults import FaultSite
 from oxide.compiler.source.source import SourcePlace, located, located_in
 from oxide.compiler.source.typings import TypedFunction
@@ -32,6 +33,7 @@ from oxide.compiler.source.widening import Widening
 from oxide.driver.base import MAX_SHARED_BYTES, Dim3
 
 from . import atomics, clearing, decimal_rounding, half, instructions, lines, numba_runtime, total, verifier
+from .captured import take_captured
 from .local_memory import place_local_memory
 from .marked_loops import unroll_marked_loops
 from .module import Function, Module
@@ -58,6 +60,8 @@ class LoweredKernel:
     widenings: tuple[Widening, ...] = ()
     typed: TypedFunction | None = None
     """The types of the kernel's expressions, or None if the front end did not keep them."""
+    captured: Mapping[int, Captured] = field(default_factory=dict)
+    """The device arrays from outside of the kernel, by their numbers in the modules."""
     lines: bool = False
     """True if the instructions' places become line tables."""
     most_shared: int = MAX_SHARED_BYTES
@@ -83,6 +87,8 @@ class PortableKernel:
     cluster: Dim3 | None = None
     persistent: int = 0
     """The same as ``Code.persistent``: the number of threads of a persistent block, or 0."""
+    captured: tuple[int, ...] = ()
+    """The numbers of the arrays from outside that are hidden parameters, in the order of these parameters."""
 
     @property
     def text(self) -> str:
@@ -105,6 +111,7 @@ def translate(function: Callable[..., Any], lowered: LoweredKernel, cluster: Dim
     for defined in module.defined:
         unroll_marked_loops(module, defined)
     module.keep_reachable(lowered.symbol)
+    captured = take_captured(module, lowered.symbol, lowered.captured)
     place_local_memory(function, module, lowered.symbol, lowered.array_places)
     shared = place_shared_memory(function, module, lowered.array_places, lowered.most_shared)
     sites = _number_sites(module)
@@ -134,6 +141,7 @@ def translate(function: Callable[..., Any], lowered: LoweredKernel, cluster: Dim
         GRID_BARRIER in module.functions,
         cluster,
         lowered.persistent,
+        captured,
     )
     _check_cluster(kernel)
     return kernel

@@ -12,7 +12,7 @@ import oxide
 from oxide.interop.numba_cuda import devices
 from oxide.interop.numba_cuda.streams import raise_errors, resolved, run
 from oxide.runtime.device.interop import dlpack_device, host_array
-from oxide.runtime.device.memory import DeviceBox
+from oxide.runtime.device.memory import BoxArgument, DeviceBox
 from oxide.runtime.device.strides import contiguous_strides, span
 
 
@@ -107,6 +107,16 @@ class DeviceNDArray:
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return self.box.__dlpack_device__()
+
+    @property
+    def _numba_type_(self) -> Any:
+        from oxide.compiler.frontend.lowering.argument_types import numba_type
+
+        return numba_type(self.box.as_argument().type)
+
+    def as_argument(self) -> BoxArgument:
+        """Returns the array as an argument of a kernel; see ``DeviceBox.as_argument``."""
+        return self.box.as_argument()
 
     def is_c_contiguous(self) -> bool:
         """Returns whether the elements are contiguous in C order."""

@@ -295,7 +295,12 @@ class Configured:
                     code = self._dispatcher.py_func.__code__
                     name = code.co_varnames[len(boxes)] if len(boxes) < code.co_argcount else f"number {len(boxes) + 1}"
                     raise type(error)(f"kernel {code.co_name}, parameter {name}: {error}") from None
-        launcher(*boxes).async_on(stream)
+        launch: Any = launcher(*boxes)
+        launch.async_on(stream)
+        if launch._plan.captured:
+            hosts = hosts or HostArguments(stream)
+            for box in launch._plan.captured:
+                hosts.on_device(box)
         if hosts:
             hosts.finish()
 

@@ -30,6 +30,7 @@ from oxide.native import mypyc_attr
 from oxide.runtime.device.arc import Arc
 from oxide.runtime.device.memory import Allocation, DeviceBox
 from oxide.runtime.device.runtime import Device
+from oxide.runtime.launching.captured import captured_boxes
 from oxide.runtime.launching.reach import threads_of
 from oxide.runtime.launching.tiled import even_rows
 from oxide.runtime.launching.untyped import argument_type_of, converts
@@ -131,7 +132,7 @@ class Plan:
     """The rules that bind the parameters of a specialization, shared by its launches."""
 
     __slots__ = (
-        "end", "fitting", "holds", "interpreted", "matrices", "needs", "outputs", "reached", "reference", "short",
+        "captured", "end", "fitting", "holds", "interpreted", "matrices", "needs", "outputs", "reached", "reference", "short",
         "slots", "special", "strided", "tiled", "two_axes", "warns",
     )  # fmt: skip
 
@@ -148,7 +149,12 @@ class Plan:
         for parameter in special.parameters:
             self.slots.append(ParameterSlot(parameter, struct.calcsize(formats), named))
             formats += parameter.struct_format
-        self.end = bytes(-struct.calcsize(formats) % 8)  # padding before the fault record's address
+        self.captured = captured_boxes(special)
+        """The boxes of the device arrays from outside that the kernel names."""
+        self.end = bytes(-struct.calcsize(formats) % 8)
+        """The bytes between the last parameter and the fault record's address: padding, then ``captured``'s words."""
+        for box in self.captured:
+            self.end += box.as_argument().words
         self.outputs = [place for place, slot in enumerate(self.slots) if slot.kind in (_DISJOINT, _TILES)]
         self.holds: Callable[..., bool] | None = None
         """Returns whether the contracts hold. Takes the integers that the contracts name, in the order of the
@@ -300,6 +306,13 @@ def bind(plan: Plan, arguments: tuple[Any, ...]) -> Binding | None:
         pieces.append(words)
         if slot.judged:
             integers += [box._shape[axis] for axis in slot.parts] if slot.ndim > 1 else (box._size,)
+    for outside in plan.captured:
+        allocation = outside._allocation
+        if device is None:
+            device = allocation.device
+        elif allocation.device is not device:
+            return None
+        writes.append(allocation)
     if len(plan.outputs) > 1 and _overlap(plan, arguments):
         return None
     if plan.tiled and not _rows_are_even(plan, arguments):

@@ -32,6 +32,7 @@ from oxide.runtime.device.partition import Partition
 from oxide.runtime.launching.aliasing import refuse_shared_outputs, refuse_shared_tensors
 from oxide.runtime.launching.argument_kinds import kinds
 from oxide.runtime.launching.binding import Plan, bind
+from oxide.runtime.launching.captured import captured_boxes
 from oxide.runtime.launching.launch_config import LaunchConfig, bracketed
 from oxide.runtime.launching.reach import reach, shape_of, width_of
 from oxide.runtime.launching.tiled import refuse_uneven_rows
@@ -234,6 +235,9 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
 
             interpret(specialization, context, values, config, reads, writes)
             return tuple(results)
+        for box in captured_boxes(specialization):
+            require_device(box, device, f"kernel {kernel.name}, an array from outside of it")
+            writes.append(box._allocation)
         function = loaded_function(specialization, device)
         params = specialization.pack(values, context.fault_address(specialization) if function.reports else 0)
         grid, block, shared_bytes = config._given_grid, config._given_block, config._shared_mem_bytes

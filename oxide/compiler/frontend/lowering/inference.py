@@ -32,6 +32,7 @@ from oxide.compiler.check.vocabulary import LARGEST, LEAST
 from oxide.compiler.source.source import Span
 from oxide.messages import written
 
+from .captured import outside
 from .integer_constants import FoldIntegers
 from .recorded_typings import KeepTypes
 from .recorded_widenings import RecordWidening
@@ -122,7 +123,7 @@ class TranslateBytecode(FunctionPass):  # type: ignore[misc]
 
 class CheckNames(AnalysisPass):  # type: ignore[misc]
     """Refuses global and closure names that kernels cannot use, and integers that no type can hold, at the place of
-    their use. Must run after the pass that removes branches decided by constants."""
+    their use. Marks the names of device arrays. Must run after the pass that removes branches decided by constants."""
 
     _name = "oxide_check_names"
 
@@ -149,6 +150,8 @@ class CheckNames(AnalysisPass):  # type: ignore[misc]
         else:
             try:
                 state.typingctx.resolve_value_type(name.value)
+                if session.numba_style:
+                    name.value = outside(name.value, name.name)
                 return
             except (ValueError, core_errors.NumbaError) as error:  # numba-cuda's error classes extend numba's
                 said = f"Untyped global name '{name.name}': {error}"

@@ -16,6 +16,7 @@ from numba.cuda.core.imputils import Registry as LoweringRegistry
 from numba.cuda.typing.templates import Registry as TypingRegistry
 
 from oxide.compiler.check.numba_errors import Failure
+from oxide.compiler.signature.captured import Captured
 from oxide.compiler.source.faults import FaultSite
 from oxide.compiler.source.source import SourcePlace, Span
 from oxide.compiler.source.widening import Widening
@@ -54,6 +55,8 @@ class Session:
     first."""
     widenings: list[Widening] = field(default_factory=list)
     """The recorded widenings of the function that is being compiled."""
+    captured: dict[int, Captured] = field(default_factory=dict)
+    """The device arrays from outside that the function being compiled names, by the ``id`` of the object."""
 
 
 session = Session()
