@@ -213,11 +213,12 @@ Coordinates = tuple[int, int, int]
 class SanitizerError(KernelFault):
     """Raised for findings of the CPU device's sanitizer; ``OXIDE_SANITIZE`` and ``@kernel(sanitize=…)`` turn it on.
 
-    ``kind`` is ``"out-of-bounds"``, ``"misaligned"``, ``"uninitialized"``, ``"race"``, ``"missing-lanes"`` or
-    ``"unfinished-store"``. ``what`` is the parameter or the array. ``offset`` is the distance in bytes from the first
-    byte of ``what`` to the access; None if no parameter is known. ``access`` is ``"read"``, ``"write"``, ``"atomic"``,
-    ``"warp operation"``, or an asynchronous ``"copy"``, ``"product"`` or ``"store"``. A ``"store"`` is the read of a
-    tile by ``tensor.store_tile``. For a race, ``other`` is the earlier access that is not ordered with this access. The
+    ``kind`` is ``"out-of-bounds"``, ``"misaligned"``, ``"uninitialized"``, ``"race"``, ``"missing-lanes"``,
+    ``"unfinished-store"`` or ``"unwritten"``. ``what`` is the parameter or the array. ``offset`` is the distance in
+    bytes from the first byte of ``what`` to the access; None if no parameter is known. ``access`` is ``"read"``,
+    ``"write"``, ``"atomic"``, ``"warp operation"``, ``"missing write"``, or an asynchronous ``"copy"``, ``"product"``
+    or ``"store"``. A ``"store"`` is the read of a tile by ``tensor.store_tile``. For a race, ``other`` is the earlier
+    access that is not ordered with this access. ``block`` and ``thread`` are None for a write that no thread made. The
     first finding of a launch is raised; the further ones are notes on it.
     """
 
@@ -249,7 +250,9 @@ class SanitizerError(KernelFault):
 class SanitizedAccess:
     """An access in a sanitizer's report: its kind (``access``), its place in the source, and its thread."""
 
-    def __init__(self, access: str, what: str, block: Coordinates, thread: Coordinates, file: str, line: int) -> None:
+    def __init__(
+        self, access: str, what: str, block: Coordinates | None, thread: Coordinates | None, file: str, line: int
+    ) -> None:
         self.access = access
         self.what = what
         self.block = block
@@ -266,8 +269,10 @@ class SanitizedAccess:
             "product": "a tensor.wgmma of ",
             "atomic": "an atomic operation on ",
             "warp operation": "",
+            "missing write": "the scatter to ",
         }[self.access]
-        return f"{done}{self.what} by block {self.block}, thread {self.thread}, at {place_name(self.file, self.line)}"
+        by = "" if self.block is None else f" by block {self.block}, thread {self.thread},"
+        return f"{done}{self.what}{by} at {place_name(self.file, self.line)}"
 
 
 def _same(kind: type[OxideError], args: tuple[Any, ...], fields: dict[str, Any]) -> OxideError:

@@ -116,7 +116,7 @@ def _kernel(has_bias: bool, ragged: bool) -> Kernel:
     """Returns the kernel for ``count`` panels from ``first_panel`` on. A ``ragged`` kernel is for a last panel of fewer
     than 32 columns. It tests each column, which keeps LLVM from vectorising the loops."""
 
-    @kernel(unchecked=True)
+    @kernel(unchecked=True, partial=True)  # the whole panels and the last one are two launches
     def matmul_packed(
         first_panel: i64, count: i64, a: Slice2[f32], b: Slice3[f32], bias: Slice[f32], c: DisjointSlice2[f32]
     ) -> None:

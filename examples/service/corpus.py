@@ -43,7 +43,7 @@ def known(score: f32) -> f32:
     return score if score == score else f32(-math.inf)
 
 
-@kernel
+@kernel(partial=True)  # the last group may have fewer scores than k
 def best_of_groups(
     k: i32,
     scores: Slice[f32],

@@ -351,6 +351,7 @@ class Specialization:
         from oxide.compiler.sanitizer.instrument import compile_sanitized
 
         kernel = self.description
+        whole: frozenset[str] = frozenset()  # the outputs that a launch has to write in full
         if kernel.tile is not None:
             from oxide.compiler.tile import source
 
@@ -358,11 +359,13 @@ class Specialization:
         else:
             uses, style = _style(kernel, self.parameters)
             _, portable = _lowered(kernel, self.parameters, uses, style, located=True)
+            if not kernel.partial:
+                whole = frozenset(uses.scattered)
         if kernel.unchecked:
             portable = leave_assertions_out(portable)
         self._sanitized_sites = portable.sites
         return compile_sanitized(
-            kernel.name, portable, self.signature, self.kernel_id, target, kinds, unchecked=kernel.unchecked
+            kernel.name, portable, self.signature, self.kernel_id, target, kinds, whole, unchecked=kernel.unchecked
         )
 
 

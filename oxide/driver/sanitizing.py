@@ -62,7 +62,7 @@ class Sanitized:
 
     ``shared_bytes`` is the size of the static shared memory. One shadow cell covers ``1 << shared_shift`` bytes of
     shared memory. A cluster has ``blocks`` blocks, each with a state of its own. The states of neighbouring blocks are
-    ``STATE_BYTES`` apart.
+    ``STATE_BYTES`` apart. A launch has to write all elements of the parameters in ``whole``.
     """
 
     kernel: str
@@ -73,6 +73,7 @@ class Sanitized:
     shared_bytes: int
     shared_shift: int
     blocks: int = 1
+    whole: frozenset[str] = frozenset()
 
 
 def parse_kinds(given: str | Iterable[str], where: str) -> frozenset[str]:
@@ -152,6 +153,9 @@ marks an asynchronous copy that its thread has not waited for. The higher bits o
 
 ACCUMULATOR, LEFT_OPERAND = "an Accumulator", "a FragmentA"
 """The names of the fragments that an asynchronous product uses until its wait."""
+
+UNWRITTEN = "unwritten"
+"""The kind of report that the driver makes, after a launch. The kernel's code makes all others."""
 
 REPORT_KINDS = ("out-of-bounds", "misaligned", "uninitialized", "race", "missing-lanes", "unfinished-store")
 OUT_OF_BOUNDS, MISALIGNED, UNINITIALIZED, RACE, MISSING_LANES, UNFINISHED_STORE = range(6)

@@ -61,6 +61,8 @@ class Uses:
     """True if the kernel uses ``unchecked`` or ``unchecked_mut``."""
     other_elements: bool = False
     """True if a thread may write elements other than its own."""
+    scattered: set[str] = field(default_factory=set)
+    """The names of the outputs that ``scatter`` writes."""
     constants: dict[int, str] = field(default_factory=dict)
     """The kernel's name for each outside array, by the array's ``id``."""
     leaves: CompileError | None = None
@@ -260,6 +262,9 @@ class _Body:
     def _note_attribute(self, node: ast.AST) -> None:
         if isinstance(node, ast.Attribute) and node.attr in ("unchecked_mut", "scatter"):
             self.uses.other_elements = True
+            value = self._uniform(node.value)
+            if node.attr == "scatter" and value is not None and isinstance(value[1], Parameter):
+                self.uses.scattered.add(value[1].name)
         if isinstance(node, ast.Attribute) and node.attr in ("unchecked", "unchecked_mut"):
             self.uses.unchecked = True
 

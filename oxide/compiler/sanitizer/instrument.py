@@ -81,10 +81,12 @@ def compile_sanitized(
     kernel_id: int,
     target: Target,
     kinds: frozenset[str],
+    whole: frozenset[str],
     *,
     unchecked: bool,
 ) -> Code:
-    """Returns a host object file with checked accesses, and the driver's data for it. Raises ``CompileError``."""
+    """Returns a host object file with checked accesses, and the driver's data for it. ``whole`` has the names of the
+    outputs that a launch has to write in full. Raises ``CompileError``."""
     pointers, views = pointers_of(signature)
     simplified = portable_module(str(_held(kernel.module)))
     run_passes(simplified, host_machine(target), ("always_inliner", "sroa"))
@@ -92,16 +94,16 @@ def compile_sanitized(
     instrumenter = _Instrumenter(name, kernel, module, pointers, views, kinds)
     instrumenter.instrument()
     _let_go(module)
-    whole = link([str(module), check_functions.definitions(kinds, kernel.cluster is not None)])
+    linked = link([str(module), check_functions.definitions(kinds, kernel.cluster is not None)])
     code = object_code.compile_native(
-        dataclasses.replace(kernel, module=parse(str(whole))), signature, kernel_id, target, unchecked=unchecked
+        dataclasses.replace(kernel, module=parse(str(linked))), signature, kernel_id, target, unchecked=unchecked
     )
     static = primitives.static_bytes(kernel.shared) if kernel.shared.used else 0
     accesses = tuple(instrumenter.accesses)
     # Without calls that wait, the blocks of a cluster run one by one.
     blocks = math.prod(kernel.cluster) if kernel.cluster and (kernel.suspends or target.seeded) else 1
     shift = instrumenter.shared_shift
-    sanitized = Sanitized(name, kernel_id, kinds, instrumenter.pointers, accesses, static, shift, blocks)
+    sanitized = Sanitized(name, kernel_id, kinds, instrumenter.pointers, accesses, static, shift, blocks, whole)
     return dataclasses.replace(code, sanitized=sanitized)
 
 

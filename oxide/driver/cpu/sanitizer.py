@@ -99,6 +99,7 @@ class SanitizedLaunch:
         places = range(start, start + count * STATE_BYTES, STATE_BYTES)
         states = [memory[place : place + SANITIZED_STATE.size].view(SANITIZED_STATE.dtype)[0] for place in places]
         views, kept = self._views()
+        written = self._begin_outputs(views, kept)
         run = self._bind(self._params[:-8] + (memory.ctypes.data + start).to_bytes(8, "little"))
         blocks = math.prod(self._grid)
         together = isinstance(run, CooperativeRun)
@@ -112,7 +113,7 @@ class SanitizedLaunch:
             state["grid_known"], state["running"] = state["now"], -1
             for first, end in self._order(blocks):
                 run(first, end)
-        self._report(states, views)
+        self._report(states, views, self._end_outputs(written))
 
     def _prepare(self, state: Any, views: Records, blocks: int, together: bool) -> list[Any]:
         """Fills in a state, with shadow memory for the shared memory of ``blocks`` blocks. If ``together`` is True,
@@ -167,9 +168,50 @@ class SanitizedLaunch:
                 row["cells"], row["shift"] = cells[start].ctypes.data, sizes[start][1]
         return views, kept
 
-    def _report(self, states: list[Any], views: Records) -> None:
+    def _begin_outputs(self, views: Records, kept: list[Any]) -> dict[int, Records]:
+        """Returns, for each output that the launch has to write in full, the flags of its bytes, by the output's index.
+        Until ``_end_outputs`` the flag of a byte that was written before is 2, and the launch's writes make it 1."""
+        found: dict[int, Records] = {}
+        for number, (row, pointer) in enumerate(zip(views, self._sanitized.pointers, strict=True)):
+            nbytes = int(row["hi"]) - int(row["lo"])
+            if nbytes == 0 or pointer.name not in self._sanitized.whole or "memory" not in self._sanitized.kinds:
+                continue
+            if not row["init"]:  # memory that is not tracked, which begins at the view
+                kept.append(np.ones(nbytes, np.uint8))
+                row["init"] = kept[-1].ctypes.data
+            at = int(row["init"]) + int(row["lo"]) - int(row["start"])
+            found[number] = np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(at))
+            found[number] *= 2
+        return found
+
+    def _end_outputs(self, outputs: dict[int, Records]) -> list[SanitizerError]:
+        """Restores the flags of the outputs, and returns an error for each output that was not written in full."""
+        errors = []
+        for number, flags in outputs.items():
+            written = (flags == 1).reshape(-1, self._sanitized.pointers[number].itemsize).any(1)
+            flags[...] = flags != 0
+            if not written.all():
+                errors.append(self._unwritten(self._sanitized.pointers[number], written))
+        return errors
+
+    def _unwritten(self, pointer: PointerWord, written: Records) -> SanitizerError:
+        lengths = [_word(self._params, (pointer.length_at or 0) + 8 * axis) for axis in range(pointer.lengths)]
+        missing = np.flatnonzero(~written)
+        first = tuple(map(int, np.unravel_index(missing[0], lengths)))
+        known = [each for each in self._sanitized.accesses if each.what == pointer.name]
+        file, line = (known[0].file, known[0].line) if known else ("", 0)
+        problem = (
+            f"leaves out element {first if len(first) > 1 else first[0]}: no thread writes {len(missing)} of its "
+            f"{len(written)} elements. Write every element, or declare @kernel(partial=True) if that is meant"
+        )
+        access = SanitizedAccess("missing write", pointer.name, None, None, file, line)
+        offset = int(missing[0]) * pointer.itemsize
+        return SanitizerError(sanitizing.UNWRITTEN, self._sanitized.kernel, pointer.name, offset, problem, access)
+
+    def _report(self, states: list[Any], views: Records, unwritten: list[SanitizerError]) -> None:
         """Fills the launch's fault record, unless there is none or it is claimed. The record gets the kernel's own
-        fault, or, if there is none, the number under which the findings are published."""
+        fault, or, if there is none, the number under which the findings are published. ``unwritten`` are findings only
+        if there are no others, which may be the reason."""
         record_address = _word(self._params, len(self._params) - 8)
         if not record_address:
             return
@@ -179,9 +221,9 @@ class SanitizedLaunch:
             for words in each["report"].view(SANITIZED_REPORT.dtype)[: int(each["reports"])].tolist():
                 kind, who, _, other, _ = words
                 found.setdefault((kind, who >> 4 & 0xFFFF, other >> 4 & 0xFFFF), words)
-        if found and not state["claimed"]:
+        if (found or unwritten) and not state["claimed"]:
             reports = sorted(found.values(), key=lambda words: _GRAVITY[words[0]])
-            number = sanitizing.publish(tuple(self._error(words, views) for words in reports))
+            number = sanitizing.publish(tuple(self._error(words, views) for words in reports) or tuple(unwritten))
             state["claimed"], state["site"] = sanitizing.SANITIZED, 0
             state["kernel_id"], state["index"] = self._sanitized.kernel_id, number
         if state["claimed"]:

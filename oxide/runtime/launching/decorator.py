@@ -78,11 +78,12 @@ def kernel(
     in all. The blocks of a cluster run together and reach one another through ``tensor.cluster``. Along each axis, the
     grid's number of blocks must be a multiple of the cluster's. ``lineinfo=True`` adds line tables for profilers and
     debuggers, which then show lines of the source: see docs/profilers.md. By default, the environment decides.
-    ``partial=True`` says that a launch may have fewer threads than an output has elements or tiles. Otherwise the first
-    such launch of each specialization causes a ``RuntimeWarning``. ``sanitize`` names what the CPU device checks at
-    every access, ``"memory"``, ``"race"`` or both: see docs/sanitizer.md. ``configs`` are candidates for ``k.tune``:
-    dicts of ``block``, ``items_per_thread`` and ``max_registers``. Launches use the first candidate until ``k.tune``
-    has run.
+    ``partial=True`` says that a launch may leave elements of an output unwritten. Otherwise the first launch of each
+    specialization with fewer threads than an output has elements or tiles causes a ``RuntimeWarning``, a width of
+    ``index_2d`` that is not the output's is refused, and the sanitizer reports what a ``scatter`` leaves out.
+    ``sanitize`` names what the CPU device checks at every access, ``"memory"``, ``"race"`` or both: see
+    docs/sanitizer.md. ``configs`` are candidates for ``k.tune``: dicts of ``block``, ``items_per_thread`` and
+    ``max_registers``. Launches use the first candidate until ``k.tune`` has run.
     """
     options: dict[str, Any] = {
         "block": block,

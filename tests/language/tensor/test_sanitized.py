@@ -155,7 +155,7 @@ def test_a_wait_without_a_barrier_is_found() -> None:
 
 
 def test_a_copy_that_no_thread_has_waited_for_does_not_outlast_its_block() -> None:
-    @kernel(sanitize=BOTH)
+    @kernel(sanitize=BOTH, partial=True)
     def leave(x: Slice2[f32], y: DisjointSlice2[f32]) -> None:
         tile = SharedArray((32, 4), f32)
         t = thread.thread_idx.x
