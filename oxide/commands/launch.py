@@ -8,13 +8,12 @@ import signal
 import subprocess
 import sys
 import time
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
 from oxide.commands.output import refuse
 from oxide.commands.running import Arguments, AsModule, File, checked_program, with_device
-from oxide.messages import written
 
 _LOOK_SECONDS = 0.05
 _GRACE_SECONDS = 5.0
@@ -41,7 +40,7 @@ def launch(
     """
     program = checked_program("launch", file, arguments, as_module)
     if ranks < 1:
-        refuse("launch", f"-n {written(ranks)}: give the number of processes, as -n 2")
+        _refuse(ranks, "give the number of processes, as -n 2")
     environment: dict[str, str] = {}
     with_device("launch", device, environment)
     visible = _gpus_of(ranks, environment.get("OXIDE_DEVICE", os.environ.get("OXIDE_DEVICE")))
@@ -66,6 +65,12 @@ def launch(
     raise typer.Exit(_end(processes, _GRACE_SECONDS))
 
 
+def _refuse(ranks: int, problem: str) -> NoReturn:
+    from oxide.messages import written  # loads NumPy, without which `oxide doctor` runs
+
+    refuse("launch", f"-n {written(ranks)}: {problem}")
+
+
 def _gpus_of(ranks: int, kind: str | None) -> list[str]:
     """Returns the GPU for each rank, as ``CUDA_VISIBLE_DEVICES`` names it. Returns an empty list for the CPU device or
     if no GPU can be used. Ends the command if there are fewer GPUs than ranks, or too few processors for ranks on the
@@ -74,15 +79,15 @@ def _gpus_of(ranks: int, kind: str | None) -> list[str]:
         processors = os.cpu_count() or 1
         most = max(_RANKS_ANYWHERE, _RANKS_PER_PROCESSOR * processors)
         if ranks > most:
-            refuse(
-                "launch",
-                f"-n {written(ranks)}: each rank is a process, and on the CPU device this machine runs at most {most}, "
-                f"with {processors} processors; give fewer",
+            _refuse(
+                ranks,
+                f"each rank is a process, and on the CPU device this machine runs at most {most}, with {processors} "
+                "processors; give fewer",
             )
         return []
     if gpus < ranks:
         are = "is 1 GPU" if gpus == 1 else f"are {gpus} GPUs"
-        refuse("launch", f"-n {written(ranks)}: there {are}, and each rank needs one; or run with --device cpu")
+        _refuse(ranks, f"there {are}, and each rank needs one; or run with --device cpu")
     visible = [each.strip() for each in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if each.strip()]
     return visible[:ranks] if visible else [str(number) for number in range(ranks)]
 

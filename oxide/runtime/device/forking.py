@@ -62,6 +62,9 @@ class ForkedDriver:
         """Returns 0. Only messages call it."""
         return 0
 
+    def expose(self, address: int, nbytes: int) -> None:
+        """Does nothing. The child's copy of a box's memory is the host's alone."""
+
     def __getattr__(self, method: str) -> Any:
         if method.startswith("__"):
             raise AttributeError(method)

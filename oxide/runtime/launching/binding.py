@@ -132,8 +132,8 @@ class Plan:
     """The rules that bind the parameters of a specialization, shared by its launches."""
 
     __slots__ = (
-        "captured", "end", "fitting", "holds", "interpreted", "matrices", "needs", "outputs", "reached", "reference", "short",
-        "slots", "special", "strided", "tiled", "two_axes", "warns",
+        "captured", "end", "fitting", "holds", "interpreted", "matrices", "needs", "outputs", "reached", "reference",
+        "short", "slots", "special", "strided", "tiled", "two_axes", "warns",
     )  # fmt: skip
 
     def __init__(self, special: Specialization) -> None:
