@@ -269,25 +269,31 @@ WORDS: Final[dict[str, Word]] = {
 }
 WORDS["load_tile_like"] = WORDS["load_like"]
 
+_ROUND: Final = "use f = floor(x) and where(x - f > 0.5, f + 1, where(x - f < 0.5, f, 2 * floor(f / 2 + 0.5)))"
+_PRODUCT: Final = "multiply in a loop, as in p *= x.load((i, j), (rows, 1))"
 _INSTEAD: Final = {
     "dot": "use mma or @", "matmul": "use mma or @", "concatenate": "use cat", "stack": "use cat of x[None, :]",
     "load": "a tensor has the method x.load(index, shape)", "store": "a partition has the method z.store(tile)",
-    "mean": "divide sum(x) by the length", "var": "sum the squares of x - mean", "std": "take sqrt of the variance",
-    "prod": "take exp of sum(log(x)), or loop", "softmax": "use exp, max and sum", "sigmoid": "use 1 / (1 + exp(-x))",
-    "relu": "use maximum(x, 0)", "any": "use max of bools", "all": "use min of bools",
+    "mean": "divide sum(x) by the length", "var": "divide the sum of the squares of x - mean by the length",
+    "std": "take sqrt of the variance",
+    "prod": _PRODUCT, "cumprod": _PRODUCT, "softmax": "use exp, max and sum", "sigmoid": "use 1 / (1 + exp(-x))",
+    "relu": "use maximum(x, 0)", "any": "use max(x != 0)", "all": "use min(x != 0)",
     "clip": "use maximum and minimum",
     "power": "use **", "pow": "use **", "concat": "use cat", "expand_dims": "use x[:, None]", "squeeze": "use reshape",
-    "argsort": "use topk, which also gives indices", "randn": "use rand, and log, sqrt and cos of two of its numbers",
+    "argsort": "use topk, which also gives indices, of the largest elements first",
+    "randn": "use sqrt(-2 * log(1 - u)) * cos(6.2831855 * v) of two numbers u and v from rand",
     "empty": "use zeros", "zeros_like": "use zeros(x.shape, x.dtype)", "print": "use print(…)", "range": "use range(…)",
-    "cast": "use x.astype(dtype)", "astype": "use x.astype(dtype)", "flip": "use gather", "roll": "use gather",
+    "cast": "use x.astype(dtype)", "astype": "use x.astype(dtype)", "flip": "use gather from the tensor",
+    "roll": "use gather from the tensor",
     "split": "use load at two indices", "inv": "a tile kernel has no linear algebra but mma",
     "einsum": "use mma and .T",
     "device": "use @tile.function", "atomic_cas": "use atomic_max or atomic_min, or a @kernel",
-    "atomic_xchg": "use scatter", "barrier": "a tile kernel needs none",
+    "atomic_xchg": "use a @kernel", "barrier": "a tile kernel needs none",
     "shared": "a tile kernel needs none",
-    "isnan": "use x != x", "logical_and": "use &", "logical_or": "use |", "logical_not": "use ~",
+    "isnan": "use x != x", "logical_and": "use & of bools, as in (x != 0) & (y != 0)", "logical_or": "use | of bools",
+    "logical_not": "use x == 0",
     "autotune": "use @tile.kernel(configs=[…]) or k.tune", "bid": "use program_id", "num_blocks": "use num_programs",
-    "sign": "use where", "square": "use x * x", "round": "use floor(x + 0.5)", "cumprod": "use a loop",
+    "sign": "use where", "square": "use x * x", "round": _ROUND, "rint": _ROUND,
 }  # fmt: skip
 """Maps names of NumPy and other tile languages to the end of an error message, which names the replacement in oxide."""
 

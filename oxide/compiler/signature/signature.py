@@ -111,6 +111,8 @@ class Parameter:
     """For a function, a tuple or a complex number, the scalars that are passed instead of it."""
     ndim: int = 1
     """The number of a slice's axes. A slice of one axis takes the elements of any box in row-major order."""
+    of_tiles: str = ""
+    """For a tensor of a tile kernel, the name of its annotation: ``Tensor``, ``Partition`` or ``Target``."""
     dtype: np.dtype[Any] = field(init=False, repr=False, compare=False)
     """The dtype of the scalar, or of the slice's elements."""
     integers: range | None = field(init=False, repr=False, compare=False)
@@ -132,6 +134,8 @@ class Parameter:
     @property
     def annotation(self) -> str:
         """Returns the annotation as it is written."""
+        if self.of_tiles:
+            return f"tile.{self.of_tiles}[{self.scalar.name}, {self.ndim}]"
         return (
             shown(self.kind, self.scalar.name, self.tile, self.ndim) if self.lifted is None else self.lifted.annotation
         )

@@ -56,7 +56,8 @@ class TileSource:
         for key, given in self.given.items():
             if isinstance(given, TensorParameter):
                 kind: Any = "slice" if given.tile is None and not given.is_target else "disjoint"
-                found.append(Parameter(name, key, kind, given.scalar, ndim=given.ndim))
+                shown = given.kind.capitalize()
+                found.append(Parameter(name, key, kind, given.scalar, ndim=given.ndim, of_tiles=shown))
             elif isinstance(given, ScalarType):
                 found.append(Parameter(name, key, "scalar", given))
         return tuple(found)

@@ -676,11 +676,14 @@ def _check(kernel: Kernel, parameter: Declared, argument: object) -> Spec:
         _check_axes(kernel, parameter, box.shape)
         if not box.is_contiguous:
             element = parameter.scalar.name if isinstance(parameter, Parameter) else parameter.variable
+            strided = f", and Array[{element}, {box.ndim}] takes strides"
+            if isinstance(parameter, Parameter) and parameter.of_tiles:
+                strided = ""
             raise _refusal(
                 kernel,
                 parameter,
                 f"a strided view, of shape {box.shape} and strides {box.strides} bytes: {parameter.annotation} takes "
-                f"contiguous memory; dup(view) makes a contiguous box, and Array[{element}, {box.ndim}] takes strides",
+                f"contiguous memory; dup(view) makes a contiguous box{strided}",
             )
         # A generic parameter is checked again when its type is known.
         if isinstance(parameter, Parameter) and parameter.kind == "tiles" and box.ptr % parameter.alignment:

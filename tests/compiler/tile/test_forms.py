@@ -63,7 +63,7 @@ def scaled(z: tile.Partition[f64, 1], x: tile.Tensor[f64, 1], c: tile.Constant[t
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "numbers", [((0.0, 1.0), (-0.0, 1.0)), ((3, 2**62), (3.0, 2**62)), ((True, 1), (1, 1.0))], ids=str
+    "numbers", [((0.0, 1.0), (-0.0, 1.0)), ((5, 2**62), (5.0, 2**62)), ((True, 1), (1, 1.0))], ids=str
 )
 def test_constants_that_python_takes_for_equal_are_told_apart(numbers: Any) -> None:
     outcomes = []
@@ -75,5 +75,5 @@ def test_constants_that_python_takes_for_equal_are_told_apart(numbers: Any) -> N
             outcomes.append(str(error).split("fit")[-1])
     assert outcomes[0] == outcomes[3]
     assert outcomes[1] == outcomes[2]
-    if numbers[0][0] in (0.0, 3):
+    if numbers[0][0] in (0.0, 5):
         assert outcomes[0] != outcomes[1]
