@@ -21,7 +21,6 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, final
 
 from oxide import disk
-from oxide.compiler.signature.captured import Captured
 from oxide.compiler.signature.signature import Closed
 from oxide.compiler.source.faults import FaultSite
 from oxide.compiler.source.widening import Widening
@@ -34,6 +33,7 @@ from .fingerprint import Fingerprint, Unknown, cell_label, fingerprint
 if TYPE_CHECKING:
     from oxide.compiler.bounds.hoist import Placement
     from oxide.compiler.ir.portable import PortableKernel
+    from oxide.compiler.signature.captured import Captured
 
     from .description import KernelDescription
     from .elementwise.accesses import Elementwise

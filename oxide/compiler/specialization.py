@@ -19,7 +19,6 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, final
 
 from oxide import disk
-from oxide.compiler.signature.captured import Captured
 from oxide.compiler.signature.signature import Closed, NumbaParameter
 from oxide.compiler.signature.untyped_arguments import ArrayType, RecordType, TupleType
 from oxide.compiler.source.faults import FaultSite
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from oxide.compiler.frontend.frontend import Style
     from oxide.compiler.interpreter.run import TypedKernel
     from oxide.compiler.ir.portable import LoweredKernel, PortableKernel
+    from oxide.compiler.signature.captured import Captured
 
     from .built import BuiltEntry
     from .cache import Entry, Facts
