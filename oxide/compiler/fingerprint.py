@@ -32,6 +32,7 @@ from typing import Any, NamedTuple, TypeVar, final, get_args, get_origin
 import numpy as np
 
 from oxide import disk
+from oxide.compiler.signature.captured import captured
 from oxide.compiler.signature.device_function import DeviceFunction
 from oxide.compiler.signature.generic_parameters import Lifted
 from oxide.compiler.signature.signature import Closed
@@ -245,7 +246,9 @@ class _Text:
             self.add("fields", _name_of(kind))
             self._sequence(fields, attributes, value)
         elif kind.__module__.startswith("oxide."):
-            self.add("object", _name_of(kind))  # such as a kernel or a box, which kernels cannot use
+            self.add("object", _name_of(kind))  # such as a kernel, which kernels cannot use
+        elif captured(value, "") is not None:
+            self.add("device array")  # no kernel with one is in the cache
         else:
             raise Unknown(f"{'.'.join(self._path) or 'it'}, an object of type {_name_of(kind)}")
 

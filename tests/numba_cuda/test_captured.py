@@ -17,6 +17,7 @@ from oxide import LaunchConfig, d2h, h2d, kernel
 from oxide import numba_cuda as cuda
 from oxide.testing import step_driver, use_driver
 from tests.compiler.sanitizer.sanitized import on_the_cpu_device
+from tests.numba_cuda.test_other_libraries import Tensor
 
 tables = ModuleType("tables")
 
@@ -202,7 +203,7 @@ def test_an_array_on_another_device_is_refused() -> None:
             add_to[1, 4](np.zeros(4))
 
 
-def test_nothing_of_such_a_kernel_is_kept_for_another_process_and_nothing_warns() -> None:
+def test_equal_kernels_that_name_other_arrays_share_no_code_and_nothing_warns() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for number in (1.0, 2.0):
@@ -212,11 +213,26 @@ def test_nothing_of_such_a_kernel_is_kept_for_another_process_and_nothing_warns(
 
 
 @on_the_cpu_device
-def test_an_array_on_the_hosts_memory_is_complete_after_the_launch() -> None:
-    with use_driver(step_driver()):
-        memory = np.arange(4.0)
-        fill(cuda.as_cuda_array(oxide.from_dlpack(memory)))[1, 4](cuda.to_device(np.zeros(4)))
-        assert memory.tolist() == [1, 2, 3, 4]
+@pytest.mark.parametrize("give", [lambda memory: cuda.as_cuda_array(oxide.from_dlpack(memory)), Tensor])
+def test_an_array_on_the_hosts_memory_is_complete_after_the_launch(give: Any) -> None:
+    with use_driver(step_driver()), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        memory = np.arange(12.0)
+        fill(give(memory[::3]))[1, 4](cuda.to_device(np.zeros(4)))
+        assert memory[::3].tolist() == [1, 4, 7, 10]
+
+
+def test_a_mapped_array_is_used_in_place() -> None:
+    mapped = cuda.mapped_array(4)
+    mapped[:] = 5
+    out = cuda.to_device(np.zeros(4))
+    add_to = fill(mapped)
+    for _ in range(2):
+        add_to[1, 4](out)
+        cuda.synchronize()
+        mapped *= 2
+    assert mapped.tolist() == [26] * 4
+    assert out.copy_to_host().tolist() == [17] * 4
 
 
 @on_the_cpu_device

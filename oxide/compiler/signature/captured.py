@@ -30,16 +30,28 @@ class Captured:
 
 
 def captured(value: Any, name: str) -> Captured | None:
-    """Returns a description of a device array: a box, an array of ``oxide.numba_cuda``, or an object with
-    ``__cuda_array_interface__``. Returns None for any other object."""
+    """Returns a description of a device array: a box, an array of ``oxide.numba_cuda``, or another library's array with
+    ``__cuda_array_interface__`` or ``__dlpack__``. Returns None for any other object, NumPy's arrays included."""
     as_argument = getattr(type(value), "as_argument", None)
     if as_argument is not None:
-        kind = as_argument(value).type
-        return Captured(value, name, kind, value.shape, value.strides) if isinstance(kind, ArrayType) else None
-    interface = None if isinstance(value, ModuleType | type) else getattr(value, "__cuda_array_interface__", None)
-    if not isinstance(interface, dict):
+        argument = as_argument(value)
+        kind, shape, strides = None if argument is None else argument.type, value.shape, value.strides
+    elif isinstance(value, ModuleType | type | np.ndarray) or (view := _like(value)) is None:
         return None
-    dtype, shape = np.dtype(interface["typestr"]), tuple(interface["shape"])
-    view = np.lib.stride_tricks.as_strided(np.empty((), dtype), shape, interface.get("strides"))  # never accessed
-    kind = of_box(dtype, len(shape), not view.flags.c_contiguous)
-    return Captured(value, name, kind, shape, view.strides) if isinstance(kind, ArrayType) else None
+    else:
+        kind, shape, strides = of_box(view.dtype, view.ndim, not view.flags.c_contiguous), view.shape, view.strides
+    return Captured(value, name, kind, shape, strides) if isinstance(kind, ArrayType) else None
+
+
+def _like(value: Any) -> np.ndarray[Any, Any] | None:
+    """Returns a NumPy array of the layout of another library's array, whose elements must not be accessed."""
+    interface = getattr(value, "__cuda_array_interface__", None)
+    if isinstance(interface, dict):
+        element = np.empty((), np.dtype(interface["typestr"]))
+        return np.lib.stride_tricks.as_strided(element, interface["shape"], interface.get("strides"))
+    if not hasattr(value, "__dlpack__"):
+        return None
+    try:
+        return np.from_dlpack(value)
+    except Exception:  # of another device, for example
+        return None

@@ -10,7 +10,7 @@ import numpy as np
 
 import oxide
 from oxide.interop.numba_cuda.arrays import Interface, _plain_shape, _retyped, strides_like
-from oxide.runtime.device.memory import DeviceBox
+from oxide.runtime.device.memory import BoxArgument, DeviceBox
 from oxide.runtime.device.strides import contiguous_strides, span
 
 
@@ -43,6 +43,10 @@ class MappedNDArray(np.ndarray[Any, Any]):
     """A host array that kernels use in place. A view of it is an ordinary host array, which a launch copies."""
 
     box: DeviceBox | None = None
+
+    def as_argument(self) -> BoxArgument | None:
+        """Returns the array as an argument of a kernel, and None for a view; see ``DeviceBox.as_argument``."""
+        return None if self.box is None else self.box.as_argument()
 
 
 def mapped_array(

@@ -26,9 +26,9 @@ def _box(special: Specialization, captured: Any) -> DeviceBox:
     if hasattr(type(value), "as_argument"):
         box: DeviceBox = value if isinstance(value, DeviceBox) else value.box
     else:
-        from oxide.runtime.device.interop import from_cuda_array_interface
+        from oxide.runtime.device.interop import from_cuda_array_interface, from_dlpack
 
-        box = from_cuda_array_interface(value)
+        box = (from_cuda_array_interface if hasattr(value, "__cuda_array_interface__") else from_dlpack)(value)
     if box.as_argument().type != captured.type:
         raise LaunchError(
             f"kernel {special.description.name}: {captured.name}, an array from outside of the kernel, was "
