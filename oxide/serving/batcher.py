@@ -18,7 +18,7 @@ from __future__ import annotations
 import inspect
 import math
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable
 from contextlib import suppress
 from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass
@@ -51,7 +51,7 @@ from oxide.serving.task_groups import TaskGroup, task_group
 
 if TYPE_CHECKING:
     from oxide.runtime.device.policy import SchedulingPolicy
-    from oxide.runtime.device.timeline import Mark
+    from oxide.runtime.device.timeline import Mark, Timeline
 
 Request = TypeVar("Request")
 Result = TypeVar("Result")
@@ -480,7 +480,12 @@ class Batcher(Generic[Request, Result]):
                 self._pump()
             if error is None:
                 continue
-            if isinstance(error, OutOfMemoryError) and self._reruns != 0 and await self._memory_is_freed(batch):
+            refused = isinstance(error, OutOfMemoryError) and self._reruns != 0
+            memory_is_freed = self._memory_is_freed(batch) if refused else None
+            if memory_is_freed is not None:
+                batch.lacks_memory = True
+                _drop_tracebacks(error)
+                await memory_is_freed
                 parts.append((part, None))
             elif len(part) > 1 and not isinstance(error, (DeviceLostError, _MisfitError)):
                 if reruns < bound:
@@ -493,33 +498,35 @@ class Batcher(Generic[Request, Result]):
                         self._fail(pending, error)
             del error  # its traceback holds this frame
 
-    async def _memory_is_freed(self, batch: Batch[Request, Result]) -> bool:
-        """Waits for memory, after a run of the batch found none: until another batch has ended or, once, dropped work
-        that is in flight on the device. Returns False if there is neither."""
+    def _memory_is_freed(self, batch: Batch[Request, Result]) -> Awaitable[None] | None:
+        """Returns what to await after a run of the batch found no memory: the end of another batch or, once, of dropped
+        work that is in flight on the device. Returns None if there is neither."""
         if len(self._short_of_memory) + 1 < len(self._batches):
-            batch.lacks_memory = True
-            sleeper = current_loop().sleeper()
-            self._short_of_memory.append(sleeper)
-            try:
-                await sleeper.sleep()
-            finally:
-                if sleeper in self._short_of_memory:
-                    self._short_of_memory.remove(sleeper)
-            return True
+            return self._another_ends()
         if batch.behind is None or batch.has_waited:
-            return False
-        batch.has_waited = batch.lacks_memory = True
+            return None
+        batch.has_waited = True
         device = batch.behind.timeline.device
         streams = device.runtime.reclaimer.streams_of_dropped_work(device)
+        return self._dropped_work_ends(streams) if streams else None
 
-        async def end_of_work() -> None:
+    async def _another_ends(self) -> None:
+        sleeper = current_loop().sleeper()
+        self._short_of_memory.append(sleeper)
+        try:
+            await sleeper.sleep()
+        finally:
+            if sleeper in self._short_of_memory:
+                self._short_of_memory.remove(sleeper)
+
+    async def _dropped_work_ends(self, streams: set[Timeline]) -> None:
+        async def pass_all() -> None:
             for mark in [stream.mark() for stream in streams]:
-                await wait_any(current_loop(), device.runtime, [mark])
+                await wait_any(current_loop(), mark.timeline.device.runtime, [mark])
 
         assert self._tasks is not None
         with suppress(DeviceError, TimeoutError):
-            await self._tasks.within(PATIENCE_SECONDS, end_of_work())
-        return bool(streams)
+            await self._tasks.within(PATIENCE_SECONDS, pass_all())
 
     async def _captured(
         self, buckets: Buckets[Request, Result], requests: list[Request]

@@ -744,6 +744,34 @@ def test_an_error_that_is_kept_while_parts_are_run_again_holds_no_boxes(run: Run
     assert len(held) == 3
 
 
+def test_a_batch_that_waits_for_memory_holds_none() -> None:
+    class Held:
+        pass
+
+    held: list[weakref.ref[Held]] = []
+
+    def run_batch(requests: list[int]) -> DeviceOperation[Any]:
+        if requests == [2] and not held:
+            here = Held()
+            held.append(weakref.ref(here))
+            raise OutOfMemoryError("full")
+        return d2h(h2d(np.array(requests)))
+
+    async def main() -> None:
+        with use_driver(step_driver(), completion="callback") as driver:
+            async with Batcher(run_batch, max_batch=1) as batcher, trio.open_nursery() as nursery:
+                nursery.start_soon(batcher, 1)
+                await wait_all_tasks_blocked()
+                nursery.start_soon(batcher, 2)
+                await wait_all_tasks_blocked()
+                assert held[0]() is None
+                while batcher.statistics().answered < 2:
+                    driver.run_until_idle()
+                    await wait_all_tasks_blocked()
+
+    in_mock_time(main)
+
+
 def test_a_result_that_is_an_exception_is_raised_to_its_caller(run: Runner) -> None:
     async def main() -> list[Any]:
         async with Batcher(look_up, max_batch=3, max_wait=60) as batcher:
