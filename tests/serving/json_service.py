@@ -11,6 +11,7 @@ import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -104,7 +105,8 @@ class JsonService:
         self._table = await h2d(table())
         self._balances = await zeros(ACCOUNTS, np.int64)
         await oxide.prepare(
-            lambda: self._softmax_operation([np.zeros(3, np.float32)]),
+            # Rows of other lengths may need other kernels.
+            *[partial(self._softmax_operation, [np.zeros(length, np.float32)]) for length in (1, 3, 7, 100, MOST)],
             lambda: self._values_operation([np.zeros(1, np.int64)]),
             lambda: self._deposits_operation([(0, 0)]),
         )
