@@ -189,6 +189,7 @@ def _kernel_of(first: Kernel, fusion: Fusion | Prologue, **options: Any) -> Kern
     return Kernel(
         function,
         launches=None if first.launches is None else first.launches.again(),
+        compiling=first.compiling,
         compiled=first.compiled,
         sanitizable=False,
         fusion=fusion,

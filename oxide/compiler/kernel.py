@@ -124,6 +124,7 @@ class Kernel:
         function: Callable[..., Any],
         *,
         launches: Launches | None = None,
+        compiling: Callable[[str, tuple[Closed, ...]], None] | None = None,
         compiled: Callable[[str, float], None] | None = None,
         block: int | tuple[int, ...] | None = None,
         items_per_thread: int | tuple[int, ...] = 1,
@@ -147,7 +148,8 @@ class Kernel:
     ) -> None:
         """Makes a kernel. Without ``launches`` it can be compiled but not launched.
 
-        ``compiled`` is called after each compilation, with the kernel's name and the duration in seconds.
+        ``compiling`` is called before each compilation, with the kernel's name and its parameters, and may refuse it by
+        an error. ``compiled`` is called after each, with the kernel's name and the duration in seconds.
         """
         dispatcher, function = function, getattr(function, "py_func", function)
         adopted = dispatcher is not function
@@ -213,6 +215,7 @@ class Kernel:
         self.function = function
         self.parameters = parameters
         self.launches = launches
+        self.compiling = compiling
         self.compiled = compiled
         self.each: Kernel | None = None
         """A kernel with the same parameters and results, each thread of which computes one element. Fusion uses it

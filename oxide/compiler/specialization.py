@@ -89,7 +89,7 @@ class Specialization:
                 raise not_installed(described, package)
             kept = self._entry.facts()
         if kept is None:
-            begun = perf_counter()
+            begun = _note_compiling(self)
             with _rare_collections():  # numba's modules are imported here
                 from oxide.compiler.check.numba_errors import placed_errors
 
@@ -213,6 +213,10 @@ class Specialization:
         ``site`` is an index into them."""
         return self._sanitized_sites or self._facts.sites
 
+    def has_code(self, target: Target) -> bool:
+        """Returns whether ``code(target)`` neither compiles nor reads the cache."""
+        return target in self._codes
+
     def code(self, target: Target) -> Code:
         """Returns machine code for a target, loaded from the cache or compiled at first use. Any thread may call it."""
         with self._lock:
@@ -229,7 +233,7 @@ class Specialization:
                 from oxide.compiler.cache import Entry
                 from oxide.compiler.check.numba_errors import placed_errors
 
-                begun = perf_counter()
+                begun = _note_compiling(self)
                 with _rare_collections(), placed_errors(self.description.name, self.description.function):
                     code = self._compile(target, kinds)
                 _note_compiled(self.kernel, begun)
@@ -381,16 +385,19 @@ def _specialized(kernel: Kernel) -> Specialization:
 
 @contextmanager
 def _rare_collections() -> Iterator[None]:
-    """Makes Python collect garbage less often.
+    """Makes Python collect garbage less often, and in short steps.
 
     A compilation makes hundreds of thousands of objects that live until it ends. With the usual thresholds, the
     collector goes through all of them and all of numba's again and again: that took a quarter of the time for a kernel
-    of 400 statements. Collection does not stop, because other threads of the program may rely on it. The program's
-    threshold stays unchanged if it is 0, which disables collection, or at least ``_OBJECTS_BETWEEN_COLLECTIONS``. A
-    threshold that the program sets during the compilation stays too.
+    of 400 statements. The collector also holds the GIL: it stopped the event loop beside which a thread compiled, for a
+    quarter of a second where it went through all objects of a compilation at once. So it goes through new objects
+    only, ``_OBJECTS_BETWEEN_COLLECTIONS`` at a time, and at the end the objects become old ones without a collection.
+    Collection does not stop, because other threads of the program may rely on it. The program's threshold stays
+    unchanged if it is 0, which disables collection, or at least ``_OBJECTS_BETWEEN_COLLECTIONS``. A threshold that the
+    program sets during the compilation stays too.
     """
     outer = gc.get_threshold()
-    ours = (_OBJECTS_BETWEEN_COLLECTIONS, *outer[1:])
+    ours = (_OBJECTS_BETWEEN_COLLECTIONS, _NEVER, _NEVER)
     if not 0 < outer[0] < _OBJECTS_BETWEEN_COLLECTIONS:
         yield
         return
@@ -399,10 +406,22 @@ def _rare_collections() -> Iterator[None]:
         yield
     finally:
         if gc.get_threshold() == ours:
+            if not gc.get_freeze_count():  # the program has frozen no objects, which would be collected from now on
+                gc.freeze()
+                gc.unfreeze()
             gc.set_threshold(*outer)
 
 
-_OBJECTS_BETWEEN_COLLECTIONS = 100_000
+_OBJECTS_BETWEEN_COLLECTIONS = 25_000
+_NEVER = 1 << 30
+
+
+def _note_compiling(special: Specialization) -> float:
+    """Tells a kernel that it will be compiled, and returns the time. Raises the error by which the kernel refuses."""
+    kernel = special.kernel
+    if kernel.compiling is not None:
+        kernel.compiling(kernel.name, special.parameters)
+    return perf_counter()
 
 
 def _note_compiled(kernel: Kernel, begun: float) -> None:

@@ -22,7 +22,7 @@ from oxide.driver.ptx_parameters import KernelParameter, entries, kernel_paramet
 from oxide.errors import ArgumentError, LaunchError
 from oxide.messages import byte_count, written
 from oxide.native import Given
-from oxide.runtime.awaiting.loading import announce, loaded_function
+from oxide.runtime.awaiting.loading import announce, ready_function
 from oxide.runtime.device.arc import Arc
 from oxide.runtime.device.memory import Allocation, DeviceBox, require_device
 from oxide.runtime.device.pointer import DevicePointer
@@ -291,7 +291,7 @@ class ForeignLaunch(DeviceOperation[tuple[Any, ...]]):
         yielded = iter(results)
         kernel, config, device = self._kernel, self._config, context.device
         _require_cuda(kernel, device.kind)
-        loaded = loaded_function(kernel.module, device)
+        loaded = ready_function(kernel.module, device)
         name = self._name_in(loaded.kernels)
         parameters = self._parameters
         if parameters is None:

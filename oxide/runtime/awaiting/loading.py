@@ -3,9 +3,11 @@
 A kernel's first launch compiles its IR to machine code, 25 to 60 ms, and loads the code. Before a GPU's driver loads
 code, it waits until nothing runs on the device, however long that takes. No way of loading without this wait was found.
 Loading on an event loop's thread would stall all other tasks. So when a task awaits an operation, a thread first loads
-the new kernels: those of which a launch was built and whose code was never loaded. The loop runs meanwhile. The
-exception is a kernel whose first launch a function of ``and_then`` builds: that launch is built and submitted in one
-step, on the loop.
+the new kernels: those of which a launch was built and whose code was never loaded. The loop runs meanwhile. If only the
+run shows that a kernel is needed, because a function of the program builds its launch, the run stops there, and a
+thread compiles and loads the kernel (``ready_function``, ``compiled_beside``). The typing of a kernel takes longer than
+that, a second and more. A launch that is built in a run, or with operations as arguments on a loop's thread, is typed
+by such a stop, too (``launching/deferred.py``).
 
 The thread also prepares a device for its first large copy. Once a large copy has been built, the next task that awaits
 an operation has the thread make the staging ring of the operation's device (``device/staging_ring.py``), unless a
@@ -18,17 +20,24 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, final
 
 from oxide.compiler.specialization import Specialization
+from oxide.environment import word
+from oxide.errors import CompileError
 from oxide.native import warn_caller
 from oxide.runtime.awaiting.completion import reactor_of
 from oxide.runtime.awaiting.crash_reports import watch
 from oxide.runtime.loop.event_loops import blocked_loop_name
+from oxide.runtime.loop.turns import current_turn
+from oxide.runtime.submission.stops import Beside
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from oxide.compiler.signature.signature import Closed
     from oxide.driver.base import Code, FunctionHandle
     from oxide.runtime.device.runtime import Device
     from oxide.runtime.loop.event_loops import EventLoop
@@ -110,23 +119,68 @@ def load_announced(device: Device) -> None:
 
 
 _MOST_SECONDS = 0.1  # the longest compilation on a loop's thread that causes no warning
-_warned = False
 
 
 def note_compiled(kernel: str, seconds: float) -> None:
-    """Records that the calling thread spent ``seconds`` compiling ``kernel``. Warns, once in a process, if that blocked
-    an event loop for long."""
-    global _warned
-    if _warned or seconds < _MOST_SECONDS:
+    """Records that the calling thread spent ``seconds`` compiling ``kernel``. Warns if that blocked an event loop for
+    long."""
+    if seconds < _MOST_SECONDS:
         return
     loop = blocked_loop_name()
     if loop is not None:
-        _warned = True
         warn_caller(
             f"compiling kernel {kernel} kept the {loop} event loop for {seconds:.2f} s: await oxide.prepare({kernel}) "
-            f"beforehand, or with an operation that launches it, compiles it in a thread while the loop goes on; said "
-            f"once, of the first kernel"
+            f"beforehand, or with an operation that launches it, compiles it in a thread while the loop goes on"
         )
+
+
+class CompilesLater(BaseException):
+    """Raised instead of compiling a kernel, if the thread's ``Turn`` has ``defers`` set."""
+
+
+def note_compiling(kernel: str, parameters: Sequence[Closed]) -> None:
+    """Called before the calling thread compiles a kernel. Raises ``CompilesLater`` if a run can do it later, and
+    ``CompileError`` if ``OXIDE_COMPILE=error`` refuses it: for a run that a task awaits, or on a loop's thread."""
+    turn = current_turn()
+    if turn.defers:
+        raise CompilesLater
+    if word("OXIDE_COMPILE", ("error",)) is None:
+        return
+    loop = blocked_loop_name()
+    if loop is not None or turn.works_for_run:
+        types = ", ".join([f"{parameter.name}: {parameter.annotation}" for parameter in parameters])
+        where = "in a run that a task awaits" if turn.works_for_run else f"on the thread of the {loop} event loop"
+        raise CompileError(
+            f"kernel {kernel}({types}) would be compiled {where}, and OXIDE_COMPILE=error refuses that: await "
+            f"oxide.prepare({kernel}) beforehand, or with an operation that launches it with these types"
+        )
+
+
+def compiled_beside(make: Callable[[], T]) -> T:
+    """Returns ``make()``. If it would compile a kernel in a run that a task awaits, raises a stop of the walk instead:
+    a thread calls ``make``, and then the caller is called again."""
+    turn = current_turn()
+    if not turn.gives_up:
+        return make()
+    before, turn.defers = turn.defers, True
+    try:
+        return make()
+    except CompilesLater:
+        raise Beside(make) from None
+    finally:
+        turn.defers = before
+
+
+def ready_function(specialization: Any, device: Device) -> FunctionHandle:
+    """Returns the driver's handle of a kernel on ``device``, for a run. If the kernel must be compiled or loaded first,
+    a run that a task awaits stops, and a thread does so. The CPU device loads code at once."""
+    function = device.loaded.get(specialization.reference)
+    if function is not None:
+        return function
+    target = device.info.target
+    if current_turn().gives_up and not (target.kind == "native" and specialization.has_code(target)):
+        raise Beside(partial(loaded_function, specialization, device))
+    return loaded_function(specialization, device)
 
 
 def may_load(device: Device) -> bool:
@@ -152,7 +206,7 @@ async def load_beside(loop: EventLoop, device: Device) -> None:
         if wanted or copies or numbers:
             device.loading_beside.add(load)  # before the thread starts, so that no other task loads them on the loop
         try:
-            await reactor.work_beside(loop, load.run)
+            await reactor.work_beside(loop, Beside(load.run).block)  # for the run of the task
         finally:
             load.give_up()
 

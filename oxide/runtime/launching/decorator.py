@@ -15,7 +15,7 @@ from typing import Any, overload
 from oxide.compiler.kernel import Kernel
 from oxide.environment import drop_frames, without_frames
 from oxide.errors import CompileError
-from oxide.runtime.awaiting.loading import note_compiled
+from oxide.runtime.awaiting.loading import note_compiled, note_compiling
 from oxide.runtime.launching.launch import KernelLaunches
 
 VARIABLE = "OXIDE_INTERPRET"
@@ -113,7 +113,7 @@ def kernel(
 
 @without_frames
 def _made(options: dict[str, Any], function: Callable[..., Any]) -> Kernel:
-    made = Kernel(function, launches=KernelLaunches(), compiled=note_compiled, **options)
+    made = Kernel(function, launches=KernelLaunches(), compiling=note_compiling, compiled=note_compiled, **options)
     if os.environ.get(VARIABLE):
         from oxide.runtime.launching.interpreting_all import redirect
 

@@ -11,6 +11,7 @@ from oxide.compiler.kernel import Kernel
 from oxide.compiler.specialization import NotTyped
 from oxide.environment import word
 from oxide.runtime.device.runtime import current_runtime
+from oxide.runtime.launching.deferred import DeferredLaunch
 from oxide.runtime.launching.launch import ConfiguredKernel, KernelLaunch
 
 VARIABLE = "OXIDE_INTERPRET"
@@ -35,7 +36,7 @@ class InterpretingKernel:
         self._config = config
         ConfiguredKernel(kernel, config)  # refuses a wrong configuration
 
-    def __call__(self, *args: Any, **kwargs: Any) -> KernelLaunch:
+    def __call__(self, *args: Any, **kwargs: Any) -> KernelLaunch | DeferredLaunch:
         if current_runtime().driver.name == "cpu":
             try:
                 return self.interpret(*args, **kwargs)
@@ -43,7 +44,7 @@ class InterpretingKernel:
                 pass
         return ConfiguredKernel(self._kernel, self._config)(*args, **kwargs)
 
-    def interpret(self, *args: Any, **kwargs: Any) -> KernelLaunch:
+    def interpret(self, *args: Any, **kwargs: Any) -> KernelLaunch | DeferredLaunch:
         return ConfiguredKernel(self._kernel.interpreted, self._config)(*args, **kwargs)
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -8,7 +8,8 @@ checked when the operation has run.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, final
 
 import numpy as np
@@ -25,7 +26,7 @@ from oxide.errors import ArgumentError, CompileError, LaunchError
 from oxide.host_arrays import upload_of
 from oxide.messages import written
 from oxide.native import Given, mypyc_attr, warn_caller
-from oxide.runtime.awaiting.loading import announce, loaded_function
+from oxide.runtime.awaiting.loading import CompilesLater, announce, compiled_beside, ready_function
 from oxide.runtime.device.arc import Arc
 from oxide.runtime.device.memory import Allocation, DeviceBox, require_device
 from oxide.runtime.device.partition import Partition
@@ -37,6 +38,8 @@ from oxide.runtime.launching.launch_config import LaunchConfig, bracketed
 from oxide.runtime.launching.reach import reach, shape_of, width_of
 from oxide.runtime.launching.tiled import refuse_uneven_rows
 from oxide.runtime.launching.untyped import check_argument, take_strides
+from oxide.runtime.loop.event_loops import blocked_loop_name
+from oxide.runtime.loop.turns import current_turn
 from oxide.runtime.operations.operation import BoxSpec, Depiction, DeviceOperation, Spec
 from oxide.runtime.plan.nodes import Launched
 from oxide.runtime.submission.submission import ExecutionContext
@@ -46,6 +49,7 @@ if TYPE_CHECKING:
     from oxide.compiler.signature.contracts import Contract
     from oxide.compiler.signature.generic_parameters import OpenFunction, OpenParameter
     from oxide.runtime.device.runtime import Device
+    from oxide.runtime.launching.deferred import DeferredLaunch
     from oxide.runtime.launching.tuning import Tuner
 
 _NO_RECORD: Final = bytes(8)  # the fault record's address, for a kernel in which nothing can fail
@@ -76,7 +80,7 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
             if binding is not None:
                 plan = self._plan = strided
                 special = self._specialization = plan.special
-            elif (other := take_strides(special, arguments)) is not special:
+            elif (other := _typed(arguments, lambda: take_strides(special, arguments))) is not special:
                 strided = _launches_of(kernel).plan_of(other)
                 if not strided.interpreted:
                     plan.strided = strided
@@ -157,7 +161,7 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         if binding is None or config is None or (binding.device is not device and binding.device is not None):
             return self.finish(context, [])
         # Nearly every launch finds its function here, which saves a call.
-        function = device.loaded.get(self._plan.reference) or loaded_function(specialization, device)
+        function = device.loaded.get(self._plan.reference) or ready_function(specialization, device)
         params = binding.params + (context.fault_word(specialization) if function.reports else _NO_RECORD)
         if context.recording is not None:
             context.recording.launched = _recorded(specialization, self._arguments, params, context)
@@ -229,7 +233,7 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         if self._known is not None and any(not isinstance(self._known[place], BoxSpec) for place in self._plan.outputs):
             self._check_shape(config)
             self._check_reach(results)
-        specialization = take_strides(specialization, results)
+        specialization = compiled_beside(lambda: take_strides(specialization, results))
         if self._plan.interpreted:
             from oxide.runtime.launching.interpreting import interpret
 
@@ -238,7 +242,7 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         for box in captured_boxes(specialization):
             require_device(box, device, f"kernel {kernel.name}, an array from outside of it")
             writes.append(box._allocation)
-        function = loaded_function(specialization, device)
+        function = ready_function(specialization, device)
         params = specialization.pack(values, context.fault_address(specialization) if function.reports else 0)
         grid, block, shared_bytes = config._given_grid, config._given_block, config._shared_mem_bytes
         if context.recording is not None:
@@ -459,10 +463,12 @@ class ConfiguredKernel:
         self._plan: Plan | None = launches.only
         self._config: LaunchConfig | None = None if config is None else bracketed(kernel.name, config)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> KernelLaunch:
+    def __call__(self, *args: Any, **kwargs: Any) -> KernelLaunch | DeferredLaunch:
         """Returns an operation that launches the kernel with this configuration and yields the arguments.
 
-        Raises ``ArgumentError``, ``LaunchError`` or ``CompileError``, before anything is submitted.
+        Raises ``ArgumentError``, ``LaunchError`` or ``CompileError``, before anything is submitted. If the kernel must
+        be compiled first, in a run that a task awaits or with operations as arguments on an event loop's thread, the
+        run compiles it, in a thread, and raises some of these errors.
         """
         kernel, plan = self._kernel, self._plan
         try:
@@ -473,11 +479,23 @@ class ConfiguredKernel:
                 plan = launches.plan_for(kernel, args)
                 self._plan = launches.only
             return KernelLaunch(kernel, self._config, args, plan)
+        except CompilesLater:
+            return self._deferred(args)
         except (CompileError, LaunchError) as error:
             drop_frames(error)
             raise
 
-    def interpret(self, *args: Any, **kwargs: Any) -> KernelLaunch:
+    def _deferred(self, arguments: tuple[Any, ...]) -> DeferredLaunch:
+        kernel = self._kernel
+        parts = _consume(arguments)
+        if len(arguments) != len(kernel.parameters):
+            raise _wrong_count(kernel, arguments)
+        known = [_check(kernel, each, given) for each, given in zip(kernel.parameters, arguments, strict=True)]
+        from oxide.runtime.launching.deferred import DeferredLaunch  # few launches need it
+
+        return DeferredLaunch(kernel.name, partial(self, *arguments), parts, tuple(known))
+
+    def interpret(self, *args: Any, **kwargs: Any) -> KernelLaunch | DeferredLaunch:
         """Returns an operation that interprets the launch; see ``Kernel.interpret``."""
         try:
             return ConfiguredKernel(self._kernel.interpreted, self._config)(*args, **kwargs)
@@ -534,7 +552,7 @@ class KernelLaunches:
         """Returns the plan for a launch's arguments. Raises ``ArgumentError`` and ``CompileError``."""
         if not kernel.is_generic:
             _consume(arguments)
-            self.only = self.plan_of(kernel.specialize())
+            self.only = self.plan_of(_typed(arguments, kernel.specialize))
             return self.only
         complete = len(arguments) == len(kernel.parameters)
         key = kinds(kernel, arguments) if complete else ()
@@ -547,7 +565,8 @@ class KernelLaunches:
                 _check(kernel, parameter, argument)
             from oxide.runtime.launching.specializing import specialize_for
 
-            plan = self._by_kinds[key] = self.plan_of(specialize_for(kernel, arguments))
+            special = _typed(arguments, lambda: specialize_for(kernel, arguments))
+            plan = self._by_kinds[key] = self.plan_of(special)
         return plan
 
     def plan_of(self, special: Specialization) -> Plan:
@@ -565,6 +584,20 @@ def _launches_of(kernel: Kernel) -> KernelLaunches:
     launches: Any = kernel.launches
     found: KernelLaunches = launches
     return found
+
+
+def _typed(arguments: tuple[Any, ...], specialize: Callable[[], Specialization]) -> Specialization:
+    """Returns ``specialize()``. Raises ``CompilesLater`` if it would compile a kernel in a run that a task awaits, or
+    on an event loop's thread for arguments that are operations: the run of the launch compiles it then."""
+    turn = current_turn()
+    of_operations = any(isinstance(argument, DeviceOperation) for argument in arguments)
+    if turn.compiles_now or not (turn.gives_up or (of_operations and blocked_loop_name() is not None)):
+        return specialize()
+    before, turn.defers = turn.defers, True
+    try:
+        return specialize()
+    finally:
+        turn.defers = before
 
 
 def _consume(arguments: tuple[Any, ...]) -> list[DeviceOperation[Any]]:

@@ -24,7 +24,7 @@ from oxide.compiler.kernel import Kernel
 from oxide.compiler.prebuilt.manifest import read_file, read_manifest
 from oxide.compiler.signature.signature import SCALARS
 from oxide.language import arrays, shaped, slices
-from oxide.runtime.awaiting.loading import note_compiled
+from oxide.runtime.awaiting.loading import note_compiled, note_compiling
 from oxide.runtime.launching.launch import KernelLaunches
 
 __all__ = ["LoadedKernels", "load"]
@@ -116,7 +116,9 @@ def _kernel(name: str, declared: Mapping[str, Any], built: BuiltKernel) -> Any:
         from oxide.runtime.launching.tile_kernel import TileKernel
 
         return TileKernel(function, **options, names={}, prebuilt=built)
-    return Kernel(function, launches=KernelLaunches(), compiled=note_compiled, **options, prebuilt=built)
+    return Kernel(
+        function, launches=KernelLaunches(), compiling=note_compiling, compiled=note_compiled, **options, prebuilt=built
+    )
 
 
 def _function(name: str, declared: Mapping[str, Any]) -> Callable[..., Any]:

@@ -33,7 +33,7 @@ from oxide.host_arrays import upload_of
 from oxide.language.tile import Annotation, Function
 from oxide.language.types import ScalarType
 from oxide.messages import written
-from oxide.runtime.awaiting.loading import note_compiled
+from oxide.runtime.awaiting.loading import note_compiled, note_compiling
 from oxide.runtime.device.arc import Arc
 from oxide.runtime.device.memory import DeviceBox
 from oxide.runtime.device.partition import Partition, grid_of, parse_tile_shape
@@ -434,6 +434,7 @@ class TileKernel:
             found = self._kernels[key] = Kernel(
                 self.function,
                 launches=KernelLaunches(),
+                compiling=note_compiling,
                 compiled=note_compiled,
                 fastmath=self._fastmath,
                 lineinfo=self._lineinfo,

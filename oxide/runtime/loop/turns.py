@@ -29,7 +29,11 @@ class Turn:
 
     def __init__(self) -> None:
         self.number = 0
-        self.gives_up = False  # True while a future submits, which must not wait for other threads (``once``)
+        # True while a future submits, which must neither wait for other threads (``once``) nor compile (``loading``)
+        self.gives_up = False
+        self.defers = False  # True while a launch is built whose kernel may be compiled later: see ``loading``
+        self.compiles_now = False  # True while a launch is built whose kernel is compiled at once
+        self.works_for_run = False  # True while the thread does the work of a run's stop (``submission/stops.py``)
         self.spent = 0.0  # seconds that submissions took in this turn
         self._usual = 20e-6  # running mean of a submission's seconds
 

@@ -18,7 +18,7 @@ from oxide.compiler.fusion import (
 )
 from oxide.compiler.fusion import reason_against as kernels_reason
 from oxide.compiler.signature.signature import Parameter
-from oxide.runtime.awaiting.loading import loaded_function
+from oxide.runtime.awaiting.loading import ready_function
 from oxide.runtime.device.memory import Allocation, number_of_elements
 from oxide.runtime.plan.nodes import Launched, Node, PlanNode
 from oxide.runtime.submission.submission import ExecutionContext
@@ -346,7 +346,7 @@ def launch_of(
     """Returns the launch of a kernel. ``sizes`` are the grid, the block and the bytes of shared memory. ``place`` is
     the place of the launch in the operation."""
     outer = context.place
-    function = loaded_function(special, context.device)
+    function = ready_function(special, context.device)
     context.keep(function)
     context.place = place
     try:

@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar, final
 from oxide.driver.lanes import lanes_of
 from oxide.errors import LaunchError
 from oxide.native import Given, caused
+from oxide.runtime.awaiting.loading import compiled_beside
 from oxide.runtime.device.launch_places import add_note_once
 from oxide.runtime.device.scheduling import picked_stream, require_stream
 from oxide.runtime.device.stream import Stream
@@ -32,8 +33,10 @@ T = TypeVar("T")
 
 _BEGIN: Final = 0  # the states of a planned operation: its source has not begun;
 _PLANS: Final = 1  # the source is recorded, in a recording of this run;
-_RECORDED: Final = 2  # the source is recorded, as a part of another recording;
-_ENDED: Final = 3  # what was recorded is submitted, or nothing can be recorded: the source goes on without a plan
+_FUSED: Final = 2  # what was recorded is fused, too;
+_RECORDED: Final = 3  # the source is recorded, as a part of another recording;
+_DONE: Final = 4  # and that part is fused
+_ENDED: Final = 5  # what was recorded is submitted, or nothing can be recorded: the source goes on without a plan
 
 _UPLOAD = "upload"
 """The ``method`` of nodes that are uploads and not calls of the driver. Such a node's one argument is a function that
@@ -72,12 +75,13 @@ class Planned(DeviceOperation[T]):
                 frame.at, frame.data, frame.place, frame.results = _PLANS, recording, context.place, context.renewed
                 recording.__enter__()
             return self._source
-        if frame.at == _RECORDED:
-            if self._fuses and context.recording is not None and not context.recording.explains:
-                fuse(context, min(frame.data, len(context.recording.nodes)), self._known)
-        elif frame.at == _PLANS:
+        if frame.at == _RECORDED and self._fuses and context.recording is not None:
+            if not context.recording.explains:
+                self._fuse(frame, context, min(frame.data, len(context.recording.nodes)), _DONE)
+        elif frame.at in (_PLANS, _FUSED):
             self._submit(frame)
-        if frame.at == _ENDED:
+            context.renewed = frame.results
+        elif frame.at == _ENDED:
             context.renewed = frame.results
         frame.result = result
         return None
@@ -88,10 +92,19 @@ class Planned(DeviceOperation[T]):
         # The sources of an ``unzip`` that were recorded are not run again.
         frame.context.renewed = {operation: _done(result) for operation, result in frame.data.results.items()}
 
+    def _fuse(self, frame: Frame, context: ExecutionContext, first: int, state: int) -> None:
+        """Fuses what is recorded, in ``context`` from node ``first`` on, and then sets the frame's state."""
+
+        def work() -> None:
+            fuse(context, first, self._known)
+            frame.at = state
+
+        compiled_beside(work)  # fused kernels may have to be compiled
+
     def _submit(self, frame: Frame) -> None:
         context, recording = frame.context, frame.data
-        if self._fuses:
-            fuse(frame.inner, 0, self._known)
+        if self._fuses and frame.at == _PLANS:
+            self._fuse(frame, frame.inner, 0, _FUSED)
         self._leave_recording(frame)
         nodes: list[PlanNode] = [
             Node(_UPLOAD, (function,), "", (), () if written is None else (written,))
@@ -110,9 +123,9 @@ class Planned(DeviceOperation[T]):
 
     def fail(self, frame: Frame, error: BaseException) -> DeviceOperation[Any] | None:
         context = frame.context
-        if frame.at == _PLANS and isinstance(error, Dropped):
+        if frame.at in (_PLANS, _FUSED) and isinstance(error, Dropped):
             frame.data.is_open = False
-        elif frame.at == _PLANS:
+        elif frame.at in (_PLANS, _FUSED):
             self._leave_recording(frame)
             if isinstance(error, NotRecordable):
                 # Runs as without a plan, with one difference: the source of an ``unzip`` runs once in each run, and not
@@ -128,11 +141,11 @@ class Planned(DeviceOperation[T]):
         return None
 
     def pause(self, frame: Frame) -> None:
-        if frame.at == _PLANS:
+        if frame.at in (_PLANS, _FUSED):
             frame.data.suspend()
 
     def resume(self, frame: Frame) -> None:
-        if frame.at == _PLANS:
+        if frame.at in (_PLANS, _FUSED):
             frame.data.__enter__()
 
     def _leave_recording(self, frame: Frame) -> None:

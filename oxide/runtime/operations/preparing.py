@@ -2,9 +2,8 @@
 
 A kernel is typed, lowered, compiled and loaded. An operation is captured, and the capture is discarded. The capture
 runs nothing on the device but the sources of shared operations. It calls the operation's functions, so it finds their
-kernels too, and it makes the page-locked memory that the operation needs. Without ``prepare``, ``awaiting/loading.py``
-preloads new kernels, but only after a launch was built, and building a launch runs the compiler's front end on the
-loop's thread.
+kernels too, up to functions that see host data, and it makes the page-locked memory that the operation needs. Without
+``prepare``, the first run of a kernel waits for it to be compiled and loaded (``awaiting/loading.py``).
 """
 
 from __future__ import annotations
@@ -41,9 +40,10 @@ async def prepare(*things: Given[Preparable | Preparing | Callable[[], Preparabl
 
     Each of ``things`` is a kernel, an operation, ``kernel.specialize(…)`` of a generic kernel, a ``Batcher`` of
     ``Buckets``, or a function without arguments that returns one of the first three and is called in the thread.
-    Building a launch compiles too: ``prepare(lambda: relu(h2d(x), zeros(n)))`` keeps this compilation off the loop. An
+    Building a launch of boxes compiles too: ``prepare(lambda: relu(x, y))`` keeps this compilation off the loop. An
     operation is not run, and may be run afterwards. Its functions of ``and_then`` and ``map`` are called one extra
-    time, as by ``graph()``. Sources of its ``shared`` operations are run.
+    time, as by ``graph()``, but for those that would see host data: what depends on their results is not prepared.
+    Sources of its ``shared`` operations are run.
 
     Always a checkpoint. The first error, such as a ``CompileError``, ends the preparation and is raised, with a note
     that names the kernel or the operation. Raises ``GraphError`` for an operation that cannot be captured,

@@ -24,7 +24,7 @@ from oxide.compiler.kernel import Kernel
 from oxide.language.slices import DisjointSlice, Slice
 from oxide.language.thread import index_1d
 from oxide.language.types import i64, u8, u16, u32, u64
-from oxide.runtime.awaiting.loading import loaded_function, note_compiled
+from oxide.runtime.awaiting.loading import compiled_beside, note_compiled, note_compiling, ready_function
 from oxide.runtime.device.memory import DeviceBox, require_device
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def copy_strided(
         out.unchecked_mut[out_start + at_0 * out_0 + at_1 * out_1 + at_2 * out_2 + at_3 * out_3] = word
 
 
-KERNEL = Kernel(copy_strided, compiled=note_compiled, unchecked=True, sanitizable=False)
+KERNEL = Kernel(copy_strided, compiling=note_compiling, compiled=note_compiled, unchecked=True, sanitizable=False)
 
 
 def copy_with_strides(context: ExecutionContext, destination: DeviceBox, source: DeviceBox) -> None:
@@ -91,8 +91,8 @@ def copy_with_strides(context: ExecutionContext, destination: DeviceBox, source:
     sizes = [size for size, _, _ in axes]
     count = math.prod(sizes)
     out_steps, source_steps = ([step // word for step in steps] for steps in list(zip(*axes, strict=True))[1:])
-    special = KERNEL.specialize(T=_WORDS[word])
-    function = loaded_function(special, context.device)
+    special = compiled_beside(lambda: KERNEL.specialize(T=_WORDS[word]))
+    function = ready_function(special, context.device)
     grid, block = (-(-count // _BLOCK), 1, 1), (_BLOCK, 1, 1)
     for place in itertools.product(*(range(size) for size, _, _ in beyond)):
         moved = [sum(at * axis[side] for at, axis in zip(place, beyond, strict=True)) // word for side in (1, 2)]

@@ -9,6 +9,8 @@ from abc import abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, final
 
+from oxide.runtime.loop.turns import current_turn
+
 if TYPE_CHECKING:
     from oxide.runtime.device.timeline import Mark
     from oxide.runtime.submission.submission import ExecutionContext
@@ -55,7 +57,7 @@ class HostData(Stop):
 @final
 class Beside(Stop):
     """The walk waits for ``work``, such as a compilation, which would block an event loop and so runs in a thread. An
-    error of the work is the stop's ``error``."""
+    error of the work is the stop's ``error``. The work knows that it is a run's: ``Turn.works_for_run``."""
 
     def __init__(self, work: Callable[[], object]) -> None:
         super().__init__("a run waits for the work of a thread")
@@ -63,10 +65,15 @@ class Beside(Stop):
         self._done = False
 
     def block(self) -> None:
+        turn = current_turn()
+        before = turn.gives_up, turn.works_for_run
+        turn.gives_up, turn.works_for_run = False, True
         try:
             self._work()
         except Exception as error:
             self.error = error
+        finally:
+            turn.gives_up, turn.works_for_run = before
         self._done = True
 
     def is_over(self) -> bool:

@@ -76,14 +76,16 @@ class Submittable(Generic[Result]):
         """Continues an operation with parts: see this module's docstring. By default, runs ``_parts`` in order, then
         calls ``finish``."""
         number: int = frame.at
-        if number:
-            frame.results.append(result)
-        else:
-            frame.results = []
-        if number < len(self._parts):
+        count = len(self._parts)
+        if number <= count:  # and not called again after a stop of ``finish``
+            if number:
+                frame.results.append(result)
+            else:
+                frame.results = []
             frame.at = number + 1
-            part: Submittable[Any] = self._parts[number]
-            return part
+            if number < count:
+                part: Submittable[Any] = self._parts[number]
+                return part
         frame.result = self.finish(frame.context, frame.results)
         return None
 

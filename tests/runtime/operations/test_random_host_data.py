@@ -247,15 +247,13 @@ class Model:
         if name == "number":
             return float(parts[0])
         if name == "use":
-            thunk = shared[parts[0]]
-            if callable(thunk):
-                shared[parts[0]] = thunk()
-            return shared[parts[0]]
+            cell = shared[parts[0]]
+            if callable(cell[0]):
+                cell[0] = cell[0]()
+            return cell[0]
         if name == "let":
             bound, inner, body = parts
-            scope = dict(shared)
-            scope[bound] = lambda: self.of(inner, shared)
-            return self.of(body, scope)
+            return self.of(body, shared | {bound: [lambda: self.of(inner, shared)]})
         if name == "far":
             start, mapped = parts
             found = 2.0 * (np.arange(self.size) + start) + 3.0
@@ -320,7 +318,7 @@ BOX_KINDS = {"held", "up", "full", "launch", "dup", "reup", "upload", "by number
 
 
 def check(made: Program, model: Model, recipes: list[Recipe], found: list[Any]) -> None:
-    expected = [model.of(recipe, {}) for recipe in recipes]
+    expected = [np.copy(model.of(recipe, {})) for recipe in recipes]
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-12)
     np.testing.assert_allclose(made.seen, model.seen, rtol=1e-12)

@@ -75,6 +75,12 @@ def total(array: Any) -> float:
     return float(np.sum(array))
 
 
+@pytest.fixture(autouse=True, scope="module")
+def compiled() -> None:
+    """So that no run stops to compile, which takes a thread that no test waits for."""
+    double.specialize().code(oxide.devices()[0].info.target)
+
+
 @pytest.fixture
 def driver() -> Iterator[Any]:
     """A device that does nothing until it is told to. Tasks park at once."""
