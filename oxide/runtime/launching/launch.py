@@ -80,7 +80,7 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
             if binding is not None:
                 plan = self._plan = strided
                 special = self._specialization = plan.special
-            elif (other := _typed(arguments, lambda: take_strides(special, arguments))) is not special:
+            elif (other := _typed(kernel, arguments, lambda: take_strides(special, arguments))) is not special:
                 strided = _launches_of(kernel).plan_of(other)
                 if not strided.interpreted:
                     plan.strided = strided
@@ -552,7 +552,7 @@ class KernelLaunches:
         """Returns the plan for a launch's arguments. Raises ``ArgumentError`` and ``CompileError``."""
         if not kernel.is_generic:
             _consume(arguments)
-            self.only = self.plan_of(_typed(arguments, kernel.specialize))
+            self.only = self.plan_of(_typed(kernel, arguments, kernel.specialize))
             return self.only
         complete = len(arguments) == len(kernel.parameters)
         key = kinds(kernel, arguments) if complete else ()
@@ -565,7 +565,7 @@ class KernelLaunches:
                 _check(kernel, parameter, argument)
             from oxide.runtime.launching.specializing import specialize_for
 
-            special = _typed(arguments, lambda: specialize_for(kernel, arguments))
+            special = _typed(kernel, arguments, lambda: specialize_for(kernel, arguments))
             plan = self._by_kinds[key] = self.plan_of(special)
         return plan
 
@@ -586,12 +586,14 @@ def _launches_of(kernel: Kernel) -> KernelLaunches:
     return found
 
 
-def _typed(arguments: tuple[Any, ...], specialize: Callable[[], Specialization]) -> Specialization:
-    """Returns ``specialize()``. Raises ``CompilesLater`` if it would compile a kernel in a run that a task awaits, or
-    on an event loop's thread for arguments that are operations: the run of the launch compiles it then."""
+def _typed(kernel: Kernel, arguments: tuple[Any, ...], specialize: Callable[[], Specialization]) -> Specialization:
+    """Returns ``specialize()``. Raises ``CompilesLater`` if it would compile the kernel in a run that a task awaits, or
+    on an event loop's thread for arguments that are operations: the run of the launch compiles it then. An interpreted
+    launch is typed at once, as it is compiled instead if it cannot be typed."""
     turn = current_turn()
     of_operations = any(isinstance(argument, DeviceOperation) for argument in arguments)
-    if turn.compiles_now or not (turn.gives_up or (of_operations and blocked_loop_name() is not None)):
+    at_once = turn.compiles_now or kernel.description.interpreted
+    if at_once or not (turn.gives_up or (of_operations and blocked_loop_name() is not None)):
         return specialize()
     before, turn.defers = turn.defers, True
     try:

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, final
+from typing import Any, Generic, Literal, NoReturn, TYPE_CHECKING, TypeVar, final
 
 from oxide.dropping import calls_drop, nothing
 from oxide.errors import DeviceError, NoEventLoopError, OperationCancelledError
@@ -228,12 +228,18 @@ def _serial(entry: tuple[int, int, Mark, DeviceFuture[Any]]) -> int:
     return entry[1]
 
 
-def spawn(nursery: trio.Nursery, operation: Given[DeviceOperation[T] | DeviceFuture[T]]) -> JoinHandle[T]:
+def spawn(
+    nursery: trio.Nursery,
+    operation: Given[DeviceOperation[T] | DeviceFuture[T]],
+    *,
+    errors: Given[Literal["nursery", "handle"]] = "nursery",
+) -> JoinHandle[T]:
     """Runs an operation as a task of a trio nursery. ``await handle`` returns its result or raises its error.
 
-    While the handle is alive, the error goes to the handle. If the handle was dropped, the error is raised in the
-    nursery, as for any task. Raises ``TypeError`` unless the arguments are a nursery and an operation, and
-    ``NoEventLoopError`` outside trio.
+    An error of the operation is raised in the nursery, too, as an error of any task: the nursery cancels its other
+    tasks. With ``errors="handle"`` it is raised in the nursery only if the handle was dropped before, and otherwise
+    kept for whoever awaits the handle. Raises ``TypeError`` unless the arguments are a nursery and an operation,
+    ``ValueError`` for other ``errors``, and ``NoEventLoopError`` outside trio.
     """
     if not hasattr(nursery, "start_soon"):
         raise TypeError(
@@ -245,9 +251,12 @@ def spawn(nursery: trio.Nursery, operation: Given[DeviceOperation[T] | DeviceFut
             "trio.from_thread.run_sync(spawn, nursery, operation) calls it where the nursery is"
         )
     _require_operation(operation, "spawn")
+    if not isinstance(errors, str) or errors not in ("nursery", "handle"):
+        raise ValueError(f'spawn(errors={written(errors)}): errors go to the "nursery" and the handle, or to "handle"')
     future = _future(operation)
     handle: JoinHandle[T] = JoinHandle()
-    nursery.start_soon(_run, future, handle._state, weakref.ref(handle), name=f"oxide.spawn {operation!r}")
+    held = weakref.ref(handle) if errors == "handle" else None
+    nursery.start_soon(_run, future, handle._state, held, name=f"oxide.spawn {operation!r}")
     return handle
 
 
@@ -303,13 +312,14 @@ class _JoinState(Generic[T]):
         return f"a spawned operation failed and its handle was never awaited: {self.error!r}"
 
 
-async def _run(future: DeviceFuture[T], state: _JoinState[T], handle: weakref.ref[JoinHandle[T]]) -> None:
+async def _run(future: DeviceFuture[T], state: _JoinState[T], handle: weakref.ref[JoinHandle[T]] | None) -> None:
+    """Runs a spawned operation. ``handle`` is None if its errors are raised in the nursery."""
     try:
         state.result = await future
     except Exception as error:
-        if handle() is None:
-            raise
         state.error, state.trace = error, error.__traceback__
+        if handle is None or handle() is None:
+            raise
         _hold_to_account(handle(), state)
     except BaseException:
         state.error = OperationCancelledError("the spawned operation was cancelled with its nursery")

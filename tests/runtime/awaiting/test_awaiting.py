@@ -483,11 +483,15 @@ def test_as_completed_refuses_a_limit_that_is_none() -> None:
             as_completed([], limit=wrong)  # type: ignore[arg-type]
 
 
+def failing() -> oxide.DeviceOperation[int]:
+    return value(0).map(lambda x: 1 // x)
+
+
 def test_a_join_handle_gives_the_result_or_raises_the_error() -> None:
     async def main() -> None:
         async with trio.open_nursery() as nursery:
             good = spawn(nursery, value(5))
-            bad = spawn(nursery, value(0).map(lambda x: 1 // x))
+            bad = spawn(nursery, failing(), errors="handle")
         assert await good == 5
         assert await good == 5
         with pytest.raises(ZeroDivisionError):
@@ -496,20 +500,111 @@ def test_a_join_handle_gives_the_result_or_raises_the_error() -> None:
     trio.run(main)
 
 
-def test_an_error_whose_handle_was_thrown_away_is_raised_in_the_nursery() -> None:
+@pytest.mark.parametrize("held", [True, False])
+@pytest.mark.parametrize("fails", [failing, lambda: failing().into_future(), lambda: faulting()])
+def test_an_error_is_raised_in_the_nursery_whether_or_not_the_handle_is_held(held: bool, fails: Any) -> None:
+    kind = (ZeroDivisionError, oxide.BoundsError)
+
+    async def main() -> None:
+        handles = []
+        ended: list[str] = []
+
+        async def sibling() -> None:
+            try:
+                await trio.sleep_forever()
+            except trio.Cancelled:
+                ended.append("cancelled")
+                raise
+
+        with pytest.raises(ExceptionGroup) as caught:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(sibling)
+                handle = spawn(nursery, fails())
+                if held:
+                    handles.append(handle)
+                del handle
+        (error,) = caught.value.exceptions
+        assert isinstance(error, kind)
+        assert ended == ["cancelled"]
+        for each in handles:
+            for _ in range(2):
+                with pytest.raises(kind) as again:
+                    await each
+                assert again.value is error
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # the error was seen: no handle complains of it
+        trio.run(main)
+
+
+@oxide.kernel(block=64)
+def shift_left(x: oxide.Slice[oxide.f32], y: oxide.DisjointSlice[oxide.f32]) -> None:
+    index = oxide.thread.index_1d()
+    element = y.get_mut(index)
+    if element is not None:
+        element.value = x[index.get() + 1]
+
+
+def faulting() -> oxide.DeviceOperation[Any]:
+    return shift_left(oxide.zeros(64), oxide.zeros(64)).last().and_then(oxide.d2h)
+
+
+def test_the_others_of_a_nursery_are_cancelled_and_their_handles_say_so() -> None:
+    async def main() -> None:
+        with pytest.raises(ExceptionGroup):
+            async with trio.open_nursery() as nursery:
+                other = spawn(nursery, gate(opened))
+                await trio.testing.wait_all_tasks_blocked()
+                spawn(nursery, failing())
+        with pytest.raises(oxide.OperationCancelledError):
+            await other
+
+    opened = threading.Event()
+    try:
+        trio.run(main)
+    finally:
+        opened.set()
+
+
+def test_whoever_awaits_the_handle_inside_the_nursery_gets_the_error_too() -> None:
     async def main() -> None:
         with pytest.raises(ExceptionGroup) as caught:
             async with trio.open_nursery() as nursery:
-                spawn(nursery, value(0).map(lambda x: 1 // x))
+                with pytest.raises(ZeroDivisionError):
+                    await spawn(nursery, failing())
         assert caught.group_contains(ZeroDivisionError)
 
     trio.run(main)
 
 
-def test_an_error_whose_handle_is_never_awaited_warns() -> None:
+def test_with_errors_for_the_handle_the_nursery_goes_on() -> None:
     async def main() -> None:
         async with trio.open_nursery() as nursery:
-            handle = spawn(nursery, value(0).map(lambda x: 1 // x))
+            handle = spawn(nursery, faulting(), errors="handle")
+            with pytest.raises(oxide.BoundsError):
+                await handle
+            await trio.lowlevel.checkpoint()  # nothing was cancelled
+            for wrong in ("task", None, 3):
+                with pytest.raises(ValueError, match=r"spawn\(errors="):
+                    spawn(nursery, value(1), errors=wrong)  # type: ignore[arg-type]
+
+    trio.run(main)
+
+
+def test_with_errors_for_the_handle_an_error_whose_handle_was_thrown_away_is_raised_in_the_nursery() -> None:
+    async def main() -> None:
+        with pytest.raises(ExceptionGroup) as caught:
+            async with trio.open_nursery() as nursery:
+                spawn(nursery, failing(), errors="handle")
+        assert caught.group_contains(ZeroDivisionError)
+
+    trio.run(main)
+
+
+def test_with_errors_for_the_handle_one_that_is_never_awaited_warns() -> None:
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            handle = spawn(nursery, failing(), errors="handle")
         with pytest.warns(RuntimeWarning, match="never awaited.*ZeroDivisionError"):
             del handle
 

@@ -36,7 +36,7 @@ def test_every_task_in_flight_fails_with_the_first_cause_within_a_second(complet
 
         async def main() -> None:
             async with trio.open_nursery() as nursery:
-                handles = [spawn(nursery, h2d(np.ones(3)).to_host()) for _ in range(20)]
+                handles = [spawn(nursery, h2d(np.ones(3)).to_host(), errors="handle") for _ in range(20)]
                 for _ in range(50):
                     await trio.lowlevel.checkpoint()
                 driver.lost = True

@@ -242,7 +242,7 @@ def test_an_error_that_is_raised_again_and_again_keeps_the_traceback_of_its_firs
             if kind == "future":
                 thing: Any = operation.into_future()
             else:
-                thing = operation.shared() if kind == "shared" else spawn(nursery, operation)
+                thing = operation.shared() if kind == "shared" else spawn(nursery, operation, errors="handle")
             for _ in range(20):
                 try:
                     await thing

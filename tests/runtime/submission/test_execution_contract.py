@@ -55,7 +55,7 @@ def test_a_failed_source_runs_once_and_every_task_gets_its_error() -> None:
 
     async def main() -> None:
         async with trio.open_nursery() as nursery:
-            handles = [spawn(nursery, source) for _ in range(10)]
+            handles = [spawn(nursery, source, errors="handle") for _ in range(10)]
         for handle in handles:
             with pytest.raises(ZeroDivisionError, match="once"):
                 await handle
