@@ -152,7 +152,7 @@ class _Captured(Generic[Request, Result]):
     def __init__(self, bucket: Bucket[Request, Result]) -> None:
         self._bucket = bucket
         self._graph: CudaGraph[Any] = bucket.operation.graph()
-        if self._graph.fills_host:
+        if self._graph._fills_host:
             raise ArgumentError(
                 "a Bucket's operation copies to the host, into an array that the next batch fills again, perhaps "
                 "before finish has seen it: end the operation with its boxes, and copy them in finish, as in "

@@ -166,7 +166,7 @@ class Stream:
         """Raises the first error of the ``async_on`` submissions that the device is past. Waits for nothing."""
         _finish_all(self._loose.take_finished())
 
-    def when_synchronized(self, function: Callable[[], object]) -> None:
+    def _when_synchronized(self, function: Callable[[], object]) -> None:
         """Has the next ``synchronize`` call ``function`` once the work submitted so far has run."""
         self._loose.functions.append(function)
 

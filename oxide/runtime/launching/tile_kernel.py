@@ -451,11 +451,9 @@ class TileKernel:
 class TileLaunch(DeviceOperation[tuple[Any, ...]]):
     """A launch of a tile kernel. Yields the tuple of its arguments, in order."""
 
-    _composed = True
-
     def __init__(self, launch: DeviceOperation[tuple[Any, ...]], kernel: TileKernel, given: dict[str, Any]) -> None:
         self._launch = launch
-        self._parts = (launch,)
+        self._composed, self._parts = True, (launch,)  # not in the class, where compiled code would not see it
         self._tile_kernel = kernel
         self._given = given
         super().__init__(launch)

@@ -97,9 +97,9 @@ class CudaGraph(Generic[T]):
                     "take_output: the output has host arrays, and no launch has filled them yet. Take it when the "
                     "first launch has completed, as after await graph.launch() or graph.launch().sync()"
                 )
-        return self.take()
+        return self._take()
 
-    def take(self) -> T:
+    def _take(self) -> T:
         """Returns the output, perhaps before it is filled, for launches that yield it."""
         self._taken = True
         output, self._output = self._output, None
@@ -185,7 +185,7 @@ class CudaGraph(Generic[T]):
         return self._captured is None
 
     @property
-    def fills_host(self) -> bool:
+    def _fills_host(self) -> bool:
         """Returns whether each launch fills host arrays. False for a closed graph."""
         return self._captured is not None and self._captured.fills_host
 
@@ -373,7 +373,7 @@ class GraphLaunch(DeviceOperation[None]):
         submit_launch(context, self._graph, self._sources, results)
 
     def copies_to_host(self) -> bool:
-        return self._graph.fills_host
+        return self._graph._fills_host
 
     def title(self) -> object:
         return self
@@ -418,7 +418,7 @@ class GraphInstances(Generic[T]):
 
     def __init__(self, graphs: list[CudaGraph[T]]) -> None:
         self._graphs = tuple(graphs)
-        self._outputs = tuple([graph.take() for graph in graphs])
+        self._outputs = tuple([graph._take() for graph in graphs])
         self._turns = itertools.count()
 
     def launch(
@@ -489,7 +489,7 @@ class InstanceLaunch(DeviceOperation[T]):
         return output
 
     def copies_to_host(self) -> bool:
-        return self._instances[0].fills_host
+        return self._instances[0]._fills_host
 
     def depict(self) -> Depiction:
         lines = (f"one of {len(self._instances)}", self._instances[0].summary())

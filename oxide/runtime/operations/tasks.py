@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import count
-from typing import Any, Generic, Literal, NoReturn, TYPE_CHECKING, TypeVar, final
+from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeVar, final
 
 from oxide.dropping import calls_drop, nothing
 from oxide.errors import DeviceError, NoEventLoopError, OperationCancelledError

@@ -59,7 +59,8 @@ class Submittable(Generic[Result]):
     protocol through Python: 0.1 µs each."""
 
     _composed = False
-    """True if the operation has parts and is executed by steps, False if ``execute`` submits its work."""
+    """True if the operation has parts and is executed by steps, False if ``execute`` submits its work. A class that is
+    not compiled sets it for each object."""
     _parts: tuple[Any, ...] = ()
     """The operations whose results this operation takes, in the order in which they run, as far as they are known
     before the run."""
@@ -282,11 +283,12 @@ class Walk(Generic[T]):
                 _add_whereabouts(error, frame.operation)
         return error
 
-    def drop(self) -> None:
-        """Leaves all frames of a walk that has stopped and will not go on."""
-        error = Dropped()
-        while self._leave(error, None) is None:
-            pass
+    def drop(self, error: BaseException | None = None) -> None:
+        """Leaves all frames of a walk that has stopped and will not go on, perhaps because of ``error``."""
+        reason = Dropped() if error is None else error
+        while self._leave(reason, None) is None:
+            self._part = None
+            self._frames.pop()  # it would have gone on
 
     def contexts(self) -> list[ExecutionContext]:
         """Returns the contexts that submit the work of a walk that has stopped: its own, and those of its frames."""
@@ -338,7 +340,11 @@ def run_through(operation: Submittable[T], context: ExecutionContext) -> T:
     walk = Walk(operation, context)
     stop = walk.go_on()
     while stop is not None:
-        stop.block()
+        try:
+            stop.block()
+        except BaseException as error:  # such as an interrupt
+            walk.drop(error)
+            raise
         stop = walk.go_on()
     return walk.result
 

@@ -3,6 +3,7 @@ there."""
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import gc
 from collections.abc import Callable, Iterator
@@ -444,6 +445,20 @@ def test_a_failure_at_any_driver_call_is_one_error_and_leaks_nothing(at: int) ->
         assert (live.device_count, live.host_count) == (0, 0)
 
 
+def test_an_error_while_a_thread_waits_leaves_nothing_of_parts_on_other_devices() -> None:
+    with use_driver(FailingDriver(step_driver(2))) as failing:
+        parts = oxide.zip(doubled().on(1), doubled().and_then(d2h).map(total).on(1))
+        failing.fail("synchronize_event", DeviceError("refused"))
+        with pytest.raises(DeviceError, match="refused"):
+            parts.sync()
+        failing.forget()
+        assert parts.last().sync() == 16.0
+        gc.collect()
+        oxide.reclaim.drain()
+        live = failing.inner.live_allocations
+        assert (live.device_count, live.host_count) == (0, 0)
+
+
 # Several at once
 
 
@@ -747,7 +762,8 @@ def test_what_was_not_copied_by_the_run_is_handed_out_as_it_is() -> None:
     np.testing.assert_array_equal(d2h(second).sync(), array)
 
 
-def test_it_holds_on_a_device_with_threads() -> None:
+@pytest.mark.parametrize("run", [trio.run, lambda main: asyncio.run(main())])
+def test_it_holds_on_a_device_with_threads(run: Any) -> None:
     with use_driver(CpuDriver()):
 
         async def main() -> None:
@@ -755,4 +771,20 @@ def test_it_holds_on_a_device_with_threads() -> None:
                 array = np.full(50_000, number, np.float32)
                 assert await h2d(array).and_then(d2h).map(lambda found: float(found.mean())) == number
 
-        trio.run(main)
+        run(main)
+
+
+def test_an_asyncio_task_that_is_cancelled_at_a_wait_submits_nothing_more(driver: Any) -> None:
+    called: list[Any] = []
+
+    async def main() -> None:
+        task = asyncio.create_task(_await(doubled().and_then(d2h).map(called.append)))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    driver.run_until_idle()
+    assert called == []
