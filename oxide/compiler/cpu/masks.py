@@ -81,7 +81,8 @@ def _hidden(module: Module, instruction: Instruction, metadata: str) -> Iterator
     symbol = f"oxide.low_bits.{kind}.{bits}"
     mask = (1 << bits) - 1
     module.globals[symbol] = f"@{symbol} = internal externally_initialized global {kind} {mask}"
-    loaded = Load(suffixed(instruction.name, ".mask"), kind, Constant(f"@{symbol}", "ptr"), "")
+    # LLVM itself names values `.mask`.
+    loaded = Load(suffixed(instruction.name, ".low_bits"), kind, Constant(f"@{symbol}", "ptr"), "")
     loaded.metadata["!invariant.load"] = metadata
     yield loaded
     if isinstance(instruction, Cast):

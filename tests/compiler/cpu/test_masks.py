@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from oxide import DisjointSlice, LocalArray, Slice, d2h, h2d, i8, i16, i32, i64, kernel, u8, u16, u32, u64, zeros
+from oxide import DisjointSlice, LocalArray, Slice, d2h, h2d, i8, i16, i32, i64, kernel, thread, u8, u16, u32, u64, zeros
 
 LENGTH = 300
 
@@ -83,3 +83,19 @@ def test_a_remainder_of_negative_numbers_is_pythons(size: int) -> None:
     x = np.random.default_rng(3).integers(-(2**31), 2**31, 999, dtype=np.int32)
     y = rest[1, 1](h2d(x), zeros(999, np.int32)).last().and_then(d2h).sync()
     assert np.array_equal(y, x % np.int32(size))
+
+
+def test_a_number_that_llvm_masks_and_that_is_shortened_has_a_name_for_each() -> None:
+    """LLVM names its mask after the shortened number, as ``.22.mask``."""
+
+    @kernel
+    def both(y: DisjointSlice[i64]) -> None:
+        index = thread.index_1d()
+        i = index.get()
+        e = y.get_mut(index)
+        if e is not None:
+            v = u64(i8(min(i32(1), i32(i))))
+            e.value = ~((u8(v) + u16(v)) & (-i))
+
+    y = both[1, 4](zeros(4, np.int64)).last().and_then(d2h).sync()
+    assert y.tolist() == [~((2 * min(1, i)) & -i) for i in range(4)]
