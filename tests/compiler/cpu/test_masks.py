@@ -7,7 +7,24 @@ from typing import Any
 import numpy as np
 import pytest
 
-from oxide import DisjointSlice, LocalArray, Slice, d2h, h2d, i8, i16, i32, i64, kernel, thread, u8, u16, u32, u64, zeros
+from oxide import (
+    DisjointSlice,
+    LocalArray,
+    Slice,
+    d2h,
+    h2d,
+    i8,
+    i16,
+    i32,
+    i64,
+    kernel,
+    thread,
+    u8,
+    u16,
+    u32,
+    u64,
+    zeros,
+)
 
 LENGTH = 300
 
