@@ -81,10 +81,10 @@ class JsonService:
         self._table: DeviceBox
         self._balances: DeviceBox
         self.ran: list[list[str]] = []  # the requests of each run, by their ids
-        self._softmax: Batcher[NDArray[np.float32], NDArray[np.float32]] = Batcher(
+        self._softmax: Batcher[NDArray[np.float32], list[float]] = Batcher(
             self._run_softmax, key=len, max_queue=max_queue, name="softmax"
         )
-        self._values: Batcher[NDArray[np.int64], NDArray[np.int64]] = Batcher(
+        self._values: Batcher[NDArray[np.int64], list[int]] = Batcher(
             self._run_values, cost=len, max_cost=4 * MOST, max_queue=max_queue, name="values"
         )
         self._deposits: Batcher[tuple[int, int], np.int64] = Batcher(
@@ -132,13 +132,13 @@ class JsonService:
         self.ran.append([context[request_id] for context in batcher.contexts()])
 
     def _softmax_operation(self, rows: list[NDArray[np.float32]]) -> DeviceOperation[Any]:
-        return d2h(ops.softmax(h2d(np.stack(rows))))
+        return d2h(ops.softmax(h2d(np.stack(rows)))).map(lambda found: found.tolist())
 
     def _values_operation(self, requests: list[NDArray[np.int64]]) -> DeviceOperation[Any]:
         at = np.concatenate(requests)
         ends = np.cumsum([len(request) for request in requests])[:-1]
         values = look_up(self._table, h2d(at), zeros(len(at), np.int64)).last()
-        return d2h(values).map(lambda found: np.split(found, ends))
+        return d2h(values).map(lambda found: [part.tolist() for part in np.split(found, ends)])
 
     def _deposits_operation(self, requests: list[tuple[int, int]]) -> DeviceOperation[Any]:
         accounts, amounts = np.array(requests, np.int64).T.copy()
@@ -151,12 +151,12 @@ class JsonService:
         row = np.array(numbers_of(body, "row", (int, float)), np.float32)
         if not np.isfinite(row).all():
             raise BadRequest('"row" has a number that is no finite float32')
-        return {"softmax": (await self._softmax(row, timeout=self._timeout)).tolist()}
+        return {"softmax": await self._softmax(row, timeout=self._timeout)}
 
     async def _values_at(self, body: dict[str, Any]) -> dict[str, Any]:
         at = np.array(numbers_of(body, "at", (int,)), np.int64)
         try:
-            return {"values": (await self._values(at, timeout=self._timeout)).tolist()}
+            return {"values": await self._values(at, timeout=self._timeout)}
         except BoundsError as error:
             if error.index in at:
                 raise BadRequest(f'"at" has {error.index}, and the table has {error.length} values') from error
