@@ -8,7 +8,7 @@ the values of constants alone: it treats two tests of the same condition as two 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias, final
 
 Assigned: TypeAlias = frozenset[str] | None
@@ -24,19 +24,25 @@ def unassigned_read(
     ``constant`` returns the number that an expression always has, or None. It tells which loops over a ``range`` run
     their bodies at least once.
     """
-    parameters = frozenset(argument.arg for argument in function.args.args)
-    stored = {node.id for node in ast.walk(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-    flow = _Flow(stored, constant)
-    try:
-        flow.block(function.body, parameters)
-    except _Found as found:
-        return found.name, found.name.id in flow.seen
-    return None
+    flow = _Flow(stored_names(function.body), constant)
+    flow.block(function.body, frozenset(argument.arg for argument in function.args.args))
+    return next(iter(flow.unassigned), None)
 
 
-class _Found(Exception):
-    def __init__(self, name: ast.Name) -> None:
-        self.name = name
+def unassigned_names(
+    statements: Sequence[ast.stmt], assigned: Iterable[str], constant: Callable[[ast.expr], int | None]
+) -> set[str]:
+    """Returns the locals that statements may read where they are unassigned. ``assigned`` are assigned before.
+    ``constant`` is as for ``unassigned_read``."""
+    flow = _Flow(stored_names(statements), constant)
+    flow.block(statements, frozenset(assigned))
+    return {name.id for name, _ in flow.unassigned}
+
+
+def stored_names(statements: Sequence[ast.stmt]) -> set[str]:
+    """Returns the names that statements assign."""
+    nodes = (node for statement in statements for node in ast.walk(statement))
+    return {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
 
 
 @final
@@ -45,11 +51,13 @@ class _Flow:
         self.stored = stored
         self.constant = constant
         self.seen: set[str] = set()
+        self.unassigned: list[tuple[ast.Name, bool]] = []
+        """The reads of locals that may be unassigned, each with whether a path assigns the local before it."""
         # For each enclosing loop: the locals assigned at each of its breaks, and at each of its continues.
         self.breaks: list[list[Assigned]] = []
         self.continues: list[list[Assigned]] = []
 
-    def block(self, body: list[ast.stmt], assigned: Assigned) -> Assigned:
+    def block(self, body: Sequence[ast.stmt], assigned: Assigned) -> Assigned:
         for statement in body:
             assigned = self._statement(statement, assigned)
         return assigned
@@ -61,6 +69,9 @@ class _Flow:
                 for target in targets:
                     assigned = self._store(target, assigned)
                 return assigned
+            case ast.AnnAssign(target=target, value=ast.expr() as value):
+                self._read(value, assigned)
+                return self._store(target, assigned)
             case ast.AugAssign(target=target, value=value):
                 if isinstance(target, ast.Name):
                     self._read(ast.copy_location(ast.Name(target.id, ast.Load()), target), assigned)
@@ -120,13 +131,20 @@ class _Flow:
             return
         for name in ast.walk(node):
             if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Load) and name.id in self.stored - assigned:
-                raise _Found(name)
+                self.unassigned.append((name, name.id in self.seen))
 
     def _is_true(self, test: ast.expr) -> bool:
         return bool(test.value) if isinstance(test, ast.Constant) else bool(self.constant(test))
 
     def _has_element(self, iterated: ast.expr) -> bool:
-        if not isinstance(iterated, ast.Call) or iterated.keywords or ast.unparse(iterated.func) != "range":
+        if isinstance(iterated, ast.Tuple | ast.List):
+            return any(not isinstance(each, ast.Starred) for each in iterated.elts)
+        if not isinstance(iterated, ast.Call) or iterated.keywords:
+            return False
+        called = ast.unparse(iterated.func).rpartition(".")[2]
+        if called == "unroll" and len(iterated.args) == 1:
+            return self._has_element(iterated.args[0])
+        if called not in ("range", "static_range"):
             return False
         bounds = [self.constant(argument) for argument in iterated.args]
         numbers = [bound for bound in bounds if bound is not None]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from oxide import DisjointSlice, Slice, device, f32, i32, kernel, thread
+from oxide import DisjointSlice, Slice, device, f32, i32, kernel, thread, unroll
 from tests.compiler.check.test_compile_errors import refuse
 from tests.compiler.native_runner import run
 
@@ -112,6 +112,13 @@ def after_a_loop_that_runs(n):  # type: ignore[no-untyped-def]
     return q + i
 
 
+def after_an_unrolled_loop_that_runs(n):  # type: ignore[no-untyped-def]
+    for i in unroll(range(COUNT)):
+        if i == n:
+            break
+    return i
+
+
 def carried_around_a_loop(n):  # type: ignore[no-untyped-def]
     total, previous = 0, 0
     for i in range(n):
@@ -137,6 +144,7 @@ ORDINARY = (
     assigned_before_each_break,
     assigned_in_a_loops_else,
     after_a_loop_that_runs,
+    after_an_unrolled_loop_that_runs,
     carried_around_a_loop,
     used_where_it_is_assigned,
 )

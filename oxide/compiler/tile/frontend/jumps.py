@@ -50,8 +50,11 @@ class _Rewriter:
             rest = statements[number + 1 :]
             if self._is_jump(statement):
                 return found + self._jump(statement, loop, skips)
-            if isinstance(statement, ast.If) and self._has_jump(statement):
-                return found + self._branch(statement, rest, loop, skips)
+            if isinstance(statement, ast.If):
+                if self._has_jump(statement):
+                    return found + self._branch(statement, rest, loop, skips)
+                body, orelse = (self.block(each, loop, skips) for each in (statement.body, statement.orelse))
+                statement = self._if(statement, body, orelse)
             if isinstance(statement, ast.For | ast.While):
                 returning = self._returns and _contains(statement, (ast.Return,))
                 found += self._loop(statement, returning)
@@ -69,8 +72,10 @@ class _Rewriter:
         return isinstance(statement, ast.Break | ast.Continue)
 
     def _has_jump(self, statement: ast.stmt) -> bool:
-        """Returns whether a statement contains, outside of inner loops, a ``break``, a ``continue`` or a ``return``
-        that is rewritten."""
+        """Returns whether a statement contains a ``return`` that is rewritten or, outside of inner loops, a ``break``
+        or a ``continue``."""
+        if isinstance(statement, ast.For | ast.While):
+            return self._returns and _contains(statement, (ast.Return,))
         return self._is_jump(statement) or (
             isinstance(statement, ast.If) and any(map(self._has_jump, (*statement.body, *statement.orelse)))
         )

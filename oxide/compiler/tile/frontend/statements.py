@@ -1,5 +1,9 @@
 """Evaluates a kernel's statements. A loop or branch whose condition the device computes becomes a node with regions.
-Each variable that it assigns becomes a ``Cell``."""
+Each variable that it assigns becomes a ``Cell``.
+
+A variable may have no value at the end of a branch, or before the loop that sets it. If it is read later, and every
+path to its reads sets it, it gets a cell, and zeros where it has no value: no path reads them.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ from typing import Any, final
 
 import numpy as np
 
+from oxide.compiler.check.assignment import stored_names, unassigned_names
 from oxide.compiler.tile.ir import Cell, Node, Region
 from oxide.compiler.tile.numbers import BOOL, I64, U64, promoted
 from oxide.errors import CompileError
@@ -17,12 +22,16 @@ from oxide.language.types import ScalarType
 
 from .expressions import Expressions, Returned
 from .jumps import without_jumps
+from .liveness import is_read
 from .nodes import Nodes
 
 _MOST_TURNS = 10_000
 """The most iterations of an unrolled loop."""
 _MOST_TRIALS = 5
 """The most evaluations of a loop's body to find the types of its variables."""
+
+_UNSET: Any = object()
+"""The value of a variable that a branch leaves without one."""
 
 _Kind = tuple[ScalarType, tuple[int, ...], type | None]
 """A variable's type, its shape, and the class of the Python number that it behaves like."""
@@ -37,6 +46,10 @@ class Statements:
         self.expressions = Expressions(nodes, lambda statements: self.begin(statements, returns=False))
         self._flags: dict[ast.stmt, str] = {}
         """Maps each loop that a jump can leave to the name of the flag that ends it."""
+        self._following: list[Sequence[ast.stmt]] = []
+        """The statements of the function that follow the present one, the innermost block last."""
+        self._complete: set[str] = set()
+        """The variables of the function that every path to their reads sets."""
 
     @property
     def scope(self) -> dict[str, Any]:
@@ -52,11 +65,35 @@ class Statements:
         ``return`` may be anywhere."""
         found = without_jumps(statements, returns=returns)
         self._flags |= found.flags
-        self.run(found.statements)
+        outer = self._following, self._complete
+        stored = stored_names(statements)
+        unassigned = unassigned_names(statements, self.scope, lambda each: self._constant(each, stored))
+        self._following, self._complete = [], stored - unassigned
+        try:
+            self.run(found.statements)
+        finally:
+            self._following, self._complete = outer
+
+    def _constant(self, expression: ast.expr, stored: set[str]) -> int | None:
+        """Returns the integer that an expression always has, if that is known before the function is evaluated."""
+        if any(isinstance(each, ast.Call | ast.Attribute | ast.Subscript) for each in ast.walk(expression)):
+            return None
+        names = {each.id for each in ast.walk(expression) if isinstance(each, ast.Name)} - stored
+        try:
+            known = {name: self.expressions.lookup(name) for name in names}
+            found = eval(compile(ast.Expression(expression), "", "eval"), {"__builtins__": {}}, known)
+        except (CompileError, NameError, TypeError, ValueError, ArithmeticError):
+            return None
+        return found if isinstance(found, int) else None
+
+    def _is_kept(self, name: str) -> bool:
+        """Returns whether a variable that a path leaves without a value is still read, only where it has one."""
+        return name in self._complete and is_read(reversed(self._following), name)
 
     def run(self, statements: Sequence[ast.stmt]) -> None:
         """Evaluates statements."""
-        for statement in statements:
+        for number, statement in enumerate(statements, 1):
+            self._following.append(statements[number:])
             self.nodes.at = statement
             handler = getattr(self, f"do_{type(statement).__name__}", None)
             if handler is None:
@@ -64,6 +101,7 @@ class Statements:
                     f"a tile kernel cannot contain {_NAMES.get(type(statement), type(statement).__name__)}"
                 )
             handler(statement)
+            self._following.pop()
 
     def do_Pass(self, _: ast.Pass) -> None:
         pass
@@ -152,11 +190,16 @@ class Statements:
         self.scope = before
         self.nodes.at = statement
         made: list[tuple[Cell, type | None]] = []
-        for name, one in scopes[0].items():
-            if name not in scopes[1]:
+        for name in dict.fromkeys((*scopes[0], *scopes[1])):
+            if not (name in scopes[0] and name in scopes[1]) and not self._is_kept(name):
                 before.pop(name, None)
                 continue
-            before[name] = self._joined(name, one, scopes[1][name], regions, made)
+            one, two = (scope.get(name, _UNSET) for scope in scopes)
+            if one is _UNSET:
+                one = self.nodes.within(regions[0], lambda two=two: _mapped(two, self._zeros))  # type: ignore[misc]
+            elif two is _UNSET:
+                two = self.nodes.within(regions[1], lambda one=one: _mapped(one, self._zeros))  # type: ignore[misc]
+            before[name] = self._joined(name, one, two, regions, made)
         branch = self.nodes.node("if", (condition,), BOOL, (), (regions, [cell for cell, _ in made]))
         for cell, _ in made:
             for end in cell.ends:
@@ -178,7 +221,7 @@ class Statements:
             return tuple(self._joined(f"{name}[{i}]", *pair, regions, made) for i, pair in enumerate(pairs))
         nodes = self.nodes
         differ = f"{name} is {nodes.shown(one)} in one branch and {nodes.shown(two)} in the other"
-        if not all(isinstance(each, Node | bool | int | float) for each in (one, two)):
+        if not (_is_number(one) and _is_number(two)):
             nodes.refuse(differ)
         ends = [
             nodes.inside(region, lambda v=v: nodes.lifted(v))  # type: ignore[misc]
@@ -197,6 +240,12 @@ class Statements:
         cell = Cell(name, found[0], shape, None, ends)
         made.append((cell, found[1]))
         return cell
+
+    def _zeros(self, like: Any) -> Any:
+        """Returns zeros in place of a node, which no path reads. Returns any other value unchanged."""
+        if not isinstance(like, Node):
+            return like
+        return self.nodes.broadcast(self.nodes.constant(0, like.dtype, like.weak), like.shape)
 
     # Loops
 
@@ -245,22 +294,27 @@ class Statements:
         if len(values) > _MOST_TURNS:
             self.nodes.refuse(f"a loop of {len(values)} iterations is too long to unroll; use range")
         flag = self._flags.get(statement, "")
-        body: Sequence[ast.stmt] = statement.body
+        targets = _assigned([ast.Assign([statement.target], statement.iter)])
+        kept = any(map(self._is_kept, targets))
+        decided = True
         for each in values:
             left = self.scope.get(flag)
             if left is True:
                 break
-            self.assign(statement.target, each)
-            if isinstance(left, Node) and body is statement.body:  # the device decides whether the loop goes on
+            value = ast.copy_location(ast.Constant(each), statement.iter)
+            body = [ast.copy_location(ast.Assign([statement.target], value), statement), *statement.body]
+            if isinstance(left, Node):  # the device decides whether the loop goes on
                 test = ast.copy_location(ast.Name(flag, ast.Load()), statement)
                 no = ast.copy_location(ast.UnaryOp(ast.Not(), test), statement)
-                body = [ast.copy_location(ast.If(no, statement.body, []), statement)]
+                at = 0 if kept else 1  # the target is known in the body in either case
+                body = [*body[:at], ast.copy_location(ast.If(no, body[at:], []), statement)]
+                decided = False
+            self._following.append([statement])
             self.run(body)
-        if body is not statement.body:  # it is not known here which iteration was the last
-            targets = _assigned([ast.For(statement.target, statement.iter, [], [])])
-            for name in _assigned([statement]):
-                if name in targets or name not in _assigned(statement.body):
-                    self.scope.pop(name, None)
+            self._following.pop()
+        if not decided and not kept:  # it is not known here which iteration was the last
+            for name in targets:
+                self.scope.pop(name, None)
 
     def _loop(
         self,
@@ -320,6 +374,11 @@ class Statements:
             cell.starts = nodes.broadcast(nodes.cast(starts[name], cell.dtype), cell.shape)
             end = ends[name]
             cell.ends = [nodes.inside(body, lambda e=end, c=cell: nodes.broadcast(nodes.cast(e, c.dtype), c.shape))]  # type: ignore[misc]
+        first_set = {
+            name: self._carried(name, before.get(name, _UNSET), after[name], body, cells, kinds)
+            for name in dict.fromkeys((*_assigned(statement.body), counter))
+            if name in after and name not in names and (name in before or self._is_kept(name))
+        }
         begun = [cell.starts for cell in cells.values() if cell.starts is not None]
         op = "while" if bounds is None else "for"
         made = nodes.node(op, (*(bounds or ()), *begun), BOOL, (), (body, list(cells.values()), condition[0]))
@@ -331,16 +390,44 @@ class Statements:
             if name not in before:
                 self.scope.pop(name, None)
         self.scope.pop(counter, None)
-        reads = {id(starts[name]): self._read(cell, kinds[name][2]) for name, cell in cells.items()}
+        reads = {id(start): self._read(cells[name], kinds[name][2]) for name, start in starts.items()}
         for name in names:
             self.scope[name] = _mapped(before[name], lambda each: reads.get(id(each), each))
+        for name, value in first_set.items():
+            if value is not _UNSET:
+                self.scope[name] = _mapped(
+                    value, lambda each: self._read(each, kinds[each.name][2]) if isinstance(each, Cell) else each
+                )
+
+    def _carried(
+        self, name: str, before: Any, after: Any, body: Region, cells: dict[str, Cell], kinds: dict[str, _Kind]
+    ) -> Any:
+        """Returns a variable that the loop's body sets before it reads it: its value after an iteration, with a new
+        cell for each node. ``before`` is its value before the loop, or ``_UNSET``. Returns ``_UNSET`` if the two values
+        have no common type."""
+        nodes = self.nodes
+        if isinstance(after, tuple) and before is _UNSET:
+            parts = enumerate(after)
+            return tuple(self._carried(f"{name}[{i}]", before, each, body, cells, kinds) for i, each in parts)
+        if not isinstance(after, Node):
+            return after if before is _UNSET else _UNSET
+        start = self._zeros(after) if before is _UNSET else nodes.lifted(before) if _is_number(before) else None
+        found = None if start is None else promoted([(each.dtype, each.weak) for each in (start, after)])
+        if start is None or found is None or start.shape != after.shape:
+            return _UNSET
+        if any(each.weak is None and each.dtype is not found[0] for each in (start, after)):
+            return _UNSET
+        kinds[name] = (found[0], after.shape, found[1])
+        cell = cells[name] = Cell(name, found[0], after.shape, nodes.cast(start, found[0]))
+        cell.ends = [nodes.inside(body, lambda: nodes.cast(after, found[0]))]
+        return cell
 
     def _lifted_leaves(self, name: str, value: Any, starts: dict[str, Node]) -> Any:
         """Returns a variable's value before a loop. Each number in it becomes a node of its own, which is added to
         ``starts``."""
         if isinstance(value, tuple):
             return tuple(self._lifted_leaves(f"{name}[{i}]", each, starts) for i, each in enumerate(value))
-        if not isinstance(value, Node | bool | int | float):
+        if not _is_number(value):
             return value
         found = self.nodes.lifted(value)
         if found.dtype is U64:  # a literal from 2**63 on stays a u64 in the loop, where other literals are i64
@@ -360,7 +447,7 @@ class Statements:
         if isinstance(before, tuple) and isinstance(after, tuple) and len(before) == len(after):
             for i, (one, two) in enumerate(zip(before, after, strict=True)):
                 self._collect_ends(f"{name}[{i}]", one, two, starts, body, ends)
-        elif name in starts and isinstance(after, Node | bool | int | float):
+        elif name in starts and _is_number(after):
             ends[name] = nodes.inside(body, lambda: nodes.lifted(after))
         elif name in starts or not _equal(before, after):
             nodes.refuse(
@@ -409,6 +496,10 @@ class Statements:
 def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
     """Applies ``change`` to a value, or to each part of a tuple."""
     return tuple(_mapped(each, change) for each in value) if isinstance(value, tuple) else change(value)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Node | bool | int | float)
 
 
 def _equal(one: Any, two: Any) -> bool:
