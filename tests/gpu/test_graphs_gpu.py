@@ -158,9 +158,10 @@ def test_updates_come_before_the_launches_that_follow_on_any_stream() -> None:
         if number % 10 == 0:
             graph.update(slow_add(SLOW // 10, full(1000, 0.0), x))
         graph.update(memcpy(x, np.full(1000, number, np.float32)))
-        results.append(graph.launch().and_then(lambda _: d2h(y)).async_on(oxide.devices()[0].new_stream()))
-    for number, result in enumerate(results):
-        d2h(y).sync()  # past every launch
+        stream = oxide.devices()[0].new_stream()
+        results.append((stream, graph.launch().and_then(lambda _: d2h(y)).async_on(stream)))
+    for number, (stream, result) in enumerate(results):
+        stream.synchronize()
         np.testing.assert_array_equal(result, np.full(1000, number))
 
 

@@ -369,10 +369,10 @@ class ExecutionContext:
         if copies.recorded > since:
             assert self.recording is not None
             self.recording.needs_data(self, stage)
+        if self.waitless and copies.count > since:  # also if the data has arrived: a refusal is no matter of speed
+            raise not_waiting(self.waitless, stage)
         marks = copies.since(since)
         if marks:
-            if self.waitless:
-                raise not_waiting(self.waitless, stage)
             raise HostData(marks)
         for report in self._faults:
             if report.claimed():

@@ -7,6 +7,7 @@ import inspect
 import pickle
 import warnings
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,12 @@ def context_of_a_run() -> oxide.ExecutionContext:
     found: list[oxide.ExecutionContext] = []
     oxide.with_context(lambda context: value(found.append(context))).sync()
     return found[0]
+
+
+@pytest.fixture(autouse=True)
+def a_group_can_be_made(device: str) -> None:
+    if device == "cuda" and find_spec("nccl") is None:
+        pytest.skip("a group of GPUs needs NCCL")
 
 
 def holders(folder: Path) -> dict[str, Any]:
