@@ -175,6 +175,10 @@ class ForeignModule:
         image = self._for(target)[0] if self._kind == "c++" else self._image
         return Code(target, "oxide.module", image, foreign=True)
 
+    def has_code(self, target: Target) -> bool:
+        """Returns whether ``code`` takes no time: only CUDA C++ is compiled, once for each architecture."""
+        return self._kind != "c++" or target.arch in self._compiled
+
     def announce(self) -> None:
         """Records that a launch of one of the kernels was built. When a task first awaits an operation after this, the
         code is loaded in a thread before the submission."""

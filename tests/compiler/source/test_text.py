@@ -170,7 +170,8 @@ print(k(zeros(1)).first().to_host().sync())
 
 
 def python(*arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"OXIDE_DEVICE": "cpu", "PYTHONPATH": str(Path(oxide.__file__).parents[1])}
+    path = os.pathsep.join([str(Path(oxide.__file__).parents[1]), *filter(None, sys.path)])
+    environment = os.environ | {"OXIDE_DEVICE": "cpu", "PYTHONPATH": path}
     return subprocess.run(
         [sys.executable, *arguments], input=given, env=environment, capture_output=True, text=True, check=False
     )
