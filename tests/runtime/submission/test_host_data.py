@@ -45,6 +45,7 @@ from oxide import (
     with_context,
     zeros,
 )
+from oxide.compiler.ir.llvm import host_target
 from oxide.driver.cpu import CpuDriver
 from oxide.runtime.device.runtime import current_runtime
 from oxide.testing import FailingDriver, RecordingDriver, step_driver, use_driver
@@ -79,7 +80,8 @@ def total(array: Any) -> float:
 @pytest.fixture(autouse=True, scope="module")
 def compiled() -> None:
     """So that no run stops to compile, which takes a thread that no test waits for."""
-    double.specialize().code(oxide.devices()[0].info.target)
+    for target in {oxide.devices()[0].info.target, host_target()}:  # the driver that steps is the CPU's
+        double.specialize().code(target)
 
 
 @pytest.fixture
