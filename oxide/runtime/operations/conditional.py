@@ -13,7 +13,6 @@ decides on the host.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
@@ -26,12 +25,13 @@ from oxide.runtime.device.arc import Arc
 from oxide.runtime.device.launch_places import add_note_once, part_note
 from oxide.runtime.device.memory import DeviceBox, number_of_elements, require_device
 from oxide.runtime.device.partition import Partition
-from oxide.runtime.operations.graph import run_as_graph
-from oxide.runtime.operations.operation import BoxSpec, Depiction, DeviceOperation, Spec
+from oxide.runtime.operations.graph import AsGraph
+from oxide.runtime.operations.operation import BoxSpec, Depiction, DeviceOperation, Spec, Value
 from oxide.runtime.operations.transfers import copy_box, describe, new_box
 from oxide.runtime.submission.capture import InterpretedInGraphError, Recording
 from oxide.runtime.submission.staging import download
 from oxide.runtime.submission.submission import ExecutionContext
+from oxide.runtime.submission.walk import Frame
 
 if TYPE_CHECKING:
     from oxide.driver.base import ConditionalKind
@@ -46,6 +46,13 @@ _I32: Final[np.dtype[Any]] = np.dtype(np.int32)
 _BODY: Final = "the body of a while_loop"
 _BRANCHES: Final = ("branch then", "branch otherwise")
 _PLAIN: Final = (int, float, complex, str, np.generic, type(None))
+
+_BEGIN: Final = 0  # the states of a conditional: the operation that yields its flag has not begun;
+_FLAG: Final = 1  # the flag is given to the step;
+_BODIES: Final = 2  # bodies are recorded;
+_GRAPH: Final = 3  # the conditional runs in a graph of its own;
+_HOST: Final = 4  # the host decides;
+_END: Final = 5  # a body is recorded
 
 _warned: set[str] = set()  # the reasons for which a warning was given
 
@@ -64,21 +71,39 @@ class WhileLoop(DeviceOperation[T]):
         if body._placed:
             self.place_as(body)
 
-    def finish(self, context: ExecutionContext, results: list[Any]) -> T:
-        flag = _flag_of(results[0] if results else self._flag, context, "while_loop")
-        if _is_supported(context, "while_loop"):
-            if context.recording is not None:
-                return self._record(context, flag)
-            with suppress(InterpretedInGraphError):
-                return run_as_graph(context, lambda inner: self._record(inner, flag))
-        return self._run_on_host(context, flag)
+    def step(self, frame: Frame, result: Any) -> DeviceOperation[Any] | None:
+        context = frame.context
+        if frame.at == _BEGIN:
+            frame.at = _FLAG
+            if self._parts:
+                part: DeviceOperation[Any] = self._parts[0]
+                return part
+            result = self._flag
+        if frame.at == _FLAG:
+            flag = frame.data = _flag_of(result, context, "while_loop")
+            if not _is_supported(context, "while_loop"):
+                frame.at = _HOST
+            elif context.recording is None:
+                frame.at = _GRAPH
+                return AsGraph(WhileLoop(flag, self._body))
+            else:
+                frame.at, frame.results = _BODIES, len(context.recording.made)
+                return Body(self._body, _BODY, "while_loop", "")
+        if frame.at == _BODIES:
+            nodes, result = result
+            self._close(context, frame.data, nodes, frame.results)
+        elif frame.at == _HOST:
+            result = self._run_on_host(context, frame.data)
+        frame.result = result
+        return None
 
-    def _record(self, context: ExecutionContext, flag: DeviceBox) -> T:
+    def fail(self, frame: Frame, error: BaseException) -> DeviceOperation[Any] | None:
+        return _on_the_host(frame, error)
+
+    def _close(self, context: ExecutionContext, flag: DeviceBox, nodes: list[PlanNode], before: int) -> None:
+        """Records the loop around its body. ``before`` is the number of allocations before the body."""
         recording = context.recording
         assert recording is not None
-        nodes: list[PlanNode] = []
-        before = len(recording.made)
-        result = recording.record_body(_BODY, nodes, lambda: self._run_body(context))
         if not any(flag._allocation in node.writes for node in nodes):
             raise ValueError(
                 f"while_loop: {self._body!r} does not write the flag, {flag!r}, so that the loop would never end; a "
@@ -87,7 +112,6 @@ class WhileLoop(DeviceOperation[T]):
         own = recording.made[before:]
         _fill_with_zeros(context, own)
         recording.conditional("while", flag, [nodes], own)
-        return result
 
     def _run_body(self, context: ExecutionContext) -> T:
         return _run_part(context, self._body, "while_loop", "")
@@ -96,7 +120,7 @@ class WhileLoop(DeviceOperation[T]):
         """Runs the loop on the host, which reads the flag back before each iteration."""
         rehearsal = Recording(context.stream, allocates=True, of_run=True, rehearses=True)
         # Recorded for the errors, and for the result if the body never runs.
-        result = _rehearsed(context, rehearsal, lambda inner: self._record(inner, flag))
+        result: T = _rehearsed(context, rehearsal, WhileLoop(flag, self._body).run)
         made: list[Allocation] | None = rehearsal.made
         while _read(context, flag):
             made = None
@@ -129,36 +153,60 @@ class Cond(DeviceOperation[Any]):
         if then._placed and (otherwise is None or (otherwise._placed and otherwise._placement == then._placement)):
             self.place_as(then)
 
-    def finish(self, context: ExecutionContext, results: list[Any]) -> Any:
-        flag = _flag_of(results[0] if results else self._flag, context, "cond")
-        if _is_supported(context, "cond"):
-            if context.recording is not None:
-                return self._record(context, flag)
-            with suppress(InterpretedInGraphError):
-                return run_as_graph(context, lambda inner: self._record(inner, flag))
-        return self._run_on_host(context, flag)
+    def step(self, frame: Frame, result: Any) -> DeviceOperation[Any] | None:
+        context = frame.context
+        if frame.at == _BEGIN:
+            frame.at = _FLAG
+            if self._parts:
+                part: DeviceOperation[Any] = self._parts[0]
+                return part
+            result = self._flag
+        if frame.at == _FLAG:
+            flag = frame.data = _flag_of(result, context, "cond")
+            if not _is_supported(context, "cond"):
+                frame.at = _HOST
+            elif context.recording is None:
+                frame.at = _GRAPH
+                return AsGraph(Cond(flag, *self._both()))
+            else:
+                frame.at, frame.copies, frame.results = _BODIES, len(context.recording.made), []
+                return self._recorded_branch(0)
+        if frame.at == _BODIES:
+            frame.results.append(result)
+            number = len(frame.results)
+            if number < len(self._branches):
+                return self._recorded_branch(number)
+            result = self._close(context, frame.data, frame.results, frame.copies)
+        elif frame.at == _HOST:
+            result = self._run_on_host(context, frame.data)
+        frame.result = result
+        return None
 
-    def _record(self, context: ExecutionContext, flag: DeviceBox) -> Any:
+    def fail(self, frame: Frame, error: BaseException) -> DeviceOperation[Any] | None:
+        return _on_the_host(frame, error)
+
+    def _both(self) -> tuple[DeviceOperation[Any], DeviceOperation[Any] | None]:
+        return self._branches[0], self._branches[1] if len(self._branches) > 1 else None
+
+    def _recorded_branch(self, number: int) -> Body:
+        return Body(self._branches[number], _branch(number), "cond", _BRANCHES[number])
+
+    def _close(self, context: ExecutionContext, flag: DeviceBox, recorded: list[Any], before: int) -> Any:
+        """Records the choice between its branches, and returns their merged result. ``recorded`` has the nodes and the
+        result of each branch, ``before`` is the number of allocations before the branches."""
         recording = context.recording
         assert recording is not None
-        bodies: list[list[PlanNode]] = [[] for _ in self._branches]
-        before = len(recording.made)
-        results = [self._record_branch(number, recording, bodies[number], context) for number in range(len(bodies))]
+        bodies: list[list[PlanNode]] = [nodes for nodes, _ in recorded]
         result = None
         if len(bodies) > 1:
             merge = _Merge(context, *self._branches)
-            result = merge.merged(results[0], results[1], "")
+            result = merge.merged(recorded[0][1], recorded[1][1], "")
             for number, nodes in enumerate(bodies):
                 recording.record_body(_branch(number), nodes, partial(merge.copy, number))
         if any(bodies):
             kind: ConditionalKind = "if" if len(bodies) == 1 else "if-else"
             recording.conditional(kind, flag, bodies, recording.made[before:])
         return result
-
-    def _record_branch(
-        self, number: int, recording: Recording, nodes: list[PlanNode], context: ExecutionContext
-    ) -> Any:
-        return recording.record_body(_branch(number), nodes, lambda: self._run_branch(number, context))
 
     def _run_branch(self, number: int, context: ExecutionContext) -> Any:
         return _run_part(context, self._branches[number], "cond", _BRANCHES[number])
@@ -168,7 +216,7 @@ class Cond(DeviceOperation[Any]):
         recording = Recording(context.stream, allocates=True, of_run=True, rehearses=True)
 
         def record(inner: ExecutionContext) -> list[Any]:
-            results = [self._record_branch(number, recording, [], inner) for number in range(len(self._branches))]
+            results = [self._recorded_branch(number).run(inner)[1] for number in range(len(self._branches))]
             if len(results) > 1:
                 _Merge(inner, *self._branches).merged(results[0], results[1], "")
             return results
@@ -194,6 +242,67 @@ class Cond(DeviceOperation[Any]):
     def depict(self) -> Depiction:
         branches = zip(("then", "otherwise"), self._branches, strict=False)
         return "graph", "cond", ("as the flag says",), (("flag", self._flag), *branches)
+
+
+def _on_the_host(frame: Frame, error: BaseException) -> DeviceOperation[Any] | None:
+    """Lets the host decide if the graph of a conditional's own cannot be made because a launch is interpreted."""
+    if frame.at != _GRAPH or not isinstance(error, InterpretedInGraphError):
+        return None
+    frame.at = _HOST
+    nothing: DeviceOperation[Any] = Value(None)
+    nothing.consume()
+    return nothing
+
+
+@final
+class Body(DeviceOperation[tuple[list[Any], Any]]):
+    """An operation that is recorded as a body of a conditional. Yields the nodes of the body, and the operation's
+    result. ``body`` names the body in the errors of its recording; ``what`` and ``detail`` are those of its place."""
+
+    _composed = True
+
+    def __init__(self, operation: DeviceOperation[Any], body: str, what: str, detail: str) -> None:
+        self._parts = (operation,)
+        self._body = body
+        self._what = what
+        self._detail = detail
+        super().__init__(operation)
+        self.consume()
+
+    def step(self, frame: Frame, result: Any) -> DeviceOperation[Any] | None:
+        context = frame.context
+        recording = context.recording
+        assert recording is not None
+        if frame.at == _BEGIN:
+            frame.results, frame.place = [], context.place
+            frame.data = recording.begin_body(self._body, frame.results)
+            frame.at = _BODIES
+            context.place = (self._what, self._detail, 1, frame.place)
+            part: DeviceOperation[Any] = self._parts[0]
+            return part
+        self._end(frame)
+        context.place = frame.place
+        frame.result = frame.results, result
+        return None
+
+    def fail(self, frame: Frame, error: BaseException) -> None:
+        if frame.at == _BODIES:
+            self._end(frame)
+            if isinstance(error, Exception):
+                add_note_once(error, part_note(self._what, self._detail, 1))
+
+    def _end(self, frame: Frame) -> None:
+        frame.at = _END
+        recording = frame.context.recording
+        assert recording is not None
+        recording.end_body(frame.data)
+
+    def whereabouts(self) -> None:
+        return None
+
+    def traced_name(self) -> str:
+        name: str = self._parts[0].traced_name()
+        return name
 
 
 @final

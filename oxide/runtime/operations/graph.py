@@ -38,7 +38,7 @@ from oxide.runtime.plan.reuse import GraphMemory, share_memory
 from oxide.runtime.submission.capture import LaunchHook, Recording
 from oxide.runtime.submission.nesting import raise_if_nested
 from oxide.runtime.submission.staging import ReadingAtSubmission
-from oxide.runtime.submission.stops import Unknown
+from oxide.runtime.submission.stops import Dropped, Unknown
 from oxide.runtime.submission.submission import ExecutionContext, Submission
 from oxide.runtime.submission.walk import Frame, Submittable
 
@@ -623,21 +623,59 @@ def capture(operation: DeviceOperation[T], stream: Stream, *, fuse: bool = False
     return _finish(context, recording, output, partial(capture, operation, fuse=fuse))
 
 
-def run_as_graph(context: ExecutionContext, record: Callable[[ExecutionContext], T]) -> T:
-    """Executes a part of a run that only a graph can execute, and returns its result. Calls ``record`` with a context
-    that records the part's work, makes a graph of this work, and launches the graph once. The graph lives until the
-    device is past the run."""
-    recording = Recording(context.stream, allocates=True, of_run=True)
-    inner = context.part(recording)
-    try:
-        with recording:
-            output = record(inner)
-            recording.results.clear()
-    finally:
-        recording.is_open = False
-        context.absorb(inner)
-    _instantiate(context, recording, []).launch(context, ())
-    return output
+@final
+class AsGraph(DeviceOperation[T]):
+    """Runs an operation, as a part of a run, that only a graph can execute: captures it into a graph, and launches the
+    graph once. The graph lives until the device is past the run."""
+
+    _composed = True
+
+    def __init__(self, operation: DeviceOperation[T]) -> None:
+        self._parts = (operation,)
+        super().__init__(operation)
+        self.consume()
+
+    def step(self, frame: Frame, result: Any) -> DeviceOperation[Any] | None:
+        context = frame.context
+        if not frame.at:
+            frame.data = recording = Recording(context.stream, allocates=True, of_run=True)
+            frame.inner = context.part(recording)
+            frame.at = 1
+            recording.__enter__()
+            part: DeviceOperation[Any] = self._parts[0]
+            return part
+        recording = frame.data
+        recording.results.clear()
+        self._end(frame)
+        _instantiate(context, recording, []).launch(context, ())
+        frame.result = result
+        return None
+
+    def fail(self, frame: Frame, error: BaseException) -> None:
+        if frame.at == 1 and isinstance(error, Dropped):
+            frame.data.is_open = False
+        elif frame.at == 1:
+            self._end(frame)
+
+    def pause(self, frame: Frame) -> None:
+        if frame.at == 1:
+            frame.data.suspend()
+
+    def resume(self, frame: Frame) -> None:
+        if frame.at == 1:
+            frame.data.__enter__()
+
+    def _end(self, frame: Frame) -> None:
+        frame.at = 2
+        frame.data.__exit__(None, None, None)
+        frame.context.absorb(frame.inner)
+
+    def whereabouts(self) -> None:
+        return None
+
+    def traced_name(self) -> str:
+        name: str = self._parts[0].traced_name()
+        return name
 
 
 def rehearse(operation: DeviceOperation[Any], stream: Stream) -> None:

@@ -169,20 +169,30 @@ class Recording:
     # Bodies of conditionals
 
     def record_body(self, what: str, nodes: list[PlanNode], record: Callable[[], T]) -> T:
-        """Calls ``record()``, appends the nodes that it records to ``nodes``, and returns its result. ``what`` names
-        the body in errors. Results that ``once`` keeps during the call are forgotten afterwards: work outside the body
-        cannot use them, because the body may run many times or never. Raises ``NotRecordable`` in the recording of a
-        run."""
-        if self.outer is not None:
-            raise NotRecordable
-        outer, bodies, known = self.nodes, self.bodies, len(self.results)
+        """Calls ``record()``, appends the nodes that it records to ``nodes``, and returns its result: see
+        ``begin_body``."""
+        outer = self.begin_body(what, nodes)
         try:
-            self.nodes, self.bodies = nodes, (*bodies, what)
             return record()
         finally:
-            self.nodes, self.bodies = outer, bodies
-            while len(self.results) > known:
-                self.results.popitem()
+            self.end_body(outer)
+
+    def begin_body(self, what: str, nodes: list[PlanNode]) -> tuple[list[PlanNode], tuple[str, ...], int]:
+        """Begins to record the body of a conditional, whose nodes are appended to ``nodes``. ``what`` names the body in
+        errors. Returns what ``end_body`` takes. Results that are kept in ``results`` meanwhile are forgotten then: work
+        outside the body cannot use them, because the body may run many times or never. Raises ``NotRecordable`` in the
+        recording of a run."""
+        if self.outer is not None:
+            raise NotRecordable
+        outer = self.nodes, self.bodies, len(self.results)
+        self.nodes, self.bodies = nodes, (*self.bodies, what)
+        return outer
+
+    def end_body(self, outer: tuple[list[PlanNode], tuple[str, ...], int]) -> None:
+        """Ends the body that ``begin_body`` began."""
+        self.nodes, self.bodies, known = outer
+        while len(self.results) > known:
+            self.results.popitem()
 
     def conditional(
         self, kind: ConditionalKind, flag: DeviceBox, bodies: list[list[PlanNode]], own: list[Allocation]
@@ -192,13 +202,6 @@ class Recording:
         self.note_uses([flag._allocation], [])
         self.uses_noted()
         self.nodes.append(Conditional(kind, flag.ptr, flag._allocation, bodies, own))
-
-    def once(self, operation: object, record: Callable[[], Any]) -> Any:
-        """Returns the result of ``record()``, which is called only at the first request for ``operation`` in this
-        capture."""
-        if operation not in self.results:
-            self.results[operation] = record()
-        return self.results[operation]
 
     def so_far(self) -> tuple[int, int, int]:
         """Returns the current lengths of the recording, for ``rewind``."""

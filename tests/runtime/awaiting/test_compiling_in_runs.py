@@ -344,6 +344,7 @@ def test_the_body_of_a_loop_is_compiled_and_its_functions_are_called_once(compil
         assert (await d2h(flag))[0] == 0
 
     trio.run(main)
+    assert compiling.in_place == 0
     assert calls == [1]
 
 
