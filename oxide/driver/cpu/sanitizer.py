@@ -181,7 +181,7 @@ class SanitizedLaunch:
                 row["init"] = kept[-1].ctypes.data
             at = int(row["init"]) + int(row["lo"]) - int(row["start"])
             found[number] = np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(at))
-            found[number] *= 2
+            found[number][...] = 2 * (found[number] != 0)
         return found
 
     def _end_outputs(self, outputs: dict[int, Records]) -> list[SanitizerError]:
