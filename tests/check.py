@@ -19,7 +19,7 @@ from pathlib import Path
 from tests import reach
 
 SECONDS = 35.0
-"""What the tests may take on each of two processes, by the times of ``times.json``."""
+"""The seconds that the tests may take on each of two processes, by ``times.json``."""
 TYPED = ("oxide", "oxide_kernels", "examples", "oxide_command.py")
 
 

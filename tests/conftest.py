@@ -42,7 +42,7 @@ NOT_COMPILED = {"which compiles typed kernels, is not installed": "a typed kerne
 """Words of the errors that ``--hide`` takes for a reason to skip."""
 
 KERNELS = Path(__file__).parent.parent / ".pytest_cache" / "kernels"
-"""What earlier runs compiled."""
+"""The folder of the kernels that earlier runs compiled."""
 GPU_TESTS = Path(__file__).parent / "gpu"
 COMPILING = {Path(__file__).parent / name for name in ("compiler", "kernels", "language", "numba_cuda")}
 """The folders of tests that compile for most of their time."""

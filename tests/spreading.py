@@ -1,4 +1,4 @@
-"""How a run is spread over processes (pytest-xdist): a file at a time, since a file's tests share what they compile.
+"""Spreads a run over processes (pytest-xdist), a file at a time, since a file's tests share what they compile.
 
 A case whose process dies, as one that crashes or that faulthandler ends, fails alone: another process runs the rest of
 the file. xdist's own scheduler would give the same case to the next process, and so on for ever.

@@ -37,7 +37,7 @@ def test_last(): pass
 
 @pytest.fixture
 def run(tmp_path: Path) -> subprocess.CompletedProcess[str]:
-    """What pytest says of the cases, with limits of a fraction of a second."""
+    """Runs pytest on the cases, with limits of a fraction of a second."""
     (tmp_path / "test_cases.py").write_text(CASES)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     root = Path(__file__).parent.parent

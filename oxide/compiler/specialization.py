@@ -383,6 +383,17 @@ def _specialized(kernel: Kernel) -> Specialization:
     return kernel.specialize()
 
 
+_frozen = False
+
+
+def _holds_frozen() -> bool:
+    """Returns whether the program has frozen objects (``gc.freeze``). Asks no more once it had some: Python counts them
+    one by one, which took twice the time of a small kernel's compilation."""
+    global _frozen
+    _frozen = _frozen or gc.get_freeze_count() > 0
+    return _frozen
+
+
 @contextmanager
 def _rare_collections() -> Iterator[None]:
     """Makes Python collect garbage less often, and in short steps.
@@ -406,7 +417,7 @@ def _rare_collections() -> Iterator[None]:
         yield
     finally:
         if gc.get_threshold() == ours:
-            if not gc.get_freeze_count():  # the program has frozen no objects, which would be collected from now on
+            if not _holds_frozen():  # they would be collected from now on
                 gc.freeze()
                 gc.unfreeze()
             gc.set_threshold(*outer)

@@ -365,7 +365,7 @@ class Batcher(Generic[Request, Result]):
     def _pump(self) -> None:
         """Starts the batches that may begin, and the timer if the next batch must wait for ``max_wait``. A batch that
         waits for memory goes first: no other batch of its key begins until it has run. At the end of the block, stops
-        waiting for work that nobody waits for."""
+        waiting for abandoned work."""
         if not self._is_open and not self._queue:
             for batch in self._batches:
                 if not batch.unanswered:
@@ -560,7 +560,7 @@ class Batcher(Generic[Request, Result]):
                 results, start, end = await future
             except BaseException:
                 batch.behind = _end_of(future)
-                del future  # it holds the results, and only work whose results nobody holds is dropped
+                del future  # it holds the results, and only work without held results is dropped
                 raise
             device_seconds = start.elapsed_ms(end) / 1000
             self._measures.device.add(device_seconds)

@@ -238,7 +238,7 @@ def spawn(
 
     An error of the operation is raised in the nursery, too, as an error of any task: the nursery cancels its other
     tasks. With ``errors="handle"`` it is raised in the nursery only if the handle was dropped before, and otherwise
-    kept for whoever awaits the handle. Raises ``TypeError`` unless the arguments are a nursery and an operation,
+    kept for the task that awaits the handle. Raises ``TypeError`` unless the arguments are a nursery and an operation,
     ``ValueError`` for other ``errors``, and ``NoEventLoopError`` outside trio.
     """
     if not hasattr(nursery, "start_soon"):

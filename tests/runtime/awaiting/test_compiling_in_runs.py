@@ -1,4 +1,4 @@
-"""What a run must compile is compiled in a thread, while the loop goes on; or refused, with OXIDE_COMPILE=error."""
+"""A thread compiles what a run needs, while the loop goes on. With OXIDE_COMPILE=error the run is refused."""
 
 from __future__ import annotations
 
