@@ -46,8 +46,9 @@ __all__ = [
     "prepare_metadata_for_build_wheel",
 ]
 
-COMPILED = ("oxide/runtime", "oxide/driver/cuda", "oxide/tracing/recording", "oxide/distributed")
-"""The folders whose modules are compiled. An ``__init__.py`` is not: it has a docstring and re-exports."""
+COMPILED = ("oxide/locks.py", "oxide/runtime", "oxide/driver/cuda", "oxide/tracing/recording", "oxide/distributed")
+"""What is compiled: a module, or all modules of a folder. An ``__init__.py`` is
+not: it has a docstring and re-exports."""
 
 INTERPRETED = {
     "oxide/runtime/awaiting/crash_reports.py": "mypyc's C for a subclass of ctypes.Structure does not compile",
@@ -82,8 +83,10 @@ MYPYC = ["mypy>=2.4", "numpy>=2.0,<2.5", "trio>=0.27"]
 
 def modules() -> list[str]:
     """Returns the paths of the modules that mypyc compiles."""
-    found = (path for folder in COMPILED for path in Path(folder).rglob("*.py") if path.name != "__init__.py")
-    return sorted(path.as_posix() for path in found if path.as_posix() not in INTERPRETED)
+    found = (path for place in COMPILED for path in (Path(place), *Path(place).rglob("*.py")) if path.suffix == ".py")
+    return sorted(
+        path.as_posix() for path in found if path.name != "__init__.py" and path.as_posix() not in INTERPRETED
+    )
 
 
 def get_requires_for_build_wheel(config_settings: Any = None) -> list[str]:

@@ -6,6 +6,7 @@
 from os import environ as _environ
 from typing import TYPE_CHECKING, Any
 
+from oxide import uninterrupted as _uninterrupted  # noqa: F401  first, as it imports numpy
 from oxide.compiler.kernel import Kernel
 from oxide.compiler.signature.device_function import device
 from oxide.errors import (
@@ -159,9 +160,14 @@ import time."""
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LATER:
-        raise AttributeError(f"module 'oxide' has no attribute {name!r}")
     import importlib
+    import sys
+
+    if name not in _LATER:
+        left = sys.modules.get(f"oxide.{name}")  # an interrupted import leaves it to a new package object
+        if left is not None:
+            return left
+        raise AttributeError(f"module 'oxide' has no attribute {name!r}")
 
     module = importlib.import_module(f"oxide.{_LATER[name]}")
     modules = (name, f"language.{name}", f"interop.{name}")

@@ -66,8 +66,9 @@ class OrderingError(OxideError):
     """Raised if nothing orders two uses of one box: under strict ordering, if the runtime would have to insert a wait;
     in any mode, if work on another stream that ``ctx.reads`` or ``ctx.writes`` declared is still being submitted. Also
     raised if ``ctx.reads``, ``ctx.writes`` or a method of ``ctx`` for raw memory is called after the run of ``ctx`` was
-    submitted; and by ``async_on`` and ``graph.update`` for a function that would see a host array before a copy has
-    filled it."""
+    submitted; by ``async_on`` and ``graph.update`` for a function that would see a host array before a copy has
+    filled it; and if an operation is run where the calling thread already holds a lock of oxide's, by a finaliser or a
+    signal handler that has interrupted oxide's own code."""
 
 
 class DeviceError(OxideError):

@@ -39,7 +39,7 @@ _PACKAGE = os.path.dirname(os.path.abspath(__file__))
 @cache
 def is_compiled() -> bool:
     """Returns whether this installation of the package contains the runtime's modules in compiled form."""
-    found = PathFinder.find_spec("oxide.runtime.locks", [os.path.join(_PACKAGE, "runtime")])
+    found = PathFinder.find_spec("oxide.locks", [_PACKAGE])
     return found is not None and isinstance(found.loader, ExtensionFileLoader)
 
 

@@ -82,8 +82,9 @@ def small_package(tmp_path: Path) -> Path:
             "oxide_command.py",
             "oxide/__main__.py",
             "oxide/native.py",
+            "oxide/errors.py",
             "oxide/runtime/__init__.py",
-            "oxide/runtime/locks.py",
+            "oxide/locks.py",
         ),
         *("oxide/driver/cuda/__init__.py", "oxide/driver/cuda/call.c"),
     ):
@@ -109,7 +110,7 @@ def build_wheel(folder: Path, **environment: str) -> subprocess.CompletedProcess
 def form_of(wheel: Path, folder: Path) -> str:
     """What the runtime's module of an unpacked wheel runs as."""
     zipfile.ZipFile(wheel).extractall(folder)
-    program = "import oxide.native, oxide.runtime.locks as locks; print(oxide.native.form(), locks.new_lock())"
+    program = "import oxide.native, oxide.locks as locks; print(oxide.native.form(), locks.new_lock())"
     run = subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
     return run.stdout
@@ -128,8 +129,8 @@ def test_a_wheel_has_compiled_modules_next_to_their_sources(small_package: Path,
     (wheel,) = (small_package / "made").iterdir()
     names = set(zipfile.ZipFile(wheel).namelist())
     suffix = EXTENSION_SUFFIXES[0]
-    assert {"oxide/runtime/locks.py", f"oxide/runtime/locks{suffix}", f"oxide/driver/cuda/call{suffix}"} <= names
-    assert form_of(wheel, tmp_path / "unpacked").startswith("compiled <oxide.runtime.locks.Lock object")
+    assert {"oxide/locks.py", f"oxide/locks{suffix}", f"oxide/driver/cuda/call{suffix}"} <= names
+    assert form_of(wheel, tmp_path / "unpacked").startswith("compiled <oxide.locks.Lock object")
     assert not list((small_package / "oxide").rglob(f"*{suffix}"))
 
 

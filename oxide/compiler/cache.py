@@ -15,7 +15,6 @@ import dataclasses
 import functools
 import importlib
 import json
-import threading
 import warnings
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, final
@@ -26,6 +25,7 @@ from oxide.compiler.source.faults import FaultSite
 from oxide.compiler.source.widening import Widening
 from oxide.driver.base import Code, Target
 from oxide.dropping import WeakTable
+from oxide.locks import new_lock, unheld
 
 from .description import LaunchNeeds
 from .fingerprint import Fingerprint, Unknown, cell_label, fingerprint
@@ -160,7 +160,7 @@ _REMEMBERED = 8
 """The most entries that are kept in memory for one function; the least recently used is dropped. A limit is needed
 because a kernel that takes a function has an entry for each function that it is given."""
 
-_lock = threading.Lock()
+_lock = new_lock()
 _entries: WeakTable[Callable[..., Any], dict[str, Entry]] = WeakTable()
 _told: WeakTable[Callable[..., Any], bool] = WeakTable()  # the functions that a warning named
 
@@ -174,7 +174,7 @@ def entry_of(kernel: KernelDescription, parameters: tuple[Closed, ...]) -> Entry
         key = fingerprint(kernel, parameters)
     except OSError:
         return None
-    with _lock:
+    with unheld(_lock):
         entries = _entries.setdefault(kernel.function, {})
         found = entries.pop(key.text, None)
         entry = entries[key.text] = found or Entry(key)

@@ -9,7 +9,6 @@ takes a ``Launches`` object, which can.
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from os import PathLike
@@ -29,6 +28,8 @@ from oxide.driver import sanitizing
 from oxide.driver.base import Dim3, KernelResources
 from oxide.environment import drop_frames, without_frames
 from oxide.errors import ArgumentError, CompileError, LaunchError
+from oxide.locks import new_lock, unheld
+from oxide.uninterrupted import uninterrupted
 
 from .description import KernelDescription
 from .options import (
@@ -124,7 +125,7 @@ class Kernel:
         function: Callable[..., Any],
         *,
         launches: Launches | None = None,
-        compiling: Callable[[str, tuple[Closed, ...]], None] | None = None,
+        compiling: Callable[[], Callable[[str, tuple[Closed, ...]], None]] | None = None,
         compiled: Callable[[str, float], None] | None = None,
         block: int | tuple[int, ...] | None = None,
         items_per_thread: int | tuple[int, ...] = 1,
@@ -148,7 +149,8 @@ class Kernel:
     ) -> None:
         """Makes a kernel. Without ``launches`` it can be compiled but not launched.
 
-        ``compiling`` is called before each compilation, with the kernel's name and its parameters, and may refuse it by
+        ``compiling`` is called by a thread that needs the kernel for new types. The function that it returns is called
+        before a compilation, perhaps in another thread, with the kernel's name and its parameters, and may refuse it by
         an error. ``compiled`` is called after each, with the kernel's name and the duration in seconds.
         """
         dispatcher, function = function, getattr(function, "py_func", function)
@@ -228,7 +230,7 @@ class Kernel:
         self.open_places = tuple(place for place, p in enumerate(parameters) if not isinstance(p, Closed))
         """The positions of the parameters whose types follow from the arguments."""
         self.is_generic = bool(self.open_places)
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._specializations: dict[tuple[Closed, ...], Specialization] = {}
         self.only: Specialization | None = None
         """The only specialization of a kernel that is not generic. None for a generic kernel, and before
@@ -324,7 +326,7 @@ class Kernel:
         vars(found).update(vars(self))
         found.description = description
         found.launches = None if self.launches is None else self.launches.again()
-        found._lock, found._specializations, found.only = threading.Lock(), {}, None
+        found._lock, found._specializations, found.only = new_lock(), {}, None
         found._unconfigured = found.redirected = found._tuner = found._interpreted = None
         return found
 
@@ -468,11 +470,25 @@ class Kernel:
         """Returns the kernel for the given type of each parameter, as ``specialize`` does. Raises ``CompileError``."""
         special = self._specializations.get(parameters)
         if special is None:
-            with self._lock:
-                special = self._specializations.get(parameters)
-                if special is None:
-                    special = self._specializations[parameters] = Specialization(self, parameters)
+            refuse = None if self.compiling is None else self.compiling()
+            special = uninterrupted(functools.partial(self._specialize, parameters, refuse))
+            if special.typing_seconds:
+                self.note_compiled(special.typing_seconds)
         return special
+
+    def _specialize(
+        self, parameters: tuple[Closed, ...], refuse: Callable[[str, tuple[Closed, ...]], None] | None
+    ) -> Specialization:
+        with unheld(self._lock):
+            special = self._specializations.get(parameters)
+            if special is None:
+                special = self._specializations[parameters] = Specialization(self, parameters, refuse)
+            return special
+
+    def note_compiled(self, seconds: float) -> None:
+        """Tells that the calling thread has waited for a compilation of ``seconds``."""
+        if self.compiled is not None:
+            self.compiled(self.name, seconds)
 
     @without_frames
     def ptx(self, cc: tuple[int, int] = (9, 0)) -> str:

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import gc
 import struct
-import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, final
 
@@ -26,7 +25,9 @@ from oxide.compiler.source.widening import Widening
 from oxide.driver import sanitizing
 from oxide.driver.base import Code, KernelResources, Target
 from oxide.errors import CompileError, LaunchError, cell_of
+from oxide.locks import new_lock, unheld
 from oxide.messages import written
+from oxide.uninterrupted import uninterrupted
 
 from .installed import missing_package, not_installed
 
@@ -55,7 +56,9 @@ class Specialization:
     """A kernel for certain types, typed and lowered, with its machine code for each target used so far. The IR and the
     machine code come from the cache or are compiled."""
 
-    def __init__(self, kernel: Kernel, parameters: tuple[Closed, ...]) -> None:
+    def __init__(
+        self, kernel: Kernel, parameters: tuple[Closed, ...], refuse: Callable[[str, tuple[Closed, ...]], None] | None
+    ) -> None:
         from .built import provided_entry
         from .cache import Entry, Unknown, entry_of, warn_of_unknown
 
@@ -74,6 +77,8 @@ class Specialization:
         only once."""
         self.cooperative = False
         """True for an interpreted form whose threads synchronise across the grid."""
+        self.typing_seconds = 0.0
+        """The time that typing and lowering took; 0 if the cache had the results."""
         self._entry: Entry | BuiltEntry | None = None
         try:
             if described.prebuilt is not None:
@@ -89,16 +94,11 @@ class Specialization:
                 raise not_installed(described, package)
             kept = self._entry.facts()
         if kept is None:
-            begun = _note_compiling(self)
-            with _rare_collections():  # numba's modules are imported here
-                from oxide.compiler.check.numba_errors import placed_errors
-
-                with placed_errors(described.name, described.function):
-                    if described.interpreted:
-                        self._facts: Facts = self._typed_facts()
-                    else:
-                        self._facts = _front_end(described, parameters)
-            _note_compiled(kernel, begun)
+            if refuse is not None:
+                refuse(kernel.name, parameters)
+            begun = perf_counter()
+            self._facts: Facts = self._found_facts()
+            self.typing_seconds = perf_counter() - begun
         else:
             self._facts = kept
         self.needs: LaunchNeeds = self._facts.needs
@@ -115,7 +115,7 @@ class Specialization:
         self.kernel_id: int = _stable_hash(described, parameters)
         self._struct = struct.Struct("@" + "".join(p.struct_format for p in self.signature) + "Q")
         self.reference = weakref.ref(self)  # one object, shared by all tables that have weak keys
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._codes: dict[Target, Code] = {}
         self._sanitized_sites: tuple[FaultSite, ...] = ()
         if kept is None:
@@ -219,7 +219,20 @@ class Specialization:
 
     def code(self, target: Target) -> Code:
         """Returns machine code for a target, loaded from the cache or compiled at first use. Any thread may call it."""
-        with self._lock:
+        code = self._codes.get(target)
+        if code is None:
+            refuse = None if self.kernel.compiling is None else self.kernel.compiling()
+            code, seconds = uninterrupted(partial(self._find_code, target, refuse))
+            if seconds:
+                self.kernel.note_compiled(seconds)
+        return code
+
+    def _find_code(
+        self, target: Target, refuse: Callable[[str, tuple[Closed, ...]], None] | None
+    ) -> tuple[Code, float]:
+        """Returns machine code for a target, and the time that its compilation took, 0 if the code was there."""
+        seconds = 0.0
+        with unheld(self._lock):
             code = self._codes.get(target)
             kinds = self.description.sanitize | sanitizing.requested() if self.description.sanitizable else frozenset()
             # Sanitized code is not cached: it has sites of its own, which the cache does not store.
@@ -231,16 +244,16 @@ class Specialization:
             if code is None:
                 self._require_compiler(kinds)
                 from oxide.compiler.cache import Entry
-                from oxide.compiler.check.numba_errors import placed_errors
 
-                begun = _note_compiling(self)
-                with _rare_collections(), placed_errors(self.description.name, self.description.function):
-                    code = self._compile(target, kinds)
-                _note_compiled(self.kernel, begun)
+                if refuse is not None:
+                    refuse(self.kernel.name, self.parameters)
+                begun = perf_counter()
+                code = self._compiled(target, kinds)
+                seconds = perf_counter() - begun
                 if isinstance(entry, Entry):
                     entry.keep_code(code)
             self._codes[target] = code
-            return code
+            return code, seconds
 
     def _require_compiler(self, kinds: frozenset[str]) -> None:
         """Raises ``CompileError`` if the kernel cannot be compiled here."""
@@ -295,6 +308,14 @@ class Specialization:
         before = struct.unpack_from(start, params)
         return struct.unpack_from(start + self.parameters[place].struct_format, params)[len(before) :]
 
+    def _found_facts(self) -> Facts:
+        described = self.description
+        with _rare_collections():  # numba's modules are imported here
+            from oxide.compiler.check.numba_errors import placed_errors
+
+            with placed_errors(described.name, described.function):
+                return self._typed_facts() if described.interpreted else _front_end(described, self.parameters)
+
     def _typed_facts(self) -> Facts:
         """Types a kernel for the interpreter. Raises ``CompileError``, and ``NotTyped`` if the kernel has numba-cuda's
         semantics."""
@@ -324,6 +345,12 @@ class Specialization:
             cooperative=portable.cooperative,
         )
         return _facts_of(kernel, uses, style, portable, (), lowered.widenings, self.parameters)
+
+    def _compiled(self, target: Target, kinds: frozenset[str]) -> Code:
+        from oxide.compiler.check.numba_errors import placed_errors
+
+        with _rare_collections(), placed_errors(self.description.name, self.description.function):
+            return self._compile(target, kinds)
 
     def _compile(self, target: Target, kinds: frozenset[str]) -> Code:
         kernel = self.description
@@ -425,19 +452,6 @@ def _rare_collections() -> Iterator[None]:
 
 _OBJECTS_BETWEEN_COLLECTIONS = 25_000
 _NEVER = 1 << 30
-
-
-def _note_compiling(special: Specialization) -> float:
-    """Tells a kernel that it will be compiled, and returns the time. Raises the error by which the kernel refuses."""
-    kernel = special.kernel
-    if kernel.compiling is not None:
-        kernel.compiling(kernel.name, special.parameters)
-    return perf_counter()
-
-
-def _note_compiled(kernel: Kernel, begun: float) -> None:
-    if kernel.compiled is not None:
-        kernel.compiled(kernel.name, perf_counter() - begun)
 
 
 def _style(kernel: KernelDescription, parameters: tuple[Closed, ...]) -> tuple[Uses, Style]:

@@ -13,7 +13,6 @@ one group run in the order in which they were submitted, which must be the same 
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, final
@@ -23,6 +22,7 @@ import numpy as np
 from oxide.distributed.calls import REDUCTIONS, Call, Kind, Plane, Reduction, unfit
 from oxide.environment import whole_number
 from oxide.errors import ArgumentError, CollectiveError, DeviceError, GraphError
+from oxide.locks import is_interrupt, new_lock, unheld
 from oxide.messages import written
 from oxide.native import Given
 from oxide.runtime.device.arc import Arc
@@ -163,7 +163,7 @@ class Group:
         self._ranks = ranks
         self._size = size
         self._closed = False
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._streams = [device.new_stream(priority="high") for device in devices]
         # Every collective writes its rank's turn, so collectives of one group never run at the same time, whatever
         # streams they are on: a graph's launches run on other streams.
@@ -264,7 +264,7 @@ class Group:
         self._leave(None)
 
     def _leave(self, error: BaseException | None) -> None:
-        with self._lock:
+        with unheld(self._lock):
             if self._closed:
                 return
             self._closed = True
@@ -434,7 +434,7 @@ class Collective(DeviceOperation[Any]):
                 call = self._call(contexts, boxes)
             group.submit(context, contexts, call)
         except BaseException as error:
-            if not isinstance(error, Exception):
+            if is_interrupt(error):
                 for each in contexts:
                     each.interrupted()
             raise

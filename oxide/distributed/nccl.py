@@ -22,6 +22,7 @@ from oxide.distributed.boards import TO_ALL, Boards, board_bytes, fitting, share
 from oxide.distributed.calls import CLOSED, TRANSFERS, name_of
 from oxide.distributed.peers import ARRIVED, ENDED, FAILED, LEFT
 from oxide.errors import CollectiveError, DeviceError
+from oxide.locks import new_lock, unheld
 from oxide.runtime.device.fault_records import HostReport
 from oxide.runtime.submission.capture import LaunchHook
 
@@ -371,7 +372,7 @@ class _Watch:
         self._peers = peers
         self._boards = boards
         self._look_seconds = look_seconds
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._mine: dict[int, deque[_Arrival]] = {rank: deque() for rank in peers.others}
         self._theirs: dict[int, deque[str]] = {rank: deque() for rank in peers.others}
         self._ends: dict[int, bytes] = dict.fromkeys(left, LEFT)  # the last messages of ranks that ended or left
@@ -397,7 +398,7 @@ class _Watch:
         """Writes the arrival on this rank's board for rank ``to``, or for all others, and expects the same text from
         them. Returns False if the board is full because a rank is late in reading it."""
         try:
-            with self._lock:
+            with unheld(self._lock):
                 self._plane.require_going()
                 if not self._boards.has_room(self._ends):
                     return False
@@ -451,7 +452,7 @@ class _Watch:
         """Ends the thread, looks for the last time, and leaves the group. Call it once all collectives have ended."""
         self.stop()
         self.look()
-        with self._lock:
+        with unheld(self._lock):
             self._plane.closed = True
         failure = self._plane.failure
         self._boards.end()
@@ -494,7 +495,7 @@ class _Watch:
             return None
         found: CollectiveError | None = None
         try:
-            with self._lock:
+            with unheld(self._lock):
                 if self._plane.failure is None and not self._plane.closed:
                     try:
                         for rank in self._peers.others:
@@ -540,7 +541,7 @@ class _Watch:
 
     def give_up(self, error: CollectiveError) -> None:
         """Breaks the group for the reason ``error``: here, and on the other ranks."""
-        with self._lock:
+        with unheld(self._lock):
             if self._plane.failure is not None or self._plane.closed:
                 return
             self._break(error)

@@ -31,6 +31,7 @@ from typing import Any, final
 
 from oxide.driver.base import Driver, EventHandle, Span, StreamHandle
 from oxide.errors import DeviceError
+from oxide.locks import new_lock, unheld
 
 _BASE_NS = 2_000_000_000
 _TRIES = 5  # the first base is the best of so many tries
@@ -106,7 +107,7 @@ class EventClock:
         self._ended = ended
         self._devices: dict[int, _Device] = {}
         self._lanes: dict[StreamHandle, _Lane] = {}
-        self._adding = threading.Lock()  # held to add devices and streams
+        self._adding = new_lock()  # held to add devices and streams
         self._reading = threading.Lock()  # held to read times and to give up tokens
         for device in devices:
             with suppress(DeviceError):  # raised again by the first submission to the device
@@ -209,12 +210,12 @@ class EventClock:
     def _add_lane(self, stream: StreamHandle) -> _Lane:
         number = self._device_of(stream)
         self._add_device(number)
-        with self._adding:
+        with unheld(self._adding):
             return self._lanes.setdefault(stream, _Lane(self._devices[number]))
 
     def _add_device(self, number: int) -> None:
         """Creates the events of a device. Does nothing if they exist."""
-        with self._adding:
+        with unheld(self._adding):
             if number in self._devices:
                 return
             device = _Device(number, self._driver.create_stream(number))

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import threading
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
@@ -18,6 +17,7 @@ from dataclasses import dataclass
 
 from oxide.driver.records import SANITIZED_STATE
 from oxide.errors import DeviceError, SanitizerError
+from oxide.locks import DRIVER_LOCK
 
 KINDS = ("memory", "race")
 
@@ -165,7 +165,6 @@ OUT_OF_BOUNDS, MISALIGNED, UNINITIALIZED, RACE, MISSING_LANES, UNFINISHED_STORE 
 
 _KEPT = 256
 _numbers = itertools.count(1)
-_lock = threading.Lock()
 _waiting: OrderedDict[int, tuple[SanitizerError, ...]] = OrderedDict()
 _observers: list[Callable[[tuple[SanitizerError, ...]], None]] = []
 
@@ -180,7 +179,7 @@ def publish(errors: tuple[SanitizerError, ...]) -> int:
     """Stores a launch's errors and returns the number under which ``published`` finds them."""
     for observer in _observers:
         observer(errors)
-    with _lock:
+    with DRIVER_LOCK:
         number = next(_numbers)
         _waiting[number] = errors
         while len(_waiting) > _KEPT:
@@ -190,7 +189,7 @@ def publish(errors: tuple[SanitizerError, ...]) -> int:
 
 def published(number: int) -> SanitizerError | None:
     """Returns the first error stored under ``number``, with the other errors as notes; None if they were dropped."""
-    with _lock:
+    with DRIVER_LOCK:
         errors = _waiting.get(number)
     if not errors:
         return None

@@ -6,12 +6,12 @@ or seconds if kernels are compiled, so it runs in a thread while the event loop 
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, final
 
 from oxide.errors import ArgumentError
+from oxide.locks import new_lock, unheld
 from oxide.messages import written
 from oxide.runtime.device.launch_places import add_note_once
 from oxide.runtime.operations.operation import DeviceOperation, value
@@ -85,14 +85,14 @@ class Buckets(Generic[Request, Result]):
         self._key = key
         self._make = make
         self._limit = limit
-        self._capturing = threading.Lock()  # one capture at a time: a second batch of the shape waits for the first
-        self._changing = threading.Lock()  # guards ``_captured``; held only briefly, as the event loop takes it too
+        self._capturing = new_lock()  # one capture at a time: a second batch of the shape waits for the first
+        self._changing = new_lock()  # guards ``_captured``; held only briefly, as the event loop takes it too
         self._captured: OrderedDict[Hashable, _Captured[Request, Result]] = OrderedDict()
 
     @property
     def captured(self) -> tuple[Hashable, ...]:
         """Returns the shapes whose graphs are kept, the shape that has been unused for longest first."""
-        with self._changing:
+        with unheld(self._changing):
             return tuple(self._captured)
 
     def prepare_in_thread(self) -> None:
@@ -115,7 +115,7 @@ class Buckets(Generic[Request, Result]):
 
     def find(self, key: Hashable) -> Callable[[list[Request]], DeviceOperation[Results[Result]]] | None:
         """Returns the function that runs batches of a shape, None if its graph is not captured."""
-        with self._changing:
+        with unheld(self._changing):
             found = self._captured.get(key)
             if found is None:
                 return None
@@ -125,7 +125,7 @@ class Buckets(Generic[Request, Result]):
     def capture(self, key: Hashable) -> Callable[[list[Request]], DeviceOperation[Results[Result]]]:
         """Captures the graph of a shape unless it has been captured. Returns the function that runs batches of the
         shape. Blocks the thread."""
-        with self._capturing:
+        with unheld(self._capturing):
             found = self.find(key)
             if found is not None:
                 return found
@@ -137,7 +137,7 @@ class Buckets(Generic[Request, Result]):
             except Exception as error:
                 add_note_once(error, f"when the bucket {key!r} was captured")
                 raise
-            with self._changing:
+            with unheld(self._changing):
                 self._captured[key] = captured
                 if len(self._captured) > self._limit:
                     # Dropped, not closed: a batch in flight may be about to launch it.

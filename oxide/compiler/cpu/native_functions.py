@@ -10,6 +10,7 @@ callees as arguments needs no relocation, so it is loaded without LLVM on AArch6
 from __future__ import annotations
 
 import platform
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from oxide.driver.base import Target
 from oxide.driver.object import Unloadable, load_object
 from oxide.environment import is_installed
 from oxide.errors import CompileError
+from oxide.uninterrupted import uninterrupted
 
 
 def host_function(ir: str, name: str) -> tuple[int, object]:
@@ -27,7 +29,9 @@ def host_function(ir: str, name: str) -> tuple[int, object]:
     ``ir`` must contain no address, so that it is the same in every process: its object file is cached on disk.
     """
     found = _loaded.get((ir, name))
-    return _loaded.setdefault((ir, name), load_host_function(ir, name)) if found is None else found
+    if found is None:
+        found = _loaded.setdefault((ir, name), uninterrupted(partial(load_host_function, ir, name)))
+    return found
 
 
 _loaded: dict[tuple[str, str], tuple[int, object]] = {}
@@ -44,6 +48,10 @@ def load_host_function(ir: str, name: str) -> tuple[int, object]:
 
 def compile_host_function(ir: str, name: str) -> tuple[int, object]:
     """Compiles a function of the IR in this process. Returns its address, and the object that keeps it alive."""
+    return uninterrupted(partial(_compile, ir, name))
+
+
+def _compile(ir: str, name: str) -> tuple[int, object]:
     _require_llvm(name)
     import llvmlite.binding as llvm
 

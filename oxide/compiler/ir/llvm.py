@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable
 from typing import Any, Literal
 
@@ -11,6 +10,7 @@ from llvmlite.binding.ffi import ObjectRef
 from llvmlite.binding.newpassmanagers import NewPassManager
 
 from oxide.driver.base import Target
+from oxide.locks import new_lock, unheld
 
 
 def host_target() -> Target:
@@ -40,14 +40,14 @@ def header(machine: Any) -> str:
     return f'target triple = "{machine.triple}"\ntarget datalayout = "{machine.target_data}"\n'
 
 
-_lock = threading.Lock()
+_lock = new_lock()
 _initialised = set[str]()
 
 
 def _initialise(which: Literal["native", "all"]) -> None:
     """Registers this machine's target or all of LLVM's targets, at the first call only. The former takes 4 ms, the
     latter 15 ms."""
-    with _lock:
+    with unheld(_lock):
         if which in _initialised:
             return
         if which == "native":

@@ -10,16 +10,16 @@ from __future__ import annotations
 import functools
 import os
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
 from oxide.errors import CompileError
+from oxide.locks import new_lock, unheld
 
 _FILE = Path("nvvm", "libdevice", "libdevice.10.bc")
 _WHEELS = (Path("nvidia", "cu13"), Path("nvidia", "cuda_nvcc"))
 _TOOLKITS = (Path("/usr/local/cuda"), Path("/opt/cuda"))
-_lock = threading.Lock()
+_lock = new_lock()
 
 
 def link_libdevice(kernel: str, module: Any) -> None:
@@ -42,7 +42,7 @@ def link_libdevice(kernel: str, module: Any) -> None:
             f"{', '.join(map(str, _TOOLKITS))} or the installed packages; pip install nvidia-nvvm (it comes with "
             "oxide-gpu[math])"
         )
-    with _lock:
+    with unheld(_lock):
         library = llvm.parse_bitcode(_bitcode(path))
     defined = {function.name for function in library.functions if not function.is_declaration}
     if not wanted <= defined:

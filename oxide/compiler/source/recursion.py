@@ -9,14 +9,15 @@ source file nests.
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+from oxide.locks import new_lock, unheld
 
 ROOM = 10_000
 """The recursion limit, in calls. It is enough for a kernel with some thousand branches."""
 
-_lock = threading.Lock()
+_lock = new_lock()
 _inside = 0
 _before = 0
 
@@ -26,7 +27,7 @@ def room_for_recursion() -> Iterator[None]:
     """Raises Python's recursion limit within the ``with`` block. All threads share the limit, so the last thread to
     leave its block restores the limit."""
     global _inside, _before
-    with _lock:
+    with unheld(_lock):
         if _inside == 0:
             _before = sys.getrecursionlimit()
             sys.setrecursionlimit(max(_before, ROOM))
@@ -34,7 +35,7 @@ def room_for_recursion() -> Iterator[None]:
     try:
         yield
     finally:
-        with _lock:
+        with unheld(_lock):
             _inside -= 1
             if _inside == 0:
                 sys.setrecursionlimit(_before)

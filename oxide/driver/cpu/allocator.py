@@ -11,7 +11,6 @@ import ctypes
 import itertools
 import os
 import sys
-import threading
 from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
@@ -25,6 +24,7 @@ from oxide.driver.cpu.errors import driver_error
 from oxide.driver.sanitizing import Tracking
 from oxide.dropping import calls_drop, nothing
 from oxide.errors import OutOfMemoryError
+from oxide.locks import DRIVER_LOCK
 
 ALIGNMENT = 256
 
@@ -57,7 +57,6 @@ class Heap:
         self.in_use_for_ever = False
         self._limit = limit
         self._poison = poison
-        self._lock = threading.RLock()
         self._live: dict[int, int] = {}
         self._leaving: dict[int, tuple[int, int]] = {}  # address and bytes, by retirement number
         self._retirements = itertools.count(1)
@@ -74,7 +73,7 @@ class Heap:
     @property
     def held(self) -> tuple[int, int]:
         """Returns the number of bytes and the number of blocks that are not yet returned to the system."""
-        with self._lock:
+        with DRIVER_LOCK:
             return self._held, len(self._live) + len(self._leaving)
 
     def allocate(self, nbytes: int) -> int:
@@ -90,7 +89,7 @@ class Heap:
         address = ctypes.c_void_p()
         counted = False
         try:
-            with self._lock:
+            with DRIVER_LOCK:
                 if self._limit is not None and self._held + nbytes > self._limit:
                     raise OutOfMemoryError(
                         f"{self.name} has no room for {nbytes} bytes: {self._held} of its {self._limit} bytes are "
@@ -105,7 +104,7 @@ class Heap:
                     f"the system gave no memory for {nbytes} bytes on {self.name}, which holds {self._held - nbytes} "
                     "bytes; free some, or use smaller pieces"
                 )
-            with self._lock:
+            with DRIVER_LOCK:
                 if nbytes >= _LARGE and _madvise is not None:
                     # Best effort: the call may fail.
                     start = -(-address.value // _PAGE) * _PAGE
@@ -117,7 +116,7 @@ class Heap:
                 if Tracking.wanted:
                     self._values[address.value] = bytearray(nbytes)
         except BaseException:  # an interrupt too: the caller never gets the address
-            with self._lock:
+            with DRIVER_LOCK:
                 if counted:
                     self._held -= nbytes
                 if address.value:
@@ -134,7 +133,7 @@ class Heap:
 
         Raises ``DriverError`` if the address is not a live allocation of this heap.
         """
-        with self._lock:
+        with DRIVER_LOCK:
             nbytes = self._live.pop(address, None)
             if nbytes is None:
                 raise driver_error(
@@ -149,7 +148,7 @@ class Heap:
 
     def release(self, retirement: int) -> None:
         """Returns retired memory to the system. A second call does nothing: a free that was interrupted runs again."""
-        with self._lock:
+        with DRIVER_LOCK:
             leaving = self._leaving.get(retirement)
             if leaving is None:
                 return
@@ -196,7 +195,7 @@ class Heap:
     def tracked(self, address: int, nbytes: int) -> tuple[int, bytearray] | None:
         """Returns the start and the flags of the block around a range, one flag for each byte of the block, 1 if the
         byte was ever written. Returns None if no tracked block contains the range."""
-        with self._lock:
+        with DRIVER_LOCK:
             exact = self._values.get(address)
             if exact is not None:
                 return (address, exact) if nbytes <= len(exact) else None
@@ -216,12 +215,12 @@ class Heap:
         """Treats a range of another library's memory as live, until ``disown`` has undone each ``adopt`` of the
         range."""
         key = address, nbytes
-        with self._lock:
+        with DRIVER_LOCK:
             self._adopted[key] = self._adopted.get(key, 0) + 1  # "+=" would call Python code for a new key
 
     def disown(self, address: int, nbytes: int) -> bool:
         """Undoes one call of ``adopt`` for the range. Returns False if there was none."""
-        with self._lock:
+        with DRIVER_LOCK:
             count = self._adopted[address, nbytes]
             if count > 1:
                 self._adopted[address, nbytes] = count - 1
@@ -230,7 +229,7 @@ class Heap:
             return count > 0
 
     def _in_adopted(self, address: int, nbytes: int) -> bool:
-        with self._lock:
+        with DRIVER_LOCK:
             if (address, nbytes) in self._adopted:
                 return True
             ranges = list(self._adopted)
@@ -240,7 +239,7 @@ class Heap:
         """Returns the address and the size of the last live block that begins at or before ``address``, both 0 if there
         is no such block. The third number is the number of bytes from the block's start to the range's end, 0 for an
         empty range."""
-        with self._lock:
+        with DRIVER_LOCK:
             ordered = self._ordered
             if ordered is None:
                 changes = self._changes

@@ -12,7 +12,6 @@ import ctypes
 import functools
 import mmap
 import platform
-import threading
 from collections.abc import Callable
 from functools import partial
 from typing import Any, final
@@ -27,8 +26,10 @@ from oxide.driver.object import MappedObject, MissingFunction, Unloadable, load_
 from oxide.driver.records import LAUNCH
 from oxide.driver.tools import gdb_is_served, perf_format
 from oxide.environment import is_installed
+from oxide.locks import new_lock, unheld
+from oxide.uninterrupted import uninterrupted
 
-_llvm_lock = threading.Lock()
+_llvm_lock = new_lock()
 
 
 @final
@@ -124,7 +125,7 @@ def host_target() -> Target:
     if name is not None and (known := disk.read(name)) is not None:
         arch, _, features = known.decode().partition("\n")
         return Target("native", arch, features)
-    target = _ask_llvm()
+    target = uninterrupted(_ask_llvm)
     if name is not None:
         disk.write(name, f"{target.arch}\n{target.features}".encode())
     return target
@@ -133,7 +134,7 @@ def host_target() -> Target:
 def _ask_llvm() -> Target:
     import llvmlite.binding as llvm
 
-    with _llvm_lock:
+    with unheld(_llvm_lock):
         try:
             features = llvm.get_host_cpu_features().flatten()
         except RuntimeError:
@@ -180,13 +181,13 @@ _PROCESSOR_KEYS = {"vendor_id", "cpu family", "model", "model name", "stepping",
 def _load(code: Code) -> tuple[Any, int]:
     """Loads an object file. Returns the object that holds its code, and the address of its entry."""
     if gdb_is_served():  # LLVM's loader tells gdb what it loads
-        memory, address = _load_with_llvm(code, None)
+        memory, address = uninterrupted(partial(_load_with_llvm, code, None))
     else:
         found: list[MappedObject] = []
         try:
             memory, address = load_object(code.image, code.entry, found.append if perf_format() else None)
         except Unloadable as problem:
-            memory, address = _load_with_llvm(code, problem)
+            memory, address = uninterrupted(partial(_load_with_llvm, code, problem))
         for each in found:
             announce(each, memory)
     if not address:
@@ -208,7 +209,7 @@ def _load_with_llvm(code: Code, problem: Unloadable | None) -> tuple[Any, int]:
     import llvmlite.binding as llvm
     from llvmlite.binding import ffi
 
-    with _llvm_lock:
+    with unheld(_llvm_lock):
         # LLVM would make the kernel call address 0.
         if isinstance(problem, MissingFunction) and not llvm.address_of_symbol(problem.name):
             raise driver_error(

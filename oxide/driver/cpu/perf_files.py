@@ -28,10 +28,11 @@ from typing import Any, BinaryIO, final
 from oxide.driver.cpu import line_programs
 from oxide.driver.object import MappedFunction, MappedObject
 from oxide.driver.tools import perf_format
+from oxide.locks import new_lock, unheld
 
 __all__ = ["announce"]
 
-_lock = threading.Lock()
+_lock = new_lock()
 _kept: list[Any] = []
 _failed: set[str] = set()
 
@@ -42,7 +43,7 @@ def announce(loaded: MappedObject, memory: Any) -> None:
     kind = perf_format()
     if kind is None:
         return
-    with _lock:
+    with unheld(_lock):
         _kept.append(memory)
         if kind in _failed:
             return

@@ -39,6 +39,7 @@ from oxide.driver.cpu.streams import (
     pass_point,
 )
 from oxide.errors import DeviceLostError
+from oxide.locks import DRIVER_LOCK
 
 _MOST_RANGES = 4096
 """The most ranges that a kernel's blocks are divided into: shuffling and calling more of them takes too long."""
@@ -62,8 +63,7 @@ class StepScheduler(Scheduler):
         self._abandoned = abandoned
         self._lost: DeviceLostError | None = None
         self._random = None if seed is None else random.Random(seed)
-        self._lock = threading.RLock()
-        self._progress = threading.Condition(self._lock)
+        self._progress = threading.Condition(DRIVER_LOCK)
         # The streams that have work, with the submission numbers of their items.
         self._busy: dict[CpuStream, list[int]] = {}
         self._submitted = 0
@@ -71,7 +71,7 @@ class StepScheduler(Scheduler):
         self._closed = False
 
     def submit(self, stream: CpuStream, item: Item) -> None:
-        with self._lock:
+        with DRIVER_LOCK:
             if self._closed:
                 raise closed_error()
             order = self._busy.setdefault(stream, [])
@@ -82,7 +82,7 @@ class StepScheduler(Scheduler):
     def pending(self) -> tuple[CpuStream, ...]:
         """Returns the streams whose first item could run now: the high-priority streams, then the others. Each of the
         two groups is in the order in which the first items were submitted."""
-        with self._lock:
+        with DRIVER_LOCK:
             runnable = [
                 (not stream.high, order[0], stream)
                 for stream, order in list(self._busy.items())
@@ -100,7 +100,7 @@ class StepScheduler(Scheduler):
         this = threading.get_ident()
         taken = over = left_behind = False
         try:
-            with self._lock:
+            with DRIVER_LOCK:
                 runnable = self.pending()
                 if stream is None and runnable:
                     stream = runnable[0] if self._random is None else self._random.choice(runnable)
@@ -118,7 +118,7 @@ class StepScheduler(Scheduler):
             raise self._lose(stream, error) from None
         finally:
             if taken and stream is not None:
-                with self._lock:
+                with DRIVER_LOCK:
                     stream.running = left_behind
                     if over:
                         del stream.items[0], self._busy[stream][0]
@@ -165,7 +165,7 @@ class StepScheduler(Scheduler):
                 self._progress.wait()
 
     def close(self) -> None:
-        with self._lock:
+        with DRIVER_LOCK:
             self._closed = True
         self.run_until_idle()
 
@@ -193,7 +193,7 @@ class StepScheduler(Scheduler):
         """Runs an item. Returns False if the item has put further items in front of itself, and so is not over."""
         try:
             if isinstance(item, Record):
-                with self._lock:
+                with DRIVER_LOCK:
                     pass_point(item.point)
             elif isinstance(item, Fork):
                 self._begin(item.lane)
@@ -222,7 +222,7 @@ class StepScheduler(Scheduler):
         items = item.further(stream)
         if not items:
             return True
-        with self._lock:
+        with DRIVER_LOCK:
             order = self._busy[stream]
             numbers = order[:1] * len(items)
             item.unfolded = True  # one step together with the next two lines
@@ -233,7 +233,7 @@ class StepScheduler(Scheduler):
     def _begin(self, lane: CpuStream) -> None:
         """Makes the items of ``lane``, the stream of a graph's branch, runnable. They were put into the stream before
         the scheduler knew it. Does nothing if an earlier call, whose step was interrupted, has done this."""
-        with self._lock:
+        with DRIVER_LOCK:
             if lane.items and lane not in self._busy:
                 first = self._submitted + 1
                 self._submitted += len(lane.items)
@@ -250,14 +250,14 @@ class StepScheduler(Scheduler):
     def _leave_loops(self, interrupt: BaseException) -> None:
         """Leaves the loops that have begun, which may be endless: their streams run no further, and their devices are
         lost."""
-        with self._lock:
+        with DRIVER_LOCK:
             for stream in list(self._busy):
                 if any(isinstance(item, Unfolding) and item.repeats and item.unfolded for item in stream.items):
-                    stream.running = True
+                    stream.running = 1
                     self._mark_lost(stream, "loop", interrupt)
 
     def _mark_lost(self, stream: CpuStream, what: str, interrupt: BaseException) -> None:
-        with self._lock:
+        with DRIVER_LOCK:
             self._lost = DeviceLostError(
                 f"the wait for a {what} on cpu:{stream.device} was ended by {type(interrupt).__name__}, and nothing "
                 f"can end the {what} itself: start over with a new driver, or in a new process"

@@ -311,8 +311,9 @@ class OpenConditional:
 
 @final
 class CpuStream:
-    """An in-order queue of items. ``running`` is True while a thread runs its items, or will soon. With worker threads,
-    a stream that has items and is not running waits for an event. The items of a ``high`` stream run first."""
+    """An in-order queue of items. ``running`` is not 0 while a thread runs its items, or will soon: the thread's number
+    if it does so in a call of the program's, otherwise 1. With worker threads, a stream that has items and is not
+    running waits for an event. The items of a ``high`` stream run first."""
 
     __slots__ = ("captured", "conditional", "destroyed", "device", "high", "items", "number", "running")
 
@@ -323,7 +324,7 @@ class CpuStream:
         self.items: deque[Item] = deque()
         self.captured: list[CapturedPart] | None = None  # the parts of a capture; None outside a capture
         self.conditional: OpenConditional | None = None  # in a capture
-        self.running = False
+        self.running = 0
         self.destroyed = False
 
     def __repr__(self) -> str:

@@ -52,6 +52,7 @@ same work (``_coming``).
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import deque
 from functools import partial
@@ -76,6 +77,7 @@ from oxide.driver.cpu.streams import (
     is_dropped,
     pass_point,
 )
+from oxide.locks import DRIVER_LOCK, held_error, refuse_inside
 
 _Job: TypeAlias = tuple[CpuStream, BlockRange | None]
 """A job for a worker: a stream, and the stream's kernel to join. Without a kernel, the worker runs everything that the
@@ -98,15 +100,14 @@ class WorkerScheduler(Scheduler):
     def __init__(self, threads: int) -> None:
         super().__init__()
         self._threads = threads
-        # Reentrant, because the garbage collector may run a finalizer that frees memory while this thread is in a
-        # critical section: such a submission is deferred to the section's end.
-        self._lock = threading.RLock()
+        # The lock is reentrant, because the garbage collector may run a finalizer that frees memory while this thread
+        # is in a critical section: such a submission is deferred to the section's end.
         self._in_section = False
         self._deferred: deque[list[tuple[CpuStream, Item]]] = deque()  # each list has one entry, or none once submitted
         self._interrupted = False
         self._resumed: deque[CpuStream] = deque()
         self._busy: set[CpuStream] = set()
-        self._quiet = threading.Condition(self._lock)
+        self._quiet = threading.Condition(DRIVER_LOCK)
         self._idle: list[_Worker] = []
         self._workers: set[_Worker] = set()
         self._worker_idents: set[int] = set()
@@ -124,7 +125,7 @@ class WorkerScheduler(Scheduler):
             self._mend()
         mine = False
         try:
-            with self._lock:
+            with DRIVER_LOCK:
                 if self._in_section:
                     self._deferred.append([(stream, item)])
                     return
@@ -136,7 +137,8 @@ class WorkerScheduler(Scheduler):
                     stream.items.append(item)
                     if len(stream.items) == 1 and not stream.running:
                         if isinstance(item, Task) and item.brief:
-                            stream.running = mine = True
+                            mine = True
+                            stream.running = threading.get_ident()
                         else:
                             self._advance(stream)
                     self._settle()
@@ -145,7 +147,7 @@ class WorkerScheduler(Scheduler):
             if mine and isinstance(item, Task):
                 item.run_timed()
                 stream.items.popleft()
-                with self._lock:
+                with DRIVER_LOCK:
                     self._in_section = True
                     try:
                         stream.running = mine = False
@@ -162,6 +164,7 @@ class WorkerScheduler(Scheduler):
 
     def wait(self, point: Point) -> None:
         self._refuse_on_a_worker("wait for a stream or an event")
+        refuse_inside()
         if self._interrupted:
             self._mend()
         if self._backlog and not self._workers:
@@ -173,16 +176,25 @@ class WorkerScheduler(Scheduler):
             self._help(stream, point)
             if point.passed:
                 return
+        if sys.is_finalizing():
+            raise driver_error(
+                "CUDA_ERROR_DEINITIALIZED",
+                "the interpreter is ending, and the threads that run the CPU device's work are gone: nothing can be "
+                "waited for any more, as in a finaliser that runs so late",
+            )
         gate: SimpleQueue[None] = SimpleQueue()  # not a lock, which cannot be released twice
-        with self._lock:
+        this = threading.get_ident()
+        with DRIVER_LOCK:
             if point.passed:
                 return
+            if any(busy.running == this for busy in self._busy):
+                raise held_error()  # a finaliser or a signal handler, in an item that this thread runs
             point.waiters.append(partial(gate.put, None))
         gate.get()
 
     def close(self) -> None:
         self._refuse_on_a_worker("close the driver")
-        with self._lock:
+        with DRIVER_LOCK:
             self._closed = True
         self._mend()
         self._run_backlog()
@@ -197,18 +209,19 @@ class WorkerScheduler(Scheduler):
 
     def abandon(self) -> None:
         # Never waits for the lock: at interpreter exit a worker that will never run again may hold it.
-        if self._lock.acquire(blocking=False):
+        if DRIVER_LOCK.acquire(blocking=False):
             try:
                 if not self._in_section:
                     self._closed = True
                     while self._idle:
                         self._end_idle()
             finally:
-                self._lock.release()
+                DRIVER_LOCK.release()
 
     def _recover(self, mine: CpuStream | None) -> None:
         """Restores the invariants after an interrupt. ``mine`` is the stream that this thread was running, if any."""
         if mine is not None:
+            mine.running = 1
             self._backlog.append((mine, None))
         self._mend()
 
@@ -217,14 +230,15 @@ class WorkerScheduler(Scheduler):
         interruptible = threading.get_ident() == self._main
         mine = False
         try:
-            with self._lock:
+            with DRIVER_LOCK:
                 mine = True
                 try:
                     self._backlog.remove((stream, None))
+                    stream.running = threading.get_ident()
                 except ValueError:
                     mine = False  # a worker has it
             while mine:
-                with self._lock:
+                with DRIVER_LOCK:
                     self._in_section = True
                     try:
                         item = self._head(stream)
@@ -280,7 +294,7 @@ class WorkerScheduler(Scheduler):
         still run chunks or if work of a higher priority is to run first."""
         ran = elapsed = started = 0
         while True:
-            with self._lock:
+            with DRIVER_LOCK:
                 self._in_section = True
                 try:
                     if ran:
@@ -327,7 +341,7 @@ class WorkerScheduler(Scheduler):
             goes_on = blocks.cooperative.goes_on()
         except BaseException as error:
             self.record_failure(stream.device, error)
-        with self._lock:
+        with DRIVER_LOCK:
             if goes_on:
                 blocks.next = 0
             else:
@@ -365,14 +379,14 @@ class WorkerScheduler(Scheduler):
         If there is no work, or a job of a higher priority waits, releases the stream and returns ``None``. ``worker``
         then rests, in the same critical section. So a later submission finds this worker idle and starts no other.
         """
-        with self._lock:
+        with DRIVER_LOCK:
             self._in_section = True
             try:
                 following = self._head(stream)
                 if following is not None:
                     self._settle()  # a point on the way may have resumed a stream of a higher priority
                 if following is None:
-                    stream.running = False
+                    stream.running = 0
                     if worker is not None:
                         self._rest(worker)
                 elif worker is not None and not stream.high and self._high_waits():
@@ -403,7 +417,7 @@ class WorkerScheduler(Scheduler):
             place = 0
             while place < len(self._backlog) and self._backlog[place][0].high:
                 place += 1
-        stream.running = True  # one step together with the next line
+        stream.running = 1  # one step together with the next line
         self._backlog.insert(place, (stream, blocks))
         self._call_worker()
 
@@ -482,7 +496,7 @@ class WorkerScheduler(Scheduler):
 
     def _flush(self) -> None:
         """Submits items that a finalizer deferred between the end of a critical section and the lock's release."""
-        with self._lock:
+        with DRIVER_LOCK:
             if not self._in_section:
                 self._in_section = True
                 try:
@@ -492,7 +506,7 @@ class WorkerScheduler(Scheduler):
 
     def _mend(self) -> None:
         """Resumes all work after an interrupt, as the module docstring describes."""
-        with self._lock:
+        with DRIVER_LOCK:
             if self._in_section:
                 return  # a finalizer has interrupted a section of this thread
             self._in_section = True
@@ -550,7 +564,7 @@ class WorkerScheduler(Scheduler):
     def _run_backlog(self) -> None:
         """Runs the backlog on the calling thread while there are no workers."""
         while True:
-            with self._lock:
+            with DRIVER_LOCK:
                 if self._workers or not self._backlog:
                     return
                 stream, blocks = self._backlog.popleft()
@@ -565,7 +579,7 @@ class WorkerScheduler(Scheduler):
 
     def serve(self, worker: _Worker) -> None:
         """Runs a job from the backlog on ``worker``, if there is one. Then ``worker`` rests."""
-        with self._lock:
+        with DRIVER_LOCK:
             self._coming = max(0, self._coming - 1)
             job = self._backlog.popleft() if self._backlog else None
             if job is None:
@@ -583,13 +597,13 @@ class WorkerScheduler(Scheduler):
 
     def enter(self, worker: _Worker) -> None:
         """Registers this thread as that of ``worker``."""
-        with self._lock:
+        with DRIVER_LOCK:
             self._worker_idents.add(threading.get_ident())
             self._workers.add(worker)  # the thread that started it may have been interrupted before it did so
 
     def leave(self, worker: _Worker) -> None:
         """Unregisters a worker that ends."""
-        with self._lock:
+        with DRIVER_LOCK:
             self._worker_idents.discard(threading.get_ident())
             self._workers.discard(worker)
 
@@ -658,6 +672,8 @@ class _Worker:
         self.ended = False
         self.wake = threading.Lock()
         self.wake.acquire()
+        if sys.is_finalizing():  # the start of a thread would be waited for without end
+            raise RuntimeError("the interpreter is ending")
         self.thread = threading.Thread(target=self._run, name=f"oxide-cpu-{number}", daemon=True)
         self.thread.start()
 

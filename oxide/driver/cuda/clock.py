@@ -14,7 +14,6 @@ from __future__ import annotations
 import importlib
 import itertools
 import os
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -24,6 +23,7 @@ from typing import TYPE_CHECKING, Any, final
 from oxide.driver.base import Clock, Span, StreamHandle
 from oxide.driver.event_clock import EventClock
 from oxide.errors import DeviceError
+from oxide.locks import new_lock, unheld
 
 if TYPE_CHECKING:
     from oxide.driver.base import Driver
@@ -94,7 +94,7 @@ class CuptiClock:
         self._ended = ended
         self._external_kind = int(cupti.ExternalCorrelationKind.CUSTOM0)
         self._numbers = itertools.count(1)
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._received: deque[_Record] = deque()  # from CUPTI's thread
         self._tokens: dict[int, int] = {}  # by correlation id
         self._correlations: dict[int, int] = {}  # by token
@@ -133,7 +133,7 @@ class CuptiClock:
     def collect(self, *, final: bool) -> None:
         """Flushes CUPTI's buffers and assigns the records to tokens. Unless ``final``, CUPTI keeps buffers that have
         records of running work."""
-        with self._lock:
+        with unheld(self._lock):
             # CUPTI's clock is not Python's. Both are read now, so that a drift does not add up.
             earliest = time.perf_counter_ns()
             theirs = int(self._cupti.get_timestamp())
@@ -145,7 +145,7 @@ class CuptiClock:
 
     def spans(self, token: int) -> list[Span] | None:
         """Returns the work of the token's driver call, in order; None if no record of it has come."""
-        with self._lock:
+        with unheld(self._lock):
             found = self._spans.get(token)
             if found is not None:
                 self._drop(token)
@@ -153,7 +153,7 @@ class CuptiClock:
 
     def forget(self, token: int) -> None:
         """Drops the token and its records."""
-        with self._lock:
+        with unheld(self._lock):
             self._drop(token)
 
     def close(self) -> None:

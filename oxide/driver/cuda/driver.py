@@ -29,7 +29,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
-import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, final
@@ -80,6 +79,7 @@ from oxide.driver.cuda.ptx_modules import CudaFunction, load_function, unload, w
 from oxide.driver.cuda.submission_memory import HostFunctions, ParameterPacket, call_from_c, launch_from_c
 from oxide.driver.cuda.target import ptx_target
 from oxide.errors import DeviceError, OutOfMemoryError
+from oxide.locks import new_lock, unheld
 
 __all__ = ["CudaDriver", "available", "unavailable_reason"]
 
@@ -113,7 +113,7 @@ class CudaDriver:
         # True once two contexts are open. Without peer access, a copy or fill of a pool's memory then needs the context
         # of its stream to be the thread's current one. Other libraries, such as NCCL, leave other contexts current.
         self._several = False
-        self._contexts_lock = threading.Lock()
+        self._contexts_lock = new_lock()
         self._default_streams: dict[tuple[int, int], CudaStream] = {}  # CUDA's own, by device and number
         self._peers: set[tuple[int, int]] = set()  # pairs whose peer access was granted or refused
         self._packets: deque[ParameterPacket] = deque()
@@ -633,7 +633,7 @@ class CudaDriver:
         self._has_clock = False
 
     def close(self) -> None:
-        with self._contexts_lock:
+        with unheld(self._contexts_lock):
             if self._closed:
                 return
             self._closed = True
@@ -662,7 +662,7 @@ class CudaDriver:
             if context is not None:
                 return context
         self._check_device(device)
-        with self._contexts_lock:
+        with unheld(self._contexts_lock):
             if self._closed:
                 raise DeviceError(f"CUDA device {device} was asked for, but the CUDA driver has been closed")
             context = self._contexts[device]
@@ -674,7 +674,7 @@ class CudaDriver:
     def _connect(self, one: int, other: int) -> None:
         """Lets two devices access each other's memory if the hardware can. Called once for each pair."""
         contexts = {device: self._context(device) for device in (one, other)}
-        with self._contexts_lock:
+        with unheld(self._contexts_lock):
             if (one, other) not in self._peers:
                 for reader, owner in ((one, other), (other, one)):
                     _enter(contexts[reader])

@@ -16,6 +16,7 @@ import threading
 from typing import Any
 
 from oxide.driver.cuda import probe
+from oxide.uninterrupted import import_whole
 
 
 def start_early(device: int) -> threading.Thread | None:
@@ -34,7 +35,7 @@ def start_early(device: int) -> threading.Thread | None:
     except RuntimeError:  # no more threads
         return None
     with contextlib.suppress(ImportError):
-        import oxide.driver.cuda.driver  # noqa: F401
+        import_whole("oxide.driver.cuda.driver")
     return thread
 
 

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-import threading
 from typing import Any, final
 
 from cuda.bindings import driver
 
 from oxide.driver.cuda.errors import check
+from oxide.locks import new_lock, unheld
 
 LARGE_BYTES = 2 << 20
 """The least size in bytes of registered memory. Smaller memory comes from ``cuMemHostAlloc``: kernels may write to such
@@ -39,7 +39,7 @@ class RegisteredMemory:
     """Mapped and registered memory, by address. The methods need a current context."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._sizes: dict[int, int] = {}
         libc = ctypes.CDLL(None)  # calls release the GIL
         self._map: Any = libc.mmap
@@ -65,18 +65,18 @@ class RegisteredMemory:
         if error:
             self._unmap(address, nbytes)
             return None
-        with self._lock:
+        with unheld(self._lock):
             self._sizes[address] = nbytes
         return int(address)
 
     def free(self, address: int) -> bool:
         """Frees memory that ``allocate`` returned. Returns False for other memory. Waits for all work on the device."""
-        with self._lock:
+        with unheld(self._lock):
             nbytes = self._sizes.get(address)
         if nbytes is None:
             return False
         check(driver.cuMemHostUnregister(address)[0], "cuMemHostUnregister")
-        with self._lock:
+        with unheld(self._lock):
             del self._sizes[address]
         self._unmap(address, nbytes)
         return True

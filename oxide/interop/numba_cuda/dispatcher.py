@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import functools
 import operator
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +16,7 @@ from oxide.interop.numba_cuda.arrays import DeviceNDArray
 from oxide.interop.numba_cuda.devices import get_current_device
 from oxide.interop.numba_cuda.overloads import Overload
 from oxide.interop.numba_cuda.streams import Stream, resolved
+from oxide.locks import new_lock, unheld
 from oxide.messages import written
 
 _OPTIONS = {
@@ -87,14 +87,14 @@ class Dispatcher:
         self._only: Overload | None = None  # of a specialised kernel
         self._kernel: oxide.Kernel | None = None
         self._configured: dict[Any, Configured] = {}
-        self._lock = threading.Lock()
+        self._lock = new_lock()
 
     @property
     def kernel(self) -> oxide.Kernel:
         """Returns the oxide kernel that launches run. Raises ``CompileError`` for a function that cannot be a
         kernel."""
         if self._kernel is None:
-            with self._lock:
+            with unheld(self._lock):
                 if self._kernel is None:
                     lines = self.targetoptions.get("lineinfo")
                     self._kernel = oxide.kernel(lineinfo=True if lines else None)(self.numba_dispatcher)

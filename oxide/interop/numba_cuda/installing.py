@@ -8,11 +8,12 @@ refers to numba.cuda's object.
 from __future__ import annotations
 
 import importlib
-import threading
 from types import TracebackType
 from typing import Any
 
-_lock = threading.Lock()
+from oxide.locks import new_lock, unheld
+
+_lock = new_lock()
 _replaced: list[tuple[Any, str, Any]] = []
 _ABSENT = object()
 
@@ -32,7 +33,7 @@ class Installed:
 def install() -> Installed:
     """Makes the names of ``numba.cuda`` and its submodules refer to oxide's objects until ``uninstall()``, in all
     threads. ``with install():`` uninstalls at its end. A second call has no further effect."""
-    with _lock:
+    with unheld(_lock):
         if not _replaced:
             _install()
     return Installed()
@@ -40,7 +41,7 @@ def install() -> Installed:
 
 def uninstall() -> None:
     """Restores numba.cuda's own objects. Functions that were decorated in between remain oxide's kernels."""
-    with _lock:
+    with unheld(_lock):
         while _replaced:
             module, name, value = _replaced.pop()
             if value is _ABSENT:

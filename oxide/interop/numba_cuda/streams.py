@@ -17,7 +17,7 @@ from typing import Any
 
 import oxide
 from oxide.interop.numba_cuda import devices
-from oxide.runtime.locks import new_rlock
+from oxide.locks import new_lock
 
 
 class Stream:
@@ -101,7 +101,7 @@ class Stream:
         )  # fmt: skip
 
 
-_changing = new_rlock()  # reentrant: a finaliser may make a stream while it is held
+_changing = new_lock()  # reentrant: a finaliser may make a stream while it is held
 _others: dict[oxide.Stream, weakref.ref[Stream]] = {}
 """The streams that are no default streams. A stream is in this table as long as its ``Stream`` is referenced, and then
 until its work has run and the errors were raised."""

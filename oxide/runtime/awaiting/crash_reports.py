@@ -12,7 +12,6 @@ import ctypes
 import platform
 import signal
 import sys
-import threading
 from typing import Any, Final
 
 from oxide.compiler.cpu.native_functions import host_function
@@ -21,6 +20,7 @@ from oxide.compiler.specialization import Specialization
 from oxide.driver.records import CRASH_KERNEL, CRASH_TABLE
 from oxide.environment import word
 from oxide.errors import place_name
+from oxide.locks import new_lock, unheld
 
 _COUNTERS: Final = {"x86_64": 168, "aarch64": 440}
 """The offset of the program counter in a ``ucontext_t``, in bytes, by machine."""
@@ -40,7 +40,7 @@ class _Action(ctypes.Structure):
     )
 
 
-_lock: Final = threading.Lock()
+_lock: Final = new_lock()
 _kernels: Final[list[tuple[int, int, bytes]]] = []
 _kept: Final[list[Any]] = []  # tables for the handler; never freed, as a handler may be reading one
 _handler: list[Any] = []
@@ -61,7 +61,7 @@ def watch(specialization: Specialization, function: Any) -> None:
         f"oxide: kernel {described.name} ({place}) accessed memory that is not the "
         "process's, where nothing checks its accesses. OXIDE_SANITIZE=memory finds the access.\n"
     )
-    with _lock:
+    with unheld(_lock):
         _kernels.append((*code, text.encode(errors="backslashreplace")))
         _publish()
 

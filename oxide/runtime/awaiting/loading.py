@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, final
 from oxide.compiler.specialization import Specialization
 from oxide.environment import word
 from oxide.errors import CompileError
+from oxide.locks import unheld
 from oxide.native import warn_caller
 from oxide.runtime.awaiting.completion import reactor_of
 from oxide.runtime.awaiting.crash_reports import watch
@@ -99,7 +100,7 @@ def loaded_function(specialization: Any, device: Device) -> FunctionHandle:
     function = device.loaded.get(specialization.reference)
     if function is None:
         code: Code = specialization.code(device.info.target)
-        with device.runtime.loading:
+        with unheld(device.runtime.loading):
             function = device.functions.get(specialization)
             if function is None:
                 function = device.functions.set(specialization, device.driver.load(device.id, code))
@@ -138,18 +139,22 @@ class CompilesLater(BaseException):
     """Raised instead of compiling a kernel, if the thread's ``Turn`` has ``defers`` set."""
 
 
-def note_compiling(kernel: str, parameters: Sequence[Closed]) -> None:
-    """Called before the calling thread compiles a kernel. Raises ``CompilesLater`` if a run can do it later, and
-    ``CompileError`` if ``OXIDE_COMPILE=error`` refuses it: for a run that a task awaits, or on a loop's thread."""
+def note_compiling() -> Callable[[str, Sequence[Closed]], None]:
+    """Called by a thread that needs a kernel for new types. Returns a function to be called, in any thread, before the
+    kernel is compiled for it. The function raises ``CompilesLater`` if a run can do it later, and ``CompileError`` if
+    ``OXIDE_COMPILE=error`` refuses it: for a run that a task awaits, or on a loop's thread."""
     turn = current_turn()
-    if turn.defers:
+    return partial(_refuse, turn.defers, turn.works_for_run, blocked_loop_name())
+
+
+def _refuse(defers: bool, works_for_run: bool, loop: str | None, kernel: str, parameters: Sequence[Closed]) -> None:
+    if defers:
         raise CompilesLater
     if word("OXIDE_COMPILE", ("error",)) is None:
         return
-    loop = blocked_loop_name()
-    if loop is not None or turn.works_for_run:
+    if loop is not None or works_for_run:
         types = ", ".join([f"{parameter.name}: {parameter.annotation}" for parameter in parameters])
-        where = "in a run that a task awaits" if turn.works_for_run else f"on the thread of the {loop} event loop"
+        where = "in a run that a task awaits" if works_for_run else f"on the thread of the {loop} event loop"
         raise CompileError(
             f"kernel {kernel}({types}) would be compiled {where}, and OXIDE_COMPILE=error refuses that: await "
             f"oxide.prepare({kernel}) beforehand, or with an operation that launches it with these types"
@@ -254,7 +259,7 @@ class _Load:
     def run(self) -> None:
         self._begun = True
         try:
-            with self._device.load_turn:  # a load with nothing to do waits here for the thread that is loading
+            with unheld(self._device.load_turn):  # a load with nothing to do waits here for the thread that is loading
                 for specialization in self._wanted:
                     with contextlib.suppress(Exception):
                         loaded_function(specialization, self._device)

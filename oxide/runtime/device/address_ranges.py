@@ -7,12 +7,12 @@ import first looks here for an existing allocation of the memory, and the new bo
 
 from __future__ import annotations
 
-import threading
 import weakref
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from typing import final
 
+from oxide.locks import RUNTIME_LOCK
 from oxide.native import mypyc_attr
 from oxide.runtime.device.memory import Allocation
 
@@ -45,14 +45,13 @@ class AddressRanges:
     is referenced. The ranges are disjoint and sorted."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()  # reentrant: a finaliser may run while it is held
         self._starts: list[int] = []
         self._entries: list[tuple[int, int, Callable[[], Known | None]]] = []  # of each range: start, end, reference
         self._forget_above = _FEW
 
     def overlapping(self, address: int, nbytes: int) -> list[Known]:
         """Returns the allocations that overlap a range, in order of address."""
-        with self._lock:
+        with RUNTIME_LOCK:
             first, last = self._between(address, address + nbytes)
             if first == last:  # the common case
                 return []
@@ -67,7 +66,7 @@ class AddressRanges:
         """Registers a range as ``allocation``'s for as long as the returned object is referenced. Merges the range with
         overlapping ranges of the same allocation."""
         start, end = address, address + nbytes
-        with self._lock:
+        with RUNTIME_LOCK:
             mine, named = allocation.known_to_others(), allocation.known
             if mine is None or named is None:
                 mine = Known(allocation)
@@ -92,7 +91,7 @@ class AddressRanges:
 
     def covers(self, known: Known, address: int, nbytes: int) -> bool:
         """Returns whether a range lies within one range of ``known``."""
-        with self._lock:
+        with RUNTIME_LOCK:
             first, last = self._between(address, address + nbytes)
             return any(
                 reference() is known and begin <= address and address + nbytes <= end

@@ -29,10 +29,10 @@ from oxide.compiler.source.faults import RECORD
 from oxide.driver.base import Driver
 from oxide.dropping import calls_drop
 from oxide.errors import DeviceError, OxideError
+from oxide.locks import new_lock, unheld
 from oxide.native import is_compiled, mypyc_attr
 from oxide.runtime.device.launch_places import add_note_once, launch_notes, place_notes, place_of_site
 from oxide.runtime.host_memory.pinned import PinnedBlock
-from oxide.runtime.locks import new_lock
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -184,7 +184,7 @@ class FaultRecordPool:
 
     def trim(self) -> None:
         """Returns memory to the driver: each allocation of 64 reports in which all reports are unused."""
-        with self._lock:
+        with unheld(self._lock):
             free: list[ReportRecords] = []
             gone: set[int] = set()
             try:

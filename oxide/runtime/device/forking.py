@@ -1,9 +1,9 @@
 """Forked children: every use of the runtime in a child of ``os.fork`` raises ``DeviceLostError``.
 
 The child has none of the parent's other threads, and CUDA does not work in it: a wait would hang, and a driver call
-would fail at best. So the child replaces each lock, as a thread of the parent may have held it. It also replaces the
-driver by one whose calls raise the error. Objects that the child drops are only forgotten, as their memory and handles
-belong to the parent.
+would fail at best. So the child replaces each lock, as a thread of the parent may have held it; ``locks.py``
+renews those of the whole process. It also replaces the driver by one whose calls raise the error. Objects that the
+child drops are only forgotten, as their memory and handles belong to the parent.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import threading
 from typing import TYPE_CHECKING, Any, NoReturn, final
 
 from oxide.dropping import WeakTable
-from oxide.errors import DeviceLostError
+from oxide.locks import new_lock
 from oxide.native import mypyc_attr
-from oxide.runtime.locks import new_lock
 from oxide.runtime.loop.alarm import Alarm
+from oxide.uninterrupted import forked_error
 
 if TYPE_CHECKING:
     from oxide.runtime.device.runtime import Runtime
@@ -75,26 +75,17 @@ class ForkedDriver:
         return refuse
 
 
-def forked_error() -> DeviceLostError:
-    """Returns the error that every use of the runtime raises in a forked child."""
-    return DeviceLostError(
-        f"process {os.getpid()} was forked from one in which oxide was already set up, and devices do not survive a "
-        f"fork: fork before the first use of oxide, or start processes with multiprocessing's 'spawn' or 'forkserver'"
-    )
-
-
 def _cut_off() -> None:
     from oxide.runtime.device import runtime as context
 
-    context._lock = threading.RLock()
+    context._lock = new_lock()
     Alarm._spare.clear()  # the descriptors are shared with the parent
     for runtime in [watch.runtime for watch in _watches.objects()]:
         atexit.unregister(runtime.driver.close)
         driver: Any = ForkedDriver(runtime.driver.name)
         runtime.forked = True
-        runtime.submission = new_lock()
         runtime.reclaimer._driver = driver
-        runtime.reclaimer.renew_locks()
+        runtime.reclaimer._turn = threading.Lock()
         for part in (runtime.pinned, runtime.fault_records):
             part._driver = driver
             part._lock = new_lock()
@@ -104,7 +95,6 @@ def _cut_off() -> None:
             device.staging.renew_lock()
             for timeline in device._timelines:
                 timeline.driver = driver
-                timeline._lock = new_lock()
                 timeline.lane = None
             device.driver = driver
         runtime.driver = driver

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, final
 
 from oxide.driver.base import Driver, EventHandle, GraphHandle
 from oxide.errors import DeviceError, DeviceLostError
-from oxide.runtime.locks import new_rlock
+from oxide.locks import RUNTIME_LOCK, held_error
 from oxide.runtime.loop.turns import SHARE_SECONDS
 
 if TYPE_CHECKING:
@@ -184,7 +184,8 @@ class Reclaimer:
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
-        self.renew_locks()
+        self._turn = threading.Lock()
+        self._sweeper = 0  # the thread that has, or had last, the turn
         self._in_flight: dict[Mark, list[Any]] = {}
         self._retired: deque[Allocation] = deque()
         self._adopted: deque[Allocation] = deque()
@@ -203,11 +204,6 @@ class Reclaimer:
         self._stranded: deque[tuple[Timeline, list[Any]]] = deque()
         self._freeing: dict[Timeline, int] = {}  # each stream's last free, until it has run
         self._beside: dict[tuple[Device, bool, frozenset[Timeline]], Timeline] = {}
-
-    def renew_locks(self) -> None:
-        """Creates the locks. A forked child creates them again, since a thread of the parent may have held one."""
-        self._gate = new_rlock()
-        self._turn = threading.Lock()
 
     # The life of a submission. ``hold`` keeps a strong reference to what it uses from the start, so that a finaliser
     # never has to resurrect an object.
@@ -322,10 +318,11 @@ class Reclaimer:
         before = self._turn
         if before.locked():
             return False
-        with self._gate:
+        with RUNTIME_LOCK:
             if self._turn is not before:
                 return False
             self._turn = turn
+            self._sweeper = threading.get_ident()
         return True
 
     def _in_the_way(self) -> list[Mark | Timeline]:
@@ -339,6 +336,8 @@ class Reclaimer:
                 users = {timeline for allocation in self._adopted.copy() for timeline, _ in allocation.uses()}
                 streams = {timeline for timeline, _ in self._stranded.copy()} | self._freeing.keys()
                 return [*self._limbo.heads(), *[timeline.mark() for timeline in users], *streams]
+        if self._turn.locked() and self._sweeper == threading.get_ident():
+            raise held_error()
         with self._turn:
             return []
 

@@ -10,7 +10,6 @@ import contextlib
 import gc
 import os
 import sys
-import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, final
 
@@ -18,18 +17,19 @@ from oxide.driver.base import DeviceInfo, Driver, EventHandle, FunctionHandle, S
 from oxide.dropping import WeakTable
 from oxide.environment import word
 from oxide.errors import DeviceError, DeviceLostError
+from oxide.locks import RUNTIME_LOCK, new_lock, unheld
 from oxide.messages import written
 from oxide.native import Given, caused
 from oxide.runtime.device.address_ranges import AddressRanges
 from oxide.runtime.device.fault_records import FaultPages, FaultRecordPool
-from oxide.runtime.device.forking import forked_error, watch_forks
+from oxide.runtime.device.forking import watch_forks
 from oxide.runtime.device.reclaim import Reclaimer
 from oxide.runtime.device.staging_ring import StagingRing
 from oxide.runtime.device.statistics import Counters
 from oxide.runtime.device.timeline import Timeline
 from oxide.runtime.host_memory.pinned import PinnedPool
-from oxide.runtime.locks import new_lock
 from oxide.runtime.tracepoints import points
+from oxide.uninterrupted import forked_error, unforked
 
 if TYPE_CHECKING:
     from oxide.runtime.device.policy import SchedulingPolicy
@@ -64,7 +64,7 @@ class Device:
         self.functions: WeakTable[Any, FunctionHandle] = WeakTable()
         self.loaded: dict[Any, FunctionHandle] = self.functions.entries
         self.loading_beside: set[object] = set()  # the loads that threads run for event loops
-        self.load_turn = threading.Lock()
+        self.load_turn = new_lock()
 
     @property
     def info(self) -> DeviceInfo:
@@ -180,8 +180,8 @@ class Runtime:
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
         # held while the uses of buffers are read, work is submitted and the new uses are recorded
-        self.submission = new_lock()
-        self.loading = threading.Lock()
+        self.submission = RUNTIME_LOCK
+        self.loading = new_lock()
         self.shared_ranges = AddressRanges()
         self.forked = False  # True in a child that was forked after the runtime was set up
         self.counters = Counters()
@@ -290,7 +290,7 @@ class Runtime:
                 device.close()
 
 
-_lock = threading.RLock()
+_lock = new_lock()
 _current: Runtime | None = None
 _installed = False
 
@@ -325,16 +325,26 @@ def _set_up(
     policy: SchedulingPolicy | None = None,
     completion: Given[CompletionMode | None] = None,
     ordering: Given[OrderingMode | None] = None,
+    *,
+    first: Given[bool] = False,
 ) -> None:
-    global _current
-    with _lock:
-        if _current is not None and _current.forked:
-            raise forked_error()
-        runtime = _current if _current is not None else Runtime(_choose_driver(default_device))
-        runtime.configure(default_device, num_devices, policy, completion, ordering)
-        if runtime is not _current:
-            _trace(runtime)
-        _current = runtime
+    """Does what ``init_device_contexts`` does. With ``first``, does nothing if there is a runtime."""
+
+    def set_up() -> None:
+        global _current
+        with unheld(_lock):
+            if _current is not None:
+                if _current.forked:
+                    raise forked_error()
+                if first:
+                    return
+            runtime = _current if _current is not None else Runtime(_choose_driver(default_device))
+            runtime.configure(default_device, num_devices, policy, completion, ordering)
+            if runtime is not _current:
+                _trace(runtime)
+            _current = runtime
+
+    unforked(set_up)
 
 
 def not_in_force(what: str, hint: str) -> DeviceError:
@@ -353,11 +363,9 @@ def current_runtime() -> Runtime:
     forked child."""
     runtime = _current
     if runtime is None:
-        with _lock:
-            if _current is None:
-                _set_up(0, None)  # all devices
-            runtime = _current
-            assert runtime is not None
+        _set_up(0, None, first=True)  # all devices
+        runtime = _current
+        assert runtime is not None
     if runtime.forked:
         raise forked_error()
     return runtime
@@ -378,7 +386,7 @@ def install(
     runtime = Runtime(driver)
     runtime.configure(default_device, num_devices, policy, completion, ordering)
     _trace(runtime)
-    with _lock:
+    with unheld(_lock):
         _previous.append(_current)
         _current = runtime
     return runtime
@@ -387,7 +395,7 @@ def install(
 def uninstall() -> None:
     """Closes the runtime that ``install`` made, and makes the runtime before it the current one again."""
     global _current
-    with _lock:
+    with unheld(_lock):
         if not _previous:
             raise RuntimeError("uninstall() without install()")
         runtime, _current = _current, _previous.pop()
@@ -398,7 +406,7 @@ def uninstall() -> None:
 def runtimes() -> list[Runtime]:
     """Returns the runtimes that are set up: the current one, and those that ``install`` has replaced for a time. Leaves
     out runtimes that a fork cut off."""
-    with _lock:
+    with unheld(_lock):
         return [runtime for runtime in (*_previous, _current) if runtime is not None and not runtime.forked]
 
 

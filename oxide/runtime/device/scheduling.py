@@ -3,10 +3,10 @@ policies."""
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING, Any, final
 
 from oxide.errors import DeviceError
+from oxide.locks import new_lock, unheld
 from oxide.messages import written
 from oxide.native import Given
 from oxide.runtime.device.policy import SchedulingPolicy
@@ -32,7 +32,7 @@ class StreamPoolRoundRobin:
             )
         self._priority: StreamPriority = require_priority(priority, "StreamPoolRoundRobin")
         self._size = streams
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._pools: dict[Device, _Pool] = {}
 
     @property
@@ -41,7 +41,7 @@ class StreamPoolRoundRobin:
         return self._size
 
     def next_stream(self, device: Device) -> Stream:
-        with self._lock:
+        with unheld(self._lock):
             pool = self._pools.get(device)
             if pool is None:
                 pool = self._pools[device] = _Pool()

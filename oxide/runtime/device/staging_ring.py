@@ -8,9 +8,9 @@ A task that awaits a large copy first has a thread make a larger ring (``awaitin
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING, final
 
+from oxide.locks import Lock, new_lock, unheld
 from oxide.runtime.host_memory.copy_pool import copy_function, copy_pool
 from oxide.runtime.host_memory.moves import Moves
 
@@ -59,7 +59,7 @@ class Turns:
     """Slots that copies use in turn. Hold ``lock`` while calling ``take`` and using the slots that it returns."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self.lock = new_lock()
         self.slots: list[StagingSlot] = []
         self._next = 0
 
@@ -86,7 +86,7 @@ class StagingRing:
         """Creates everything that the first large copy needs: the ring, the copy helpers, streams for host functions,
         and the driver's own state for its first host function. This takes up to 200 ms on an H100."""
         device = self._device
-        with self.lock:
+        with unheld(self.lock):
             if self.prepared:
                 return
             self.prepared = True  # after an error, the copy itself tries again
@@ -112,13 +112,13 @@ class StagingRing:
             copy_function()
 
     @property
-    def lock(self) -> threading.Lock:
+    def lock(self) -> Lock:
         """Returns the lock to hold while using the slots."""
         return self._turns.lock
 
     def renew_lock(self) -> None:
         """Replaces the lock in a forked process, where the thread that held it does not exist."""
-        self._turns.lock = threading.Lock()
+        self._turns.lock = new_lock()
 
     def take(self, nbytes: int, most: int) -> tuple[list[StagingSlot], int]:
         """Returns the slots for a copy of ``nbytes``, in the order of ``Turns.take``, and the size of its chunks, which
@@ -135,7 +135,7 @@ class StagingRing:
 
     def trim(self) -> None:
         """Frees the slots if no work in flight uses them."""
-        with self.lock:
+        with unheld(self.lock):
             slots = self._turns.slots
             if slots and all(slot.idle() for slot in slots):
                 self._device.driver.free_host(min(slot.address for slot in slots))

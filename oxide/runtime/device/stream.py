@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, final
 
 from oxide.dropping import calls_drop, nothing
 from oxide.errors import DeviceError
+from oxide.locks import RUNTIME_LOCK
 from oxide.messages import written
 from oxide.native import Given
 from oxide.runtime.device.capturing import refuse_in_capture
 from oxide.runtime.device.timeline import Timeline
-from oxide.runtime.locks import new_rlock
 from oxide.runtime.tracepoints import points
 
 if TYPE_CHECKING:
@@ -193,7 +193,6 @@ class LooseResults:
     def __init__(self, timeline: Timeline) -> None:
         self._drop: Any = nothing if timeline.foreign else partial(timeline.device.spare_timelines.append, timeline)
         self._timeline = timeline
-        self._lock = new_rlock()  # reentrant: a finaliser may submit to the stream while it is held
         self._submissions: deque[InFlight] = deque()
         self.functions: list[Callable[[], object]] = []  # called by the next ``synchronize``
         self._ask_at = _FEW  # the number of submissions at which the device is queried
@@ -201,7 +200,7 @@ class LooseResults:
     def adopt(self, submission: InFlight) -> None:
         """Adds a submission. Drops finished submissions from time to time: a query takes 1.4 µs, too long for each
         call."""
-        with self._lock:
+        with RUNTIME_LOCK:
             if len(self._submissions) >= self._ask_at:
                 self._let_go()
                 self._ask_at = len(self._submissions) + _FEW
@@ -219,7 +218,7 @@ class LooseResults:
 
     def take(self) -> deque[InFlight]:
         """Removes and returns all submissions."""
-        with self._lock:
+        with RUNTIME_LOCK:
             taken, self._submissions = self._submissions, deque()
             self._ask_at = _FEW
             return taken
@@ -227,7 +226,7 @@ class LooseResults:
     def take_finished(self) -> list[InFlight]:
         """Removes and returns the submissions that the device is past."""
         taken: list[InFlight] = []
-        with self._lock:
+        with RUNTIME_LOCK:
             while self._submissions and self._submissions[0].mark.passed():
                 taken.append(self._submissions.popleft())
         return taken
@@ -245,7 +244,7 @@ class LooseResults:
     def forget_finished(self) -> bool:
         """Drops the submissions that the device is past, but keeps failed ones for ``synchronize``. Returns whether a
         submission is still in flight."""
-        with self._lock:
+        with RUNTIME_LOCK:
             self._keep_unfinished()
             return any(submission.mark.position > self._timeline.seen for submission in list(self._submissions))
 
@@ -255,7 +254,7 @@ class LooseResults:
 
     def wait(self) -> None:
         """Blocks until all work submitted so far has ended."""
-        with self._lock:
+        with RUNTIME_LOCK:
             last = list(self._submissions)[-1:]
         for submission in last:
             with contextlib.suppress(DeviceError):  # ``synchronize`` raises it

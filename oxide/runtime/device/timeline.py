@@ -30,8 +30,8 @@ from typing import TYPE_CHECKING, Any, Final, final
 from oxide.driver.base import EventHandle, StreamHandle, StreamPriority
 from oxide.dropping import calls_drop, nothing
 from oxide.errors import DeviceError, DeviceLostError
+from oxide.locks import RUNTIME_LOCK
 from oxide.native import is_compiled, mypyc_attr
-from oxide.runtime.locks import new_lock
 from oxide.runtime.loop.pace import Pace
 from oxide.runtime.tracepoints import points
 
@@ -116,7 +116,6 @@ class Timeline:
         # True for a stream of another library: the timeline is short-lived, and nothing may keep it
         self.foreign = handle is not None
         self._named = self.foreign  # another library may submit to it at any time
-        self._lock = new_lock()
         self.advance = count(1).__next__
         """``advance()`` numbers the work that was just submitted: one call of a C iterator, 40 ns without a lock."""
         self._marks: deque[Mark] = deque()
@@ -138,7 +137,7 @@ class Timeline:
             # A stream that serves as a branch has marks that no thread waits for. Without this they would all be kept.
             self.look_ahead()
             self._look_at = max(_MANY, 4 * len(self._marks))
-        with self._lock:
+        with RUNTIME_LOCK:
             mark = Mark(self, self.advance())
             # strict ordering refuses a use that is not known to have ended, so the mark gets its event at once
             if self._named or self.device.runtime.ordering == "strict":
@@ -151,7 +150,7 @@ class Timeline:
     def close(self) -> None:
         """Records an event for the stream's last mark, unless the mark has one or the device is known to be past the
         mark. Call it before work is submitted."""
-        with self._lock:
+        with RUNTIME_LOCK:
             end = self.end
             if end is not None:
                 if end.position > self.seen:
@@ -160,7 +159,7 @@ class Timeline:
 
     def event_of(self, mark: Mark) -> EventHandle:
         """Returns the mark's event. If the mark has none, records one."""
-        with self._lock:
+        with RUNTIME_LOCK:
             if mark.event is None:
                 self._record(mark)
                 if mark is self.end:
@@ -281,7 +280,7 @@ class Timeline:
         The call runs on a separate stream, so it neither waits for later work of this stream nor delays it.
         """
         event = self.event_of(mark)
-        with self._lock:
+        with RUNTIME_LOCK:
             if self._watcher is None:
                 self._watcher = self.driver.create_stream(self.device.id)
             self.driver.wait_event(self._watcher, event)
@@ -305,7 +304,7 @@ class Timeline:
 
     def note_passed(self, position: int) -> None:
         """Records that the device is past ``position``."""
-        with self._lock:
+        with RUNTIME_LOCK:
             if position > self.seen:
                 self.seen = position
             if self.end is not None and self.end.position <= self.seen:
@@ -330,7 +329,7 @@ class Timeline:
         """
         step = _FEW
         while True:
-            with self._lock:
+            with RUNTIME_LOCK:
                 left = len(self._marks)
                 if left <= _FEW:
                     return
@@ -351,7 +350,7 @@ class Timeline:
 
     def covering(self, position: int) -> Mark | None:
         """Returns the first mark at ``position`` or later that the device is not known to be past, or None."""
-        with self._lock:
+        with RUNTIME_LOCK:
             marks = self._marks
             if not marks or marks[-1].position < position:
                 return None

@@ -29,12 +29,12 @@ import os
 import platform
 import signal
 import sys
-import threading
 from typing import Any, final
 
 from oxide.compiler.cpu.native_functions import host_function
 from oxide.compiler.ir.files import ir_file
 from oxide.driver.records import COPY_POOL
+from oxide.locks import new_lock, unheld
 from oxide.runtime.host_memory.streaming_copy import streaming_copy_address
 
 PIECE_BYTES = 128 << 10
@@ -108,7 +108,7 @@ def copy_pool() -> CopyPool | None:
     if the system has no futex, or if no thread could be started."""
     global _pool
     if _pool is None:
-        with _lock:
+        with unheld(_lock):
             if _pool is None:
                 _pool = (_make(),)
     return _pool[0]
@@ -123,7 +123,7 @@ def copy_function() -> int:
     return _copy[0]
 
 
-_lock = threading.Lock()
+_lock = new_lock()
 _pool: tuple[CopyPool | None] | None = None
 _copy: tuple[int, Any] | None = None
 

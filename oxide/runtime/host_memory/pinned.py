@@ -27,9 +27,9 @@ from oxide.driver.base import Driver
 from oxide.dropping import calls_drop
 from oxide.environment import whole_number
 from oxide.errors import DeviceError, OutOfMemoryError
+from oxide.locks import new_lock, unheld
 from oxide.messages import byte_count
 from oxide.native import is_compiled, mypyc_attr
-from oxide.runtime.locks import new_lock
 from oxide.runtime.loop.event_loops import running_loop_name
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ class PinnedPool:
         the system leaves no room. On an event loop's thread, also returns None if a large buffer would have to be made:
         see ``want``."""
         capacity = _capacity(nbytes)
-        with self._lock:
+        with unheld(self._lock):
             self._collect()
             found = self._take(capacity, nbytes)
             if found is not None:
@@ -176,7 +176,7 @@ class PinnedPool:
         """Returns a free buffer of at least ``nbytes`` (more than 0), or None if ``_take`` finds none. Never page-locks
         memory."""
         capacity = _capacity(nbytes)
-        with self._lock:
+        with unheld(self._lock):
             self._collect()
             return self._take(capacity, nbytes)
 
@@ -189,14 +189,14 @@ class PinnedPool:
         """
         capacity = _capacity(nbytes)
         if capacity > AT_ONCE_BYTES and running_loop_name() is not None:
-            with self._lock:
+            with unheld(self._lock):
                 self._grow(capacity, count)
 
     def acquire(self, nbytes: int) -> PinnedBuffer:
         """Returns a buffer of at least ``nbytes``, and page-locks it now if none is free. Raises ``OutOfMemoryError``
         if there is no room."""
         capacity = _capacity(nbytes)
-        with self._lock:
+        with unheld(self._lock):
             self._collect()
             found = self._take(capacity, nbytes)
         buffer = found or self._make(capacity, nbytes)
@@ -210,7 +210,7 @@ class PinnedPool:
 
     def describe(self) -> str:
         """Returns a description of the pool's use, for messages."""
-        with self._lock:
+        with unheld(self._lock):
             self._collect()
             pooled = self._pooled() + sum(self._wanted)
             return (
@@ -221,19 +221,19 @@ class PinnedPool:
     @property
     def free_bytes(self) -> int:
         """Returns the number of bytes in free buffers."""
-        with self._lock:
+        with unheld(self._lock):
             self._collect()
             return self._pooled()
 
     def trim(self) -> None:
         """Returns unused buffers to the driver. Blocks until the device is idle."""
-        with self._lock:
+        with unheld(self._lock):
             grower = self._grower
             while len(self._wanted) > 1:  # the thread is making the first
                 self._held -= self._wanted.pop()
         if grower is not None:
             grower.join()
-        with self._lock:
+        with unheld(self._lock):
             self._collect()
             for capacity, blocks in self._free.items():
                 if capacity < _PAGE:
@@ -274,7 +274,7 @@ class PinnedPool:
         given = _given(capacity)
         address, counted, pooled = 0, False, False
         try:
-            with self._lock:
+            with unheld(self._lock):
                 if self._held + given > self.limit:
                     return None
                 self._held += given  # under the same lock, so that two threads cannot exceed the limit together
@@ -282,14 +282,14 @@ class PinnedPool:
             address = self._driver.allocate_host(given)
             page = 0 if given == capacity else address
             parts = [PinnedBlock(address + offset, capacity, page) for offset in range(0, given, capacity)]
-            with self._lock:
+            with unheld(self._lock):
                 free = self._free.setdefault(capacity, [])
                 free += parts  # not a call, so no interrupt can come between this line and the next
                 pooled = True
                 return self._take(capacity, nbytes)
         except BaseException as error:
             if counted and not pooled:
-                with self._lock:
+                with unheld(self._lock):
                     self._held -= given
                 if address:
                     self._driver.free_host(address)
@@ -317,7 +317,7 @@ class PinnedPool:
 
     def _make_wanted(self) -> None:
         while True:
-            with self._lock:
+            with unheld(self._lock):
                 if not self._wanted:
                     self._grower = None
                     return
@@ -326,7 +326,7 @@ class PinnedPool:
                 address = self._driver.allocate_host(capacity)
             except Exception:  # a later request that page-locks on its own thread gets the error
                 address = 0
-            with self._lock:
+            with unheld(self._lock):
                 self._wanted.popleft()
                 if address:
                     self._free.setdefault(capacity, []).append(PinnedBlock(address, capacity))

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import Final, final
 
-from oxide.runtime.locks import new_lock
+from oxide.locks import RUNTIME_LOCK
 
 SPIN_SECONDS: Final = 10e-6
 """The longest time that a wait spins. A stream's waits spin only while their mean is at most this time."""
@@ -36,10 +36,9 @@ _PROBE_EVERY: Final = 16
 class Pace:
     """The running mean of one stream's waits. Methods may be called from any thread."""
 
-    __slots__ = ("_lock", "_since_probe", "expected", "parked", "polled_seconds", "waits")
+    __slots__ = ("_since_probe", "expected", "parked", "polled_seconds", "waits")
 
     def __init__(self) -> None:
-        self._lock = new_lock()
         self._since_probe = 0
         self.expected = POLL_SECONDS / 2  # seconds; nothing is known yet, so the first wait polls with the whole budget
         self.waits = 0
@@ -63,7 +62,7 @@ class Pace:
         a budget for polling instead."""
         budget = self.poll_budget
         if not budget:
-            with self._lock:
+            with RUNTIME_LOCK:
                 self._since_probe += 1
                 if self._since_probe == _PROBE_EVERY:
                     self._since_probe = 0
@@ -74,7 +73,7 @@ class Pace:
         """Records a wait of ``seconds``, of which ``polled`` seconds were spent spinning and polling."""
         if parked:
             seconds = max(0.0, seconds - PARK_SECONDS)
-        with self._lock:
+        with RUNTIME_LOCK:
             self.waits += 1
             self.parked += parked
             self.polled_seconds += polled

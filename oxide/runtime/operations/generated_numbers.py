@@ -10,13 +10,13 @@ generates the numbers before the submission (``awaiting/loading.py``), so the ev
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
 from oxide.language.types import as_dtype, converted, f32, is_float
+from oxide.locks import new_lock, unheld
 from oxide.messages import byte_count, written
 from oxide.native import Given, mypyc_attr
 from oxide.runtime.awaiting.loading import announce_numbers
@@ -104,12 +104,12 @@ class HostNumbers:
     def __init__(self, make: Callable[[], NDArray[Any]]) -> None:
         self._make: Callable[[], NDArray[Any]] | None = make
         self._array: NDArray[Any] | None = None
-        self._lock = threading.Lock()
+        self._lock = new_lock()
 
     def array(self) -> NDArray[Any]:
         """Returns the numbers. Waits if another thread is generating them."""
         if self._array is None:
-            with self._lock:
+            with unheld(self._lock):
                 if self._make is not None:
                     self._array = self._make()
                     self._make = None

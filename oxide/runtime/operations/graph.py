@@ -21,6 +21,7 @@ import numpy as np
 from oxide.driver.base import GraphHandle
 from oxide.dropping import calls_drop
 from oxide.errors import DeviceError, GraphError
+from oxide.locks import new_lock, unheld
 from oxide.messages import written
 from oxide.native import Given
 from oxide.runtime.device.arc import Arc
@@ -30,7 +31,6 @@ from oxide.runtime.device.partition import Partition
 from oxide.runtime.device.runtime import Device
 from oxide.runtime.device.scheduling import require_stream
 from oxide.runtime.device.stream import Stream
-from oxide.runtime.locks import new_lock
 from oxide.runtime.operations.depicting import RecordedWork
 from oxide.runtime.operations.inputs import Source, accepted, arrived, fill_inputs
 from oxide.runtime.operations.operation import Depiction, DeviceOperation, at_once
@@ -544,7 +544,7 @@ class _Captured:
         graph.
         """
         context.keep(self)
-        with self._lock:  # no launch by another thread may come between the uploads and the graph
+        with unheld(self._lock):  # no launch by another thread may come between the uploads and the graph
             try:
                 self._launch(context, sources)
             except BaseException as error:

@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar, final
 
 from oxide.driver.lanes import lanes_of
 from oxide.errors import LaunchError
+from oxide.locks import is_interrupt
 from oxide.native import Given, caused
 from oxide.runtime.awaiting.loading import compiled_beside
 from oxide.runtime.device.launch_places import add_note_once
@@ -254,7 +255,7 @@ def _submit_branches(context: ExecutionContext, nodes: list[PlanNode], pieces: l
                 _submit_node(here, number, nodes[number])
             ends.append(here.timeline.advance())
     except BaseException as error:
-        if not isinstance(error, Exception):
+        if is_interrupt(error):
             for here in contexts[1:]:
                 here.interrupted()
         raise

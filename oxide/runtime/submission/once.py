@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable
 from typing import final
 
+from oxide.locks import RUNTIME_LOCK
 from oxide.runtime.loop.turns import current_turn
 from oxide.runtime.submission.stops import Stop
 
@@ -41,7 +42,7 @@ class Once:
         me = threading.get_ident()
         while True:
             ended = threading.Event()
-            with _lock:
+            with RUNTIME_LOCK:
                 if self._done:
                     return False
                 if self._runner is None:
@@ -55,14 +56,14 @@ class Once:
             try:
                 ended.wait()
             finally:
-                with _lock:
+                with RUNTIME_LOCK:
                     del _blocked[me]
                     if ended.set in self._waiting:  # after a KeyboardInterrupt, for example
                         self._waiting.remove(ended.set)
 
     def leave(self, *, done: bool) -> None:
         """Ends the run. If it failed, ``done`` is False, and the next thread that enters runs it again."""
-        with _lock:
+        with RUNTIME_LOCK:
             self._done = done
             self._runner = None
             waiting, self._waiting = self._waiting, []
@@ -71,7 +72,7 @@ class Once:
 
     def call_when_left(self, wake: Callable[[], object]) -> bool:
         """Makes the running thread call ``wake`` when the run ends. Returns False if no thread is doing the run."""
-        with _lock:
+        with RUNTIME_LOCK:
             if self._runner is None:
                 return False
             self._waiting.append(wake)
@@ -79,7 +80,7 @@ class Once:
 
     def forget(self, wake: Callable[[], object]) -> None:
         """Withdraws ``wake`` from ``call_when_left``."""
-        with _lock:
+        with RUNTIME_LOCK:
             if wake in self._waiting:
                 self._waiting.remove(wake)
 
@@ -97,7 +98,6 @@ class StillRunning(Stop):
         raise self
 
 
-_lock = threading.Lock()  # shared by all instances, so that a cycle of waiting threads can be found; held only briefly
 _blocked: dict[int, Once] = {}  # the ``Once`` that each blocked thread waits for
 
 

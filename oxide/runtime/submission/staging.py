@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 import numpy as np
 
+from oxide.locks import unheld
 from oxide.native import mypyc_attr
 from oxide.runtime.device import staging_ring
 from oxide.runtime.device.staging_ring import StagingSlot, Turns
@@ -133,7 +134,7 @@ def upload(context: ExecutionContext, box: DeviceBox, array: NDArray[Any]) -> No
     count = min(chunks, _SLOTS)
     lane = _lane(context.timeline, chunk)
     turns = lane.turns
-    with turns.lock:
+    with unheld(turns.lock):
         lane.grow(pool, count)
         missing = count - len(turns.slots)
         enough = missing <= 0 or len(turns.slots) > 1  # many chunks in a single slot would not overlap
@@ -141,7 +142,7 @@ def upload(context: ExecutionContext, box: DeviceBox, array: NDArray[Any]) -> No
             _upload_in_chunks(context, box, array, chunk, turns.take(chunks), lane)
     if not enough:
         ring = context.device.staging
-        with ring.lock:
+        with unheld(ring.lock):
             slots, chunk = ring.take(nbytes, chunk)
             _upload_in_chunks(context, box, array, chunk, slots, None)
     if missing > 0:
@@ -295,7 +296,7 @@ def download(context: ExecutionContext, box: DeviceBox) -> NDArray[Any]:
         copy_host(context, box, buffer.address, up=False)
     else:
         ring = context.device.staging
-        with ring.lock:
+        with unheld(ring.lock):
             slots, chunk = ring.take(nbytes, _chunk_bytes(nbytes))
             _download_in_chunks(context, box, result, chunk, slots)
         pool.want(nbytes, 1)

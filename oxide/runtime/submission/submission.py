@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar, cast, 
 
 from oxide.dropping import calls_drop, nothing
 from oxide.errors import DeviceError, DeviceLostError, LaunchError, OrderingError
+from oxide.locks import is_interrupt, refuse_inside
 from oxide.native import Given, caused, is_compiled
 from oxide.runtime.device.arc import Arc
 from oxide.runtime.device.capturing import refuse_in_capture
@@ -770,8 +771,9 @@ def context_for(
 ) -> ExecutionContext:
     """Returns the context for a run of ``operation`` on ``stream``. First lets the reclaimer free dropped memory,
     unless ``sweeps`` is False. Raises ``GraphError`` during a capture, and ``DeviceLostError`` if the device is
-    lost."""
+    lost, and ``OrderingError`` if the calling thread holds a lock of the package's."""
     operation.consume()
+    refuse_inside()
     refuse_in_capture("running an operation")
     device = stream.device
     reclaimer = device.runtime.reclaimer
@@ -786,7 +788,7 @@ def give_up(context: ExecutionContext, operation: Submittable[T], error: BaseExc
     """Cleans up after a run whose submission failed: keeps the memory of the work that was submitted before ``error``,
     and adds a note about the operation to the error."""
     device = context.device
-    if not isinstance(error, Exception):
+    if is_interrupt(error):
         context.interrupted()
     for function in context._if_given_up:
         function()

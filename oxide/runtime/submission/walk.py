@@ -34,6 +34,7 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, final
 
 from oxide.dropping import nothing
+from oxide.locks import is_interrupt
 from oxide.native import mypyc_attr
 from oxide.runtime.device.launch_places import add_note_once
 from oxide.runtime.device.scheduling import find_device, picked_stream
@@ -380,7 +381,7 @@ class _Elsewhere(Submittable[Any]):
 
     def fail(self, frame: Frame, error: BaseException) -> Submittable[Any] | None:
         if frame.at == 1:
-            if not isinstance(error, Exception):
+            if is_interrupt(error):
                 frame.inner.interrupted()
             frame.context.join(frame.inner)
         return None

@@ -25,9 +25,10 @@ from contextlib import suppress
 from time import perf_counter_ns
 from typing import Any, Final, final
 
-import oxide.errors
+from oxide import errors
 from oxide.driver.base import Clock
 from oxide.errors import OxideError
+from oxide.locks import new_lock, unheld
 from oxide.runtime.device.runtime import Runtime, runtimes
 from oxide.runtime.tracepoints import Built, TracedRun, points
 from oxide.tracing.events import Event, Sink
@@ -37,7 +38,7 @@ from oxide.tracing.timeline import Builder
 
 _MANY: Final = 1 << 15
 _TOO_MANY: Final = 1 << 17
-_ROOT: Final = os.path.dirname(os.path.dirname(os.path.abspath(oxide.errors.__file__)))
+_ROOT: Final = os.path.dirname(os.path.dirname(os.path.abspath(errors.__file__)))
 _PACKAGES: Final = (os.path.join(_ROOT, "oxide") + os.sep, os.path.join(_ROOT, "oxide_kernels") + os.sep)
 _get_ident: Final = threading.get_ident  # in compiled code a constant costs no look-up
 _getframe: Final = sys._getframe
@@ -320,7 +321,7 @@ def _asyncio_task(task: Any) -> tuple[str, dict[str, str]]:
     return f"task {task.get_name()}" + (f" ({code})" if code else ""), {"loop": "asyncio"}
 
 
-_lock = threading.Lock()
+_lock = new_lock()
 _recorder: Recorder | None = None
 _attached: list[Callable[[], None]] = []
 _watches_forks = False
@@ -339,7 +340,7 @@ def when_attached(hook: Callable[[], None]) -> None:
 def begin(sink: Sink, clock_of: Callable[[Runtime], Clock] = clock_of) -> None:
     """Gives ``sink`` the events of all submissions from now on. The first sink chooses the clocks."""
     global _recorder, _watches_forks
-    with _lock:
+    with unheld(_lock):
         if not _watches_forks:
             _watches_forks = True
             os.register_at_fork(after_in_child=_forget)
@@ -355,7 +356,7 @@ def begin(sink: Sink, clock_of: Callable[[Runtime], Clock] = clock_of) -> None:
 
 def end(sink: Sink) -> str:
     """Gives ``sink`` its last events, once all submitted work has ended. Returns the sources of the times."""
-    with _lock:
+    with unheld(_lock):
         recorder = _recorder
         if recorder is None or sink not in recorder.sinks():
             return ""
@@ -368,7 +369,7 @@ def end(sink: Sink) -> str:
 def _forget() -> None:
     """Ends the recording in a forked child, where other threads and their locks are gone."""
     global _recorder, _lock
-    _lock = threading.Lock()
+    _lock = new_lock()
     recorder, _recorder = _recorder, None
     points.tracer = None
     if recorder is not None:

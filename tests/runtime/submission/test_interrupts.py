@@ -12,6 +12,7 @@ import pytest
 
 import oxide
 from oxide import DisjointSlice, Event, Stream, f32, kernel, thread, zeros
+from oxide.locks import DRIVER_LOCK
 from oxide.runtime.device.fault_records import FaultPage, FaultReport
 from oxide.runtime.device.timeline import Mark
 from oxide.runtime.host_memory.pinned import PinnedBuffer
@@ -38,12 +39,11 @@ def is_step(code: CodeType) -> bool:
 def locks_held(stream: Stream, graph: oxide.CudaGraph[Any]) -> list[str]:
     locks: dict[str, Any] = {
         "the runtime's": stream.device.runtime.submission,
-        "the stream's": stream._timeline._lock,
+        "the driver's": DRIVER_LOCK,
+        "the page-locked memory's": stream.device.runtime.pinned._lock,
         "the graph's": graph._require_open()._lock,
     }
-    held = [name for name, lock in locks.items() if lock.locked()]
-    loose: Any = stream._loose._lock
-    return [*held, "the loose results'"] if loose._is_owned() else held
+    return [name for name, lock in locks.items() if lock._is_owned()]
 
 
 @needs_calls

@@ -6,7 +6,6 @@ from __future__ import annotations
 import ast
 import functools
 import importlib
-import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,6 +24,7 @@ from oxide.compiler.frontend.lowering.argument_types import numba_type
 from oxide.compiler.signature.signature import Closed, NumbaParameter
 from oxide.compiler.source.text import keep_text
 from oxide.errors import LaunchError
+from oxide.locks import new_lock, unheld
 
 
 class _Uncompiled:
@@ -85,7 +85,7 @@ def numba_cuda() -> Any:
 
 
 _original_jit = importlib.import_module("numba.cuda.decorators").jit
-_decorating = threading.Lock()
+_decorating = new_lock()
 
 
 def is_signature(given: Any) -> bool:
@@ -98,7 +98,7 @@ def decorated(function: Any, signature: Any, device: bool, options: dict[str, An
     nothing."""
     function = getattr(function, "py_func", function)
     keep_text(function)
-    with _decorating, without_gpu(), warnings.catch_warnings():
+    with unheld(_decorating), without_gpu(), warnings.catch_warnings():
         warnings.simplefilter("ignore", errors.NumbaWarning)
         if signature is None:
             return _original_jit(function, device=device, opt=True, debug=False, **options)
