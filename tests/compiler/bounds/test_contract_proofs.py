@@ -5,13 +5,15 @@ A check that was left out wrongly shows as a fault that the interpreter of the s
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, event, given, settings
 from hypothesis import strategies as st
 
-from oxide import LaunchError, kernel
+from oxide import BoundsError, LaunchError, kernel
 from oxide.compiler.kernel import Kernel
 from tests.compiler.bounds.test_loop_checks import HEAD, build, compare
+from tests.compiler.native_runner import fault_of, run_blocks
 
 CONTRACTS = [
     "len(x) >= n * m",
@@ -105,3 +107,42 @@ def test_a_loop_over_32_bit_numbers_is_proved_like_any_other() -> None:
     assert {placement.place for placement in proved.specialize().placements} == {"proved"}
     too_weak = kernel(requires=("len(x) >= n - 1",))(build(source).function)
     assert {placement.place for placement in too_weak.specialize().placements} == {"proved", "hoisted"}
+
+
+def fault(contracts: tuple[str, ...], head: str, lines: list[str], *numbers: int, length: int) -> tuple[str, int, int]:
+    """Runs a thread that reads ``x``, whose length keeps the contracts. Gives its fault: the parameter, the index and
+    the length."""
+    source = head + "".join(f"        {line}\n" for line in [*lines, "element.value = acc"])
+    each: Kernel = kernel(requires=contracts)(build(source).function)
+    x, w, out = np.zeros(length, np.int64), np.arange(8, dtype=np.int64), np.zeros(1, np.int64)
+    found = fault_of(each, run_blocks(each, (1, 1, 1), (1, 1, 1), *numbers, x, w, out))
+    assert isinstance(found, BoundsError)
+    return found.parameter, found.index, found.length
+
+
+@pytest.mark.parametrize("name", ["p", "n"])
+def test_a_signed_number_may_be_as_great_as_its_type_holds(name: str) -> None:
+    contracts = (f"{name} >= 0", "len(x) >= 64")
+    assert fault(contracts, HEAD, [f"acc = x[{name}]"], 70, 0, 70, 0, length=64) == ("x", 70, 64)
+
+
+def test_a_difference_is_not_less_than_it_is() -> None:
+    contracts = ("p >= 2 * q", "len(x) > p - 2 * q", "q >= 0")
+    assert fault(contracts, HEAD, ["acc = x[p - q]"], 10, 2, 0, 0, length=7) == ("x", 8, 7)
+
+
+def test_a_number_greater_than_another_may_be_less_than_its_double() -> None:
+    lines = ["if p > q:", "    acc = x[p - 2 * q]"]
+    assert fault(("len(x) > p - 2 * q",), HEAD, lines, 3, 2, 0, 0, length=7) == ("x", -1, 7)
+
+
+def test_a_loop_that_ends_by_what_it_reads_may_have_any_number_of_iterations() -> None:
+    lines = ["k = p", "while w[k & 7] != 6:", "    if w[k & 3] < 4:", "        acc += x[k]", "    k -= 1"]
+    assert fault(("p >= 0", "len(x) >= p + 2"), HEAD, lines, 3, 0, 0, 0, length=5) == ("x", -1, 5)
+
+
+def test_an_unsigned_start_of_a_range_may_be_negative_as_a_signed_number() -> None:
+    lines = ["for i in range(i64(p), q):", "    acc += x[i]"]
+    contracts = ("q >= 0", "len(x) >= q")
+    head = HEAD.replace("p: i64", "p: u64")
+    assert fault(contracts, head, lines, 2**64 - 3, 4, 0, 0, length=4) == ("x", -3, 4)

@@ -20,7 +20,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, assume, event, given, settings
 from hypothesis import strategies as st
 
-from oxide import CompileError, DisjointSlice, MatrixView, Slice, i32, i64, kernel, thread, u32, zip_exact
+from oxide import CompileError, DisjointSlice, MatrixView, Slice, i32, i64, kernel, thread, u32, u64, zip_exact
 from oxide.compiler.kernel import Kernel
 from oxide.errors import KernelAssertionError
 from tests.choosing import examples
@@ -183,8 +183,8 @@ def build(source: str) -> Kernel:
     file = f"<nest {next(_serial)}>"
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
     scope: dict[str, Any] = {
-        "i32": i32, "i64": i64, "u32": u32, "Slice": Slice, "DisjointSlice": DisjointSlice, "thread": thread,
-        "MatrixView": MatrixView, "zip_exact": zip_exact, "__name__": "nests",
+        "i32": i32, "i64": i64, "u32": u32, "u64": u64, "Slice": Slice, "DisjointSlice": DisjointSlice,
+        "thread": thread, "MatrixView": MatrixView, "zip_exact": zip_exact, "__name__": "nests",
     }  # fmt: skip
     exec(compile(source, file, "exec"), scope)
     return kernel(scope["nest"])
