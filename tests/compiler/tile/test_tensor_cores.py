@@ -122,6 +122,12 @@ def test_long_pipelines(k: int) -> None:
         check(product(bf16, f32, warps=4, stages=stages, turned=(False, False)), bf16, f32, (64, 64, k), (64, 64), 64)
 
 
+@pytest.mark.usefixtures("code")
+def test_operands_with_fewer_parts_than_threads() -> None:
+    kernel = product(f16, f32, warps=4, stages=2, turned=(False, False))
+    check(kernel, f16, f32, (48, 32, 48), (16, 32), 16)
+
+
 @tile.kernel(warps=4, stages=2)
 def chained(o: tile.Partition[f16, 2], a: tile.Tensor[f16, 2], b: tile.Tensor[f16, 2], c: tile.Tensor[f16, 2]) -> None:
     rows, width = o.tile_shape
@@ -151,6 +157,20 @@ def test_a_product_of_a_product(m: int, n: int) -> None:
         total = total * 0.5 + p @ c[rows].astype(np.float64)
     expected = total / norm[:, None]
     assert np.linalg.norm(found.to_host().sync() - expected) < 2e-3 * np.linalg.norm(expected)
+
+
+@tile.kernel(warps=4)
+def doubled(o: tile.Partition[f32, 2], a: tile.Tensor[f16, 2]) -> None:
+    x = a.load((0, 0), (64, 64))
+    o.store(tile.mma((x @ x) * 2, x, tile.zeros(o.tile_shape)))
+
+
+@pytest.mark.usefixtures("code")
+def test_a_left_operand_computed_from_a_product() -> None:
+    a = RNG.integers(-2, 3, (64, 64)).astype(np.float16)
+    found = doubled(zeros((64, 64)).partition((64, 64)), h2d(a)).first().unpartition().to_host().sync()
+    wide = a.astype(np.float64)
+    np.testing.assert_array_equal(found, 2 * wide @ wide @ wide)
 
 
 @tile.kernel(warps=4)

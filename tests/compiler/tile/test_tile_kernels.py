@@ -107,6 +107,18 @@ def test_many_elements_a_thread_at_every_edge(shape: tuple[int, int], code: int)
     np.testing.assert_allclose(found[32 : 32 + x.size].reshape(shape), expected, rtol=1e-5, atol=1e-5)
 
 
+@tile.kernel(warps=2)
+def by_sums(z: tile.Partition[f32, 2], x: tile.Tensor[f32, 2], y: tile.Tensor[f32, 2]) -> None:
+    sums = y.load((z.index[0], 0), (8, 32)).sum(axis=1)
+    z.store(tile.load_like(x, z) * sums[:, None])
+
+
+@pytest.mark.usefixtures("code")
+def test_tiles_of_equal_rows_and_other_columns() -> None:
+    x, y = (RNG.integers(-9, 9, shape).astype(np.float32) for shape in ((16, 128), (16, 32)))
+    check(by_sums, np.zeros((16, 128), np.float32), (8, 128), x, y)
+
+
 @tile.kernel
 def add(z: tile.Partition[f32, 2], x: tile.Tensor[f32, 2], y: tile.Tensor[f32, 2]) -> None:
     z.store(tile.load_like(x, z) + tile.load_like(y, z))
