@@ -240,6 +240,25 @@ def test_the_plan_of_a_product_on_hopper() -> None:
     assert not plan(kernel, 75, c=(128, 256), bk=64).products
 
 
+def test_the_sums_of_an_iteration_are_awaited_in_the_next() -> None:
+    ptx = product(bf16, f32, warps=8, stages=4, turned=(False, False)).ptx((9, 0), c=(128, 256), bk=64)
+    assert ptx.count("wgmma.wait_group.sync.aligned 1;") == 1, "in the loop"
+    assert ptx.count("wgmma.wait_group.sync.aligned 0;") == 1, "after it"
+
+
+@tile.kernel(warps=4, stages=2)
+def narrowed(c: tile.Partition[f16, 2], a: tile.Tensor[f16, 2], b: tile.Tensor[f16, 2]) -> None:
+    acc = tile.zeros(c.tile_shape)
+    for k in range(tile.cdiv(a.shape[1], 64)):
+        acc = tile.mma(a.load((c.index[0], k), (64, 64)), b.load((k, c.index[1]), (64, 64)), acc)
+    c.store(acc.astype(f16))
+
+
+def test_a_result_is_stored_by_way_of_the_memory_of_the_operands() -> None:
+    said = narrowed.explain((8, 0), c=(64, 64))
+    assert f"128 threads a program, {2 * 2 * 64 * 64 * 2} bytes of shared memory" in said
+
+
 def test_without_stages_there_are_as_many_as_fit() -> None:
     @tile.kernel(warps=8)
     def multiplied(

@@ -392,6 +392,16 @@ def test_sums_of_integers_are_wide() -> None:
 
 
 @tile.kernel
+def long_rows(z: tile.Partition[f32, 1], x: tile.Tensor[f32, 2]) -> None:
+    z.store(x.load((z.index[0], 0), (64, 8192)).sum(axis=1))
+
+
+def test_the_sum_of_a_long_row_is_that_of_several_partial_sums() -> None:
+    """Added one after the other, these numbers have a sum that is wrong by six times as much."""
+    check(long_rows, np.zeros(64, np.float32), (64,), np.full((64, 8192), 0.1, np.float32), error=1e-5)
+
+
+@tile.kernel
 def loops(z: tile.Partition[f32, 1], x: tile.Tensor[f32, 1], n: i32, step: i64) -> None:
     a = tile.load_like(x, z)
     total, i = 0.0, 0

@@ -149,6 +149,12 @@ def test_sort(shape: tuple[int, int], down: bool, axis: int) -> None:
     np.testing.assert_array_equal(found, np.flip(expected, axis) if down else expected)
 
 
+@pytest.mark.parametrize(("length", "padded"), [(64, 64), (65, 128)])
+def test_a_sort_takes_the_memory_of_the_next_power_of_two(length: int, padded: int) -> None:
+    said = ordered.explain((8, 0), z=(16, length), down=False, axis=-1)
+    assert f"{16 * padded * (4 + 4)} bytes of shared memory" in said, "a number and its index for each element"
+
+
 @tile.kernel
 def largest(
     values: tile.Partition[i8, 2], places: tile.Partition[i64, 2], x: tile.Tensor[i8, 2], n: tile.Constant[int]
