@@ -120,6 +120,8 @@ def test_an_operation_at_any_place_is_right_or_refused(inner: str, outer: str) -
 
 
 @needs_calls
+@pytest.mark.filterwarnings("ignore:.*was never run:RuntimeWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # raised in a collector's callback
 def test_an_error_of_a_signal_handler_at_any_place_leaves_everything_usable() -> None:
     def fail() -> None:
         raise TimeoutError
