@@ -158,7 +158,7 @@ def test_a_build_that_cannot_compile_says_why_and_makes_an_interpreted_wheel(
     assert said[0].startswith(f"oxide: this wheel runs interpreted: {reason}")
     (wheel,) = (small_package / "made").iterdir()
     assert wheel.name.endswith("-py3-none-any.whl")
-    assert form_of(wheel, tmp_path / "unpacked").startswith("interpreted <unlocked _thread.lock")
+    assert form_of(wheel, tmp_path / "unpacked").startswith("interpreted <unlocked _thread.RLock")
 
 
 @needs_checkout

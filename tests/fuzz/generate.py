@@ -41,6 +41,11 @@ def constant(kind: str, number: Any) -> Expr:
     return Expr("convert", kind, [literal(number)])
 
 
+def is_known(e: Expr) -> bool:
+    """Whether an expression is made of constants alone."""
+    return all(map(is_known, e.args)) if e.args else e.op in ("literal", "bare", "special")
+
+
 def bare(kind: str, number: Any) -> Expr:
     """A literal that meets a float of a type, and takes it."""
     return Expr("bare", kind, [], number)
@@ -433,8 +438,10 @@ class Generator:
         return Expr("chain", "bool", [self.typed(self.pick(INTEGERS), depth - 1) for _ in range(3)], operators)
 
     def ternary(self, kind: str, depth: int) -> Expr:
-        a, b = self.typed(kind, depth - 1), self.near(kind, depth - 1)
-        return Expr("ternary", kind, [self.condition(depth - 1), a, b])
+        condition = self.condition(depth - 1)
+        # A condition that is known at compile time leaves one operand, which a bare literal does not give its type.
+        a, b = self.typed(kind, depth - 1), (self.typed if is_known(condition) else self.near)(kind, depth - 1)
+        return Expr("ternary", kind, [condition, a, b])
 
     def function(self, function: Function, depth: int) -> Expr:
         given = []

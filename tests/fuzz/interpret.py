@@ -988,7 +988,11 @@ def _meet(running: list[Any]) -> None:
             for place, thread in enumerate(threads):
                 warps.setdefault(_flat(thread) // 32, []).append(place)
             for lanes in warps.values():
-                results = _exchange(kind, [_flat(threads[place]) % 32 for place in lanes], [brought[p] for p in lanes])
+                numbers = [_flat(threads[place]) % 32 for place in lanes]
+                try:
+                    results = _exchange(kind, numbers, [brought[place] for place in lanes])
+                except KeyError:  # a lane that does not exist, or has left
+                    raise Undefined from None
                 for place, result in zip(lanes, results, strict=True):
                     answers[threads[place]] = result
         else:

@@ -57,6 +57,7 @@ LITERALS = (
     "(-COUNT * 2 + 1)",
     "(COUNT / 2)",
     "(warp.SIZE // COUNT)",
+    "(x if COUNT > 3 else 0.1)",  # of which only the literal counts
 )
 EXACT = ("x + L", "L - x", "x * L", "L / x", "x / L", "-(x * L)", "x * L * L", "abs(x * L)")
 ROUNDED = ("x // L", "x % L", "x ** L", "L ** x", "math.hypot(x, L)", "math.atan2(L, x)", "np.arctan2(L, x)")
