@@ -103,8 +103,10 @@ def run(tree: Path, mutant: Mutant) -> str:
     file = tree / mutant.file
     text = file.read_text(encoding="utf-8")
     lines = text.splitlines(keepends=True)
-    if lines[mutant.line - 1].rstrip("\n") != mutant.before:
-        raise SystemExit(f"{mutant.file}:{mutant.line} is no longer {mutant.before!r}")
+    same = [number for number, line in enumerate(lines, 1) if line.rstrip("\n") == mutant.before]
+    if not same:
+        raise SystemExit(f"{mutant.file} has no line {mutant.before!r} any more")
+    mutant.line = min(same, key=lambda number: abs(number - mutant.line))  # lines above it may have come or gone
     lines[mutant.line - 1] = mutant.after + "\n"
     environment = {**os.environ, "PYTHONPATH": str(tree)}  # for programs that tests start elsewhere, too
     command = [sys.executable, "-m", "tests.check", mutant.file, "--tests-only", "--first"]

@@ -212,6 +212,20 @@ def test_the_native_move_copies_what_its_row_says(made: str) -> None:
     np.testing.assert_array_equal(target, expected)
 
 
+def test_the_chunks_of_a_large_download_leave_the_ring_by_several_streams() -> None:
+    """Those of one stream alone would wait for one another."""
+    with use_driver(RecordingDriver(CpuDriver())) as driver:
+        current_runtime().pinned.limit = 0
+        data = np.random.default_rng(0).integers(0, 255, 40 << 20, np.uint8)
+        box = h2d(data).sync()
+        first = len(driver.calls)
+        assert np.array_equal(d2h(box).sync(), data)
+        moved = [call.arguments[2] for call in driver.calls[first:] if call.method == "launch_native_host_function"]
+        each = [moved.count(stream) for stream in set(moved)]
+        assert len(each) > 1
+        assert max(each) - min(each) <= 1
+
+
 def test_uploads_at_the_limit_from_many_threads_share_the_ring() -> None:
     with use_driver(CpuDriver()):
         current_runtime().pinned.limit = 0

@@ -239,6 +239,14 @@ def test_boxes_of_one_allocation_share_its_history() -> None:
     assert oxide.d2h(boxes[4]).sync() == 3
 
 
+def test_regions_that_touch_one_another_do_not_overlap() -> None:
+    pointer = in_run(lambda ctx: ctx.malloc_async(8))
+    box = DeviceBox.from_raw_parts(pointer, 8, np.uint8)
+    oxide.memcpy(box, np.arange(8, dtype=np.uint8)).sync()
+    in_run(lambda ctx: ctx.memcpy_async(pointer, pointer + 4, 4))
+    assert oxide.d2h(box).sync().tolist() == [4, 5, 6, 7, 4, 5, 6, 7]
+
+
 # Refused
 
 
