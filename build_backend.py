@@ -1,7 +1,11 @@
-"""Builds the package: setuptools, and mypyc for the host path where there is a C compiler.
+"""Builds the package: setuptools, its core in C, and mypyc for the host path, where there is a C compiler.
 
-As black and mypy are built: a wheel has each compiled module next to its source, and Python imports the compiled one. A
-checkout has none, and runs interpreted. What is compiled is said by folder, in ``COMPILED``; each exception has its
+*The core*, ``oxide._core``, is built wherever a compiler is found, in a checkout too. It uses Python's limited API, so
+one build serves every version of Python. Where there is no compiler the package runs with the twin in Python, and the
+build says why. ``OXIDE_CORE=require`` makes that an error, ``OXIDE_CORE=0`` builds no core.
+
+*The host path* is built as black and mypy are: a wheel has each compiled module next to its source, and Python imports
+the compiled one. A checkout has none, and runs interpreted. ``COMPILED`` says what is compiled; each exception has its
 reason.
 
 ``pip install .`` compiles where it can: it needs a C compiler, Python's headers and mypy, which pip installs for the
@@ -18,6 +22,7 @@ import sys
 import sysconfig
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -77,6 +82,9 @@ INTERPRETED = {
 
 LAUNCHER = "oxide/driver/cuda/call.c"
 
+CORE = sorted(path.as_posix() for path in Path("oxide/_core").glob("*.c"))
+CORE_HEADER = "oxide/_core/core.h"
+
 # numpy and trio for their types: mypyc looks up at run time what mypy does not know.
 MYPYC = ["mypy>=2.4", "numpy>=2.0,<2.5", "trio>=0.27"]
 
@@ -93,6 +101,29 @@ def get_requires_for_build_wheel(config_settings: Any = None) -> list[str]:
     """Names mypy only where it is of use and pip finds it: the installation fails if a requirement cannot be had."""
     requires = build_meta.get_requires_for_build_wheel(config_settings)
     return [*requires, *MYPYC] if without_c_compiler() is None and _pip_finds(MYPYC) else requires
+
+
+def core() -> list[Extension]:
+    """Returns the extension module of the core, or none where it cannot be built."""
+    asked = os.environ.get("OXIDE_CORE")
+    reason = "OXIDE_CORE=0" if asked == "0" else without_c_compiler() if CORE else "its sources are missing"
+    if reason is None:
+        needed = asked == "require"
+        flags = ["-std=c11", "-O2", "-g0"]
+        return [
+            Extension(
+                "oxide._core",
+                CORE,
+                depends=[CORE_HEADER],
+                py_limited_api=True,
+                optional=not needed,
+                extra_compile_args=flags,
+            )
+        ]
+    if asked == "require":
+        raise SystemExit(f"oxide: OXIDE_CORE=require, and the core is not built: {reason}")
+    print(f"oxide: the core is not built, and its twin in Python runs: {reason}", file=sys.stderr)
+    return []
 
 
 def extensions() -> list[Extension]:
@@ -125,6 +156,7 @@ def extensions() -> list[Extension]:
     return [*compiled, Extension(LAUNCHER.removesuffix(".c").replace("/", "."), [LAUNCHER])]
 
 
+@cache
 def without_c_compiler() -> str | None:
     """Returns why C cannot be compiled for this Python, or None: compiles a file that includes its header."""
     from distutils import ccompiler
@@ -167,8 +199,9 @@ class BuildCompiled(build_ext):
         except Exception as error:
             for output in self.get_outputs():
                 Path(output).unlink(missing_ok=True)
-            self.distribution.ext_modules = self.extensions = []
             say_interpreted(f"the C compiler failed: {error}")
+            self.distribution.ext_modules = self.extensions = core()
+            super().run()
 
     def build_extensions(self) -> None:
         self.parallel = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

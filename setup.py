@@ -6,10 +6,14 @@ import sys
 
 from setuptools import setup
 
-from build_backend import BuildCompiled, BuildSources, extensions
+from build_backend import BuildCompiled, BuildSources, core, extensions
 
-# Nothing else is compiled: a checkout (``editable_wheel``) runs interpreted, and metadata need no compiler.
+# Metadata need no compiler. A checkout (``editable_wheel``) has the core, and the host path interpreted.
+compiled = extensions() if "bdist_wheel" in sys.argv else []
+modules = core() if {"bdist_wheel", "editable_wheel", "build_ext"} & set(sys.argv) else []
+one_for_all = modules and not compiled
 setup(
     cmdclass={"build_py": BuildSources, "build_ext": BuildCompiled},
-    ext_modules=extensions() if "bdist_wheel" in sys.argv else [],
+    ext_modules=[*modules, *compiled],
+    options={"bdist_wheel": {"py_limited_api": "cp311"}} if one_for_all else {},
 )

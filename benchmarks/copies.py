@@ -21,7 +21,6 @@ from __future__ import annotations
 import argparse
 import ctypes
 import gc
-import platform
 import statistics
 import threading
 import time
@@ -35,8 +34,10 @@ import trio
 import oxide
 from benchmarks import record
 from oxide import d2h, h2d, pinned_empty
+from oxide.core import copy
 from oxide.runtime.device.runtime import current_runtime
 from oxide.runtime.host_memory import copy_pool
+from oxide.runtime.host_memory.moves import ROW
 from oxide.runtime.submission import staging
 
 PIPELINED = 4  # copies in flight, so that the time between two is not measured
@@ -124,8 +125,7 @@ async def measure(mib: int, repeats: int) -> dict[str, Any]:
 
     def staged(pool: copy_pool.CopyPool | None) -> float:
         """The staging alone, on this thread: chunk after chunk into a few slots."""
-        row = np.empty(4, np.uintp)
-        copy = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(copy_pool.copy_function())
+        row = np.empty(1, ROW)
         start = time.perf_counter()
         for number, offset in enumerate(range(0, nbytes, chunk)):
             target = pinned.ctypes.data + number % staging._SLOTS * chunk
@@ -133,7 +133,7 @@ async def measure(mib: int, repeats: int) -> dict[str, Any]:
             if pool is None:
                 ctypes.memmove(target, ordinary.ctypes.data + offset, size)
             else:
-                row[:] = (target, ordinary.ctypes.data + offset, size, pool.address)
+                row[0] = (target, ordinary.ctypes.data + offset, size, pool.address)
                 copy(int(row.ctypes.data))
         return (time.perf_counter() - start) * 1e3
 
@@ -186,7 +186,7 @@ def sweep(mib: int, repeats: int) -> None:
 
     for helpers in (0, 3, 7, 11):
         if helpers and helpers not in pools:
-            pools[helpers] = copy_pool.CopyPool(helpers, copy_pool._SYS_FUTEX[platform.machine()])
+            pools[helpers] = copy_pool.CopyPool(helpers)
         for piece in (128 << 10, 256 << 10, 512 << 10) if helpers else (0,):
             pool = pools[helpers]
             copy_pool._pool = (pool,)

@@ -35,9 +35,15 @@ class NativeLoop:
     parameters; grid and block are along x."""
 
     def __init__(self, launch: int, function: int, grid: int, block: int, stream: int, extra: int) -> None:
-        from oxide.compiler.cpu.native_functions import compile_host_function
+        import llvmlite.binding as llvm
 
-        address, self._engine = compile_host_function(_IR, "launch_loop")
+        from oxide.compiler.ir.llvm import header, host_machine
+        from oxide.driver.base import Target
+
+        machine = host_machine(Target("native", "", ""))
+        self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(header(machine) + _IR), machine)
+        self._engine.finalize_object()
+        address = self._engine.get_function_address("launch_loop")
         pointer, number = ctypes.c_void_p, ctypes.c_uint32
         loop = ctypes.CFUNCTYPE(ctypes.c_int, pointer, pointer, number, number, pointer, pointer, ctypes.c_int64)
         self._loop = loop(address)

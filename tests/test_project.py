@@ -34,7 +34,12 @@ MAY_IMPORT = {
     "oxide.distributed": {"oxide.compiler", "oxide.driver", "oxide.runtime", "oxide.serving"},
 }
 FOR_EVERYBODY = {f"oxide.{name}" for name in ("disk", "dropping", "errors", "host_arrays", "messages", "native")}
-WITH_ERRORS = {"oxide.environment", "oxide.locks", "oxide.uninterrupted"}  # for everybody too, on top of these
+WITH_ERRORS = {
+    "oxide.core",
+    "oxide.environment",
+    "oxide.locks",
+    "oxide.uninterrupted",
+}  # for everybody too, on top of these
 # The parts of two packages, each of which may import those before it, types included; what is in none may import all.
 COMPILER = (
     "source",

@@ -82,6 +82,7 @@ def examine() -> Iterator[Finding]:
 
 def package() -> Iterator[Finding]:
     """Finds Python's version, the package's place, and whether the package is compiled."""
+    from oxide.core import FORM
     from oxide.native import form
 
     yield Finding("Python", "ok", f"{platform.python_version()}, {sys.executable}")
@@ -90,6 +91,15 @@ def package() -> Iterator[Finding]:
         "interpreted": "its host path runs interpreted, as in a checkout; `pip install .` compiles it",
     }[form()]
     yield Finding("oxide", "ok", f"{PACKAGE}, {how}")
+    if FORM == "C":
+        yield Finding("core", "ok", "it is in C")
+    else:
+        yield Finding(
+            "core",
+            "warning",
+            "its twin in Python runs, which wakes tasks and copies host memory more slowly",
+            f"install a C compiler and Python's headers, and build it: python -m pip install {PACKAGE.parent}",
+        )
 
 
 def requirements() -> tuple[list[str] | None, Callable[[str], str | None]]:
@@ -265,7 +275,7 @@ def cache() -> Finding:
 
 VARIABLES = {
     *("CACHE", "CACHE_DIR", "CACHE_LIMIT", "COMPILE", "COMPLETION", "CPU_DEVICES", "CPU_MEMORY", "CPU_THREADS"),
-    *("CRASH_REPORT", "DEVICE"),
+    *("CORE", "CRASH_REPORT", "DEVICE"),
     *("GDB", "GROUP", "LINEINFO", "NVTX", "PERF"),
     *("INTERPRET", "INTERPRET_LIMIT", "NATIVE", "ORDERING", "PINNED_LIMIT", "SANITIZE", "SEED", "TRACE", "TRACE_CLOCK"),
     "TRACEBACK",

@@ -10,12 +10,14 @@ from typing import Annotated
 
 import typer
 
+from oxide import core
 from oxide.commands.output import say
 from oxide.native import form
 
 
 def info(as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False) -> None:
-    """Says which version of oxide runs, where it is, and whether its host path runs compiled or interpreted.
+    """Says which version of oxide runs, where it is, and whether its core is C or Python and its host
+    path runs compiled or interpreted.
 
     \b
     Examples:
@@ -30,12 +32,13 @@ def info(as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = F
             "version": __version__,
             "package": package,
             "python": platform.python_version(),
+            "core": core.FORM,
             "host_path": form(),
         }
         sys.stdout.write(json.dumps(found, indent=2, ensure_ascii=False) + "\n")
         return
     say(f"oxide {__version__} in {package}, Python {platform.python_version()}")
-    say(f"host path: {form()}")
+    say(f"core: {core.FORM}, host path: {form()}")
 
 
 def version(asked: bool) -> None:

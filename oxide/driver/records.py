@@ -184,57 +184,6 @@ SANITIZED_STATE: Final = Layout(
 record. The driver prepares the state and reads the findings (``driver/cpu/sanitizer.py``); sanitized code writes and
 reads the state (``sanitizer/accesses.ll``)."""
 
-# Native functions of the runtime
-
-ALARM: Final = Layout("alarm", descriptor="i64", write="address")
-"""The means to wake an event loop: a file descriptor and the C library's ``write``. ``loop/alarm.py`` writes it,
-``alarm.ll`` reads it."""
-
-COPY_ROW: Final = Layout("copy_row", destination="address", source="address", length="i64", copier="address")
-"""A copy within host memory. ``copier`` is the C library's ``memcpy`` for ``moves.ll``, a ``copy_pool`` for
-``copy_pool.ll``. ``host_memory/moves.py`` writes the record, and these two files read it."""
-
-COPY_POOL: Final = Layout(
-    "copy_pool",
-    # Each in a cache line of its own: several threads change them.
-    generation="u32@64",
-    busy="u32@64",
-    open="u32@64",
-    next="i64@64",
-    inside="i64@64",
-    # Constants.
-    piece="i64@64",
-    memcpy="address",
-    syscall="address",
-    sched_yield="address",
-    futex="i64",
-    helpers="i64",
-    looks="i64",
-    # The current copy.
-    destination="address@64",
-    source="address",
-    length="i64",
-)
-"""A pool of threads that share the work of a copy. ``host_memory/copy_pool.py`` writes the constants; ``copy_pool.ll``
-writes and reads the other fields."""
-
-CRASH_KERNEL: Final = Layout("crash_kernel", first="u64", end="u64", text="bytes", length="u64")
-"""The address of a kernel's code, the address after its end, and the line that names the kernel.
-``awaiting/crash_reports.py`` writes it, and the signal handler in ``crash_reports.ll`` reads it."""
-
-CRASH_TABLE: Final = Layout(
-    "crash_table",
-    write="address",
-    sigaction="address",
-    counter_at="u64",
-    count="u64",
-    kernels="address",
-    before="address[32]",
-)
-"""The data of the signal handler: two functions of the C library, the offset of the program counter in a signal's
-context, the ``crash_kernel`` records, newest last, and the earlier action of each signal, by the signal's number, or
-null. ``awaiting/crash_reports.py`` writes it, ``crash_reports.ll`` reads it."""
-
 RECORDS: Final = {
     layout.name: layout
     for layout in (
@@ -251,11 +200,6 @@ RECORDS: Final = {
         PRODUCT_FRAGMENT,
         PRODUCT_TILE,
         SANITIZED_STATE,
-        ALARM,
-        COPY_ROW,
-        COPY_POOL,
-        CRASH_KERNEL,
-        CRASH_TABLE,
     )
 }
 """The records by name, for placeholders in IR."""

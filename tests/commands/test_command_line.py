@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from oxide import __version__, native
+from oxide import __version__, core, native
 from oxide.commands.program import main
 from tests.commands.command_line import ROOT, oxide
 from tests.reach import imports_of, module_name
@@ -112,6 +112,7 @@ def test_the_version_is_that_of_the_package(tmp_path: Path, capsys: pytest.Captu
         "version": __version__,
         "package": str(package),
         "python": platform.python_version(),
+        "core": core.FORM,
         "host_path": native.form(),
     }
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import platform
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from oxide.compiler.ir.llvm import header, optimise
 from oxide.driver.object import EXTERNAL_FUNCTIONS, Unloadable, load_object
 from tests.choosing import examples
 
@@ -158,3 +161,24 @@ def test_a_damaged_object_is_loaded_or_refused_and_never_more(data: st.DataObjec
     for damaged in (bytes(image), bytes(image[:end])):
         with contextlib.suppress(Unloadable):
             load_object(damaged, "run")
+
+
+def test_aarch64_refuses_relocations(monkeypatch: pytest.MonkeyPatch) -> None:
+    ir = """
+declare i64 @outside(i64)
+define i64 @calls(i64 %x) nounwind {
+  %y = call i64 @outside(i64 %x)
+  %z = add i64 %y, 1
+  ret i64 %z
+}
+"""
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    target = llvm.Target.from_triple("aarch64-unknown-linux-gnu")
+    machine = target.create_target_machine(opt=3, reloc="pic", codemodel="jitdefault", jit=True)
+    module = llvm.parse_assembly(header(machine) + ir)
+    optimise(module, machine, exported="calls", packing=False)
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    monkeypatch.setattr(sys, "platform", "linux")
+    with pytest.raises(Unloadable, match="a relocation of type"):
+        load_object(machine.emit_object(module), "calls")

@@ -16,11 +16,7 @@ from oxide.compiler.ir.files import ir_file, with_offsets
 from oxide.compiler.source.divergence import DIVERGENT
 from oxide.driver.record_layout import Layout
 from oxide.driver.records import (
-    ALARM,
     COOPERATIVE,
-    COPY_POOL,
-    COPY_ROW,
-    CRASH_TABLE,
     FAULT,
     LAUNCH,
     RECORDS,
@@ -79,10 +75,6 @@ def test_what_is_read_at_a_records_own_address_comes_first() -> None:
         (SANITIZED_REPORT, "kind"),
         (SANITIZED_VIEW, "lo"),
         (SANITIZED_ACCESS, "time"),
-        (ALARM, "descriptor"),
-        (COPY_ROW, "destination"),
-        (COPY_POOL, "generation"),
-        (CRASH_TABLE, "write"),
     ):
         assert layout.offset(first) == 0
 
@@ -102,8 +94,8 @@ def test_a_placeholder_that_names_no_field_is_an_error(text: str, problem: str) 
 
 
 def test_a_placeholder_becomes_an_offset_and_a_back_ends_own_stay() -> None:
-    text = "<fault.thread[1]> <copy_row.sizeof> <entry> {{grid.site}} <2 x i64>"
-    expected = f"{FAULT.offset('thread[1]')} {COPY_ROW.size} <entry> {{{{grid.site}}}} <2 x i64>"
+    text = "<fault.thread[1]> <launch.sizeof> <entry> {{grid.site}} <2 x i64>"
+    expected = f"{FAULT.offset('thread[1]')} {LAUNCH.size} <entry> {{{{grid.site}}}} <2 x i64>"
     assert with_offsets(text, "a.ll") == expected
 
 

@@ -18,6 +18,7 @@ import pytest
 
 import oxide
 from oxide import Arc, DisjointSlice, d2h, f32, from_dlpack, h2d, kernel, pinned_empty, thread, value, zeros
+from oxide.core import FORM
 from oxide.driver.cpu import CpuDriver
 from oxide.driver.cpu import driver as cpu
 from oxide.driver.cpu import workers as cpu_workers
@@ -63,9 +64,10 @@ def recorded() -> object:
     return mark
 
 
-SHARED_WITH_NUMPY: dict[str, Callable[[], object]] = {
-    "a box on an imported array": lambda: from_dlpack(np.ones(8)),
+SHARED_WITH_NUMPY: dict[str, Callable[[], object]] = {"a box on an imported array": lambda: from_dlpack(np.ones(8))}
+EXPORTED: dict[str, Callable[[], object]] = {  # which the core's twin releases in Python
     "an array on an exported box": lambda: np.from_dlpack(box()),
+    "a capsule": lambda: box().__dlpack__(),
 }
 MADE: dict[str, Callable[[], object]] = {
     "an operation that was never run": lambda: value(3),
@@ -75,7 +77,7 @@ MADE: dict[str, Callable[[], object]] = {
     "a future in flight": in_flight,
     "a box": box,
     **({} if os.environ.get("OXIDE_DEVICE") == "cuda" else SHARED_WITH_NUMPY),
-    "a capsule": lambda: box().__dlpack__(),
+    **({} if os.environ.get("OXIDE_DEVICE") == "cuda" or FORM == "Python" else EXPORTED),
     "a downloaded array": lambda: d2h(box()).sync(),
     "a pinned array": lambda: pinned_empty(8),
     "an arc": lambda: Arc(3),

@@ -26,11 +26,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import final
 
+from oxide.core import NOTIFY
 from oxide.errors import DeviceError
 from oxide.runtime.device.reclaim import StreamOrder
 from oxide.runtime.device.runtime import Runtime
 from oxide.runtime.device.timeline import Mark, Timeline
-from oxide.runtime.loop.alarm import Alarm, notify_function
+from oxide.runtime.loop.alarm import Alarm
 from oxide.runtime.loop.event_loops import EventLoop, Sleeper
 from oxide.runtime.loop.turns import current_turn
 from oxide.runtime.submission.once import Once
@@ -211,7 +212,7 @@ class Reactor:
         timeline = mark.timeline
         # An outstanding callback for this mark or an earlier one is enough: its wake-up submits the next callback.
         if not timeline.seen < self._armed.get(timeline, 0) <= mark.position:
-            timeline.watch(mark, notify_function(), self._alarm.argument)
+            timeline.watch(mark, NOTIFY, self._alarm.argument)
             self._armed[timeline] = mark.position
 
     def _plan_look(self, loop: EventLoop) -> None:

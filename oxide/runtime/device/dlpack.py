@@ -12,11 +12,12 @@ import ctypes
 import struct
 import threading
 from collections.abc import Callable
-from functools import cache, lru_cache, partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final, final
 
 import numpy as np
 
+from oxide.core import DROP_CAPSULE, HEADER_BYTES, RELEASE, released
 from oxide.dropping import calls_drop, nothing
 from oxide.language import types
 from oxide.runtime.device import reclaim
@@ -114,8 +115,6 @@ _rename = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_void_p)(("P
 
 # Export
 
-_HEADER_BYTES = 32
-
 _exported: dict[int, tuple[Any, Any, DeviceBox]] = {}  # by the address of the tensor
 
 
@@ -136,9 +135,9 @@ def export(box: DeviceBox, device: tuple[int, int], *, versioned: bool) -> objec
     kind = _KINDS[name][0]
     collect_exported()
     # Memory for the capsule's name, the link to the next tensor in the list of released tensors, and the tensor.
-    memory = ctypes.create_string_buffer(name, _HEADER_BYTES + ctypes.sizeof(kind))
-    ctypes.c_int64.from_buffer(memory, _HEADER_BYTES - 8).value = -1
-    managed: Any = kind.from_buffer(memory, _HEADER_BYTES)
+    memory = ctypes.create_string_buffer(name, HEADER_BYTES + ctypes.sizeof(kind))
+    ctypes.c_int64.from_buffer(memory, HEADER_BYTES - 8).value = -1
+    managed: Any = kind.from_buffer(memory, HEADER_BYTES)
     if versioned:
         managed.major, managed.minor = VERSION
     tensor = managed.tensor
@@ -152,18 +151,17 @@ def export(box: DeviceBox, device: tuple[int, int], *, versioned: bool) -> objec
     start = ctypes.addressof(numbers)
     tensor.shape = ctypes.cast(start, ctypes.POINTER(ctypes.c_int64))
     tensor.strides = ctypes.cast(start + 8 * ndim, ctypes.POINTER(ctypes.c_int64))
-    managed.deleter, drop_capsule = _functions()
+    managed.deleter = RELEASE
     address = ctypes.addressof(managed)
     _exported[address] = (memory, numbers, box)
-    return _new_capsule(address, address - _HEADER_BYTES, drop_capsule)
+    # The destructor releases the tensor only if no consumer has taken it: taking it renames the capsule.
+    return _new_capsule(address, address - HEADER_BYTES, DROP_CAPSULE)
 
 
-_done = ctypes.c_int64(0)
-"""The address of the tensor that was released last, the head of a linked list; 0 for an empty list. The eight bytes
-before a tensor are its link, the address of the tensor that was released before it. ``_collected`` is the head at the
-last collection: this tensor and all that follow it in the list have been collected. Its memory is kept, so that no
-other tensor gets its address."""
 _collected: tuple[int, Any] = (0, None)
+"""The head of the list of released tensors at the last collection, and its memory, which is kept so that no other
+tensor gets its address. The head is the tensor that was released last, 0 for an empty list. The eight bytes before a
+tensor are its link, the address of the tensor that was released before it."""
 _graves: dict[int, Any] = {}
 _collecting = threading.Lock()
 
@@ -175,7 +173,7 @@ def collect_exported() -> None:
     if _collecting.locked():  # by another thread, or by this thread, which the garbage collector interrupted
         return
     with _collecting:
-        last = _done.value
+        last = released()
         tensor = last
         while tensor != _collected[0]:
             _graves[tensor] = _exported.get(tensor)
@@ -189,58 +187,8 @@ def collect_exported() -> None:
 
 reclaim.collectors.append(collect_exported)
 
-_IR = """
-define void @oxide_done(ptr %tensor) {{
-  %word = getelementptr i8, ptr %tensor, i64 -8
-  %own = ptrtoint ptr %tensor to i64
-  %state = load i64, ptr %word
-  %alive = icmp eq i64 %state, -1
-  br i1 %alive, label %again, label %end
-again:
-  %before = load atomic i64, ptr inttoptr (i64 {done} to ptr) monotonic, align 8
-  store i64 %before, ptr %word
-  %pair = cmpxchg ptr inttoptr (i64 {done} to ptr), i64 %before, i64 %own seq_cst monotonic
-  %taken = extractvalue {{ i64, i1 }} %pair, 1
-  br i1 %taken, label %end, label %again
-end:
-  ret void
-}}
-define void @oxide_drop_capsule(ptr %capsule) {{
-  %name = call ptr inttoptr (i64 {get_name} to ptr)(ptr %capsule)
-  %tensor = call ptr inttoptr (i64 {get_pointer} to ptr)(ptr %capsule, ptr %name)
-  %own_name = getelementptr i8, ptr %tensor, i64 -{header}
-  %unused = icmp eq ptr %name, %own_name
-  br i1 %unused, label %done, label %end
-done:
-  call void @oxide_done(ptr %tensor)
-  br label %end
-end:
-  ret void
-}}
-"""
-
-
-@cache
-def _functions() -> tuple[int, int]:
-    """Returns the addresses of the tensor's deleter and the capsule's destructor. A consumer may call the deleter from
-    any thread at any time. The destructor releases the tensor only if no consumer has taken it: taking it renames the
-    capsule.
-
-    Both are native code. A Python callback would lose an interrupt, and also an exception that is being raised while
-    the array is dropped.
-    """
-    from oxide.compiler.cpu.native_functions import compile_host_function
-
-    get_name, get_pointer = (
-        ctypes.cast(function, ctypes.c_void_p).value
-        for function in (_python.PyCapsule_GetName, _python.PyCapsule_GetPointer)
-    )
-    done = ctypes.addressof(_done)
-    ir = _IR.format(done=done, get_name=get_name, get_pointer=get_pointer, header=_HEADER_BYTES)
-    made = [compile_host_function(ir, name) for name in ("oxide_done", "oxide_drop_capsule")]
-    for kept in (made, _exported, _done):
-        _python.Py_IncRef(ctypes.py_object(kept))  # a consumer may release a tensor after this module is gone
-    return made[0][0], made[1][0]
+# A consumer may release a tensor after this module is gone.
+_python.Py_IncRef(ctypes.py_object(_exported))
 
 
 # Import

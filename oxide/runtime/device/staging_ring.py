@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, final
 
 from oxide.locks import Lock, new_lock, unheld
-from oxide.runtime.host_memory.copy_pool import copy_function, copy_pool
+from oxide.runtime.host_memory.copy_pool import copy_pool
 from oxide.runtime.host_memory.moves import Moves
 
 if TYPE_CHECKING:
@@ -108,8 +108,7 @@ class StagingRing:
                 raise
             finally:
                 device.spare_timelines.extend(timelines)
-        if copy_pool() is not None:
-            copy_function()
+        copy_pool()
 
     @property
     def lock(self) -> Lock:

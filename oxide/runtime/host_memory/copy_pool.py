@@ -7,9 +7,9 @@ machine code. The helpers are threads that the C library made. Python does not k
 ask for the GIL. No helper waits for a device. After a copy the helpers poll for the next copy for about 50 µs, because
 the chunks of one upload follow each other. Then they sleep on a futex.
 
-All threads copy by ``streaming_copy``, which is the C library's ``memcpy`` on processors other than x86-64.
+All threads copy by stores past the cache, or by the C library's ``memcpy`` on processors other than x86-64.
 
-The threads share a structure, ``COPY_POOL`` of ``driver/records.py``, in memory that is never freed. The protocol:
+The code is in ``_core/copies.c``. The threads share a structure in memory that is never freed. The protocol:
 
 - To make a copy, a thread sets ``busy`` and becomes the copy's owner. If ``busy`` was already set, the thread makes
   its copy alone.
@@ -23,19 +23,13 @@ The threads share a structure, ``COPY_POOL`` of ``driver/records.py``, in memory
 
 from __future__ import annotations
 
-import ctypes
-import mmap
 import os
-import platform
 import signal
 import sys
-from typing import Any, final
+from typing import final
 
-from oxide.compiler.cpu.native_functions import host_function
-from oxide.compiler.ir.files import ir_file
-from oxide.driver.records import COPY_POOL
+from oxide.core import start_helpers
 from oxide.locks import new_lock, unheld
-from oxide.runtime.host_memory.streaming_copy import streaming_copy_address
 
 PIECE_BYTES = 128 << 10
 """The number of bytes that a thread claims at once: 13 µs of one core's time. So the other threads wait only briefly
@@ -64,48 +58,24 @@ an H100's machine, took 4.3 ms with ``sched_yield`` in all of nine runs. With th
 ms, with a median of 2.4 ms in six runs.
 """
 
-_SYS_FUTEX = {"x86_64": 202, "aarch64": 98}
-_PAUSE = {
-    "x86_64": ("declare void @llvm.x86.sse2.pause()", "call void @llvm.x86.sse2.pause()"),
-    "aarch64": ("declare void @llvm.aarch64.isb(i32)", "call void @llvm.aarch64.isb(i32 15)"),
-}
-
 
 @final
 class CopyPool:
-    """The threads of this process that help to copy host memory. ``address`` is the address of the ``COPY_POOL``
-    structure that they share; a row for ``copy_function`` holds it as its ``copier``."""
+    """The threads of this process that help to copy host memory. ``address`` is that of the structure that they share;
+    a row for ``core.SHARE_COPY`` holds it as its ``pool``."""
 
-    def __init__(self, helpers: int, futex: int) -> None:
-        self.helpers = helpers
-        page = mmap.mmap(-1, mmap.PAGESIZE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        libc = ctypes.CDLL(None)
-        shared = COPY_POOL.structure.from_buffer(page)
-        self.address = ctypes.addressof(shared)
-        shared.piece, shared.memcpy = PIECE_BYTES, streaming_copy_address()
-        shared.syscall = ctypes.cast(libc.syscall, ctypes.c_void_p).value
-        shared.sched_yield = ctypes.cast(libc.sched_yield, ctypes.c_void_p).value
-        shared.futex, shared.helpers, shared.looks = futex, helpers, _LOOKS
-        help_address, code = host_function(code_for(platform.machine()), "oxide_copy_help")
-        for kept in (page, code):
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))  # leaked: the threads outlive the interpreter
-        create = libc.pthread_create
-        create.argtypes = (ctypes.c_void_p,) * 4
-        thread = ctypes.c_uint64()
+    def __init__(self, helpers: int) -> None:
+        assert start_helpers is not None
         before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # only Python's threads get signals
         try:
-            started = 0
-            while started < helpers and not create(ctypes.addressof(thread), None, help_address, self.address):
-                libc.pthread_detach(thread)
-                started += 1
+            self.address, self.helpers = start_helpers(helpers, PIECE_BYTES, _LOOKS)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        self.helpers = started
 
 
 def copy_pool() -> CopyPool | None:
     """Returns the process's pool. The first call starts its threads. Returns None if the process may use only one core,
-    if the system has no futex, or if no thread could be started."""
+    if the core has no helpers here, or if no thread could be started."""
     global _pool
     if _pool is None:
         with unheld(_lock):
@@ -114,31 +84,13 @@ def copy_pool() -> CopyPool | None:
     return _pool[0]
 
 
-def copy_function() -> int:
-    """Returns the address of the native ``void copy(void *row)``. It makes the copy that a ``COPY_ROW`` describes,
-    together with the helpers of the pool whose ``address`` is the row's ``copier``."""
-    global _copy
-    if _copy is None:
-        _copy = host_function(code_for(platform.machine()), "oxide_copy_together")
-    return _copy[0]
-
-
 _lock = new_lock()
 _pool: tuple[CopyPool | None] | None = None
-_copy: tuple[int, Any] | None = None
-
-
-def code_for(machine: str) -> str:
-    """Returns the IR of the native ``copy`` and of the helpers. ``machine`` is the name of the machine that runs the
-    code, as ``platform.machine`` gives it."""
-    declared, pause = _PAUSE[machine]
-    return ir_file(__file__, "copy_pool.ll").replace("<declared>", declared).replace("<pause>", pause)
 
 
 def _make() -> CopyPool | None:
-    futex = _SYS_FUTEX.get(platform.machine()) if sys.platform == "linux" else None
-    helpers = min(MOST_HELPERS, len(os.sched_getaffinity(0)) - 1) if futex is not None else 0
-    if futex is None or helpers < 1:
+    if start_helpers is None or sys.platform != "linux":
         return None
-    pool = CopyPool(helpers, futex)
-    return pool if pool.helpers else None
+    helpers = min(MOST_HELPERS, len(os.sched_getaffinity(0)) - 1)
+    pool = CopyPool(helpers) if helpers > 0 else None
+    return pool if pool is not None and pool.helpers else None

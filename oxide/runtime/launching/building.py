@@ -1,8 +1,8 @@
 """Builds kernels ahead of time: the work of ``oxide build``.
 
 Each kernel is compiled as for a launch, for each target that is asked for, and written with all that a launch needs to
-know (``compiler/prebuilt``). The code that the runtime compiles for itself, the kernel of strided copies and the host
-functions, is written to the same directory. So a program that loads the directory needs no compiler.
+know (``compiler/prebuilt``). The kernel of strided copies, which the runtime compiles for itself, is written to the
+same directory. So a program that loads the directory needs no compiler.
 """
 
 from __future__ import annotations
@@ -13,15 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
-import oxide.runtime.awaiting.crash_reports as crash_reports
-import oxide.runtime.host_memory.moves as moves
-import oxide.runtime.loop.alarm as alarm
 from oxide.compiler.built import described_code, described_entry, key_of
 from oxide.compiler.cache import Facts
-from oxide.compiler.cpu.native_functions import host_object, provided_key
-from oxide.compiler.ir.files import ir_file
 from oxide.compiler.kernel import Kernel
-from oxide.compiler.prebuilt.manifest import file_digest, write_directory
+from oxide.compiler.prebuilt.manifest import write_directory
 from oxide.compiler.prebuilt.processors import BASELINES
 from oxide.compiler.ptx.ptx import target_of
 from oxide.compiler.signature.signature import Parameter, UntypedParameter
@@ -31,7 +26,6 @@ from oxide.driver.base import Target
 from oxide.driver.cpu.code import host_target
 from oxide.errors import ArgumentError, cell_of
 from oxide.language.types import ScalarType, u8, u16, u32, u64
-from oxide.runtime.host_memory import copy_pool, streaming_copy
 from oxide.runtime.launching.prebuilt import evaluated
 from oxide.runtime.launching.tile_kernel import TileKernel
 from oxide.runtime.operations import strided_copy
@@ -89,18 +83,11 @@ def build(
         builder.built(f"oxide_{strided_copy.KERNEL.name}", strided_copy.KERNEL.specialize(T=word))
         for word in (u8, u16, u32, u64)
     ]
-    functions = []
-    for ir, name in _host_functions():
-        image = host_object(ir, name)
-        file = f"{name}-{platform.machine()}.o"
-        builder.files[file] = image
-        functions.append({"key": provided_key(ir, name), "file": file, "digest": file_digest(image)})
     content = {
         "oxide": version,
         "machine": platform.machine(),
         "kernels": entries,
         "own_kernels": {strided_copy.KERNEL.name: copies},
-        "host_functions": functions,
     }
     write_directory(directory, content, builder.files)
     return [row for row in builder.written if row.kernel in entries]
@@ -166,21 +153,6 @@ def _facts(special: Specialization) -> Facts:
         portable=lambda: special.portable,
         placements=lambda: special.placements,
     )
-
-
-def _host_functions() -> list[tuple[str, str]]:
-    """Returns the IR and the name of each host function of the runtime."""
-    copies = copy_pool.code_for(platform.machine())
-    found = [
-        (ir_file(moves.__file__, "moves.ll"), "oxide_move"),
-        (ir_file(alarm.__file__, "alarm.ll"), "oxide_notify"),
-        (ir_file(crash_reports.__file__, "crash_reports.ll"), "oxide_crash"),
-        (copies, "oxide_copy_help"),
-        (copies, "oxide_copy_together"),
-    ]
-    if platform.machine() == "x86_64":
-        found.append((ir_file(streaming_copy.__file__, "streaming_copy.ll"), "oxide_copy_streaming"))
-    return found
 
 
 # A kernel's declaration

@@ -8,7 +8,6 @@ annotations are evaluated.
 
 from __future__ import annotations
 
-import platform
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
@@ -19,9 +18,8 @@ from typing import Any, TypeVar, cast, final
 import numpy as np
 
 from oxide.compiler.built import BuiltKernel, provide
-from oxide.compiler.cpu import native_functions
 from oxide.compiler.kernel import Kernel
-from oxide.compiler.prebuilt.manifest import read_file, read_manifest
+from oxide.compiler.prebuilt.manifest import read_manifest
 from oxide.compiler.signature.signature import SCALARS
 from oxide.language import arrays, shaped, slices
 from oxide.runtime.awaiting.loading import note_compiled, note_compiling
@@ -76,9 +74,6 @@ def load(directory: str | PathLike[str]) -> LoadedKernels:
             provide(name, place, declared["built"])
     for name, records in manifest["own_kernels"].items():
         provide(name, place, records)
-    if manifest["machine"] == platform.machine():
-        for function in manifest["host_functions"]:
-            native_functions.provide(function["key"], read_file(place, function["file"], function["digest"]))
     return LoadedKernels(place, manifest["kernels"])
 
 

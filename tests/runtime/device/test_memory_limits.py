@@ -14,8 +14,7 @@ import pytest
 
 import oxide
 from oxide import d2h, h2d, pinned_empty, zeros
-from oxide.compiler.cpu.native_functions import compile_host_function
-from oxide.compiler.ir.files import ir_file
+from oxide.core import MOVE, copy
 from oxide.driver.cpu import CpuDriver
 from oxide.runtime.device import staging_ring
 from oxide.runtime.device.runtime import current_runtime
@@ -200,13 +199,12 @@ def test_large_copies_do_not_hold_the_loop() -> None:
     assert float(ran.stdout) < 0.015  # on this device giving 64 MiB back to the system takes 5 ms
 
 
-@pytest.mark.parametrize("made", ["loaded", "compiled"])
-def test_the_native_move_copies_what_its_row_says(made: str) -> None:
-    compiled = compile_host_function(ir_file(moves.__file__, "moves.ll"), "oxide_move") if made == "compiled" else None
-    address = moves.move_function() if compiled is None else compiled[0]
+@pytest.mark.parametrize("made", ["by a stream", "by the program"])
+def test_the_move_copies_what_its_row_says(made: str) -> None:
+    move = copy if made == "by the program" else ctypes.CFUNCTYPE(None, ctypes.c_void_p)(MOVE)
     source, target = np.arange(100, dtype=np.uint8), np.zeros(100, np.uint8)
-    row = np.array([target.ctypes.data + 10, source.ctypes.data + 5, 50, moves._memcpy_address()], np.uintp)
-    ctypes.CFUNCTYPE(None, ctypes.c_void_p)(address)(row.ctypes.data)
+    row = np.array([(target.ctypes.data + 10, source.ctypes.data + 5, 50, 0)], moves.ROW)
+    move(row.ctypes.data)
     expected = np.zeros(100, np.uint8)
     expected[10:60] = source[5:55]
     np.testing.assert_array_equal(target, expected)

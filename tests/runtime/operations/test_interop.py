@@ -14,6 +14,7 @@ import pytest
 
 import oxide
 from oxide import DeviceBox, d2h, from_dlpack, h2d, memcpy
+from oxide.core import FORM
 from oxide.driver.cpu import CpuDriver
 from oxide.driver.cpu.allocator import Heap
 from oxide.runtime.device import dlpack
@@ -80,6 +81,7 @@ def test_a_capsule_that_nobody_took_lets_go() -> None:
     assert not dlpack._exported
 
 
+@pytest.mark.skipif(FORM == "Python", reason="the core's twin releases it in Python, and may lose the exception")
 def test_an_exception_on_whose_way_an_exported_array_is_dropped_is_kept() -> None:
     box = h2d(np.arange(10.0)).sync()
 
