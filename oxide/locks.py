@@ -4,9 +4,9 @@
 signal handler may run an operation between any two steps of the package's own code, on the same thread. If that code
 holds a lock which the operation needs, the thread would wait for itself; and if it needs another, two threads may wait
 for each other. So the locks that are held while work is submitted are two for the whole process, ``RUNTIME_LOCK`` and,
-taken inside it, ``DRIVER_LOCK``, and ``refuse_inside`` is called where a run or a wait begins. Every other lock is
-taken before these two, by ``with unheld(lock)``. Both raise ``OrderingError``. What the package's own finalisers do is
-allowed inside: locks are reentrant.
+taken inside it, ``DRIVER_LOCK``. ``refuse_inside`` is called where a run or a wait begins, or another call of the
+program's that takes one of them. Every other lock is taken before these two, by ``with unheld(lock)``. Both raise
+``OrderingError``. What the package's own finalisers do is allowed inside: locks are reentrant.
 
 A lock is taken only by ``with``. A signal handler, for example for Ctrl-C, may raise an exception between any two
 calls. An exception between ``lock.acquire()`` and the ``try`` after it would leave the lock held for ever. Between the
@@ -62,10 +62,15 @@ DRIVER_LOCK: Final[Any] = threading.RLock()  # not wrapped: the CPU driver is no
 """Guards the streams and the memory of the CPU driver."""
 
 
+driver_threads: Final[set[int]] = set()
+"""The threads of the CPU driver, but while they call a host function of the program's."""
+
+
 def _renew() -> None:
     """Releases the two locks in a forked child: a thread of the parent may hold them, and does not exist here."""
     _of_runtime._at_fork_reinit()
     DRIVER_LOCK._at_fork_reinit()
+    driver_threads.clear()
 
 
 os.register_at_fork(after_in_child=_renew)
@@ -78,8 +83,8 @@ def is_interrupt(error: BaseException) -> bool:
 
 
 def refuse_inside() -> None:
-    """Raises ``OrderingError`` if the calling thread holds one of the two locks."""
-    if RUNTIME_LOCK._is_owned() or DRIVER_LOCK._is_owned():
+    """Raises ``OrderingError`` if the calling thread holds one of the two locks, or is one of the driver's."""
+    if RUNTIME_LOCK._is_owned() or DRIVER_LOCK._is_owned() or threading.get_ident() in driver_threads:
         raise held_error()
 
 
@@ -96,7 +101,7 @@ def held_error() -> OrderingError:
 
 
 _HELD: Final = (
-    "the calling thread already holds a lock of oxide's: a finaliser, a callback of the garbage collector or a signal "
-    "handler has interrupted oxide's own code, and no operation may run there. Let it note what is to be done, in a "
-    "queue for example, and let the program do that later"
+    "the calling thread already holds a lock of oxide's, or is oxide's own: a finaliser, a callback of the garbage "
+    "collector or a signal handler has interrupted oxide's code, and no operation may run there. Let it note what is "
+    "to be done, in a queue for example, and let the program do that later"
 )

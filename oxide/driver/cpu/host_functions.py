@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Callable
 from typing import Any
 
 from oxide.driver.cpu.errors import driver_error
 from oxide.driver.cpu.streams import Task
+from oxide.locks import driver_threads
 
 
 def python_call(function: Callable[[], None]) -> Task:
@@ -15,10 +17,16 @@ def python_call(function: Callable[[], None]) -> Task:
     continues."""
 
     def call() -> None:
+        this = threading.get_ident()
+        ours = this in driver_threads
+        driver_threads.discard(this)
         try:
             function()
         except BaseException as error:
             _report_unraisable(function, error)
+        finally:
+            if ours:
+                driver_threads.add(this)
 
     return Task(f"host function {function!r}", call)
 

@@ -58,7 +58,7 @@ from collections import deque
 from functools import partial
 from queue import SimpleQueue
 from time import perf_counter_ns
-from typing import TypeAlias, final
+from typing import Any, TypeAlias, final
 
 from oxide.driver.cpu.errors import driver_error
 from oxide.driver.cpu.streams import (
@@ -77,7 +77,7 @@ from oxide.driver.cpu.streams import (
     is_dropped,
     pass_point,
 )
-from oxide.locks import DRIVER_LOCK, held_error, refuse_inside
+from oxide.locks import DRIVER_LOCK, driver_threads, held_error, refuse_inside
 
 _Job: TypeAlias = tuple[CpuStream, BlockRange | None]
 """A job for a worker: a stream, and the stream's kernel to join. Without a kernel, the worker runs everything that the
@@ -205,7 +205,7 @@ class WorkerScheduler(Scheduler):
             while self._idle:
                 self._end_idle()
         for worker in workers:
-            worker.thread.join()
+            worker.join()
 
     def abandon(self) -> None:
         # Never waits for the lock: at interpreter exit a worker that will never run again may hold it.
@@ -599,12 +599,14 @@ class WorkerScheduler(Scheduler):
         """Registers this thread as that of ``worker``."""
         with DRIVER_LOCK:
             self._worker_idents.add(threading.get_ident())
+            driver_threads.add(threading.get_ident())
             self._workers.add(worker)  # the thread that started it may have been interrupted before it did so
 
     def leave(self, worker: _Worker) -> None:
         """Unregisters a worker that ends."""
         with DRIVER_LOCK:
             self._worker_idents.discard(threading.get_ident())
+            driver_threads.discard(threading.get_ident())
             self._workers.discard(worker)
 
 
@@ -665,17 +667,19 @@ def _run_some(item: Task | BlockRange) -> bool:
 class _Worker:
     """A thread that serves the scheduler each time it is woken, until it is ``ended``."""
 
-    __slots__ = ("_scheduler", "ended", "thread", "wake")
+    __slots__ = ("_begun", "_scheduler", "_thread", "ended", "wake")
 
     def __init__(self, scheduler: WorkerScheduler, number: int) -> None:
         self._scheduler = scheduler
         self.ended = False
         self.wake = threading.Lock()
         self.wake.acquire()
-        if sys.is_finalizing():  # the start of a thread would be waited for without end
+        if sys.is_finalizing():
             raise RuntimeError("the interpreter is ending")
-        self.thread = threading.Thread(target=self._run, name=f"oxide-cpu-{number}", daemon=True)
-        self.thread.start()
+        thread: Any = threading.Thread(target=self._run, name=f"oxide-cpu-{number}", daemon=True)
+        thread._started = self._begun = _Begun()
+        self._thread = thread
+        self._thread.start()
 
     def _run(self) -> None:
         self._scheduler.enter(self)
@@ -683,3 +687,17 @@ class _Worker:
             self._scheduler.serve(self)
             self.wake.acquire()
         self._scheduler.leave(self)
+
+    def join(self) -> None:
+        """Waits for the end of a worker that is ``ended``."""
+        threading.Event.wait(self._begun)
+        self._thread.join()
+
+
+@final
+class _Begun(threading.Event):
+    """The event that ``Thread.start`` waits for, without the wait: a lock is held there, and a collection in the
+    thread's first steps may run a finaliser that waits for the lock."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return True

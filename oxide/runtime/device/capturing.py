@@ -8,6 +8,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Final, Protocol
 
 from oxide.errors import GraphError
+from oxide.locks import refuse_inside
 
 if TYPE_CHECKING:
     from oxide.runtime.device.stream import Stream
@@ -29,7 +30,9 @@ current_capture: Final[ContextVar[Capture | None]] = ContextVar("oxide_capture",
 
 def refuse_in_capture(what: str, stream: Stream | None = None) -> None:
     """Raises ``GraphError`` inside a capture of this task or thread. With ``stream``, raises only if the capture is on
-    ``stream``. ``what`` names the refused call in the error."""
+    ``stream``. ``what`` names the refused call in the error. Also raises the ``OrderingError`` of
+    ``refuse_inside``."""
+    refuse_inside()
     capture = current_capture.get()
     if capture is not None and capture.is_open and (stream is None or capture.stream is stream):
         raise GraphError(

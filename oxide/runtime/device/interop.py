@@ -16,6 +16,7 @@ import numpy as np
 
 from oxide.errors import DeviceError, OxideError
 from oxide.host_arrays import refuse_masked
+from oxide.locks import refuse_inside
 from oxide.messages import written
 from oxide.runtime.device import dlpack
 from oxide.runtime.device.address_ranges import Known
@@ -49,6 +50,7 @@ def from_dlpack(x: Any) -> DeviceBox:
     ``ValueError`` for a masked array with masked elements. Raises ``BufferError`` for an array that is read-only, whose
     elements share memory, or whose description is impossible.
     """
+    refuse_inside()
     if type(x) is not np.ndarray:  # NumPy arrays have both methods, and no mask
         if not hasattr(x, "__dlpack__") or not hasattr(x, "__dlpack_device__"):
             raise TypeError(f"from_dlpack takes an array with __dlpack__, not {type(x).__name__}")

@@ -18,6 +18,7 @@ from oxide.compiler.signature.untyped_arguments import of_box
 from oxide.dropping import joins_when_dropped
 from oxide.errors import DeviceError, OrderingError, OutOfMemoryError
 from oxide.language.types import of_dtype
+from oxide.locks import refuse_inside
 from oxide.messages import byte_count, dtype_name, written
 from oxide.native import Given, caused
 from oxide.runtime.device.out_of_memory import allocate_when_free
@@ -417,6 +418,7 @@ class DeviceBox:
             raise DeviceError(f"host_view: the box is on {self.device.label}; d2h copies it to the host")
         from oxide.runtime.device.interop import host_array
 
+        refuse_inside()
         return host_array(self)
 
     def _span(self) -> tuple[int, int]:
@@ -574,6 +576,7 @@ class DeviceBox:
         """
         from oxide.runtime.device.interop import to_dlpack
 
+        refuse_inside()
         return to_dlpack(self, stream, max_version, dl_device, copy)
 
     def __reduce__(self) -> NoReturn:

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, final
 
 from oxide.driver.base import Driver, EventHandle, GraphHandle
 from oxide.errors import DeviceError, DeviceLostError
-from oxide.locks import RUNTIME_LOCK, held_error
+from oxide.locks import RUNTIME_LOCK, held_error, refuse_inside
 from oxide.runtime.loop.turns import SHARE_SECONDS
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ def drain() -> None:
     """
     from oxide.runtime.device import runtime
 
+    refuse_inside()
     if runtime._current is not None:
         runtime._current.settle()
 

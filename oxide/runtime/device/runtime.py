@@ -17,7 +17,7 @@ from oxide.driver.base import DeviceInfo, Driver, EventHandle, FunctionHandle, S
 from oxide.dropping import WeakTable
 from oxide.environment import word
 from oxide.errors import DeviceError, DeviceLostError
-from oxide.locks import RUNTIME_LOCK, new_lock, unheld
+from oxide.locks import RUNTIME_LOCK, new_lock, refuse_inside, unheld
 from oxide.messages import written
 from oxide.native import Given, caused
 from oxide.runtime.device.address_ranges import AddressRanges
@@ -96,6 +96,7 @@ class Device:
         """
         from oxide.runtime.device.stream import Stream, require_priority
 
+        refuse_inside()
         return Stream(self, require_priority(priority, "new_stream"))
 
     def __reduce__(self) -> NoReturn:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, final
 
 from oxide.dropping import calls_drop, nothing
 from oxide.errors import DeviceError
-from oxide.locks import RUNTIME_LOCK
+from oxide.locks import RUNTIME_LOCK, new_lock, refuse_inside
 from oxide.messages import written
 from oxide.native import Given
 from oxide.runtime.device.capturing import refuse_in_capture
@@ -80,11 +80,11 @@ class Stream:
         Raises the first error of the operations that ``async_on`` submitted here.
         """
         refuse_in_capture("synchronize()", self)
-        loose, functions = self._loose.take(), self._loose.take_functions()
+        loose = self._loose.take()
         self.device.raise_if_lost()
+        position = self._timeline.advance()
         self._timeline.synchronize()
-        for function in functions:
-            function()
+        self._loose.call_functions(position)
         _finish_all(loose)
 
     def query(self) -> bool:
@@ -168,7 +168,7 @@ class Stream:
 
     def _when_synchronized(self, function: Callable[[], object]) -> None:
         """Has the next ``synchronize`` call ``function`` once the work submitted so far has run."""
-        self._loose.functions.append(function)
+        self._loose.functions.append((self._timeline.advance(), function))
 
     def __del__(self) -> None:
         self._drop()
@@ -194,7 +194,10 @@ class LooseResults:
         self._drop: Any = nothing if timeline.foreign else partial(timeline.device.spare_timelines.append, timeline)
         self._timeline = timeline
         self._submissions: deque[InFlight] = deque()
-        self.functions: list[Callable[[], object]] = []  # called by the next ``synchronize``
+        # What ``synchronize`` calls, each with the position that the device must have passed. A function is removed
+        # once it has returned, so that another thread that synchronises does not go on before.
+        self.functions: deque[tuple[int, Callable[[], object]]] = deque()
+        self._calling = new_lock()
         self._ask_at = _FEW  # the number of submissions at which the device is queried
 
     def adopt(self, submission: InFlight) -> None:
@@ -236,10 +239,14 @@ class LooseResults:
         self.forget_finished()
         return not self._submissions
 
-    def take_functions(self) -> list[Callable[[], object]]:
-        """Removes and returns the functions that ``synchronize`` is to call."""
-        taken, self.functions = self.functions, []
-        return taken
+    def call_functions(self, position: int) -> None:
+        """Calls the functions of ``synchronize`` that wait for nothing after ``position``, which the device has
+        passed."""
+        if self.functions:
+            with self._calling:
+                while self.functions and self.functions[0][0] <= position:
+                    self.functions[0][1]()
+                    self.functions.popleft()
 
     def forget_finished(self) -> bool:
         """Drops the submissions that the device is past, but keeps failed ones for ``synchronize``. Returns whether a
@@ -280,6 +287,7 @@ class Event:
 
     def query(self) -> bool:
         """Returns whether the device has passed the event."""
+        refuse_inside()
         passed = self._device.driver.query_event(self._handle)
         if passed:
             self._note_passed()
@@ -287,6 +295,7 @@ class Event:
 
     def synchronize(self) -> None:
         """Blocks the thread until the device has passed the event."""
+        refuse_inside()
         self._device.driver.synchronize_event(self._handle)
         self._note_passed()
 

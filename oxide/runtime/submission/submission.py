@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar, cast, 
 
 from oxide.dropping import calls_drop, nothing
 from oxide.errors import DeviceError, DeviceLostError, LaunchError, OrderingError
-from oxide.locks import is_interrupt, refuse_inside
+from oxide.locks import is_interrupt
 from oxide.native import Given, caused, is_compiled
 from oxide.runtime.device.arc import Arc
 from oxide.runtime.device.capturing import refuse_in_capture
@@ -773,7 +773,6 @@ def context_for(
     unless ``sweeps`` is False. Raises ``GraphError`` during a capture, and ``DeviceLostError`` if the device is
     lost, and ``OrderingError`` if the calling thread holds a lock of the package's."""
     operation.consume()
-    refuse_inside()
     refuse_in_capture("running an operation")
     device = stream.device
     reclaimer = device.runtime.reclaimer

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import gc
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
@@ -754,6 +755,65 @@ def test_a_test_that_steps_the_device_finds_poison_until_the_device_fills_the_ar
     np.testing.assert_array_equal(array, 2 * ONES)
     stream.synchronize()
     np.testing.assert_array_equal(array, 2 * ONES)
+
+
+def test_a_synchronize_of_another_thread_fills_no_array_whose_copy_it_has_not_waited_for() -> None:
+    with use_driver(CpuDriver()):
+        stream, data = oxide.devices()[0].new_stream(), np.arange(3.0)
+        gates = [threading.Event() for _ in range(2)]
+        stream.launch_host_function(lambda: gates[0].wait(60) and None)
+        position = stream._timeline.advance()  # as another thread's synchronize() has it, which waits now
+        stream.launch_host_function(lambda: gates[1].wait(60) and None)
+        array = h2d(data).and_then(d2h).async_on(stream)
+        gates[0].set()
+        stream._loose.call_functions(position)
+        assert np.isnan(array).all()
+        gates[1].set()
+        stream.synchronize()
+        np.testing.assert_array_equal(array, data)
+
+
+def test_a_synchronize_waits_until_that_of_another_thread_has_filled_its_arrays() -> None:
+    with use_driver(CpuDriver()):
+        stream = oxide.devices()[0].new_stream()
+        begun, go_on, order = threading.Event(), threading.Event(), []
+
+        def fill() -> None:
+            begun.set()
+            go_on.wait(60)
+            order.append("filled")
+
+        stream._when_synchronized(fill)
+        first = threading.Thread(target=stream.synchronize)
+        first.start()
+        begun.wait(60)
+        second = threading.Thread(target=lambda: (stream.synchronize(), order.append("synchronised")))
+        second.start()
+        second.join(0.05)
+        assert second.is_alive()
+        go_on.set()
+        first.join()
+        second.join()
+        assert order == ["filled", "synchronised"]
+
+
+def test_threads_that_share_a_stream_find_their_arrays_filled() -> None:
+    with use_driver(CpuDriver()):
+        stream, data, wrong = oxide.devices()[0].new_stream(), np.arange(50.0), []
+
+        def work() -> None:
+            for _ in range(200):
+                array = d2h(h2d(data).async_on(stream)).async_on(stream)
+                stream.synchronize()
+                if not np.array_equal(array, data):
+                    wrong.append(array.copy())
+
+        threads = [threading.Thread(target=work) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not wrong
 
 
 def test_what_was_not_copied_by_the_run_is_handed_out_as_it_is() -> None:
