@@ -395,6 +395,15 @@ def test_a_fault_in_a_branch_says_which(run: Any) -> None:
     assert "in branch otherwise of a cond" in notes
 
 
+@every_way
+def test_a_fault_before_a_cond_does_not_end_it(run: Any) -> None:
+    """As it ends no kernel that comes after it."""
+    n, x, y, z = flag(10), zeros(3, f64).sync(), zeros(1, f64).sync(), zeros(1, f64).sync()
+    assert fault_of(lambda: run(oxide.zip(read_at(n, x, y), cond(flag(1), add_one(z))))).index == -7
+    oxide.reclaim.drain()
+    assert numbers(z)[0] >= 1
+
+
 def test_flags_that_are_not_one_i32_are_refused_before_anything_runs() -> None:
     with use_driver(RecordingDriver(CpuDriver())) as driver:
         x = zeros(1, f64).sync()
