@@ -20,7 +20,8 @@ def _found() -> ModuleType:
             pass
         else:
             extension: ModuleType = _core
-            return extension
+            if extension.__file__ is not None:  # Python takes the folder of its sources for a package
+                return extension
     from oxide import _core_twin
 
     return _core_twin

@@ -171,6 +171,19 @@ def test_a_compiled_wheel_that_was_asked_for_and_cannot_be_had_is_an_error(small
     assert "oxide: OXIDE_NATIVE=1, and nothing is compiled: no C compiler" in done.stdout + done.stderr
 
 
+@needs_checkout
+def test_a_checkout_in_which_nothing_was_built_runs_the_twin(tmp_path: Path) -> None:
+    """Its folder of C is no extension."""
+    package = tmp_path / "oxide"
+    shutil.copytree(ROOT / "oxide/_core", package / "_core")
+    (package / "__init__.py").touch()
+    for name in ("core.py", "_core_twin.py"):
+        shutil.copy(ROOT / "oxide" / name, package)
+    program = "import oxide.core as core; print(core.FORM, core.NOTIFY > 0, core.start_helpers)"
+    ran = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert ran.stdout == "Python True None\n"
+
+
 def test_info_says_which_form_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["info"]) == 0
     assert f"host path: {native.form()}" in capsys.readouterr().out
