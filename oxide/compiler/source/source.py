@@ -61,7 +61,7 @@ def parse_definition(function: Callable[..., Any]) -> tuple[ast.FunctionDef, int
     flat = textwrap.dedent(source)
     above = "\n" * (code.co_firstlineno - 1)
     try:
-        (definition,) = ast.parse(above + flat).body
+        (definition,) = ast.parse(above + flat, code.co_filename).body
     except (SyntaxError, ValueError):
         definition = ast.Pass()
     if code.co_name == "<lambda>" or isinstance(definition, ast.AsyncFunctionDef):
@@ -144,7 +144,7 @@ def statement_at(file: str, line: int) -> ast.stmt | None:
 def tree_of(file: str) -> ast.Module | None:
     """Returns the syntax tree of a file, or None if its source cannot be read."""
     try:
-        return ast.parse("".join(lines_in(file)))
+        return ast.parse("".join(lines_in(file)), file)
     except (SyntaxError, ValueError):
         return None
 

@@ -11,6 +11,7 @@ import os
 import re
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -254,3 +255,18 @@ def test_a_kernel_of_an_interactive_console_says_what_helps() -> None:
     kernel: Any = console.locals["k"]
     with pytest.raises(CompileError, match=r"<console>:1: .* cannot be read: .* IPython or a notebook's cell"):
         run(kernel)
+
+
+def test_a_warning_about_the_source_names_its_file_and_line(tmp_path: Path) -> None:
+    file = tmp_path / "odd.py"
+    file.write_text(
+        "from oxide import *\n\n@kernel(block=32)\ndef k(y: DisjointSlice[f32]):\n"
+        "    'Adds \\delta'\n    e = y.get_mut(thread.index_1d())\n    if e is not None:\n        e.value = 1.0\n"
+    )
+    names: dict[str, Any] = {"__name__": "odd"}
+    with warnings.catch_warnings(record=True) as given:
+        warnings.simplefilter("always")
+        exec(compile(file.read_text(), str(file), "exec"), names)
+        assert names["k"](zeros(4)).last().to_host().sync().sum() == 4
+    found = {(warning.filename, warning.lineno) for warning in given if "invalid escape" in str(warning.message)}
+    assert found == {(str(file), 5)}
