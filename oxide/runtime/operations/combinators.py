@@ -187,7 +187,7 @@ def host_data(operation: DeviceOperation[Any]) -> tuple[bool, str | None]:
         if waiting is not None:
             return True, waiting
         copies = copies or part_copies
-    for stage in reversed(stages):
+    for stage in stages[::-1]:  # mypyc fails at ``reversed`` of what is narrowed
         role = role_of(stage._function)
         if copies and role == PROGRAM:
             return True, stage.described()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from inspect import CO_COROUTINE
 from types import CoroutineType, FunctionType
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, final
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar, final
 
 import numpy as np
 
@@ -416,7 +416,10 @@ class DeviceOperation(Submittable[T_co]):
 def drop_operation(operation: DeviceOperation[Any]) -> None:
     """Warns if the operation was never used. This is the finaliser of operations in the compiled form."""
     if operation._unused and operation._drop is None:
-        complain(operation)
+        _complain(operation)
+
+
+_complain: Final = complain  # compiled code has a constant until the interpreter's end, and an imported name does not
 
 
 # In the interpreted form, an unused operation has no ``_drop`` of its own; the class's ``_drop`` then warns.

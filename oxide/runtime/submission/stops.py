@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 class Stop(BaseException):
     """The base of every stop."""
 
-    error: Exception | None = None
-    """An error that becomes that of the step that has stopped."""
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.error: Exception | None = None
+        """An error that becomes that of the step that has stopped."""
 
     @abstractmethod
     def block(self) -> None:

@@ -231,17 +231,21 @@ class Walk(Generic[T]):
                 return stop
             except PlanEnds as found:
                 self._ending = found.context
-            except Faulted as found:
-                self._leave(found, part)
-                explain(found.error, self.operation.title(), self.context.timeline)
-                raise found.error from None
+            except Faulted as fault:
+                self._leave(fault, part)
+                explain(fault.error, self.operation.title(), self.context.timeline)
+                raise fault.error from None
             except BaseException as error:
                 left = self._leave(error, part)
                 if left is error:
                     raise
                 if left is not None:
                     raise left  # noqa: B904 (its context is the error that frames were left with)
-                part, given, self._part = self._part, None, None
+                part, given = self._taken_part(), None
+
+    def _taken_part(self) -> Submittable[Any] | None:
+        part, self._part = self._part, None
+        return part
 
     def _end_plan(self, ended: ExecutionContext) -> None:
         """Has the frame whose parts are recorded in the context ``ended`` submit what is recorded. Its parts go on in

@@ -20,6 +20,7 @@ import pytest
 import oxide
 from oxide import DeviceBox, DisjointSlice, Event, OrderingError, Stream, d2h, f32, h2d, kernel, thread
 from oxide.locks import DRIVER_LOCK, RUNTIME_LOCK, driver_threads, is_interrupt, new_lock, unheld
+from oxide.native import is_compiled
 from tests.interrupting import needs_calls
 
 PACKAGE = str(Path(oxide.__file__).parent)
@@ -346,7 +347,9 @@ del Late
     assert not done.stdout or "the interpreter is ending" in done.stdout
 
 
-@pytest.mark.parametrize("at", ["set-up", "compilation"])
+@pytest.mark.parametrize(
+    "at", ["compilation"] if is_compiled() else ["set-up", "compilation"]
+)  # it replaces a function
 def test_a_child_forked_in_the_first_use_of_another_thread(at: str) -> None:
     done = ended(f"""
 import oxide.runtime.device.runtime as runtime
