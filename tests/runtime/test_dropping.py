@@ -361,6 +361,8 @@ def test_frames_that_form_a_circle_do_not_hang_a_warning() -> None:
 @pytest.mark.parametrize("holder", ["__main__", "numpy"])
 def test_an_operation_that_lives_to_the_interpreters_end_warns_at_no_line_of_the_package(holder: str) -> None:
     """NumPy's module is cleared late: of Python's modules that print errors only the C part is left then."""
+    if holder == "numpy" and is_compiled():
+        pytest.skip("compiled code has lost the names that the warning needs, and is silent")
     program = f"import sys, numpy, oxide\nsys.modules[{holder!r}].kept = oxide.value(8)\nprint('alive')"
     warning = "RuntimeWarning: <oxide operation Value> was never run: await it, call sync() or make it part of another"
     for how, said in (("default", f"sys:1: {warning} operation\n"), ("error", f"\n{warning} operation\n")):

@@ -106,6 +106,8 @@ def test_an_event_loop_waits_for_a_share_of_a_turn_and_collects_young_garbage(
     driver.opens_gate = False
     generations: list[int] = []
     monkeypatch.setattr(room.gc, "collect", generations.append)
+    naps: list[float] = []
+    monkeypatch.setattr(room.time, "sleep", naps.append)
 
     async def main() -> None:
         await cancel_work_behind(driver.gated_stream())
@@ -114,6 +116,7 @@ def test_an_event_loop_waits_for_a_share_of_a_turn_and_collects_young_garbage(
 
     trio.run(main)
     assert generations == [1]
+    assert set(naps) == {0.0}  # other threads run, and the loop is not kept
 
 
 def test_a_batcher_waits_for_dropped_work_while_its_loop_goes_on(driver: Full) -> None:
