@@ -474,3 +474,14 @@ def test_mt_exchanges_the_last_two_axes() -> None:
     assert box.mT.mT.is_contiguous
     with pytest.raises(ValueError, match=r"mT exchanges the last two axes, and this box has shape \(24,\)"):
         _ = box.reshape(24).mT
+
+
+@pytest.mark.parametrize("size", [np.int64(3), np.uint8(3), 3])
+def test_a_size_may_be_an_integer_of_numpys(size: Any) -> None:
+    assert zeros(size).sync().shape == (3,)
+    assert zeros((size, size)).sync().shape == (3, 3)
+
+
+def test_a_size_is_no_bool() -> None:
+    with pytest.raises(TypeError, match="a shape is an int or a tuple of ints, not True"):
+        zeros(True)
