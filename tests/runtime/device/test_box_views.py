@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 from typing import Any
 
 import numpy as np
@@ -480,6 +481,12 @@ def test_mt_exchanges_the_last_two_axes() -> None:
 def test_a_size_may_be_an_integer_of_numpys(size: Any) -> None:
     assert zeros(size).sync().shape == (3,)
     assert zeros((size, size)).sync().shape == (3, 3)
+
+
+@pytest.mark.parametrize("dtype", [">f8", ">i4"] if sys.byteorder == "little" else ["<f8", "<i4"])
+def test_numbers_in_the_other_byte_order_are_refused(dtype: str) -> None:
+    with pytest.raises(TypeError, match="numbers in the machine's byte order are"):
+        h2d(np.ones(3, dtype)).sync()
 
 
 def test_a_size_is_no_bool() -> None:

@@ -60,7 +60,7 @@ def test_every_first_use_in_the_child_is_a_device_error_that_says_what_to_do() -
             del box, pending
             gc.collect()
             oxide.reclaim.drain()
-            repr(stream)
+            assert "0x0" in repr(stream), repr(stream)
             print("done", flush=True)
             os._exit(0)
         assert os.waitpid(child, 0)[1] == 0

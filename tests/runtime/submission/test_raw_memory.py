@@ -153,6 +153,8 @@ def test_a_pointer_counts_in_bytes() -> None:
     assert int(pointer + 8) == int(pointer) + 8
     assert (pointer + 8) - pointer == 8
     assert pointer + 8 - 8 == pointer
+    assert pointer != pointer + 8
+    assert pointer + 8 != pointer
     assert hash(pointer + 8 - 8) == hash(pointer)
     assert (pointer + 1003).nbytes == 0
     for outside in (-1, 1004):
