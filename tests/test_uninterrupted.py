@@ -25,7 +25,7 @@ def test_after_an_interrupt_in_the_first_use_the_same_works(mode: str, number: i
     assert not wrong
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_after_an_interrupt_at_any_module_the_same_works(chunk: int) -> None:
     assert not wrong_after("modules", range(1 + chunk, places_of("modules") + 1, CHUNKS))
