@@ -52,11 +52,10 @@ __all__ = [
 ]
 
 COMPILED = ("oxide/locks.py", "oxide/runtime", "oxide/driver/cuda", "oxide/tracing/recording", "oxide/distributed")
-"""What is compiled: a module, or all modules of a folder. An ``__init__.py`` is
-not: it has a docstring and re-exports."""
+"""What is compiled: a module, or all modules of a folder. An ``__init__.py`` is not: it has a docstring and
+re-exports."""
 
 INTERPRETED = {
-    "oxide/runtime/awaiting/crash_reports.py": "mypyc's C for a subclass of ctypes.Structure does not compile",
     "oxide/runtime/awaiting/unrun.py": "it reads the frames of its callers, which compiled functions do not have",
     "oxide/runtime/device/policy.py": "a compiled protocol class is refused by runtime_checkable",
     "oxide/runtime/device/dlpack.py": "mypyc's C for a subclass of ctypes.Structure does not compile",
@@ -83,7 +82,6 @@ INTERPRETED = {
 LAUNCHER = "oxide/driver/cuda/call.c"
 
 CORE = sorted(path.as_posix() for path in Path("oxide/_core").glob("*.c"))
-CORE_HEADER = "oxide/_core/core.h"
 
 # numpy and trio for their types: mypyc looks up at run time what mypy does not know.
 MYPYC = ["mypy>=2.4", "numpy>=2.0,<2.5", "trio>=0.27"]
@@ -108,18 +106,10 @@ def core() -> list[Extension]:
     asked = os.environ.get("OXIDE_CORE")
     reason = "OXIDE_CORE=0" if asked == "0" else without_c_compiler() if CORE else "its sources are missing"
     if reason is None:
-        needed = asked == "require"
-        flags = ["-std=c11", "-O2", "-g0"]
-        return [
-            Extension(
-                "oxide._core",
-                CORE,
-                depends=[CORE_HEADER],
-                py_limited_api=True,
-                optional=not needed,
-                extra_compile_args=flags,
-            )
-        ]
+        built = Extension("oxide._core", CORE, depends=["oxide/_core/core.h"], py_limited_api=True)
+        built.extra_compile_args = ["-std=c11", "-O2", "-g0"]
+        built.optional = asked != "require"
+        return [built]
     if asked == "require":
         raise SystemExit(f"oxide: OXIDE_CORE=require, and the core is not built: {reason}")
     print(f"oxide: the core is not built, and its twin in Python runs: {reason}", file=sys.stderr)

@@ -16,8 +16,8 @@ from oxide.native import form
 
 
 def info(as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False) -> None:
-    """Says which version of oxide runs, where it is, and whether its core is C or Python and its host
-    path runs compiled or interpreted.
+    """Says which version of oxide runs, where it is, whether its core is in C or Python, and whether its host path runs
+    compiled or interpreted.
 
     \b
     Examples:

@@ -85,7 +85,6 @@ def build(
     ]
     content = {
         "oxide": version,
-        "machine": platform.machine(),
         "kernels": entries,
         "own_kernels": {strided_copy.KERNEL.name: copies},
     }
