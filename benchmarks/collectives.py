@@ -29,6 +29,7 @@ import oxide
 from benchmarks.record import path_of
 from examples.data_parallel.training import Replica, Share, captured_step, replicas, shares, step
 from oxide import collectives, devices
+from oxide.core import FORM
 
 MIB = 1 << 20
 RATE = 0.1
@@ -78,7 +79,7 @@ def run_rank(options: argparse.Namespace) -> None:
         figures: dict[str, Any] = {
             "device": group.devices[0].name,
             "ranks": group.size,
-            "form": oxide.native.form(),
+            "core": FORM,
             "versions": versions(torch),
             "all_reduce": {},
         }

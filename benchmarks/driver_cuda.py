@@ -25,9 +25,9 @@ import cuda.core as core
 from cuda.bindings import driver as bindings
 
 from benchmarks import record
+from benchmarks.native_loop import PackedParameters
 from oxide.driver.base import Code
 from oxide.driver.cuda import CudaDriver
-from oxide.driver.cuda.submission_memory import ParameterPacket
 
 PTX = b"""
 .version 7.0
@@ -94,8 +94,7 @@ class Bench:
 
 def measure_launch(bench: Bench) -> None:
     driver, stream, kernel = bench.driver, bench.stream, bench.kernel
-    packet = ParameterPacket(256)
-    packet.fill(PARAMS)
+    packet = PackedParameters(PARAMS)
     values = (ctypes.c_uint64 * 6).from_buffer_copy(PARAMS)
     pointers = (ctypes.c_void_p * 6)(*(ctypes.addressof(values) + 8 * i for i in range(6)))
     address = ctypes.addressof(pointers)
@@ -118,7 +117,6 @@ def measure_launch(bench: Bench) -> None:
             "cuda.core launch": lambda: core.launch(core_stream, core_config, core_kernel, *core_arguments),
         },
     )
-    bench.compare("parameters into a packet", {"ParameterPacket.fill": lambda: packet.fill(PARAMS)})
 
 
 def measure_context(bench: Bench) -> None:

@@ -86,11 +86,11 @@ def summarised(found: list[dict[str, Any]]) -> dict[str, Any]:
     from importlib.metadata import version
 
     import oxide
-    from oxide.native import is_compiled
+    from oxide.core import FORM
 
     return {
         "device": oxide.devices()[0].name,
-        "form": "compiled" if is_compiled() else "interpreted",
+        "core": FORM,
         "versions": {name: version(name) for name in ("numba", "numba-cuda", "numpy")},
         "unit": "microseconds of a launch; speed is numba-cuda's time divided by oxide's",
         "launches": spread([each["speed"] for each in found if "speed" in each]),

@@ -166,12 +166,10 @@ class _Launch:
         return self.contender(submit, BATCH, boxes[2])
 
     def native_loop(self) -> Contender:
-        from benchmarks.native_loop import NativeLoop, launch_kernel_address
-        from oxide.driver.cuda.submission_memory import ParameterPacket
+        from benchmarks.native_loop import NativeLoop, PackedParameters, launch_kernel_address
 
         boxes = self.boxes()
-        packet = ParameterPacket(256)
-        packet.fill(self.params(boxes))
+        packet = PackedParameters(self.params(boxes))
         function = self.function()
         loop = NativeLoop(launch_kernel_address(), int(function.handle), 1, SIZE, self.handle.address, packet.address)
 
@@ -185,11 +183,10 @@ class _Launch:
     def bindings(self) -> Contender:
         from cuda.bindings import driver
 
-        from oxide.driver.cuda.submission_memory import ParameterPacket
+        from benchmarks.native_loop import PackedParameters
 
         boxes = self.boxes()
-        packet = ParameterPacket(256)
-        packet.fill(self.params(boxes))
+        packet = PackedParameters(self.params(boxes))
         function = self.function()
 
         def submit() -> None:

@@ -30,6 +30,17 @@ end:
 
 
 @final
+class PackedParameters:
+    """The packed parameters of a kernel. ``address`` is what ``cuLaunchKernel`` takes as ``extra``."""
+
+    def __init__(self, params: bytes) -> None:
+        self._buffer = ctypes.create_string_buffer(params, len(params))
+        self._size = ctypes.c_size_t(len(params))
+        self._extra = (ctypes.c_void_p * 5)(1, ctypes.addressof(self._buffer), 2, ctypes.addressof(self._size), 0)
+        self.address = ctypes.addressof(self._extra)
+
+
+@final
 class NativeLoop:
     """Launches one kernel ``count`` times. ``launch`` is the address of ``cuLaunchKernel``, ``extra`` of its packed
     parameters; grid and block are along x."""

@@ -15,7 +15,7 @@ from typing import Any
 
 import oxide
 from benchmarks.harness import Claim, Comparison, Figure, Session
-from oxide.native import form
+from oxide.core import FORM
 
 _PACKAGES = (
     *("oxide-gpu", "numpy", "numba", "numba-cuda", "llvmlite", "cuda-core", "cuda-bindings", "trio"),
@@ -44,7 +44,7 @@ def describe() -> dict[str, Any]:
         "driver": _driver_version(),
         "system": platform.platform(),
         "python": platform.python_version(),
-        "host_path": form(),
+        "core": FORM,
         "packages": versions,
     }
 
@@ -144,7 +144,7 @@ def _page(comparisons: list[Comparison], claims: list[Claim], machine: dict[str,
         f"# Benchmarks on {machine['device']}",
         "",
         f"{machine['when']}, driver {machine['driver']}, Python {machine['python']}, {versions}. "
-        + (f"Host path: {machine['host_path']}. " if "host_path" in machine else "")
+        + (f"Core: {machine['core']}. " if "core" in machine else "")
         + ("A quick run: of right results, not of times. " if machine.get("quick") else "")
         + "Contenders took turns in one run; results were checked before they were timed.",
     ]

@@ -8,26 +8,28 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from types import ModuleType
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from oxide import _core  # by ``_core.pyi``
 
 
-def _found() -> ModuleType:
+def _found() -> Any:
     if os.environ.get("OXIDE_CORE") != "0":
         try:
-            from oxide import _core  # type: ignore[attr-defined, unused-ignore]
+            from oxide import _core
         except ImportError:
             pass
         else:
-            extension: ModuleType = _core
-            if extension.__file__ is not None:  # Python takes the folder of its sources for a package
-                return extension
+            if _core.__file__ is not None:  # Python takes the folder of its sources for a package
+                return _core
     from oxide import _core_twin
 
     return _core_twin
 
 
-_core = _found()
+if not TYPE_CHECKING:
+    _core = _found()
 
 FORM: Final = "Python" if _core.__name__.endswith("_twin") else "C"
 """``"C"``, or ``"Python"`` for the twin."""
@@ -55,3 +57,75 @@ RELEASE: Final[int] = _core.RELEASE
 DROP_CAPSULE: Final[int] = _core.DROP_CAPSULE
 """The address of the destructor of a tensor's capsule."""
 released: Final[Callable[[], int]] = _core.released
+
+setup = _core.setup
+"""Gives the core what it needs of the runtime: classes, and functions of slow paths."""
+
+points: Final = _core.points
+"""Holds the tracer in force, or None. The process has one such object."""
+
+RUNTIME_LOCK: Final = _core.RUNTIME_LOCK
+"""See ``locks.py``."""
+
+# The types that classes of the runtime derive from. Each is described there.
+Allocation = _core.Allocation
+Captured = _core.Captured
+Calls = _core.Calls
+ConfiguredKernel = _core.ConfiguredKernel
+DeviceBox = _core.DeviceBox
+DeviceFuture = _core.DeviceFuture
+Dropping = _core.Dropping
+Element = _core.Element
+ExecutionContext = _core.ExecutionContext
+FaultReport = _core.FaultReport
+Frame = _core.Frame
+Function = _core.Function
+GraphFaultReport = _core.GraphFaultReport
+GraphLaunch = _core.GraphLaunch
+Handle = _core.Handle
+HostCopies = _core.HostCopies
+LooseResults = _core.LooseResults
+Launch = _core.Launch
+LaunchConfig = _core.LaunchConfig
+Mark = _core.Mark
+Operation = _core.Operation
+ParameterSlot = _core.ParameterSlot
+PinnedBlock = _core.PinnedBlock
+PinnedBuffer = _core.PinnedBuffer
+PinnedPool = _core.PinnedPool
+Plan = _core.Plan
+Stage = _core.Stage
+Submission = _core.Submission
+Timeline = _core.Timeline
+Turn = _core.Turn
+Value = _core.Value
+Walk = _core.Walk
+Zip = _core.Zip
+
+# The kinds of parameters and of numbers (``launching/binding.py``), and those of stages (``operations/combinators.py``)
+SLICE, DISJOINT, TILES, SCALAR = _core.SLICE, _core.DISJOINT, _core.TILES, _core.SCALAR
+LIFTED, ARGUMENT, OTHER = _core.LIFTED, _core.ARGUMENT, _core.OTHER
+SIGNED, UNSIGNED, FLOAT = _core.SIGNED, _core.UNSIGNED, _core.FLOAT
+MAP, INSPECT, AND_THEN, WITH_CONTEXT = _core.MAP, _core.INSPECT, _core.AND_THEN, _core.WITH_CONTEXT
+
+REPORT_RECORDS: Final[int] = _core.REPORT_RECORDS
+"""The number of launches that one ``FaultReport`` serves."""
+
+PAGE_RECORDS: Final[int] = _core.PAGE_RECORDS
+"""The number of launches of a graph that one page serves."""
+
+call_soon = _core.call_soon
+context_for = _core.context_for
+current_turn = _core.current_turn
+launch = _core.launch
+copy_host = _core.copy_host
+new_box = _core.new_box
+new_report = _core.new_report
+note_dropped = _core.note_dropped
+refuse_inside = _core.refuse_inside
+run_blocking = _core.run_blocking
+run_through = _core.run_through
+submit = _core.submit
+submit_at_once = _core.submit_at_once
+upload_small = _core.upload_small
+download_pinned = _core.download_pinned

@@ -11,54 +11,38 @@ program's that takes one of them. Every other lock is taken before these two, by
 A lock is taken only by ``with``. A signal handler, for example for Ctrl-C, may raise an exception between any two
 calls. An exception between ``lock.acquire()`` and the ``try`` after it would leave the lock held for ever. Between the
 entry of a ``with`` and the first line of its body, Python handles no signal.
-
-Compiled code handles no signals between its calls. But a compiled ``with`` looks up two methods of a Python object,
-which takes three times as long as calling them. So compiled modules use the class ``Lock``, whose methods a compiled
-``with`` calls directly. Where this module is not compiled, locks are those of ``threading``.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from typing import Any, Final, final
+from typing import Any, Final
 
+from oxide import core
+from oxide.core import RUNTIME_LOCK, refuse_inside
 from oxide.errors import OrderingError, OxideError
-from oxide.native import is_compiled
+
+__all__ = [
+    "DRIVER_LOCK",
+    "RUNTIME_LOCK",
+    "driver_threads",
+    "held_error",
+    "is_interrupt",
+    "new_lock",
+    "refuse_inside",
+    "unheld",
+]
 
 
-@final
-class Lock:
-    """A lock of ``threading``, wrapped for the ``with`` statements of compiled modules."""
-
-    __slots__ = ("_acquire", "_is_owned", "_release")
-
-    def __init__(self, lock: Any) -> None:
-        self._acquire = lock.acquire
-        self._is_owned = lock._is_owned
-        self._release = lock.release
-
-    def __enter__(self) -> None:
-        self._acquire()
-
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        self._release()
+def new_lock() -> Any:
+    """Returns a reentrant lock of ``threading``."""
+    return threading.RLock()
 
 
-def new_lock() -> Lock:
-    """Returns a reentrant lock of ``threading``, wrapped if this module is compiled."""
-    return _for_with(threading.RLock())
-
-
-def _for_with(lock: Any) -> Lock:
-    return Lock(lock) if is_compiled() else lock
-
-
-_of_runtime: Any = threading.RLock()
-RUNTIME_LOCK: Final = _for_with(_of_runtime)
-"""Held while the uses of memory are read, work is submitted and the new uses are recorded; it guards the marks of
-streams, too."""
-DRIVER_LOCK: Final[Any] = threading.RLock()  # not wrapped: the CPU driver is not compiled
+# RUNTIME_LOCK is held while the uses of memory are read, work is submitted and the new uses are recorded; it guards the
+# marks of streams, too. Code in C takes it.
+DRIVER_LOCK: Final[Any] = threading.RLock()
 """Guards the streams and the memory of the CPU driver."""
 
 
@@ -68,7 +52,7 @@ driver_threads: Final[set[int]] = set()
 
 def _renew() -> None:
     """Releases the two locks in a forked child: a thread of the parent may hold them, and does not exist here."""
-    _of_runtime._at_fork_reinit()
+    RUNTIME_LOCK._at_fork_reinit()
     DRIVER_LOCK._at_fork_reinit()
     driver_threads.clear()
 
@@ -82,13 +66,7 @@ def is_interrupt(error: BaseException) -> bool:
     return not isinstance(error, OxideError) or error.args == (_HELD,)
 
 
-def refuse_inside() -> None:
-    """Raises ``OrderingError`` if the calling thread holds one of the two locks, or is one of the driver's."""
-    if RUNTIME_LOCK._is_owned() or DRIVER_LOCK._is_owned() or threading.get_ident() in driver_threads:
-        raise held_error()
-
-
-def unheld(lock: Lock) -> Lock:
+def unheld(lock: Any) -> Any:
     """Returns a lock, for ``with``. Raises ``OrderingError`` if the calling thread holds it."""
     if lock._is_owned():
         raise held_error()
@@ -99,6 +77,8 @@ def held_error() -> OrderingError:
     """Returns the error for a call that would wait for its own thread."""
     return OrderingError(_HELD)
 
+
+core.setup(held_error=held_error, driver_threads=driver_threads, driver_lock_is_owned=DRIVER_LOCK._is_owned)
 
 _HELD: Final = (
     "the calling thread already holds a lock of oxide's, or is oxide's own: a finaliser, a callback of the garbage "

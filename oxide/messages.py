@@ -1,4 +1,4 @@
-"""Formats a user's value, or a dtype, for messages.
+"""Messages to the program: values and dtypes as text, and warnings at the program's own line.
 
 Python refuses to format an integer of more than 4300 digits: it raises a ``ValueError``, which would replace the
 message. Far fewer digits are already useless to a reader.
@@ -6,9 +6,14 @@ message. Far fewer digits are already useless to a reader.
 
 from __future__ import annotations
 
+import os
+import sys
+import warnings
 from typing import Any
 
 import numpy as np
+
+_PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 _LONGEST_BITS = 256
 """An integer of up to this many bits is written with its digits, at most 78. Every machine integer is shorter."""
@@ -51,3 +56,13 @@ def byte_count(nbytes: int) -> str:
             return f"{amount:.4g} {unit}"
         amount /= 1024
     return f"{amount:.4g} GiB"
+
+
+def warn_caller(message: str) -> None:
+    """Gives a ``RuntimeWarning`` at the line of the program that called the package."""
+    frame = sys._getframe()
+    level = 1
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame = frame.f_back
+        level += 1
+    warnings.warn(message, RuntimeWarning, stacklevel=level)

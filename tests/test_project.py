@@ -33,7 +33,7 @@ MAY_IMPORT = {
     "oxide.tracing": {"oxide.runtime", "oxide.driver"},
     "oxide.distributed": {"oxide.compiler", "oxide.driver", "oxide.runtime", "oxide.serving"},
 }
-FOR_EVERYBODY = {f"oxide.{name}" for name in ("disk", "dropping", "errors", "host_arrays", "messages", "native")}
+FOR_EVERYBODY = {f"oxide.{name}" for name in ("disk", "errors", "host_arrays", "messages", "weak_table")}
 WITH_ERRORS = {
     "oxide.core",
     "oxide.environment",

@@ -1,6 +1,8 @@
-/* The callback that wakes an event loop. It takes no lock, allocates nothing and does not use Python. */
+/* The callback that wakes an event loop. It takes no lock, allocates nothing and does not use
+ * Python. */
 
 #include "core.h"
+#include <limits.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -20,6 +22,10 @@ static PyObject *make_alarm(PyObject *module, PyObject *descriptor) {
     long number = PyLong_AsLong(descriptor);
     if (number == -1 && PyErr_Occurred())
         return NULL;
+    if (number < 0 || number > INT_MAX) {
+        PyErr_SetString(PyExc_ValueError, "alarm takes a file descriptor");
+        return NULL;
+    }
     struct alarm *made = malloc(sizeof *made);
     if (made == NULL)
         return PyErr_NoMemory();
@@ -29,7 +35,8 @@ static PyObject *make_alarm(PyObject *module, PyObject *descriptor) {
 
 static PyMethodDef methods[] = {
     {"alarm", make_alarm, METH_O,
-     "alarm(descriptor, /)\n--\n\nReturns the argument for NOTIFY with which it makes a file descriptor readable."},
+     "alarm(descriptor, /)\n--\n\nReturns the argument for NOTIFY with which it makes a file "
+     "descriptor readable."},
     {NULL, NULL, 0, NULL},
 };
 

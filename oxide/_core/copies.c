@@ -1,5 +1,5 @@
-/* Copies of host memory: by the device's host-function thread in stream order, and by threads that help it.
-   oxide/runtime/host_memory/copy_pool.py describes the protocol of the helpers. */
+/* Copies of host memory: by the device's host-function thread in stream order, and by threads that
+   help it. oxide/runtime/host_memory/copy_pool.py describes the protocol of the helpers. */
 
 #include "core.h"
 #include <string.h>
@@ -36,8 +36,8 @@ static void move(void *argument) {
 #if defined(__linux__) && (defined(__x86_64__) || defined(__aarch64__))
 #define HAS_HELPERS 1
 
-/* Shared by all threads of a pool, and never freed: the threads outlive the interpreter. What several threads change has
-   a cache line of its own. */
+/* Shared by all threads of a pool, and never freed: the threads outlive the interpreter. What
+   several threads change has a cache line of its own. */
 #define LINE _Alignas(64)
 
 struct pool {
@@ -60,14 +60,15 @@ static void pause_briefly(void) {
 #endif
 }
 
-/* A memcpy by non-temporal stores, for data that the device reads next and this processor does not. When it returns, the
-   bytes are visible to other threads and to the device.
+/* A memcpy by non-temporal stores, for data that the device reads next and this processor does not.
+   When it returns, the bytes are visible to other threads and to the device.
 
-   An ordinary store first reads the cache line that it will overwrite. So a copy through the cache moves three bytes for
-   each byte copied, and evicts the program's data. memcpy uses such stores only for copies of megabytes, and the pieces
-   are of 128 KiB. GB/s on an H100's machine, with memcpy and with this, medians of 36 alternating runs: one upload of 64
-   MiB at a time 21.7 and 30.3, of an array that is not in the cache 18.5 and 23.8; four uploads at a time 42.0 and 40.5,
-   35.9 and 38.4. Prefetching the source made it slower. */
+   An ordinary store first reads the cache line that it will overwrite. So a copy through the cache
+   moves three bytes for each byte copied, and evicts the program's data. memcpy uses such stores
+   only for copies of megabytes, and the pieces are of 128 KiB. GB/s on an H100's machine, with
+   memcpy and with this, medians of 36 alternating runs: one upload of 64 MiB at a time 21.7
+   and 30.3, of an array that is not in the cache 18.5 and 23.8; four uploads at a time 42.0
+   and 40.5, 35.9 and 38.4. Prefetching the source made it slower. */
 static void stream_bytes(char *destination, const char *source, int64_t length) {
 #if defined(__x86_64__)
     int64_t head = (int64_t)(-(uintptr_t)destination & 63);
@@ -98,7 +99,8 @@ static void copy_pieces(struct pool *pool) {
         int64_t left = pool->job.length - begin;
         if (left <= 0)
             return;
-        stream_bytes(pool->job.destination + begin, pool->job.source + begin, left < pool->piece ? left : pool->piece);
+        stream_bytes(pool->job.destination + begin, pool->job.source + begin,
+                     left < pool->piece ? left : pool->piece);
     }
 }
 
@@ -138,7 +140,8 @@ static void *help(void *argument) {
         atomic_fetch_sub(&pool->inside, 1);
         for (long looked = 0; atomic_load(&pool->generation) == generation; looked++) {
             if (looked == pool->looks) {
-                syscall(SYS_futex, &pool->generation, FUTEX_WAIT_PRIVATE, generation, NULL, NULL, 0);
+                syscall(SYS_futex, &pool->generation, FUTEX_WAIT_PRIVATE, generation, NULL, NULL,
+                        0);
                 break;
             }
             pause_briefly();
@@ -154,7 +157,9 @@ static PyObject *start_helpers(PyObject *module, PyObject *arguments) {
     if (!PyArg_ParseTuple(arguments, "lLl:start_helpers", &helpers, &piece, &looks))
         return NULL;
     if (helpers < 1 || piece < 1 || looks < 0) {
-        PyErr_SetString(PyExc_ValueError, "start_helpers takes 1 helper or more, pieces of 1 byte or more, and looks");
+        PyErr_SetString(
+            PyExc_ValueError,
+            "start_helpers takes 1 helper or more, pieces of 1 byte or more, and looks");
         return NULL;
     }
     struct pool *pool = aligned_alloc(_Alignof(struct pool), sizeof *pool);
@@ -195,12 +200,15 @@ static PyObject *copy(PyObject *module, PyObject *address) {
 
 static PyMethodDef methods[] = {
     {"copy", copy, METH_O,
-     "copy(row, /)\n--\n\nMakes the copy of the row at an address, together with the helpers of its pool if it has "
+     "copy(row, /)\n--\n\nMakes the copy of the row at an address, together with the helpers of "
+     "its pool if it has "
      "one. Releases the GIL meanwhile."},
 #ifdef HAS_HELPERS
     {"start_helpers", start_helpers, METH_VARARGS,
-     "start_helpers(helpers, piece, looks, /)\n--\n\nStarts threads that help with copies, which they share by pieces "
-     "of some bytes, and that look so often for the next one before they sleep. Returns the address of their pool, for "
+     "start_helpers(helpers, piece, looks, /)\n--\n\nStarts threads that help with copies, which "
+     "they share by pieces "
+     "of some bytes, and that look so often for the next one before they sleep. Returns the "
+     "address of their pool, for "
      "rows, and how many could be started."},
 #endif
     {NULL, NULL, 0, NULL},

@@ -1,5 +1,5 @@
-/* A signal handler that names the kernel whose code was running. It calls only what a handler may call: write and
-   sigaction. oxide/runtime/awaiting/crash_reports.py says when it is installed. */
+/* A signal handler that names the kernel whose code was running. It calls only what a handler may
+   call: write and sigaction. oxide/runtime/awaiting/crash_reports.py says when it is installed. */
 
 #define _GNU_SOURCE /* the names of the program counter's register */
 #include "core.h"
@@ -44,7 +44,8 @@ static void report(int number, siginfo_t *information, void *context) {
             break;
         }
     }
-    /* The instruction runs and fails again: then the signal's previous action handles the failure. */
+    /* The instruction runs and fails again: then the signal's previous action handles the failure.
+     */
     sigaction(number, &before[number == SIGSEGV ? 0 : 1], NULL);
 }
 
@@ -80,7 +81,8 @@ static PyObject *watch_kernel(PyObject *module, PyObject *arguments) {
 
 static PyMethodDef methods[] = {
     {"watch_kernel", watch_kernel, METH_VARARGS,
-     "watch_kernel(first, end, text, /)\n--\n\nHas a signal that ends the process write bytes of text before, if it "
+     "watch_kernel(first, end, text, /)\n--\n\nHas a signal that ends the process write bytes of "
+     "text before, if it "
      "comes at an address from first to end. Call it with a lock held."},
     {NULL, NULL, 0, NULL},
 };

@@ -1,6 +1,14 @@
-/* oxide._core: what the runtime needs of machine code. oxide/_core_twin.py has the same names in Python. */
+/* oxide._core: what the runtime needs of machine code. oxide/_core_twin.py has the same names in
+ * Python. */
 
 #include "core.h"
+
+Types types;
+Given given;
+Names names;
+Points *points;
+Py_ssize_t record_bytes, small_bytes;
+Lock *runtime_lock;
 
 int add_address(PyObject *module, const char *name, const void *address) {
     PyObject *number = PyLong_FromVoidPtr((void *)address);
@@ -9,20 +17,223 @@ int add_address(PyObject *module, const char *name, const void *address) {
     return failed;
 }
 
-/* The callbacks and the list of released tensors are the process's. */
-static int only_main_interpreter(PyObject *module) {
+PyTypeObject *add_type(PyObject *module, const char *name, size_t size, unsigned flags,
+                       PyType_Slot *slots, PyTypeObject *base) {
+    PyType_Spec spec = {name, (int)size, 0, flags, slots};
+    PyObject *type = PyType_FromModuleAndSpec(module, &spec, (PyObject *)base);
+    if (type != NULL && PyModule_AddObjectRef(module, strrchr(name, '.') + 1, type) < 0)
+        Py_CLEAR(type);
+    return (PyTypeObject *)type;
+}
+
+int traverse_fields(PyObject *self, const size_t *offsets, size_t count, visitproc visit,
+                    void *arg) {
+    Py_VISIT(Py_TYPE(self));
+    for (size_t i = 0; i < count; i++)
+        Py_VISIT(*(PyObject **)((char *)self + offsets[i]));
+    return 0;
+}
+
+int clear_fields(PyObject *self, const size_t *offsets, size_t count) {
+    for (size_t i = 0; i < count; i++)
+        Py_CLEAR(*(PyObject **)((char *)self + offsets[i]));
+    return 0;
+}
+
+void free_object(PyObject *self) {
+    PyTypeObject *type = Py_TYPE(self);
+    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
+    release(self);
+    Py_DECREF(type);
+}
+
+PyObject *missing(PyObject *object, const char *field) {
+    PyErr_Format(
+        PyExc_TypeError,
+        "%R has no %s: its class has not called super().__init__(), or its %s is of another type",
+        Py_TYPE(object), field, field);
+    return NULL;
+}
+
+int is_true(PyObject *object, PyObject *name) {
+    PyObject *value = PyObject_GetAttr(object, name);
+    if (value == NULL)
+        return -1;
+    int truth = PyObject_IsTrue(value);
+    Py_DECREF(value);
+    return truth;
+}
+
+int is_equal(PyObject *object, PyObject *other) {
+    Py_INCREF(object);
+    Py_INCREF(other);
+    int equal = PyObject_RichCompareBool(object, other, Py_EQ);
+    Py_DECREF(object);
+    Py_DECREF(other);
+    return equal;
+}
+
+Py_ssize_t list_size(PyObject *list) {
+    return list != NULL && PyList_Check(list) ? PyList_Size(list) : 0;
+}
+
+PyObject *caught_error(void) {
+    if (!PyErr_Occurred()) /* what always raises has not */
+        PyErr_SetString(PyExc_SystemError, "oxide: a call has failed without an exception");
+    PyObject *type, *error, *trace;
+    PyErr_Fetch(&type, &error, &trace);
+    PyErr_NormalizeException(&type, &error, &trace);
+    if (trace != NULL)
+        PyException_SetTraceback(error, trace);
+    Py_XDECREF(type);
+    Py_XDECREF(trace);
+    return error;
+}
+
+/* ---- Points: the tracer in force ---- */
+
+FIELDS_OF(Points, AT(Points, tracer))
+static PyMemberDef points_members[] = {{"tracer", T_OBJECT, AT(Points, tracer), 0, NULL}, {NULL}};
+
+static PyObject *points_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
+    (void)arguments, (void)keywords;
+    PyObject *made = points == NULL ? PyType_GenericAlloc(type, 0) : (PyObject *)points;
+    Py_XINCREF(made);
+    points = (Points *)made; /* there is one, which the module keeps */
+    return made;
+}
+
+/* ---- What Python gives ---- */
+
+static const struct {
+    const char *name;
+    PyObject **place;
+} givens[] = {
+#define ENTRY(name) {#name, &given.name},
+    GIVEN(ENTRY)
+#undef ENTRY
+};
+
+static const struct {
+    const char *name;
+    PyObject **place;
+} strings[] = {
+#define ENTRY(name) {#name, &names.name},
+    NAMES(ENTRY)
+#undef ENTRY
+};
+
+/* The classes whose objects C casts to its structs. */
+static const struct {
+    PyObject **place;
+    PyTypeObject **base;
+} classes[] = {
+    {&given.Allocation, &types.allocation},
+    {&given.AndThen, &types.stage},
+    {&given.Config, &types.config},
+    {&given.Context, &types.context},
+    {&given.DeviceBox, &types.box},
+    {&given.FaultReport, &types.report},
+    {&given.GraphFaultReport, &types.graph_report},
+    {&given.HostCopies, &types.host_copies},
+    {&given.KernelLaunch, &types.launch},
+    {&given.Map, &types.stage},
+    {&given.Mark, &types.mark},
+    {&given.PinnedBuffer, &types.buffer},
+    {&given.Submission, &types.submission},
+    {&given.Walk, &types.walk},
+};
+
+static int fits(PyObject **place, PyObject *value) {
+    if (place == &given.FaultPage || place == &given.ndarray)
+        return PyType_Check(value);
+    for (size_t i = 0; i < sizeof classes / sizeof *classes; i++)
+        if (classes[i].place == place)
+            return PyType_Check(value) && PyType_IsSubtype((PyTypeObject *)value, *classes[i].base);
+    return 1;
+}
+
+static PyObject *setup(PyObject *module, PyObject *arguments, PyObject *keywords) {
+    (void)module;
+    PyObject *key, *value;
+    Py_ssize_t at = 0;
+    if (PyTuple_Size(arguments) != 0) {
+        PyErr_SetString(PyExc_TypeError, "setup takes keywords");
+        return NULL;
+    }
+    while (keywords != NULL && PyDict_Next(keywords, &at, &key, &value)) {
+        size_t found = 0;
+        Py_ssize_t *size =
+            PyUnicode_CompareWithASCIIString(key, "record_bytes") == 0  ? &record_bytes
+            : PyUnicode_CompareWithASCIIString(key, "small_bytes") == 0 ? &small_bytes
+                                                                        : NULL;
+        if (size != NULL) {
+            *size = PyLong_AsSsize_t(value);
+            if (*size == -1 && PyErr_Occurred())
+                return NULL;
+            continue;
+        }
+        while (found < sizeof givens / sizeof *givens &&
+               PyUnicode_CompareWithASCIIString(key, givens[found].name) != 0)
+            found++;
+        if (found == sizeof givens / sizeof *givens) {
+            PyErr_Format(PyExc_TypeError, "setup: the core knows no %R", key);
+            return NULL;
+        }
+        if (!fits(givens[found].place, value)) {
+            PyErr_Format(PyExc_TypeError, "setup: %R is no class of the core's type", value);
+            return NULL;
+        }
+        SET(*givens[found].place, value);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef methods[] = {
+    {"setup", (PyCFunction)(void (*)(void))setup, METH_VARARGS | METH_KEYWORDS,
+     "setup(**given)\n--\n\nGives the core classes and functions of the runtime, by name."},
+    {NULL, NULL, 0, NULL},
+};
+
+/* The callbacks, the list of released tensors and the types are the process's. */
+static int only_once(PyObject *module) {
     (void)module;
     int64_t number = PyInterpreterState_GetID(PyInterpreterState_Get());
-    if (number == 0)
-        return 0;
-    if (!PyErr_Occurred())
-        PyErr_SetString(PyExc_ImportError, "oxide works in the main interpreter only");
-    return -1;
+    if (number != 0 || types.points != NULL) {
+        if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_ImportError, number
+                                                   ? "oxide works in the main interpreter only"
+                                                   : "oxide._core is imported once in a process");
+        return -1;
+    }
+    return 0;
+}
+
+static int add_all(PyObject *module) {
+    for (size_t i = 0; i < sizeof strings / sizeof *strings; i++)
+        if ((*strings[i].place = PyUnicode_InternFromString(strings[i].name)) == NULL)
+            return -1;
+    PyType_Slot slots[] = {
+        {Py_tp_new, points_new}, {Py_tp_members, points_members}, SLOTS_OF(Points), {0, NULL}};
+    types.points = add_type(module, "oxide._core.Points", sizeof(Points),
+                            COLLECTED & ~Py_TPFLAGS_BASETYPE, slots, NULL);
+    if (types.points == NULL || PyModule_AddFunctions(module, methods) < 0)
+        return -1;
+    PyObject *made = PyObject_CallNoArgs((PyObject *)types.points);
+    int failed = made == NULL ? -1 : PyModule_AddObjectRef(module, "points", made);
+    Py_XDECREF(made);
+    return failed;
 }
 
 static PyModuleDef_Slot slots[] = {
-    {Py_mod_exec, only_main_interpreter}, {Py_mod_exec, add_alarms},  {Py_mod_exec, add_copies},
-    {Py_mod_exec, add_crash_reports},     {Py_mod_exec, add_tensors}, {0, NULL},
+    {Py_mod_exec, only_once},         {Py_mod_exec, add_all},
+    {Py_mod_exec, add_alarms},        {Py_mod_exec, add_copies},
+    {Py_mod_exec, add_crash_reports}, {Py_mod_exec, add_tensors},
+    {Py_mod_exec, add_finalisers},    {Py_mod_exec, add_locks},
+    {Py_mod_exec, add_ordering},      {Py_mod_exec, add_binding},
+    {Py_mod_exec, add_walking},       {Py_mod_exec, add_launching},
+    {Py_mod_exec, add_running},       {Py_mod_exec, add_memory},
+    {Py_mod_exec, add_graphs},        {0, NULL},
 };
 
 static PyModuleDef definition = {

@@ -1,14 +1,17 @@
-/* DLPack tensors that consumers release: a deleter that any thread may call at any time, with or without the GIL. A
-   Python callback would lose an exception that is being raised while an array is dropped. */
+/* DLPack tensors that consumers release: a deleter that any thread may call at any time, with or
+   without the GIL. A Python callback would lose an exception that is being raised while an array is
+   dropped. */
 
 #include "core.h"
 #include <stdatomic.h>
 
-/* Before each tensor lie the capsule's name, and a link. oxide/runtime/device/dlpack.py fills them in. */
+/* Before each tensor lie the capsule's name, and a link. oxide/runtime/device/dlpack.py fills them
+ * in. */
 #define HEADER_BYTES 32
 #define ALIVE ((int64_t)-1)
 
-static atomic_llong last; /* the address of the tensor that was released last; its link leads to the one before */
+static atomic_llong
+    last; /* the address of the tensor that was released last; its link leads to the one before */
 
 static void release(void *tensor) {
     int64_t *link = (int64_t *)tensor - 1;
@@ -28,10 +31,17 @@ static void drop_capsule(PyObject *capsule) {
         release(tensor);
 }
 
+static long long collected; /* the value of ``last`` when Python asked for it */
+
+int tensors_were_released(void) {
+    return atomic_load(&last) != collected;
+}
+
 static PyObject *released(PyObject *module, PyObject *nothing) {
     (void)module;
     (void)nothing;
-    return PyLong_FromLongLong(atomic_load(&last));
+    collected = atomic_load(&last);
+    return PyLong_FromLongLong(collected);
 }
 
 static PyMethodDef methods[] = {
@@ -41,7 +51,8 @@ static PyMethodDef methods[] = {
 };
 
 int add_tensors(PyObject *module) {
-    if (PyModule_AddFunctions(module, methods) < 0 || PyModule_AddIntConstant(module, "HEADER_BYTES", HEADER_BYTES) < 0)
+    if (PyModule_AddFunctions(module, methods) < 0 ||
+        PyModule_AddIntConstant(module, "HEADER_BYTES", HEADER_BYTES) < 0)
         return -1;
     if (add_address(module, "RELEASE", (const void *)release) < 0)
         return -1;

@@ -81,16 +81,11 @@ def examine() -> Iterator[Finding]:
 
 
 def package() -> Iterator[Finding]:
-    """Finds Python's version, the package's place, and whether the package is compiled."""
+    """Finds Python's version, the package's place, and the form of its core."""
     from oxide.core import FORM
-    from oxide.native import form
 
     yield Finding("Python", "ok", f"{platform.python_version()}, {sys.executable}")
-    how = {
-        "compiled": "its host path runs compiled",
-        "interpreted": "its host path runs interpreted, as in a checkout; `pip install .` compiles it",
-    }[form()]
-    yield Finding("oxide", "ok", f"{PACKAGE}, {how}")
+    yield Finding("oxide", "ok", str(PACKAGE))
     if FORM == "C":
         yield Finding("core", "ok", "it is in C")
     else:

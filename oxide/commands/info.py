@@ -1,4 +1,4 @@
-"""``oxide info`` and ``oxide --version``: say which version of the package runs, and whether it is compiled."""
+"""``oxide info`` and ``oxide --version``: say which version of the package runs, and the form of its core."""
 
 from __future__ import annotations
 
@@ -12,12 +12,10 @@ import typer
 
 from oxide import core
 from oxide.commands.output import say
-from oxide.native import form
 
 
 def info(as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False) -> None:
-    """Says which version of oxide runs, where it is, whether its core is in C or Python, and whether its host path runs
-    compiled or interpreted.
+    """Says which version of oxide runs, where it is, and whether its core is in C or Python.
 
     \b
     Examples:
@@ -33,12 +31,11 @@ def info(as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = F
             "package": package,
             "python": platform.python_version(),
             "core": core.FORM,
-            "host_path": form(),
         }
         sys.stdout.write(json.dumps(found, indent=2, ensure_ascii=False) + "\n")
         return
     say(f"oxide {__version__} in {package}, Python {platform.python_version()}")
-    say(f"core: {core.FORM}, host path: {form()}")
+    say(f"core: {core.FORM}")
 
 
 def version(asked: bool) -> None:

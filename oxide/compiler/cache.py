@@ -24,8 +24,8 @@ from oxide.compiler.signature.signature import Closed
 from oxide.compiler.source.faults import FaultSite
 from oxide.compiler.source.widening import Widening
 from oxide.driver.base import Code, Target
-from oxide.dropping import WeakTable
 from oxide.locks import new_lock, unheld
+from oxide.weak_table import WeakTable
 
 from .description import LaunchNeeds
 from .fingerprint import Fingerprint, Unknown, cell_label, fingerprint

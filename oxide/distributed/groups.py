@@ -19,19 +19,19 @@ from typing import TYPE_CHECKING, Any, NoReturn, final
 
 import numpy as np
 
+from oxide.core import new_box
 from oxide.distributed.calls import REDUCTIONS, Call, Kind, Plane, Reduction, unfit
 from oxide.environment import whole_number
 from oxide.errors import ArgumentError, CollectiveError, DeviceError, GraphError
 from oxide.locks import is_interrupt, new_lock, unheld
 from oxide.messages import written
-from oxide.native import Given
 from oxide.runtime.device.arc import Arc
 from oxide.runtime.device.fault_records import HostReport
 from oxide.runtime.device.memory import Allocation, DeviceBox
 from oxide.runtime.device.runtime import Device, current_runtime
 from oxide.runtime.device.scheduling import find_device
 from oxide.runtime.operations.operation import BoxSpec, Depiction, DeviceOperation, Spec
-from oxide.runtime.operations.transfers import describe, new_box
+from oxide.runtime.operations.transfers import describe
 from oxide.runtime.submission.capture import NotRecordable
 from oxide.runtime.submission.submission import ExecutionContext
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 DEFAULT_TIMEOUT = 60.0
 
 
-def local_group(devices: Given[Sequence[int | Device] | None] = None) -> Group:
+def local_group(devices: Sequence[int | Device] | None = None) -> Group:
     """Returns a group whose ranks are devices of this process: ``devices``, a list of numbers or ``Device``s, by
     default all devices that are set up. The first is rank 0.
 
@@ -71,12 +71,12 @@ def local_group(devices: Given[Sequence[int | Device] | None] = None) -> Group:
 
 
 def join_group(
-    rank: Given[int | None] = None,
-    size: Given[int | None] = None,
+    rank: int | None = None,
+    size: int | None = None,
     *,
-    name: Given[str | None] = None,
-    device: Given[int | Device | None] = None,
-    timeout: Given[float] = DEFAULT_TIMEOUT,
+    name: str | None = None,
+    device: int | Device | None = None,
+    timeout: float = DEFAULT_TIMEOUT,
 ) -> Group:
     """Returns a group of ``size`` processes on this machine, in which this process is rank ``rank``. Blocks until all
     ranks have joined.
@@ -140,7 +140,7 @@ def _own_device(runtime: Runtime) -> Device:
     return runtime.default_device
 
 
-def _number(given: Given[int | None], what: str, variable: str, least: int) -> int:
+def _number(given: int | None, what: str, variable: str, least: int) -> int:
     number = whole_number(variable, least=least) if given is None else given
     if number is None:
         raise DeviceError(f"join_group: give the {what}, or set {variable}; python -m oxide launch does")
@@ -200,7 +200,7 @@ class Group:
         """Returns whether the group was closed."""
         return self._closed
 
-    def all_reduce(self, *boxes: Given[Box], op: Given[Reduction] = "sum") -> DeviceOperation[Any]:
+    def all_reduce(self, *boxes: Box, op: Reduction = "sum") -> DeviceOperation[Any]:
         """Writes into each rank's box the reduction of all ranks' boxes, element by element.
 
         ``op`` is ``"sum"``, ``"prod"``, ``"min"``, ``"max"`` or ``"avg"``. Boxes have one shape and dtype on all ranks.
@@ -213,23 +213,23 @@ class Group:
         """
         return Collective(self, "all_reduce", boxes, reduction=op)
 
-    def all_gather(self, *boxes: Given[Box]) -> DeviceOperation[Any]:
+    def all_gather(self, *boxes: Box) -> DeviceOperation[Any]:
         """Yields, on each rank, a new box with the elements of all ranks' boxes, one box after another: n boxes of
         shape ``(m, …)`` become one box of shape ``(n * m, …)``. Boxes have one shape and dtype on all ranks; a scalar
         counts as a box of shape ``(1,)``."""
         return Collective(self, "all_gather", boxes)
 
-    def reduce_scatter(self, *boxes: Given[Box], op: Given[Reduction] = "sum") -> DeviceOperation[Any]:
+    def reduce_scatter(self, *boxes: Box, op: Reduction = "sum") -> DeviceOperation[Any]:
         """Reduces all ranks' boxes, and divides the result into as many equal parts as there are ranks, along the first
         axis. Yields, on each rank r, a new box with part r: on n ranks, boxes of shape ``(n * m, …)`` give boxes of
         shape ``(m, …)``. ``op`` and dtypes are as for ``all_reduce``."""
         return Collective(self, "reduce_scatter", boxes, reduction=op)
 
-    def broadcast(self, *boxes: Given[Box], root: Given[int] = 0) -> DeviceOperation[Any]:
+    def broadcast(self, *boxes: Box, root: int = 0) -> DeviceOperation[Any]:
         """Copies the elements of the box of rank ``root`` into the boxes of all other ranks. Yields the box."""
         return Collective(self, "broadcast", boxes, root=self._other(root, "broadcast", "root", own=True))
 
-    def send(self, box: Given[Box], to: Given[int]) -> DeviceOperation[DeviceBox]:
+    def send(self, box: Box, to: int) -> DeviceOperation[DeviceBox]:
         """Sends a box to rank ``to``, which receives it with ``recv``. Yields the box.
 
         ``send`` and ``recv`` are for groups of several processes; within one process, ``to_device`` copies a box to
@@ -239,15 +239,13 @@ class Group:
         self._require_processes("send")
         return Collective(self, "send", (box,), to=self._other(to, "send", "to"))
 
-    def recv(self, box: Given[Box], source: Given[int]) -> DeviceOperation[DeviceBox]:
+    def recv(self, box: Box, source: int) -> DeviceOperation[DeviceBox]:
         """Receives into ``box`` the elements that rank ``source`` sends, from a box of the same number of elements and
         dtype. Yields ``box``."""
         self._require_processes("recv")
         return Collective(self, "recv", (box,), source=self._other(source, "recv", "source"))
 
-    def send_recv(
-        self, box: Given[Box], to: Given[int], into: Given[Box], source: Given[int]
-    ) -> DeviceOperation[DeviceBox]:
+    def send_recv(self, box: Box, to: int, into: Box, source: int) -> DeviceOperation[DeviceBox]:
         """Sends the elements of ``box`` to rank ``to``. At the same time receives into ``into`` the elements that rank
         ``source`` sends, as in a ring. The two boxes have the same number of elements and dtype, and share no memory.
         Yields ``into``."""
@@ -350,7 +348,7 @@ class Group:
                 f"another device"
             )
 
-    def _other(self, rank: Given[int], call: str, what: str, *, own: bool = False) -> int:
+    def _other(self, rank: int, call: str, what: str, *, own: bool = False) -> int:
         if isinstance(rank, bool) or not isinstance(rank, (int, np.integer)) or not 0 <= rank < self._size:
             raise ArgumentError(f"{call}, {what}: {written(rank)} is no rank; ranks are 0 to {self._size - 1}")
         if not own and rank == self._ranks[0]:
@@ -368,7 +366,7 @@ class Collective(DeviceOperation[Any]):
         kind: Kind,
         boxes: tuple[Any, ...],
         *,
-        reduction: Given[Reduction] = "sum",
+        reduction: Reduction = "sum",
         root: int = 0,
         to: int = -1,
         source: int = -1,

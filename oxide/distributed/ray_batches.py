@@ -30,7 +30,6 @@ from ray.exceptions import (
 
 from oxide.distributed.ray_actors import RestartedError
 from oxide.errors import ActorLostError, OperationCancelledError
-from oxide.native import caused
 from oxide.runtime.loop.event_loops import EventLoop, Sleeper
 
 if TYPE_CHECKING:
@@ -157,7 +156,8 @@ class Scheduler:
         lost = ActorLostError(
             f"{worker} is dead, and Ray does not start it again: {_first_line(error)}", None, str(worker), 0
         )
-        return caused(lost, error)
+        lost.__cause__ = error
+        return lost
 
     def _lose(self, worker: Worker) -> None:
         """Stops sending batches to an actor until it is ready again."""
@@ -270,7 +270,8 @@ class Scheduler:
             str(worker),
             batch.attempts,
         )
-        batch.batches.settle(batch.index, None, caused(lost, error))
+        lost.__cause__ = error
+        batch.batches.settle(batch.index, None, lost)
 
     def _give_up(self, batch: Batch) -> None:
         """Settles a batch for which no actor is left, with an ``ActorLostError``."""
@@ -283,7 +284,8 @@ class Scheduler:
             str(last),
             batch.attempts,
         )
-        batch.batches.settle(batch.index, None, caused(lost, cause))
+        lost.__cause__ = cause
+        batch.batches.settle(batch.index, None, lost)
 
 
 @final

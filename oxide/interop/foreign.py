@@ -21,7 +21,6 @@ from oxide.driver.base import BINARY_MAGIC, Code, Target
 from oxide.driver.ptx_parameters import KernelParameter, entries, kernel_parameters
 from oxide.errors import ArgumentError, LaunchError
 from oxide.messages import byte_count, written
-from oxide.native import Given
 from oxide.runtime.awaiting.loading import announce, ready_function
 from oxide.runtime.device.arc import Arc
 from oxide.runtime.device.memory import Allocation, DeviceBox, require_device
@@ -45,7 +44,7 @@ class _Declared:
 
     reads = writes = False
 
-    def __init__(self, given: Given[DeviceBox | Arc[DeviceBox] | DevicePointer | DeviceOperation[Any]]) -> None:
+    def __init__(self, given: DeviceBox | Arc[DeviceBox] | DevicePointer | DeviceOperation[Any]) -> None:
         if not isinstance(given, DeviceOperation):
             _memory(given, type(self).__name__)
         self.given = given
@@ -78,9 +77,7 @@ class InOut(_Declared):
     reads = writes = True
 
 
-def module(
-    source: Given[str | bytes | os.PathLike[str]], options: Given[Mapping[str, Any] | None] = None
-) -> ForeignModule:
+def module(source: str | bytes | os.PathLike[str], options: Mapping[str, Any] | None = None) -> ForeignModule:
     """Returns the kernels of foreign code: ``oxide.module(source)["name"]``.
 
     ``source`` is the text of PTX or of CUDA C++, the bytes of PTX, of a cubin or of a fatbin, or the ``Path`` of a file
@@ -143,7 +140,7 @@ class ForeignModule:
     def __reduce__(self) -> NoReturn:
         raise TypeError("a ForeignModule cannot be pickled or copied; oxide.module(code) makes another")
 
-    def __getitem__(self, name: Given[str]) -> ForeignKernel:
+    def __getitem__(self, name: str) -> ForeignKernel:
         """Returns a kernel. A kernel of CUDA C++ without ``extern "C"`` is found by its plain name, too.
 
         Raises ``KeyError``, which lists the module's kernels, for a name that it does not have, and ``CompileError``
@@ -220,7 +217,7 @@ class ForeignKernel:
         self.module = module
         self.name = name
 
-    def __getitem__(self, config: Given[LaunchConfig | tuple[Any, Any]]) -> ConfiguredForeign:
+    def __getitem__(self, config: LaunchConfig | tuple[Any, Any]) -> ConfiguredForeign:
         """Returns the kernel with a launch configuration: a ``LaunchConfig``, or a grid and a block. Raises
         ``LaunchError`` for any other configuration."""
         return ConfiguredForeign(self, bracketed(self.name, config))
@@ -320,8 +317,8 @@ class ForeignLaunch(DeviceOperation[tuple[Any, ...]]):
         context.launch(
             kernel.name,
             loaded.kernels[name],
-            config._given_grid,
-            config._given_block,
+            config._grid,
+            config._block,
             config._shared_mem_bytes,
             bytes(params),
             reads,

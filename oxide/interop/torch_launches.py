@@ -54,7 +54,7 @@ class RepeatedLaunch:
         self._pack = struct.Struct(f"{formats}Q").pack
         self._values = values
         self._places = [*inputs, *outputs]
-        self._arguments = (function, config._given_grid, config._given_block, config._shared_mem_bytes)
+        self._arguments = (function, config._grid, config._block, config._shared_mem_bytes)
 
     def outputs_like(self, first: Any, pointers: list[int]) -> tuple[Any, ...]:
         """Returns new tensors of the outputs' dtypes and of the shape of ``first``, which is contiguous. Appends their
@@ -83,7 +83,7 @@ class RepeatedLaunch:
 
 def repeated(launch: Any, device: Device, report: StandingReport, outputs: Sequence[Any]) -> RepeatedLaunch | None:
     """Makes a ``RepeatedLaunch`` of a launch that has run on ``device``. Returns None if each call must be checked."""
-    if type(launch) is not KernelLaunch or launch._binding is None or launch._config is None:
+    if type(launch) is not KernelLaunch or not launch._bound or launch._config is None:
         return None
     plan = launch._plan
     function = device.loaded.get(plan.reference)

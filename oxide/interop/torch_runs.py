@@ -8,6 +8,7 @@ from typing import Any, final
 
 import numpy as np
 
+from oxide.core import run_blocking
 from oxide.errors import DeviceError, GraphError, OxideError
 from oxide.interop.torch_launches import RepeatedLaunch, repeated
 from oxide.language import types
@@ -22,7 +23,6 @@ from oxide.runtime.device.scheduling import picked_stream
 from oxide.runtime.device.stream import Stream
 from oxide.runtime.operations.operation import DeviceOperation
 from oxide.runtime.submission.lending import Lender, submit_lent
-from oxide.runtime.submission.submission import run_blocking
 from oxide.runtime.tracepoints import points
 
 try:

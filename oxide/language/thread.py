@@ -35,14 +35,17 @@ class Coordinates:
 
     @property
     def x(self) -> int:
+        """Returns the first coordinate."""
         _only_in_a_kernel(f"{self.name}.x")
 
     @property
     def y(self) -> int:
+        """Returns the second coordinate."""
         _only_in_a_kernel(f"{self.name}.y")
 
     @property
     def z(self) -> int:
+        """Returns the third coordinate."""
         _only_in_a_kernel(f"{self.name}.z")
 
 

@@ -8,7 +8,11 @@ calls it by the protocol ``Tracer``. Work on devices needs no trace points, beca
 
 from __future__ import annotations
 
-from typing import Any, Final, Protocol, final
+from typing import Any, Protocol, final
+
+from oxide.core import points
+
+__all__ = ["Built", "TracedRun", "Tracer", "points"]
 
 Built = tuple[int, Any, int]
 """The time when an operation was built, the code object that built it, and the index of the instruction there, which
@@ -33,9 +37,8 @@ class TracedRun:
     ) -> None:
         self.number = number
         self.whole_name = self.name = name
-        # Any: with the tuple's type, compiled code would make new tuples
-        self.whole_built: Any = built
-        self.built: Any = built
+        self.whole_built = built
+        self.built = built
         self.track = track
         self.ident = ident
         self.captured = captured
@@ -71,18 +74,3 @@ class Tracer(Protocol):
 
     def detach(self, runtime: Any) -> None:
         """Ends the recording of a runtime that is about to close. Called when all work of the runtime has ended."""
-
-
-@final
-class Points:
-    """Holds the tracer in force, or None. The process has one such object, ``points``. The tracer is an attribute of
-    this object and not a variable of the module, because compiled code reads an object's attribute without a
-    look-up."""
-
-    __slots__ = ("tracer",)
-
-    def __init__(self) -> None:
-        self.tracer: Any = None  # a ``Tracer``; ``Any`` spares the compiled form a check at each test
-
-
-points: Final = Points()

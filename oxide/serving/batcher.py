@@ -637,9 +637,11 @@ class _MisfitError(TypeError):
 class _Timed(DeviceOperation[Any]):
     """Runs an operation between two events."""
 
+    _composed = True
+
     def __init__(self, operation: DeviceOperation[Any]) -> None:
         super().__init__(operation)
-        self._composed, self._parts = True, (operation,)  # not in the class, where compiled code would not see it
+        self._parts = (operation,)
         self.place_as(operation)
 
     def step(self, frame: Frame, result: Any) -> DeviceOperation[Any] | None:

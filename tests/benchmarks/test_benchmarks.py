@@ -282,7 +282,7 @@ def test_the_page_says_what_broke_and_that_the_run_was_quick(
     page = (tmp_path / "run" / "page.md").read_text(encoding="utf-8")
     assert "BROKEN, not measured to its end: kernels: RuntimeError: no luck" in page
     assert "A quick run" in page
-    assert "Host path: " in page
+    assert "Core: " in page
     err = capsys.readouterr().err
     assert "BROKEN: kernels" in err
     assert "WRONG RESULTS" not in err

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from oxide import __version__, core, native
+from oxide import __version__, core
 from oxide.commands.program import main
 from tests.commands.command_line import ROOT, oxide
 from tests.reach import imports_of, module_name
@@ -102,7 +102,7 @@ def test_wrong_usage_is_said_on_standard_error(
 
 
 def test_the_version_is_that_of_the_package(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    package = Path(native.__file__).parent
+    package = Path(core.__file__).parent
     ran = oxide("--version", cwd=tmp_path)
     assert (ran.status, ran.out, ran.err) == (0, f"oxide {__version__}\n", "")
     assert main(["info"]) == 0
@@ -113,7 +113,6 @@ def test_the_version_is_that_of_the_package(tmp_path: Path, capsys: pytest.Captu
         "package": str(package),
         "python": platform.python_version(),
         "core": core.FORM,
-        "host_path": native.form(),
     }
 
 

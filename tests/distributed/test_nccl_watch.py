@@ -20,7 +20,6 @@ from oxide.distributed.calls import Call
 from oxide.distributed.peers import Channel, Peers
 from oxide.driver.cpu import CpuDriver
 from oxide.errors import CollectiveError
-from oxide.native import is_compiled
 from oxide.runtime.device.fault_records import HostReport
 from oxide.testing import use_driver
 
@@ -291,7 +290,6 @@ def test_a_check_that_is_interrupted_is_made_again() -> None:
     assert report.claimed()
 
 
-@pytest.mark.skipif(is_compiled(), reason="compiled code handles no signals there, and does not see a replaced method")
 def test_an_interrupt_in_the_middle_of_telling_breaks_the_group(
     planes: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -414,7 +412,6 @@ def test_the_end_of_the_process_waits_for_its_collectives_or_the_groups_end(
     assert bool(planes[0]._nccl.aborted) == breaks
 
 
-@pytest.mark.skipif(is_compiled(), reason="compiled code does not see a replaced method")
 def test_the_end_of_the_process_waits_for_an_abort(planes: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """The program has got the error already: it comes before the abort."""
     begun, ending = threading.Event(), threading.Event()
@@ -464,7 +461,6 @@ def test_an_abort_does_not_wait_for_ever_for_a_call_of_nccls(
     planes[0]._calling.release()
 
 
-@pytest.mark.skipif(is_compiled(), reason="compiled code refuses a stand-in for a context")
 @pytest.mark.parametrize("refused", ["group_start", "all_reduce", "group_end"])
 def test_what_nccl_refuses_is_a_device_error_and_the_group_of_calls_is_ended(refused: str) -> None:
     """NCCL reports most failures of several ranks at the end of their group of calls."""

@@ -23,8 +23,6 @@ from oxide.driver.cpu import CpuDriver
 from oxide.driver.cpu import driver as cpu
 from oxide.driver.cpu import workers as cpu_workers
 from oxide.driver.cpu.streams import BlockRange
-from oxide.dropping import Soon
-from oxide.native import is_compiled
 from oxide.runtime.awaiting import unrun
 from oxide.runtime.device import dlpack, reclaim
 from oxide.runtime.device.runtime import current_runtime
@@ -120,6 +118,10 @@ def loaded() -> object:
     return made
 
 
+FINALISERS = pytest.mark.skipif(FORM == "Python", reason="the finalisers of the core's twin are Python")
+
+
+@FINALISERS
 @needs_calls
 @pytest.mark.parametrize("what", MADE)
 @pytest.mark.filterwarnings("ignore:.*was never run")
@@ -138,12 +140,11 @@ def test_dropping_it_runs_no_python(what: str) -> None:
     sys.setprofile(None)
     gc.enable()
     # The warning is given soon: in the program, and not in the finaliser, which only asks for it.
-    assert not calls or calls[0] is Soon.__bool__.__code__
+    assert not calls or calls[0] is unrun.report.__code__
 
 
-@pytest.mark.skipif(is_compiled(), reason="a finaliser of the compiled form is in C")
+@FINALISERS
 def test_no_class_has_a_finaliser_in_python() -> None:
-
     modules = [module for name, module in list(sys.modules.items()) if name.partition(".")[0] == "oxide"]
     classes = {each for module in modules for each in vars(module).values() if isinstance(each, type)}
     assert len(classes) > 100
@@ -185,8 +186,7 @@ def test_an_interrupt_as_warnings_are_given_is_raised_in_the_program_and_loses_n
     for interrupt in interrupts_at_checks(lambda code: code.co_filename == unrun.__file__, more_than=3):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            unrun._dropped.append(Complaint())
-            unrun._places.append((sys._getframe(), 7))
+            unrun._dropped.append((Complaint(), sys._getframe(), 7))
             with interrupt:
                 unrun.report()
             unrun.report()
@@ -203,7 +203,8 @@ def driver() -> Iterator[CpuDriver]:
 
 
 def in_files(*modules: Any) -> Callable[[CodeType], bool]:
-    files = {module.__file__ for module in modules}
+    """Returns whether a function is of these modules, or of the core's twin."""
+    files = {module.__file__ for module in modules} | {str(path) for path in PACKAGE.glob("_*_twin.py")}
     return lambda code: code.co_filename in files
 
 
@@ -290,6 +291,7 @@ def test_memory_in_use_on_another_stream_outlives_an_interrupted_submission(driv
     assert held
 
 
+@FINALISERS
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the timer is Linux's")
 @pytest.mark.parametrize("mode", MODES)
@@ -361,8 +363,6 @@ def test_frames_that_form_a_circle_do_not_hang_a_warning() -> None:
 @pytest.mark.parametrize("holder", ["__main__", "numpy"])
 def test_an_operation_that_lives_to_the_interpreters_end_warns_at_no_line_of_the_package(holder: str) -> None:
     """NumPy's module is cleared late: of Python's modules that print errors only the C part is left then."""
-    if holder == "numpy" and is_compiled():
-        pytest.skip("compiled code has lost the names that the warning needs, and is silent")
     program = f"import sys, numpy, oxide\nsys.modules[{holder!r}].kept = oxide.value(8)\nprint('alive')"
     warning = "RuntimeWarning: <oxide operation Value> was never run: await it, call sync() or make it part of another"
     for how, said in (("default", f"sys:1: {warning} operation\n"), ("error", f"\n{warning} operation\n")):
@@ -416,3 +416,18 @@ gc.collect()
         env={**os.environ, "OXIDE_DEVICE": "cpu"},
     )
     assert (done.returncode, done.stdout) == (0, "True True\n"), done.stdout + done.stderr
+
+
+class Heir(Mine):
+    """An operation of a user's, which inherits its finaliser from another."""
+
+
+@pytest.mark.parametrize("kind", [Mine, Heir])
+def test_dropping_a_users_operation_keeps_the_exception_that_is_being_raised(kind: type[Mine]) -> None:
+    def fail() -> None:
+        raise KeyError("the program's own")
+
+    # The operation is on the stack of the frame that the exception leaves, and dropped while it is on its way.
+    with pytest.warns(RuntimeWarning, match="was never run"), pytest.raises(KeyError, match="the program's own"):
+        print(kind(), fail())
+    assert kind().sync() == 7

@@ -20,9 +20,9 @@ from itertools import chain
 from operator import itemgetter
 from typing import final
 
+from oxide.core import Dropping
 from oxide.driver.cpu.errors import driver_error
 from oxide.driver.sanitizing import Tracking
-from oxide.dropping import calls_drop, nothing
 from oxide.errors import OutOfMemoryError
 from oxide.locks import DRIVER_LOCK
 
@@ -41,7 +41,7 @@ class LiveAllocations:
 
 
 @final
-class Heap:
+class Heap(Dropping):
     """The allocations of one device, or of page-locked host memory. ``limit`` is in bytes, and ``None`` means the
     system's limit.
 
@@ -52,7 +52,6 @@ class Heap:
 
     def __init__(self, name: str, limit: int | None, *, poison: bool) -> None:
         self.name = name
-        self._drop: Callable[[], object] = nothing
         self._give_back: Callable[[int], object] = _free
         self.in_use_for_ever = False
         self._limit = limit
@@ -174,10 +173,7 @@ class Heap:
     def keep_for_ever(self) -> None:
         """Keeps the memory for ever: abandoned work may still use it."""
         self.in_use_for_ever = True
-        self._drop = nothing
-
-    def __del__(self) -> None:
-        self._drop()
+        self._drop = None
 
     def contains(self, address: int, nbytes: int) -> bool:
         """Returns whether a range lies inside one live allocation."""
@@ -253,9 +249,6 @@ class Heap:
     def _changed(self) -> None:
         self._changes += 1
         self._ordered = None
-
-
-calls_drop(Heap)
 
 
 def out_of_range(what: str, address: int, nbytes: int, where: str) -> Exception:

@@ -15,12 +15,12 @@ from __future__ import annotations
 import dataclasses
 import os
 import random
-from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from time import sleep
 from typing import final
 
+from oxide.core import Dropping, call_soon
 from oxide.driver.base import (
     MAX_BLOCK,
     MAX_GRID,
@@ -65,7 +65,6 @@ from oxide.driver.cpu.submission_checks import (
 )
 from oxide.driver.cpu.workers import WorkerScheduler
 from oxide.driver.sanitizing import Tracking, requested
-from oxide.dropping import Soon, calls_drop, in_c, nothing
 from oxide.environment import whole_number
 from oxide.errors import DeviceError
 
@@ -74,7 +73,7 @@ _LOOKS = 16
 queries before it parks (``runtime/loop/pace.py``)."""
 
 
-class CpuDriver:
+class CpuDriver(Dropping):
     """A driver of ``devices`` CPU devices, which share the machine's cores.
 
     ``devices`` defaults to ``OXIDE_CPU_DEVICES`` or, if that is not set, to 1. ``threads`` is the most threads that run
@@ -127,7 +126,7 @@ class CpuDriver:
             if step or self._driven
             else WorkerScheduler(self._threads)
         )
-        self._drop: Callable[[], object] = partial(_abandon, self._scheduler)
+        self._drop = partial(call_soon, _abandon, self._scheduler)
         self._failures = self._scheduler.failures
         self._looks = 0
         self._clock: CpuClock | None = None
@@ -569,9 +568,6 @@ class CpuDriver:
         for heap in (*self._heaps, self._host):
             heap.end()
 
-    def __del__(self) -> None:
-        self._drop()
-
     # For tests
 
     @property
@@ -641,18 +637,14 @@ class CpuDriver:
             raise closed_error()
 
 
-calls_drop(CpuDriver)
-
-
 @final
 class _RunDriver(CpuDriver):
     """A driver for one run. It marks submitted work as the run's, and shares all state with ``driver``."""
 
-    __slots__ = ("_drop", "_run")
+    __slots__ = ("_run",)
 
     def __init__(self, driver: CpuDriver, run: Droppable) -> None:
-        self._drop = nothing  # ends no threads: the shared driver continues
-        self.__dict__ = driver.__dict__
+        self.__dict__ = driver.__dict__  # without ``_drop``: it ends no threads, as the shared driver continues
         self._run = run
 
     def _submit(self, stream: CpuStream, item: Task | BlockRange) -> None:
@@ -660,14 +652,6 @@ class _RunDriver(CpuDriver):
         super()._submit(stream, item)
 
 
-def _end_threads() -> None:
-    while _dropped:
-        _dropped[0].abandon()
-        _dropped.popleft()
-
-
-_dropped: deque[Scheduler] = deque()
-_soon = Soon(_end_threads)
-_abandon = in_c(lambda dropped: zip(map(_dropped.append, dropped), _soon.asking, strict=False))
-"""Lets the threads of a driver that was dropped without ``close`` end soon. This is a finaliser that runs in C
-(``dropping.py``)."""
+def _abandon(scheduler: Scheduler) -> None:
+    """Ends the threads of a driver that was dropped without ``close``."""
+    scheduler.abandon()

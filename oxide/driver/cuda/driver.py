@@ -3,17 +3,14 @@
 Calls go through these interfaces, chosen by measurements on an H100 (``benchmarks/driver_cuda.py`` and its results).
 Times are in µs.
 
-- Streams and events are cuda.core's. cuda.core calls the driver from compiled code, while ``cuda.bindings`` converts
-  each handle first: recording an event takes 0.3 against 0.5, querying an event 1.4 against 1.6. The compiled form of
-  oxide makes the short calls from C (``call.c``): a query of a finished kernel takes 1.35 in the driver itself, and 2.5
-  when Python makes the call.
-- Launches are ``cuLaunchKernel`` through ``cuda.bindings``: cuda.core takes a little longer (3.6 against 3.3) and takes
-  Python values, not the packed structure that the compiler defines. The compiled form launches from C.
+- Streams and events are cuda.core's. The short calls about them, and launches, are made by the core
+  (``_core/launching.c``): a query of a finished kernel takes 1.35 in the driver itself, and 2.5 when Python makes the
+  call; a launch takes 1.4 more through ``cuda.bindings``, and cuda.core takes Python values, not the packed structure
+  that the compiler defines.
 - Memory, copies and fills are ``cuda.bindings``: cuda.core's buffers own their memory, but the runtime itself decides
   when memory is freed. ctypes calls of the driver's functions, with integers instead of the bindings' objects, were
-  slower (2.6 against 2.2 for a copy, 2.3 against 1.5 for a fill, 0.6 against 0.3 to record an event). In the compiled
-  form, a call from C made a copy a tenth faster (3.0 against 3.3, on a busier machine) and a fill no faster. This did
-  not justify a second implementation.
+  slower (2.6 against 2.2 for a copy, 2.3 against 1.5 for a fill). A call from C made a copy a tenth faster (3.0 against
+  3.3, on a busier machine) and a fill no faster. This did not justify a second implementation.
 - Host functions are ctypes, for the reason in ``submission_memory.py``.
 
 Other libraries in the process (torch, CuPy, numba) share the devices' primary contexts, and may at any moment make any
@@ -29,13 +26,13 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
-from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final, final
+from typing import final
 
 import cuda.core as core
 from cuda.bindings import driver
 
+from oxide.core import Calls, launch
 from oxide.driver.base import (
     Clock,
     Code,
@@ -76,7 +73,7 @@ from oxide.driver.cuda.kernels import BLOCK, ONE, fill_grid, fill_params, report
 from oxide.driver.cuda.peer import open_peer_access
 from oxide.driver.cuda.probe import available, libcuda, unavailable_reason
 from oxide.driver.cuda.ptx_modules import CudaFunction, load_function, unload, whole_shared
-from oxide.driver.cuda.submission_memory import HostFunctions, ParameterPacket, call_from_c, launch_from_c
+from oxide.driver.cuda.submission_memory import HostFunctions, ParameterPacket
 from oxide.driver.cuda.target import ptx_target
 from oxide.errors import DeviceError, OutOfMemoryError
 from oxide.locks import new_lock, unheld
@@ -84,19 +81,15 @@ from oxide.locks import new_lock, unheld
 __all__ = ["CudaDriver", "available", "unavailable_reason"]
 
 _INVALID_VALUE = driver.CUresult.CUDA_ERROR_INVALID_VALUE
-_NOT_READY: Final = int(driver.CUresult.CUDA_ERROR_NOT_READY)
 _UNJOINED = driver.CUresult.CUDA_ERROR_STREAM_CAPTURE_UNJOINED
 _OUT_OF_MEMORY = driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY
 
 _TIMING = core.EventOptions(timing_enabled=True)
 _NO_TIMING = core.EventOptions(timing_enabled=False)
 
-# The limit on parameters before CUDA 12.1. Larger parameter structures get a packet of their own size.
-_PACKET_CAPACITY = 4096
-
 
 @final
-class CudaDriver:
+class CudaDriver(Calls):
     """The driver of all CUDA devices of the machine. Raises ``DeviceError`` if there is no CUDA device."""
 
     name = "cuda"
@@ -116,13 +109,13 @@ class CudaDriver:
         self._contexts_lock = new_lock()
         self._default_streams: dict[tuple[int, int], CudaStream] = {}  # CUDA's own, by device and number
         self._peers: set[tuple[int, int]] = set()  # pairs whose peer access was granted or refused
-        self._packets: deque[ParameterPacket] = deque()
         self._captures: dict[int, CaptureParts] = {}  # captures with several parts, by the address of their stream
         self._conditionals: dict[int, OpenConditional] = {}  # those not ended, by the address of their stream
         self._small_blocks: dict[int, int] = {}  # sizes of live small blocks, by address
         self._host_functions = HostFunctions()
         self._registered = RegisteredMemory()
         self._launch_kernel = _entry("cuLaunchKernel")
+        self._launch_graph = _entry("cuGraphLaunch")
         self._stream_query = _entry("cuStreamQuery")
         self._event_query = _entry("cuEventQuery")
         self._event_record = _entry("cuEventRecord")
@@ -193,12 +186,6 @@ class CudaDriver:
         except Exception as error:
             raise_core_failure(error, "cuStreamSynchronize")
 
-    def query_stream(self, stream: CudaStream) -> bool:
-        if call_from_c is not None:
-            return _is_over(call_from_c(self._stream_query, stream.address), "cuStreamQuery")
-        (error,) = driver.cuStreamQuery(stream.handle)
-        return _is_over(error, "cuStreamQuery")
-
     def stream_address(self, stream: CudaStream) -> int:
         return stream.address
 
@@ -218,36 +205,6 @@ class CudaDriver:
             event.core.close()
         except Exception as error:
             raise_core_failure(error, "cuEventDestroy")
-
-    def record_event(self, event: CudaEvent, stream: CudaStream) -> None:
-        if call_from_c is not None:
-            code = call_from_c(self._event_record, event.address, stream.address)
-            if code:
-                raise failure(code, "cuEventRecord")
-            return
-        try:
-            stream.core.record(event.core)
-        except Exception as error:
-            raise_core_failure(error, "cuEventRecord")
-
-    def query_event(self, event: CudaEvent) -> bool:
-        if call_from_c is not None:
-            return _is_over(call_from_c(self._event_query, event.address), "cuEventQuery")
-        try:
-            return bool(event.core.is_done)
-        except Exception as error:
-            raise_core_failure(error, "cuEventQuery")
-
-    def synchronize_event(self, event: CudaEvent) -> None:
-        if call_from_c is not None:
-            code = call_from_c(self._event_synchronize, event.address)
-            if code:
-                raise failure(code, "cuEventSynchronize")
-            return
-        try:
-            event.core.sync()
-        except Exception as error:
-            raise_core_failure(error, "cuEventSynchronize")
 
     def wait_event(self, stream: CudaStream, event: CudaEvent) -> None:
         try:
@@ -421,34 +378,19 @@ class CudaDriver:
             # The driver would read beyond the buffer.
             raise failure(_INVALID_VALUE, "cuLaunchKernel", _short_of_parameters(function, params))
         special = function.cooperative if function.dependent is None else function.dependent
-        if special is None and launch_from_c is not None:
-            code = launch_from_c(
-                self._launch_kernel, function.address, grid, block, shared_bytes, params, stream.address
-            )
-            if code:
-                raise _launch_failure(code, function, grid, block, shared_bytes)
-            return
-        # A free list, not one packet per thread: a signal handler or a finaliser may launch during a launch on the same
-        # thread.
-        packets = self._packets
-        try:
-            packet = packets.pop()
-        except IndexError:
-            packet = ParameterPacket(_PACKET_CAPACITY)
-        if len(params) > packet.capacity:
-            packet = ParameterPacket(len(params))
-        packet.fill(params)
-        x, y, z = grid
-        i, j, k = block
         if special is None:
-            (error,) = driver.cuLaunchKernel(
-                function.handle, x, y, z, i, j, k, shared_bytes, stream.handle, 0, packet.address
-            )
+            code = launch(self._launch_kernel, function.address, grid, block, shared_bytes, params, stream.address)
         else:
-            error = special.launch(grid, block, shared_bytes, stream.handle, packet.pointers(special.places))
-        packets.append(packet)
-        if error:
-            raise _launch_failure(error, function, grid, block, shared_bytes)
+            packet = ParameterPacket(params)
+            code = special.launch(grid, block, shared_bytes, stream.handle, packet.pointers(special.places))
+        if code:
+            raise _launch_failure(code, function, grid, block, shared_bytes)
+
+    def launch_failure(
+        self, code: int, function: CudaFunction, grid: Dim3, block: Dim3, shared_bytes: int
+    ) -> DeviceError:
+        """Returns the error for a launch that the core has made, and that cuLaunchKernel has refused with ``code``."""
+        return _launch_failure(code, function, grid, block, shared_bytes)
 
     # Graphs
 
@@ -558,15 +500,14 @@ class CudaDriver:
         _enter(stream.context)
         return instantiate(graph, stream)
 
-    def launch_graph(self, graph: CudaGraphExec, stream: CudaStream) -> None:
-        (error,) = driver.cuGraphLaunch(graph.handle, stream.handle)
-        if error:
-            raise failure(error, "cuGraphLaunch")
+    def call_failure(self, code: int, call: str) -> DeviceError:
+        """Returns the error for a call that the driver has refused with ``code``, or whose work has failed."""
+        return failure(code, call)
 
     def destroy_graph(self, graph: CudaGraphExec) -> None:
         """Destroys a graph, or does nothing if it is destroyed already. Launches in flight still run."""
         _enter(self._context(graph.device))
-        handle, graph.handle = graph.handle, None
+        handle, graph.handle, graph.address = graph.handle, None, 0
         if handle is not None:
             check(driver.cuGraphExecDestroy(handle)[0], "cuGraphExecDestroy")
 
@@ -717,15 +658,6 @@ def _enter(context: CudaContext) -> None:
 def _entry(name: str) -> int:
     """Returns the address of a driver function."""
     return ctypes.cast(getattr(libcuda(), name), ctypes.c_void_p).value or 0
-
-
-def _is_over(code: int, call: str) -> bool:
-    """Returns whether a query found the work finished. Raises the error of failed work."""
-    if not code:
-        return True
-    if code == _NOT_READY:
-        return False
-    raise failure(code, call)
 
 
 def _launch_failure(code: int, function: CudaFunction, grid: Dim3, block: Dim3, shared_bytes: int) -> DeviceError:

@@ -11,20 +11,22 @@ from typing import Any, final
 
 from cuda.bindings import driver
 
+from oxide.core import Handle
 from oxide.driver.cuda.errors import check
 from oxide.driver.cuda.handles import CudaStream
 from oxide.errors import DeviceError
 
 
 @final
-class CudaGraphExec:
-    """An executable graph of one device: a ``CUgraphExec``."""
+class CudaGraphExec(Handle):
+    """An executable graph of one device. ``address`` is its ``CUgraphExec``, 0 once it is destroyed."""
 
     __slots__ = ("device", "handle")
 
     def __init__(self, device: int, handle: Any) -> None:
         self.device = device
         self.handle = handle
+        self.address = int(handle)
 
 
 @final

@@ -8,6 +8,7 @@ from typing import Any, final
 import cuda.core as core
 from cuda.bindings import driver
 
+from oxide.core import Handle
 from oxide.driver.base import StreamPriority
 from oxide.driver.cuda.blocks import SpareBlocks
 from oxide.driver.cuda.errors import check, raise_core_failure
@@ -32,11 +33,11 @@ class CudaContext:
 
 
 @final
-class CudaStream:
+class CudaStream(Handle):
     """A non-blocking stream. ``address`` is its ``CUstream``. ``spare`` keeps small blocks that were freed on the
     stream; it is None for another library's stream."""
 
-    __slots__ = ("address", "context", "core", "device", "handle", "spare")
+    __slots__ = ("context", "core", "device", "handle", "spare")
 
     def __init__(self, device: int, context: CudaContext, stream: core.Stream) -> None:
         self.device = device
@@ -48,10 +49,10 @@ class CudaStream:
 
 
 @final
-class CudaEvent:
+class CudaEvent(Handle):
     """An event of one device. ``address`` is its ``CUevent``."""
 
-    __slots__ = ("address", "core", "device")
+    __slots__ = ("core", "device")
 
     def __init__(self, device: int, event: core.Event) -> None:
         self.device = device

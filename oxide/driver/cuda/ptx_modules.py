@@ -19,6 +19,7 @@ from typing import Any, final
 from cuda import core
 from cuda.bindings import driver
 
+from oxide.core import Dropping, Function
 from oxide.driver.base import Code
 from oxide.driver.cuda.cooperative_launch import CooperativeLimit
 from oxide.driver.cuda.dependent import DependentLaunch
@@ -26,7 +27,6 @@ from oxide.driver.cuda.errors import check, failure
 from oxide.driver.cuda.persistent import PersistentBlocks
 from oxide.driver.cuda.tensor_maps import MAP_BYTES, TensorMaps, tensor_maps
 from oxide.driver.ptx_parameters import declarations, parameter_layout
-from oxide.dropping import calls_drop, nothing
 from oxide.errors import DriverError
 
 _INVALID_IMAGE = driver.CUresult.CUDA_ERROR_INVALID_IMAGE
@@ -35,7 +35,7 @@ _JIT_LOG_BYTES = 16384
 
 
 @final
-class CudaFunction:
+class CudaFunction(Function):
     """A loaded kernel. Dropping the last kernel of a module retires the module.
 
     ``shared_limit`` is the dynamic shared memory that a launch may ask for without a further step; for more,
@@ -44,25 +44,13 @@ class CudaFunction:
     far. ``parameter_bytes`` is the least size of the parameters. ``cooperative`` limits the blocks of a kernel whose
     blocks must all be resident at once, and ``dependent`` launches a kernel that may begin early; at most one of the
     two is not None. ``maps`` are the tensor maps of a kernel that copies tiles. ``persistent`` decides the number of
-    blocks of a persistent kernel. ``reports`` is True if the kernel can report a fault.
-    """
+    blocks of a persistent kernel. ``reports`` is True if the kernel can report a fault. ``plain`` is True if a launch
+    takes nothing but its parameters."""
 
     __slots__ = (
-        "address",
-        "array_bytes",
-        "cooperative",
-        "dependent",
-        "device",
-        "entry",
-        "handle",
-        "maps",
-        "module",
-        "parameter_bytes",
-        "persistent",
-        "reports",
+        "array_bytes", "cooperative", "dependent", "device", "entry", "handle", "maps", "module", "persistent",
         "shared_granted",
-        "shared_limit",
-    )
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -94,28 +82,23 @@ class CudaFunction:
         error, self.shared_granted = driver.cuFuncGetAttribute(attribute, handle)
         check(error, f"cuFuncGetAttribute({entry})")
         self.shared_limit = -1 if array_bytes else self.shared_granted
+        self.plain = cooperative is None and dependent is None and maps is None and persistent is None
 
 
 @final
-class LoadedModule:
+class LoadedModule(Dropping):
     """The owner of a loaded module. Only the ``CudaFunction``s of the module reference it."""
 
-    __slots__ = ("_drop",)
+    __slots__ = ()
 
     def __init__(self, module: Any, retired: deque[Any]) -> None:
         """Takes the module over. When this object is dropped, it retires the module: puts it into ``retired``."""
-        self._drop: Any = partial(retired.append, module)
+        self._drop = partial(retired.append, module)
 
     def retire(self) -> None:
         """Retires the module now."""
         self._drop()
-        self._drop = nothing
-
-    def __del__(self) -> None:
-        self._drop()
-
-
-calls_drop(LoadedModule)
+        self._drop = None
 
 
 def load_function(device: int, code: Code, retired: deque[Any]) -> CudaFunction:

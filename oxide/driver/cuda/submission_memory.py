@@ -1,11 +1,8 @@
-"""C memory for CUDA submissions: the parameters of kernels, and the table of Python host functions.
+"""C memory for CUDA submissions: pointers to the parameters of kernels, and the table of Python host functions.
 
 ``cuLaunchKernel`` takes parameters as an array of pointers or, through ``extra``, as one packed buffer. The runtime
-packs parameters as the kernel's C structure, so the packed form needs no pointer array. The driver copies the buffer
-during the call.
-
-The compiled form of the package has two functions in C (``call.c``): ``launch_from_c``, which packs and submits a
-launch in a tenth of the time, and ``call_from_c`` for the short calls about streams and events.
+packs parameters as the kernel's C structure, so a plain launch needs no pointers (``_core/launching.c``). The calls for
+cooperative and dependent launches take pointers.
 
 ``cuLaunchHostFunc`` goes through ctypes, not cuda.bindings: the binding wraps every host function in a function that
 takes the GIL, but a completion callback must run even while the interpreter is busy.
@@ -18,58 +15,22 @@ import itertools
 from collections.abc import Callable
 from typing import Any, final
 
-from oxide.driver.base import Dim3
-
-launch_from_c: Callable[[int, int, Dim3, Dim3, int, bytes, int], int] | None
-call_from_c: Callable[..., int] | None
-try:
-    from oxide.driver.cuda import call as cuda_call
-except ImportError:  # the interpreted form
-    launch_from_c = call_from_c = None
-else:
-    launch_from_c, call_from_c = cuda_call.launch, cuda_call.call
-
-_PARAM_BUFFER_POINTER = 1
-_PARAM_BUFFER_SIZE = 2
-_PARAM_END = 0
-
 
 @final
 class ParameterPacket:
-    """A launch's packed parameters, and the arrays by which the driver finds them: ``extra``, which points to the
-    packed buffer, and on request an array with a pointer to each parameter. Launches in progress do not share a packet.
-    """
+    """A launch's packed parameters in C memory, and on request an array with a pointer to each parameter."""
 
-    __slots__ = ("_buffer", "_extra", "_pointers", "_size", "_start", "_view", "address")
+    __slots__ = ("_buffer", "_pointers")
 
-    def __init__(self, capacity: int) -> None:
-        self._buffer = ctypes.create_string_buffer(capacity)
-        self._view = memoryview(self._buffer).cast("B")
-        self._size = ctypes.c_size_t()
-        self._extra = (ctypes.c_void_p * 5)(
-            _PARAM_BUFFER_POINTER,
-            ctypes.addressof(self._buffer),
-            _PARAM_BUFFER_SIZE,
-            ctypes.addressof(self._size),
-            _PARAM_END,
-        )
-        self.address = ctypes.addressof(self._extra)
-        self._start = ctypes.addressof(self._buffer)
+    def __init__(self, params: bytes) -> None:
+        self._buffer = ctypes.create_string_buffer(params, len(params))
         self._pointers: Any = None
-
-    @property
-    def capacity(self) -> int:
-        return len(self._view)
-
-    def fill(self, params: bytes) -> None:
-        """Copies the parameters into the packet. ``address`` is then the ``extra`` of ``cuLaunchKernel``."""
-        self._view[: len(params)] = params
-        self._size.value = len(params)
 
     def pointers(self, places: tuple[int, ...]) -> int:
         """Returns the address of an array of pointers to the parameters, which are at the offsets ``places``. The
-        packet keeps the array: compiled code drops a local variable after its last use, which is before the launch."""
-        self._pointers = (ctypes.c_void_p * len(places))(*[self._start + place for place in places])
+        packet keeps the array."""
+        start = ctypes.addressof(self._buffer)
+        self._pointers = (ctypes.c_void_p * len(places))(*[start + place for place in places])
         return ctypes.addressof(self._pointers)
 
 

@@ -132,7 +132,7 @@ class HostArguments:
         if kept is None or kept.array is None or kept.array() is not given or not kept.fits(plain, self._device):
             kept = Kept(plain, self._stream)
             if not again:
-                forget = partial(_kept.pop, id(given))  # in C: see ``oxide.dropping``
+                forget = partial(_kept.pop, id(given))  # in C: see ``weak_table.py``
                 kept.array = weakref.ref(given, forget)
                 _kept[id(given)] = kept
         self._copy(plain, kept, copies_in, copies_out and flags.writeable)

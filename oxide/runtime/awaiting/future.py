@@ -8,28 +8,28 @@ the outcome is known. The first await submits the work. The idea is cuda-async's
 from __future__ import annotations
 
 import enum
-import threading
 import time
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar, final
 
+from oxide import core
+from oxide.core import submit
 from oxide.errors import OperationCancelledError
 from oxide.runtime.awaiting.completion import reactor_of, spin, wait_any, wait_on
 from oxide.runtime.awaiting.loading import load_beside, may_load
 from oxide.runtime.device.dead_work import Run
 from oxide.runtime.loop.event_loops import EventLoop, current_loop
-from oxide.runtime.loop.turns import Turn, current_turn
+from oxide.runtime.loop.turns import SHARE_SECONDS, Turn, current_turn
 from oxide.runtime.submission.once import StillRunning
 from oxide.runtime.submission.stops import Beside, HostData, Stop
-from oxide.runtime.submission.submission import Paused, Submission, submit
-from oxide.runtime.submission.walk import Submittable
+from oxide.runtime.submission.submission import Submission
 from oxide.runtime.tracepoints import points
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from oxide.runtime.device.stream import Stream
     from oxide.runtime.device.timeline import Mark
+    from oxide.runtime.submission.submission import Paused
+    from oxide.runtime.submission.walk import Submittable
 
 T = TypeVar("T")
 
@@ -59,17 +59,13 @@ class FutureState(enum.Enum):
     COMPLETE = "complete"  # the outcome is known
 
 
-# In compiled code an enum's member costs two look-ups at each use, and a constant none.
-_IDLE: Final = FutureState.IDLE
+_IDLE: Final = FutureState.IDLE  # an enum's member costs two look-ups at each use
 _EXECUTING: Final = FutureState.EXECUTING
 _COMPLETE: Final = FutureState.COMPLETE
-_clock: Final = time.perf_counter
-
-_new_lock: Final[Any] = type(threading.RLock())  # the type in C, which saves the Python call of ``threading.RLock``
 
 
 @final
-class DeviceFuture(Generic[T]):
+class DeviceFuture(core.DeviceFuture, Generic[T]):
     """An operation bound to a stream; the work is submitted at the first await.
 
     The future may be awaited again, and by several tasks: each await returns the same result object or raises the same
@@ -79,32 +75,16 @@ class DeviceFuture(Generic[T]):
     that was never awaited submits nothing, and gives the same warning as dropping an operation that was never run.
     """
 
-    # Slots save each future a dictionary: with thousands in flight, collecting dictionaries dominates the cost.
-    __slots__ = (
-        "_error",
-        "_lock",
-        "_operation",
-        "_paused",
-        "_result",
-        "_state",
-        "_stream",
-        "_submission",
-        "_trace",
-        "_waiting",
-    )
+    __slots__ = ()
 
-    _result: T
-    _trace: TracebackType | None  # as first raised: otherwise each awaiting task would append its frames
+    if TYPE_CHECKING:  # of the core, with their types
+        _operation: Submittable[T] | None
+        _paused: Paused[T] | None
+        _submission: Submission[T] | None
 
-    def __init__(self, operation: Submittable[T], stream: Stream) -> None:
-        self._operation: Submittable[T] | None = operation
-        self._stream = stream
-        self._submission: Submission[T] | None = None
-        self._paused: Paused[T] | None = None
-        self._lock: threading.RLock = _new_lock()  # tasks of several loops may await the future
-        self._waiting = 0
-        self._error: BaseException | None = None
-        self._state = _IDLE
+        def __init__(self, operation: Submittable[T], stream: Stream) -> None: ...
+
+        def outcome(self) -> T: ...
 
     @property
     def state(self) -> FutureState:
@@ -133,7 +113,7 @@ class DeviceFuture(Generic[T]):
         awaited = None if tracer is None else tracer.awaits(self._traced_name())
         await loop.checkpoint_if_cancelled()
         turn = current_turn()
-        if self._state is _IDLE and would_keep(turn, self._stream):
+        if self._state is _IDLE and (turn.spent >= SHARE_SECONDS or may_load(self._stream.device)):
             turn = await ready_to_submit(loop, self._stream)
         stop = self.start(turn)
         if stop is not None:
@@ -181,19 +161,13 @@ class DeviceFuture(Generic[T]):
 
     # Used by the runtime
 
-    def start(self, turn: Turn | None = None) -> Stop | None:
-        """Begins to submit the work, or continues if the run is paused, until all of it is submitted or the walk stops.
-        Returns the reason of the stop, and None if the work is submitted or the outcome is known. The time of the
-        submission counts in ``turn``, by default the calling thread's turn. An error of the submission becomes the
-        outcome."""
-        if self._submission is not None or self._state is _COMPLETE:
-            return None
+    def _start_slowly(self, turn: Turn) -> Stop | None:
+        """Does what ``start`` does, also for a run that is paused, or that another thread submits."""
         with self._lock:  # waits while another thread submits the work
             if self._submission is not None or self.state is _COMPLETE:
                 return None
             self._state = _EXECUTING
-            begun = _clock()
-            turn = turn or current_turn()
+            begun = time.perf_counter()
             gave_up, turn.gives_up = turn.gives_up, True
             try:
                 paused = self._paused
@@ -266,12 +240,6 @@ class DeviceFuture(Generic[T]):
         finally:
             self._waiting -= 1
 
-    def consume(self) -> None:
-        """Marks the operation as used, so that dropping it does not warn."""
-        operation = self._operation
-        if operation is not None:
-            operation.consume()
-
     @property
     def submission(self) -> Submission[T] | None:
         """Returns the submission while its outcome is unknown, else None."""
@@ -298,22 +266,6 @@ class DeviceFuture(Generic[T]):
     def is_paused(self) -> bool:
         """Returns whether the run is paused: a part of the work is still to be submitted."""
         return self._paused is not None
-
-    def outcome(self) -> T:
-        """Returns the result or raises the error. Do not call it before the device is past the submission."""
-        if self._state is not _COMPLETE:
-            with self._lock:  # so that the work is counted before any thread has the result
-                submission = self._submission
-                if submission is not None:
-                    try:
-                        self._result = submission.finish()
-                    except Exception as error:
-                        self._error, self._trace = error, error.__traceback__
-                    self._submission = None
-                    self._state = _COMPLETE
-        if self._error is not None:
-            raise self._error.with_traceback(self._trace)
-        return self._result
 
     def abandon(self) -> None:
         """Hands everything that the work uses to the reclaimer's limbo (``device/reclaim.py``). Call it when no task
@@ -347,3 +299,6 @@ class DeviceFuture(Generic[T]):
 
     def __repr__(self) -> str:
         return f"<oxide.DeviceFuture {self._state.value} on {self._stream!r}>"
+
+
+core.setup(idle=FutureState.IDLE, executing=FutureState.EXECUTING, complete=FutureState.COMPLETE)

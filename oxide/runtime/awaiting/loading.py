@@ -28,7 +28,7 @@ from oxide.compiler.specialization import Specialization
 from oxide.environment import word
 from oxide.errors import CompileError
 from oxide.locks import unheld
-from oxide.native import warn_caller
+from oxide.messages import warn_caller
 from oxide.runtime.awaiting.completion import reactor_of
 from oxide.runtime.awaiting.crash_reports import watch
 from oxide.runtime.loop.event_loops import blocked_loop_name

@@ -13,18 +13,15 @@ from collections.abc import Callable
 from typing import final
 
 from oxide.locks import RUNTIME_LOCK
-from oxide.native import mypyc_attr
 from oxide.runtime.device.memory import Allocation
 
 _FEW = 64
 
 
 @final
-@mypyc_attr(native_class=False)  # the ranges refer to it weakly
 class Known:
     """A handle of an allocation that other libraries know; the ranges refer to it weakly. It is separate from
-    ``Allocation``: objects of native classes cannot be referred to weakly, and an ``Allocation`` of a class that is not
-    native slows a batch of async_mlp by 5 %.
+    ``Allocation``, which spares the many others the field for weak references.
 
     Its holders are the boxes exported to or imported from other libraries, the views of those boxes, pointers that were
     converted to a number, the graphs that use such memory, and runs in flight that use another library's memory. So the

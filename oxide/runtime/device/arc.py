@@ -10,7 +10,7 @@ from functools import partial
 from itertools import count
 from typing import Any, Generic, NoReturn, TypeVar, final
 
-from oxide.dropping import calls_drop
+from oxide.core import Dropping, setup
 
 T = TypeVar("T")
 
@@ -18,17 +18,17 @@ _serials = count()
 
 
 @final
-class Arc(Generic[T]):
+class Arc(Dropping, Generic[T]):
     """An owner of ``value``. ``clone()`` makes another owner. The value lives until its last owner is dropped."""
 
-    __slots__ = ("_drop", "_owners", "value")
+    __slots__ = ("_owners", "value")
 
     def __init__(self, value: T, owners: set[int] | None = None) -> None:
         self.value = value
         serial = next(_serials)
         # Adding to and discarding from a set are atomic under the GIL, so no finaliser needs a lock.
         self._owners: set[int] = set() if owners is None else owners
-        self._drop: Any = partial(self._owners.discard, serial)
+        self._drop = partial(self._owners.discard, serial)
         self._owners.add(serial)
 
     def clone(self) -> Arc[T]:
@@ -59,11 +59,8 @@ class Arc(Generic[T]):
     def __reduce__(self) -> NoReturn:
         raise TypeError("an Arc cannot be pickled or copied; clone() makes another owner")
 
-    def __del__(self) -> None:
-        self._drop()
-
     def __repr__(self) -> str:
         return f"Arc({self.value!r})"
 
 
-calls_drop(Arc)
+setup(Arc=Arc)

@@ -20,8 +20,6 @@ from __future__ import annotations
 import weakref
 from typing import final
 
-from oxide.native import mypyc_attr
-
 
 @final
 class Run:
@@ -53,7 +51,6 @@ class Run:
 
 
 @final
-@mypyc_attr(native_class=False)  # `Run` refers to it weakly
 class Visible:
     """A run's token. Every object through which the program can observe the run's results holds the token."""
 

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 import numpy as np
 
-from oxide.core import DROP_CAPSULE, HEADER_BYTES, RELEASE, released
-from oxide.dropping import calls_drop, nothing
+from oxide.core import DROP_CAPSULE, HEADER_BYTES, RELEASE, Dropping, released
 from oxide.language import types
 from oxide.runtime.device import reclaim
 from oxide.runtime.device.foreign_layout import MOST_AXES, ForeignLayout
@@ -195,15 +194,14 @@ _python.Py_IncRef(ctypes.py_object(_exported))
 
 
 @final
-class ImportedTensor:
+class ImportedTensor(Dropping):
     """Another library's tensor. After ``take``, dropping this object releases the tensor."""
 
-    __slots__ = ("_address", "_capsule", "_drop", "_managed", "_name", "layout")
+    __slots__ = ("_address", "_capsule", "_managed", "_name", "layout")
 
     def __init__(self, capsule: Any, device: tuple[int, int]) -> None:
         """Reads and validates the tensor of an array whose ``__dlpack_device__`` gave ``device``. Leaves the capsule
         unchanged. Raises ``BufferError`` for a tensor that a box cannot represent."""
-        self._drop: Any = nothing
         self._capsule = capsule
         name, address = _unused_name(capsule)
         kind, _ = _KINDS[name]
@@ -222,19 +220,13 @@ class ImportedTensor:
         """Takes ownership of the tensor. Raises ``BufferError`` if another thread took it first."""
         capsule, used = self._capsule, _USED[self._name]
         deleter = self._managed.deleter
-        drop = partial(_deleter_at(deleter), self._address) if deleter else nothing
+        drop = partial(_deleter_at(deleter), self._address) if deleter else None
         if not _is_valid(id(capsule), self._name):
             raise BufferError(f"{_WHAT}: the capsule was taken by another thread meanwhile")
         self._drop = drop  # no call between this and the rename, so that no interrupt comes between them
         _rename(capsule, used)
         self._capsule = None  # drops the capsule now: its destructor may be unloaded once the deleter has been called
         return self
-
-    def __del__(self) -> None:
-        self._drop()
-
-
-calls_drop(ImportedTensor)
 
 
 @lru_cache(maxsize=64)

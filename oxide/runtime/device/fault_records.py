@@ -10,7 +10,7 @@ submits extra work only when a launch begins a new page.
 
 Records are reused. A submission holds its reports until the device is past it, even if it was abandoned. So the device
 never writes to a record that another submission has taken since, and a fault is never attributed to another launch.
-Records are returned by finalisers, which only append them to a queue (``oxide.dropping``).
+Records are returned by finalisers, which only append them to a queue (``oxide/_core/finalisers.c``).
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
 
 import numpy as np
 
+from oxide import core
 from oxide.compiler.source.faults import RECORD
+from oxide.core import PAGE_RECORDS, REPORT_RECORDS, Dropping, new_report
 from oxide.driver.base import Driver
-from oxide.dropping import calls_drop
 from oxide.errors import DeviceError, OxideError
 from oxide.locks import new_lock, unheld
-from oxide.native import is_compiled, mypyc_attr
 from oxide.runtime.device.launch_places import add_note_once, launch_notes, place_notes, place_of_site
 from oxide.runtime.host_memory.pinned import PinnedBlock
 
@@ -42,18 +42,11 @@ if TYPE_CHECKING:
 
     Report: TypeAlias = "FaultReport | GraphFaultReport | HostReport"
 
-PAGE_RECORDS: Final = 64
-"""The number of launches of a graph that one page serves."""
-
 RECORD_BYTES: Final[int] = RECORD.itemsize
 CURSOR_BYTES: Final = 8
 """The size of a graph's cursor, which is the address of the page's next record. The cursor is in device memory, behind
 the graph's own record."""
 
-REPORT_RECORDS: Final = 8
-"""The number of launches that one ``FaultReport`` serves."""
-
-_COMPILED: Final = is_compiled()
 _RECORD_WORDS: Final[int] = RECORD.itemsize // 4
 _ONCE: Final = ((),)
 _BLOCK_REPORTS = 64
@@ -61,50 +54,14 @@ _BLOCK_BYTES = _BLOCK_REPORTS * REPORT_RECORDS * RECORD.itemsize
 
 
 @final
-@mypyc_attr(acyclic=True)
-class FaultReport:
+class FaultReport(core.FaultReport):
     """Fault records of one submission, for up to eight launches. Dropping the report frees its records.
 
     Each launch has a record of its own, so a claimed record tells which launch failed. The alternative, one record for
     all launches with the kernel's number in it, was slower: each launch had to search the launches before it.
     """
 
-    __slots__ = ("_drop", "_launches", "_records", "_returned")
-
-    def __init__(self, pool: FaultRecordPool, records: ReportRecords | None) -> None:
-        """Makes a report with ``records``, which were taken from the pool. If ``records`` is None, takes records
-        itself, in one step, so that no interrupt can lose them."""
-        if records is None:
-            held: list[ReportRecords] = []
-            self._drop: Any = partial(pool._returned.extend, held)
-            _take_one(held, pool._returned, pool._make)
-            records = held[0]
-        self._returned = pool._returned
-        self._records = records
-        self._launches: list[Any] = []  # for each launch two items: its specialization, and its place
-
-    @property
-    def is_full(self) -> bool:
-        """Returns whether every record has a launch."""
-        return len(self._launches) == 2 * REPORT_RECORDS
-
-    def next_word(self, special: Specialization, place: LaunchPlace | None) -> bytes:
-        """Assigns the next record to a launch of ``special``. Returns the record's address as the last bytes of the
-        kernel's parameters."""
-        launches = self._launches
-        word = self._records.word(len(launches) >> 1)
-        launches.append(special)
-        launches.append(place)
-        return word
-
-    def claimed(self) -> bool:
-        """Returns whether a kernel reported a fault. It is called at every completion, so it reads a memoryview: that
-        is ten times faster than reading a field of a NumPy record."""
-        flags = self._records.flags
-        for number in range(len(self._launches) >> 1):  # noqa: SIM110 (any() would make a generator for each submission)
-            if flags[number * _RECORD_WORDS]:
-                return True
-        return False
+    __slots__ = ()
 
     def raise_fault(self) -> None:
         """Raises the first fault that a kernel recorded, if any. Do not call it before the device is past the
@@ -114,35 +71,21 @@ class FaultReport:
                 special, place = self._launches[2 * number : 2 * number + 2]
                 _raise_recorded(self._records.records[number], special, (place,), None)
 
-    def __del__(self) -> None:
-        self._returned.append(self._records)
-
 
 @final
-@mypyc_attr(acyclic=True)
 class ReportRecords:
-    """The memory of a ``FaultReport``."""
+    """The memory of a ``FaultReport``, at ``address``. It is part of the driver's allocation at ``block``."""
 
-    __slots__ = ("block", "flags", "records", "words")
+    __slots__ = ("address", "block", "flags", "records")
 
     def __init__(self, block: int, address: int, records: NDArray[Any]) -> None:
-        self.block = block  # the address of the driver's allocation that the records are part of
+        self.block = block
+        self.address = address
         self.records = records
-        self.words = [address.to_bytes(8, sys.byteorder)]  # of the records used so far: most runs launch once
         self.flags = records.view(np.uint32).data
 
-    def word(self, number: int) -> bytes:
-        """Zeroes a record, and returns its address as the last bytes of a kernel's parameters. The records must be
-        requested for the first time in the order 0, 1, 2, …"""
-        if self.flags[number * _RECORD_WORDS]:  # an earlier launch claimed it; an unclaimed record is zero
-            self.clear(number)
-        if number == len(self.words):
-            address = int.from_bytes(self.words[0], sys.byteorder) + number * RECORD_BYTES
-            self.words.append(address.to_bytes(8, sys.byteorder))
-        return self.words[number]
-
     def clear(self, number: int) -> None:
-        """Zeroes a record."""
+        """Zeroes a record. A record that no kernel has claimed is zero."""
         self.records[number : number + 1].view(np.uint64)[:] = 0
 
 
@@ -157,14 +100,8 @@ class FaultRecordPool:
 
     def acquire(self) -> FaultReport:
         """Returns a report with free records."""
-        return FaultReport(self, self._taken() if _COMPILED else None)
-
-    def _taken(self) -> ReportRecords:
-        while True:
-            try:
-                return self._returned.popleft()
-            except IndexError:
-                self._make()
+        report: FaultReport = new_report(self)
+        return report
 
     def _make(self) -> None:
         block = self._driver.allocate_host(_BLOCK_BYTES)
@@ -206,32 +143,16 @@ class FaultRecordPool:
 
 
 @final
-class GraphFaultReport:
+class GraphFaultReport(core.GraphFaultReport):
     """The record of one launch of a graph, at index ``number`` of a page. ``kernels`` holds the graph's kernels by
     ``kernel_id``, each with the places of its launches. ``graph_place`` is the place where the graph was launched."""
 
-    __slots__ = ("_graph_place", "_kernels", "_number", "_page")
-
-    def __init__(
-        self,
-        page: FaultPage,
-        number: int,
-        kernels: dict[int, tuple[Specialization, tuple[LaunchPlace | None, ...]]],
-        graph_place: LaunchPlace | None,
-    ) -> None:
-        self._page = page
-        self._number = number
-        self._kernels = kernels
-        self._graph_place = graph_place
-
-    def claimed(self) -> bool:
-        """Returns whether a kernel reported a fault."""
-        return self._page.claimed(self._number)
+    __slots__ = ()
 
     def raise_fault(self) -> None:
         """Raises the fault that a kernel recorded, if any."""
         if self.claimed():
-            record = self._page.record(self._number)
+            record = self._page.record((self._address - self._page.address) // RECORD_BYTES)
             special, places = self._kernels[int(record["kernel_id"])]
             _raise_recorded(record, special, places, self._graph_place)
 
@@ -274,7 +195,9 @@ class StandingReport:
     def __init__(self, pool: FaultRecordPool) -> None:
         self._report = pool.acquire()
         self._records = self._report._records
-        self._word = self._records.word(0)
+        if self._records.flags[0]:  # an earlier launch claimed it
+            self._records.clear(0)
+        self._word = self._records.address.to_bytes(8, sys.byteorder)
         self._kernels: dict[int, Specialization] = {}
 
     def word(self, special: Specialization) -> bytes:
@@ -316,18 +239,18 @@ def _raise_recorded(
 
 
 @final
-class FaultPage:
+class FaultPage(Dropping):
     """A record for each of ``PAGE_RECORDS`` successive launches of one graph. Dropping the page returns it to the pool.
 
     The graph holds the page as long as the page has free records. Each launch holds the page until the device is past
     the launch.
     """
 
-    __slots__ = ("_drop", "_memory", "address")
+    __slots__ = ("_memory", "address")
 
     def __init__(self, pages: FaultPages) -> None:
         held: list[PageMemory] = []
-        self._drop: Any = partial(pages._returned.extend, held)
+        self._drop = partial(pages._returned.extend, held)
         _take_one(held, pages._returned, pages._make)
         self._memory = held[0]
         self.address = self._memory.address
@@ -339,9 +262,6 @@ class FaultPage:
     def record(self, number: int) -> Any:
         """Returns the record of the page's launch ``number``, a ``RECORD``."""
         return self._memory.records[number]
-
-    def __del__(self) -> None:
-        self._drop()
 
 
 @final
@@ -408,4 +328,4 @@ def _take_one(held: list[Any], unused: deque[Any], make: Callable[[], None]) -> 
             make()
 
 
-calls_drop(FaultReport, FaultPage)
+core.setup(FaultPage=FaultPage, FaultReport=FaultReport, GraphFaultReport=GraphFaultReport, record_bytes=RECORD_BYTES)

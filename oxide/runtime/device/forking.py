@@ -13,18 +13,16 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any, NoReturn, final
 
-from oxide.dropping import WeakTable
 from oxide.locks import new_lock
-from oxide.native import mypyc_attr
 from oxide.runtime.loop.alarm import Alarm
 from oxide.uninterrupted import forked_error
+from oxide.weak_table import WeakTable
 
 if TYPE_CHECKING:
     from oxide.runtime.device.runtime import Runtime
 
 
 @final
-@mypyc_attr(native_class=False)  # the table refers to it weakly
 class ForkWatch:
     """A runtime's entry in the table of runtimes that a forked child cuts off from the driver. The table refers to the
     entry weakly. The runtime holds the entry, so it lives as long as the runtime."""
@@ -88,7 +86,7 @@ def _cut_off() -> None:
         runtime.reclaimer._turn = threading.Lock()
         for part in (runtime.pinned, runtime.fault_records):
             part._driver = driver
-            part._lock = new_lock()
+            part._lock._at_fork_reinit()
         runtime.fault_pages._driver = driver
         for device in runtime._found:
             device.lost = forked_error()

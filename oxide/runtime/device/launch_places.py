@@ -11,14 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType
+from types import CodeType, FunctionType, MethodType
 from typing import Any, Final
 
 from oxide.errors import place_name
-
-_FUNCTION: Final = FunctionType  # in compiled code a constant costs no look-up
-_BUILTIN: Final = BuiltinFunctionType
-_METHOD: Final = MethodType
 
 FUSED: Final = "fused"
 
@@ -29,15 +25,13 @@ None."""
 
 def origin(function: Callable[..., Any]) -> object:
     """Returns the part of a user's function that notes need: its code object or its name."""
-    if type(function) is _FUNCTION:
+    if type(function) is FunctionType:
         code: CodeType = function.__code__
         if function.__qualname__ is code.co_qualname:
             return code
         return described(function)  # functools.wraps has given it another name
-    if type(function) is _METHOD:
+    if type(function) is MethodType:
         return origin(function.__func__)  # the method's function has the same qualified name
-    if type(function) is _BUILTIN:  # compiled functions, such as oxide's own
-        return function.__qualname__
     return described(function)
 
 

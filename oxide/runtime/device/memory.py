@@ -9,18 +9,17 @@ from __future__ import annotations
 import math
 import operator
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final, NoReturn, SupportsIndex, final
 
 import numpy as np
 
+from oxide import core
 from oxide.compiler.signature.untyped_arguments import of_box
-from oxide.dropping import joins_when_dropped
 from oxide.errors import DeviceError, OrderingError, OutOfMemoryError
 from oxide.language.types import of_dtype
 from oxide.locks import refuse_inside
 from oxide.messages import byte_count, dtype_name, written
-from oxide.native import Given, caused
 from oxide.runtime.device.out_of_memory import allocate_when_free
 from oxide.runtime.device.reclaim import dropped
 from oxide.runtime.device.strides import Geometry, contiguous_strides, indexed, is_contiguous, span
@@ -31,39 +30,26 @@ if TYPE_CHECKING:
 
     from oxide.language.types import ScalarType
     from oxide.runtime.device.address_ranges import Known
-    from oxide.runtime.device.dead_work import Visible
     from oxide.runtime.device.partition import Partition
     from oxide.runtime.device.pointer import DevicePointer
     from oxide.runtime.device.runtime import Device
     from oxide.runtime.device.timeline import Timeline
 
-_WORDS: Final = struct.Struct("@QQ")
 _NUMBERS: Final = "biufc"  # the kinds of NumPy's numbers
 _BYTE: Final[np.dtype[Any]] = np.dtype(np.uint8)
 
 
 @final
-class Allocation:
+class Allocation(core.Allocation):
     """A piece of device memory and its uses. Methods that order or record uses must be called with the runtime's
-    submission lock held."""
+    submission lock held.
 
-    __slots__ = (
-        "_written_at",
-        "address",
-        "adopted",
-        "claims",
-        "device",
-        "dtype",
-        "exported",
-        "home",
-        "known",
-        "nbytes",
-        "owners",
-        "reads",
-        "shape",
-        "visible",
-        "written_by",
-    )
+    ``address`` is 0 while there is no memory, ``adopted`` is True for another library's. ``owners`` has the address,
+    the size and the owner of each range of such memory. ``known`` is a weak reference to the allocation's entry in
+    ``address_ranges``. ``reads`` are the reads since the last write, by stream. ``claims`` are declared uses whose work
+    is being submitted. ``visible`` is the token of the run that made it, if that run may be dropped."""
+
+    __slots__ = ()
 
     def __init__(
         self, timeline: Timeline, nbytes: int, shape: tuple[int, ...] = (), dtype: np.dtype[Any] | None = None
@@ -74,17 +60,8 @@ class Allocation:
         self.nbytes = nbytes
         self.shape = shape
         self.dtype = dtype
-        self.address = 0  # 0: not allocated yet, or freed
-        self.exported = False
-        self.known: Callable[[], Known | None] | None = None  # a weak reference to its entry in address_ranges
-        self.adopted = False  # True for another library's memory
-        # for another library's memory: address, size and owner of each range
-        self.owners: tuple[tuple[int, int, object], ...] = ()
-        self.written_by: Timeline | None = None
-        self._written_at = 0
-        self.reads: dict[Timeline, int] = {}  # reads since the last write
-        self.claims: tuple[tuple[Timeline, bool], ...] = ()  # declared uses whose work is being submitted
-        self.visible: Visible | None = None  # the token of the run that made it, if that run may be dropped
+        self.owners = ()
+        self.claims = ()
 
     def obtain(self) -> None:
         """Allocates the memory on the stream of ``home``. This counts as the first write, so other streams wait for it.
@@ -98,9 +75,18 @@ class Allocation:
             try:  # assigned in the same statement, so that an interrupt cannot leak the address
                 self.address = timeline.driver.allocate(nbytes, timeline.handle)
             except OutOfMemoryError:
-                self.address = allocate_when_free(timeline, nbytes)
-            self.written_by, self._written_at = timeline, timeline.advance()
-            self.device.live[self.address] = (nbytes, self.shape, self.dtype)
+                self.obtain_when_free()
+            else:
+                self._obtained()
+
+    def obtain_when_free(self) -> None:
+        """Does what ``obtain`` does after the driver has found no memory."""
+        self.address = allocate_when_free(self.home, self.nbytes)
+        self._obtained()
+
+    def _obtained(self) -> None:
+        self.note_write(self.home, self.home.advance())
+        self.device.live[self.address] = (self.nbytes, self.shape, self.dtype)
 
     @staticmethod
     def of_another_library(
@@ -120,7 +106,7 @@ class Allocation:
         allocation.owners = ((address, allocation.nbytes, owner),)
         allocation.address = address
         if written is not None:
-            allocation.written_by, allocation._written_at = written
+            allocation.note_write(*written)
         return allocation
 
     def known_to_others(self) -> Known | None:
@@ -158,15 +144,6 @@ class Allocation:
             if reader is not timeline:
                 self._wait(timeline, reader, position, "written", "read")
 
-    def note_read(self, timeline: Timeline, position: int) -> None:
-        self.reads[timeline] = position
-
-    def note_write(self, timeline: Timeline, position: int) -> None:
-        self.written_by = timeline
-        self._written_at = position
-        if self.reads:
-            self.reads.clear()
-
     def claim(self, timeline: Timeline, *, writes: bool) -> None:
         """Declares that from now until ``settle`` the memory is used on ``timeline`` by work unknown to oxide.
         ``writes`` tells whether this work may write."""
@@ -189,10 +166,7 @@ class Allocation:
 
     def is_held(self) -> bool:
         """Returns whether there is memory to free."""
-        try:
-            return self.address != 0
-        except AttributeError:  # an interrupt ended the constructor before the first assignment
-            return False
+        return self.address != 0
 
     def uses_away(self) -> tuple[tuple[Timeline, int], ...]:
         """Returns ``uses``, or an empty tuple if every use was on the allocation's own stream and the memory was never
@@ -238,16 +212,9 @@ class Allocation:
         what = f"{shape} {dtype_name(self.dtype)}" if self.dtype else f"{self.nbytes} bytes"
         return f"box {what} at {self.address:#x}"
 
-    def __del__(self) -> None:
-        if self.is_held():
-            dropped.append(self)
-
-
-joins_when_dropped(Allocation, dropped)
-
 
 def number_of_elements(shape: tuple[int, ...]) -> int:
-    """Returns ``math.prod(shape)``, in a fifth of the time if this module is compiled."""
+    """Returns ``math.prod(shape)``, in less time for the few axes of a box."""
     number = 1
     for size in shape:
         number *= size
@@ -269,7 +236,7 @@ class BoxArgument:
 
 
 @final
-class DeviceBox:
+class DeviceBox(core.DeviceBox):
     """An array in device memory, of one dtype. Its memory is freed when the box was dropped and the device no longer
     uses the memory.
 
@@ -278,40 +245,13 @@ class DeviceBox:
     view are ordered with uses of the box. Each index of a view is an integer, a slice or ``...``, as in NumPy.
     """
 
-    __slots__ = (
-        "_allocation", "_argument", "_dtype", "_known", "_nbytes", "_offset", "_ptr", "_shape",
-        "_shaped_words", "_size", "_strides", "_words",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        allocation: Allocation,
-        shape: tuple[int, ...],
-        dtype: np.dtype[Any],
-        offset: int = 0,
-        strides: tuple[int, ...] | None = None,
-    ) -> None:
-        """Makes a box. ``offset`` is the first element's distance from the allocation's start, in bytes. ``strides`` is
-        None for a contiguous box."""
-        self._allocation = allocation
-        self._offset = offset
-        self._shape = shape
-        self._strides = strides
-        self._dtype = dtype
-        # Computed once: an upload and a launch read them a dozen times.
-        self._size = number_of_elements(shape)
-        self._nbytes = self._size * dtype.itemsize
-        self._ptr = allocation.address + offset if self._nbytes else 0
-        self._words: bytes | None = None
-        self._shaped_words: bytes | None = None
-        self._argument: BoxArgument | None = None
-        self._known: Known | None = None
+    __slots__ = ()
 
     @staticmethod
     def from_raw_parts(
-        pointer: Given[DevicePointer | int],
-        shape: Given[int | tuple[int, ...]],
-        dtype: Given[ScalarType | np.dtype[Any] | type | str],
+        pointer: DevicePointer | int,
+        shape: int | tuple[int, ...],
+        dtype: ScalarType | np.dtype[Any] | type | str,
         owner: object = None,
     ) -> DeviceBox:
         """Returns a box on raw memory, without a copy.
@@ -331,27 +271,8 @@ class DeviceBox:
 
         return box_of(pointer, shape, dtype, owner)
 
-    # These are read-only, as they determine the memory that a kernel may access.
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Returns the length of each axis."""
-        return self._shape
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Returns the elements' type."""
-        return self._dtype
-
-    @property
-    def size(self) -> int:
-        """Returns the number of elements."""
-        return self._size
-
-    @property
-    def nbytes(self) -> int:
-        """Returns the size in bytes."""
-        return self._nbytes
+    # ``shape``, ``dtype``, ``size``, ``nbytes`` and ``ptr`` are read-only, as they determine the memory that a kernel
+    # may access.
 
     @property
     def ndim(self) -> int:
@@ -367,17 +288,6 @@ class DeviceBox:
     def is_contiguous(self) -> bool:
         """Returns whether the elements are contiguous in C order, as slice parameters of a kernel require."""
         return self._strides is None
-
-    @property
-    def device(self) -> Device:
-        """Returns the device whose memory the box is in."""
-        return self._allocation.device
-
-    @property
-    def ptr(self) -> int:
-        """Returns the first element's address, 0 for an empty box. Work that is not submitted through oxide must be
-        ordered by its submitter."""
-        return self._ptr
 
     @property
     def T(self) -> DeviceBox:
@@ -428,20 +338,6 @@ class DeviceBox:
         low, high = span(self._shape, self._strides, self._dtype.itemsize)
         return self._ptr + low, self._ptr + high
 
-    def words(self) -> bytes:
-        """Returns the address and the number of elements as a kernel's parameter bytes."""
-        words = self._words
-        if words is None:
-            words = self._words = _WORDS.pack(self._ptr, self._size)
-        return words
-
-    def shaped_words(self) -> bytes:
-        """Returns the address and the length of each axis as the parameter bytes of a slice of several axes."""
-        words = self._shaped_words
-        if words is None:
-            words = self._shaped_words = struct.pack(f"@{1 + len(self._shape)}Q", self._ptr, *self._shape)
-        return words
-
     def as_argument(self) -> BoxArgument:
         """Returns the box as an argument of a kernel in numba-cuda's form. The first call makes the argument."""
         argument = self._argument
@@ -449,7 +345,7 @@ class DeviceBox:
             argument = self._argument = BoxArgument(self)
         return argument
 
-    def partition(self, tile_shape: Given[int | tuple[int, ...]]) -> Partition:
+    def partition(self, tile_shape: int | tuple[int, ...]) -> Partition:
         """Returns the box divided into tiles of one shape, for a ``Partition`` parameter of a tile kernel. The last
         tiles along an axis may reach past its end.
 
@@ -460,7 +356,7 @@ class DeviceBox:
 
         return Partition(self, tile_shape)
 
-    def split(self, rows: Given[int]) -> tuple[DeviceBox, ...]:
+    def split(self, rows: int) -> tuple[DeviceBox, ...]:
         """Returns views that each have ``rows`` rows, taken along the first axis; the last view may have fewer rows.
 
         Uses of different pieces are ordered like uses of one box, because the pieces share an allocation. Raises
@@ -482,9 +378,7 @@ class DeviceBox:
         try:
             asked = [operator.index(size) for size in sizes]  # type: ignore[arg-type]
         except TypeError:
-            raise caused(
-                TypeError(f"reshape: a shape is ints or a tuple of ints, not {written(sizes)}"), None
-            ) from None
+            raise TypeError(f"reshape: a shape is ints or a tuple of ints, not {written(sizes)}") from None
         given = list(asked)
         if given.count(-1) == 1:
             rest = math.prod(size for size in given if size != -1)
@@ -561,10 +455,10 @@ class DeviceBox:
     def __dlpack__(
         self,
         *,
-        stream: Given[int | None] = None,
-        max_version: Given[tuple[int, int] | None] = None,
-        dl_device: Given[tuple[int, int] | None] = None,
-        copy: Given[bool | None] = None,
+        stream: int | None = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
     ) -> Any:
         """Returns the memory as a DLPack capsule, without a copy. The consumer's ``stream`` waits for the box's uses so
         far, unless it is -1. On the CPU device the calling thread waits instead.
@@ -662,3 +556,6 @@ def require_data(dtype: np.dtype[Any], what: str) -> None:
             require_data(field.base, what)
     elif dtype.kind not in "mMSU" or not dtype.isnative:
         require_number(dtype, what)
+
+
+core.setup(Allocation=Allocation, DeviceBox=DeviceBox, OutOfMemoryError=OutOfMemoryError, dropped=dropped)

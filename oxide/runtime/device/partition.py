@@ -8,7 +8,6 @@ from typing import Any, SupportsIndex, final
 import numpy as np
 
 from oxide.messages import written
-from oxide.native import Given, caused
 from oxide.runtime.device.memory import DeviceBox
 
 
@@ -19,7 +18,7 @@ class Partition:
 
     __slots__ = ("_box", "_tile_shape")
 
-    def __init__(self, box: DeviceBox, tile_shape: Given[int | tuple[int, ...]]) -> None:
+    def __init__(self, box: DeviceBox, tile_shape: int | tuple[int, ...]) -> None:
         self._tile_shape: tuple[int, ...] = parse_tile_shape(tile_shape, box.shape)
         self._box = box
 
@@ -72,9 +71,7 @@ def parse_tile_shape(given: Any, shape: tuple[int, ...] | None) -> tuple[int, ..
                 raise TypeError
         found = tuple([operator.index(each) for each in sizes])
     except TypeError:
-        raise caused(
-            TypeError(f"partition: the shape of a tile is ints or a tuple of ints, not {written(given)}"), None
-        ) from None
+        raise TypeError(f"partition: the shape of a tile is ints or a tuple of ints, not {written(given)}") from None
     if not found or min(found) < 1:
         raise ValueError(f"partition: {written(found)} is no shape of a tile; its lengths are 1 or more")
     if shape is not None and len(found) != len(shape):

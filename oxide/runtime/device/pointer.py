@@ -17,7 +17,6 @@ from numpy.lib.array_utils import byte_bounds
 from oxide.errors import DeviceError
 from oxide.language.types import as_dtype
 from oxide.messages import byte_count, dtype_name, written
-from oxide.native import Given
 from oxide.runtime.device.arc import Arc
 from oxide.runtime.device.memory import Allocation, DeviceBox, number_of_elements, parse_shape, require_data
 
@@ -66,7 +65,7 @@ class DevicePointer:
     def __index__(self) -> int:
         return int(self)
 
-    def __add__(self, distance: Given[SupportsIndex]) -> DevicePointer:
+    def __add__(self, distance: SupportsIndex) -> DevicePointer:
         """Returns the pointer ``distance`` bytes further. Raises ``ValueError`` if it would lie outside the allocation.
         The end of the allocation is allowed."""
         if isinstance(distance, (DevicePointer, bool)) or not hasattr(distance, "__index__"):
@@ -79,7 +78,7 @@ class DevicePointer:
             )
         return DevicePointer(self._allocation, offset, self._known)
 
-    def __radd__(self, distance: Given[SupportsIndex]) -> DevicePointer:
+    def __radd__(self, distance: SupportsIndex) -> DevicePointer:
         return self.__add__(distance)
 
     def __sub__(self, other: Any) -> Any:
@@ -111,7 +110,7 @@ class DevicePointer:
 
 
 def box_of(
-    pointer: Given[DevicePointer | int], shape: object, dtype: ScalarType | np.dtype[Any] | type | str, owner: object
+    pointer: DevicePointer | int, shape: object, dtype: ScalarType | np.dtype[Any] | type | str, owner: object
 ) -> DeviceBox:
     """Returns a box on raw memory: see ``DeviceBox.from_raw_parts``."""
     sizes = parse_shape(shape, _WHAT)

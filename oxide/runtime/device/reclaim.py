@@ -104,22 +104,22 @@ class StreamOrder(Generic[T]):
     stream is queried."""
 
     def __init__(self) -> None:
-        self._waiting: dict[Timeline, list[tuple[int, int, Mark, T]]] = {}
+        self.waiting: dict[Timeline, list[tuple[int, int, Mark, T]]] = {}
         self._serial = count()
 
     def __bool__(self) -> bool:
-        return bool(self._waiting)
+        return bool(self.waiting)
 
     def size(self) -> int:
         """Returns the number of waiting items."""
-        return sum(map(len, list(self._waiting.values())))
+        return sum(map(len, list(self.waiting.values())))
 
     def add(self, mark: Mark, item: T) -> None:
         """Adds an item that waits for ``mark``."""
         entry = (mark.position, next(self._serial), mark, item)
-        heap = self._waiting.get(mark.timeline)
+        heap = self.waiting.get(mark.timeline)
         if heap is None:
-            self._waiting[mark.timeline] = [entry]
+            self.waiting[mark.timeline] = [entry]
         else:
             heapq.heappush(heap, entry)
 
@@ -129,30 +129,30 @@ class StreamOrder(Generic[T]):
         If the query of an item's mark raises another error, the item stays.
         """
         passed: list[T] = []
-        for timeline, heap in list(self._waiting.items()):
+        for timeline, heap in list(self.waiting.items()):
             while heap and len(passed) < most and _is_passed(heap[0][2]):
                 passed.append(heapq.heappop(heap)[3])
-            del self._waiting[timeline]
+            del self.waiting[timeline]
             if heap:
-                self._waiting[timeline] = heap  # at the end, so that the next call begins with the other streams
+                self.waiting[timeline] = heap  # at the end, so that the next call begins with the other streams
         return passed
 
     def remove(self, timeline: Timeline) -> list[T]:
         """Removes and returns all items of one stream."""
-        return [entry[3] for entry in self._waiting.pop(timeline, [])]
+        return [entry[3] for entry in self.waiting.pop(timeline, [])]
 
     def timelines(self) -> list[Timeline]:
         """Returns the streams that have items."""
-        return list(self._waiting)
+        return list(self.waiting)
 
     def head(self, timeline: Timeline) -> Mark:
         """Returns the first mark of a stream that has items."""
-        return self._waiting[timeline][0][2]
+        return self.waiting[timeline][0][2]
 
     def heads(self) -> list[Mark]:
         """Returns the first mark of each stream."""
         # an interrupted ``pop_passed`` leaves an empty heap
-        return [heap[0][2] for heap in self._waiting.values() if heap]
+        return [heap[0][2] for heap in self.waiting.values() if heap]
 
 
 def _is_passed(mark: Mark) -> bool:
@@ -204,6 +204,11 @@ class Reclaimer:
         self._limbo: StreamOrder[list[Any]] = StreamOrder()
         self._stranded: deque[tuple[Timeline, list[Any]]] = deque()
         self._freeing: dict[Timeline, int] = {}  # each stream's last free, until it has run
+        self._queues: tuple[Any, ...] = (
+            dropped, self._abandoned, self._dying, self._limbo.waiting, self._stranded, self._retired, self._adopted,
+            self._events, self._graphs,
+        )  # fmt: skip
+        """Each is empty if nothing is pending there. Every submission looks."""
         self._beside: dict[tuple[Device, bool, frozenset[Timeline]], Timeline] = {}
 
     # The life of a submission. ``hold`` keeps a strong reference to what it uses from the start, so that a finaliser
@@ -245,9 +250,8 @@ class Reclaimer:
 
     @property
     def idle(self) -> bool:
-        """Returns whether nothing is pending. This check is cheap, as every submission calls it."""
-        waiting = self._abandoned or self._dying or self._limbo or self._stranded
-        return not (waiting or dropped or self._retired or self._adopted or self._events or self._graphs)
+        """Returns whether nothing is pending."""
+        return not any(self._queues)
 
     def pending(self) -> tuple[int, int, int, int]:
         """Returns four numbers for messages: submissions in flight, cancelled submissions that still run, dropped

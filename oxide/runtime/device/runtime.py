@@ -14,12 +14,10 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, final
 
 from oxide.driver.base import DeviceInfo, Driver, EventHandle, FunctionHandle, StreamPriority
-from oxide.dropping import WeakTable
 from oxide.environment import word
 from oxide.errors import DeviceError, DeviceLostError
 from oxide.locks import RUNTIME_LOCK, new_lock, refuse_inside, unheld
 from oxide.messages import written
-from oxide.native import Given, caused
 from oxide.runtime.device.address_ranges import AddressRanges
 from oxide.runtime.device.fault_records import FaultPages, FaultRecordPool
 from oxide.runtime.device.forking import watch_forks
@@ -30,6 +28,7 @@ from oxide.runtime.device.timeline import Timeline
 from oxide.runtime.host_memory.pinned import PinnedPool
 from oxide.runtime.tracepoints import points
 from oxide.uninterrupted import forked_error, unforked
+from oxide.weak_table import WeakTable
 
 if TYPE_CHECKING:
     from oxide.runtime.device.policy import SchedulingPolicy
@@ -88,7 +87,7 @@ class Device:
         """Returns the kind and the number, such as ``cuda:0``."""
         return f"{self.driver.name}:{self.id}"
 
-    def new_stream(self, *, priority: Given[StreamPriority] = "normal") -> Stream:
+    def new_stream(self, *, priority: StreamPriority = "normal") -> Stream:
         """Returns a new stream for the caller. Dropping the stream returns it to the device.
 
         The device prefers the kernels of streams with ``priority="high"`` to those of ``"normal"`` streams. Raises
@@ -151,7 +150,7 @@ class Device:
             raise error
         first = self.lost
         cause = first.__cause__ or first
-        raise caused(DeviceLostError(f"{self.label} was lost: {first}"), cause) from cause
+        raise DeviceLostError(f"{self.label} was lost: {first}") from cause
 
     def raise_if_lost(self) -> None:
         """Raises ``DeviceLostError`` if this device was lost."""
@@ -195,11 +194,11 @@ class Runtime:
 
     def configure(
         self,
-        default_device: Given[int],
-        num_devices: Given[int | None],
+        default_device: int,
+        num_devices: int | None,
         policy: SchedulingPolicy | None,
-        completion: Given[CompletionMode | None],
-        ordering: Given[OrderingMode | None] = None,
+        completion: CompletionMode | None,
+        ordering: OrderingMode | None = None,
     ) -> None:
         """Applies the arguments of ``init_device_contexts``. If one of them is wrong, raises and changes nothing."""
         from oxide.runtime.device.policy import SchedulingPolicy
@@ -242,7 +241,7 @@ class Runtime:
         self.completion = mode
         self.ordering = order
 
-    def device(self, number: Given[int]) -> Device:
+    def device(self, number: int) -> Device:
         """Returns the device with a number. Raises ``DeviceError`` if there is no such device."""
         if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < len(self.devices):
             raise DeviceError(
@@ -297,12 +296,12 @@ _installed = False
 
 
 def init_device_contexts(
-    default_device: Given[int] = 0,
-    num_devices: Given[int] = 1,
+    default_device: int = 0,
+    num_devices: int = 1,
     policy: SchedulingPolicy | None = None,
     *,
-    completion: Given[CompletionMode | None] = None,
-    ordering: Given[OrderingMode | None] = None,
+    completion: CompletionMode | None = None,
+    ordering: OrderingMode | None = None,
 ) -> None:
     """Sets up ``num_devices`` devices (0, 1, …). Operations run on ``default_device``.
 
@@ -321,13 +320,13 @@ def init_device_contexts(
 
 
 def _set_up(
-    default_device: Given[int],
-    num_devices: Given[int | None],
+    default_device: int,
+    num_devices: int | None,
     policy: SchedulingPolicy | None = None,
-    completion: Given[CompletionMode | None] = None,
-    ordering: Given[OrderingMode | None] = None,
+    completion: CompletionMode | None = None,
+    ordering: OrderingMode | None = None,
     *,
-    first: Given[bool] = False,
+    first: bool = False,
 ) -> None:
     """Does what ``init_device_contexts`` does. With ``first``, does nothing if there is a runtime."""
 
@@ -375,11 +374,11 @@ def current_runtime() -> Runtime:
 def install(
     driver: Driver,
     *,
-    default_device: Given[int] = 0,
-    num_devices: Given[int | None] = None,
+    default_device: int = 0,
+    num_devices: int | None = None,
     policy: SchedulingPolicy | None = None,
-    completion: Given[CompletionMode | None] = None,
-    ordering: Given[OrderingMode | None] = None,
+    completion: CompletionMode | None = None,
+    ordering: OrderingMode | None = None,
 ) -> Runtime:
     """Makes a runtime with ``driver``, and makes it the current runtime until ``uninstall``. By default the runtime has
     all devices of the driver."""

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, final
 from oxide.errors import DeviceError
 from oxide.locks import new_lock, unheld
 from oxide.messages import written
-from oxide.native import Given
 from oxide.runtime.device.policy import SchedulingPolicy
 from oxide.runtime.device.runtime import Device, Runtime, current_runtime, not_in_force
 from oxide.runtime.device.stream import Stream, require_priority
@@ -25,7 +24,7 @@ class StreamPoolRoundRobin:
     is an int of 1 or more and ``priority`` is ``"normal"`` or ``"high"``.
     """
 
-    def __init__(self, streams: Given[int] = 4, *, priority: Given[StreamPriority] = "normal") -> None:
+    def __init__(self, streams: int = 4, *, priority: StreamPriority = "normal") -> None:
         if isinstance(streams, bool) or not isinstance(streams, int) or streams < 1:
             raise ValueError(
                 f"StreamPoolRoundRobin(streams={written(streams)}): streams must be an integer of 1 or more"
@@ -41,6 +40,11 @@ class StreamPoolRoundRobin:
         return self._size
 
     def next_stream(self, device: Device) -> Stream:
+        pool = self._pools.get(device)
+        if pool is not None and len(pool.streams) == self._size:  # two threads may get the same stream
+            index = pool.turn
+            pool.turn = (index + 1) % self._size
+            return pool.streams[index]
         with unheld(self._lock):
             pool = self._pools.get(device)
             if pool is None:
@@ -85,7 +89,7 @@ class SingleStream:
 class PolicyOf:
     """The policy that ``policy_of`` returns."""
 
-    def __init__(self, device: Given[int | Device]) -> None:
+    def __init__(self, device: int | Device) -> None:
         self._placement = require_placement(device, "policy_of")
 
     def next_stream(self, device: Device) -> Stream:
@@ -96,7 +100,7 @@ class PolicyOf:
         return f"policy_of({written(placed_number(self._placement))})"
 
 
-def policy_of(device: Given[int | Device]) -> SchedulingPolicy:
+def policy_of(device: int | Device) -> SchedulingPolicy:
     """Returns a policy that picks streams of one device by the runtime's policy: ``op.schedule(policy_of(1))`` runs
     ``op`` on device 1.
 
@@ -106,7 +110,7 @@ def policy_of(device: Given[int | Device]) -> SchedulingPolicy:
     return PolicyOf(device)
 
 
-def require_placement(device: Given[int | Device], what: str) -> int | Device:
+def require_placement(device: int | Device, what: str) -> int | Device:
     """Checks and returns a device that a user gave as an object or a number. Raises ``TypeError`` or
     ``DeviceError``."""
     if isinstance(device, Device):
@@ -132,7 +136,9 @@ def find_device(runtime: Runtime, placement: int | Device) -> Device:
 def picked_stream(policy: Any, device: Device) -> Stream:
     """Returns the stream of ``device`` that ``policy`` picks. The policy may be a user's. Raises ``TypeError`` if the
     policy returns no stream, ``DeviceError`` if it returns a stream of another device."""
-    stream = require_stream(policy.next_stream(device))
+    stream: Stream = policy.next_stream(device)
+    if not isinstance(stream, Stream):
+        require_stream(stream)
     if stream.device is not device:
         raise _wrong_device(type(policy).__name__, stream.device, device)
     return stream
@@ -147,7 +153,7 @@ def _wrong_device(policy: str, found: Device, device: Device) -> DeviceError:
     )
 
 
-def require_stream(stream: Given[Stream]) -> Stream:
+def require_stream(stream: Stream) -> Stream:
     if not isinstance(stream, Stream):
         raise TypeError(f"a Stream is needed, got {type(stream).__name__}; devices()[0].new_stream() makes one")
     return stream

@@ -8,9 +8,9 @@ A task that awaits a large copy first has a thread make a larger ring (``awaitin
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Any, final
 
-from oxide.locks import Lock, new_lock, unheld
+from oxide.locks import new_lock, unheld
 from oxide.runtime.host_memory.copy_pool import copy_pool
 from oxide.runtime.host_memory.moves import Moves
 
@@ -111,7 +111,7 @@ class StagingRing:
         copy_pool()
 
     @property
-    def lock(self) -> Lock:
+    def lock(self) -> Any:
         """Returns the lock to hold while using the slots."""
         return self._turns.lock
 

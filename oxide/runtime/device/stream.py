@@ -6,13 +6,13 @@ import contextlib
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, final
+from typing import TYPE_CHECKING, Final, NoReturn, Protocol, final
 
-from oxide.dropping import calls_drop, nothing
+from oxide import core
+from oxide.core import Dropping
 from oxide.errors import DeviceError
 from oxide.locks import RUNTIME_LOCK, new_lock, refuse_inside
 from oxide.messages import written
-from oxide.native import Given
 from oxide.runtime.device.capturing import refuse_in_capture
 from oxide.runtime.device.timeline import Timeline
 from oxide.runtime.tracepoints import points
@@ -39,7 +39,7 @@ class InFlight(Protocol):
 
 
 @final
-class Stream:
+class Stream(Dropping):
     """An in-order queue of work on one device. ``device.new_stream()`` makes one.
 
     Dropping the stream returns it to its device. Submitted work still runs. While a graph is captured on the stream,
@@ -48,7 +48,6 @@ class Stream:
 
     def __init__(self, device: Device, priority: StreamPriority = "normal", timeline: Timeline | None = None) -> None:
         """Makes a stream. With ``timeline``, wraps that timeline, which belongs to another library's stream."""
-        self._drop: Any = nothing
         self.device = device
         self.drops_work: bool = device.driver.drops_work
         self._timeline: Timeline = device.take_timeline(priority) if timeline is None else timeline
@@ -102,7 +101,7 @@ class Stream:
         self.device.driver.record_event(event._handle, self._timeline.handle)
         return event
 
-    def wait(self, event: Given[Event]) -> None:
+    def wait(self, event: Event) -> None:
         """Makes work submitted from now on run after ``event``. Blocks no thread."""
         refuse_in_capture("wait(event)", self)
         if not isinstance(event, Event):
@@ -122,7 +121,7 @@ class Stream:
         branch.join(self)
         return branch
 
-    def join(self, other: Given[Stream]) -> None:
+    def join(self, other: Stream) -> None:
         """Makes work submitted to this stream from now on run after all work submitted to ``other`` so far."""
         refuse_in_capture("join(stream)", self)
         if not isinstance(other, Stream):
@@ -170,28 +169,25 @@ class Stream:
         """Has the next ``synchronize`` call ``function`` once the work submitted so far has run."""
         self._loose.functions.append((self._timeline.advance(), function))
 
-    def __del__(self) -> None:
-        self._drop()
 
-
-def require_priority(priority: Given[StreamPriority], call: str) -> StreamPriority:
+def require_priority(priority: StreamPriority, call: str) -> StreamPriority:
     """Checks and returns a priority that a user gave to ``call``. Raises ``ValueError``."""
     if not isinstance(priority, str) or priority not in ("normal", "high"):
         raise ValueError(f"{call}(priority={written(priority)}): priority must be 'normal' or 'high'")
     return "high" if priority == "high" else "normal"
 
 
-_FEW: Final = 4  # the number of results kept before the first query
+_FEW: Final = 8  # the number of results kept before the first query
 
 
 @final
-class LooseResults:
+class LooseResults(core.LooseResults):
     """The ``async_on`` submissions to a stream since its last ``synchronize``. The stream holds this object. While the
     stream exists, the device holds the object too, for out-of-memory recovery. Dropping the object returns the stream's
     timeline to the device."""
 
     def __init__(self, timeline: Timeline) -> None:
-        self._drop: Any = nothing if timeline.foreign else partial(timeline.device.spare_timelines.append, timeline)
+        self._drop = None if timeline.foreign else partial(timeline.device.spare_timelines.append, timeline)
         self._timeline = timeline
         self._submissions: deque[InFlight] = deque()
         # What ``synchronize`` calls, each with the position that the device must have passed. A function is removed
@@ -200,24 +196,18 @@ class LooseResults:
         self._calling = new_lock()
         self._ask_at = _FEW  # the number of submissions at which the device is queried
 
-    def adopt(self, submission: InFlight) -> None:
-        """Adds a submission. Drops finished submissions from time to time: a query takes 1.4 µs, too long for each
-        call."""
-        with RUNTIME_LOCK:
-            if len(self._submissions) >= self._ask_at:
-                self._let_go()
-                self._ask_at = len(self._submissions) + _FEW
-            self._submissions.append(submission)
-
     def _let_go(self) -> None:
         loose, timeline = self._submissions, self._timeline
-        loose[-1].finished_well()  # if the last one is done, all are done, and no more queries are needed
-        # The device passes a stream's work in order, so only the first submission is queried.
-        while loose and loose[0].finished_well():
+        # The device passes a stream's work in order: if one is done, those before it are, without a query.
+        for submission in (loose[-1], loose[-_FEW], loose[len(loose) // 2], loose[0]):
+            if submission.finished_well():
+                break
+        while loose and loose[0].mark.position <= timeline.seen and loose[0].finished_well():
             loose.popleft()
         # The first submission failed. It stays, so that ``synchronize`` raises its error.
         if loose and loose[0].mark.position <= timeline.seen:
             self._keep_unfinished()
+        self._ask_at = len(self._submissions) + _FEW
 
     def take(self) -> deque[InFlight]:
         """Removes and returns all submissions."""
@@ -268,16 +258,12 @@ class LooseResults:
                 submission.mark.synchronize()
         self.forget_finished()
 
-    def __del__(self) -> None:
-        self._drop()
-
 
 @final
-class Event:
+class Event(Dropping):
     """A recorded point in a stream, with its time. ``stream.record_event()`` makes one."""
 
     def __init__(self, device: Device) -> None:
-        self._drop: Any = nothing
         self._device = device
         self._timeline: Timeline | None = None  # the event covers the first ``_position`` positions of this timeline
         self._position = 0
@@ -303,7 +289,7 @@ class Event:
         if self._timeline is not None:
             self._timeline.note_passed(self._position)
 
-    def elapsed_ms(self, end: Given[Event]) -> float:
+    def elapsed_ms(self, end: Event) -> float:
         """Returns the milliseconds from this event to ``end``. The device must have passed both."""
         if not isinstance(end, Event):
             raise TypeError(f"elapsed_ms takes an Event, not {type(end).__name__}; stream.record_event() makes one")
@@ -311,12 +297,6 @@ class Event:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("an Event cannot be pickled or copied; stream.record_event() makes another")
-
-    def __del__(self) -> None:
-        self._drop()
-
-
-calls_drop(Stream, LooseResults, Event)
 
 
 def _finish_all(submissions: Iterable[InFlight]) -> None:

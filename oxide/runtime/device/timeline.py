@@ -21,17 +21,13 @@ Three invariants hold:
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import deque
 from collections.abc import Callable
-from functools import partial
-from itertools import count
 from typing import TYPE_CHECKING, Any, Final, final
 
+from oxide import core
 from oxide.driver.base import EventHandle, StreamHandle, StreamPriority
-from oxide.dropping import calls_drop, nothing
-from oxide.errors import DeviceError, DeviceLostError
+from oxide.errors import DeviceError, DeviceLostError, OxideError
 from oxide.locks import RUNTIME_LOCK
-from oxide.native import is_compiled, mypyc_attr
 from oxide.runtime.loop.pace import Pace
 from oxide.runtime.tracepoints import points
 
@@ -39,36 +35,19 @@ if TYPE_CHECKING:
     from oxide.runtime.device.runtime import Device
 
 
-_COMPILED: Final = is_compiled()
 _FEW: Final = 8  # the most marks that are queried one by one
 _MANY: Final = 64  # the number of marks at which a stream looks for passed marks by itself
 
 
 @final
-@mypyc_attr(acyclic=True)
-class Mark:
+class Mark(core.Mark):
     """A point in a timeline. Each call of ``passed()`` queries the driver, until a query finds that the device is past
-    the mark. Later calls return True without a query."""
+    the mark. Later calls return True without a query. When the mark is dropped, its event becomes free, and may be
+    recorded again for another mark. Waits that were submitted before keep waiting for this mark's point.
 
-    __slots__ = ("_drop", "event", "position", "timeline")
+    ``event`` is None while the stream serves as the event."""
 
-    def __init__(self, timeline: Timeline, position: int) -> None:
-        if not _COMPILED:
-            self._drop: Any = nothing
-        self.timeline = timeline
-        self.position = position
-        self.event: EventHandle | None = None  # None while the stream serves as the event
-
-    def passed(self) -> bool:
-        """Returns whether the device is past this point. Raises the error of the stream's work."""
-        timeline = self.timeline
-        if self.position <= timeline.seen:
-            return True
-        if not timeline.ask(self):
-            return False
-        if len(timeline._marks) > _FEW:
-            timeline.look_ahead()
-        return True
+    __slots__ = ()
 
     def synchronize(self) -> None:
         """Blocks the thread until the device is past this point."""
@@ -84,24 +63,12 @@ class Mark:
                 timeline.device.raise_lost(error)
             timeline.note_passed(self.position)
 
-    def has_event(self, event: EventHandle) -> None:
-        """Gives the mark the event that was recorded for it. When the mark is dropped, the event becomes free, and may
-        be recorded again for another mark. Waits that were submitted before keep waiting for this mark's point."""
-        self.event = event
-        if not _COMPILED:
-            self._drop = partial(self.timeline.device.spare_events.append, event)
-
-    def __del__(self) -> None:
-        if self.event is not None:
-            self.timeline.device.spare_events.append(self.event)
-
-
-calls_drop(Mark)
-
 
 @final
-class Timeline:
-    """A stream's history. ``seen`` is the highest position that the device is known to be past.
+class Timeline(core.Timeline):
+    """A stream's history. ``seen`` is the highest position that the device is known to be past. ``end`` is the last
+    mark, while it has no event and nothing was submitted after it. ``advance()`` numbers the work that was just
+    submitted.
 
     If ``handle`` is given, the stream is another library's, and its history begins now.
     """
@@ -111,51 +78,22 @@ class Timeline:
     ) -> None:
         self.device = device
         self.driver = device.driver
+        self._runtime = device.runtime
+        self._loaded = device.loaded
+        reclaimer = device.runtime.reclaimer
+        self._queues, self._in_flight = reclaimer._queues, reclaimer._in_flight
+        self._completed = device.runtime.counters.completed.add
         self.priority: StreamPriority = priority
-        self.seen = 0
         # True for a stream of another library: the timeline is short-lived, and nothing may keep it
         self.foreign = handle is not None
         self._named = self.foreign  # another library may submit to it at any time
-        self.advance = count(1).__next__
-        """``advance()`` numbers the work that was just submitted: one call of a C iterator, 40 ns without a lock."""
-        self._marks: deque[Mark] = deque()
         self._look_at = _MANY  # the number of marks at which the next mark looks for passed marks
-        self.end: Mark | None = None
-        """The last mark, while it has no event and nothing was submitted after it."""
         self._waited: dict[Timeline, int] = {}
         self._watcher: StreamHandle | None = None
         self.lane: Callable[[], Any] | None = None
         """The staging of the large uploads in flight on the stream: a weak reference that ``staging.py`` sets."""
         self.pace = Pace()
         self.handle: StreamHandle = self.driver.create_stream(device.id, priority) if handle is None else handle
-
-    def mark(self) -> Mark:
-        """Returns a mark that covers everything submitted so far."""
-        if self.end is not None:
-            self.close()
-        if len(self._marks) >= self._look_at:
-            # A stream that serves as a branch has marks that no thread waits for. Without this they would all be kept.
-            self.look_ahead()
-            self._look_at = max(_MANY, 4 * len(self._marks))
-        with RUNTIME_LOCK:
-            mark = Mark(self, self.advance())
-            # strict ordering refuses a use that is not known to have ended, so the mark gets its event at once
-            if self._named or self.device.runtime.ordering == "strict":
-                self._record(mark)
-            else:
-                self.end = mark
-            self._marks.append(mark)
-        return mark
-
-    def close(self) -> None:
-        """Records an event for the stream's last mark, unless the mark has one or the device is known to be past the
-        mark. Call it before work is submitted."""
-        with RUNTIME_LOCK:
-            end = self.end
-            if end is not None:
-                if end.position > self.seen:
-                    self._record(end)
-                self.end = None
 
     def event_of(self, mark: Mark) -> EventHandle:
         """Returns the mark's event. If the mark has none, records one."""
@@ -164,19 +102,7 @@ class Timeline:
                 self._record(mark)
                 if mark is self.end:
                     self.end = None
-            event: EventHandle = mark.event
-            return event
-
-    def _record(self, mark: Mark) -> None:
-        event = self.device.take_event()
-        try:
-            self.driver.record_event(event, self.handle)
-        except BaseException as error:
-            self.device.spare_events.append(event)
-            if isinstance(error, DeviceLostError):
-                self.device.raise_lost(error)
-            raise
-        mark.has_event(event)
+            return mark.event
 
     def name(self) -> int:
         """Returns the stream's number for another library, which may submit to the stream from now on."""
@@ -289,31 +215,6 @@ class Timeline:
                 tracer.caused("the call that wakes a task")
             self.driver.launch_native_host_function(function, argument, self._watcher)
 
-    def ask(self, mark: Mark) -> bool:
-        """Queries the driver: returns whether the device is past ``mark``. Raises the error of the stream's work."""
-        if self.device.lost is not None:
-            self.device.raise_if_lost()
-        event = mark.event
-        try:
-            passed = self.driver.query_stream(self.handle) if event is None else self.driver.query_event(event)
-        except DeviceLostError as error:
-            self.device.raise_lost(error)
-        if passed:
-            self.note_passed(mark.position)
-        return passed
-
-    def note_passed(self, position: int) -> None:
-        """Records that the device is past ``position``."""
-        with RUNTIME_LOCK:
-            if position > self.seen:
-                self.seen = position
-            if self.end is not None and self.end.position <= self.seen:
-                self.end = None
-            if self._marks and self._marks[0].position <= self.seen:
-                dropped = [self._marks.popleft()]  # dropped after the lock is released, as each drop runs a finaliser
-                while self._marks and self._marks[0].position <= self.seen:
-                    dropped.append(self._marks.popleft())
-
     def forget_marks(self) -> None:
         """Drops all marks, which returns their events to the device. The dropped marks must not be queried again."""
         self._marks.clear()
@@ -354,4 +255,11 @@ class Timeline:
             marks = self._marks
             if not marks or marks[-1].position < position:
                 return None
+            if (
+                len(marks) == 1 or marks[-2].position < position
+            ):  # the streams of a copy wait for what was just submitted
+                return marks[-1]
             return marks[bisect_left(marks, position, key=lambda mark: mark.position)]
+
+
+core.setup(Mark=Mark, DeviceLostError=DeviceLostError, OxideError=OxideError)

@@ -16,20 +16,16 @@ import ctypes
 import os
 import threading
 from collections import deque
-from collections.abc import Callable
-from functools import partial
-from itertools import count
 from typing import TYPE_CHECKING, Any, Final, final
 
 import numpy as np
 
+from oxide import core
 from oxide.driver.base import Driver
-from oxide.dropping import calls_drop
 from oxide.environment import whole_number
 from oxide.errors import DeviceError, OutOfMemoryError
-from oxide.locks import new_lock, unheld
+from oxide.locks import unheld
 from oxide.messages import byte_count
-from oxide.native import is_compiled, mypyc_attr
 from oxide.runtime.loop.event_loops import running_loop_name
 
 if TYPE_CHECKING:
@@ -40,7 +36,6 @@ _PAGE = 4096
 """The smallest allocation by the driver, which locks whole pages. Smaller buffers share a page: with a page for each, a
 hundred thousand small results in use would take 400 MB."""
 
-_COMPILED: Final = is_compiled()
 _SMALLEST = 256
 
 AT_ONCE_BYTES = 1 << 20
@@ -50,24 +45,11 @@ _DEFAULT_LIMIT = 8 << 30  # or a quarter of the machine's memory if that is less
 
 
 @final
-@mypyc_attr(acyclic=True)
-class PinnedBuffer:
+class PinnedBuffer(core.PinnedBuffer):
     """``nbytes`` of page-locked memory, returned to the pool when the buffer is dropped. NumPy arrays over the memory
     keep the buffer alive."""
 
-    __slots__ = ("_block", "_drop", "_number", "_pool", "address", "nbytes")
-
-    def __init__(self, pool: PinnedPool, block: PinnedBlock, nbytes: int) -> None:
-        """Takes ownership of the block."""
-        number = next(_numbers)
-        self._number = number
-        self._pool = pool
-        self._block = block
-        self.address = block.address
-        self.nbytes = nbytes
-        if not _COMPILED:
-            self._drop: Any = partial(pool.give_back, (block, number))
-        block.user = number
+    __slots__ = ()
 
     def array(self, shape: tuple[int, ...], dtype: np.dtype[Any], visible: object | None = None) -> NDArray[Any]:
         """Returns the memory as a C-contiguous array. The array keeps ``visible`` alive, the token of the run that
@@ -78,22 +60,14 @@ class PinnedBuffer:
             held.visible = visible
         return np.ndarray(shape, dtype, held)
 
-    def fill(self, array: NDArray[Any]) -> None:
-        """Copies a C-contiguous array of at most ``nbytes`` into the buffer."""
+    def _fill_slowly(self, array: NDArray[Any]) -> None:
         np.ndarray(array.shape, array.dtype, self._block.memory)[...] = array
 
-    def __del__(self) -> None:
-        self._pool.give_back((self._block, self._number))
 
-
-calls_drop(PinnedBuffer)
-
-_numbers: Final = count(1)  # the buffers' numbers
 _GONE: Final = -1
 
 
 @final
-@mypyc_attr(native_class=False)
 class _Held(np.ndarray[Any, Any]):
     """A buffer's bytes: the base of every array over the buffer. It keeps the buffer alive.
 
@@ -112,27 +86,26 @@ _new_array: Final[Any] = np.ndarray.__new__
 
 
 @final
-@mypyc_attr(acyclic=True)
-class PinnedBlock:
-    """Page-locked memory: a whole allocation of the driver's, or a part of a shared ``page``.
+class PinnedBlock(core.PinnedBlock):
+    """Page-locked memory: a whole allocation of the driver's, or a part of a shared ``page``. ``user`` is the number of
+    the buffer that owns it; 0: free; _GONE: returned to the driver.
 
     It holds a ready-made array, because NumPy takes a microsecond to make an array from an address.
     """
 
-    __slots__ = ("address", "exported", "memory", "nbytes", "page", "user")
+    __slots__ = ()
 
     def __init__(self, address: int, nbytes: int, page: int = 0) -> None:
-        self.user = 0  # the number of the buffer that owns it; 0: free; _GONE: returned to the driver
         self.address = address
         self.nbytes = nbytes
         self.page = page  # the page's address; 0 for a block that is a whole allocation
         # A ctypes array: if an array's base were a NumPy array, NumPy would replace it by the base of that array.
-        self.exported: Any = (ctypes.c_ubyte * nbytes).from_address(address)
-        self.memory: NDArray[np.uint8] = _new_array(np.ndarray, nbytes, _BYTES, self.exported)
+        self.exported = (ctypes.c_ubyte * nbytes).from_address(address)
+        self.memory = _new_array(np.ndarray, nbytes, _BYTES, self.exported)
 
 
 @final
-class PinnedPool:
+class PinnedPool(core.PinnedPool):
     """Page-locked buffers by size class: powers of two from 256 bytes to a page, then whole pages, and above 64 KiB
     eight classes for each power of two. All buffers together take ``OXIDE_PINNED_LIMIT`` bytes at most.
 
@@ -141,18 +114,15 @@ class PinnedPool:
     limit a request takes a free buffer, a larger one if necessary. If no buffer is free, copies go through the device's
     staging ring.
 
+    ``_returned`` are the blocks that finalisers have given back, each with the number of the buffer that owned it.
+    ``_free`` are the free blocks by size. ``take`` takes from both, in C.
+
     An interrupt may come between any two steps. So ``PinnedBlock.user`` alone tells which buffer owns a block. The free
     lists only suggest candidates: a block that is in use or listed twice is skipped.
     """
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
-        self._lock = new_lock()
-        # Returned blocks, each with the number of the buffer that owned it.
-        self._returned: deque[tuple[PinnedBlock, int]] = deque()
-        # For finalisers: a single C call.
-        self.give_back: Callable[[tuple[PinnedBlock, int]], object] = self._returned.append
-        self._free: dict[int, list[PinnedBlock]] = {}
         self._held = 0
         self._wanted: deque[int] = deque()  # sizes of buffers that the background thread makes, in this order
         self._grower: threading.Thread | None = None
@@ -162,6 +132,9 @@ class PinnedPool:
         """Returns a buffer of at least ``nbytes`` (more than 0), with undefined contents. Returns None if the limit or
         the system leaves no room. On an event loop's thread, also returns None if a large buffer would have to be made:
         see ``want``."""
+        found: PinnedBuffer | None = self.take(nbytes)
+        if found is not None:
+            return found
         capacity = _capacity(nbytes)
         with unheld(self._lock):
             self._collect()
@@ -412,3 +385,6 @@ def _limit() -> int:
     if limit is None:
         return min(_DEFAULT_LIMIT, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4)
     return limit
+
+
+core.setup(PinnedBuffer=PinnedBuffer, Held=_Held, deque=deque, ndarray=np.ndarray)

@@ -14,6 +14,7 @@ import numpy as np
 
 from oxide.compiler.kernel import Kernel
 from oxide.compiler.signature.device_function import is_function
+from oxide.compiler.signature.generic_parameters import OpenParameter
 from oxide.compiler.signature.signature import UntypedParameter
 from oxide.runtime.device.arc import Arc
 from oxide.runtime.device.memory import DeviceBox
@@ -45,6 +46,16 @@ def kinds(kernel: Kernel, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         else:
             parts.append(type(argument))
     return tuple(parts)
+
+
+def is_typed_by_boxes(kernel: Kernel) -> bool:
+    """Returns whether the dtypes of boxes alone decide the types of a generic kernel."""
+    places = kernel.open_places
+    found = [each for place in places if isinstance(each := kernel.parameters[place], OpenParameter)]
+    if len(found) < len(places):
+        return False
+    of_boxes = {parameter.variable for parameter in found if parameter.kind != "scalar"}
+    return {parameter.variable for parameter in found} <= of_boxes
 
 
 _found_kind_of: Any = None  # loaded with the first kernel that takes a function

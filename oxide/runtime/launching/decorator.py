@@ -1,7 +1,6 @@
 """``@kernel``: makes a kernel that the runtime launches.
 
-The compiler's ``Kernel`` does not know the runtime: this module gives it the object that plans its launches. The module
-stays interpreted in the compiled form, because ``kernel`` reads its caller's frame and compiled functions have none.
+The compiler's ``Kernel`` does not know the runtime: this module gives it the object that plans its launches.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ def interpret(
             f"itself",
             InterpretedInGraphError,
         )
-    grid, block, shared_bytes = config._given_grid, config._given_block, config._shared_mem_bytes
+    grid, block, shared_bytes = config._grid, config._block, config._shared_mem_bytes
     threads = math.prod(block)
     if threads > MAX_THREADS_PER_BLOCK:
         raise LaunchError(

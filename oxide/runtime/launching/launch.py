@@ -10,10 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final, final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, final
 
 import numpy as np
 
+from oxide import core
 from oxide.compiler.kernel import Kernel
 from oxide.compiler.signature.device_function import is_function
 from oxide.compiler.signature.signature import Closed, Declared, NumbaParameter, Parameter, UntypedParameter
@@ -24,14 +25,14 @@ from oxide.driver.base import Dim3, KernelResources
 from oxide.environment import drop_frames
 from oxide.errors import ArgumentError, CompileError, LaunchError
 from oxide.host_arrays import upload_of
-from oxide.messages import written
-from oxide.native import Given, mypyc_attr, warn_caller
+from oxide.locks import is_interrupt
+from oxide.messages import warn_caller, written
 from oxide.runtime.awaiting.loading import CompilesLater, announce, compiled_beside, ready_function
 from oxide.runtime.device.arc import Arc
 from oxide.runtime.device.memory import Allocation, DeviceBox, require_device
 from oxide.runtime.device.partition import Partition
 from oxide.runtime.launching.aliasing import refuse_shared_outputs, refuse_shared_tensors
-from oxide.runtime.launching.argument_kinds import kinds
+from oxide.runtime.launching.argument_kinds import is_typed_by_boxes, kinds
 from oxide.runtime.launching.binding import Plan, bind
 from oxide.runtime.launching.captured import captured_boxes
 from oxide.runtime.launching.launch_config import LaunchConfig, bracketed
@@ -46,7 +47,6 @@ from oxide.runtime.submission.submission import ExecutionContext
 from oxide.runtime.tracepoints import points
 
 if TYPE_CHECKING:
-    from oxide.compiler.signature.contracts import Contract
     from oxide.compiler.signature.generic_parameters import OpenFunction, OpenParameter
     from oxide.runtime.device.runtime import Device
     from oxide.runtime.launching.deferred import DeferredLaunch
@@ -56,14 +56,16 @@ _NO_RECORD: Final = bytes(8)  # the fault record's address, for a kernel in whic
 
 
 @final
-@mypyc_attr(free_list_len=1)
-class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
-    """A launch of a kernel. Yields the tuple of its arguments, in order."""
+class KernelLaunch(core.Launch, DeviceOperation[tuple[Any, ...]]):
+    """A launch of a kernel. Yields the tuple of its arguments, in order.
 
-    _known: tuple[Spec, ...] | None = None  # the arguments' specs, once computed
-    _numbers: tuple[Any, ...] = ()  # the values to pass for numbers, tuples and functions
-    _open_contracts: tuple[Contract, ...] = ()  # the contracts to check at execution
-    _output: int | None = None  # the position of the output that determines the grid
+    ``_known`` are the arguments' specs, once computed. ``_numbers`` are the values to pass for numbers, tuples and
+    functions. ``_open_contracts`` are the contracts to check at execution. ``_output`` is the position of the output
+    that determines the grid. A launch that is ``_bound`` has its packed parameters, ``_params``, the memory that it
+    ``_reads`` and ``_writes``, and the device of all of it, ``_bound_device`` (None for a kernel of scalars).
+    """
+
+    __slots__ = ()
 
     def __init__(self, kernel: Kernel, config: LaunchConfig | None, arguments: tuple[Any, ...], plan: Plan) -> None:
         """Makes a launch of ``plan``'s specialization of the kernel."""
@@ -72,12 +74,9 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         self._arguments = arguments
         self._plan = plan
         special = self._specialization = plan.special
-        binding = None if plan.interpreted else bind(plan, arguments)
-        if binding is None:
+        if plan.interpreted or not bind(self, plan, arguments):
             strided = plan.strided
-            if strided is not None:
-                binding = bind(strided, arguments)
-            if binding is not None:
+            if strided is not None and bind(self, strided, arguments):
                 plan = self._plan = strided
                 special = self._specialization = plan.special
             elif (other := _typed(kernel, arguments, lambda: take_strides(special, arguments))) is not special:
@@ -86,15 +85,14 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
                     plan.strided = strided
                 plan = self._plan = strided
                 special = self._specialization = other
-                binding = bind(plan, arguments)
-        self._binding = binding
-        if self._binding is not None:  # the fast path: see binding.py
+                bind(self, plan, arguments)
+        if self._bound:  # see binding.py
             if config is None and plan.outputs and kernel.description.default_block is not None:
                 place = self._output = plan.outputs[0]
                 output_box = arguments[place]
-                config = self._config = self._inferred(
-                    output_box.value.shape if isinstance(output_box, Arc) else output_box.shape
-                )
+                shape = output_box.value.shape if isinstance(output_box, Arc) else output_box.shape
+                config = self._config = self._inferred(shape)
+                plan.inferred, plan.inferred_shape = config, shape
             if config is not None:
                 fitting = plan.fitting
                 if fitting is not config and (fitting is None or not fitting.equals(config)):
@@ -150,30 +148,31 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
     @property
     def specialization(self) -> Specialization:
         """Returns the specialization that is launched."""
-        found: Specialization = self._specialization
-        return found
+        return self._specialization
 
     def traced_name(self) -> str:
         return self._kernel.name
 
-    def execute(self, context: ExecutionContext) -> tuple[Any, ...]:
-        binding, config, specialization, device = self._binding, self._config, self._specialization, context.device
-        if binding is None or config is None or (binding.device is not device and binding.device is not None):
+    def _execute_otherwise(self, context: ExecutionContext) -> tuple[Any, ...]:
+        """Does what ``execute`` does, in a recording or a trace, for a kernel that is not loaded yet, or for a launch
+        that is not bound for this device."""
+        config, specialization, device = self._config, self._specialization, context.device
+        if not self._bound or config is None or (self._bound_device is not device and self._bound_device is not None):
             return self.finish(context, [])
         # Nearly every launch finds its function here, which saves a call.
         function = device.loaded.get(self._plan.reference) or ready_function(specialization, device)
-        params = binding.params + (context.fault_word(specialization) if function.reports else _NO_RECORD)
+        params = self._params + (context.fault_word(specialization) if function.reports else _NO_RECORD)
         if context.recording is not None:
             context.recording.launched = _recorded(specialization, self._arguments, params, context)
         context.launch(
             self._kernel.name,
             function,
-            config._given_grid,
-            config._given_block,
+            config._grid,
+            config._block,
             config._shared_mem_bytes,
             params,
-            binding.reads,
-            binding.writes,
+            self._reads,
+            self._writes,
         )
         return self._arguments
 
@@ -187,9 +186,11 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         values: list[Any] = []
         reads: list[Allocation] = []
         writes: list[Allocation] = []
-        if self._binding is not None:
+        if self._bound:
             self._require_device(device)
-        for parameter, argument, number in zip(specialization.parameters, self._arguments, self._numbers, strict=True):
+        for parameter, argument, number in zip(
+            specialization.parameters, self._arguments, self._numbers or (), strict=True
+        ):
             if isinstance(argument, DeviceOperation):
                 argument = next(yielded)
                 _check(kernel, parameter, argument)
@@ -244,7 +245,7 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
             writes.append(box._allocation)
         function = ready_function(specialization, device)
         params = specialization.pack(values, context.fault_address(specialization) if function.reports else 0)
-        grid, block, shared_bytes = config._given_grid, config._given_block, config._shared_mem_bytes
+        grid, block, shared_bytes = config._grid, config._block, config._shared_mem_bytes
         if context.recording is not None:
             context.recording.launched = _recorded(specialization, results, params, context)
         context.launch(kernel.name, function, grid, block, shared_bytes, params, reads, writes)
@@ -293,11 +294,11 @@ class KernelLaunch(DeviceOperation[tuple[Any, ...]]):
         )
 
     def _refuse_shared_outputs(self, arguments: Sequence[Any]) -> None:
-        outputs = []
-        inputs = []
+        outputs: list[tuple[Parameter, DeviceBox]] = []
+        inputs: list[tuple[Parameter, DeviceBox]] = []
         for parameter, argument in zip(self._specialization.parameters, arguments, strict=True):
             box = argument.value if isinstance(argument, Arc) else argument
-            if isinstance(box, DeviceBox):
+            if isinstance(box, DeviceBox) and isinstance(parameter, Parameter):
                 if parameter.kind in ("disjoint", "tiles", "atomic"):
                     outputs.append((parameter, box))
                 elif parameter.kind == "slice":
@@ -451,33 +452,30 @@ def _whole_clusters(config: LaunchConfig, cluster: Dim3 | None) -> LaunchConfig:
 
 
 @final
-class ConfiguredKernel:
-    """A kernel with its launch configuration, ``kernel[grid, block]``. Calling it makes the launch operation."""
+class ConfiguredKernel(core.ConfiguredKernel):
+    """A kernel with its launch configuration, ``kernel[grid, block]``. Calling it returns an operation that launches
+    the kernel with this configuration and yields the arguments.
 
-    __slots__ = ("_config", "_kernel", "_plan")
+    The call raises ``ArgumentError``, ``LaunchError`` or ``CompileError``, before anything is submitted. If the kernel
+    must be compiled first, in a run that a task awaits or with operations as arguments on an event loop's thread, the
+    run compiles it, in a thread, and raises some of these errors.
+    """
 
-    def __init__(self, kernel: Kernel, config: Given[object | None]) -> None:
-        self._kernel = kernel
-        found: Any = kernel.launches
-        launches: KernelLaunches = found
-        self._plan: Plan | None = launches.only
-        self._config: LaunchConfig | None = None if config is None else bracketed(kernel.name, config)
+    __slots__ = ()
 
-    def __call__(self, *args: Any, **kwargs: Any) -> KernelLaunch | DeferredLaunch:
-        """Returns an operation that launches the kernel with this configuration and yields the arguments.
+    @staticmethod
+    def _bracketed(kernel: Kernel, config: object) -> LaunchConfig:
+        return bracketed(kernel.name, config)
 
-        Raises ``ArgumentError``, ``LaunchError`` or ``CompileError``, before anything is submitted. If the kernel must
-        be compiled first, in a run that a task awaits or with operations as arguments on an event loop's thread, the
-        run compiles it, in a thread, and raises some of these errors.
-        """
-        kernel, plan = self._kernel, self._plan
+    def _call_slow(self, *args: Any, **kwargs: Any) -> KernelLaunch | DeferredLaunch:
+        """Does what a call does, for every kernel, configuration and argument."""
+        kernel = self._kernel
+        launches = _launches_of(kernel)
         try:
             if kwargs or (kernel.defaults and len(args) < len(kernel.parameters)):
                 args = kernel.positional(args, kwargs)
-            if plan is None:
-                launches = _launches_of(kernel)
-                plan = launches.plan_for(kernel, args)
-                self._plan = launches.only
+            plan = launches.only or launches.plan_for(kernel, args)
+            self._plan = launches.latest
             return KernelLaunch(kernel, self._config, args, plan)
         except CompilesLater:
             return self._deferred(args)
@@ -518,7 +516,7 @@ class KernelLaunches:
     """The plans of one kernel's specializations, which its launches share. ``@kernel`` gives each kernel a
     ``KernelLaunches`` of its own."""
 
-    __slots__ = ("_by_kinds", "_plans", "only")
+    __slots__ = ("_by_kinds", "_plans", "latest", "only")
 
     # a class attribute, as a method would cost a call at each launch
     configured: ClassVar[type[ConfiguredKernel]] = ConfiguredKernel
@@ -527,6 +525,9 @@ class KernelLaunches:
         self.only: Plan | None = None
         """The only plan of a kernel that is not generic, from its first launch on. Later launches then need no
         look-up."""
+        self.latest: Plan | None = None
+        """The plan that a launch is tried with first: ``only``, or the last one of a generic kernel whose types the
+        dtypes of boxes decide, so that arguments bind to no plan but theirs."""
         self._plans: dict[Specialization, Plan] = {}
         self._by_kinds: dict[tuple[Any, ...], Plan] = {}  # keyed by the kinds of the arguments that determine the types
 
@@ -535,14 +536,14 @@ class KernelLaunches:
         return KernelLaunches()
 
     def resources(
-        self, special: Specialization, block: Given[int | tuple[int, ...] | None], shared_mem_bytes: Given[int]
+        self, special: Specialization, block: int | tuple[int, ...] | None, shared_mem_bytes: int
     ) -> KernelResources:
         """Returns the result of ``Specialization.resources``."""
         from oxide.runtime.launching.resources import resources_of
 
         return resources_of(special, block, shared_mem_bytes)
 
-    def tuner(self, kernel: Kernel, configs: Given[object]) -> Tuner:
+    def tuner(self, kernel: Kernel, configs: object) -> Tuner:
         """Returns the object that tunes a kernel. Raises ``ArgumentError`` for wrong candidates."""
         from oxide.runtime.launching.tuning import Tuner
 
@@ -552,7 +553,7 @@ class KernelLaunches:
         """Returns the plan for a launch's arguments. Raises ``ArgumentError`` and ``CompileError``."""
         if not kernel.is_generic:
             _consume(arguments)
-            self.only = self.plan_of(_typed(kernel, arguments, kernel.specialize))
+            self.only = self.latest = self.plan_of(_typed(kernel, arguments, kernel.specialize))
             return self.only
         complete = len(arguments) == len(kernel.parameters)
         key = kinds(kernel, arguments) if complete else ()
@@ -567,6 +568,7 @@ class KernelLaunches:
 
             special = _typed(kernel, arguments, lambda: specialize_for(kernel, arguments))
             plan = self._by_kinds[key] = self.plan_of(special)
+        self.latest = plan if plan.binds_alone and is_typed_by_boxes(kernel) else None
         return plan
 
     def plan_of(self, special: Specialization) -> Plan:
@@ -776,3 +778,16 @@ def _refusal(kernel: Kernel, parameter: Parameter | OpenParameter, found: str) -
 
 def _found(spec: Spec) -> str:
     return f"a box of {spec.dtype}" if isinstance(spec, BoxSpec) else "a tuple"
+
+
+def _launch_failed(kernel: Kernel, error: BaseException) -> NoReturn:
+    """Raises the error of a launch, with the kernel's name if it is a ``LaunchError``."""
+    if isinstance(error, LaunchError):
+        raise LaunchError(f"kernel {kernel.name}: {error}") from None
+    try:
+        raise error
+    finally:
+        del error  # a frame that its traceback has must not refer to it
+
+
+core.setup(KernelLaunch=KernelLaunch, launch_failed=_launch_failed, is_interrupt=is_interrupt)

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, ClassVar, Final, final
+from typing import Any, ClassVar, final
 
 import numpy as np
 
+from oxide import core
 from oxide.driver.base import MAX_BLOCK, MAX_GRID, MAX_SHARED_BYTES, MAX_THREADS_PER_BLOCK, Dim3
 from oxide.errors import LaunchError
 from oxide.messages import written
-from oxide.native import Given, caused
-
-# Compiled code reads constants of its own module directly, and those of another module through Python.
-_MAX_BLOCK: Final = MAX_BLOCK
-_MAX_GRID: Final = MAX_GRID
-_MAX_SHARED_BYTES: Final = MAX_SHARED_BYTES
 
 
 @final
-class LaunchConfig:
+class LaunchConfig(core.LaunchConfig):
     """The size of a launch: ``grid`` blocks of ``block`` threads, each an int or a tuple of up to three (x, y, z).
 
     ``shared_mem_bytes`` is the size of a block's dynamic shared memory, which holds its ``DynamicSharedArray``s. Above
@@ -28,39 +23,32 @@ class LaunchConfig:
     Raises ``LaunchError`` for sizes that no device can launch. The name is cuda-oxide's.
     """
 
-    # Not a dataclass: compiled code would read a dataclass's fields through Python at each launch.
-    __slots__ = ("_block", "_given_block", "_given_grid", "_grid", "_shared_mem_bytes")
+    __slots__ = ()
     __match_args__: ClassVar[tuple[str, ...]] = ("grid", "block", "shared_mem_bytes")
 
     def __init__(
         self,
-        grid: Given[int | tuple[int, ...]],
-        block: Given[int | tuple[int, ...]],
-        shared_mem_bytes: Given[int] = 0,
+        grid: int | tuple[int, ...],
+        block: int | tuple[int, ...],
+        shared_mem_bytes: int = 0,
     ) -> None:
-        self._grid: Dim3 = _dim3(grid, "grid", _MAX_GRID)
-        self._block: Dim3 = _dim3(block, "block", _MAX_BLOCK)
-        x, y, z = self._block
-        threads = x * y * z
-        if threads > MAX_THREADS_PER_BLOCK:
+        blocks, threads = _dim3(grid, "grid", MAX_GRID), _dim3(block, "block", MAX_BLOCK)
+        x, y, z = threads
+        if x * y * z > MAX_THREADS_PER_BLOCK:
             raise LaunchError(
-                f"block {self._block} has {threads} threads; a block has at most {MAX_THREADS_PER_BLOCK}: use a "
+                f"block {threads} has {x * y * z} threads; a block has at most {MAX_THREADS_PER_BLOCK}: use a "
                 f"smaller block and a larger grid"
             )
         if type(shared_mem_bytes) is not int and (
             isinstance(shared_mem_bytes, bool) or not isinstance(shared_mem_bytes, (int, np.integer))
         ):
             raise LaunchError(f"shared_mem_bytes is {written(shared_mem_bytes)}, which is no integer")
-        if not 0 <= shared_mem_bytes <= _MAX_SHARED_BYTES:
+        if not 0 <= shared_mem_bytes <= MAX_SHARED_BYTES:
             raise LaunchError(
                 f"shared_mem_bytes is {written(shared_mem_bytes)}; no device gives a block more than "
-                f"{_MAX_SHARED_BYTES} bytes"
+                f"{MAX_SHARED_BYTES} bytes"
             )
-        self._shared_mem_bytes = int(shared_mem_bytes)
-        # The tuples that drivers take. In compiled code, ``_grid`` and ``_block`` are three separate integers each, of
-        # which every use would make a new tuple.
-        self._given_grid: Any = self._grid
-        self._given_block: Any = self._block
+        self._set(blocks, threads, int(shared_mem_bytes))
 
     @property
     def grid(self) -> Dim3:
@@ -78,37 +66,31 @@ class LaunchConfig:
         return self._shared_mem_bytes
 
     @classmethod
-    def for_num_elems(cls, n: Given[int], block: Given[int] = 256) -> LaunchConfig:
+    def for_num_elems(cls, n: int, block: int = 256) -> LaunchConfig:
         """Returns a configuration of one thread for each of ``n`` elements: along x, at least one block of ``block``
         threads. Raises ``LaunchError`` unless ``n`` is an integer of 0 or more."""
+        if type(n) is int and n > 0 and type(block) is int and 0 < block <= MAX_THREADS_PER_BLOCK:
+            return _along_x(-(-n // block), block)
         if not _is_count(n):
             raise LaunchError(f"for_num_elems({written(n)}): the number of elements must be an integer of 0 or more")
-        threads, _, _ = _dim3(block, "block", _MAX_BLOCK)
+        threads, _, _ = _dim3(block, "block", MAX_BLOCK)
         blocks = -(-int(n) // threads)
         return _along_x(blocks if blocks > 0 else 1, threads)
 
     @classmethod
-    def for_shape(cls, shape: Given[tuple[int, ...]], block: Given[int | tuple[int, ...]] = (16, 16)) -> LaunchConfig:
+    def for_shape(cls, shape: tuple[int, ...], block: int | tuple[int, ...] = (16, 16)) -> LaunchConfig:
         """Returns a configuration of one thread for each element of a matrix. ``shape`` is (rows, columns), and
         ``block`` is (x, y): columns go along x and rows along y. The grid has at least one block, even for an empty
         matrix."""
         if not isinstance(shape, tuple) or len(shape) != 2 or not all(map(_is_count, shape)):
             raise LaunchError(f"for_shape({written(shape)}): the shape is (rows, columns), two integers of 0 or more")
-        x, y, z = _dim3(block, "block", _MAX_BLOCK)
+        x, y, z = _dim3(block, "block", MAX_BLOCK)
         return _along_x_and_y(max(1, -(-int(shape[1]) // x)), max(1, -(-int(shape[0]) // y)), (x, y, z))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, LaunchConfig):
             return NotImplemented
         return self.equals(other)
-
-    def equals(self, other: LaunchConfig) -> bool:
-        """Returns whether ``other`` has the same grid, block and dynamic shared memory."""
-        return (
-            self._grid == other._grid
-            and self._block == other._block
-            and self._shared_mem_bytes == other._shared_mem_bytes
-        )
 
     def __hash__(self) -> int:
         return hash(self._parts())
@@ -128,14 +110,14 @@ class LaunchConfig:
         return self._grid, self._block, self._shared_mem_bytes
 
 
-def bracketed(kernel: str, config: Given[object]) -> LaunchConfig:
+def bracketed(kernel: str, config: object) -> LaunchConfig:
     """Returns the configuration in a kernel's brackets, a ``LaunchConfig`` or a grid and a block. Raises
     ``LaunchError`` with the kernel's name."""
     if isinstance(config, tuple) and len(config) == 2:
         try:
             return LaunchConfig(*config)
         except LaunchError as error:
-            raise caused(LaunchError(f"kernel {kernel}: {error}"), None) from None
+            raise LaunchError(f"kernel {kernel}: {error}") from None
     if not isinstance(config, LaunchConfig):
         raise LaunchError(
             f"kernel {kernel}: the brackets take a LaunchConfig or grid, block; got {written(config)}. "
@@ -183,3 +165,6 @@ def _dim3(size: object, what: str, limits: Dim3) -> Dim3:
             raise LaunchError(f"{what} {written(size)}: {axis} is {written(number)}, but must be from 1 to {limit}")
         result.append(int(number))
     return (result[0], result[1], result[2])
+
+
+core.setup(Config=LaunchConfig)

@@ -7,7 +7,6 @@ import math
 from oxide.compiler.specialization import Specialization
 from oxide.driver.base import KernelResources
 from oxide.errors import DeviceError
-from oxide.native import Given
 from oxide.runtime.awaiting.loading import loaded_function
 from oxide.runtime.device.runtime import current_runtime
 from oxide.runtime.launching.launch_config import LaunchConfig
@@ -18,7 +17,7 @@ _USUAL_BLOCK = 256
 
 
 def resources_of(
-    special: Specialization, block: Given[int | tuple[int, ...] | None], shared_mem_bytes: Given[int]
+    special: Specialization, block: int | tuple[int, ...] | None, shared_mem_bytes: int
 ) -> KernelResources:
     """Returns the result of ``special.resources(block, shared_mem_bytes=…)``."""
     config = LaunchConfig(1, block or special.description.default_block or _USUAL_BLOCK, shared_mem_bytes)

@@ -2,7 +2,7 @@
 kernel checks the arguments and returns the launch as an operation.
 
 A tile kernel makes an ordinary ``Kernel`` for each choice of tile shapes and constants. That ``Kernel`` is compiled and
-launched like any other. The module stays interpreted in the compiled form, for the reason that ``decorator.py`` gives.
+launched like any other.
 """
 
 from __future__ import annotations
@@ -451,9 +451,11 @@ class TileKernel:
 class TileLaunch(DeviceOperation[tuple[Any, ...]]):
     """A launch of a tile kernel. Yields the tuple of its arguments, in order."""
 
+    _composed = True
+
     def __init__(self, launch: DeviceOperation[tuple[Any, ...]], kernel: TileKernel, given: dict[str, Any]) -> None:
         self._launch = launch
-        self._composed, self._parts = True, (launch,)  # not in the class, where compiled code would not see it
+        self._parts = (launch,)
         self._tile_kernel = kernel
         self._given = given
         super().__init__(launch)

@@ -7,8 +7,6 @@ candidate that ran. If the child process has ended, a new child runs the remaini
 measurement, is kept in the disk cache of compiled kernels. Its key is made of the kernel's source, the device, the
 driver, the shapes and the candidates. A later process that finds the result measures nothing. With ``Tuned.save`` and
 ``load_tuned``, a program can ship the result as a file.
-
-The module stays interpreted in the compiled form, for the reason that ``decorator.py`` gives.
 """
 
 from __future__ import annotations

@@ -16,15 +16,12 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final, final
 
-from oxide.dropping import WeakTable
 from oxide.errors import NoEventLoopError
+from oxide.weak_table import WeakTable
 
 if TYPE_CHECKING:
     import asyncio
     from types import FrameType
-
-
-_modules: Final = sys.modules  # compiled code reads a constant without a look-up
 
 
 class EventLoop(ABC):
@@ -84,7 +81,9 @@ class Sleeper(ABC):
 
 def current_loop() -> EventLoop:
     """Returns the loop that runs the calling task. Raises ``NoEventLoopError`` outside trio and asyncio."""
-    loop = _running_asyncio_loop()
+    loop = (_found.get_running_loop or _running_asyncio_loop)()
+    if loop is None and _trio_loop is not None and _found.sniffed.name == "trio":  # the common case
+        return _trio_loop
     # If no asyncio loop runs, sniffio's name suffices: trio itself refuses a coroutine that is driven by hand outside
     # of tasks.
     if _sniffed_name() == "trio" if loop is None else _in_trio() and _trio_is_inside():
@@ -109,6 +108,9 @@ def blocked_loop_name() -> str | None:
     A loop that is running a cell of a notebook does not count: the loop waits for the cell, whatever the cell does. In
     a task that a cell has started, a blocking call does stall the loop.
     """
+    sniffed, asyncio_loop = _found.sniffed, _found.get_running_loop or _running_asyncio_loop
+    if sniffed is not None and sniffed.name is None and asyncio_loop() is None:  # the common case: none runs
+        return None
     name = running_loop_name()
     return None if name is None or _in_cell() else name
 
@@ -116,7 +118,7 @@ def blocked_loop_name() -> str | None:
 def _in_cell() -> bool:
     """Returns whether the calling code runs in a notebook's cell and not in a task. Searches the stack from its
     innermost frame for a frame of IPython's cell or of a loop: the first one found decides."""
-    if "IPython.core.interactiveshell" not in _modules:
+    if "IPython.core.interactiveshell" not in sys.modules:
         return False
     frame: FrameType | None = sys._getframe(0)
     while frame is not None:
@@ -158,7 +160,7 @@ def _in_trio() -> bool:
 def _running_asyncio_loop() -> asyncio.AbstractEventLoop | None:
     get_running_loop = _found.get_running_loop
     if get_running_loop is None:
-        module = _modules.get("asyncio")
+        module = sys.modules.get("asyncio")
         if module is None:
             return None
         # The package ``asyncio`` has this function only once ``asyncio.events`` is fully imported. Until then the
@@ -206,24 +208,21 @@ def _trio_is_inside() -> bool:
 class _TrioLoop(EventLoop):
     """The loop of every run of trio: trio's functions act on the current run, so one object serves all runs.
 
-    Its checkpoint methods return trio's coroutines themselves, without another coroutine around each.
+    Its checkpoint methods are trio's own functions, without another coroutine around each.
     """
 
     def __init__(self) -> None:
         import trio
 
-        self._checkpoint_if_cancelled = trio.lowlevel.checkpoint_if_cancelled
-        self._checkpoint = trio.lowlevel.checkpoint
-        self._let_run = trio.lowlevel.cancel_shielded_checkpoint
+        self.checkpoint_if_cancelled = trio.lowlevel.checkpoint_if_cancelled  # type: ignore[method-assign]
+        self.checkpoint = trio.lowlevel.checkpoint  # type: ignore[method-assign]
+        self.let_run = trio.lowlevel.cancel_shielded_checkpoint  # type: ignore[method-assign]
 
-    def checkpoint_if_cancelled(self) -> Coroutine[Any, Any, None]:
-        return self._checkpoint_if_cancelled()
+    async def checkpoint_if_cancelled(self) -> None: ...
 
-    def checkpoint(self) -> Coroutine[Any, Any, None]:
-        return self._checkpoint()
+    async def checkpoint(self) -> None: ...
 
-    def let_run(self) -> Coroutine[Any, Any, None]:
-        return self._let_run()
+    async def let_run(self) -> None: ...
 
     def sleeper(self) -> Sleeper:
         return _TrioSleeper()

@@ -11,42 +11,29 @@ thread for itself, so each thread has its own ``Turn``.
 
 from __future__ import annotations
 
-import threading
 import time
 from typing import Final, final
+
+from oxide import core
+from oxide.core import current_turn
+
+__all__ = ["SHARE_SECONDS", "Turn", "current_turn"]
 
 SHARE_SECONDS: Final = 2e-3
 """The time for submissions in one turn. Sweeping, and waking tasks, may each take about as long in addition."""
 
 _MOST: Final = 128  # the most tasks admitted in one turn: each costs about 10 µs under trio, whatever it then does
 
-_clock: Final = time.perf_counter  # compiled code reads a constant without a look-up
-
 
 @final
-class Turn:
-    """The current turn of a thread's loop."""
+class Turn(core.Turn):
+    """The current turn of a thread's loop. ``spent`` is the time that submissions took in it, in seconds. ``gives_up``
+    is True while a future submits, which must neither wait for other threads (``once``) nor compile (``loading``).
+    ``defers`` is True while a launch is built whose kernel may be compiled later (``loading``), ``compiles_now`` while
+    one is built whose kernel is compiled at once. ``works_for_run`` is True while the thread does the work of a run's
+    stop (``submission/stops.py``)."""
 
-    def __init__(self) -> None:
-        self.number = 0
-        # True while a future submits, which must neither wait for other threads (``once``) nor compile (``loading``)
-        self.gives_up = False
-        self.defers = False  # True while a launch is built whose kernel may be compiled later: see ``loading``
-        self.compiles_now = False  # True while a launch is built whose kernel is compiled at once
-        self.works_for_run = False  # True while the thread does the work of a run's stop (``submission/stops.py``)
-        self.spent = 0.0  # seconds that submissions took in this turn
-        self._usual = 20e-6  # running mean of a submission's seconds
-
-    def over(self, number: int) -> None:
-        """Starts a new turn if the number of the current turn is still ``number``. A task passes the number that it
-        read before it last let other tasks run."""
-        if self.number == number:
-            self.next()
-
-    def next(self) -> None:
-        """Starts a new turn."""
-        self.number += 1
-        self.spent = 0.0
+    __slots__ = ()
 
     @property
     def used_up(self) -> bool:
@@ -55,7 +42,7 @@ class Turn:
 
     def spend(self, begun: float) -> None:
         """Adds the time of a submission that began at ``begun``, by ``time.perf_counter``, and ends now."""
-        seconds = _clock() - begun
+        seconds = time.perf_counter() - begun
         self.spent += seconds
         self._usual += (seconds - self._usual) / 8
 
@@ -65,13 +52,4 @@ class Turn:
         return max(1, min(_MOST, int(SHARE_SECONDS / self._usual)))
 
 
-_of_thread: Final = threading.local()
-
-
-def current_turn() -> Turn:
-    """Returns the calling thread's turn."""
-    try:
-        turn: Turn = _of_thread.turn
-    except AttributeError:
-        turn = _of_thread.turn = Turn()
-    return turn
+core.setup(Turn=Turn)

@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import functools
-from abc import abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, TypeVar, final, overload
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar, final, overload
 
 import numpy as np
 
+from oxide import core
 from oxide.messages import written
-from oxide.native import Given
 from oxide.runtime.device.arc import Arc
-from oxide.runtime.device.launch_places import add_note_once, described, origin, part_note
+from oxide.runtime.device.launch_places import add_note_once, described, part_note
 from oxide.runtime.device.timeline import Mark
 from oxide.runtime.operations.operation import (
     Depiction,
     DeviceOperation,
     Spec,
     Value,
-    async_function,
-    is_async,
-    no_function,
-    refuse_coroutine,
-    require_operation,
     value,
 )
 from oxide.runtime.submission.capture import NotRecordable
@@ -31,7 +25,7 @@ from oxide.runtime.submission.host_copies import HostCopies
 from oxide.runtime.submission.nesting import TooDeep
 from oxide.runtime.submission.once import Once
 from oxide.runtime.submission.staging import is_read_by_device
-from oxide.runtime.submission.stops import PlanEnds, Stop, Unknown
+from oxide.runtime.submission.stops import Stop, Unknown
 from oxide.runtime.submission.submission import ExecutionContext, Held
 from oxide.runtime.submission.walk import Frame, Submittable, Walk
 
@@ -42,9 +36,8 @@ if TYPE_CHECKING:
 
 _DEEP = 16  # longer chains of shared operations are run one after the other, and not inside one another
 
-_BEGIN: Final = 0  # the states of a chain: its source has not begun;
-_GIVEN: Final = 1  # the result given to the step is the next stage's;
-_KEPT: Final = 2  # the next stage's result is the frame's, as the walk has stopped before the stage
+_BEGIN: Final = 0  # the states of a chain, which the core knows, too: its source has not begun. In state 1, the result
+# given to the step is the next stage's. In state 2, it is the frame's, as the walk has stopped before the stage.
 
 _DEEPER: Final = 1  # the states of a shared operation after the first: the operations that it depends on are run;
 _WAITS: Final = 2  # the source has begun, in a walk of its own;
@@ -68,74 +61,14 @@ C = TypeVar("C")
 D = TypeVar("D")
 
 
-class Stage(DeviceOperation[U]):
+class Stage(core.Stage, DeviceOperation[U]):
     """An operation that continues from the result of another. A chain of stages takes one frame of the walk, so it may
-    have any length."""
+    have any length. ``frame.results`` are the stages that are left, the next one at the end, and ``frame.data`` is the
+    stage whose function was called last."""
+
+    __slots__ = ()
 
     _composed = True
-
-    def __init__(self, source: DeviceOperation[Any], name: str, function: Callable[..., Any]) -> None:
-        if not callable(function):
-            source.consume()  # a failed use counts as a use: dropping the operation does not warn
-            raise no_function(function, name)
-        if is_async(function):
-            source.consume()
-            raise async_function(function, name)
-        self.source = source
-        self.stage: int = source.stage + 1 if isinstance(source, Stage) else 2
-        self._name = name
-        self._function = function
-        source.consume()
-        self._unused = True  # what DeviceOperation.__init__ does, for one part
-        if source._placed:
-            self.place_as(source)
-        if source._built is not None:
-            self._built = source._built  # a chain was built where it begins
-
-    @abstractmethod
-    def follow(self, result: Any) -> U:
-        """Computes this stage's result on the host from ``result``, the result of its source."""
-
-    def step(self, frame: Frame, result: Any) -> DeviceOperation[Any] | None:
-        """Runs a whole chain, whose last stage this is. ``frame.results`` are the stages that are left, the next one at
-        the end, and ``frame.data`` is the stage whose function was called last."""
-        context = frame.context
-        if frame.at == _BEGIN:
-            stages: list[Stage[Any]] = [self]
-            source = self.source
-            while isinstance(source, Stage):  # a chain is on one device, so its stages need no frames of their own
-                stages.append(source)
-                source = source.source
-            frame.at, frame.results, frame.place, frame.data = _GIVEN, stages, context.place, None
-            if context.copies is not None:
-                frame.copies = context.copies.count
-            return source
-        if frame.at == _KEPT:
-            frame.at, result = _GIVEN, frame.result
-        stages = frame.results
-        try:
-            while stages:
-                stage = stages[-1]
-                copies = context.copies
-                if copies is not None and copies.count > frame.copies:
-                    frame.data = None
-                    stage.require_data(frame, copies, result)
-                frame.data = stage
-                context.place = (stage._name, origin(stage._function), stage.stage, frame.place)
-                if isinstance(stage, AndThen):
-                    function = stage._function
-                    made = function(context, result) if stage._with_context else function(result)
-                    stages.pop()
-                    # Checked here, because a call of ``require_operation`` would cost time.
-                    return made if isinstance(made, DeviceOperation) else require_operation(made, stage._name)
-                result = stage.follow(result)
-                stages.pop()
-        except (Stop, PlanEnds):
-            frame.at, frame.result = _KEPT, result
-            raise
-        context.place = frame.place
-        frame.result = result
-        return None
 
     def fail(self, frame: Frame, error: BaseException) -> None:
         stage = frame.data if frame.at != _BEGIN else None
@@ -187,7 +120,7 @@ def host_data(operation: DeviceOperation[Any]) -> tuple[bool, str | None]:
         if waiting is not None:
             return True, waiting
         copies = copies or part_copies
-    for stage in stages[::-1]:  # mypyc fails at ``reversed`` of what is narrowed
+    for stage in reversed(stages):
         role = role_of(stage._function)
         if copies and role == PROGRAM:
             return True, stage.described()
@@ -200,14 +133,7 @@ class AndThen(Stage[U]):
     """A stage that calls a function with the result and runs the operation that the function returns, on the same
     stream."""
 
-    def __init__(
-        self, source: DeviceOperation[Any], function: Callable[..., Any], name: str, *, with_context: bool = False
-    ) -> None:
-        self._with_context = with_context
-        super().__init__(source, name, function)
-
-    def follow(self, result: Any) -> U:
-        raise NotImplementedError
+    __slots__ = ()
 
     def depict(self) -> Depiction:
         from oxide.runtime.operations.transfers import d2h, depicted_download
@@ -221,108 +147,66 @@ class AndThen(Stage[U]):
 class Map(Stage[U]):
     """A stage that applies a host function to the result and yields what the function returns."""
 
-    def __init__(self, source: DeviceOperation[T], function: Callable[[T], U]) -> None:
-        super().__init__(source, "map", function)
-
-    def follow(self, result: Any) -> U:
-        mapped: U = self._function(result)
-        refuse_coroutine(mapped, self._function, "map")
-        return mapped
+    __slots__ = ()
 
 
 @final
 class Inspect(Stage[T]):
     """A stage that calls a host function with the result and yields the result unchanged."""
 
+    __slots__ = ("_known",)
+
     def __init__(self, source: DeviceOperation[T], function: Callable[[T], object]) -> None:
         self._known = source.spec()
-        super().__init__(source, "inspect", function)
-
-    def follow(self, result: Any) -> T:
-        refuse_coroutine(self._function(result), self._function, "inspect")
-        shown: T = result
-        return shown
+        super().__init__(source, function, "inspect", core.INSPECT)
 
     def spec(self) -> Spec:
         return self._known
 
 
 @final
-class Element(DeviceOperation[Any]):
+class Element(core.Element, DeviceOperation[Any]):
     """An operation that yields one element of the tuple that another operation yields."""
 
-    _composed = True
+    __slots__ = ()
 
-    def __init__(self, source: DeviceOperation[Any], index: int) -> None:
-        self._source = source
-        self._index = index
-        self._parts = (source,)
-        super().__init__(source)
-        self.place_as(source)
+    _composed = True
 
     @property
     def source(self) -> DeviceOperation[Any]:
         """Returns the operation that yields the tuple."""
-        return self._source
-
-    def finish(self, context: ExecutionContext, results: list[Any]) -> Any:
-        result = results[0]
-        if not isinstance(result, tuple) or not -len(result) <= self._index < len(result):
-            raise TypeError(
-                f"element {self._index} is asked of {type(result).__name__} {result!r}; "
-                f"first, last and unzip take an operation that yields a tuple long enough"
-            )
-        return result[self._index]
+        source: DeviceOperation[Any] = self._parts[0]
+        return source
 
     def whereabouts(self) -> None:
         return None
 
     def spec(self) -> Spec:
-        known = self._source.spec()
+        known = self.source.spec()
         if isinstance(known, tuple) and -len(known) <= self._index < len(known):
             element: Spec = known[self._index]
             return element
         return None
 
     def depict(self) -> Depiction:
-        return "", "the last" if self._index == -1 else f"element {self._index}", (), (("", self._source),)
+        return "", "the last" if self._index == -1 else f"element {self._index}", (), (("", self.source),)
 
 
 @final
-class Zip(DeviceOperation[tuple[Any, ...]]):
+class Zip(core.Zip, DeviceOperation[tuple[Any, ...]]):
     """An operation that runs several operations in order on one stream and yields the tuple of their results."""
 
+    __slots__ = ()
+
     _composed = True
-
-    def __init__(self, parts: tuple[DeviceOperation[Any], ...]) -> None:
-        self._parts = parts
-        super().__init__(*parts)
-        if parts and all(part._placed and part._placement == parts[0]._placement for part in parts):
-            self.place_as(parts[0])
-
-    def step(self, frame: Frame, result: Any) -> DeviceOperation[Any] | None:
-        parts, number, context = self._parts, frame.at, frame.context
-        if number:
-            frame.results.append(result)
-        else:
-            frame.results, frame.place, frame.data = [], context.place, None
-        if number < len(parts):
-            frame.at = number + 1
-            context.place = ("zip", len(parts), number + 1, frame.place)
-            part: DeviceOperation[Any] = parts[number]
-            return part
-        context.place = frame.place
-        if frame.data is not None:
-            raise frame.data
-        frame.result = tuple(frame.results)
-        return None
 
     def fail(self, frame: Frame, error: BaseException) -> DeviceOperation[Any] | None:
         if isinstance(error, Exception):
             add_note_once(error, part_note("zip", len(self._parts), frame.at))
         elif isinstance(error, Unknown) and frame.at < len(self._parts):
             frame.data = error  # the other parts are rehearsed, too
-            return self.step(frame, None)
+            following: DeviceOperation[Any] | None = self.step(frame, None)
+            return following
         return None
 
     def whereabouts(self) -> None:
@@ -347,7 +231,7 @@ def zip(
 ) -> DeviceOperation[tuple[A, B, C, D]]: ...
 @overload
 def zip(*operations: DeviceOperation[Any]) -> DeviceOperation[tuple[Any, ...]]: ...
-def zip(*operations: Given[DeviceOperation[Any]]) -> DeviceOperation[Any]:
+def zip(*operations: DeviceOperation[Any]) -> DeviceOperation[Any]:
     """Returns an operation that yields the tuple of the operations' results. They run on one stream, in order. Raises
     ``TypeError`` for an argument that is not an operation."""
     for operation in operations:
@@ -361,7 +245,7 @@ def zip(*operations: Given[DeviceOperation[Any]]) -> DeviceOperation[Any]:
     return Zip(operations)
 
 
-def unzip(operation: Given[DeviceOperation[Any]], n: Given[int | None] = None) -> tuple[DeviceOperation[Any], ...]:
+def unzip(operation: DeviceOperation[Any], n: int | None = None) -> tuple[DeviceOperation[Any], ...]:
     """Returns an operation for each element of the tuple that ``operation`` yields. ``operation`` runs once for all of
     them.
 
@@ -453,7 +337,8 @@ class Shared(DeviceOperation[T]):
                     if self not in renewed:
                         renewed[self] = Shared(source)
                     frame.at = _PASSES
-                    return renewed[self]
+                    again: Shared[Any] = renewed[self]
+                    return again
                 if recording is not None:
                     if self in recording.results:
                         frame.result = recording.results[self]
@@ -547,7 +432,17 @@ class Shared(DeviceOperation[T]):
         return "join", "unzip" if self._captured else "shared", ("runs once",), (("", source),)
 
 
+def _refuse_element(index: int, result: Any) -> NoReturn:
+    raise TypeError(
+        f"element {index} is asked of {type(result).__name__} {result!r}; "
+        f"first, last and unzip take an operation that yields a tuple long enough"
+    )
+
+
 def shared(x: DeviceOperation[T] | T) -> DeviceOperation[T]:
     """Returns ``x.shared()`` for an operation. For a plain value, returns an operation that always yields that
     object."""
     return x.shared() if isinstance(x, DeviceOperation) else Value(x)
+
+
+core.setup(AndThen=AndThen, Map=Map, refuse_element=_refuse_element, partial=functools.partial)

@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
 import numpy as np
 
+from oxide.core import new_box
 from oxide.errors import ArgumentError, GraphError
-from oxide.messages import written
-from oxide.native import Given, warn_caller
+from oxide.messages import warn_caller, written
 from oxide.runtime.device.arc import Arc
 from oxide.runtime.device.launch_places import add_note_once, part_note
 from oxide.runtime.device.memory import DeviceBox, number_of_elements, require_device
 from oxide.runtime.device.partition import Partition
 from oxide.runtime.operations.graph import AsGraph
 from oxide.runtime.operations.operation import BoxSpec, Depiction, DeviceOperation, Spec, Value
-from oxide.runtime.operations.transfers import copy_box, describe, new_box
+from oxide.runtime.operations.transfers import copy_box, describe
 from oxide.runtime.submission.capture import InterpretedInGraphError, Recording
 from oxide.runtime.submission.staging import download
 from oxide.runtime.submission.submission import ExecutionContext
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from oxide.runtime.device.memory import Allocation
     from oxide.runtime.plan.nodes import PlanNode
 
-    Flag = Given[DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]]
+    Flag = DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]
 
 T = TypeVar("T")
 
@@ -368,7 +368,7 @@ class _Merge:
         )
 
 
-def while_loop(flag: Flag, body: Given[DeviceOperation[T]]) -> DeviceOperation[T]:
+def while_loop(flag: Flag, body: DeviceOperation[T]) -> DeviceOperation[T]:
     """Runs the operation ``body`` again and again while ``flag`` is not 0. The flag is read on the device before each
     iteration, so the body may not run at all. The body's kernels write the flag.
 
@@ -389,9 +389,7 @@ def while_loop(flag: Flag, body: Given[DeviceOperation[T]]) -> DeviceOperation[T
     return WhileLoop(flag, body)
 
 
-def cond(
-    flag: Flag, then: Given[DeviceOperation[Any]], otherwise: Given[DeviceOperation[Any] | None] = None
-) -> DeviceOperation[Any]:
+def cond(flag: Flag, then: DeviceOperation[Any], otherwise: DeviceOperation[Any] | None = None) -> DeviceOperation[Any]:
     """Runs the operation ``then`` if ``flag`` is not 0, else the operation ``otherwise``, if there is one. The flag is
     read on the device. It has the forms that ``while_loop`` takes. As for ``while_loop``, a run captures a graph, or
     reads the flag back if the driver is too old.

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
+from oxide.core import new_box
 from oxide.language.types import as_dtype, converted, f32, is_float
 from oxide.locks import new_lock, unheld
 from oxide.messages import byte_count, written
-from oxide.native import Given, mypyc_attr
 from oxide.runtime.awaiting.loading import announce_numbers
 from oxide.runtime.device.memory import DeviceBox, parse_shape
 from oxide.runtime.operations.operation import BoxSpec, Depiction, DeviceOperation, Spec
-from oxide.runtime.operations.transfers import describe, new_box
+from oxide.runtime.operations.transfers import describe
 from oxide.runtime.submission import staging
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from oxide.runtime.submission.submission import ExecutionContext
 
 
-def arange(n: Given[int], dtype: DType = f32) -> DeviceOperation[DeviceBox]:
+def arange(n: int, dtype: DType = f32) -> DeviceOperation[DeviceBox]:
     """Yields the numbers 0 to n - 1 as a box of shape (n,), generated on the host once.
 
     Raises ``OverflowError`` if an integer dtype is too small for them, and ``TypeError`` or ``ValueError`` if ``n`` is
@@ -53,7 +53,7 @@ def _counted(count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
 
 
 def randn(
-    mean: Given[float], std: Given[float], shape: Shape, dtype: DType = f32, *, seed: Given[int | None] = None
+    mean: float, std: float, shape: Shape, dtype: DType = f32, *, seed: int | None = None
 ) -> DeviceOperation[DeviceBox]:
     """Yields normally distributed numbers: those of ``numpy.random.default_rng(seed).normal``, rounded to ``dtype``.
 
@@ -95,7 +95,6 @@ def _float64(name: str, number: Any) -> float:
 
 
 @final
-@mypyc_attr(native_class=False)  # `loading` refers to it weakly
 class HostNumbers:
     """An array that is generated at the first request, in the requesting thread."""
 

@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, cast, final
 
 import numpy as np
 
+from oxide import core
+from oxide.core import PAGE_RECORDS, Dropping, submit_at_once
 from oxide.driver.base import GraphHandle
-from oxide.dropping import calls_drop
 from oxide.errors import DeviceError, GraphError
-from oxide.locks import new_lock, unheld
+from oxide.locks import unheld
 from oxide.messages import written
-from oxide.native import Given
 from oxide.runtime.device.arc import Arc
-from oxide.runtime.device.fault_records import CURSOR_BYTES, PAGE_RECORDS, RECORD_BYTES, FaultPage, GraphFaultReport
+from oxide.runtime.device.fault_records import CURSOR_BYTES, RECORD_BYTES, FaultPage, GraphFaultReport
 from oxide.runtime.device.memory import DeviceBox
 from oxide.runtime.device.partition import Partition
 from oxide.runtime.device.runtime import Device
@@ -33,7 +33,7 @@ from oxide.runtime.device.scheduling import require_stream
 from oxide.runtime.device.stream import Stream
 from oxide.runtime.operations.depicting import RecordedWork
 from oxide.runtime.operations.inputs import Source, accepted, arrived, fill_inputs
-from oxide.runtime.operations.operation import Depiction, DeviceOperation, at_once
+from oxide.runtime.operations.operation import Depiction, DeviceOperation
 from oxide.runtime.plan.reuse import GraphMemory, share_memory
 from oxide.runtime.submission.capture import LaunchHook, Recording
 from oxide.runtime.submission.nesting import raise_if_nested
@@ -105,7 +105,7 @@ class CudaGraph(Generic[T]):
         output, self._output = self._output, None
         return cast(T, output)
 
-    def update(self, operation: Given[DeviceOperation[U]]) -> U:
+    def update(self, operation: DeviceOperation[U]) -> U:
         """Runs ``operation`` on the graph's stream and returns its result at once, in flight. The operation can write
         new inputs, for example with ``memcpy(box, array)``. Host arrays have been read when ``update`` returns,
         whatever their size. Later launches run after the operation and use its results. A fault of the operation's
@@ -122,7 +122,7 @@ class CudaGraph(Generic[T]):
         passed_on: list[Report] = []
         self._passed_on = passed_on
         with ReadingAtSubmission():
-            submission = at_once(operation, self.stream, "graph.update")
+            submission: Submission[U] = submit_at_once(operation, self.stream, "graph.update")
         self._updated = self.stream._timeline, submission.mark.position
         self.stream._adopt(submission)
         # At each update: drops finished updates, so that the next launch does not get their reports and their
@@ -137,7 +137,7 @@ class CudaGraph(Generic[T]):
                 self._updates.append((submission, own))
         return submission.result_in_flight
 
-    def launch(self, *inputs: Given[ArrayLike | DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]]) -> GraphLaunch:
+    def launch(self, *inputs: ArrayLike | DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]) -> GraphLaunch:
         """Returns an operation that fills the graph's inputs and runs the graph once, on any stream of the graph's
         device.
 
@@ -150,10 +150,11 @@ class CudaGraph(Generic[T]):
         on the graph's device. If the graph is closed, raises ``GraphError``: here, or when the operation runs if the
         graph was closed in between.
         """
-        captured = self._require_open()
-        return GraphLaunch(self, accepted(captured.inputs, inputs, self.device))
+        captured = self._captured or self._require_open()
+        sources = accepted(captured.inputs, inputs, self.device) if inputs or captured.inputs else ()
+        return GraphLaunch(self, self.stream.device, sources)
 
-    def instances(self, n: Given[int]) -> GraphInstances[T]:
+    def instances(self, n: int) -> GraphInstances[T]:
         """Captures the operation ``n - 1`` more times. Returns this graph and the new ones, whose launches take turns.
 
         Each has its own buffers and its own output, so ``n`` launches may be in flight at once, and the upload of one
@@ -195,7 +196,7 @@ class CudaGraph(Generic[T]):
         return self.stream.device
 
     @staticmethod
-    def scope(stream: Given[Stream]) -> GraphScope:
+    def scope(stream: Stream) -> GraphScope:
         """Returns a scope that records operations one by one: ``with CudaGraph.scope(stream) as s: s.record(op)``, and
         then ``s.graph``.
 
@@ -274,7 +275,7 @@ def _is_handle(output: object) -> bool:
 
 
 @final
-class GraphScope:
+class GraphScope(Dropping):
     """A scope that records operations into a graph, in order. ``CudaGraph.scope(stream)`` makes one; ``graph`` is its
     result.
 
@@ -286,7 +287,7 @@ class GraphScope:
 
     def __init__(self, stream: Stream) -> None:
         self._recording = Recording(stream, allocates=False)
-        self._drop: Any = partial(setattr, self._recording, "is_open", False)
+        self._drop = partial(setattr, self._recording, "is_open", False)
         self._context = ExecutionContext(stream, self._recording)
         self._inside = False
         self._graph: CudaGraph[None] | None = None
@@ -299,7 +300,7 @@ class GraphScope:
         self._inside = True
         return self
 
-    def record(self, operation: Given[DeviceOperation[U]]) -> U:
+    def record(self, operation: DeviceOperation[U]) -> U:
         """Records the work of ``operation`` and returns its result: handles, filled when the graph is launched.
 
         An operation that raises records nothing.
@@ -341,27 +342,22 @@ class GraphScope:
     def __reduce__(self) -> NoReturn:
         raise TypeError("a GraphScope cannot be pickled or copied; CudaGraph.scope(stream) makes another")
 
-    def __del__(self) -> None:
-        self._drop()
-
-
-calls_drop(GraphScope)
-
 
 @final
-class GraphLaunch(DeviceOperation[None]):
+class GraphLaunch(core.GraphLaunch, DeviceOperation[None]):
     """The operation that ``CudaGraph.launch`` returns."""
 
-    def __init__(self, graph: CudaGraph[Any], sources: tuple[Source, ...] = ()) -> None:
-        self._graph = graph
-        self._sources = sources
-        if sources:
-            self._parts = tuple([source for source in sources if isinstance(source, DeviceOperation)])
-            self._composed = bool(self._parts)
-        super().__init__()
-        self._placed, self._placement = True, graph.device
+    __slots__ = ()
 
-    def execute(self, context: ExecutionContext) -> None:
+    @property
+    def _parts(self) -> tuple[Any, ...]:  # type: ignore[override]
+        return tuple([source for source in self._sources if isinstance(source, DeviceOperation)])
+
+    @property
+    def _composed(self) -> bool:  # type: ignore[override]
+        return bool(self._sources) and bool(self._parts)
+
+    def _execute_slowly(self, context: ExecutionContext) -> None:
         submit_launch(context, self._graph, self._sources, [])
 
     def step(self, frame: Frame, result: Any) -> Submittable[Any] | None:
@@ -421,9 +417,7 @@ class GraphInstances(Generic[T]):
         self._outputs = tuple([graph._take() for graph in graphs])
         self._turns = itertools.count()
 
-    def launch(
-        self, *inputs: Given[ArrayLike | DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]]
-    ) -> InstanceLaunch[T]:
+    def launch(self, *inputs: ArrayLike | DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]) -> InstanceLaunch[T]:
         """Returns an operation that launches the next of the graphs with these inputs, as ``CudaGraph.launch`` does,
         and yields that graph's output. The output is filled again when that graph's turn comes again: ``n`` launches
         later."""
@@ -497,24 +491,24 @@ class InstanceLaunch(DeviceOperation[T]):
 
 
 @final
-class _Captured:
-    """A graph's handle, and everything that the device needs while the graph runs. The ``CudaGraph`` and every launch
-    in flight hold this object. When the last of these drops it, first the handle is released and then the buffers."""
+class _Captured(core.Captured):
+    """A graph's handle, and everything that the device needs while the graph runs. ``_last`` is the previous launch,
+    only under strict ordering. ``first`` is the first launch, if launches fill host arrays. ``_used`` is the number of
+    records of ``_page`` in use. The ``CudaGraph`` and every launch in flight hold this object. When the last of these
+    drops it, first the handle is released and then the buffers."""
 
     def __init__(
         self, device: Device, handle: GraphHandle, recording: Recording, kept: list[Any], memory: GraphMemory
     ) -> None:
-        self._drop: Any = partial(device.runtime.reclaimer.retire_graph, handle)
+        self._drop = partial(device.runtime.reclaimer.retire_graph, handle)
         self._handle = handle
         self._kept = kept
         writes = {allocation: None for node in recording.nodes for allocation in node.writes}
         if recording.fault_record is not None:
             writes[recording.fault_record] = None
         reads = {allocation: None for node in recording.nodes for allocation in node.reads if allocation not in writes}
-        self._reads = list(reads)
-        self._writes = list(writes)
         self._known = recording.known  # kept alive
-        self.inputs: tuple[DeviceBox, ...] = tuple([recording.inputs[number] for number in sorted(recording.inputs)])
+        self.inputs = tuple([recording.inputs[number] for number in sorted(recording.inputs)])
         self.memory = memory
         self.work = RecordedWork(recording)
         self._at_launch = recording.at_launch
@@ -525,16 +519,12 @@ class _Captured:
             number: (special, tuple(places.values())) for number, (special, places) in recording.kernels.items()
         }
         self._record = 0 if recording.fault_record is None else recording.fault_record.address  # 0: no kernels
-        self._lock = new_lock()
         self._strict = device.runtime.ordering == "strict"
-        self._last: tuple[Timeline, int] | None = None  # the previous launch; only under strict ordering
         self.fills_host = bool(recording.downloads)
-        self.first: tuple[Timeline, int] | None = None  # the first launch, if launches fill host arrays
-        self._page: FaultPage | None = None
-        self._used = 0  # the number of the page's records in use
+        self._set_uses(list(reads), list(writes), not self._at_launch and not self._strict)
 
-    def launch(self, context: ExecutionContext, sources: Sequence[Source]) -> None:
-        """Submits one launch: the copies to its inputs and the uploads, then the graph.
+    def _launch_slowly(self, context: ExecutionContext, sources: Sequence[Source]) -> None:
+        """Does what ``launch`` does, for every graph.
 
         A fault in a launch is copied from the graph's fault record to a record of ``_page`` that belongs to this launch
         (``fault_records.py``). Invariant, under the lock: while ``_page`` is set, once the device is past all submitted
@@ -543,7 +533,6 @@ class _Captured:
         these cases the launch begins a new page: it sets the fault record and the cursor, in stream order before the
         graph.
         """
-        context.keep(self)
         with unheld(self._lock):  # no launch by another thread may come between the uploads and the graph
             try:
                 self._launch(context, sources)
@@ -593,12 +582,6 @@ class _Captured:
         if number < PAGE_RECORDS:  # a full page is dropped here; it can be reused once its launches are over
             self._used = number
             self._page = page
-
-    def __del__(self) -> None:
-        self._drop()
-
-
-calls_drop(_Captured)
 
 
 def capture(operation: DeviceOperation[T], stream: Stream, *, fuse: bool = False) -> CudaGraph[T]:

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
 
 import numpy as np
 
+from oxide.core import new_box
 from oxide.errors import DeviceError, GraphError
 from oxide.language.types import f32
 from oxide.messages import byte_count, dtype_name, written
-from oxide.native import Given
 from oxide.runtime.device.arc import Arc
 from oxide.runtime.device.memory import DeviceBox, number_of_elements, parse_shape, require_runtime
 from oxide.runtime.operations.operation import BoxSpec, Depiction, DeviceOperation, Spec
-from oxide.runtime.operations.transfers import contiguous, copy_box, data_dtype, describe, new_box, plain_array
+from oxide.runtime.operations.transfers import contiguous, copy_box, data_dtype, describe, plain_array
 from oxide.runtime.submission.staging import upload
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def input(shape: Shape, dtype: DType = f32) -> DeviceOperation[DeviceBox]:
     return Input(parse_shape(shape, "input"), data_dtype(dtype, "input"))
 
 
-def accepted(inputs: Sequence[DeviceBox], arguments: tuple[Given[object], ...], device: Device) -> tuple[Source, ...]:
+def accepted(inputs: Sequence[DeviceBox], arguments: tuple[object, ...], device: Device) -> tuple[Source, ...]:
     """Checks the arguments of a launch, and returns the box, array or operation that fills each input. Raises
     ``TypeError`` for a wrong number of arguments and for an argument of a wrong type or dtype, ``ValueError`` for a
     wrong shape, and ``DeviceError`` for a box of another device."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import Any, TypeVar, final
 
 from oxide.messages import written
-from oxide.native import Given
 from oxide.runtime.device.runtime import Device
 from oxide.runtime.device.scheduling import placed_number, require_placement
 from oxide.runtime.operations.operation import Depiction, DeviceOperation, Spec
@@ -26,7 +25,7 @@ class OnDevice(DeviceOperation[T]):
 
     _composed = True
 
-    def __init__(self, source: DeviceOperation[T], device: Given[int | Device]) -> None:
+    def __init__(self, source: DeviceOperation[T], device: int | Device) -> None:
         source.consume()
         self._source = source
         self._parts = (source,)

@@ -12,23 +12,23 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from inspect import CO_COROUTINE
 from types import CoroutineType, FunctionType
-from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar, final
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, final
 
 import numpy as np
 
-from oxide.dropping import calls_drop, finalise_subclass, nothing
-from oxide.native import Given, is_compiled, mypyc_attr, warn_caller
+from oxide import core
+from oxide.core import run_blocking, run_through, submit_at_once
+from oxide.messages import warn_caller
+from oxide.runtime.awaiting import unrun
 from oxide.runtime.awaiting.future import DeviceFuture
-from oxide.runtime.awaiting.unrun import complain, warns_when_called
 from oxide.runtime.device.launch_places import described, origin, part_note
 from oxide.runtime.device.runtime import current_runtime
 from oxide.runtime.device.scheduling import find_device, picked_stream, require_stream
 from oxide.runtime.device.stream import Stream
 from oxide.runtime.loop.event_loops import blocked_loop_name, current_loop
 from oxide.runtime.submission.nesting import TooDeep
-from oxide.runtime.submission.submission import ExecutionContext, Submission, not_waiting, run_blocking, submit_at_once
-from oxide.runtime.submission.walk import Frame, Submittable, run_through
-from oxide.runtime.tracepoints import points
+from oxide.runtime.submission.submission import ExecutionContext, Submission, not_waiting
+from oxide.runtime.submission.walk import Frame, Submittable
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -64,12 +64,13 @@ input is a pair: a name or "", and an operation, a box or an array. If the kind 
 only passes on its one input or a part of it, and the title says which part."""
 
 
-@mypyc_attr(allow_interpreted_subclasses=True)
 class DeviceOperation(Submittable[T_co]):
     """A lazy operation that yields a ``T_co`` when run. To define your own, subclass it and define ``execute``.
 
     Like a coroutine, an operation warns if it is dropped without having been run or made part of another.
     """
+
+    __slots__ = ()
 
     def __init_subclass__(cls) -> None:
         """Raises ``TypeError`` for a class without ``execute``, unless its operations are executed by steps. The
@@ -78,17 +79,6 @@ class DeviceOperation(Submittable[T_co]):
         super().__init_subclass__()
         if cls.execute is DeviceOperation.execute and cls.step is Submittable.step and cls.finish is Submittable.finish:
             raise TypeError(f"{cls.__name__} is an operation without execute(self, context): define it")
-        finalise_subclass(cls, drop_operation)
-
-    _unused = False  # set at the end of __init__, so that an operation with refused arguments does not warn
-
-    def __init__(self, *parts: DeviceOperation[Any]) -> None:
-        for part in parts:
-            part.consume()
-        self._unused = True
-        tracer = points.tracer
-        if tracer is not None:
-            self._built = tracer.built()
 
     def execute(self, context: ExecutionContext) -> T_co:
         """Submits the work to ``context.stream`` and returns its result, which may still be in flight."""
@@ -104,15 +94,17 @@ class DeviceOperation(Submittable[T_co]):
 
     # Combining
 
-    def and_then(self, function: Callable[[T_co], DeviceOperation[U]]) -> DeviceOperation[U]:
-        """Runs this operation, then the operation ``function(result)``, on the same stream.
+    if TYPE_CHECKING:  # the methods of the core, with their types
 
-        ``function`` is called when this operation has been submitted. Boxes in the result are handles, whose data may
-        be in flight. Host arrays are filled: if this operation copies to the host, the run waits for its copies before
-        the function is called (``d2h``, ``h2d`` and ``memcpy`` themselves do not wait). Running raises ``TypeError`` if
-        the function does not return an operation.
-        """
-        return combinators.AndThen(self, function, "and_then")
+        def __init__(self, *parts: DeviceOperation[Any]) -> None: ...
+
+        def and_then(self, function: Callable[[T_co], DeviceOperation[U]]) -> DeviceOperation[U]: ...
+
+        def and_then_with_context(
+            self, function: Callable[[ExecutionContext, T_co], DeviceOperation[U]]
+        ) -> DeviceOperation[U]: ...
+
+        def map(self, function: Callable[[T_co], U]) -> DeviceOperation[U]: ...
 
     def then(self, function: Callable[[T_co], DeviceOperation[U]]) -> DeviceOperation[U]:
         """Does what ``and_then`` does; cuTile Rust's name for it."""
@@ -121,17 +113,6 @@ class DeviceOperation(Submittable[T_co]):
     def apply(self, function: Callable[[T_co], DeviceOperation[U]]) -> DeviceOperation[U]:
         """Does what ``and_then`` does; cuda-async's older name for it."""
         return self.and_then(function)
-
-    def and_then_with_context(
-        self, function: Callable[[ExecutionContext, T_co], DeviceOperation[U]]
-    ) -> DeviceOperation[U]:
-        """Runs this operation, then ``function(context, result)``: ``and_then`` with the execution context."""
-        return combinators.AndThen(self, function, "and_then_with_context", with_context=True)
-
-    def map(self, function: Callable[[T_co], U]) -> DeviceOperation[U]:
-        """Yields ``function(result)``, computed on the host without device work. As for ``and_then``, boxes are handles
-        whose data may be in flight, and host arrays are filled."""
-        return combinators.Map(self, function)
 
     def inspect(self, function: Callable[[T_co], object]) -> DeviceOperation[T_co]:
         """Calls ``function(result)`` and yields the result unchanged. Boxes and arrays are as for ``map``."""
@@ -145,7 +126,7 @@ class DeviceOperation(Submittable[T_co]):
         """Yields the last element of the tuple that this operation yields."""
         return combinators.Element(self, -1)
 
-    def unzip(self, n: Given[int | None] = None) -> tuple[DeviceOperation[Any], ...]:
+    def unzip(self, n: int | None = None) -> tuple[DeviceOperation[Any], ...]:
         """Returns an operation for each element of the tuple that this operation yields. This operation runs once for
         all of them.
 
@@ -172,13 +153,13 @@ class DeviceOperation(Submittable[T_co]):
 
         return d2h(self)
 
-    def reshape(self, *shape: Given[int | tuple[int, ...]]) -> DeviceOperation[DeviceBox]:
+    def reshape(self, *shape: int | tuple[int, ...]) -> DeviceOperation[DeviceBox]:
         """Yields the resulting box with another shape: see ``DeviceBox.reshape``."""
         from oxide.runtime.operations.tiles import Reshaped
 
         return Reshaped(self, shape)
 
-    def partition(self, tile_shape: Given[int | tuple[int, ...]]) -> DeviceOperation[Partition]:
+    def partition(self, tile_shape: int | tuple[int, ...]) -> DeviceOperation[Partition]:
         """Yields the resulting box as tiles of a shape, for a tile kernel: see ``DeviceBox.partition``."""
         from oxide.runtime.operations.tiles import Partitioned
 
@@ -190,13 +171,13 @@ class DeviceOperation(Submittable[T_co]):
 
         return Unpartitioned(self)
 
-    def to_device(self, device: Given[int | Device]) -> DeviceOperation[DeviceBox]:
+    def to_device(self, device: int | Device) -> DeviceOperation[DeviceBox]:
         """Copies the resulting box to another device, as the function ``to_device`` does."""
         from oxide.runtime.operations.peer_copies import to_device
 
         return to_device(self, device)
 
-    def on(self, device: Given[int | Device]) -> DeviceOperation[T_co]:
+    def on(self, device: int | Device) -> DeviceOperation[T_co]:
         """Places this operation on a device: ``device`` is a number or one of ``devices()``.
 
         A placed operation may be part of an operation on another device. The enclosing operation then ends after the
@@ -215,7 +196,7 @@ class DeviceOperation(Submittable[T_co]):
         self.consume()
         return self.graph_on(self._home(current_runtime()).new_stream(), fuse=fuse)
 
-    def graph_on(self, stream: Given[Stream], *, fuse: bool = False) -> CudaGraph[T_co]:
+    def graph_on(self, stream: Stream, *, fuse: bool = False) -> CudaGraph[T_co]:
         """Captures this operation into a ``CudaGraph`` whose updates run on ``stream``. With ``fuse``, merges the
         launches of elementwise kernels, as ``fused`` does.
 
@@ -260,25 +241,30 @@ class DeviceOperation(Submittable[T_co]):
 
         Warns inside a running event loop, because the call blocks the loop.
         """
-        self.consume()
+        self._used = True
         runtime = current_runtime()
-        return self._run_blocking(picked_stream(runtime.policy, self._home(runtime)), "sync()")
+        device = self._home(runtime) if self._placed else runtime.default_device
+        stream = picked_stream(runtime.policy, device)
+        loop = blocked_loop_name()
+        if loop is not None:
+            _warn_blocking("sync()", loop)
+        result: T_co = run_blocking(self, stream)
+        return result
 
-    def sync_on(self, stream: Given[Stream]) -> T_co:
+    def sync_on(self, stream: Stream) -> T_co:
         """Runs the operation on ``stream`` and blocks the thread until the result is ready. Warns as ``sync`` does.
 
         An operation that ``on`` placed on another device runs there, and later work on ``stream`` runs after it.
         """
         self.consume()
-        return self._run_blocking(require_stream(stream), "sync_on(stream)")
-
-    def _run_blocking(self, stream: Stream, called: str) -> T_co:
+        require_stream(stream)
         loop = blocked_loop_name()
         if loop is not None:
-            warn_caller(f"{called} blocks the {loop} event loop until the device is done; use await")
-        return run_blocking(self, stream)
+            _warn_blocking("sync_on(stream)", loop)
+        result: T_co = run_blocking(self, stream)
+        return result
 
-    def async_on(self, stream: Given[Stream]) -> T_co:
+    def async_on(self, stream: Stream) -> T_co:
         """Submits the operation to ``stream`` and returns the result at once. The result is in flight until you
         synchronise the stream: read a host array after ``stream.synchronize()``.
 
@@ -286,10 +272,11 @@ class DeviceOperation(Submittable[T_co]):
         runs there, and later work on ``stream`` runs after it. Raises ``OrderingError`` if a function of the operation
         would have to wait for host data. Nothing is submitted then, unless only another function reveals it.
         """
-        self.consume()
-        stream = require_stream(stream)
-        submission = at_once(self, stream, "async_on")
-        stream._adopt(submission)
+        self._used = True
+        if not isinstance(stream, Stream):
+            require_stream(stream)
+        submission: Submission[T_co] = submit_at_once(self, stream, "async_on")
+        stream._loose.adopt(submission)
         return submission.result_in_flight
 
     def into_future(self) -> DeviceFuture[T_co]:
@@ -301,7 +288,7 @@ class DeviceOperation(Submittable[T_co]):
             self.consume()  # a failed use counts as a use: dropping the operation does not warn
             raise
 
-    def schedule(self, policy: Given[SchedulingPolicy]) -> DeviceFuture[T_co]:
+    def schedule(self, policy: SchedulingPolicy) -> DeviceFuture[T_co]:
         """Returns a future bound to a stream that ``policy`` picks now. The first await submits the work."""
         try:
             if not hasattr(policy, "next_stream"):
@@ -315,11 +302,11 @@ class DeviceOperation(Submittable[T_co]):
             raise
 
     def __await__(self) -> Generator[Any, Any, T_co]:
-        self.consume()
+        self._used = True
         loop = current_loop()  # first, so that it raises before a stream is picked
         runtime = current_runtime()
-        stream = picked_stream(runtime.policy, self._home(runtime))
-        return DeviceFuture(self, stream).wait(loop, alone=True).__await__()
+        device = self._home(runtime) if self._placed else runtime.default_device
+        return DeviceFuture(self, picked_stream(runtime.policy, device)).wait(loop, alone=True).__await__()
 
     # Used by the runtime
 
@@ -328,9 +315,8 @@ class DeviceOperation(Submittable[T_co]):
         operation waits for host data: an ``execute`` cannot stop half-way. If an error arises, adds notes to it: they
         say where in the operation it arose, innermost first. Raises ``RecursionError`` if operations are nested too
         deep."""
-        self._drop = nothing
         levels = context.levels
-        if not levels:  # the compiled form uses the machine's stack, which has no recursion check
+        if not levels:
             raise TooDeep
         context.levels = levels - 1
         try:
@@ -349,16 +335,6 @@ class DeviceOperation(Submittable[T_co]):
     def copies_to_host(self) -> bool:
         """Returns whether the operation itself, without its parts, is known to copy to the host."""
         return False
-
-    def consume(self) -> None:
-        """Marks the operation as used, so that dropping it does not warn."""
-        self._drop = nothing
-
-    def place_as(self, other: DeviceOperation[Any]) -> None:
-        """Places this operation on the device that ``other`` was placed on, if any."""
-        if other._placed:
-            self._placed = True
-            self._placement = other._placement
 
     def title(self) -> object:
         """Returns an object that names the operation in messages that may come after the operation was dropped. This is
@@ -399,12 +375,9 @@ class DeviceOperation(Submittable[T_co]):
 
     def _complaint(self) -> str | None:
         """Returns the warning for an operation that was dropped without a run; None if it was used."""
-        if not self._unused or self._drop is nothing:
+        if not self._unused or self._used:
             return None
         return f"{self!r} was never run: await it, call sync() or make it part of another operation"
-
-    def __del__(self) -> None:
-        drop_operation(self)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(f"{self!r} cannot be pickled or copied: it may be run again, and shared() runs it once")
@@ -413,31 +386,15 @@ class DeviceOperation(Submittable[T_co]):
         return f"<oxide operation {type(self).__name__}>"
 
 
-def drop_operation(operation: DeviceOperation[Any]) -> None:
-    """Warns if the operation was never used. This is the finaliser of operations in the compiled form."""
-    if operation._unused and operation._drop is None:
-        _complain(operation)
-
-
-_complain: Final = complain  # compiled code has a constant until the interpreter's end, and an imported name does not
-
-
-# In the interpreted form, an unused operation has no ``_drop`` of its own; the class's ``_drop`` then warns.
-if not is_compiled():
-    calls_drop(DeviceOperation)
-    warns_when_called(DeviceOperation, "_drop")
-
-
 @final
-class Value(DeviceOperation[T]):
+class Value(core.Value, DeviceOperation[T]):
     """The operation that ``value`` returns."""
 
-    def __init__(self, result: T) -> None:
-        self._result = result
-        super().__init__()
+    __slots__ = ()
 
-    def execute(self, context: ExecutionContext) -> T:
-        return self._result
+    if TYPE_CHECKING:
+
+        def __init__(self, result: T) -> None: ...
 
     def spec(self) -> Spec:
         from oxide.runtime.device.arc import Arc
@@ -466,7 +423,7 @@ class WithContext(DeviceOperation[T]):
     def __init__(self, function: Callable[[ExecutionContext], DeviceOperation[T]]) -> None:
         if not callable(function):
             raise no_function(function, "with_context")
-        self._function: Callable[[ExecutionContext], Given[DeviceOperation[T]]] = function
+        self._function: Callable[[ExecutionContext], DeviceOperation[T]] = function
         super().__init__()
 
     def step(self, frame: Frame, result: Any) -> DeviceOperation[Any] | None:
@@ -493,14 +450,24 @@ def with_context(function: Callable[[ExecutionContext], DeviceOperation[T]]) -> 
     return WithContext(function)
 
 
-def at_once(operation: DeviceOperation[T], stream: Stream, call: str) -> Submission[T]:
-    """Submits all of an operation for the public function ``call``, which does not wait. Raises ``OrderingError``,
-    before anything is submitted, if the operation is known to have a function that would wait for host data."""
-    if operation._composed:
-        _, waiting = combinators.host_data(operation)
-        if waiting is not None:
-            raise not_waiting(call, waiting)
-    return submit_at_once(operation, stream, call)
+def _warn_blocking(called: str, loop: str) -> None:
+    warn_caller(f"{called} blocks the {loop} event loop until the device is done; use await")
+
+
+def _refuse_waiting(operation: DeviceOperation[Any], call: str) -> None:
+    """Raises ``OrderingError`` if an operation is known to have a function that would wait for host data, which the
+    public function ``call`` does not."""
+    _, waiting = combinators.host_data(operation)
+    if waiting is not None:
+        raise not_waiting(call, waiting)
+
+
+def refuse_stage(function: object, where: str) -> None:
+    """Raises ``TypeError`` for a stage whose function cannot be called, or is async."""
+    if not callable(function):
+        raise no_function(function, where)
+    if is_async(function):
+        raise async_function(function, where)
 
 
 def no_function(found: object, where: str) -> TypeError:
@@ -530,7 +497,7 @@ def refuse_coroutine(made: object, function: Callable[..., Any], where: str) -> 
         raise async_function(function, where)
 
 
-def require_operation(made: Given[DeviceOperation[T]], where: str) -> DeviceOperation[T]:
+def require_operation(made: DeviceOperation[T], where: str) -> DeviceOperation[T]:
     """Returns ``made``. Raises ``TypeError`` if a user's function did not return an operation."""
     if not isinstance(made, DeviceOperation):
         raise TypeError(
@@ -539,6 +506,17 @@ def require_operation(made: Given[DeviceOperation[T]], where: str) -> DeviceOper
         )
     return made
 
+
+core.setup(
+    **unrun.given,
+    origin=origin,
+    refuse_coroutine=refuse_coroutine,
+    refuse_stage=refuse_stage,
+    refuse_waiting=_refuse_waiting,
+    require_operation=require_operation,
+    FunctionType=FunctionType,
+    CoroutineType=CoroutineType,
+)
 
 # At the end, because the two modules import each other. Inside the methods, an import would take 1 µs at each call.
 import oxide.runtime.operations.combinators as combinators  # noqa: E402

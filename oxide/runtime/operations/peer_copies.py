@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import Any, final
 
+from oxide.core import new_box
 from oxide.messages import written
-from oxide.native import Given
 from oxide.runtime.device.arc import Arc
 from oxide.runtime.device.memory import DeviceBox, require_runtime
 from oxide.runtime.device.runtime import Device
 from oxide.runtime.device.scheduling import find_device, placed_number, require_placement
 from oxide.runtime.operations.operation import Depiction, DeviceOperation, Spec
-from oxide.runtime.operations.transfers import copy_box, new_box, require_box
+from oxide.runtime.operations.transfers import copy_box, require_box
 from oxide.runtime.submission.submission import ExecutionContext
 from oxide.runtime.submission.walk import Frame
 
@@ -26,9 +26,7 @@ class ToDevice(DeviceOperation[DeviceBox]):
 
     _composed = True
 
-    def __init__(
-        self, box: Given[DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]], device: Given[int | Device]
-    ) -> None:
+    def __init__(self, box: DeviceBox | Arc[DeviceBox] | DeviceOperation[Any], device: int | Device) -> None:
         self._box = box
         self._parts = (box,) if isinstance(box, DeviceOperation) else ()
         for part in self._parts:
@@ -73,7 +71,7 @@ class _Arrival(DeviceOperation[DeviceBox]):
 
 
 def to_device(
-    box: Given[DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]], device: Given[int | Device]
+    box: DeviceBox | Arc[DeviceBox] | DeviceOperation[Any], device: int | Device
 ) -> DeviceOperation[DeviceBox]:
     """Copies a box to a device: directly between two devices if the hardware can, or within one device.
 

@@ -14,7 +14,6 @@ from typing import Any, Final, TypeVar, final
 from oxide.driver.lanes import lanes_of
 from oxide.errors import LaunchError
 from oxide.locks import is_interrupt
-from oxide.native import Given, caused
 from oxide.runtime.awaiting.loading import compiled_beside
 from oxide.runtime.device.launch_places import add_note_once
 from oxide.runtime.device.scheduling import picked_stream, require_stream
@@ -165,7 +164,7 @@ class Planned(DeviceOperation[T]):
         return "join", "fused" if self._fuses else "planned", lines, (("", self._source),)
 
 
-def planned(operation: Given[DeviceOperation[T]]) -> DeviceOperation[T]:
+def planned(operation: DeviceOperation[T]) -> DeviceOperation[T]:
     """Returns the operation with its independent parts on several streams, which the policy picks. Two parts, for
     example of a ``zip``, are independent if neither writes a box that the other uses. Without ``planned``, a run keeps
     all parts on one stream; the parts of a graph may run at the same time in any case.
@@ -296,6 +295,6 @@ def _submit_call(context: ExecutionContext, node: Node) -> None:
             call(*node.arguments, context.timeline.handle)
             submitted = True
         except LaunchError as error:
-            raise caused(LaunchError(f"kernel {node.kernel}: {error}"), None) from None
+            raise LaunchError(f"kernel {node.kernel}: {error}") from None
         finally:
             context.end(reads, writes, submitted=submitted)

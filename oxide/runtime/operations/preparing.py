@@ -14,7 +14,6 @@ from typing import Any, Final, Protocol, TypeAlias, final
 from oxide.compiler.kernel import Kernel
 from oxide.compiler.specialization import Specialization
 from oxide.errors import ArgumentError, GraphError
-from oxide.native import Given, caused
 from oxide.runtime.awaiting.loading import load_announced, loaded_function
 from oxide.runtime.device.launch_places import add_note_once
 from oxide.runtime.device.runtime import Runtime, current_runtime
@@ -35,7 +34,7 @@ class Preparing(Protocol):
 _PREPARES_ITSELF: Final = "prepare_in_thread"
 
 
-async def prepare(*things: Given[Preparable | Preparing | Callable[[], Preparable]]) -> None:
+async def prepare(*things: Preparable | Preparing | Callable[[], Preparable]) -> None:
     """Compiles and captures ahead of time, off the loop: a service awaits it before it begins to serve.
 
     Each of ``things`` is a kernel, an operation, ``kernel.specialize(…)`` of a generic kernel, a ``Batcher`` of
@@ -104,12 +103,9 @@ class _Preparation:
             try:
                 rehearse(thing, device.new_stream())
             except GraphError as error:
-                raise caused(
-                    GraphError(
-                        f"oxide.prepare cannot capture {thing!r}: {error}. Prepare the kernels that it launches, or "
-                        f"the parts of it that can be captured"
-                    ),
-                    error,
+                raise GraphError(
+                    f"oxide.prepare cannot capture {thing!r}: {error}. Prepare the kernels that it launches, or "
+                    f"the parts of it that can be captured"
                 ) from error
         else:
             raise TypeError(

@@ -10,13 +10,11 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeVar, final
 
-from oxide.dropping import calls_drop, nothing
+from oxide.core import Dropping, note_dropped
 from oxide.errors import DeviceError, NoEventLoopError, OperationCancelledError
 from oxide.messages import written
-from oxide.native import Given, caused, mypyc_attr
 from oxide.runtime.awaiting.completion import checkpoint, reactor_of, wait_any
 from oxide.runtime.awaiting.future import DeviceFuture, ready_to_submit, would_keep
-from oxide.runtime.awaiting.unrun import note
 from oxide.runtime.device.launch_places import add_note_once
 from oxide.runtime.device.timeline import Mark, Timeline
 from oxide.runtime.loop.event_loops import EventLoop, current_loop, running_loop_name
@@ -31,7 +29,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-async def gather(*operations: Given[DeviceOperation[Any] | DeviceFuture[Any]]) -> tuple[Any, ...]:
+async def gather(*operations: DeviceOperation[Any] | DeviceFuture[Any]) -> tuple[Any, ...]:
     """Submits all operations, waits for all, and returns the tuple of their results, in order. Always a checkpoint.
 
     Raises the first error, in the order of the arguments. After an error or a cancellation, submitted work keeps its
@@ -85,7 +83,7 @@ async def gather(*operations: Given[DeviceOperation[Any] | DeviceFuture[Any]]) -
 
 
 def as_completed(
-    operations: Iterable[DeviceOperation[T] | DeviceFuture[T]], *, limit: Given[int | None] = None
+    operations: Iterable[DeviceOperation[T] | DeviceFuture[T]], *, limit: int | None = None
 ) -> AsyncIterator[T]:
     """Yields results as they finish, with at most ``limit`` operations in flight:
     ``async for result in as_completed(ops, limit=8)``.
@@ -221,7 +219,7 @@ def _outcome_in_iteration(future: DeviceFuture[T]) -> T:
     try:
         return future.outcome()
     except StopAsyncIteration as error:
-        raise caused(RuntimeError("an operation given to as_completed raised StopAsyncIteration"), error) from error
+        raise RuntimeError("an operation given to as_completed raised StopAsyncIteration") from error
 
 
 def _serial(entry: tuple[int, int, Mark, DeviceFuture[Any]]) -> int:
@@ -230,9 +228,9 @@ def _serial(entry: tuple[int, int, Mark, DeviceFuture[Any]]) -> int:
 
 def spawn(
     nursery: trio.Nursery,
-    operation: Given[DeviceOperation[T] | DeviceFuture[T]],
+    operation: DeviceOperation[T] | DeviceFuture[T],
     *,
-    errors: Given[Literal["nursery", "handle"]] = "nursery",
+    errors: Literal["nursery", "handle"] = "nursery",
 ) -> JoinHandle[T]:
     """Runs an operation as a task of a trio nursery. ``await handle`` returns its result or raises its error.
 
@@ -261,12 +259,10 @@ def spawn(
 
 
 @final
-@mypyc_attr(native_class=False)  # `spawn` makes a weak reference to it
-class JoinHandle(Generic[T]):
+class JoinHandle(Dropping, Generic[T]):
     """A handle to a spawned operation's result. May be awaited by several tasks, and repeatedly."""
 
     def __init__(self) -> None:
-        self._drop: Any = nothing
         self._state: _JoinState[T] = _JoinState()
 
     def done(self) -> bool:
@@ -279,19 +275,13 @@ class JoinHandle(Generic[T]):
     async def _wait(self) -> T:
         await self._state.finished.wait()
         self._state.taken = True
-        self._drop = nothing
+        self._drop = None
         if self._state.error is not None:
             raise self._state.error.with_traceback(self._state.trace)
         return self._state.result
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a JoinHandle cannot be pickled or copied; it may be awaited again, and by several tasks")
-
-    def __del__(self) -> None:
-        self._drop()
-
-
-calls_drop(JoinHandle)
 
 
 class _JoinState(Generic[T]):
@@ -332,7 +322,7 @@ def _hold_to_account(handle: JoinHandle[Any] | None, state: _JoinState[Any]) -> 
     """Makes the handle warn when dropped. Separate from ``_run``, because the error's traceback keeps ``_run``'s frame
     alive: a reference to the handle in a local variable there would keep the handle alive."""
     if handle is not None and not isinstance(state.error, OperationCancelledError):
-        handle._drop = partial(note, state)
+        handle._drop = partial(note_dropped, state)
 
 
 def _require_operation(operation: object, what: str) -> None:

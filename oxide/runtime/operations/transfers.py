@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 import numpy as np
 
+from oxide import core
+from oxide.core import new_box
 from oxide.language.types import as_dtype, f32, is_float, of_dtype, of_narrow_scalar
 from oxide.messages import byte_count, dtype_name, written
-from oxide.native import Given
 from oxide.runtime.awaiting.loading import announce_large_copy, large_copy_was_run
 from oxide.runtime.device.arc import Arc
 from oxide.runtime.device.memory import (
@@ -41,32 +42,24 @@ if TYPE_CHECKING:
     from oxide.language.types import ScalarType
 
     DType = ScalarType | np.dtype[Any] | type | str
-    Shape = Given[int | tuple[int, ...]]
+    Shape = int | tuple[int, ...]
 
 _F32: Final = f32
 _FLOAT32: Final = np.dtype(np.float32)
 
 
-def new_box(context: ExecutionContext, shape: tuple[int, ...], dtype: np.dtype[Any]) -> DeviceBox:
-    """Returns an uninitialised box on the context's device. Raises ``OutOfMemoryError``, and ``GraphError`` in the
-    capture of a graph that may own no memory."""
+def _new_box(context: ExecutionContext, shape: tuple[int, ...], dtype: np.dtype[Any]) -> DeviceBox:
+    """Does what ``new_box`` does, in a recording or with memory that is lent, too."""
     if context.recording is not None:
         context.recording.require_allocation(f"a box of {describe(shape, dtype)}")
     return DeviceBox(context.allocated(number_of_elements(shape) * dtype.itemsize, shape, dtype), shape, dtype)
 
 
 def _announce(array: NDArray[Any]) -> None:
-    """Announces an upload of ``array`` to ``loading`` if the array is large and not in page-locked memory, so that the
-    staging ring is made ahead of time."""
-    if array.nbytes > staging.SMALL_BYTES and not is_pinned(array):
+    """Announces an upload of ``array``, which is large, to ``loading`` if the array is not in page-locked memory, so
+    that the staging ring is made ahead of time."""
+    if not is_pinned(array):
         announce_large_copy()
-
-
-def _note_run(nbytes: int) -> None:
-    """Withdraws the announcement of a large copy. Called when a copy of ``nbytes`` bytes has been submitted or
-    captured; does nothing if the copy is small."""
-    if nbytes > staging.SMALL_BYTES:
-        large_copy_was_run()
 
 
 def _upload_at_launch(context: ExecutionContext, box: DeviceBox, array: NDArray[Any]) -> None:
@@ -83,9 +76,12 @@ def _upload_at_launch(context: ExecutionContext, box: DeviceBox, array: NDArray[
 class HostToDevice(DeviceOperation[DeviceBox]):
     """The operation that ``h2d`` returns."""
 
+    _may_download = False
+
     def __init__(self, array: NDArray[Any]) -> None:
         self._array = array
-        _announce(array)
+        if array.nbytes > staging.SMALL_BYTES:
+            _announce(array)
         super().__init__()
 
     def execute(self, context: ExecutionContext) -> DeviceBox:
@@ -96,7 +92,8 @@ class HostToDevice(DeviceOperation[DeviceBox]):
                 upload(context, box, array)
             else:
                 _upload_at_launch(context, box, array)
-            _note_run(box.nbytes)
+            if box.nbytes > staging.SMALL_BYTES:
+                large_copy_was_run()
         return box
 
     def spec(self) -> Spec:
@@ -117,22 +114,27 @@ def h2d(array: ArrayLike) -> DeviceOperation[DeviceBox]:
     unless the dtype is a number, a date, a string of a fixed length or a structure of these. Raises ``ValueError`` for
     a masked array with masked elements.
     """
+    host = array if type(array) is np.ndarray else _host_array(array)
+    require_data(host.dtype, "h2d")
+    return HostToDevice(host)
+
+
+def _host_array(array: ArrayLike) -> NDArray[Any]:
+    """Returns what ``h2d`` was given as an array of NumPy's. Raises ``TypeError`` and ``ValueError``."""
     if isinstance(array, DeviceBox) or (isinstance(array, Arc) and isinstance(array.value, DeviceBox)):
         raise TypeError("h2d takes a host array, and this is in device memory already; dup copies a box")
     if isinstance(array, Partition):
         raise TypeError("h2d takes a host array, and a Partition is in device memory; its box is its unpartition()")
     if isinstance(array, DeviceOperation):
         raise TypeError("h2d takes a host array, not an operation; use and_then")
-    host = array if type(array) is np.ndarray else plain_array(array, "h2d")
-    require_data(host.dtype, "h2d")
-    return HostToDevice(host)
+    return plain_array(array, "h2d")
 
 
 @final
 class DeviceToHost(DeviceOperation["NDArray[Any]"]):
     """The operation that ``d2h`` returns."""
 
-    def __init__(self, box: Given[DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]]) -> None:
+    def __init__(self, box: DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]) -> None:
         if not isinstance(box, DeviceOperation) and require_box(box, "d2h").nbytes > AT_ONCE_BYTES:
             announce_large_copy()
         self._box = box
@@ -142,7 +144,12 @@ class DeviceToHost(DeviceOperation["NDArray[Any]"]):
         super().__init__(*self._parts)
 
     def execute(self, context: ExecutionContext) -> NDArray[Any]:
-        return self.finish(context, [self._box])
+        box = self._box.value if isinstance(self._box, Arc) else self._box
+        if isinstance(box, DeviceBox) and box.device is context.device and box.is_contiguous and box.nbytes:
+            if box.nbytes > AT_ONCE_BYTES:
+                large_copy_was_run()
+            return download(context, box)
+        return self.finish(context, [box])
 
     def finish(self, context: ExecutionContext, results: list[Any]) -> NDArray[Any]:
         box = require_box(results[0], "d2h")
@@ -169,7 +176,7 @@ def depicted_download(box: object) -> Depiction:
     return "copy", "d2h", ("device to host", byte_count(nbytes)), (("", box),)
 
 
-def d2h(box: Given[DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]]) -> DeviceOperation[NDArray[Any]]:
+def d2h(box: DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]) -> DeviceOperation[NDArray[Any]]:
     """Copies a box to the host. Yields a new NumPy array of its shape and dtype, filled once the run has completed.
     The elements of a strided view are copied in C order.
 
@@ -183,6 +190,8 @@ def d2h(box: Given[DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]]) -> Device
 @final
 class Full(DeviceOperation[DeviceBox]):
     """The operation that ``full`` returns."""
+
+    _may_download = False
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], element: bytes) -> None:
         self._shape = shape
@@ -213,6 +222,8 @@ class Full(DeviceOperation[DeviceBox]):
 @final
 class Empty(DeviceOperation[DeviceBox]):
     """The operation that ``empty`` returns."""
+
+    _may_download = False
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
         self._shape = shape
@@ -252,7 +263,7 @@ def empty(shape: Shape, dtype: DType = f32) -> DeviceOperation[DeviceBox]:
     return Empty(parse_shape(shape, "empty"), data_dtype(dtype, "empty"))
 
 
-def full(shape: Shape, x: Given[complex], dtype: DType = f32) -> DeviceOperation[DeviceBox]:
+def full(shape: Shape, x: complex, dtype: DType = f32) -> DeviceOperation[DeviceBox]:
     """Makes a box of ``shape`` with every element ``x``. Raises ``OverflowError`` or ``TypeError`` if ``x`` does not
     fit."""
     resolved = as_dtype(dtype, "full")
@@ -319,7 +330,7 @@ def ones(shape: Shape, dtype: DType = f32) -> DeviceOperation[DeviceBox]:
 class Duplicate(DeviceOperation[DeviceBox]):
     """The operation that ``dup`` returns."""
 
-    def __init__(self, box: Given[DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]]) -> None:
+    def __init__(self, box: DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]) -> None:
         self._box = box
         if isinstance(box, DeviceOperation):
             self._composed, self._parts = True, (box,)
@@ -340,7 +351,7 @@ class Duplicate(DeviceOperation[DeviceBox]):
         return "copy", "dup", ("on the device",), (("", self._box),)
 
 
-def dup(box: Given[DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]]) -> DeviceOperation[DeviceBox]:
+def dup(box: DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]) -> DeviceOperation[DeviceBox]:
     """Copies a box on its device. The copy is in C order, also if the box is a strided view. Takes a box, an ``Arc`` of
     a box, or an operation that yields either."""
     if not isinstance(box, DeviceOperation):
@@ -355,7 +366,7 @@ class Memcpy(DeviceOperation[DeviceBox]):
     def __init__(self, destination: DeviceBox, source: DeviceBox | NDArray[Any]) -> None:
         self._destination = destination
         self._source = source
-        if isinstance(source, np.ndarray):
+        if isinstance(source, np.ndarray) and source.nbytes > staging.SMALL_BYTES:
             _announce(source)
         super().__init__()
 
@@ -377,7 +388,8 @@ class Memcpy(DeviceOperation[DeviceBox]):
             if source.nbytes:
                 whole = destination if destination.is_contiguous else new_box(context, source.shape, source.dtype)
                 upload(context, whole, source)
-                _note_run(source.nbytes)
+                if source.nbytes > staging.SMALL_BYTES:
+                    large_copy_was_run()
                 copy_box(context, destination, whole)
         return destination
 
@@ -388,7 +400,7 @@ class Memcpy(DeviceOperation[DeviceBox]):
 
 
 def memcpy(
-    dst: Given[DeviceBox | Arc[DeviceBox]], src: Given[DeviceBox | Arc[DeviceBox] | NDArray[Any]]
+    dst: DeviceBox | Arc[DeviceBox], src: DeviceBox | Arc[DeviceBox] | NDArray[Any]
 ) -> DeviceOperation[DeviceBox]:
     """Copies ``src`` into ``dst``, which must have the same dtype and number of elements, and yields ``dst``. Allocates
     no device memory, unless a box is a strided view or the two overlap.
@@ -520,4 +532,5 @@ def data_dtype(dtype: DType, what: str) -> np.dtype[Any]:
     return resolved
 
 
+core.setup(downloads=d2h, new_box=_new_box)
 ROLES.update({id(d2h): DOWNLOADS, id(h2d): UPLOADS, id(memcpy): UPLOADS, id(dup): HANDLES})

@@ -3,40 +3,23 @@ see."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, final
+
+from oxide import core
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from oxide.runtime.device.timeline import Mark, Timeline
 
 
 @final
-class HostCopies:
+class HostCopies(core.HostCopies):
     """The copies to host memory that the contexts of one run have submitted, numbered from 1 in ``count``. The last
-    copy on each stream stands for the stream's earlier ones.
+    copy on each stream stands for the stream's earlier ones: ``_last`` has its number and its position.
 
-    A copy that is recorded and not yet submitted has a number, too: ``recorded`` is the last such number.
-    """
+    A copy that is recorded and not yet submitted has a number, too: ``recorded`` is the last such number. ``arrays``
+    are the arrays that ``poison.handed_out`` replaces."""
 
-    __slots__ = ("_last", "arrays", "count", "recorded")
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.recorded = 0
-        self._last: dict[Timeline, tuple[int, int]] = {}  # the number and the position of each stream's last copy
-        self.arrays: list[NDArray[Any]] = []  # the arrays that ``poison.handed_out`` replaces
-
-    def add(self, timeline: Timeline, position: int) -> None:
-        """Counts a copy that was submitted to a stream, at or before ``position``."""
-        self.count += 1
-        _, last = self._last.get(timeline, (0, 0))
-        self._last[timeline] = self.count, max(position, last)
-
-    def add_recorded(self) -> None:
-        """Counts a copy that was recorded."""
-        self.count += 1
-        self.recorded = self.count
+    __slots__ = ()
 
     def submitted(self, timeline: Timeline, position: int) -> None:
         """Notes that the recorded copies have been submitted, all before ``position`` of one stream."""
@@ -66,3 +49,6 @@ class HostCopies:
                 if not mark.passed():
                     marks.append(mark)
         return marks
+
+
+core.setup(HostCopies=HostCopies)

@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
 import numpy as np
 
+from oxide.core import context_for, run_through
 from oxide.errors import GraphError
 from oxide.runtime.device.memory import Allocation
-from oxide.runtime.submission.submission import Submission, context_for, give_up
-from oxide.runtime.submission.walk import Submittable, run_through
+from oxide.runtime.submission.submission import Submission, give_up
+from oxide.runtime.submission.walk import Submittable
 
 if TYPE_CHECKING:
     from oxide.runtime.device.fault_records import StandingReport
@@ -28,10 +29,6 @@ if TYPE_CHECKING:
     from oxide.runtime.device.timeline import Timeline
 
 T = TypeVar("T")
-
-
-_MOST_SPARE: Final = 64
-_spare: Final[list[Allocation]] = []  # allocations whose loan has ended and that nothing refers to
 
 
 @final
@@ -73,11 +70,7 @@ class Lender:
         """Returns memory of the library as an allocation, for a run on ``timeline``."""
         if self.report is None and nbytes:  # only on the CPU device, which checks the ranges of copies
             timeline.driver.adopt(address, nbytes)
-        try:  # reused, because dropping an allocation would cost a sweep
-            allocation = _spare.pop()
-            allocation.__init__(timeline, nbytes, shape, dtype)
-        except IndexError:
-            allocation = Allocation(timeline, nbytes, shape, dtype)
+        allocation = Allocation(timeline, nbytes, shape, dtype)
         allocation.adopted = True
         allocation.owners = ((address, nbytes, owner),)
         allocation.address = address
@@ -110,8 +103,6 @@ def _end(allocation: Allocation, *, waited_for: bool) -> None:
         allocation.device.driver.disown(allocation.address, allocation.nbytes)
     allocation.address = 0
     allocation.owners = ()
-    if len(_spare) < _MOST_SPARE:
-        _spare.append(allocation)
 
 
 def _used_elsewhere(allocation: Allocation) -> bool:

@@ -12,8 +12,6 @@ import ctypes
 import re
 import sys
 
-from oxide.native import mypyc_attr
-
 _WALK_FILE = "runtime/submission/walk.py"  # the file of Walk.go_on: one frame for each walk inside another
 
 _LEAST = 30
@@ -21,7 +19,6 @@ _LEAST = 30
 it up."""
 
 
-@mypyc_attr(native_class=False)
 class TooDeep(RecursionError):
     """Raised by a walk whose stack is full."""
 

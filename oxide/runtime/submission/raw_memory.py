@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from oxide.core import copy_host
 from oxide.errors import GraphError, OrderingError
 from oxide.host_arrays import refuse_masked
 from oxide.messages import byte_count, written
@@ -18,7 +19,7 @@ from oxide.runtime.device.arc import Arc
 from oxide.runtime.device.memory import DeviceBox, require_device, require_runtime
 from oxide.runtime.device.pointer import DevicePointer
 from oxide.runtime.host_memory.pinned import pinned_buffer_of
-from oxide.runtime.submission.staging import copy_host, upload
+from oxide.runtime.submission.staging import upload
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -117,7 +118,7 @@ def _download(context: ExecutionContext, array: NDArray[Any], source: DeviceBox)
     for each in (context, outer):
         if each is not None and each.visible is not None:
             each.visible.run.used_by_others = True
-    copy_host(context, source, array.ctypes.data, up=False)
+    copy_host(context, source, array.ctypes.data, False)
     context.note_host_copy()
 
 

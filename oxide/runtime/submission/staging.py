@@ -31,8 +31,9 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 import numpy as np
 
+from oxide import core
+from oxide.core import copy_host, download_pinned, upload_small
 from oxide.locks import unheld
-from oxide.native import mypyc_attr
 from oxide.runtime.device import staging_ring
 from oxide.runtime.device.staging_ring import StagingSlot, Turns
 from oxide.runtime.host_memory.copy_pool import copy_pool
@@ -85,7 +86,6 @@ class ReadingAtSubmission:
 
 
 @final
-@mypyc_attr(native_class=False)  # a stream refers to it weakly
 class Lane:
     """The slots, of at least ``chunk`` bytes each, that the uploads in flight on one stream share.
 
@@ -111,10 +111,12 @@ class Lane:
 def upload(context: ExecutionContext, box: DeviceBox, array: NDArray[Any]) -> None:
     """Copies an array into a new box of its shape and dtype. The array is read until the run has completed; inside
     ``ReadingAtSubmission`` it is read before this returns."""
+    if upload_small(context, box, array):
+        return
     pool, nbytes, at_once = context.runtime.pinned, box.nbytes, _reads_at_submission.get()
     if not at_once and pinned_buffer_of(array, pool) is not None and array.flags.c_contiguous:
         context.keep(array)
-        copy_host(context, box, array.ctypes.data, up=True)
+        copy_host(context, box, array.ctypes.data, True)
         return
     if at_once or nbytes <= SHARED_BYTES:
         # Making a larger buffer may take a while. Without a buffer of its own, the upload goes through the lane.
@@ -125,7 +127,7 @@ def upload(context: ExecutionContext, box: DeviceBox, array: NDArray[Any]) -> No
                 copy_now(buffer.address, array.ctypes.data, nbytes)
             else:
                 buffer.fill(array)
-            copy_host(context, box, buffer.address, up=True)
+            copy_host(context, box, buffer.address, True)
             return
     if at_once:
         array = array.copy()
@@ -158,9 +160,8 @@ def _reused(pool: PinnedPool, array: NDArray[Any]) -> PinnedBuffer | None:
     return pool.reuse(array.nbytes)
 
 
-def copy_host(context: ExecutionContext, box: DeviceBox, host: int, *, up: bool) -> None:
-    """Submits one ordered copy between a box and page-locked memory at the address ``host``. Calls ``begin`` and
-    ``end`` itself, which is faster than ``ordered``: small copies are as frequent as launches."""
+def _copy_host(context: ExecutionContext, box: DeviceBox, host: int, up: bool) -> None:
+    """Does what ``copy_host`` does, in a recording, too."""
     this = [box._allocation]
     reads, writes = (_NOTHING, this) if up else (this, _NOTHING)
     submitted = False
@@ -247,11 +248,12 @@ def _upload_in_chunks(
             gathered = stagers[0].advance()
             for stager in stagers[1:]:
                 stager.follow(stagers[0], gathered)
+        address = source.ctypes.data
         with context.submission_lock, context.ordered([], [box._allocation]):
             for number, (offset, size) in enumerate(layout):
                 slot, stager = slots[number % len(slots)], stagers[number % len(stagers)]
                 slot.order(stager)
-                moves.submit(driver, slot.address, source.ctypes.data + offset, size, stager.handle)
+                moves.submit(driver, slot.address, address + offset, size, stager.handle)
                 slot.note(stager)
                 slot.order(timeline)
                 timeline.close()
@@ -283,6 +285,9 @@ def _beside(context: ExecutionContext, count: int, kept: list[Any]) -> Iterator[
 
 def download(context: ExecutionContext, box: DeviceBox) -> NDArray[Any]:
     """Returns an array of a box's shape and dtype, filled once the run has completed."""
+    found: NDArray[Any] | None = download_pinned(context, box)
+    if found is not None:
+        return found
     pool, nbytes, recording = context.runtime.pinned, box.nbytes, context.recording
     # The program gets an array that is not filled: the result of a call that does not wait, or that of a graph.
     handed_out = context.waitless or (recording is not None and recording.outer is None)
@@ -293,7 +298,7 @@ def download(context: ExecutionContext, box: DeviceBox) -> NDArray[Any]:
         poison(result)
     if buffer is not None:
         context.keep(buffer)
-        copy_host(context, box, buffer.address, up=False)
+        copy_host(context, box, buffer.address, False)
     else:
         ring = context.device.staging
         with unheld(ring.lock):
@@ -310,7 +315,7 @@ def _download_in_chunks(
     driver, timeline, nbytes = context.driver, context.timeline, box.nbytes
     layout = _layout(nbytes, chunk)
     moves = Moves(len(layout))
-    kept = [result, moves]
+    kept, address = [result, moves], result.ctypes.data
     context.keep(kept)
     if context.visible is not None:
         # ``kept`` references the result, so it is unknown whether the program still does
@@ -327,7 +332,10 @@ def _download_in_chunks(
             driver.copy_to_host(slot.address, box.ptr + offset, size, timeline.handle)
             slot.note(timeline)
             slot.order(stager)
-            moves.submit(driver, result.ctypes.data + offset, slot.address, size, stager.handle)
+            moves.submit(driver, address + offset, slot.address, size, stager.handle)
             slot.note(stager)
         for stager in stagers:  # the run ends after the last copy into the result
             timeline.follow(stager, stager.mark().position)
+
+
+core.setup(copy_host=_copy_host, small_bytes=SMALL_BYTES)

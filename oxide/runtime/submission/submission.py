@@ -12,19 +12,19 @@ on or is dropped. If it is dropped, it submits nothing more, and the work that i
 from __future__ import annotations
 
 import struct
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar, cast, final
+from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar, final
 
-from oxide.dropping import calls_drop, nothing
+from oxide import core
+from oxide.core import Dropping
 from oxide.errors import DeviceError, DeviceLostError, LaunchError, OrderingError
-from oxide.locks import is_interrupt
-from oxide.native import Given, caused, is_compiled
+from oxide.locks import RUNTIME_LOCK, is_interrupt
 from oxide.runtime.device.arc import Arc
-from oxide.runtime.device.capturing import refuse_in_capture
+from oxide.runtime.device.capturing import current_capture, refuse_in_capture
+from oxide.runtime.device.dead_work import Run
 from oxide.runtime.device.launch_places import add_note_once
 from oxide.runtime.device.memory import Allocation, DeviceBox, require_device
 from oxide.runtime.device.stream import Stream
@@ -34,89 +34,40 @@ from oxide.runtime.submission.host_copies import HostCopies
 from oxide.runtime.submission.nesting import raise_if_nested
 from oxide.runtime.submission.poison import handed_out, is_stepped, is_wanted
 from oxide.runtime.submission.stops import Faulted, HostData, Stop
-from oxide.runtime.submission.walk import Frame, Submittable, Walk, explain, run_through
-from oxide.runtime.tracepoints import TracedRun
+from oxide.runtime.submission.walk import Frame, Submittable, Walk, explain
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
     from oxide.compiler.specialization import Specialization
-    from oxide.driver.base import Driver, FunctionHandle
-    from oxide.runtime.device.dead_work import Run, Visible
-    from oxide.runtime.device.fault_records import FaultReport, Report
-    from oxide.runtime.device.launch_places import LaunchPlace
+    from oxide.driver.base import Dim3, FunctionHandle
+    from oxide.runtime.device.dead_work import Visible
+    from oxide.runtime.device.fault_records import Report
     from oxide.runtime.device.pointer import DevicePointer
-    from oxide.runtime.device.runtime import Device, Runtime
     from oxide.runtime.device.timeline import Mark, Timeline
-    from oxide.runtime.submission.lending import Lender
 
 T = TypeVar("T")
 
-_COMPILED: Final = is_compiled()
 _WORD: Final = struct.Struct("@Q")
-_recursion_limit: Final = sys.getrecursionlimit  # in compiled code a constant costs no look-up
 
 
 @final
-class ExecutionContext:
+class ExecutionContext(core.ExecutionContext):
     """The context of one execution: the ``stream`` that its work is submitted to, and the stream's ``device``.
-    Functions of ``with_context`` receive it."""
+    Functions of ``with_context`` receive it.
 
-    # Every part of an operation reads these, so they are plain slots. Objects that few runs need are made on demand.
-    __slots__ = (
-        "_declared",
-        "_faults",
-        "_if_given_up",
-        "_joined",
-        "_kept",
-        "_report",
-        "_using",
-        "copies",
-        "device",
-        "driver",
-        "lender",
-        "levels",
-        "place",
-        "recording",
-        "renewed",
-        "runtime",
-        "stream",
-        "submission_lock",
-        "timeline",
-        "traced",
-        "visible",
-        "waitless",
-    )
+    ``visible`` is the token of a run that may be dropped: see ``dead_work``. ``traced`` is set only while a trace runs.
+    ``levels`` is the number of walks that may still be inside one another. ``copies`` is None before the run's first
+    copy to host memory. ``waitless`` is the call that must not wait for host data, "" if the run may. ``renewed`` is
+    for ``Shared``. ``_using`` is set by ``begin``: see ``interrupted``. ``_declared`` is None once everything has been
+    submitted."""
 
-    def __init__(self, stream: Stream, recording: Recording | None = None, visible: Visible | None = None) -> None:
-        """Makes a context. ``visible`` is the token of a run that may be dropped: see ``dead_work``."""
-        self.stream = stream
-        self.visible = visible
-        self.device: Device = stream.device
-        self.recording = recording
-        self.place: LaunchPlace | None = None
-        self.traced: TracedRun | None = None  # only while a trace runs
-        self.levels = _recursion_limit()  # the number of walks that may still be inside one another
-        self.copies: HostCopies | None = None  # None before the run's first copy to host memory
-        self.waitless = ""  # the call that must not wait for host data, "" if the run may
-        self.renewed: dict[object, Submittable[Any]] | None = None  # see ``Shared``
-        self.lender: Lender | None = None
-        self.runtime: Runtime = stream.device.runtime
-        self.driver: Driver = stream.device.driver if recording is None else cast("Driver", recording)
-        if visible is not None:
-            self.driver = self.driver.for_run(visible.run)
-        self.timeline: Timeline = stream._timeline
-        self.submission_lock = self.runtime.submission
-        self._joined: tuple[Mark, ...] = ()
-        self._kept: list[Any] = []
-        self._faults: list[Report] = []
-        self._if_given_up: tuple[Callable[[], None], ...] = ()
-        self._report: FaultReport | None = None
-        self._using: tuple[list[Allocation], list[Allocation]] | None = None  # set by ``begin``: see ``interrupted``
-        self._declared: tuple[tuple[Allocation, bool], ...] | None = ()  # None once everything has been submitted
+    __slots__ = ()
 
-    def reads(self, *boxes: Given[DeviceBox | Arc[DeviceBox]]) -> None:
+    submission_lock = RUNTIME_LOCK
+
+    def reads(self, *boxes: DeviceBox | Arc[DeviceBox]) -> None:
         """Declares that work unknown to oxide reads ``boxes``: work put on ``stream`` between now and the submission of
         this run. That work runs after the boxes' last write, and later writes run after it.
 
@@ -127,7 +78,7 @@ class ExecutionContext:
         """
         self._declare(boxes, writes=False)
 
-    def writes(self, *boxes: Given[DeviceBox | Arc[DeviceBox]]) -> None:
+    def writes(self, *boxes: DeviceBox | Arc[DeviceBox]) -> None:
         """Declares writes as ``reads`` does: the work runs after all uses of ``boxes``, and later uses run after it."""
         self._declare(boxes, writes=True)
 
@@ -136,7 +87,7 @@ class ExecutionContext:
         """Returns the device's number."""
         return self.device.id
 
-    def malloc_async(self, nbytes: Given[int]) -> DevicePointer:
+    def malloc_async(self, nbytes: int) -> DevicePointer:
         """Returns ``nbytes`` of uninitialised device memory, for work of this run and of later ones. The memory is
         freed when its pointers and boxes were dropped and the device is past its last use. In a capture it belongs to
         the graph.
@@ -149,9 +100,9 @@ class ExecutionContext:
 
     def memcpy_async(
         self,
-        dst: Given[DevicePointer | DeviceBox | Arc[DeviceBox] | NDArray[Any]],
-        src: Given[DevicePointer | DeviceBox | Arc[DeviceBox] | NDArray[Any]],
-        nbytes: Given[int],
+        dst: DevicePointer | DeviceBox | Arc[DeviceBox] | NDArray[Any],
+        src: DevicePointer | DeviceBox | Arc[DeviceBox] | NDArray[Any],
+        nbytes: int,
     ) -> None:
         """Copies the first ``nbytes`` of ``src`` to ``dst``. Each of the two is a pointer, a contiguous box or a
         C-contiguous NumPy array, and at most one of them is an array. The copy runs after earlier uses of both,
@@ -164,9 +115,7 @@ class ExecutionContext:
         """
         raw_memory.copy(self, dst, src, nbytes)
 
-    def memset_async(
-        self, dst: Given[DevicePointer | DeviceBox | Arc[DeviceBox]], byte: Given[int], nbytes: Given[int]
-    ) -> None:
+    def memset_async(self, dst: DevicePointer | DeviceBox | Arc[DeviceBox], byte: int, nbytes: int) -> None:
         """Sets the first ``nbytes`` of ``dst``, a pointer or a contiguous box of this device, to ``byte``, 0 to 255.
         Raises ``DeviceError`` for memory of another device."""
         raw_memory.fill(self, dst, byte, nbytes)
@@ -226,73 +175,19 @@ class ExecutionContext:
         given in ``locks``."""
         return Ordered(self, reads, writes)
 
-    def begin(self, reads: list[Allocation], writes: list[Allocation]) -> None:
-        """Does the same as entering ``ordered``, but makes no object, which saves time at launches. Call it with the
-        lock held. Work submitted between this call and ``end`` is ordered after the buffers' earlier uses. In a
-        capture, this holds for each launch of the graph."""
-        if self.recording is not None:
-            self.recording.note_uses(reads, writes)
-            return
-        timeline = self.timeline
-        self._using = (reads, writes)
-        if timeline.end is not None:
-            timeline.close()
-        # Most memory is used on a single stream: the test here then saves a call.
-        for allocation in reads:
-            if allocation.written_by is not timeline or allocation.claims:
-                allocation.order_read(timeline)
-        for allocation in writes:
-            if allocation.written_by is not timeline or allocation.claims or allocation.reads:
-                allocation.order_write(timeline)
-        if self.visible is not None:
-            for allocation in writes:
-                if allocation.visible is not self.visible:
-                    self.visible.run.used_by_others = True
-
-    def end(self, reads: list[Allocation], writes: list[Allocation], *, submitted: bool) -> None:
-        """Orders later uses of the buffers after the work since ``begin``, if it was ``submitted``. Another library's
-        memory may be imported again after its boxes are gone, so its entry in ``address_ranges`` is kept until this run
-        ends."""
-        if self.recording is not None:
-            self.recording.uses_noted()
-            return
-        if submitted:
-            timeline = self.timeline
-            position = timeline.advance()
-            for allocation in reads:
-                allocation.reads[timeline] = position
-                if allocation.adopted:
-                    self._kept.append(allocation.known_to_others())
-                if allocation.visible is not None and allocation.visible is not self.visible:
-                    allocation.visible.run.used_by_others = True
-            for allocation in writes:  # note_write, inlined
-                if allocation.adopted:
-                    self._kept.append(allocation.known_to_others())
-                if allocation.visible is not None and allocation.visible is not self.visible:
-                    allocation.visible.run.used_by_others = True
-                allocation.written_by = timeline
-                allocation._written_at = position
-                if allocation.reads:
-                    allocation.reads.clear()
-            self._using = None
-
     def launch(
         self,
         kernel: str,
         function: FunctionHandle,
-        grid: Any,
-        block: Any,
+        grid: Dim3,
+        block: Dim3,
         shared_bytes: int,
         params: bytes,
         reads: list[Allocation],
         writes: list[Allocation],
     ) -> None:
         """Submits a launch of a kernel that reads and writes these buffers. Raises ``LaunchError`` with the kernel's
-        name.
-
-        ``grid`` and ``block`` are tuples of three. If they were annotated as tuples, compiled code would make new
-        tuples at each launch.
-        """
+        name."""
         self._kept.append(function)
         submitted = False
         if self.recording is not None:
@@ -307,7 +202,7 @@ class ExecutionContext:
                 self.driver.launch(function, grid, block, shared_bytes, params, self.timeline.handle)
                 submitted = True
             except LaunchError as error:
-                raise caused(LaunchError(f"kernel {kernel}: {error}"), None) from None
+                raise LaunchError(f"kernel {kernel}: {error}") from None
             finally:
                 self.end(reads, writes, submitted=submitted)
 
@@ -337,19 +232,6 @@ class ExecutionContext:
                 self.driver.copy_on_device(box.ptr, target.ptr, box.nbytes, self.timeline.handle)
         recording.at_launch.append(lambda now: function(now, target))
         recording.uploads.append(target._allocation)
-
-    def note_host_copy(self, array: NDArray[Any] | None = None) -> None:
-        """Counts a copy to host memory that was just submitted or recorded. ``array`` is the new array that it fills,
-        if it fills one."""
-        copies = self.copies
-        if copies is None:
-            copies = self.copies = HostCopies()
-        if self.recording is None:
-            copies.add(self.timeline, self.timeline.advance())
-        else:
-            copies.add_recorded()
-        if self.waitless and array is not None and is_wanted() and not is_stepped(self.device.driver):
-            copies.arrays.append(array)
 
     def take_host_copies(self, other: HostCopies) -> None:
         """Counts the copies to host memory of another run, whose result this run uses."""
@@ -517,100 +399,34 @@ class Ordered:
 
 
 @final
-class Submission(Generic[T]):
-    """One submitted execution. ``submit`` makes it."""
+class Submission(core.Submission, Generic[T]):
+    """One submitted execution. ``submit`` makes it. ``result_in_flight`` is the result as a handle, before the device
+    is past the submission. ``faults`` are the reports in which the submission's kernels may record faults; empty if
+    none can."""
 
-    __slots__ = ("_drop", "_faults", "_open", "_reclaimer", "_result", "_title", "_visible", "mark")
+    __slots__ = ()
 
-    def __init__(self, context: ExecutionContext, result: T, title: object) -> None:
-        self._open = False  # True while the submission is neither finished nor abandoned
-        self._drop: Any = nothing
-        self._result = result
-        self._title = title
-        self._faults = context.faults
-        runtime = context.runtime
-        self._reclaimer = runtime.reclaimer
-        if context._joined:
-            context.wait_for_joined()
-        self.mark: Mark = context.timeline.mark()
-        if context._declared:
-            context.settle(self.mark.position)
-        context._declared = None
-        self._visible = context.visible
-        if self._visible is None:  # a run with a token must not keep its result alive: see ``dead_work``
-            context._kept.append(result)
-        context._kept.append(context._faults)
-        # Before ``hold``: abandoning a mark that is not held does nothing.
-        self._open = True
-        if not _COMPILED:
-            self._drop = partial(self._reclaimer.abandon, self._abandoned())
-        self._reclaimer.hold(self.mark, context._kept)
+    if TYPE_CHECKING:  # of the core, with their types
+        mark: Mark
+        result_in_flight: T
 
-    @property
-    def result_in_flight(self) -> T:
-        """Returns the result as a handle, before the device is past the submission."""
-        return self._result
+        def __init__(self, context: ExecutionContext, result: T, title: object) -> None: ...
 
-    @property
-    def faults(self) -> list[Report]:
-        """Returns the reports in which the submission's kernels may record faults; empty if none can."""
-        return self._faults
-
-    def finish(self) -> T:
-        """Returns the result. Do not call it before the device is past the submission. Raises the fault that a kernel
-        reported."""
-        if self._open:
-            if self._reclaimer.release(self.mark):  # True for only one thread, which counts it
-                self.mark.timeline.device.runtime.counters.completed.add()
-            self._open = False
-            self._drop = nothing
-        for report in self._faults:
-            if report.claimed():
-                _raise_fault(report, self._title, self.mark.timeline)
-        return self._result
+        def finish(self) -> T: ...
 
     def explain(self, error: BaseException) -> None:
         """Adds the operation's name to an error that was found when the device was done."""
         explain(error, self._title, self.mark.timeline)
 
-    def finished_well(self) -> bool:
-        """Returns whether the device is past the submission and no kernel failed."""
-        try:
-            if not self.mark.passed():
-                return False
-            self.finish()
-        except Exception:
-            return False
-        return True
-
-    def abandon(self) -> None:
-        """Hands the submission's memory to the reclaimer's limbo. Call it when no task waits for the submission any
-        more."""
-        if self._open:
-            self._reclaimer.abandon(self._abandoned())
-            self._open = False
-            self._drop = nothing
-
-    def _abandoned(self) -> tuple[Mark, Run | None]:
-        return self.mark, None if self._visible is None else self._visible.run
-
-    def __del__(self) -> None:
-        if self._open:
-            self._reclaimer.abandon(self._abandoned())
-
-
-calls_drop(Submission)
-
 
 @final
-class Held:
+class Held(Dropping):
     """Has the reclaimer hold everything that the work of a stopped walk uses, as far as it was submitted. If this
     object is dropped, the work is abandoned."""
 
-    __slots__ = ("_abandon", "_drop", "_marks", "_release")
+    __slots__ = ("_abandon", "_marks", "_release")
 
     def __init__(self, walk: Walk[Any]) -> None:
-        self._drop: Any = nothing
         self._marks: list[tuple[Mark, Run | None]] = []
         reclaimer = walk.context.runtime.reclaimer
         self._abandon, self._release = reclaimer.abandon_all, reclaimer.release
@@ -624,25 +440,18 @@ class Held:
             for each in (mark, *[joined.timeline.mark() for joined in context._joined]):
                 self._marks.append((each, run))
                 reclaimer.hold(each, [*context._kept, *context._faults])
-        if not _COMPILED:
-            self._drop = partial(self._abandon, self._marks)
+        self._drop = partial(self._abandon, self._marks)
 
     def release(self) -> None:
         """Ends the hold, because the walk goes on: its context keeps the same things."""
-        marks, self._marks, self._drop = self._marks, [], nothing
+        marks, self._marks, self._drop = self._marks, [], None
         for mark, _ in marks:
             self._release(mark)
 
     def abandon(self) -> None:
         """Hands the memory of the submitted work to the reclaimer's limbo."""
         self._abandon(self._marks)
-        self._marks, self._drop = [], nothing
-
-    def __del__(self) -> None:
-        self._abandon(self._marks)
-
-
-calls_drop(Held)
+        self._marks, self._drop = [], None
 
 
 @final
@@ -688,73 +497,65 @@ class Paused(Generic[T]):
         self._held.abandon()
 
 
-def submit(operation: Submittable[T], stream: Stream, run: Run | None = None) -> Submission[T] | Paused[T]:
-    """Executes ``operation`` on ``stream``. Returns when everything is submitted, or at the first stop of the walk, and
-    waits for nothing. With a ``run``, work whose results can no longer be observed is dropped once the submission is
-    abandoned.
-
-    If it raises, work that was submitted before keeps its memory until the device is past it.
-    """
-    context = context_for(operation, stream, None if run is None else run.visible())
-    walk = Walk(operation, context)
+def _submit_slowly(walk: Walk[T], error: BaseException | None) -> Submission[T] | Paused[T]:
+    """Does the rest of ``submit`` for a walk that has raised ``error``, or that is traced."""
+    context, operation = walk.context, walk.operation
     try:
-        stop = walk.go_on()
+        try:
+            stop = walk.go_on(error=error)
+        finally:
+            del error  # a frame that its traceback has must not refer to it
         return Submission(context, walk.result, operation.title()) if stop is None else Paused(walk, stop)
-    except BaseException as error:
-        give_up(context, operation, error)
+    except BaseException as raised:
+        give_up(context, operation, raised)
         raise
 
 
-def submit_at_once(operation: Submittable[T], stream: Stream, call: str) -> Submission[T]:
-    """Submits all of ``operation``, for the public function ``call``, which does not wait. Raises ``OrderingError`` if
-    the operation would wait for host data, otherwise as ``submit`` does."""
-    context = context_for(operation, stream)
-    context.waitless = call
+def _note_array(context: ExecutionContext, array: NDArray[Any]) -> None:
+    """Notes an array that a call hands out before it is filled, if it is to be poisoned."""
+    if is_wanted() and not is_stepped(context.device.driver):
+        assert context.copies is not None
+        context.copies.arrays.append(array)
+
+
+def _handed_out(result: Any, copies: HostCopies, stream: Stream) -> Any:
+    """Returns the result of a call that does not wait, perhaps with poisoned arrays."""
+    return handed_out(result, copies.arrays, stream) if copies.arrays else result
+
+
+def _give_up(context: ExecutionContext, operation: Submittable[Any], error: BaseException) -> NoReturn:
+    """Cleans up after a run whose submission failed, and raises the error."""
     try:
-        result = run_through(operation, context)
-        if context.copies is not None and context.copies.arrays:
-            result = handed_out(result, context.copies.arrays, stream)
-        return Submission(context, result, operation.title())
-    except BaseException as error:
         give_up(context, operation, error)
-        raise
+        raise error
+    finally:
+        del error  # a frame that its traceback has must not refer to it
 
 
-def run_blocking(operation: Submittable[T], stream: Stream, lender: Lender | None = None) -> T:
-    """Submits ``operation``, waits and returns its result. With a ``lender``, the run's memory is that of the lender's
-    library. The call itself holds everything that the device uses, and ends when the device is past it. So it needs
-    neither a mark nor a hand-over to the reclaimer, which would take a fifth of a short run's time."""
-    context = context_for(operation, stream)
-    context.lender = lender
-    timeline, runtime = context.timeline, context.runtime
-    kept, faults = context._kept, context._faults
-    unsubmitted: ExecutionContext | None = context
-    try:  # up to the end of the wait: an interrupt before that would release memory in use
-        result = run_through(operation, context)
-        if context._joined:
-            context.wait_for_joined()
-        position = timeline.advance()
-        if context._declared:
-            context.settle(position)
-        context._declared = None
-        unsubmitted = None
-        del context  # frees the context's objects while the device works, and not afterwards
-        timeline.synchronize_past(position)
-    except BaseException as error:
-        if unsubmitted is not None:
-            give_up(unsubmitted, operation, error)
-            raise
-        runtime.reclaimer.strand(timeline, [*kept, *faults, result])
-        runtime.counters.cancelled.add()
-        if isinstance(error, Exception):
-            explain(error, operation.title(), timeline)
-        raise_if_nested(error, operation)  # of the program's own stack: the wait nests nothing
-        raise
-    runtime.counters.completed.add()
-    for report in faults:
-        if report.claimed():
-            _raise_fault(report, operation.title(), timeline)
-    return result
+def _give_up_blocked(
+    operation: Submittable[Any],
+    timeline: Timeline,
+    kept: list[Any],
+    faults: list[Report],
+    result: object,
+    error: BaseException,
+) -> NoReturn:
+    """Cleans up after a run that was submitted, and for which the calling thread has not waited to its end."""
+    runtime = timeline.device.runtime
+    runtime.reclaimer.strand(timeline, [*kept, *faults, result])
+    runtime.counters.cancelled.add()
+    if isinstance(error, Exception):
+        explain(error, operation.title(), timeline)
+    raise_if_nested(error, operation)  # of the program's own stack: the wait nests nothing
+    try:
+        raise error
+    finally:
+        del error  # a frame that its traceback has must not refer to it
+
+
+def _new_visible() -> Visible:
+    """Returns the token of a new run, which may be dropped."""
+    return Run().visible()
 
 
 def not_waiting(call: str, stage: str) -> OrderingError:
@@ -764,23 +565,6 @@ def not_waiting(call: str, stage: str) -> OrderingError:
         f"array that is not filled. Await the operation or call sync(); or leave the function out, and call it with "
         f"the result after stream.synchronize()"
     )
-
-
-def context_for(
-    operation: Submittable[T], stream: Stream, visible: Visible | None = None, *, sweeps: bool = True
-) -> ExecutionContext:
-    """Returns the context for a run of ``operation`` on ``stream``. First lets the reclaimer free dropped memory,
-    unless ``sweeps`` is False. Raises ``GraphError`` during a capture, and ``DeviceLostError`` if the device is
-    lost, and ``OrderingError`` if the calling thread holds a lock of the package's."""
-    operation.consume()
-    refuse_in_capture("running an operation")
-    device = stream.device
-    reclaimer = device.runtime.reclaimer
-    if device.lost is not None:
-        device.raise_if_lost()
-    if sweeps and not reclaimer.idle:
-        reclaimer.sweep()
-    return ExecutionContext(stream, None, visible)
 
 
 def give_up(context: ExecutionContext, operation: Submittable[T], error: BaseException) -> None:
@@ -810,3 +594,19 @@ def _raise_fault(report: Report, title: object, timeline: Timeline) -> None:
     except Exception as fault:
         explain(fault, title, timeline)
         raise
+
+
+core.setup(
+    Context=ExecutionContext,
+    Submission=Submission,
+    capture=current_capture.get,
+    give_up=_give_up,
+    give_up_blocked=_give_up_blocked,
+    handed_out=_handed_out,
+    poisons=is_wanted,
+    new_visible=_new_visible,
+    note_array=_note_array,
+    raise_fault=_raise_fault,
+    refuse_in_capture=partial(refuse_in_capture, "running an operation"),
+    submit_slowly=_submit_slowly,
+)

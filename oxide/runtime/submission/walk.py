@@ -29,13 +29,11 @@ function of the program, the walk stops for the copies that were submitted since
 
 from __future__ import annotations
 
-import sys
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, final
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
 
-from oxide.dropping import nothing
+from oxide import core
 from oxide.locks import is_interrupt
-from oxide.native import mypyc_attr
 from oxide.runtime.device.launch_places import add_note_once
 from oxide.runtime.device.scheduling import find_device, picked_stream
 from oxide.runtime.submission.capture import NotRecordable
@@ -51,24 +49,22 @@ if TYPE_CHECKING:
 Result = TypeVar("Result", covariant=True)
 T = TypeVar("T")
 
-_recursion_limit: Final = sys.getrecursionlimit  # in compiled code a constant costs no look-up
 
+class Submittable(core.Operation, Generic[Result]):
+    """An operation as the walk and a submission see it. ``_placed`` is True if it was placed on the device
+    ``_placement``; otherwise it runs on the device of the run that it is part of. ``_built`` says when and where it was
+    built, if that was traced. ``_unused`` is True once it is made, and ``_used`` from its first use on: dropping the
+    operation then does not warn."""
 
-@mypyc_attr(allow_interpreted_subclasses=True)
-class Submittable(Generic[Result]):
-    """An operation as the walk and a submission see it. It is no protocol, because compiled code calls the methods of a
-    protocol through Python: 0.1 µs each."""
+    __slots__ = ()
 
     _composed = False
-    """True if the operation has parts and is executed by steps, False if ``execute`` submits its work. A class that is
-    not compiled sets it for each object."""
+    """True if the operation has parts and is executed by steps, False if ``execute`` submits its work."""
     _parts: tuple[Any, ...] = ()
     """The operations whose results this operation takes, in the order in which they run, as far as they are known
     before the run."""
-    _placed = False  # if False, the operation runs on the device of the run that it is part of
-    _placement: int | Device  # the device that it was placed on
-    _built: Any = None  # when and where it was built, if that was traced
-    _drop: Any = None  # ``nothing`` after the first use: dropping the operation then does not warn
+    _may_download = True
+    """False if the operation is known to copy nothing to host memory."""
 
     @abstractmethod
     def execute(self, context: ExecutionContext) -> Result:
@@ -110,10 +106,6 @@ class Submittable(Generic[Result]):
         """Called for each frame, from the first to the last, before the walk goes on after a stop."""
 
     @abstractmethod
-    def consume(self) -> None:
-        """Marks the operation as used, so that dropping it does not warn."""
-
-    @abstractmethod
     def whereabouts(self) -> str | None:
         """Returns the note that the walk adds to an error of this operation; None for one that only combines others."""
 
@@ -127,103 +119,51 @@ class Submittable(Generic[Result]):
         class, or the operation itself."""
 
 
-@final
-class Frame:
-    """An operation that has begun, with the state of its steps. Its parts run in the context ``inner``. ``results``,
-    ``place``, ``copies`` and ``data`` are for the operation's own use."""
-
-    __slots__ = ("at", "context", "copies", "data", "inner", "operation", "place", "result", "results")
-
-    result: Any
-    results: Any
-    place: Any
-    data: Any
-
-    def __init__(self, operation: Submittable[Any], context: ExecutionContext) -> None:
-        self.operation = operation
-        self.context = context
-        self.inner = context
-        self.at = 0
-        self.copies = 0
+Frame = core.Frame
+"""An operation that has begun, with the state of its steps. Its parts run in the context ``inner``. ``results``,
+``place``, ``copies`` and ``data`` are for the operation's own use."""
 
 
 @final
-class Walk(Generic[T]):
-    """The execution of an operation in a context: see this module's docstring. One thread at a time may use it."""
+class Walk(core.Walk, Generic[T]):
+    """The execution of an operation in a context: see this module's docstring. One thread at a time may use it.
 
-    __slots__ = ("_ending", "_frames", "_given", "_part", "_stop", "context", "operation", "result")
+    ``_frames`` is the stack. ``_part`` is the operation to begin; if it is None, the last frame is to be stepped with
+    the result ``_given``. ``_stop`` is the last stop, until the walk goes on. ``_ending`` is the context of a recording
+    that is to be submitted first. ``advance`` does the work, and this class what must happen after a stop or an
+    error."""
 
-    result: T
+    __slots__ = ()
 
-    def __init__(self, operation: Submittable[T], context: ExecutionContext) -> None:
-        self.operation = operation
-        self.context = context
-        self._frames: list[Frame] = []
-        self._part: Submittable[Any] | None = operation  # the operation to begin; None: the last frame is to be stepped
-        self._given: Any = None  # with this result
-        self._stop: Stop | None = None
-        self._ending: ExecutionContext | None = None  # the context of a recording that is to be submitted first
-
-    def go_on(self, traced: bool = False) -> Stop | None:
+    def go_on(self, traced: bool = False, error: BaseException | None = None) -> Stop | None:
         """Continues the walk. Returns None if it has its result, otherwise the reason for its stop. Raises the error
-        that ended the walk. ``traced`` is True if a tracer knows of the walk already."""
-        if points.tracer is not None and not traced:
+        that ended the walk. ``traced`` is True if a tracer knows of the walk already. ``error`` is what ``advance`` has
+        just raised, if it was called elsewhere."""
+        if points.tracer is not None and not traced and error is None:
             return self._go_on_traced()
         frames = self._frames
-        part, given = self._part, self._given
         stopped, self._stop = self._stop, None
-        self._part = self._given = None
         if stopped is not None:
             for frame in frames:
                 frame.operation.resume(frame)
-        limit = _recursion_limit()
         while True:
             try:
+                if error is not None:
+                    try:
+                        raise error
+                    finally:
+                        error = None  # a frame that its traceback has must not refer to it
                 if stopped is not None:
                     failure, stopped = stopped.error, None
                     if failure is not None:
                         raise failure
                 if self._ending is not None:
                     self._end_plan(self._ending)
-                context = frames[-1].inner if frames else self.context
-                while True:
-                    if part is not None:
-                        part._drop = nothing
-                        if part._placed and part._placement is not context.device:
-                            device = find_device(context.runtime, part._placement)
-                            if device is not context.device:
-                                part = _Elsewhere(part, device)
-                        if traced:
-                            _name(context.traced, part)
-                        if part._composed:
-                            if len(frames) + 1 >= limit:
-                                raise TooDeep
-                            frames.append(Frame(part, context))
-                            part = given = None
-                        else:
-                            given = part.execute(context)
-                            part = None
-                            if not frames:
-                                self.result = given
-                                return None
-                            if traced:
-                                _name(context.traced, frames[-1].operation)
-                    frame = frames[-1]
-                    part = frame.operation.step(frame, given)
-                    if part is not None:
-                        context = frame.inner
-                        continue
-                    given = frame.result
-                    frames.pop()
-                    if not frames:
-                        self.result = given
-                        return None
-                    context = frames[-1].inner
-                    if traced:
-                        _name(context.traced, frames[-1].operation)
-            # An operation that was begun has raised if ``part`` is not None, and the step of the last frame otherwise.
+                self.advance(traced)
+                return None
+            # An operation that was begun has raised if ``_part`` is not None, and the step of the last frame otherwise.
             except Stop as stop:
-                self._part, self._given, self._stop = part, given, stop
+                self._stop = stop
                 for frame in reversed(frames):
                     frame.operation.pause(frame)
                 # Its traceback would keep the results that the frames of Python have, even if the walk is dropped.
@@ -232,16 +172,32 @@ class Walk(Generic[T]):
             except PlanEnds as found:
                 self._ending = found.context
             except Faulted as fault:
-                self._leave(fault, part)
+                self._leave(fault, self._taken_part())
                 explain(fault.error, self.operation.title(), self.context.timeline)
                 raise fault.error from None
-            except BaseException as error:
-                left = self._leave(error, part)
-                if left is error:
+            except BaseException as found:
+                left = self._leave(found, self._taken_part())
+                if left is found:
                     raise
                 if left is not None:
                     raise left  # noqa: B904 (its context is the error that frames were left with)
-                part, given = self._taken_part(), None
+                self._given = None
+
+    def _caught(self, error: BaseException) -> Any:
+        """Goes on to the walk's end after ``error``, which ``advance`` has raised, and blocks the calling thread at
+        each stop. Returns the result."""
+        try:
+            stop = self.go_on(error=error)
+        finally:
+            del error  # a frame that its traceback has must not refer to it
+        while stop is not None:
+            try:
+                stop.block()
+            except BaseException as interrupt:
+                self.drop(interrupt)
+                raise
+            stop = self.go_on()
+        return self.result
 
     def _taken_part(self) -> Submittable[Any] | None:
         part, self._part = self._part, None
@@ -331,18 +287,9 @@ class Walk(Generic[T]):
             _name(run, frame.operation)
 
 
-def run_through(operation: Submittable[T], context: ExecutionContext) -> T:
-    """Executes an operation to its end, and blocks the calling thread at each stop."""
-    if not operation._composed and not operation._placed and points.tracer is None:  # most need no walk
-        operation._drop = nothing
-        try:
-            return operation.execute(context)
-        except Stop:
-            pass
-        except Exception as error:
-            _add_whereabouts(error, operation)
-            raise
-    walk = Walk(operation, context)
+def _run_in_python(operation: Submittable[T], context: ExecutionContext) -> T:
+    """Does what ``run_through`` does, while a tracer is told what is submitted."""
+    walk: Walk[T] = Walk(operation, context)
     stop = walk.go_on()
     while stop is not None:
         try:
@@ -351,7 +298,26 @@ def run_through(operation: Submittable[T], context: ExecutionContext) -> T:
             walk.drop(error)
             raise
         stop = walk.go_on()
-    return walk.result
+    result: T = walk.result
+    return result
+
+
+def _failed_to_execute(operation: Submittable[T], context: ExecutionContext, error: BaseException) -> T:
+    """Handles an error of an operation without parts, which needed no walk. A stop needs one."""
+    if isinstance(error, Stop):
+        return _run_in_python(operation, context)
+    if isinstance(error, Exception):
+        _add_whereabouts(error, operation)
+    try:
+        raise error
+    finally:
+        del error  # a frame that its traceback has must not refer to it
+
+
+def _placed_elsewhere(part: Submittable[Any], context: ExecutionContext) -> Submittable[Any]:
+    """Returns the operation to run for one that was placed on a device, which may be that of the context."""
+    device = find_device(context.runtime, part._placement)
+    return part if device is context.device else _Elsewhere(part, device)
 
 
 @final
@@ -422,3 +388,13 @@ def explain(error: BaseException, title: object, timeline: Timeline) -> None:
     """Adds an operation's name to an error that was found when the device had run it."""
     named = f"<oxide operation {title.__name__}>" if isinstance(title, type) else repr(title)
     add_note_once(error, f"found when {named} had run on {timeline.label}")
+
+
+core.setup(
+    Walk=Walk,
+    TooDeep=TooDeep,
+    failed_to_execute=_failed_to_execute,
+    name_part=_name,
+    placed_elsewhere=_placed_elsewhere,
+    run_in_python=_run_in_python,
+)

@@ -40,9 +40,6 @@ _MANY: Final = 1 << 15
 _TOO_MANY: Final = 1 << 17
 _ROOT: Final = os.path.dirname(os.path.dirname(os.path.abspath(errors.__file__)))
 _PACKAGES: Final = (os.path.join(_ROOT, "oxide") + os.sep, os.path.join(_ROOT, "oxide_kernels") + os.sep)
-_get_ident: Final = threading.get_ident  # in compiled code a constant costs no look-up
-_getframe: Final = sys._getframe
-_clock: Final = perf_counter_ns
 
 
 @final
@@ -80,7 +77,7 @@ class Recorder:
             else:
                 self.drain()
                 self._builder.repeat_tracks(sink)
-            self._sinks += ((sink, _clock()),)
+            self._sinks += ((sink, perf_counter_ns()),)
 
     def remove(self, sink: Sink) -> None:
         """Waits for the work submitted so far and gives ``sink`` the rest of its events. Ends the recording if no other
@@ -199,7 +196,7 @@ class Recorder:
     def built(self) -> Built | None:
         """Returns the time, and the code and the instruction of the innermost frame outside of oxide. Returns None if
         there is no such frame."""
-        frame: Any = _getframe()
+        frame: Any = sys._getframe()
         inside = self._inside
         while frame is not None:
             code = frame.f_code
@@ -208,18 +205,18 @@ class Recorder:
             if skip is None:
                 skip = inside[file] = file.startswith(_PACKAGES)
             if not skip:
-                return _clock(), code, frame.f_lasti
+                return perf_counter_ns(), code, frame.f_lasti
             frame = frame.f_back
         return None
 
     def enter(self, name: str, built: Any, captured: bool) -> TracedRun:
         """Begins a run, because the calling thread begins to submit an operation. Returns the run. Within an outer run,
         the new run is a part of it."""
-        ident: Any = _get_ident()
+        ident = threading.get_ident()
         runs = self.runs
         outer = runs.get(ident)
         if outer is None:
-            run = TracedRun(self._next_run(), name, built, self._tracks.current(), ident, captured, _clock())
+            run = TracedRun(self._next_run(), name, built, self._tracks.current(), ident, captured, perf_counter_ns())
         else:
             run = TracedRun(outer.number, name, built, outer.track, ident, captured, 0)
             run.outer = outer
@@ -233,7 +230,7 @@ class Recorder:
             return
         del self.runs[run.ident]
         notes = self.notes
-        notes.append(("run", run, _clock()))
+        notes.append(("run", run, perf_counter_ns()))
         if len(notes) > self.many:
             self._wake.set()
             if len(notes) > self.too_many:
@@ -241,20 +238,20 @@ class Recorder:
 
     def caused(self, cause: str) -> None:
         """Notes the reason for the last wait that the calling thread submitted."""
-        self.notes.append(("cause", _get_ident(), cause))
+        self.notes.append(("cause", threading.get_ident(), cause))
 
     def awaits(self, name: str) -> tuple[int, int, str]:
         """Returns the time, the track and the name of an await that begins now, for ``resumed``."""
-        return _clock(), self._tracks.current(), name
+        return perf_counter_ns(), self._tracks.current(), name
 
     def resumed(self, awaited: tuple[int, int, str], outcome: str) -> None:
         """Notes an await that ends now. ``awaited`` is the result of ``awaits``."""
         begun, track, name = awaited
-        self.notes.append(("await", begun, _clock(), track, name, outcome))
+        self.notes.append(("await", begun, perf_counter_ns(), track, name, outcome))
 
     def blocked(self, begun: int, stream: Any) -> None:
         """Notes that the calling thread waited for a stream or an event from ``begun`` until now."""
-        self.notes.append(("sync", begun, _clock(), self._tracks.current(), stream))
+        self.notes.append(("sync", begun, perf_counter_ns(), self._tracks.current(), stream))
 
 
 @final

@@ -10,19 +10,16 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from threading import get_ident
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Any, final
 
 from oxide.driver.base import Clock, ConditionalKind, Driver, Droppable, EventHandle, StreamHandle, StreamPriority
 from oxide.errors import OxideError
 from oxide.tracing.recording.notes import Note
 
 if TYPE_CHECKING:
-    from oxide.driver.base import FunctionHandle, GraphHandle, Ranges
+    from oxide.driver.base import Dim3, FunctionHandle, GraphHandle, Ranges
     from oxide.runtime.device.runtime import Device
     from oxide.tracing.recording.recorder import Recorder
-
-_clock: Final = perf_counter_ns  # in compiled code a constant costs no look-up
-_ident: Final = get_ident
 
 
 @final
@@ -150,7 +147,7 @@ class TracingDriver:
 
     def wait_event(self, stream: StreamHandle, event: EventHandle) -> None:
         """Submits the wait and notes it."""
-        begun = _clock()
+        begun = perf_counter_ns()
         self.inner.wait_event(stream, event)
         known = self._known
         if not known.ended:
@@ -166,7 +163,7 @@ class TracingDriver:
         self._block(self.inner.synchronize_event, event, self._known.events.get(event))
 
     def _block(self, wait: Callable[[Any], None], thing: Any, stream: StreamHandle | None) -> None:
-        begun = _clock()
+        begun = perf_counter_ns()
         try:
             wait(thing)
         finally:
@@ -179,25 +176,21 @@ class TracingDriver:
         """Allocates memory and notes it."""
         address = self.inner.allocate(nbytes, stream)
         if not self._known.ended:
-            self._recorder.notes.append(("memory", _clock(), stream, address, nbytes))
+            self._recorder.notes.append(("memory", perf_counter_ns(), stream, address, nbytes))
         return address
 
     def free(self, address: int, stream: StreamHandle) -> None:
         """Frees memory and notes it."""
         self.inner.free(address, stream)
         if not self._known.ended:
-            self._recorder.notes.append(("memory", _clock(), stream, address, 0))
+            self._recorder.notes.append(("memory", perf_counter_ns(), stream, address, 0))
 
     # Work
 
     def launch(
-        self, function: FunctionHandle, grid: Any, block: Any, shared_bytes: int, params: bytes, stream: StreamHandle
+        self, function: FunctionHandle, grid: Dim3, block: Dim3, shared_bytes: int, params: bytes, stream: StreamHandle
     ) -> None:
-        """Launches a kernel, notes the launch and has it measured.
-
-        ``grid``, ``block`` and ``begun`` are annotated as ``Any``: with exact types, compiled code would make new
-        tuples and a new int at each launch.
-        """
+        """Launches a kernel, notes the launch and has it measured."""
         known = self._known
         what = known.kernels.get(function)
         if what is None:
@@ -208,7 +201,7 @@ class TracingDriver:
                 known.capturing[stream].append(what)
             return
         clock, recorder = self._clock, self._recorder
-        begun: Any = _clock()
+        begun = perf_counter_ns()
         token = clock.begin(stream)
         try:
             self.inner.launch(function, grid, block, shared_bytes, params, stream)
@@ -217,7 +210,7 @@ class TracingDriver:
             clock.forget(token)
             raise
         clock.end(token, stream)
-        run = recorder.runs.get(_ident())
+        run = recorder.runs.get(get_ident())
         note: Note
         if run is None:
             note = ("work", begun, stream, clock, token, None, "", None, "kernel", what, -1, grid, block, shared_bytes)
@@ -301,7 +294,7 @@ class TracingDriver:
         arguments: tuple[Any, ...],
     ) -> None:
         """Submits work, has it measured and notes it. ``launch`` does the same inline, to save the calls."""
-        begun, clock, recorder = _clock(), self._clock, self._recorder
+        begun, clock, recorder = perf_counter_ns(), self._clock, self._recorder
         token = clock.begin(stream)
         try:
             call(*arguments)
@@ -316,7 +309,7 @@ class TracingDriver:
     def _part(self) -> tuple[Any, str, Any, int]:
         """Returns the run that the calling thread is submitting, the name and origin of the part that it is submitting,
         and the thread's number. Without a run, the first three are None, "" and None."""
-        ident = _ident()
+        ident = get_ident()
         run = self._recorder.runs.get(ident)
         return (None, "", None, ident) if run is None else (run, run.name, run.built, ident)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-cuda_call: Any = pytest.importorskip("oxide.driver.cuda.call", reason="runs interpreted; make test-wheel tests it")
+from oxide import core
 
 LAUNCH = ctypes.CFUNCTYPE(
     ctypes.c_int, ctypes.c_void_p, *[ctypes.c_uint] * 7, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p
@@ -18,7 +18,7 @@ LAUNCH = ctypes.CFUNCTYPE(
 
 def call(function: Callable[..., int], *arguments: Any) -> int:
     entry = LAUNCH(function)
-    code: int = cuda_call.launch(ctypes.cast(entry, ctypes.c_void_p).value, *arguments)
+    code: int = core.launch(ctypes.cast(entry, ctypes.c_void_p).value, *arguments)
     return code
 
 
@@ -75,26 +75,57 @@ def test_what_is_no_launch_is_refused_and_the_driver_not_called(
 
 def test_no_address_is_no_driver() -> None:
     with pytest.raises(ValueError, match="address"):
-        cuda_call.launch(0, 1, (1, 1, 1), (1, 1, 1), 0, b"", 0)
+        core.launch(0, 1, (1, 1, 1), (1, 1, 1), 0, b"", 0)
 
 
-HANDLES = {
-    1: ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p),
-    2: ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 2),
-}
+class Calls(core.Calls):
+    """A driver whose functions are Python's."""
+
+    def __init__(self, **functions: Callable[..., int]) -> None:
+        self.kept: list[Any] = []
+        for name, function in functions.items():
+            handles = 2 if name in ("event_record", "launch_graph") else 1
+            self.kept.append(ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * handles)(function))
+            setattr(self, f"_{name}", ctypes.cast(self.kept[-1], ctypes.c_void_p).value)
+
+    def call_failure(self, code: int, call: str) -> Exception:
+        return RuntimeError(f"{call}: {code}")
 
 
-@pytest.mark.parametrize("handles", [(2**63 + 1,), (2**48, 1)])
-def test_the_driver_is_handed_each_handle(handles: tuple[int, ...]) -> None:
+def handle(address: int) -> Any:
+    made = core.Handle()
+    made.address = address
+    return made
+
+
+METHODS = {
+    "query_stream": ("stream_query", 1), "query_event": ("event_query", 1), "record_event": ("event_record", 2),
+    "synchronize_event": ("event_synchronize", 1), "launch_graph": ("launch_graph", 2),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_driver_is_handed_each_handle(method: str) -> None:
     seen: list[Any] = []
+    function, count = METHODS[method]
+    code = 0
 
     def driver(*arguments: Any) -> int:
         seen.append(arguments)
-        return 600
+        return code
 
-    entry = HANDLES[len(handles)](driver)
-    assert cuda_call.call(ctypes.cast(entry, ctypes.c_void_p).value, *handles) == 600
-    assert seen == [handles]
+    calls = Calls(**{function: driver})
+    addresses = (2**63 + 1, 2**48)[:count]
+    handles = [handle(address) for address in addresses]
+    queries = method.startswith("query")
+    assert getattr(calls, method)(*handles) is (True if queries else None)
+    assert seen == [addresses]
+    for code in (600, 719):  # CUDA_ERROR_NOT_READY, which only a query may answer, and CUDA_ERROR_LAUNCH_FAILED
+        if queries and code == 600:
+            assert getattr(calls, method)(*handles) is False
+        else:
+            with pytest.raises(RuntimeError, match=f"cu.*: {code}"):
+                getattr(calls, method)(*handles)
 
 
 def test_other_threads_run_while_the_driver_waits_for_a_handle() -> None:
@@ -104,24 +135,20 @@ def test_other_threads_run_while_the_driver_waits_for_a_handle() -> None:
         threading.Thread(target=gate.set).start()
         return 0 if gate.wait(60) else 1
 
-    entry = HANDLES[1](driver)
-    assert cuda_call.call(ctypes.cast(entry, ctypes.c_void_p).value, 1) == 0
+    Calls(event_synchronize=driver).synchronize_event(handle(1))
 
 
-@pytest.mark.parametrize(
-    ("handles", "error"), [((), TypeError), ((1, 2, 3), TypeError), (("1",), TypeError), ((1, 2**64), OverflowError)]
-)
-def test_what_is_no_handle_is_refused_and_the_driver_not_called(
-    handles: tuple[Any, ...], error: type[Exception]
-) -> None:
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("handles", [(), (1,), (None, None), (1, 2, 3)])
+def test_what_is_no_handle_is_refused_and_the_driver_not_called(method: str, handles: tuple[Any, ...]) -> None:
     def driver(*_: Any) -> int:
         raise AssertionError("called")
 
-    entry = HANDLES[2](driver)
-    with pytest.raises(error):
-        cuda_call.call(ctypes.cast(entry, ctypes.c_void_p).value, *handles)
+    calls = Calls(**{METHODS[method][0]: driver})
+    with pytest.raises((TypeError, AttributeError)):
+        getattr(calls, method)(*handles)
 
 
-def test_no_address_is_no_function_of_the_driver() -> None:
-    with pytest.raises(ValueError, match="address"):
-        cuda_call.call(0, 1)
+def test_a_driver_without_the_function_is_not_called() -> None:
+    with pytest.raises((TypeError, AttributeError)):
+        Calls().query_stream(handle(1))

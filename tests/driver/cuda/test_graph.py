@@ -34,13 +34,14 @@ class Calls:
         return function
 
 
+EXECUTABLE = 0x5EED  # a handle of the driver's is a number
 OK = (codes.CUDA_SUCCESS,)
 REFUSED = (codes.CUDA_ERROR_INVALID_VALUE,)
 
 
 def graph_calls(monkeypatch: pytest.MonkeyPatch, **answers: Any) -> Calls:
     defaults = {
-        "cuGraphInstantiate": (codes.CUDA_SUCCESS, "executable"),
+        "cuGraphInstantiate": (codes.CUDA_SUCCESS, EXECUTABLE),
         "cuGraphDestroy": OK,
         "cuGraphUpload": OK,
         "cuGraphExecDestroy": OK,
@@ -51,11 +52,11 @@ def graph_calls(monkeypatch: pytest.MonkeyPatch, **answers: Any) -> Calls:
 def test_a_captured_graph_is_instantiated_uploaded_and_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = graph_calls(monkeypatch)
     graph = instantiate("graph", STREAM)
-    assert (graph.device, graph.handle) == (3, "executable")
+    assert (graph.device, graph.handle, graph.address) == (3, EXECUTABLE, EXECUTABLE)
     assert calls.made == [
         ("cuGraphInstantiate", "graph", 0),
         ("cuGraphDestroy", "graph"),
-        ("cuGraphUpload", "executable", "stream"),
+        ("cuGraphUpload", EXECUTABLE, "stream"),
     ]
 
 
@@ -68,7 +69,7 @@ def test_a_graph_that_cannot_be_instantiated_or_uploaded_leaves_nothing(monkeypa
     calls = graph_calls(monkeypatch, cuGraphUpload=REFUSED)
     with pytest.raises(DriverError, match="cuGraphUpload"):
         instantiate("graph", STREAM)
-    assert calls.made[-1] == ("cuGraphExecDestroy", "executable")
+    assert calls.made[-1] == ("cuGraphExecDestroy", EXECUTABLE)
     calls = graph_calls(monkeypatch)
     abandon_capture(None)
     assert calls.made == []

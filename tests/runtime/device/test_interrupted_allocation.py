@@ -14,7 +14,8 @@ from oxide.driver.cpu import CpuDriver
 from oxide.testing import use_driver
 from tests.interrupting import interrupts, needs_calls
 
-STEPS = {"new_box", "obtain", "allocate"}
+# In the core's C form the first two are no places: what they call is.
+STEPS = {"_new_box", "obtain", "allocate"}
 
 
 def is_allocating(code: CodeType) -> bool:
@@ -28,7 +29,7 @@ def test_an_interrupt_at_any_place_of_an_allocation_loses_no_memory(size: int) -
     with use_driver(driver):
         stream = oxide.devices()[0].new_stream()
         zeros(size).sync_on(stream)
-        for interrupt in interrupts(is_allocating, more_than=5):
+        for interrupt in interrupts(is_allocating, more_than=4):
             with interrupt:
                 zeros(size).sync_on(stream)
             gc.collect()

@@ -203,7 +203,7 @@ def test_large_copies_do_not_hold_the_loop() -> None:
 def test_the_move_copies_what_its_row_says(made: str) -> None:
     move = copy if made == "by the program" else ctypes.CFUNCTYPE(None, ctypes.c_void_p)(MOVE)
     source, target = np.arange(100, dtype=np.uint8), np.zeros(100, np.uint8)
-    row = np.array([(target.ctypes.data + 10, source.ctypes.data + 5, 50, 0)], moves.ROW)
+    row = np.frombuffer(moves.ROW.pack(target.ctypes.data + 10, source.ctypes.data + 5, 50, 0), np.uint8)
     move(row.ctypes.data)
     expected = np.zeros(100, np.uint8)
     expected[10:60] = source[5:55]

@@ -200,7 +200,6 @@ def test_memory_is_freed_beside_a_collector_that_takes_all_of_a_sweep_s_time(
         later[0] += 2 * SHARE_SECONDS
 
     monkeypatch.setattr(reclaim.time, "perf_counter", lambda: clock() + later[0])
-    # Not the name of the list: compiled code does not see that it is replaced.
     reclaim.collectors.append(collector)
     try:
         for _ in range(3):

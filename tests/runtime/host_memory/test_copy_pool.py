@@ -30,7 +30,7 @@ def pool() -> pools.CopyPool:
 
 
 def copy_with(pool: pools.CopyPool, destination: Any, source: Any, *, by_address: bool = False) -> None:
-    row = np.array([(destination.ctypes.data, source.ctypes.data, source.nbytes, pool.address)], ROW)
+    row = np.frombuffer(ROW.pack(destination.ctypes.data, source.ctypes.data, source.nbytes, pool.address), np.uint8)
     (ctypes.CFUNCTYPE(None, ctypes.c_void_p)(SHARE_COPY) if by_address else copy)(row.ctypes.data)
 
 
@@ -120,7 +120,7 @@ def test_a_large_upload_and_a_table_of_copies_go_through_the_helpers(
         moves, target = Moves(1), np.empty_like(array)
         stream = driver.create_stream(0)
         moves.submit(driver, target.ctypes.data, array.ctypes.data, array.nbytes, stream)
-        assert int(moves._table[0]["pool"]) == pool.address
+        assert ROW.unpack_from(moves._table)[3] == pool.address
         driver.synchronize_stream(stream)
         driver.destroy_stream(stream)
         assert np.array_equal(target, array)

@@ -15,7 +15,6 @@ import oxide
 from oxide import gather, h2d, pinned_empty
 from oxide.driver.cpu import CpuDriver
 from oxide.errors import OutOfMemoryError
-from oxide.native import is_compiled
 from oxide.runtime.device import staging_ring
 from oxide.runtime.device.runtime import current_runtime
 from oxide.runtime.host_memory.pinned import AT_ONCE_BYTES, PinnedPool, pinned_buffer_of
@@ -217,7 +216,6 @@ def test_where_no_thread_can_be_started_copies_do_without(monkeypatch: pytest.Mo
         trio.run(main)
 
 
-@pytest.mark.skipif(is_compiled(), reason="compiled callers do not see that a method is replaced")
 def test_page_locking_beside_begins_when_the_copy_that_does_without_has_been_submitted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

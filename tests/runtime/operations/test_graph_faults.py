@@ -32,7 +32,8 @@ from oxide import (
     thread,
     zeros,
 )
-from oxide.runtime.submission.submission import Submission, submit
+from oxide.core import submit
+from oxide.runtime.submission.submission import Submission
 from oxide.testing import DelegatingDriver, FailingDriver, RecordingDriver, seeded_driver, step_driver, use_driver
 from tests.choosing import examples
 

@@ -37,6 +37,7 @@ from oxide import (
     with_context,
     zeros,
 )
+from oxide.core import submit
 from oxide.testing import FailingDriver, RecordingDriver, step_driver, use_driver
 
 NO_LAUNCH = frozenset({"allocate", "allocate_host", "create_stream", "create_event", "begin_capture", "end_capture"})
@@ -636,7 +637,7 @@ def test_a_kernels_fault_is_raised_by_the_launch_it_happened_in(recording: Recor
     futures = []
     for turn, places in enumerate(([1, 0], [0, 2], [1, 1], [-1, 0])):
         graph.update(memcpy(where, np.array(places)))
-        futures.append(oxide.runtime.submission.submission.submit(graph.launch(), streams[turn % 2]))
+        futures.append(submit(graph.launch(), streams[turn % 2]))
     outcomes: list[Any] = []
     for future in futures:
         future.mark.synchronize()

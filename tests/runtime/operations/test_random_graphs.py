@@ -38,7 +38,6 @@ from oxide import (
     value,
     with_context,
 )
-from oxide.native import is_compiled
 from oxide.runtime.device import staging_ring
 from oxide.runtime.device.memory import Allocation
 from oxide.runtime.submission import staging
@@ -269,7 +268,6 @@ def random_program(seed: int, length: int = 30) -> list[Instruction]:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(is_compiled(), reason="compiled callers do not see that a method is replaced")
 @pytest.mark.parametrize("broken", ["_wait", "claims end early", "slots are not ordered"])
 def test_without_the_ordering_random_graphs_go_wrong(
     broken: str, monkeypatch: pytest.MonkeyPatch, tiny_chunks: None

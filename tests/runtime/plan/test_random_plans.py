@@ -38,7 +38,6 @@ from oxide import (
     zeros,
 )
 from oxide.environment import whole_number
-from oxide.native import is_compiled
 from oxide.runtime.plan import nodes
 from oxide.runtime.submission import capture
 from oxide.testing import DelegatingDriver, step_driver, use_driver
@@ -345,7 +344,6 @@ FORKED = ("zip", ("chain", ("add", 0, 1), ("copy", 1, 2)), ("chain", ("add", 2, 
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(is_compiled(), reason="compiled callers do not see that a function is replaced")
 @pytest.mark.parametrize("broken", ["no edges", "no order of a write after reads"])
 def test_without_the_edges_captured_recipes_go_wrong(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The test above can fail: it needs each kind of edge."""

@@ -28,13 +28,13 @@ from oxide import (
     thread,
     zeros,
 )
+from oxide.core import run_blocking
 from oxide.driver.cpu import CpuDriver
 from oxide.errors import DeviceError
 from oxide.runtime.device.fault_records import StandingReport
 from oxide.runtime.device.stream import Stream
 from oxide.runtime.device.timeline import Timeline
 from oxide.runtime.submission.lending import Lender, submit_lent
-from oxide.runtime.submission.submission import run_blocking
 from oxide.testing import FailingDriver, step_driver, use_driver
 
 

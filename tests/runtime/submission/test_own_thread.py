@@ -19,8 +19,8 @@ import pytest
 
 import oxide
 from oxide import DeviceBox, DisjointSlice, Event, OrderingError, Stream, d2h, f32, h2d, kernel, thread
+from oxide.core import FORM
 from oxide.locks import DRIVER_LOCK, RUNTIME_LOCK, driver_threads, is_interrupt, new_lock, unheld
-from oxide.native import is_compiled
 from tests.interrupting import needs_calls
 
 PACKAGE = str(Path(oxide.__file__).parent)
@@ -47,6 +47,13 @@ def run(of: Any = bump) -> np.ndarray[Any, Any]:
     return h2d(NUMBERS).and_then(lambda box: of(box).last()).and_then(d2h).sync()
 
 
+def in_finaliser(frame: FrameType | None) -> bool:
+    """Returns whether a finaliser of the core's twin is running, which is Python."""
+    while frame is not None and frame.f_code.co_name != "__del__":
+        frame = frame.f_back
+    return frame is not None
+
+
 class CallAt:
     """``with CallAt(n, function):`` calls the function at the n-th place of the package where a signal handler may
     run, and keeps its error."""
@@ -66,8 +73,12 @@ class CallAt:
 
     def _look(self, frame: FrameType, event: str, argument: Any) -> None:
         code: CodeType = frame.f_code
+        if self._raises and code.co_name == "__del__":  # of the core's twin: what is raised there goes nowhere
+            return
         # What is raised as a function begins, inside a ``with``, confuses Python 3.11.
         if event in ("c_return", "c_return" if self._raises else "call") and code.co_filename.startswith(PACKAGE):
+            if self._raises and FORM == "Python" and in_finaliser(frame):
+                return  # it would be lost, and confuses Python 3.11 as well
             self.left -= 1
             if self.left == 0:
                 try:
@@ -142,7 +153,7 @@ def test_an_error_of_a_signal_handler_at_any_place_leaves_everything_usable() ->
         assert np.array_equal(run(), NUMBERS + 1), number
         if place.left > 0:
             break
-    assert raised > 50
+    assert raised > 20  # on a GPU C makes most of the calls
     oxide.reclaim.drain()
 
 
@@ -245,7 +256,7 @@ class Cycle:
         work()
 if {how == "callback"}:
     gc.callbacks.append(lambda phase, info: phase == "stop" and work())
-gc.set_threshold(40)
+gc.set_threshold({3 if how == "callback" else 40})
 for _ in range(300):
     {"pass" if how == "callback" else "Cycle()"}
     assert small().sync().sum() == 10
@@ -347,9 +358,7 @@ del Late
     assert not done.stdout or "the interpreter is ending" in done.stdout
 
 
-@pytest.mark.parametrize(
-    "at", ["compilation"] if is_compiled() else ["set-up", "compilation"]
-)  # it replaces a function
+@pytest.mark.parametrize("at", ["set-up", "compilation"])
 def test_a_child_forked_in_the_first_use_of_another_thread(at: str) -> None:
     done = ended(f"""
 import oxide.runtime.device.runtime as runtime

@@ -21,7 +21,7 @@ from oxide.compiler.signature.device_function import DeviceFunction
 from oxide.compiler.signature.generic_parameters import Lifted
 from oxide.compiler.signature.signature import Annotation
 from oxide.compiler.source.source import as_written
-from oxide.dropping import WeakTable
+from oxide.weak_table import WeakTable
 
 from .numba_functions import ContextDispatcher
 from .registry import lowering_registry, note, proxy, session
