@@ -109,6 +109,7 @@ class Device:
     # Used by the runtime
 
     def take_event(self) -> EventHandle:
+        """Returns a spare event, or a new one. It goes back to ``spare_events``."""
         try:
             return self.spare_events.popleft()
         except IndexError:

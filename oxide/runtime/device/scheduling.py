@@ -40,6 +40,7 @@ class StreamPoolRoundRobin:
         return self._size
 
     def next_stream(self, device: Device) -> Stream:
+        """Returns the stream of ``device`` whose turn it is."""
         pool = self._pools.get(device)
         if pool is not None and len(pool.streams) == self._size:  # two threads may get the same stream
             index = pool.turn
@@ -79,6 +80,7 @@ class SingleStream:
         self._pool = StreamPoolRoundRobin(1)
 
     def next_stream(self, device: Device) -> Stream:
+        """Returns the stream of ``device``."""
         return self._pool.next_stream(device)
 
     def __repr__(self) -> str:
@@ -93,6 +95,7 @@ class PolicyOf:
         self._placement = require_placement(device, "policy_of")
 
     def next_stream(self, device: Device) -> Stream:
+        """Returns a stream of the policy's own device, whatever ``device`` is."""
         runtime = current_runtime()
         return picked_stream(runtime.policy, find_device(runtime, self._placement))
 

@@ -333,10 +333,12 @@ class ExecutionContext(core.ExecutionContext):
 
     @property
     def faults(self) -> list[Report]:
+        """Returns the reports of the kernels that the run has launched."""
         return self._faults
 
     @property
     def kept(self) -> list[Any]:
+        """Returns what the device uses until it is past the run."""
         return self._kept
 
     def settle(self, position: int) -> None:

@@ -156,7 +156,10 @@ class Walk(core.Walk, Generic[T]):
                 if stopped is not None:
                     failure, stopped = stopped.error, None
                     if failure is not None:
-                        raise failure
+                        try:
+                            raise failure
+                        finally:
+                            failure = None
                 if self._ending is not None:
                     self._end_plan(self._ending)
                 self.advance(traced)
@@ -177,10 +180,13 @@ class Walk(core.Walk, Generic[T]):
                 raise fault.error from None
             except BaseException as found:
                 left = self._leave(found, self._taken_part())
-                if left is found:
-                    raise
-                if left is not None:
-                    raise left  # noqa: B904 (its context is the error that frames were left with)
+                try:
+                    if left is found:
+                        raise
+                    if left is not None:
+                        raise left  # its context is the error that frames were left with
+                finally:
+                    left = None  # a frame that its traceback has must not refer to it
                 self._given = None
 
     def _caught(self, error: BaseException) -> Any:

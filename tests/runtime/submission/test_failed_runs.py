@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import gc
+from typing import Any
 
 import numpy as np
 import pytest
 
 import oxide
-from oxide import d2h, h2d, memcpy, zeros
+from oxide import DeviceOperation, d2h, h2d, memcpy, value, zeros
 from oxide.testing import step_driver, use_driver
 
 
@@ -22,3 +23,31 @@ def test_the_buffer_of_an_upload_is_not_reused_before_the_device_has_read_it() -
         driver.run_until_idle()
         assert d2h(box).sync().tolist() == [0, 1, 2, 3]
         assert len(others) == 3
+
+
+@pytest.mark.parametrize("run", ["sync_on", "async_on", "graph_on"])
+@pytest.mark.parametrize("stages", [0, 1, 3])
+def test_an_error_is_in_no_cycle_that_would_keep_the_runs_memory(run: str, stages: int) -> None:
+    """What its frames refer to is freed as soon as the program has dealt with it, and not when the collector comes."""
+
+    def fail(_: object) -> DeviceOperation[None]:
+        raise ZeroDivisionError
+
+    stream = oxide.devices()[0].new_stream()
+    gc.collect()
+    gc.disable()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    try:
+        operation: Any = zeros(3)
+        for _ in range(stages):
+            operation = operation.and_then(value)
+        with pytest.raises(ZeroDivisionError):
+            getattr(operation.and_then(fail), run)(stream)
+        del operation
+        gc.collect()
+        errors = [found for found in gc.garbage if isinstance(found, ZeroDivisionError)]
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
+    assert not errors
