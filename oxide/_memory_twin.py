@@ -7,7 +7,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable
-from itertools import count
+from itertools import count, starmap
 from operator import attrgetter
 from types import SimpleNamespace
 from typing import Any, Final
@@ -335,7 +335,11 @@ REPORT_RECORDS: Final = 8
 class FaultReport:
     """Fault records of one submission."""
 
-    __slots__ = ("_give_back", "_launches", "_records")
+    __slots__ = ("_give_back", "_held", "_launches")
+
+    @property
+    def _records(self: Any) -> Any:
+        return self._held[0]
 
     @property
     def is_full(self: Any) -> bool:
@@ -363,21 +367,25 @@ class FaultReport:
         return False
 
     def __del__(self: Any) -> None:
-        records = getattr(self, "_records", None)
-        if records is not None:
-            self._give_back(records)
+        held = getattr(self, "_held", None)
+        if held:
+            self._give_back(held)
+
+
+_ONCE: Final = ((),)
 
 
 def new_report(pool: Any) -> Any:
     """Returns a report with free records of the pool."""
     returned, report = pool._returned, given.FaultReport()
-    report._launches, report._give_back = [], returned.append
-    while True:
+    held = report._held = []
+    report._launches, report._give_back = [], returned.extend
+    while not held:
         try:
-            report._records = returned.popleft()
-            return report
+            held.extend(starmap(returned.popleft, _ONCE))  # one call of C, in which no interrupt loses the records
         except IndexError:
             pool._make()
+    return report
 
 
 def new_box(context: Any, shape: tuple[int, ...], dtype: Any) -> Any:

@@ -129,7 +129,7 @@ def _one_after_the_other(kind: type[T], steps: Callable[[CodeType], bool], more_
         if not interrupt.ended:
             break
         ended += 1
-    assert ended > more_than
+    assert ended > more_than, f"{ended} places"
 
 
 def interrupt_child(mode: str, number: int, seed: int) -> None:
