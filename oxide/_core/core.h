@@ -430,6 +430,9 @@ void finalize_unused(PyObject *self);
 
 /* module.c: takes the exception that is raised, with its traceback. */
 PyObject *caught_error(void);
+/* Raises an error and drops the reference to it. Returns NULL; with NULL, the exception in force
+ * stays. */
+void *raise_error(PyObject *error);
 
 /* tensors.c: returns whether consumers have released tensors since Python last collected them. */
 int tensors_were_released(void);

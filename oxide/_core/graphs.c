@@ -204,9 +204,7 @@ static int launch(Captured *self, Context *context) {
         }
         lock_release(runtime_lock);
         if (error != NULL) {
-            PyErr_Clear();
-            PyErr_SetObject((PyObject *)Py_TYPE(error), error);
-            Py_DECREF(error);
+            raise_error(error);
             failed = -1;
         }
     }

@@ -136,10 +136,7 @@ static int call_with(PyObject *self, unsigned long long function, PyObject *firs
         second == NULL ? ((OfOne)(uintptr_t)function)(one) : ((OfTwo)(uintptr_t)function)(one, two);
     Py_END_ALLOW_THREADS;
     if (code != 0 && code != may_be) {
-        PyObject *error = PyObject_CallMethod(self, "call_failure", "is", code, name);
-        if (error != NULL)
-            PyErr_SetObject((PyObject *)Py_TYPE(error), error);
-        Py_XDECREF(error);
+        raise_error(PyObject_CallMethod(self, "call_failure", "is", code, name));
         code = -1;
     }
     Py_DECREF(self);
@@ -516,9 +513,7 @@ static int submit_launch(PyObject *driver, PyObject *handle, PyObject *function,
                     : PyObject_CallMethodObjArgs(driver, names.launch_failure, number, function,
                                                  config->grid, config->block, config->shared, NULL);
             Py_XDECREF(number);
-            if (failed != NULL)
-                PyErr_SetObject((PyObject *)Py_TYPE(failed), failed);
-            Py_XDECREF(failed);
+            raise_error(failed);
             return -1;
         }
     }

@@ -467,9 +467,7 @@ static int copy_host(Context *context, Box *box, PyObject *host, int up) {
     Py_DECREF(size);
     if (error == NULL)
         return failed;
-    PyErr_Clear();
-    PyErr_SetObject((PyObject *)Py_TYPE(error), error);
-    Py_DECREF(error);
+    raise_error(error);
     return -1;
 }
 
@@ -504,6 +502,26 @@ static int is_pinned(PyObject *array) {
     return failed;
 }
 
+/* Returns a free page-locked buffer of the run's runtime, or NULL, without an exception if there is
+ * none. */
+static Buffer *free_buffer(Context *context, Py_ssize_t nbytes) {
+    PyObject *pool = PyObject_GetAttr(context->runtime, names.pinned);
+    Buffer *buffer = pool != NULL && PyObject_TypeCheck(pool, types.pool)
+                         ? take_buffer((Pool *)pool, nbytes)
+                         : NULL;
+    Py_XDECREF(pool);
+    return buffer;
+}
+
+/* Copies between a box and a buffer, which the run keeps. */
+static int copy_buffer(Context *context, Box *box, Buffer *buffer, int up) {
+    PyObject *host = PyLong_FromUnsignedLongLong(buffer->address);
+    int failed = host == NULL || PyList_Append(context->kept, (PyObject *)buffer) < 0 ||
+                 copy_host(context, box, host, up) < 0;
+    Py_XDECREF(host);
+    return failed ? -1 : 0;
+}
+
 static PyObject *core_upload_small(PyObject *module, PyObject *const *arguments, Py_ssize_t count) {
     (void)module;
     if (count != 3 || !PyObject_TypeCheck(arguments[0], types.context) ||
@@ -519,23 +537,12 @@ static PyObject *core_upload_small(PyObject *module, PyObject *const *arguments,
     int pinned = is_pinned(arguments[2]);
     if (pinned != 0)
         return pinned < 0 ? NULL : Py_NewRef(Py_False);
-    PyObject *pool = PyObject_GetAttr(context->runtime, names.pinned);
-    if (pool == NULL)
-        return NULL;
-    Buffer *buffer =
-        PyObject_TypeCheck(pool, types.pool) ? take_buffer((Pool *)pool, box->nbytes) : NULL;
-    Py_DECREF(pool);
+    Buffer *buffer = free_buffer(context, box->nbytes);
     if (buffer == NULL)
         return PyErr_Occurred() ? NULL : Py_NewRef(Py_False);
     int done = fill(buffer, arguments[2]);
-    if (done > 0 && PyList_Append(context->kept, (PyObject *)buffer) < 0)
+    if (done > 0 && copy_buffer(context, box, buffer, 1) < 0)
         done = -1;
-    if (done > 0) {
-        PyObject *host = PyLong_FromUnsignedLongLong(buffer->address);
-        if (host == NULL || copy_host(context, box, host, 1) < 0)
-            done = -1;
-        Py_XDECREF(host);
-    }
     Py_DECREF((PyObject *)buffer);
     return done < 0 ? NULL : PyBool_FromLong(done);
 }
@@ -564,22 +571,15 @@ static PyObject *core_download_pinned(PyObject *module, PyObject *const *argumen
         if (answer != 0)
             return answer < 0 ? NULL : Py_NewRef(Py_None);
     }
-    PyObject *pool = PyObject_GetAttr(context->runtime, names.pinned);
-    if (pool == NULL)
-        return NULL;
-    Buffer *buffer =
-        PyObject_TypeCheck(pool, types.pool) ? take_buffer((Pool *)pool, box->nbytes) : NULL;
-    Py_DECREF(pool);
+    Buffer *buffer = free_buffer(context, box->nbytes);
     if (buffer == NULL)
         return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
     PyObject *visible = IS_NONE(context->visible) ? Py_None : context->visible;
     PyObject *array = PyObject_CallMethodObjArgs((PyObject *)buffer, names.array, box->shape,
                                                  box->dtype, visible, NULL);
-    PyObject *host = array == NULL ? NULL : PyLong_FromUnsignedLongLong(buffer->address);
-    if (host == NULL || PyList_Append(context->kept, (PyObject *)buffer) < 0 ||
-        copy_host(context, box, host, 0) < 0 || note_host_copy(context, Py_None) < 0)
+    if (array != NULL &&
+        (copy_buffer(context, box, buffer, 0) < 0 || note_host_copy(context, Py_None) < 0))
         Py_CLEAR(array);
-    Py_XDECREF(host);
     Py_DECREF((PyObject *)buffer);
     return array;
 }

@@ -90,6 +90,15 @@ PyObject *caught_error(void) {
     return error;
 }
 
+void *raise_error(PyObject *error) {
+    if (error != NULL) {
+        PyErr_Clear();
+        PyErr_SetObject((PyObject *)Py_TYPE(error), error);
+        Py_DECREF(error);
+    }
+    return NULL;
+}
+
 /* ---- Points: the tracer in force ---- */
 
 FIELDS_OF(Points, AT(Points, tracer))

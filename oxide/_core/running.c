@@ -228,12 +228,8 @@ static int refuse_inside(void) {
         inside = me == NULL ? -1 : PySet_Contains(given.driver_threads, me);
         Py_XDECREF(me);
     }
-    if (inside > 0) {
-        PyObject *error = PyObject_CallNoArgs(given.held_error);
-        if (error != NULL)
-            PyErr_SetObject((PyObject *)Py_TYPE(error), error);
-        Py_XDECREF(error);
-    }
+    if (inside > 0)
+        raise_error(PyObject_CallNoArgs(given.held_error));
     return inside == 0 ? 0 : -1;
 }
 
@@ -728,7 +724,7 @@ static int synchronize_on(Timeline *timeline, long long position, PyObject *devi
         if (PyErr_GivenExceptionMatches(error, given.DeviceLostError))
             Py_XDECREF(METHOD1(device, names.raise_lost, error)); /* raises it, or a new error */
         if (!PyErr_Occurred())
-            PyErr_SetObject((PyObject *)Py_TYPE(error), error);
+            raise_error(Py_NewRef(error));
         Py_DECREF(error);
         Py_XDECREF(kept);
         return -1;
@@ -952,7 +948,7 @@ static PyObject *start_idle(Future *self, Turn *turn) {
         if (done != NULL && PyErr_GivenExceptionMatches(error, PyExc_Exception))
             stop = Py_NewRef(Py_None);
         else if (done != NULL) /* such as KeyboardInterrupt inside a function of and_then */
-            PyErr_SetObject((PyObject *)Py_TYPE(error), error);
+            raise_error(Py_NewRef(error));
         Py_XDECREF(done);
         Py_DECREF(error);
         return stop;
@@ -1028,18 +1024,15 @@ static PyObject *future_outcome(PyObject *object, PyObject *nothing) {
         }
         lock_release(self->lock);
         Py_XDECREF(submission);
-        if (interrupt != NULL) {
-            PyErr_SetObject((PyObject *)Py_TYPE(interrupt), interrupt);
-            Py_DECREF(interrupt);
-            return NULL;
-        }
+        if (interrupt != NULL)
+            return raise_error(interrupt);
     }
     if (!IS_NONE(self->error)) {
         PyObject *error = Py_NewRef(self->error);
         if (!PyExceptionInstance_Check(error))
             missing(object, "_error");
         else if (PyException_SetTraceback(error, self->trace == NULL ? Py_None : self->trace) == 0)
-            PyErr_SetObject((PyObject *)Py_TYPE(error), error);
+            return raise_error(error);
         Py_DECREF(error);
         return NULL;
     }

@@ -523,8 +523,7 @@ static PyObject *step_zip(PyObject *self, Frame *frame, Context *context, PyObje
     if (!IS_NONE(frame->data)) {
         if (!PyExceptionInstance_Check(frame->data))
             return missing((PyObject *)frame, "data");
-        PyErr_SetObject((PyObject *)Py_TYPE(frame->data), frame->data);
-        return NULL;
+        return raise_error(Py_NewRef(frame->data));
     }
     PyObject *results = PyList_AsTuple(frame->results);
     if (results == NULL)
@@ -805,10 +804,7 @@ static int begin(Walk *walk, PyObject *part, Context *context, int traced) {
     Py_ssize_t depth = PyList_Size(walk->frames);
     if (composed) {
         if (depth + 1 >= Py_GetRecursionLimit()) {
-            PyObject *error = PyObject_CallNoArgs(given.TooDeep);
-            if (error != NULL)
-                PyErr_SetObject((PyObject *)Py_TYPE(error), error);
-            Py_XDECREF(error);
+            raise_error(PyObject_CallNoArgs(given.TooDeep));
             return -1;
         }
         Frame *frame = (Frame *)PyType_GenericAlloc(types.frame, 0);

@@ -635,9 +635,8 @@ def trio_run(main: Any) -> Any:
 
 def main() -> None:
     trio._core._run._ALLOW_DETERMINISTIC_SCHEDULING = True
-    turns.SHARE_SECONDS = future.SHARE_SECONDS = reclaim.SHARE_SECONDS = (
-        3600.0  # so that no step depends on the time that one before it took
-    )
+    # No step depends on the time that one before it took.
+    turns.SHARE_SECONDS = future.SHARE_SECONDS = reclaim.SHARE_SECONDS = 3600.0
     first, count = int(sys.argv[1]), int(sys.argv[2])
     gc.collect()
     gc.freeze()

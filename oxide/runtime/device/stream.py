@@ -199,7 +199,8 @@ class LooseResults(core.LooseResults):
     def _let_go(self) -> None:
         loose, timeline = self._submissions, self._timeline
         # The device passes a stream's work in order: if one is done, those before it are, without a query.
-        for submission in (loose[-1], loose[-_FEW], loose[len(loose) // 2], loose[0]):
+        # From the oldest on, ``Mark.passed`` looks ahead itself.
+        for submission in (loose[-1], loose[-_FEW], loose[0]):
             if submission.finished_well():
                 break
         while loose and loose[0].mark.position <= timeline.seen and loose[0].finished_well():
