@@ -384,13 +384,16 @@ class CudaDriver(Calls):
             packet = ParameterPacket(params)
             code = special.launch(grid, block, shared_bytes, stream.handle, packet.pointers(special.places))
         if code:
-            raise _launch_failure(code, function, grid, block, shared_bytes)
+            raise self.launch_failure(code, function, grid, block, shared_bytes)
 
     def launch_failure(
         self, code: int, function: CudaFunction, grid: Dim3, block: Dim3, shared_bytes: int
     ) -> DeviceError:
-        """Returns the error for a launch that the core has made, and that cuLaunchKernel has refused with ``code``."""
-        return _launch_failure(code, function, grid, block, shared_bytes)
+        """Returns the error for a launch that the driver has refused with ``code``."""
+        from oxide.driver.cuda.resources import launch_detail
+
+        call = f"cuLaunchKernel({function.entry}, grid={grid}, block={block}, shared={shared_bytes})"
+        return failure(code, call, launch_detail(function, code))
 
     # Graphs
 
@@ -658,13 +661,6 @@ def _enter(context: CudaContext) -> None:
 def _entry(name: str) -> int:
     """Returns the address of a driver function."""
     return ctypes.cast(getattr(libcuda(), name), ctypes.c_void_p).value or 0
-
-
-def _launch_failure(code: int, function: CudaFunction, grid: Dim3, block: Dim3, shared_bytes: int) -> DeviceError:
-    from oxide.driver.cuda.resources import launch_detail
-
-    call = f"cuLaunchKernel({function.entry}, grid={grid}, block={block}, shared={shared_bytes})"
-    return failure(code, call, launch_detail(function, code))
 
 
 def _short_of_parameters(function: CudaFunction, params: bytes) -> str:

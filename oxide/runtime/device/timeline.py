@@ -255,9 +255,8 @@ class Timeline(core.Timeline):
             marks = self._marks
             if not marks or marks[-1].position < position:
                 return None
-            if (
-                len(marks) == 1 or marks[-2].position < position
-            ):  # the streams of a copy wait for what was just submitted
+            # The streams of a copy wait for what was just submitted.
+            if len(marks) == 1 or marks[-2].position < position:
                 return marks[-1]
             return marks[bisect_left(marks, position, key=lambda mark: mark.position)]
 
