@@ -76,6 +76,7 @@ from .lowering import (  # noqa: F401 - importing them registers their topics
     atomic,
     barrier,
     captured,
+    common,
     complex_numbers,
     constant,
     contraction,
@@ -416,7 +417,7 @@ class _TypingContext(CUDATypingContext):  # type: ignore[misc]
         # The value is checked here, because the templates see a constant's type without its value.
         if isinstance(
             target, shared.BlockArrayType | tiles.TileRefType | shaped.ShapedSliceType
-        ) and not shared.check_value(target.dtype, value):
+        ) and not common.check_value(target.dtype, value):
             return None
         try:
             return super().resolve_setitem(target, index, value)

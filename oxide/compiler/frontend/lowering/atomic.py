@@ -13,11 +13,12 @@ from numba.cuda.typing.typeof import typeof_impl
 
 from oxide.language import atomic
 
+from .common import check_value, has_length, structure
 from .primitives import call_primitive, site
 from .registry import lowering_registry, note, proxy, typing_registry, value_if
 from .shaped import ShapedSliceType, axes_inside, check_indices, element_of
-from .shared import BlockArrayType, check_index, check_value, locate
-from .slices import SliceModel, element_index, in_bounds, lower_length
+from .shared import BlockArrayType, check_index, locate
+from .slices import element_index, elements, in_bounds, lower_length
 from .types import HalfType, display
 
 _ELEMENTS = (types.int32, types.uint32, types.int64, types.uint64, types.float32, types.float64)
@@ -64,16 +65,10 @@ class AtomicSliceType(types.Type):  # type: ignore[misc]
         super().__init__(f"AtomicSlice[{display(dtype)}] {parameter}")
 
 
-register_model(AtomicSliceType)(SliceModel)
+structure(AtomicSliceType, members=elements)
 
 
-@typing_registry.register_global(len)
-class AtomicSliceLength(AbstractTemplate):  # type: ignore[misc]
-    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
-        return signature(types.int64, *args) if len(args) == 1 and isinstance(args[0], AtomicSliceType) else None
-
-
-lowering_registry.lower(len, AtomicSliceType)(lower_length)
+has_length(AtomicSliceType)(lower_length)
 
 
 @typing_registry.register_global(operator.getitem)

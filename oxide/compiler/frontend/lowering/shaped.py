@@ -12,15 +12,14 @@ from typing import Any
 
 from llvmlite import ir
 from numba.cuda import cgutils, types
-from numba.cuda.extending import core_models, register_model
 from numba.cuda.typeconv import Conversion
 from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, signature
 
 from oxide.compiler.signature.signature import shown
 
+from .common import attribute, check_value, has_length, optional, same_form, structure
 from .primitives import site
 from .registry import lowering_registry, note, proxy, typing_registry
-from .shared import check_value
 from .slices import (
     ONLY_WRITTEN,
     RefType,
@@ -95,33 +94,22 @@ class PlaceRefType(types.Type):  # type: ignore[misc]
         super().__init__(f"Ref[{display(dtype)}] by row and column")
 
 
-@register_model(ShapedSliceType)
-class ShapedSliceModel(core_models.StructModel):  # type: ignore[misc]
-    def __init__(self, manager: Any, numba_type: Any) -> None:
-        shape = types.UniTuple(types.int64, numba_type.ndim)
-        super().__init__(manager, numba_type, [("data", types.CPointer(numba_type.dtype)), ("shape", shape)])
+structure(
+    ShapedSliceType,
+    members=lambda kind: [("data", types.CPointer(kind.dtype)), ("shape", types.UniTuple(types.int64, kind.ndim))],
+)
+same_form(ShapedSliceType)
+structure(
+    PlaceRefType,
+    members=lambda kind: [
+        ("data", types.CPointer(kind.dtype)),
+        *((name, types.int64) for name in ("row", "rows", "col", "cols")),
+        *((name, types.int32) for name in ("row_site", "col_site")),
+    ],
+)
 
 
-@register_model(PlaceRefType)
-class PlaceRefModel(core_models.StructModel):  # type: ignore[misc]
-    def __init__(self, manager: Any, numba_type: Any) -> None:
-        words = [(name, types.int64) for name in ("row", "rows", "col", "cols")]
-        sites = [(name, types.int32) for name in ("row_site", "col_site")]
-        super().__init__(manager, numba_type, [("data", types.CPointer(numba_type.dtype)), *words, *sites])
-
-
-@lowering_registry.lower_cast(ShapedSliceType, ShapedSliceType)
-def _cast_slice(context: Any, builder: Any, source: Any, target: Any, value: Any) -> Any:
-    return value
-
-
-@typing_registry.register_global(len)
-class ShapedSliceLength(AbstractTemplate):  # type: ignore[misc]
-    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
-        return signature(types.int64, *args) if len(args) == 1 and isinstance(args[0], ShapedSliceType) else None
-
-
-@lowering_registry.lower(len, ShapedSliceType)
+@has_length(ShapedSliceType)
 def _lower_length(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     return builder.extract_value(proxy(context, builder, sig.args[0], args[0]).shape, 0)
 
@@ -381,35 +369,11 @@ def _lower_get_mut(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     return ref._getvalue()
 
 
-class _NoneTest(AbstractTemplate):  # type: ignore[misc]
-    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
-        if len(args) == 2 and isinstance(args[0], PlaceRefType) and isinstance(args[1], types.NoneType):
-            return signature(types.boolean, *args)
-        return None
-
-
-typing_registry.register_global(operator.is_)(_NoneTest)
-typing_registry.register_global(operator.is_not)(_NoneTest)
-
-
-@lowering_registry.lower(operator.is_not, PlaceRefType, types.NoneType)
+@optional(PlaceRefType)
 def _lower_is_not_none(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     ref = proxy(context, builder, sig.args[0], args[0])
     rows = builder.icmp_unsigned("<", ref.row, ref.rows)
     return builder.and_(rows, builder.icmp_unsigned("<", ref.col, ref.cols))
-
-
-@lowering_registry.lower(operator.is_, PlaceRefType, types.NoneType)
-def _lower_is_none(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    return builder.not_(_lower_is_not_none(context, builder, sig, args))
-
-
-@typing_registry.register_attr
-class PlaceRefAttributes(AttributeTemplate):  # type: ignore[misc]
-    key = PlaceRefType
-
-    def resolve_value(self, kind: Any) -> Any:
-        return kind.dtype
 
 
 def _place(builder: Any, ref: Any) -> tuple[Any, Any]:
@@ -420,7 +384,7 @@ def _place(builder: Any, ref: Any) -> tuple[Any, Any]:
     return inside, builder.add(builder.mul(ref.row, ref.cols), ref.col)
 
 
-@lowering_registry.lower_getattr(PlaceRefType, "value")
+@attribute(PlaceRefType, "value", lambda kind: kind.dtype)
 def _lower_ref_get(context: Any, builder: Any, kind: Any, value: Any) -> Any:
     ref = proxy(context, builder, kind, value)
     inside, offset = _place(builder, ref)

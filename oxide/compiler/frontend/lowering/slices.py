@@ -15,13 +15,13 @@ from typing import Any
 from llvmlite import ir
 from numba.cuda import types
 from numba.cuda.core import errors
-from numba.cuda.extending import core_models, register_model
 from numba.cuda.typeconv import Conversion
 from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, signature
 
 from oxide.compiler.ir.recognise import bounds_check
 from oxide.compiler.signature.signature import layout_name
 
+from .common import attribute, has_length, optional, same_form, structure
 from .primitives import call_primitive, site
 from .registry import lowering_registry, note, proxy, typing_registry, value_if
 from .thread import ThreadIndexType, index_number
@@ -76,41 +76,25 @@ class ScatterType(types.Type):  # type: ignore[misc]
         super().__init__(f"Scatter[{display(dtype)}] {parameter}")
 
 
-@register_model(SliceType)
-@register_model(ScatterType)
-class SliceModel(core_models.StructModel):  # type: ignore[misc]
-    """The layout of slices of all kinds: a pointer to the first element, and the length."""
-
-    def __init__(self, manager: Any, numba_type: Any) -> None:
-        super().__init__(manager, numba_type, [("data", types.CPointer(numba_type.dtype)), ("length", types.int64)])
+def elements(kind: Any) -> list[tuple[str, Any]]:
+    """Returns the members of slices of all kinds: a pointer to the first element, and the length."""
+    return [("data", types.CPointer(kind.dtype)), ("length", types.int64)]
 
 
-@register_model(RefType)
-class RefModel(core_models.StructModel):  # type: ignore[misc]
-    def __init__(self, manager: Any, numba_type: Any) -> None:
-        members = [
-            ("data", types.CPointer(numba_type.dtype)),
-            ("index", types.int64),
-            ("length", types.int64),
-            ("site", types.int32),
-        ]
-        super().__init__(manager, numba_type, members)
+structure(SliceType, ScatterType, members=elements)
+structure(
+    RefType,
+    members=lambda kind: [
+        ("data", types.CPointer(kind.dtype)),
+        ("index", types.int64),
+        ("length", types.int64),
+        ("site", types.int32),
+    ],
+)
+same_form(SliceType)
 
 
-@lowering_registry.lower_cast(SliceType, SliceType)
-def _cast_slice(context: Any, builder: Any, source: Any, target: Any, value: Any) -> Any:
-    return value
-
-
-@typing_registry.register_global(len)
-class SliceLength(AbstractTemplate):  # type: ignore[misc]
-    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
-        if len(args) == 1 and isinstance(args[0], SliceType):
-            return signature(types.int64, *args)
-        return None
-
-
-@lowering_registry.lower(len, SliceType)
+@has_length(SliceType)
 def lower_length(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     """Returns the length of a slice of any kind."""
     return proxy(context, builder, sig.args[0], args[0]).length
@@ -300,38 +284,13 @@ def _lower_get_mut(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     return ref._getvalue()
 
 
-class _NoneTest(AbstractTemplate):  # type: ignore[misc]
-    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
-        if len(args) == 2 and isinstance(args[0], RefType) and isinstance(args[1], types.NoneType):
-            return signature(types.boolean, *args)
-        return None
-
-
-typing_registry.register_global(operator.is_)(_NoneTest)
-typing_registry.register_global(operator.is_not)(_NoneTest)
-
-
-@lowering_registry.lower(operator.is_, RefType, types.NoneType)
-def _lower_is_none(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    ref = proxy(context, builder, sig.args[0], args[0])
-    return builder.icmp_unsigned(">=", ref.index, ref.length)
-
-
-@lowering_registry.lower(operator.is_not, RefType, types.NoneType)
+@optional(RefType)
 def _lower_is_not_none(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     ref = proxy(context, builder, sig.args[0], args[0])
     return builder.icmp_unsigned("<", ref.index, ref.length)
 
 
-@typing_registry.register_attr
-class RefAttributes(AttributeTemplate):  # type: ignore[misc]
-    key = RefType
-
-    def resolve_value(self, kind: Any) -> Any:
-        return kind.dtype
-
-
-@lowering_registry.lower_getattr(RefType, "value")
+@attribute(RefType, "value", lambda kind: kind.dtype)
 def _lower_ref_get(context: Any, builder: Any, kind: Any, value: Any) -> Any:
     ref = proxy(context, builder, kind, value)
     inside = in_bounds(builder, ref.index, ref.length, ref.site)

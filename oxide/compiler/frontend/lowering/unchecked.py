@@ -7,11 +7,11 @@ from typing import Any
 
 from llvmlite import ir
 from numba.cuda import types
-from numba.cuda.extending import register_model
 from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, signature
 
+from .common import structure
 from .registry import lowering_registry, note, proxy, typing_registry
-from .slices import SliceModel, SliceType, element_index
+from .slices import SliceType, element_index, elements
 from .types import display
 
 
@@ -24,7 +24,7 @@ class UncheckedSliceType(types.Type):  # type: ignore[misc]
         super().__init__(f"UncheckedSlice[{display(dtype)}] {parameter}")
 
 
-register_model(UncheckedSliceType)(SliceModel)
+structure(UncheckedSliceType, members=elements)
 
 
 @typing_registry.register_attr

@@ -14,16 +14,16 @@ from typing import Any
 
 from llvmlite import ir
 from numba.cuda import cgutils, types
-from numba.cuda.extending import register_model
 from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, signature
 
 from oxide.compiler.ir.recognise import bounds_check
 
+from .common import check_value, readable, structure, writable
 from .primitives import call_primitive, site
 from .registry import lowering_registry, note, proxy, typing_registry, value_if
 from .shaped import ShapedSliceType, axes_inside, check_indices, element_of
-from .shared import BlockArrayType, check_index, check_value, locate
-from .slices import SliceModel, SliceType, element_index, in_bounds
+from .shared import BlockArrayType, check_index, locate
+from .slices import SliceType, element_index, elements, in_bounds
 from .types import display
 from .unchecked import UncheckedSliceType, lower_unchecked_read, mark_unchecked
 
@@ -45,7 +45,7 @@ class StreamingType(types.Type):  # type: ignore[misc]
         super().__init__(f"Streaming{'Mut' if mutable else ''}[{display(dtype)}] {parameter}")
 
 
-register_model(StreamingType)(SliceModel)
+structure(StreamingType, members=elements)
 
 
 class UncheckedMutSliceType(types.Type):  # type: ignore[misc]
@@ -57,7 +57,7 @@ class UncheckedMutSliceType(types.Type):  # type: ignore[misc]
         super().__init__(f"UncheckedMutSlice[{display(dtype)}] {parameter}")
 
 
-register_model(UncheckedMutSliceType)(SliceModel)
+structure(UncheckedMutSliceType, members=elements)
 
 
 @lowering_registry.lower_getattr(UncheckedSliceType, "streaming")
@@ -68,25 +68,7 @@ def _lower_unchecked_mut(context: Any, builder: Any, kind: Any, value: Any) -> A
     return value
 
 
-@typing_registry.register_global(operator.getitem)
-class UncheckedMutGetItem(AbstractTemplate):  # type: ignore[misc]
-    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
-        if len(args) == 2 and isinstance(args[0], UncheckedMutSliceType) and _check_place(args[0], args[1]):
-            return signature(args[0].dtype, args[0], types.unliteral(args[1]))
-        return None
-
-
 lowering_registry.lower(operator.getitem, UncheckedMutSliceType, types.Integer)(lower_unchecked_read)
-
-
-@typing_registry.register_global(operator.setitem)
-class UncheckedMutSetItem(AbstractTemplate):  # type: ignore[misc]
-    def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
-        if not (len(args) == 3 and isinstance(args[0], UncheckedMutSliceType) and _check_place(args[0], args[1])):
-            return None
-        if not check_value(args[0].dtype, args[2]):
-            return None
-        return signature(types.none, args[0], types.unliteral(args[1]), types.unliteral(args[2]))
 
 
 @lowering_registry.lower(operator.setitem, UncheckedMutSliceType, types.Integer, types.Any)
@@ -261,6 +243,10 @@ def _check_place(kind: Any, index: Any) -> bool:
         note(f"an index of {kind.parameter} is an integer, not {display(index)}; convert it, as in i64(…)")
         return False
     return True
+
+
+readable(UncheckedMutSliceType, _check_place)
+writable(UncheckedMutSliceType, _check_place)
 
 
 def _lower_load(kind: Any, name: str) -> None:
