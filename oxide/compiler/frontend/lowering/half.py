@@ -1,4 +1,4 @@
-"""The narrow floats ``f16``, ``bf16``, ``f8e4m3`` and ``f8e5m2``: the types of operations on them, and their lowering
+"""The narrow floats, such as ``f16`` and ``f8e4m3``: the types of operations on them, and their lowering
 through f32.
 
 An operation on two narrow floats of one type, or on a narrow float and an integer, has the narrow type. An operation on
@@ -22,8 +22,8 @@ from numba.cuda.typeconv import Conversion
 from numba.cuda.typing.templates import AbstractTemplate, signature
 
 from oxide.language import fast, intrinsics
-from oxide.language.narrow import FORMATS, bits_of
-from oxide.language.types import of_narrow_scalar
+from oxide.language.narrow import bits_of
+from oxide.language.types import SCALARS, of_narrow_scalar
 
 from .mathematics import call
 from .registry import lowering_registry, typing_registry
@@ -244,7 +244,7 @@ def _lower_ulp(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     the distance to the previous number."""
     kind = sig.return_type
     bits = args[0].type
-    beyond = bits(bits_of(kind.name, FORMATS[kind.name].greatest) + 1)  # an infinity or a NaN
+    beyond = bits(bits_of(kind.name, SCALARS[kind.name].greatest) + 1)  # an infinity or a NaN
     size, one = builder.and_(args[0], bits((1 << (kind.bitwidth - 1)) - 1)), bits(1)
     following = builder.add(size, one)
     is_largest = builder.icmp_unsigned("==", following, beyond)
