@@ -87,3 +87,12 @@ def test_the_bits_of_a_narrow_float_are_those_of_its_dtype(scalar: ScalarType) -
     assert max(finite) == scalar.greatest
     assert min(number for number in finite if number > 0) == 2.0**scalar.least
     assert any(math.isinf(number) for _, number in known) == scalar.has_infinity
+
+
+def test_the_book_lists_the_types() -> None:
+    text = (ROOT / "docs" / "kernels.md").read_text()
+    assert f"| {' '.join(f'`{name}`' for name in SCALARS)} |" in text
+    for name, scalar in NARROW.items():
+        module = "ml_dtypes" if scalar.ml_dtypes else "np"
+        exponent, fraction = scalar.bits - scalar.precision, scalar.precision - 1
+        assert f"| `{name}` | `{module}.{scalar.dtype_name}` | {exponent}, {fraction} | " in text
