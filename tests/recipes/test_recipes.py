@@ -1,14 +1,13 @@
-"""Patches that add one thing of its kind, such as a dtype, with its own test: how many files that touches, and that no
-other place has to know of it.
+"""What it takes to add one thing to the project: each patch here adds one, with its test.
 
-Each patch is applied to a copy of the tree, its test runs there, and it is reverted. To renew a patch that no longer
-applies, make its change by hand and write it with ``git diff -U1``.
+A patch is applied to a copy of the tree, its test is run there, and it is taken back. ``FILES`` is how many files a
+patch may touch, its test's included: what an addition touches is a promise of the design. If a patch no longer applies,
+because the code around it has changed, apply it by hand (``git apply --3way``) and write it again (``git diff``).
 """
 
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -16,51 +15,50 @@ from pathlib import Path
 
 import pytest
 
-from tests.reach import ROOT
-
 HERE = Path(__file__).parent
-MOST_FILES = {"dtype": 5, "scalar_function": 3, "warp_primitive": 3}
-"""The most files that a recipe may touch, its test included."""
-PARTS = ("oxide", "oxide_kernels", "docs", "tests", "pyproject.toml")
+ROOT = HERE.parents[1]
+FILES = {"dtype": 5, "kernel_option": 5, "tile_word": 4}
+"""The most files that a recipe touches."""
+
+COPIED = ("oxide", "oxide_kernels", "docs", "tests", "examples", "pyproject.toml")
 
 
-@pytest.fixture(scope="module")
-def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Returns a copy of what the tests need of the tree."""
-    copy = tmp_path_factory.mktemp("tree")
-    for part in PARTS:
-        source = ROOT / part
-        if source.is_dir():
-            shutil.copytree(source, copy / part, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            shutil.copy(source, copy)
-    return copy
+def touched(patch: Path) -> list[str]:
+    """Returns the files that a patch changes or adds."""
+    lines = patch.read_text().splitlines()
+    return [line.removeprefix("+++ b/") for line in lines if line.startswith("+++ b/")]
 
 
-def touched_by(patch: Path) -> list[str]:
-    return re.findall(r"^diff --git a/\S+ b/(\S+)$", patch.read_text(), re.MULTILINE)
+def run(command: list[str], tree: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(tree), "OXIDE_CACHE_DIR": str(tree / "cache")}
+    done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}{done.stderr}"
 
 
-def apply(patch: Path, tree: Path, *options: str) -> None:
-    # A tree below another repository would be taken for a part of that one.
-    environment = os.environ | {"GIT_CEILING_DIRECTORIES": str(tree.parent)}
-    subprocess.run(["git", "apply", *options, str(patch)], cwd=tree, env=environment, check=True)
+def contents(tree: Path, files: list[str]) -> dict[str, str | None]:
+    return {each: (tree / each).read_text() if (tree / each).exists() else None for each in files}
+
+
+def test_each_recipe_says_how_many_files_it_touches() -> None:
+    assert {each.stem for each in HERE.glob("*.patch")} == FILES.keys()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("patch", sorted(HERE.glob("*.patch")), ids=lambda patch: patch.stem)
-def test_a_recipe_touches_few_files_and_works(patch: Path, tree: Path) -> None:
-    touched = touched_by(patch)
-    assert len(touched) <= MOST_FILES[patch.stem], touched
-    before = {path: (tree / path).read_bytes() for path in touched if (tree / path).exists()}
-    apply(patch, tree)
-    try:
-        tests = [path for path in touched if path.startswith("tests/")]
-        assert tests, "a recipe has a test"
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *tests]
-        environment = os.environ | {"PYTHONPATH": str(tree), "OXIDE_DEVICE": "cpu"}
-        done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout + done.stderr
-    finally:
-        apply(patch, tree, "--reverse")
-    assert before == {path: (tree / path).read_bytes() for path in touched if (tree / path).exists()}
+@pytest.mark.parametrize("name", FILES)
+def test_a_recipe_is_applied_works_and_is_taken_back(name: str, tmp_path: Path) -> None:
+    patch = HERE / f"{name}.patch"
+    files = touched(patch)
+    assert len(files) <= FILES[name], files
+    tests = [each for each in files if Path(each).name.startswith("test_")]
+    assert tests, "a recipe brings its test"
+    tree = tmp_path / "tree"
+    for each in COPIED:
+        if (ROOT / each).is_dir():
+            shutil.copytree(ROOT / each, tree / each, ignore=shutil.ignore_patterns("__pycache__", "results"))
+        else:
+            shutil.copy(ROOT / each, tree / each)
+    before = contents(tree, files)
+    run(["git", "apply", str(patch)], tree)
+    run([sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider", *tests], tree)
+    run(["git", "apply", "--reverse", str(patch)], tree)
+    assert contents(tree, files) == before
