@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias, final
 
 import numpy as np
 
+from oxide.language.types import SCALARS
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
@@ -27,10 +29,7 @@ TRANSFERS: Final[tuple[Kind, ...]] = ("send", "recv", "send_recv")
 REDUCTIONS: Final[tuple[Reduction, ...]] = ("sum", "prod", "min", "max", "avg")
 
 REDUCED: Final = frozenset(
-    (
-        *("int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"),
-        *("float32", "float64", "complex64", "complex128"),
-    )
+    scalar.dtype_name for scalar in SCALARS.values() if scalar.nccl is not None or scalar.kind == "c"
 )
 """The dtypes that NCCL reduces; complex numbers are reduced as pairs of floats."""
 

@@ -22,6 +22,7 @@ from oxide.distributed.boards import TO_ALL, Boards, board_bytes, fitting, share
 from oxide.distributed.calls import CLOSED, TRANSFERS, name_of
 from oxide.distributed.peers import ARRIVED, ENDED, FAILED, LEFT
 from oxide.errors import CollectiveError, DeviceError
+from oxide.language.types import SCALARS
 from oxide.locks import new_lock, unheld
 from oxide.runtime.device.fault_records import HostReport
 from oxide.runtime.submission.capture import LaunchHook
@@ -37,13 +38,12 @@ if TYPE_CHECKING:
     from oxide.runtime.submission.submission import ExecutionContext
 
 # ncclDataType_t and ncclRedOp_t, which never change.
-_TYPES: Final = {
-    "int8": 0, "uint8": 1, "int32": 2, "uint32": 3, "int64": 4, "uint64": 5, "float16": 6, "float32": 7, "float64": 8,
-    "bfloat16": 9, "float8_e4m3fn": 10, "float8_e5m2": 11,
-}  # fmt: skip
+_TYPES: Final = {scalar.dtype_name: scalar.nccl for scalar in SCALARS.values() if scalar.nccl is not None}
 _REDUCTIONS: Final = {"sum": 0, "prod": 1, "max": 2, "min": 3, "avg": 4}
 _BYTES: Final = _TYPES["uint8"]
-_FLOATS_OF_COMPLEX: Final = {"complex64": "float32", "complex128": "float64"}
+_FLOATS_OF_COMPLEX: Final = {
+    scalar.dtype_name: SCALARS[scalar.part].dtype_name for scalar in SCALARS.values() if scalar.part
+}
 _LOOK_SECONDS: Final = 0.1
 _CALL_SECONDS: Final = 1.0  # how long an abort waits for a call of NCCL's
 _POLL_SECONDS: Final = 0.001  # between two looks at a full board, or at work that must end first

@@ -67,7 +67,7 @@ class ParameterSlot(core.ParameterSlot):
         # other types, ``dtype``.
         self.bits = self.dtype
         if self.dtype is not None and isinstance(parameter, Parameter) and parameter.scalar.numpys is None:
-            self.bits = parameter.scalar.bits
+            self.bits = parameter.scalar.bits_dtype
         self.alignment = parameter.alignment if kind == core.TILES and isinstance(parameter, Parameter) else 1
         self.ndim = parameter.ndim if isinstance(parameter, Parameter) else 1
         scalar = parameter if kind == core.SCALAR and isinstance(parameter, Parameter) else None
