@@ -310,7 +310,7 @@ class Specialization:
             formats += parameter.struct_format
             words = struct.unpack_from(formats, params)[before:]
             before += len(words)
-            values.append(words[0] if parameter.kind == "scalar" else words)
+            values.append(words[0] if parameter.kind == "scalar" and parameter.lifted is None else words)
         return tuple(values)
 
     def _found_facts(self) -> Facts:

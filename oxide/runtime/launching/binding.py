@@ -74,7 +74,7 @@ def held(parameter: Closed, argument: Any) -> Any:
     if isinstance(parameter, NumbaParameter) or isinstance(argument, DeviceOperation):
         return argument
     if parameter.lifted is None and parameter.kind != "scalar":
-        return argument
+        return argument  # a box
     return Held(words_for(parameter, argument))
 
 
