@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from oxide.distributed.calls import Call
     from oxide.distributed.peers import Peers
-    from oxide.driver.base import Driver, GraphHandle, Ranges
+    from oxide.driver.base import GraphHandle, Graphs, Ranges
     from oxide.driver.cuda.graph import CudaGraphExec
     from oxide.runtime.device.runtime import Device
     from oxide.runtime.submission.submission import ExecutionContext
@@ -72,7 +72,7 @@ class NcclPlane:
         self._nccl = library
         self._communicators = communicators
         self._process = _process
-        self._graphs: dict[CudaGraphExec, Driver] = {}  # those with collectives, which hold a communicator
+        self._graphs: dict[CudaGraphExec, Graphs] = {}  # those with collectives, which hold a communicator
         self.launching: set[_CapturedCall] = set()  # those whose graph is being launched
 
     def submit(self, contexts: tuple[ExecutionContext, ...], call: Call, report: HostReport) -> None:
@@ -118,13 +118,13 @@ class NcclPlane:
         if self.closed:
             raise DeviceError(CLOSED)
 
-    def add_graph(self, given: GraphHandle, driver: Driver) -> None:
+    def add_graph(self, given: GraphHandle, graphs: Graphs) -> None:
         """Notes a graph with collectives. NCCL frees a communicator only when all such graphs are destroyed."""
         graph = cast("CudaGraphExec", given)
         if graph not in self._graphs:
             for other in [each for each in self._graphs if each.handle is None]:
                 del self._graphs[other]
-            self._graphs[graph] = driver
+            self._graphs[graph] = graphs
 
     def give_up(self, error: CollectiveError) -> None:
         """Tells the other processes, if any, that the group is broken."""
@@ -146,9 +146,9 @@ class NcclPlane:
         while self.launching and time.monotonic() < until:
             time.sleep(_POLL_SECONDS)
         while self._graphs:
-            graph, driver = self._graphs.popitem()
+            graph, graphs = self._graphs.popitem()
             with suppress(DeviceError):  # a device that is lost has no graphs
-                driver.destroy_graph(graph)
+                graphs.destroy_graph(graph)
 
     def is_of_parent(self) -> bool:
         """Returns whether this process is a child that was forked after the group was made."""
@@ -324,8 +324,8 @@ class _CapturedCall(LaunchHook):
         self._call = call
         self._told = False
 
-    def captured(self, graph: GraphHandle, driver: Driver) -> None:
-        self._plane.add_graph(graph, driver)
+    def captured(self, graph: GraphHandle, graphs: Graphs) -> None:
+        self._plane.add_graph(graph, graphs)
 
     def __call__(self, context: ExecutionContext) -> None:
         self._plane.launching.add(self)  # before the look at ``closed``: see ``_destroy_graphs``
