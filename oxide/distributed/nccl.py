@@ -19,7 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast, final
 
 from oxide.distributed.boards import TO_ALL, Boards, board_bytes, fitting, shared_segments
-from oxide.distributed.calls import CLOSED, TRANSFERS, name_of
+from oxide.distributed.calls import CLOSED, name_of
 from oxide.distributed.peers import ARRIVED, ENDED, FAILED, LEFT
 from oxide.errors import CollectiveError, DeviceError
 from oxide.locks import new_lock, unheld
@@ -163,20 +163,15 @@ class NcclPlane:
         if name in _FLOATS_OF_COMPLEX:
             name, count = _FLOATS_OF_COMPLEX[name], 2 * count
         kind = _TYPES.get(name)
-        if kind is None or not call.kind.endswith(("reduce", "scatter")):  # data that only moves is bytes
+        if kind is None or not call.form.reduces:  # data that only moves is bytes
             kind, count = _BYTES, call.count * call.dtype.itemsize
+        further = [reduction] if call.form.reduces else [call.root] if call.form.rooted else []
 
         def submit(stream: int) -> Ranges:
             if not count:
                 return ()
-            if call.kind == "all_reduce":
-                nccl.all_reduce(given, output, count, kind, reduction, communicator, stream)
-            elif call.kind == "reduce_scatter":
-                nccl.reduce_scatter(given, output, count, kind, reduction, communicator, stream)
-            elif call.kind == "all_gather":
-                nccl.all_gather(given, output, count, kind, communicator, stream)
-            elif call.kind == "broadcast":
-                nccl.broadcast(given, output, count, kind, call.root, communicator, stream)
+            if not call.form.boxes:
+                getattr(nccl, call.kind)(given, output, count, kind, *further, communicator, stream)
             else:
                 nccl.group_start()
                 try:
@@ -429,7 +424,7 @@ class _Watch:
 
     def _texts(self, call: Call) -> list[tuple[int, str]]:
         """Returns the text to tell all other ranks, or those that take part in a transfer, each with the rank."""
-        if call.kind not in TRANSFERS:
+        if not call.form.boxes:
             return [(TO_ALL, fitting(call.text))]
         rank = self.rank
         moved = [(rank, call.to, call.to)] if call.to >= 0 else []
