@@ -15,6 +15,7 @@ import time
 from collections import deque
 from contextlib import suppress
 from copy import copy
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast, final
 
@@ -336,16 +337,14 @@ class _CapturedCall(LaunchHook):
 
 
 @final
+@dataclass(frozen=True, slots=True)
 class _Arrival:
     """What this rank has told another rank, or all others, about one submission: the text of its collectives, and the
     deadline by which they must have told the same. ``report`` gets the error if the group breaks before."""
 
-    __slots__ = ("deadline", "report", "text")
-
-    def __init__(self, text: str, deadline: float, report: HostReport) -> None:
-        self.text = text
-        self.deadline = deadline
-        self.report = report
+    text: str
+    deadline: float
+    report: HostReport
 
 
 @final
@@ -559,9 +558,8 @@ class _Watch:
 
     def _interrupted(self, error: BaseException) -> None:
         """Breaks the group after an interrupt in the middle of telling or comparing, which may have lost a note."""
-        self.give_up(
-            CollectiveError(f"rank {self.rank} was interrupted: {type(error).__name__}", self._last, self.rank)
-        )
+        reason = f"rank {self.rank} was interrupted: {type(error).__name__}"
+        self.give_up(CollectiveError(reason, self._last, self.rank))
 
 
 _process = 0
