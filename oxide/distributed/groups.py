@@ -30,7 +30,7 @@ from oxide.runtime.device.fault_records import HostReport
 from oxide.runtime.device.memory import Allocation, DeviceBox
 from oxide.runtime.device.runtime import Device, current_runtime
 from oxide.runtime.device.scheduling import find_device
-from oxide.runtime.operations.operation import BoxSpec, Depiction, DeviceOperation, Spec
+from oxide.runtime.operations.operation import BoxSpec, Depiction, DeviceOperation, OfArguments, Spec
 from oxide.runtime.operations.transfers import describe
 from oxide.runtime.submission.capture import NotRecordable
 from oxide.runtime.submission.submission import ExecutionContext
@@ -357,18 +357,17 @@ class Group:
 
 
 @final
-class Collective(DeviceOperation[Any]):
+class Collective(OfArguments[Any]):
     """The operation that the methods of ``Group`` return."""
 
     def __init__(self, group: Group, kind: Kind, boxes: tuple[Any, ...], **how: Any) -> None:
         """``how`` has further fields of the ``Call``."""
-        parts = [box for box in boxes if isinstance(box, DeviceOperation)]
-        for part in parts:
-            part.consume()
+        for box in boxes:
+            if isinstance(box, DeviceOperation):
+                box.consume()  # even if another argument is then refused
         self._group = group
         self._kind: Kind = kind
         self._form = FORMS[kind]
-        self._boxes = boxes
         self._how = how
         self._call_of_boxes: Call | None = None  # made once, where neither boxes nor results are those of a run
         group.require_open(kind)
@@ -385,22 +384,15 @@ class Collective(DeviceOperation[Any]):
             raise ArgumentError(
                 f"{kind} takes {needed} box{'es' * (needed > 1)}, one for each rank of this process; got {len(boxes)}"
             )
-        if parts:
-            self._composed, self._parts = True, tuple(parts)
-        super().__init__(*parts)
+        super().__init__(*boxes)
 
     def traced_name(self) -> str:
         return self._kind
 
-    def execute(self, context: ExecutionContext) -> Any:
-        return self.finish(context, [])
-
-    def finish(self, context: ExecutionContext, results: list[Any]) -> Any:
+    def submit(self, context: ExecutionContext, *arguments: Any) -> Any:
         group, kind, call = self._group, self._kind, self._call_of_boxes
         if call is None:
-            yielded = iter(results)
-            given = [next(yielded) if isinstance(box, DeviceOperation) else box for box in self._boxes]
-            boxes = [self._box(box, number) for number, box in enumerate(given)]
+            boxes = [self._box(box, number) for number, box in enumerate(arguments)]
         group.require_open(kind)
         if context.recording is not None:
             if context.recording.outer is not None:  # the recording is of a run
@@ -436,12 +428,12 @@ class Collective(DeviceOperation[Any]):
     def spec(self) -> Spec:
         if self._form.result is not None:
             return None
-        specs = [box.spec() if isinstance(box, DeviceOperation) else _spec(box) for box in self._boxes]
+        specs = [box.spec() if isinstance(box, DeviceOperation) else _spec(box) for box in self._arguments]
         return specs[-1] if len(self._group.ranks) == 1 else tuple(specs)
 
     def depict(self) -> Depiction:
         lines = (f"{self._group.size} ranks",)
-        return "copy", self._kind, lines, tuple([("", box) for box in self._boxes])
+        return "copy", self._kind, lines, tuple([("", box) for box in self._arguments])
 
     def _box(self, given: object, number: int) -> DeviceBox:
         """Returns a box that fits its rank."""
@@ -497,7 +489,7 @@ class Collective(DeviceOperation[Any]):
             shape = form.result(first.shape, group.size)
             outputs = tuple([new_box(context, shape, first.dtype) for context in contexts])
         call = Call(kind, inputs, outputs, count, **self._how)
-        if inputs is outputs and all(isinstance(box, DeviceBox) for box in self._boxes):
+        if inputs is outputs and all(isinstance(box, DeviceBox) for box in self._arguments):
             self._call_of_boxes = call
         return call
 
