@@ -109,12 +109,14 @@ class HostToDevice(NewBox):
     """The operation that ``h2d`` returns."""
 
     _from_host = True
+    _name = "h2d"
 
     def __init__(self, array: NDArray[Any]) -> None:
         self._array = array
+        self._shape, self._dtype = array.shape, array.dtype
         if array.nbytes > staging.SMALL_BYTES:
             _announce(array)
-        super().__init__("h2d", array.shape, array.dtype)
+        DeviceOperation.__init__(self)  # by way of NewBox it would take a twentieth of a short copy
 
     def execute(self, context: ExecutionContext) -> DeviceBox:
         array = self._array
@@ -167,9 +169,13 @@ class DeviceToHost(OfBox["NDArray[Any]"]):
     """The operation that ``d2h`` returns."""
 
     def __init__(self, box: DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]) -> None:
-        if not isinstance(box, DeviceOperation) and require_box(box, "d2h").nbytes > AT_ONCE_BYTES:
+        if isinstance(box, DeviceOperation):
+            super().__init__(box)
+            return
+        if require_box(box, "d2h").nbytes > AT_ONCE_BYTES:
             announce_large_copy()
-        super().__init__(box)
+        self._box = box
+        DeviceOperation.__init__(self)  # nothing else of OfBox is needed
 
     def execute(self, context: ExecutionContext) -> NDArray[Any]:
         box = self._box.value if isinstance(self._box, Arc) else self._box
