@@ -15,11 +15,12 @@ import time
 from collections import deque
 from contextlib import suppress
 from copy import copy
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast, final
 
 from oxide.distributed.boards import TO_ALL, Boards, board_bytes, fitting, shared_segments
-from oxide.distributed.calls import CLOSED, TRANSFERS, name_of
+from oxide.distributed.calls import CLOSED, name_of
 from oxide.distributed.peers import ARRIVED, ENDED, FAILED, LEFT
 from oxide.errors import CollectiveError, DeviceError
 from oxide.language.types import SCALARS
@@ -163,20 +164,15 @@ class NcclPlane:
         if name in _FLOATS_OF_COMPLEX:
             name, count = _FLOATS_OF_COMPLEX[name], 2 * count
         kind = _TYPES.get(name)
-        if kind is None or not call.kind.endswith(("reduce", "scatter")):  # data that only moves is bytes
+        if kind is None or not call.form.reduces:  # data that only moves is bytes
             kind, count = _BYTES, call.count * call.dtype.itemsize
+        further = [reduction] if call.form.reduces else [call.root] if call.form.rooted else []
 
         def submit(stream: int) -> Ranges:
             if not count:
                 return ()
-            if call.kind == "all_reduce":
-                nccl.all_reduce(given, output, count, kind, reduction, communicator, stream)
-            elif call.kind == "reduce_scatter":
-                nccl.reduce_scatter(given, output, count, kind, reduction, communicator, stream)
-            elif call.kind == "all_gather":
-                nccl.all_gather(given, output, count, kind, communicator, stream)
-            elif call.kind == "broadcast":
-                nccl.broadcast(given, output, count, kind, call.root, communicator, stream)
+            if not call.form.boxes:
+                getattr(nccl, call.kind)(given, output, count, kind, *further, communicator, stream)
             else:
                 nccl.group_start()
                 try:
@@ -341,16 +337,14 @@ class _CapturedCall(LaunchHook):
 
 
 @final
+@dataclass(frozen=True, slots=True)
 class _Arrival:
     """What this rank has told another rank, or all others, about one submission: the text of its collectives, and the
     deadline by which they must have told the same. ``report`` gets the error if the group breaks before."""
 
-    __slots__ = ("deadline", "report", "text")
-
-    def __init__(self, text: str, deadline: float, report: HostReport) -> None:
-        self.text = text
-        self.deadline = deadline
-        self.report = report
+    text: str
+    deadline: float
+    report: HostReport
 
 
 @final
@@ -429,7 +423,7 @@ class _Watch:
 
     def _texts(self, call: Call) -> list[tuple[int, str]]:
         """Returns the text to tell all other ranks, or those that take part in a transfer, each with the rank."""
-        if call.kind not in TRANSFERS:
+        if not call.form.boxes:
             return [(TO_ALL, fitting(call.text))]
         rank = self.rank
         moved = [(rank, call.to, call.to)] if call.to >= 0 else []
@@ -564,9 +558,8 @@ class _Watch:
 
     def _interrupted(self, error: BaseException) -> None:
         """Breaks the group after an interrupt in the middle of telling or comparing, which may have lost a note."""
-        self.give_up(
-            CollectiveError(f"rank {self.rank} was interrupted: {type(error).__name__}", self._last, self.rank)
-        )
+        reason = f"rank {self.rank} was interrupted: {type(error).__name__}"
+        self.give_up(CollectiveError(reason, self._last, self.rank))
 
 
 _process = 0

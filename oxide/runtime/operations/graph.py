@@ -33,7 +33,7 @@ from oxide.runtime.device.scheduling import require_stream
 from oxide.runtime.device.stream import Stream
 from oxide.runtime.operations.depicting import RecordedWork
 from oxide.runtime.operations.inputs import Source, accepted, arrived, fill_inputs
-from oxide.runtime.operations.operation import Depiction, DeviceOperation
+from oxide.runtime.operations.operation import Depiction, DeviceOperation, OfArguments, filled
 from oxide.runtime.plan.reuse import GraphMemory, share_memory
 from oxide.runtime.submission.capture import LaunchHook, Recording
 from oxide.runtime.submission.nesting import raise_if_nested
@@ -358,7 +358,7 @@ class GraphLaunch(core.GraphLaunch, DeviceOperation[None]):
         return bool(self._sources) and bool(self._parts)
 
     def _execute_slowly(self, context: ExecutionContext) -> None:
-        submit_launch(context, self._graph, self._sources, [])
+        submit_launch(context, self._graph, self._sources, self._sources)
 
     def step(self, frame: Frame, result: Any) -> Submittable[Any] | None:
         if not frame.at:
@@ -366,7 +366,7 @@ class GraphLaunch(core.GraphLaunch, DeviceOperation[None]):
         return super().step(frame, result)
 
     def finish(self, context: ExecutionContext, results: list[Any]) -> None:
-        submit_launch(context, self._graph, self._sources, results)
+        submit_launch(context, self._graph, self._sources, filled(self._sources, results))
 
     def copies_to_host(self) -> bool:
         return self._graph._fills_host
@@ -392,16 +392,13 @@ def require_launch(context: ExecutionContext, graph: CudaGraph[Any]) -> _Capture
 
 
 def submit_launch(
-    context: ExecutionContext, graph: CudaGraph[Any], sources: tuple[Source, ...], results: list[Any]
+    context: ExecutionContext, graph: CudaGraph[Any], sources: tuple[Source, ...], given: Sequence[Any]
 ) -> None:
-    """Submits one launch of a graph. ``results`` are those of the operations among ``sources``, in order."""
+    """Submits one launch of a graph. ``given`` are ``sources`` with results in place of the operations."""
     captured = require_launch(context, graph)
-    yielded = iter(results)
     ready = [
-        arrived(number, captured.inputs[number], next(yielded), graph.device)
-        if isinstance(source, DeviceOperation)
-        else source
-        for number, source in enumerate(sources)
+        arrived(number, captured.inputs[number], found, graph.device) if isinstance(source, DeviceOperation) else found
+        for number, (source, found) in enumerate(zip(sources, given, strict=True))
     ]
     graph._follow_updates(context)
     captured.launch(context, ready)
@@ -457,29 +454,22 @@ class GraphInstances(Generic[T]):
 
 
 @final
-class InstanceLaunch(DeviceOperation[T]):
+class InstanceLaunch(OfArguments[T]):
     """The operation that ``GraphInstances.launch`` returns. Each run takes the next graph."""
 
     def __init__(self, instances: GraphInstances[T], sources: tuple[Source, ...]) -> None:
         self._instances = instances
-        self._sources = sources
-        if sources:
-            self._parts = tuple([source for source in sources if isinstance(source, DeviceOperation)])
-            self._composed = bool(self._parts)
-        super().__init__()
+        super().__init__(*sources)
         self._placed, self._placement = True, instances[0].device
-
-    def execute(self, context: ExecutionContext) -> T:
-        return self.finish(context, [])
 
     def step(self, frame: Frame, result: Any) -> Submittable[Any] | None:
         if not frame.at:
             require_launch(frame.context, self._instances[0])
         return super().step(frame, result)
 
-    def finish(self, context: ExecutionContext, results: list[Any]) -> T:
+    def submit(self, context: ExecutionContext, *arguments: Any) -> T:
         graph, output = self._instances.next_of()
-        submit_launch(context, graph, self._sources, results)
+        submit_launch(context, graph, self._arguments, arguments)
         return output
 
     def copies_to_host(self) -> bool:
@@ -487,7 +477,7 @@ class InstanceLaunch(DeviceOperation[T]):
 
     def depict(self) -> Depiction:
         lines = (f"one of {len(self._instances)}", self._instances[0].summary())
-        return "graph", "launch of a graph", lines, tuple([("", each) for each in self._sources])
+        return "graph", "launch of a graph", lines, tuple([("", each) for each in self._arguments])
 
 
 @final
