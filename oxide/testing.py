@@ -15,15 +15,14 @@ without a sleep::
 from __future__ import annotations
 
 import functools
-import inspect
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar, cast, final
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, final
 
-from oxide.driver.base import Driver, Droppable
+from oxide.driver.base import CAPABILITIES, Driver, Droppable, StreamHandle, StreamPriority, Wrapper
 from oxide.messages import written
 
 if TYPE_CHECKING:
@@ -145,54 +144,44 @@ class Call:
     exception: BaseException | None = None
 
 
-_Base: Any = object  # for a type checker, something with all methods of the protocol
-
-
-class DelegatingDriver(_Base):  # type: ignore[misc]
-    """A base class that passes every call of the protocol on to ``inner`` through ``invoke``, which subclasses
-    override.
+class DelegatingDriver(Wrapper):
+    """A base class that passes every call of the protocol and its capabilities on to ``inner`` through ``invoke``,
+    which subclasses override.
 
     Attributes outside the protocol, such as ``step`` of a stepping driver, are those of ``inner``.
     """
 
     def __init__(self, inner: Driver) -> None:
         _require_driver(inner, type(self).__name__)
-        self.inner = inner
-        self.name = inner.name
-        self.drops_work = inner.drops_work
+        super().__init__(inner)
 
     def invoke(self, method: str, *arguments: Any, **keywords: Any) -> Any:
         """Makes one call of ``inner``."""
         return getattr(self.inner, method)(*arguments, **keywords)
 
-    def __getattr__(self, name: str) -> Any:
-        if name == "inner":
-            raise AttributeError(name)
-        return getattr(self.inner, name)
-
     def for_run(self, run: Droppable) -> Driver:
-        inner = self.inner.for_run(run)
-        return self if inner is self.inner else _as_run_uses_it(self, inner)
+        return _as_run_uses_it(self, self.inner.for_run(run))
+
+    def create_stream(self, device: int, priority: StreamPriority = "normal") -> StreamHandle:
+        return self.invoke("create_stream", device, priority)
 
 
-def _passed_on(method: str) -> Callable[..., Any]:
-    declared = inspect.signature(getattr(Driver, method))
+def _passed_on(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+    def pass_on(self: DelegatingDriver, *arguments: Any, **keywords: Any) -> Any:
+        return self.invoke(name, *arguments, **keywords)
 
-    @functools.wraps(getattr(Driver, method))
-    def passed_on(*arguments: Any, **keywords: Any) -> Any:
-        given = declared.bind(*arguments, **keywords)
-        given.apply_defaults()
-        driver, *others = given.args
-        return driver.invoke(method, *others, **given.kwargs)
-
-    return passed_on
+    return functools.update_wrapper(pass_on, method)
 
 
-METHODS = frozenset(name for name, value in vars(Driver).items() if callable(value) and not name.startswith("_"))
-"""The methods of the protocol."""
+_METHODS: Final[dict[str, Callable[..., Any]]] = {
+    name: method
+    for protocol in (Driver, *CAPABILITIES.values())
+    for name, method in vars(protocol).items()
+    if callable(method) and not name.startswith("_")
+}
 
-for _name in METHODS - {"for_run"}:
-    setattr(DelegatingDriver, _name, _passed_on(_name))
+for _name in _METHODS.keys() - vars(DelegatingDriver).keys():
+    setattr(DelegatingDriver, _name, _passed_on(_name, _METHODS[_name]))
 
 
 def _as_run_uses_it(driver: DelegatingDriver, inner: Driver) -> Driver:
@@ -345,5 +334,5 @@ def _require_driver(driver: object, what: str) -> None:
 
 
 def _check_method(method: str) -> None:
-    if method not in METHODS:
-        raise ValueError(f"{method!r} is no method of the Driver protocol; it has {', '.join(sorted(METHODS))}")
+    if method not in _METHODS:
+        raise ValueError(f"{method!r} is no method of the Driver protocol; it has {', '.join(sorted(_METHODS))}")
