@@ -25,7 +25,6 @@ from oxide.weak_table import WeakTable
 from .common import structure
 from .numba_functions import ContextDispatcher
 from .registry import lowering_registry, note, proxy, session
-from .shaped import ShapedSliceType
 from .slices import SliceType
 from .types import NUMBA_TYPES, OPEN, conversion_problem, display
 
@@ -68,11 +67,8 @@ class DeviceDispatcher(ContextDispatcher):
         if annotation.kind == "scalar":
             shown, why, wanted = display(scalar), conversion_problem(scalar, given), scalar
         else:
-            mutable = annotation.kind != "slice"
-            kind: Any = SliceType(scalar, mutable, "", annotation.tile)
-            if annotation.ndim > 1:
-                name = "disjoint" if mutable else "slice"
-                kind = ShapedSliceType(name, scalar, annotation.ndim, "", annotation.tile)
+            form = "slice" if annotation.kind == "slice" else "disjoint"
+            kind: Any = SliceType(form, scalar, annotation.ndim, "", annotation.tile)
             shown = kind.shown
             fits = type(given) is type(kind) and given.is_like(kind)
             why, wanted = None if fits else f"the value is {display(given)}", given

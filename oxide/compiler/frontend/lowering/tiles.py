@@ -26,6 +26,7 @@ from oxide.compiler.signature.signature import alignment_of
 
 from .common import has_length, optional, readable, structure, writable
 from .primitives import site
+from .refs import takes_thread_index
 from .registry import lowering_registry, note, proxy, typing_registry
 from .slices import (
     SliceType,
@@ -34,9 +35,9 @@ from .slices import (
     element_index,
     in_bounds,
     load_inside,
-    takes_thread_index,
+    lower_flat,
 )
-from .thread import GridIndexType, ThreadIndexType, global_index, index_number
+from .thread import GridIndexType, ThreadIndexType, global_index, grid_index, index_number
 from .types import display
 
 _WORD = ir.IntType(64)
@@ -107,8 +108,28 @@ class TiledAttributes(AttributeTemplate):  # type: ignore[misc]
         return types.BoundFunction(GetRemainder, kind)
 
 
+def _of_flat(lower: Any) -> Any:
+    """Lowers a tile of an output as a tile of the flat slice. For an output of two axes, the distance between rows
+    comes from the slice's shape, not from the index."""
+
+    def lower_flat_one(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        kind, index_type = sig.args
+        if kind.ndim == 1:
+            return lower(context, builder, sig, args)
+        index = args[1]
+        if isinstance(index_type, GridIndexType) and kind.ndim == 2:
+            grid = proxy(context, builder, grid_index, index)
+            grid.width = builder.extract_value(proxy(context, builder, kind, args[0]).shape, 1)
+            index = grid._getvalue()
+        flat = signature(sig.return_type, kind.flat, index_type)
+        return lower(context, builder, flat, (lower_flat(context, builder, kind, args[0]), index))
+
+    return lower_flat_one
+
+
 @lowering_registry.lower("oxide.slice.get_tile", SliceType, ThreadIndexType)
-def lower_get_tile(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+@_of_flat
+def _lower_get_tile(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     """Returns this thread's tile of an output."""
     output, kind = sig.args[0], sig.return_type
     whole = proxy(context, builder, output, args[0])
@@ -143,7 +164,8 @@ def lower_get_tile(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 
 
 @lowering_registry.lower("oxide.slice.get_remainder", SliceType, ThreadIndexType)
-def lower_get_remainder(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+@_of_flat
+def _lower_get_remainder(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     """Returns the part of this thread's tile that is inside the output. The result is None in the kernel if the whole
     tile is inside, or if no part of it is."""
     output, kind = sig.args[0], sig.return_type

@@ -141,7 +141,7 @@ class MakeMatrixView(AbstractTemplate):  # type: ignore[misc]
             note("MatrixView takes a Slice and a stride, by position")
             return None
         matrix, stride = args
-        if not isinstance(matrix, SliceType) or matrix.mutable:
+        if not isinstance(matrix, SliceType) or (matrix.kind, matrix.ndim) != ("slice", 1):
             note(f"MatrixView takes a Slice to read from, not {display(matrix)}")
             return None
         if not _integers("the stride of a MatrixView", (stride,)):
