@@ -13,7 +13,7 @@ import operator
 from typing import Any
 
 from llvmlite import ir
-from numba.cuda import cgutils, types
+from numba.cuda import types
 from numba.cuda.typeconv import Conversion
 from numba.cuda.typing.templates import AbstractTemplate, signature
 
@@ -22,7 +22,7 @@ from oxide.language.views import MatrixView
 from .common import attribute, has_length, methods, optional, same_form, structure
 from .primitives import site
 from .registry import lowering_registry, note, proxy, typing_registry
-from .slices import SliceType, axes_in_bounds, axis_sites, element_index, in_bounds, load_inside
+from .slices import SliceType, axes_in_bounds, axis_sites, element_index, in_bounds, index_parts, load_inside
 from .types import display
 
 _WORD = ir.IntType(64)
@@ -349,10 +349,7 @@ def _lower_vector_item(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 def _lower_tile_item(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     kind = sig.args[0]
     view = proxy(context, builder, kind, args[0])
-    i, j = (
-        element_index(builder, part_type, part)
-        for part_type, part in zip(sig.args[1], cgutils.unpack_tuple(builder, args[1]), strict=True)
-    )
+    i, j = index_parts(builder, sig.args[1], args[1])
     places = axis_sites(builder, f"a tile of {kind.parameter}", 2)
     inside = axes_in_bounds(builder, [(i, view.rows), (j, view.cols)], places)
     offset = builder.add(builder.mul(i, view.stride), j)
