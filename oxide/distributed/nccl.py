@@ -16,7 +16,7 @@ from collections import deque
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, cast, final
 
 from oxide.distributed.boards import TO_ALL, Boards, board_bytes, fitting, shared_segments
@@ -29,6 +29,8 @@ from oxide.runtime.device.fault_records import HostReport
 from oxide.runtime.submission.capture import LaunchHook
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from collections.abc import Callable, Sequence
 
     from oxide.distributed.calls import Call
@@ -157,34 +159,39 @@ class NcclPlane:
 
     def _submission(self, call: Call, number: int) -> Callable[[int], Ranges]:
         """Returns the function that submits one rank's part of a call to a stream."""
-        nccl, communicator = self._nccl, self._communicators[number]
+        nccl, communicator, form = self._nccl, self._communicators[number], call.form
         given, output = call.inputs[number].ptr, call.outputs[number].ptr
-        reduction, count = _REDUCTIONS[call.reduction], call.count
-        name = name_of(call.dtype)
-        if name in _FLOATS_OF_COMPLEX:
-            name, count = _FLOATS_OF_COMPLEX[name], 2 * count
-        kind = _TYPES.get(name)
-        if kind is None or not call.form.reduces:  # data that only moves is bytes
-            kind, count = _BYTES, call.count * call.dtype.itemsize
-        further = [reduction] if call.form.reduces else [call.root] if call.form.rooted else []
+        kind, numbers = _elements(call.dtype, form.reduces)
+        count = numbers * call.count
+        if not count:
+            return lambda stream: ()
+        if not form.boxes:
+            further = [_REDUCTIONS[call.reduction]] if form.reduces else [call.root] if form.rooted else []
+            return partial(getattr(nccl, call.kind), given, output, count, kind, *further, communicator)
 
-        def submit(stream: int) -> Ranges:
-            if not count:
-                return ()
-            if not call.form.boxes:
-                getattr(nccl, call.kind)(given, output, count, kind, *further, communicator, stream)
-            else:
-                nccl.group_start()
-                try:
-                    if call.to >= 0:
-                        nccl.send(given, count, kind, call.to, communicator, stream)
-                    if call.source >= 0:
-                        nccl.recv(output, count, kind, call.source, communicator, stream)
-                finally:
-                    nccl.group_end()
+        def transfer(stream: int) -> Ranges:
+            nccl.group_start()
+            try:
+                if call.to >= 0:
+                    nccl.send(given, count, kind, call.to, communicator, stream)
+                if call.source >= 0:
+                    nccl.recv(output, count, kind, call.source, communicator, stream)
+            finally:
+                nccl.group_end()
             return ()
 
-        return submit
+        return transfer
+
+
+@cache
+def _elements(dtype: np.dtype[Any], reduces: bool) -> tuple[int, int]:
+    """Returns NCCL's type for boxes of a dtype, and how many numbers of it an element is. Data that only moves is
+    bytes."""
+    name, numbers = name_of(dtype), 1
+    if name in _FLOATS_OF_COMPLEX:
+        name, numbers = _FLOATS_OF_COMPLEX[name], 2
+    kind = _TYPES.get(name)
+    return (_BYTES, dtype.itemsize) if kind is None or not reduces else (kind, numbers)
 
 
 def one_process(devices: tuple[Device, ...]) -> NcclPlane:
@@ -403,7 +410,9 @@ class _Watch:
         them. Returns False if the board is full because a rank is late in reading it."""
         try:
             with unheld(self._lock):
-                self._plane.require_going()
+                plane = self._plane
+                if plane.failure is not None or plane.closed:
+                    plane.require_going()
                 if not self._boards.has_room(self._ends):
                     return False
                 for waiting in self._mine.values() if to == TO_ALL else (self._mine[to],):
