@@ -29,9 +29,9 @@ from oxide.runtime.device.fault_records import HostReport
 from oxide.runtime.submission.capture import LaunchHook
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from collections.abc import Callable, Sequence
+
+    import numpy as np
 
     from oxide.distributed.calls import Call
     from oxide.distributed.peers import Peers
