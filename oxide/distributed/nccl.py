@@ -15,11 +15,12 @@ import time
 from collections import deque
 from contextlib import suppress
 from copy import copy
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast, final
 
 from oxide.distributed.boards import TO_ALL, Boards, board_bytes, fitting, shared_segments
-from oxide.distributed.calls import CLOSED, TRANSFERS, name_of
+from oxide.distributed.calls import CLOSED, name_of
 from oxide.distributed.peers import ARRIVED, ENDED, FAILED, LEFT
 from oxide.errors import CollectiveError, DeviceError
 from oxide.language.types import SCALARS
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
     from oxide.distributed.calls import Call
     from oxide.distributed.peers import Peers
-    from oxide.driver.base import Driver, GraphHandle, Ranges
+    from oxide.driver.base import GraphHandle, Graphs, Ranges
     from oxide.driver.cuda.graph import CudaGraphExec
     from oxide.runtime.device.runtime import Device
     from oxide.runtime.submission.submission import ExecutionContext
@@ -72,7 +73,7 @@ class NcclPlane:
         self._nccl = library
         self._communicators = communicators
         self._process = _process
-        self._graphs: dict[CudaGraphExec, Driver] = {}  # those with collectives, which hold a communicator
+        self._graphs: dict[CudaGraphExec, Graphs] = {}  # those with collectives, which hold a communicator
         self.launching: set[_CapturedCall] = set()  # those whose graph is being launched
 
     def submit(self, contexts: tuple[ExecutionContext, ...], call: Call, report: HostReport) -> None:
@@ -118,13 +119,13 @@ class NcclPlane:
         if self.closed:
             raise DeviceError(CLOSED)
 
-    def add_graph(self, given: GraphHandle, driver: Driver) -> None:
+    def add_graph(self, given: GraphHandle, graphs: Graphs) -> None:
         """Notes a graph with collectives. NCCL frees a communicator only when all such graphs are destroyed."""
         graph = cast("CudaGraphExec", given)
         if graph not in self._graphs:
             for other in [each for each in self._graphs if each.handle is None]:
                 del self._graphs[other]
-            self._graphs[graph] = driver
+            self._graphs[graph] = graphs
 
     def give_up(self, error: CollectiveError) -> None:
         """Tells the other processes, if any, that the group is broken."""
@@ -146,9 +147,9 @@ class NcclPlane:
         while self.launching and time.monotonic() < until:
             time.sleep(_POLL_SECONDS)
         while self._graphs:
-            graph, driver = self._graphs.popitem()
+            graph, graphs = self._graphs.popitem()
             with suppress(DeviceError):  # a device that is lost has no graphs
-                driver.destroy_graph(graph)
+                graphs.destroy_graph(graph)
 
     def is_of_parent(self) -> bool:
         """Returns whether this process is a child that was forked after the group was made."""
@@ -163,20 +164,15 @@ class NcclPlane:
         if name in _FLOATS_OF_COMPLEX:
             name, count = _FLOATS_OF_COMPLEX[name], 2 * count
         kind = _TYPES.get(name)
-        if kind is None or not call.kind.endswith(("reduce", "scatter")):  # data that only moves is bytes
+        if kind is None or not call.form.reduces:  # data that only moves is bytes
             kind, count = _BYTES, call.count * call.dtype.itemsize
+        further = [reduction] if call.form.reduces else [call.root] if call.form.rooted else []
 
         def submit(stream: int) -> Ranges:
             if not count:
                 return ()
-            if call.kind == "all_reduce":
-                nccl.all_reduce(given, output, count, kind, reduction, communicator, stream)
-            elif call.kind == "reduce_scatter":
-                nccl.reduce_scatter(given, output, count, kind, reduction, communicator, stream)
-            elif call.kind == "all_gather":
-                nccl.all_gather(given, output, count, kind, communicator, stream)
-            elif call.kind == "broadcast":
-                nccl.broadcast(given, output, count, kind, call.root, communicator, stream)
+            if not call.form.boxes:
+                getattr(nccl, call.kind)(given, output, count, kind, *further, communicator, stream)
             else:
                 nccl.group_start()
                 try:
@@ -324,8 +320,8 @@ class _CapturedCall(LaunchHook):
         self._call = call
         self._told = False
 
-    def captured(self, graph: GraphHandle, driver: Driver) -> None:
-        self._plane.add_graph(graph, driver)
+    def captured(self, graph: GraphHandle, graphs: Graphs) -> None:
+        self._plane.add_graph(graph, graphs)
 
     def __call__(self, context: ExecutionContext) -> None:
         self._plane.launching.add(self)  # before the look at ``closed``: see ``_destroy_graphs``
@@ -341,16 +337,14 @@ class _CapturedCall(LaunchHook):
 
 
 @final
+@dataclass(frozen=True, slots=True)
 class _Arrival:
     """What this rank has told another rank, or all others, about one submission: the text of its collectives, and the
     deadline by which they must have told the same. ``report`` gets the error if the group breaks before."""
 
-    __slots__ = ("deadline", "report", "text")
-
-    def __init__(self, text: str, deadline: float, report: HostReport) -> None:
-        self.text = text
-        self.deadline = deadline
-        self.report = report
+    text: str
+    deadline: float
+    report: HostReport
 
 
 @final
@@ -429,7 +423,7 @@ class _Watch:
 
     def _texts(self, call: Call) -> list[tuple[int, str]]:
         """Returns the text to tell all other ranks, or those that take part in a transfer, each with the rank."""
-        if call.kind not in TRANSFERS:
+        if not call.form.boxes:
             return [(TO_ALL, fitting(call.text))]
         rank = self.rank
         moved = [(rank, call.to, call.to)] if call.to >= 0 else []
@@ -564,9 +558,8 @@ class _Watch:
 
     def _interrupted(self, error: BaseException) -> None:
         """Breaks the group after an interrupt in the middle of telling or comparing, which may have lost a note."""
-        self.give_up(
-            CollectiveError(f"rank {self.rank} was interrupted: {type(error).__name__}", self._last, self.rank)
-        )
+        reason = f"rank {self.rank} was interrupted: {type(error).__name__}"
+        self.give_up(CollectiveError(reason, self._last, self.rank))
 
 
 _process = 0
