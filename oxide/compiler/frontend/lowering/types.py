@@ -41,6 +41,8 @@ NUMBA_TYPES: dict[str, Any] = {
     for name, scalar in SCALARS.items()
 }
 
+NAMES = {kind: name for name, kind in NUMBA_TYPES.items()} | {OPEN: "f64"}
+
 _INTEGER_OPERATORS = frozenset(
     {
         operator.add,
@@ -186,11 +188,8 @@ def conversion_problem(target: Any, value: Any) -> str | None:
 def display(numba_type: Any) -> str:
     """Returns the name of a type as a kernel's author writes it."""
     plain = types.unliteral(numba_type)
-    for name, known in NUMBA_TYPES.items():
-        if plain == known:
-            return name
-    if isinstance(plain, OpenFloat):
-        return "f64"
+    if plain in NAMES:
+        return NAMES[plain]
     if isinstance(plain, types.Optional):
         return f"{display(plain.type)} or None"
     if isinstance(plain, types.NoneType):
