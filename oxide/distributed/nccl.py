@@ -337,14 +337,21 @@ class _CapturedCall(LaunchHook):
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class _Arrival:
-    """What this rank has told another rank, or all others, about one submission: the text of its collectives, and the
-    deadline by which they must have told the same. ``report`` gets the error if the group breaks before."""
+    """A submission that this rank has told other ranks of. By ``deadline`` they must have told the same; ``missing`` is
+    the number of notes of theirs that have not come yet. ``report`` gets the error if the group breaks before."""
 
-    text: str
-    deadline: float
+    watch: _Watch
     report: HostReport
+    deadline: float
+    missing: int = 0
+
+    def check(self) -> CollectiveError | None:
+        """Returns the failure of the group, None if there is none, once the device is past the submission."""
+        if self.missing or self.watch.may_have_failed():
+            return self.watch.look()
+        return None
 
 
 @final
@@ -367,7 +374,7 @@ class _Watch:
         self._boards = boards
         self._look_seconds = look_seconds
         self._lock = new_lock()
-        self._mine: dict[int, deque[_Arrival]] = {rank: deque() for rank in peers.others}
+        self._mine: dict[int, deque[tuple[str, _Arrival]]] = {rank: deque() for rank in peers.others}
         self._theirs: dict[int, deque[str]] = {rank: deque() for rank in peers.others}
         self._ends: dict[int, bytes] = dict.fromkeys(left, LEFT)  # the last messages of ranks that ended or left
         self._last = "the collectives"  # the text of the last note
@@ -380,15 +387,18 @@ class _Watch:
     def arrive(self, call: Call, report: HostReport, driver: Any, stream: Any) -> None:
         """Tells the other ranks of a collective that is about to be submitted to a driver's stream. Waits while this
         rank's board is full. Raises ``CollectiveError`` if the group is broken or breaks meanwhile."""
-        report.check = self.look
-        deadline = time.monotonic() + self._peers.timeout
+        arrival = _Arrival(self, report, time.monotonic() + self._peers.timeout)
+        report.check = arrival.check
         for rank, text in self._texts(call):
-            arrival = _Arrival(text, deadline, report)
-            while not self._noted(rank, arrival):
-                self._wait_for_room(arrival)
+            while not self._noted(rank, text, arrival):
+                self._wait_for_room(text, arrival)
         self._streams[id(stream)] = driver, stream
 
-    def _noted(self, to: int, arrival: _Arrival) -> bool:
+    def may_have_failed(self) -> bool:
+        """Returns whether the group is broken, or another rank has left it or has given it up."""
+        return self._plane.failure is not None or any(map(self._boards.has_ended, self._mine))
+
+    def _noted(self, to: int, text: str, arrival: _Arrival) -> bool:
         """Writes the arrival on this rank's board for rank ``to``, or for all others, and expects the same text from
         them. Returns False if the board is full because a rank is late in reading it."""
         try:
@@ -396,11 +406,11 @@ class _Watch:
                 self._plane.require_going()
                 if not self._boards.has_room(self._ends):
                     return False
-                for rank, waiting in self._mine.items():
-                    if to in (TO_ALL, rank):
-                        waiting.append(arrival)
-                self._boards.write(arrival.text, to)
-                self._last = arrival.text
+                for waiting in self._mine.values() if to == TO_ALL else (self._mine[to],):
+                    waiting.append((text, arrival))
+                    arrival.missing += 1
+                self._boards.write(text, to)
+                self._last = text
                 return True
         except DeviceError:
             raise
@@ -408,14 +418,14 @@ class _Watch:
             self._interrupted(error)
             raise
 
-    def _wait_for_room(self, arrival: _Arrival) -> None:
+    def _wait_for_room(self, text: str, arrival: _Arrival) -> None:
         """Waits briefly for ranks that are late in reading. Raises ``CollectiveError`` if the group breaks, or once the
         arrival's deadline has passed."""
         failure = self.look(ends=True)
         if failure is None and arrival.deadline < time.monotonic():
             late = self._boards.latest(self._ends)
             reason = f"rank {late} has not read for {self._peers.timeout:g} s what this rank has told it"
-            self.give_up(self._peers.error(arrival.text, late, reason))
+            self.give_up(self._peers.error(text, late, reason))
             failure = self._plane.failure
         if failure is not None:
             raise copy(failure)
@@ -504,14 +514,14 @@ class _Watch:
             self._announce(found)
         return self._plane.failure
 
-    def _compare(self, rank: int, mine: deque[_Arrival], theirs: deque[str], ends: bool) -> None:
+    def _compare(self, rank: int, mine: deque[tuple[str, _Arrival]], theirs: deque[str], ends: bool) -> None:
         """Compares with one rank. Raises ``CollectiveError`` if the ranks disagree, or if ``rank`` is late. If ``rank``
         has ended or left, raises it only if this rank waits for ``rank``. If ``rank`` has given up the group, raises it
         at once, because ``rank`` may have given up in the middle of a collective at which it had arrived."""
         self._match(rank, mine, theirs)
         if not mine and not ends and not self._boards.has_ended(rank):
             return
-        peers, what, reason = self._peers, mine[0].text if mine else "the collectives", None
+        peers, what, reason = self._peers, mine[0][0] if mine else "the collectives", None
         while rank not in self._ends and peers.has_message(rank):
             kind, text = peers.take(rank)
             self._ends[rank] = kind
@@ -521,17 +531,20 @@ class _Watch:
         if reason is not None:
             peers.require_going(rank, what, FAILED, reason)
         if mine and rank in self._ends:
-            peers.require_going(rank, mine[0].text, self._ends[rank], b"")
-        if mine and mine[0].deadline < time.monotonic():
-            raise peers.error(mine[0].text, rank, f"rank {rank} did not arrive within {peers.timeout:g} s")
+            peers.require_going(rank, mine[0][0], self._ends[rank], b"")
+        if mine and mine[0][1].deadline < time.monotonic():
+            raise peers.error(mine[0][0], rank, f"rank {rank} did not arrive within {peers.timeout:g} s")
 
-    def _match(self, rank: int, mine: deque[_Arrival], theirs: deque[str]) -> None:
+    def _match(self, rank: int, mine: deque[tuple[str, _Arrival]], theirs: deque[str]) -> None:
         """Reads what another rank has written, and compares it with what this rank has told it. Raises
         ``CollectiveError`` if the two differ."""
         theirs.extend(self._boards.take(rank))
         while mine and theirs:
-            self._peers.require_same(rank, mine[0].text, ARRIVED, theirs.popleft().encode())
+            (text, arrival), other = mine[0], theirs.popleft()
+            if other != text:
+                self._peers.require_same(rank, text, ARRIVED, other.encode())
             mine.popleft()
+            arrival.missing -= 1
 
     def give_up(self, error: CollectiveError) -> None:
         """Breaks the group for the reason ``error``: here, and on the other ranks."""
@@ -545,7 +558,7 @@ class _Watch:
         """Makes ``error`` the failure of the group. Called with the lock held."""
         self._plane.failure = error
         for mine in self._mine.values():
-            for arrival in mine:
+            for _, arrival in mine:
                 arrival.report.error = error
 
     def _announce(self, error: CollectiveError) -> None:
