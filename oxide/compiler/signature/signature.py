@@ -157,8 +157,8 @@ class Parameter:
                 value, "pass an int; round a float yourself, with int(x)" if _is_float(value) else "pass an int"
             )
         number = operator.index(value)
-        low, high = self.scalar.limits
-        if not low <= number <= high:
+        if self.integers is None or number not in self.integers:
+            low, high = self.scalar.limits
             raise self._refuse(value, f"{self.scalar.name} holds {low} to {high}")
         return number
 
@@ -178,10 +178,10 @@ class Parameter:
         """Returns the bits of a narrow float, rounded to nearest, ties to even."""
         from oxide.language import narrow  # imported here: few programs need it
 
-        name = self.scalar.name
-        if not narrow.fits(name, number):
-            raise self._refuse(number, f"{name} holds magnitudes up to {self.scalar.greatest:.6g}")
-        return narrow.encoded(name, number)
+        bits = narrow.encoded(self.scalar.name, number)
+        if bits is None:
+            raise self._refuse(number, f"{self.scalar.name} holds magnitudes up to {self.scalar.greatest:.6g}")
+        return bits
 
     def _refuse(self, value: Any, advice: str) -> ArgumentError:
         if type(value) is int and is_long(value):
