@@ -59,7 +59,7 @@ class _Conditional(DeviceOperation[T]):
     """The base of ``while_loop`` and ``cond``, named ``_what``. The flag decides on ``_bodies``, which have
     ``_labels`` in pictures and ``_details`` in notes."""
 
-    _composed = True
+    _composed = _combines = True
     _what: str
     _labels: tuple[str, ...]
     _details: tuple[str, ...]
@@ -127,9 +127,6 @@ class _Conditional(DeviceOperation[T]):
     def _run_on_host(self, context: ExecutionContext, flag: DeviceBox) -> Any:
         """Reads the flag back and decides on the host."""
         raise NotImplementedError
-
-    def whereabouts(self) -> None:
-        return None
 
     def depict(self) -> Depiction:
         return (
@@ -235,7 +232,7 @@ class Body(DeviceOperation[tuple[list[Any], Any]]):
     """An operation that is recorded as a body of a conditional. Yields the nodes of the body, and the operation's
     result. ``body`` names the body in the errors of its recording; ``what`` and ``detail`` are those of its place."""
 
-    _composed = True
+    _composed = _combines = True
 
     def __init__(self, operation: DeviceOperation[Any], body: str, what: str, detail: str) -> None:
         self._parts = (operation,)
@@ -272,9 +269,6 @@ class Body(DeviceOperation[tuple[list[Any], Any]]):
         recording = frame.context.recording
         assert recording is not None
         recording.end_body(frame.data)
-
-    def whereabouts(self) -> None:
-        return None
 
     def traced_name(self) -> str:
         name: str = self._parts[0].traced_name()

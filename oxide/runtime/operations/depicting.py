@@ -253,8 +253,7 @@ def _draw_conditional(sketch: Sketch, node: Conditional, written: dict[int, int]
         written[id(flag)] = sketch.node("memory", "box", (_memory_text(flag),))
     key = sketch.node("graph", "while" if node.kind == "while" else "if", ("the flag is not 0",))
     sketch.edge(written[id(flag)], key, "flag")
-    labels = ("body",) if node.kind == "while" else ("then", "otherwise")
-    for label, body in zip(labels, node.bodies, strict=False):
+    for label, body in zip(node.labels, node.bodies, strict=False):
         for first in _draw_nodes(sketch, body, written):
             sketch.edge(key, first, label, kind="order")
     return key

@@ -13,7 +13,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, cast, final
 
 import numpy as np
@@ -329,9 +328,7 @@ class GraphScope(Dropping):
             )
         return self._graph
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._inside = False
         self._recording.__exit__(kind, error, trace)
         if error is not None:
@@ -601,7 +598,7 @@ class AsGraph(DeviceOperation[T]):
     """Runs an operation, as a part of a run, that only a graph can execute: captures it into a graph, and launches the
     graph once. The graph lives until the device is past the run."""
 
-    _composed = True
+    _composed = _combines = True
 
     def __init__(self, operation: DeviceOperation[T]) -> None:
         self._parts = (operation,)
@@ -642,9 +639,6 @@ class AsGraph(DeviceOperation[T]):
         frame.at = 2
         frame.data.__exit__(None, None, None)
         frame.context.absorb(frame.inner)
-
-    def whereabouts(self) -> None:
-        return None
 
     def traced_name(self) -> str:
         name: str = self._parts[0].traced_name()

@@ -329,10 +329,6 @@ class DeviceOperation(Submittable[T_co]):
         """Returns the operation's name in traces."""
         return type(self).__name__
 
-    def whereabouts(self) -> str | None:
-        """Returns the note that ``run`` adds to an error; None for an operation that only combines others."""
-        return f"in {self!r}"
-
     def copies_to_host(self) -> bool:
         """Returns whether the operation itself, without its parts, is known to copy to the host."""
         return False

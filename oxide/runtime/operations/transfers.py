@@ -160,7 +160,8 @@ class OfBox(OfArguments[T_co]):
 
     def __init__(self, box: DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]) -> None:
         self._box = box
-        self.place_as(box)
+        if isinstance(box, DeviceOperation):
+            self.place_as(box)
         super().__init__(box)
 
 
