@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias, final
 
 import numpy as np
 
+from oxide.language.types import SCALARS
+
 if TYPE_CHECKING:
     from typing import Any
 
@@ -27,10 +29,7 @@ CLOSED: Final = "the group of a collective was closed"
 REDUCTIONS: Final[tuple[Reduction, ...]] = ("sum", "prod", "min", "max", "avg")
 
 REDUCED: Final = frozenset(
-    (
-        *("int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"),
-        *("float32", "float64", "complex64", "complex128"),
-    )
+    scalar.dtype_name for scalar in SCALARS.values() if scalar.nccl is not None or scalar.kind == "c"
 )
 """The dtypes that NCCL reduces; complex numbers are reduced as pairs of floats."""
 

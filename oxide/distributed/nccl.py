@@ -23,6 +23,7 @@ from oxide.distributed.boards import TO_ALL, Boards, board_bytes, fitting, share
 from oxide.distributed.calls import CLOSED, name_of
 from oxide.distributed.peers import ARRIVED, ENDED, FAILED, LEFT
 from oxide.errors import CollectiveError, DeviceError
+from oxide.language.types import SCALARS
 from oxide.locks import new_lock, unheld
 from oxide.runtime.device.fault_records import HostReport
 from oxide.runtime.submission.capture import LaunchHook
@@ -32,19 +33,18 @@ if TYPE_CHECKING:
 
     from oxide.distributed.calls import Call
     from oxide.distributed.peers import Peers
-    from oxide.driver.base import Driver, GraphHandle, Ranges
+    from oxide.driver.base import GraphHandle, Graphs, Ranges
     from oxide.driver.cuda.graph import CudaGraphExec
     from oxide.runtime.device.runtime import Device
     from oxide.runtime.submission.submission import ExecutionContext
 
 # ncclDataType_t and ncclRedOp_t, which never change.
-_TYPES: Final = {
-    "int8": 0, "uint8": 1, "int32": 2, "uint32": 3, "int64": 4, "uint64": 5, "float16": 6, "float32": 7, "float64": 8,
-    "bfloat16": 9, "float8_e4m3fn": 10, "float8_e5m2": 11,
-}  # fmt: skip
+_TYPES: Final = {scalar.dtype_name: scalar.nccl for scalar in SCALARS.values() if scalar.nccl is not None}
 _REDUCTIONS: Final = {"sum": 0, "prod": 1, "max": 2, "min": 3, "avg": 4}
 _BYTES: Final = _TYPES["uint8"]
-_FLOATS_OF_COMPLEX: Final = {"complex64": "float32", "complex128": "float64"}
+_FLOATS_OF_COMPLEX: Final = {
+    scalar.dtype_name: SCALARS[scalar.part].dtype_name for scalar in SCALARS.values() if scalar.part
+}
 _LOOK_SECONDS: Final = 0.1
 _CALL_SECONDS: Final = 1.0  # how long an abort waits for a call of NCCL's
 _POLL_SECONDS: Final = 0.001  # between two looks at a full board, or at work that must end first
@@ -73,7 +73,7 @@ class NcclPlane:
         self._nccl = library
         self._communicators = communicators
         self._process = _process
-        self._graphs: dict[CudaGraphExec, Driver] = {}  # those with collectives, which hold a communicator
+        self._graphs: dict[CudaGraphExec, Graphs] = {}  # those with collectives, which hold a communicator
         self.launching: set[_CapturedCall] = set()  # those whose graph is being launched
 
     def submit(self, contexts: tuple[ExecutionContext, ...], call: Call, report: HostReport) -> None:
@@ -119,13 +119,13 @@ class NcclPlane:
         if self.closed:
             raise DeviceError(CLOSED)
 
-    def add_graph(self, given: GraphHandle, driver: Driver) -> None:
+    def add_graph(self, given: GraphHandle, graphs: Graphs) -> None:
         """Notes a graph with collectives. NCCL frees a communicator only when all such graphs are destroyed."""
         graph = cast("CudaGraphExec", given)
         if graph not in self._graphs:
             for other in [each for each in self._graphs if each.handle is None]:
                 del self._graphs[other]
-            self._graphs[graph] = driver
+            self._graphs[graph] = graphs
 
     def give_up(self, error: CollectiveError) -> None:
         """Tells the other processes, if any, that the group is broken."""
@@ -147,9 +147,9 @@ class NcclPlane:
         while self.launching and time.monotonic() < until:
             time.sleep(_POLL_SECONDS)
         while self._graphs:
-            graph, driver = self._graphs.popitem()
+            graph, graphs = self._graphs.popitem()
             with suppress(DeviceError):  # a device that is lost has no graphs
-                driver.destroy_graph(graph)
+                graphs.destroy_graph(graph)
 
     def is_of_parent(self) -> bool:
         """Returns whether this process is a child that was forked after the group was made."""
@@ -320,8 +320,8 @@ class _CapturedCall(LaunchHook):
         self._call = call
         self._told = False
 
-    def captured(self, graph: GraphHandle, driver: Driver) -> None:
-        self._plane.add_graph(graph, driver)
+    def captured(self, graph: GraphHandle, graphs: Graphs) -> None:
+        self._plane.add_graph(graph, graphs)
 
     def __call__(self, context: ExecutionContext) -> None:
         self._plane.launching.add(self)  # before the look at ``closed``: see ``_destroy_graphs``

@@ -420,7 +420,8 @@ def _is_supported(context: ExecutionContext, what: str) -> bool:
     if recording is not None and recording.rehearses:
         return True
     device = context.device
-    reason = device.driver.conditionals(device.id)
+    graphs = device.driver.graphs
+    reason = "its driver has no graphs" if graphs is None else graphs.conditionals(device.id)
     if reason is None:
         return True
     if recording is not None:

@@ -19,7 +19,7 @@ import numpy as np
 
 from oxide import core
 from oxide.core import PAGE_RECORDS, Dropping, submit_at_once
-from oxide.driver.base import GraphHandle
+from oxide.driver.base import GraphHandle, provided
 from oxide.errors import DeviceError, GraphError
 from oxide.locks import unheld
 from oxide.messages import written
@@ -501,7 +501,7 @@ class _Captured(core.Captured):
         self._at_launch = recording.at_launch
         self._hooks = [function for function in recording.at_launch if isinstance(function, LaunchHook)]
         for hook in self._hooks:
-            hook.captured(handle, device.driver)
+            hook.captured(handle, provided(device.driver.graphs, "graphs"))
         self._kernels = {
             number: (special, tuple(places.values())) for number, (special, places) in recording.kernels.items()
         }
@@ -555,7 +555,7 @@ class _Captured(core.Captured):
                     driver.fill(self._record, b"\0", RECORD_BYTES, timeline.handle)
                     cursor = new.address.to_bytes(CURSOR_BYTES, sys.byteorder)
                     driver.fill(self._record + RECORD_BYTES, cursor, 1, timeline.handle)
-                driver.launch_graph(self._handle, timeline.handle)
+                provided(driver.graphs, "graphs").launch_graph(self._handle, timeline.handle)
             finally:
                 # Even after a failure: a submitted fill must run before the next launch's fills, on any stream.
                 context.end(self._reads, self._writes, submitted=True)
@@ -690,16 +690,17 @@ def _instantiate(context: ExecutionContext, recording: Recording, kept: list[Any
     memory = share_memory(recording.nodes, recording.made, context.timeline)
     device = context.device
     driver = device.driver
+    graphs = provided(driver.graphs, "graphs")
     stream = driver.create_stream(device.id)
     try:
-        driver.begin_capture(stream)
+        graphs.begin_capture(stream)
         try:
             recording.replay_into(driver, stream)
         except BaseException:
             with suppress(DeviceError):
-                driver.destroy_graph(driver.end_capture(stream))
+                graphs.destroy_graph(graphs.end_capture(stream))
             raise
-        return _Captured(device, driver.end_capture(stream), recording, kept, memory)
+        return _Captured(device, graphs.end_capture(stream), recording, kept, memory)
     finally:
         driver.destroy_stream(stream)
 
