@@ -364,6 +364,7 @@ class Collective(OfArguments[Any]):
                 box.consume()  # even if another argument is then refused
         self._group = group
         self._kind: Kind = kind
+        self._called = kind
         self._form = FORMS[kind]
         self._how = how
         self._call_of_boxes: Call | None = None  # made once, where neither boxes nor results are those of a run
@@ -382,9 +383,6 @@ class Collective(OfArguments[Any]):
                 f"{kind} takes {needed} box{'es' * (needed > 1)}, one for each rank of this process; got {len(boxes)}"
             )
         super().__init__(*boxes)
-
-    def traced_name(self) -> str:
-        return self._kind
 
     def submit(self, context: ExecutionContext, *arguments: Any) -> Any:
         group, kind, call = self._group, self._kind, self._call_of_boxes

@@ -21,23 +21,6 @@ from oxide.tracing.recording.notes import Note
 _ALWAYS: Final = 1 << 63
 _AHEAD: Final = 8  # if work has no times, so many entries of the queue are searched for later work that has ended
 
-_FUNCTIONS: Final = {
-    "DeviceToHost": "d2h",
-    "Duplicate": "dup",
-    "Empty": "empty",
-    "Full": "full",
-    "GraphLaunch": "graph launch",
-    "HostToDevice": "h2d",
-    "Memcpy": "memcpy",
-    "OnDevice": "on",
-    "Shared": "shared",
-    "ToDevice": "to_device",
-    "Value": "value",
-    "WithContext": "with_context",
-    "Zip": "zip",
-}
-"""The names of the functions that make operations, by the name of the operation's class."""
-
 
 @final
 class _Work:
@@ -119,7 +102,7 @@ class Builder:
                 case "await":
                     _, begun, ended, track, name, outcome = note
                     arguments = {"outcome": outcome} if outcome else {}
-                    self._give(Host("await", f"await {plain_name(name)}", track, begun, ended, arguments), begun)
+                    self._give(Host("await", f"await {name}", track, begun, ended, arguments), begun)
                 case "sync":
                     _, begun, ended, track, handle = note
                     arguments = {} if handle is None else {"stream": self._stream(handle).name}
@@ -241,7 +224,7 @@ def origin_of(run: TracedRun | None, name: str, built: Built | None) -> Origin |
     where the part was built. Returns None if ``run`` is None."""
     if run is None:
         return None
-    return Origin(run.number, plain_name(name), "" if built is None else _place(built[1], built[2]), run.track)
+    return Origin(run.number, name, "" if built is None else _place(built[1], built[2]), run.track)
 
 
 @functools.lru_cache(4096)
@@ -251,11 +234,6 @@ def _place(code: CodeType, instruction: int) -> str:
         if first <= instruction < end and line is not None:
             return f"{code.co_filename}:{line}"
     return f"{code.co_filename}:{code.co_firstlineno}"
-
-
-def plain_name(name: str) -> str:
-    """Returns the name of the function that makes operations of the class ``name``; any other name unchanged."""
-    return _FUNCTIONS.get(name, name)
 
 
 def _is_over(queue: deque[_Work | _Wait]) -> bool:

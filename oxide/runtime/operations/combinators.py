@@ -192,6 +192,7 @@ class Zip(core.Zip, DeviceOperation[tuple[Any, ...]]):
 
     __slots__ = ()
 
+    _called = "zip"
     _composed = _combines = True
 
     def fail(self, frame: Frame, error: BaseException) -> DeviceOperation[Any] | None:
@@ -283,6 +284,7 @@ class Shared(DeviceOperation[T]):
     """
 
     _composed = _combines = True
+    _called = "shared"
 
     def __init__(self, source: DeviceOperation[T], *, captured: bool = False) -> None:
         self._source: DeviceOperation[T] | None = source

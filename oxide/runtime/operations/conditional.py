@@ -236,6 +236,7 @@ class Body(DeviceOperation[tuple[list[Any], Any]]):
 
     def __init__(self, operation: DeviceOperation[Any], body: str, what: str, detail: str) -> None:
         self._parts = (operation,)
+        self._called = operation.traced_name()
         self._body = body
         self._what = what
         self._detail = detail
@@ -269,10 +270,6 @@ class Body(DeviceOperation[tuple[list[Any], Any]]):
         recording = frame.context.recording
         assert recording is not None
         recording.end_body(frame.data)
-
-    def traced_name(self) -> str:
-        name: str = self._parts[0].traced_name()
-        return name
 
 
 @final

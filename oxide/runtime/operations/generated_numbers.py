@@ -105,7 +105,8 @@ class Generated(NewBox):
         self._numbers = HostNumbers(make)
         if math.prod(shape) * dtype.itemsize > staging.SMALL_BYTES:
             announce_numbers(self._numbers)
-        super().__init__(name, shape, dtype)
+        self._called = name
+        super().__init__(shape, dtype)
 
     def execute(self, context: ExecutionContext) -> DeviceBox:
         box = new_box(context, self._shape, self._dtype)

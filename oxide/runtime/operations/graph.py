@@ -346,6 +346,8 @@ class GraphLaunch(core.GraphLaunch, DeviceOperation[None]):
 
     __slots__ = ()
 
+    _called = "graph launch"
+
     @property
     def _parts(self) -> tuple[Any, ...]:  # type: ignore[override]
         return tuple([source for source in self._sources if isinstance(source, DeviceOperation)])
@@ -602,6 +604,7 @@ class AsGraph(DeviceOperation[T]):
 
     def __init__(self, operation: DeviceOperation[T]) -> None:
         self._parts = (operation,)
+        self._called = operation.traced_name()
         super().__init__(operation)
         self.consume()
 
@@ -639,10 +642,6 @@ class AsGraph(DeviceOperation[T]):
         frame.at = 2
         frame.data.__exit__(None, None, None)
         frame.context.absorb(frame.inner)
-
-    def traced_name(self) -> str:
-        name: str = self._parts[0].traced_name()
-        return name
 
 
 def rehearse(operation: DeviceOperation[Any], stream: Stream) -> None:

@@ -24,6 +24,7 @@ class OnDevice(DeviceOperation[T]):
     """The operation that ``DeviceOperation.on`` returns."""
 
     _composed = True
+    _called = "on"
 
     def __init__(self, source: DeviceOperation[T], device: int | Device) -> None:
         source.consume()

@@ -24,6 +24,8 @@ from oxide.runtime.submission.walk import Frame
 class ToDevice(OfArguments[DeviceBox]):
     """The operation that ``to_device`` returns."""
 
+    _called = "to_device"
+
     def __init__(self, box: DeviceBox | Arc[DeviceBox] | DeviceOperation[Any], device: int | Device) -> None:
         self._box = box
         if isinstance(box, DeviceOperation):
