@@ -93,7 +93,6 @@ class CpuPlane(ABC):
         """Tells the other processes, if any, that the group is broken."""
 
     def close(self) -> None:
-        """Leaves the group."""
         self.closed = True
 
 

@@ -70,7 +70,6 @@ class HostNumbers:
 
     @property
     def made(self) -> bool:
-        """Returns whether the numbers have been generated."""
         return self._array is not None
 
 

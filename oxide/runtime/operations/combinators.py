@@ -76,7 +76,6 @@ class Stage(core.Stage, DeviceOperation[U]):
             add_note_once(error, part_note(stage._name, stage._function, stage.stage))
 
     def described(self) -> str:
-        """Returns the stage's description for messages."""
         return part_note(self._name, self._function, self.stage).removeprefix("in ")
 
     def require_data(self, frame: Frame, copies: HostCopies, result: Any) -> None:
@@ -171,7 +170,6 @@ class Element(core.Element, DeviceOperation[Any]):
 
     @property
     def source(self) -> DeviceOperation[Any]:
-        """Returns the operation that yields the tuple."""
         source: DeviceOperation[Any] = self._parts[0]
         return source
 

@@ -139,8 +139,6 @@ class _Conditional(DeviceOperation[T]):
 
 @final
 class WhileLoop(_Conditional[T]):
-    """The operation that ``while_loop`` returns."""
-
     _what, _labels, _details, _line = "while_loop", ("body",), ("",), "until the flag is 0"
 
     def __init__(self, flag: Flag, body: DeviceOperation[T]) -> None:
@@ -178,8 +176,6 @@ class WhileLoop(_Conditional[T]):
 
 @final
 class Cond(_Conditional[Any]):
-    """The operation that ``cond`` returns."""
-
     _what, _labels, _line = "cond", ("then", "otherwise"), "as the flag says"
     _details = ("branch then", "branch otherwise")
 
@@ -465,7 +461,6 @@ def _fill_with_zeros(context: ExecutionContext, made: list[Allocation]) -> None:
 
 
 def _read(context: ExecutionContext, flag: DeviceBox) -> bool:
-    """Returns whether the flag is not 0, read back to the host."""
     return bool(_run_and_wait(context, lambda inner: download(inner, flag)).any())
 
 

@@ -342,8 +342,6 @@ class GraphScope(Dropping):
 
 @final
 class GraphLaunch(core.GraphLaunch, DeviceOperation[None]):
-    """The operation that ``CudaGraph.launch`` returns."""
-
     __slots__ = ()
 
     _called = "graph launch"

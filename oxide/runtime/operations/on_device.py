@@ -21,8 +21,6 @@ T = TypeVar("T")
 
 @final
 class OnDevice(DeviceOperation[T]):
-    """The operation that ``DeviceOperation.on`` returns."""
-
     _composed = True
     _called = "on"
 

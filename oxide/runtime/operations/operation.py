@@ -416,8 +416,6 @@ def filled(arguments: tuple[Any, ...], results: list[Any]) -> list[Any]:
 
 @final
 class Value(core.Value, DeviceOperation[T]):
-    """The operation that ``value`` returns."""
-
     __slots__ = ()
 
     _called = "value"
@@ -446,8 +444,6 @@ def value(x: T) -> DeviceOperation[T]:
 
 @final
 class WithContext(DeviceOperation[T]):
-    """The operation that ``with_context`` returns."""
-
     _composed = True
     _called = "with_context"
 
@@ -508,7 +504,6 @@ def no_function(found: object, where: str) -> TypeError:
 
 
 def is_async(function: Callable[..., Any]) -> bool:
-    """Returns whether a function was written with ``async def``."""
     return isinstance(function, FunctionType) and bool(function.__code__.co_flags & CO_COROUTINE)
 
 

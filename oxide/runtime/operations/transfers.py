@@ -105,8 +105,6 @@ class NewBox(DeviceOperation[DeviceBox]):
 
 @final
 class HostToDevice(NewBox):
-    """The operation that ``h2d`` returns."""
-
     _from_host = True
     _called = "h2d"
 
@@ -166,8 +164,6 @@ class OfBox(OfArguments[T_co]):
 
 @final
 class DeviceToHost(OfBox["NDArray[Any]"]):
-    """The operation that ``d2h`` returns."""
-
     _called = "d2h"
 
     def __init__(self, box: DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]) -> None:
@@ -225,8 +221,6 @@ def d2h(box: DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]) -> DeviceOperati
 
 @final
 class Full(NewBox):
-    """The operation that ``full`` returns."""
-
     _called = "full"
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], element: bytes) -> None:
@@ -249,8 +243,6 @@ class Full(NewBox):
 
 @final
 class Empty(NewBox):
-    """The operation that ``empty`` returns."""
-
     _called = "empty"
 
 
@@ -339,8 +331,6 @@ def ones(shape: Shape, dtype: DType = f32) -> DeviceOperation[DeviceBox]:
 
 @final
 class Duplicate(OfBox[DeviceBox]):
-    """The operation that ``dup`` returns."""
-
     _called = "dup"
 
     def submit(self, context: ExecutionContext, *arguments: Any) -> DeviceBox:
@@ -364,8 +354,6 @@ def dup(box: DeviceBox | Arc[DeviceBox] | DeviceOperation[Any]) -> DeviceOperati
 
 @final
 class Memcpy(DeviceOperation[DeviceBox]):
-    """The operation that ``memcpy`` returns."""
-
     _called = "memcpy"
 
     def __init__(self, destination: DeviceBox, source: DeviceBox | NDArray[Any]) -> None:
