@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any, Final, final
 
@@ -23,14 +24,12 @@ _AHEAD: Final = 8  # if work has no times, so many entries of the queue are sear
 
 
 @final
+@dataclass(slots=True)
 class _Work:
     """A note of work in its stream's queue. ``spans`` are its times, once they are known."""
 
-    __slots__ = ("note", "spans")
-
-    def __init__(self, note: Note) -> None:
-        self.note = note
-        self.spans: list[Span] | None = None
+    note: Note
+    spans: list[Span] | None = None
 
     def known(self) -> bool:
         if self.spans is None:
@@ -40,30 +39,26 @@ class _Work:
 
 
 @final
+@dataclass(slots=True)
 class _Wait:
     """A note of a wait in its stream's queue. ``begun`` is set once the stream has reached the wait."""
 
-    __slots__ = ("begun", "cause", "note")
-
-    def __init__(self, note: Note) -> None:
-        self.note = note
-        self.cause = ""
-        self.begun = 0
+    note: Note
+    cause: str = ""
+    begun: int = 0
 
 
 @final
+@dataclass(slots=True)
 class _Stream:
     """A stream: its name, its queue, the waits that it has reached, and the end of its last work."""
 
-    __slots__ = ("device", "ended", "name", "number", "queue", "reached")
-
-    def __init__(self, device: str, number: int, name: str) -> None:
-        self.device = device
-        self.number = number
-        self.name = name
-        self.queue: deque[_Work | _Wait] = deque()
-        self.reached: list[_Wait] = []
-        self.ended = 0
+    device: str
+    number: int
+    name: str
+    queue: deque[_Work | _Wait] = field(default_factory=deque)
+    reached: list[_Wait] = field(default_factory=list)
+    ended: int = 0
 
 
 @final

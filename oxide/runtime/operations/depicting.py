@@ -174,7 +174,7 @@ class RecordedWork:
 
     def __init__(self, recording: Recording) -> None:
         self._nodes = recording.nodes
-        self._uploads = [allocation for allocation in recording.uploads if allocation is not None]
+        self._uploads = [allocation for allocation in recording.at_launch.values() if allocation is not None]
 
     def summary(self) -> str:
         """Returns the numbers of launches and copies as text."""

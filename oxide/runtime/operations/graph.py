@@ -498,7 +498,7 @@ class _Captured(core.Captured):
         self.inputs = tuple([recording.inputs[number] for number in sorted(recording.inputs)])
         self.memory = memory
         self.work = RecordedWork(recording)
-        self._at_launch = recording.at_launch
+        self._at_launch = list(recording.at_launch)
         self._hooks = [function for function in recording.at_launch if isinstance(function, LaunchHook)]
         for hook in self._hooks:
             hook.captured(handle, provided(device.driver.graphs, "graphs"))

@@ -108,7 +108,7 @@ class Planned(DeviceOperation[T]):
         self._leave_recording(frame)
         nodes: list[PlanNode] = [
             Node(_UPLOAD, (function,), "", (), () if written is None else (written,))
-            for function, written in zip(recording.at_launch, recording.uploads, strict=True)
+            for function, written in recording.at_launch.items()
         ]
         nodes += recording.nodes
         if self._branches:

@@ -224,8 +224,7 @@ class ExecutionContext(core.ExecutionContext):
             target = DeviceBox(allocation, box.shape, box.dtype)
             with self.submission_lock, self.ordered([allocation], [box._allocation]):
                 self.driver.copy_on_device(box.ptr, target.ptr, box.nbytes, self.timeline.handle)
-        recording.at_launch.append(lambda now: function(now, target))
-        recording.uploads.append(target._allocation)
+        recording.at_launch[lambda now: function(now, target)] = target._allocation
 
     def take_host_copies(self, other: HostCopies) -> None:
         """Counts the copies to host memory of another run, whose result this run uses."""
