@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, final
 
 from oxide.driver.base import CAPABILITIES, provided
@@ -105,9 +104,8 @@ class Recording:
         self.is_open = True  # closed by its creator whatever is raised, as an interrupt may prevent __exit__
         self.nodes: list[PlanNode] = []  # the graph's nodes, or those of the body that is being recorded
         self.bodies: tuple[str, ...] = ()  # the bodies that are being recorded, as errors name them
-        self.at_launch: list[Callable[[ExecutionContext], None]] = []
-        # The memory that each function of ``at_launch`` uploads to; None for a function that uploads nothing.
-        self.uploads: list[Allocation | None] = []
+        # What each launch calls before the graph, with the memory that it uploads to, None if it uploads nothing.
+        self.at_launch: dict[Callable[[ExecutionContext], None], Allocation | None] = {}
         self.downloads: list[tuple[int, int]] = []  # the ends of the host memory that copies fill
         self.made: list[Allocation] = []  # the memory that operations allocated
         self.inputs: dict[int, DeviceBox] = {}  # the declared inputs, by number
@@ -129,9 +127,7 @@ class Recording:
         current_capture.set(self)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self.is_open = False
         current_capture.set(self._before)
 
@@ -221,10 +217,9 @@ class Recording:
         """Removes everything that a failed operation had recorded, given the lengths that ``so_far`` returned before
         it."""
         del self.nodes[nodes:]
-        del self.at_launch[at_launch:]
-        del self.uploads[at_launch:]
-        while len(self.results) > results:
-            self.results.popitem()
+        for kept, length in ((self.at_launch, at_launch), (self.results, results)):
+            while len(kept) > length:
+                kept.popitem()
 
     # Used by operations, as the driver
 
