@@ -400,7 +400,6 @@ class ConfiguredKernel(core.ConfiguredKernel):
         return self
 
 
-@final
 class KernelLaunches:
     """The plans of one kernel's specializations, which its launches share. ``@kernel`` gives each kernel a
     ``KernelLaunches`` of its own."""
@@ -408,7 +407,7 @@ class KernelLaunches:
     __slots__ = ("_by_kinds", "_plans", "latest", "only")
 
     # a class attribute, as a method would cost a call at each launch
-    configured: ClassVar[type[ConfiguredKernel]] = ConfiguredKernel
+    configured: ClassVar[Any] = ConfiguredKernel
 
     def __init__(self) -> None:
         self.only: Plan | None = None
