@@ -242,7 +242,8 @@ class Plan(core.Plan):
         """True if the plan takes boxes of its own dtypes alone."""
         self.judged = bool(self.tiled) or special.description.tile is not None
         """True if ``refusals.refuse_layouts`` has a say about boxes that bind."""
-        self.compile(slots, outputs, captured, end, not self.matrices and not self.judged)
+        # C makes the launches of tile kernels, whose boxes ``tile_kernel.py`` has compared.
+        self.compile(slots, outputs, captured, end, not self.matrices and not self.tiled)
 
     def lenient(self) -> core.Plan:
         """Returns a plan that also binds what ``Launch.bind`` leaves to ``refusals.refuse``, once that has raised no

@@ -24,7 +24,7 @@ block's loads and stores by their tiles.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -58,7 +58,7 @@ def refuse(kernel: Kernel, plan: Plan, arguments: tuple[Any, ...]) -> tuple[Spec
     if len(arguments) != len(parameters):
         raise wrong_count(kernel, arguments)
     specs = tuple([check(kernel, *pair) for pair in zip(parameters, arguments, strict=True)])
-    boxes = list(_boxes(parameters, arguments))
+    boxes = _boxes(parameters, arguments)
     _refuse_shared_outputs(kernel.name, [pair for pair in boxes if pair[0].kind != "slice"])
     refuse_layouts(kernel.name, plan, arguments)
     if kernel.description.contracts:
@@ -66,12 +66,11 @@ def refuse(kernel: Kernel, plan: Plan, arguments: tuple[Any, ...]) -> tuple[Spec
     return specs
 
 
-def _boxes(parameters: Sequence[Closed], arguments: Sequence[Any]) -> Iterator[tuple[Parameter, DeviceBox]]:
+def _boxes(parameters: Sequence[Declared], arguments: Sequence[Any]) -> list[tuple[Parameter, DeviceBox]]:
     """Returns the boxes that are passed for slices of any kind, each with its parameter."""
-    for parameter, argument in zip(parameters, arguments, strict=True):
-        box = argument.value if isinstance(argument, Arc) else argument
-        if isinstance(box, DeviceBox) and isinstance(parameter, Parameter):
-            yield parameter, box
+    plain = [argument.value if isinstance(argument, Arc) else argument for argument in arguments]
+    pairs = zip(parameters, plain, strict=True)
+    return [(each, box) for each, box in pairs if isinstance(box, DeviceBox) and isinstance(each, Parameter)]
 
 
 def _check_contracts(
@@ -245,21 +244,22 @@ def _refuse_shared_outputs(kernel: str, outputs: Sequence[tuple[Parameter, Devic
 
 
 def refuse_layouts(kernel: str, plan: Plan, arguments: tuple[Any, ...]) -> None:
-    """Raises ``ArgumentError`` for boxes of the right types that a kernel which copies tiles does not take: matrices
-    whose rows the copy engine cannot copy, and inputs of a tile kernel that overlap an output and are not the same
-    box."""
+    """Raises ``ArgumentError`` for boxes of the right types that a kernel which copies tiles does not take."""
     parameters = plan.special.parameters
     _refuse_uneven_rows(kernel, parameters, plan.tiled, arguments)
-    if plan.special.description.tile is None:
-        return
-    boxes = list(_boxes(parameters, arguments))
+    if plan.special.description.tile is not None:
+        refuse_shared_tensors(kernel, parameters, arguments)
+
+
+def refuse_shared_tensors(kernel: str, parameters: Sequence[Declared], arguments: Sequence[Any]) -> None:
+    """Raises ``ArgumentError`` for an input of a tile kernel that overlaps an output and is not the same box."""
+    boxes = _boxes(parameters, arguments)
+    outputs = [pair for pair in boxes if pair[0].kind != "slice"]
     for one, box in boxes:
-        for output, other in boxes:
-            if one.kind != "slice" or output.kind == "slice":
-                continue
+        for output, other in outputs:
             apart = other.ptr + other.nbytes <= box.ptr or box.ptr + box.nbytes <= other.ptr
             same = other.ptr == box.ptr and other.shape == box.shape and other.dtype == box.dtype
-            if not apart and not same:
+            if one.kind == "slice" and not apart and not same:
                 raise ArgumentError(
                     f"kernel {kernel}: the input {one.name} (shape {box.shape}) and the output {output.name} (shape "
                     f"{other.shape}) overlap in memory and are not one box; give the output memory of its own"
