@@ -39,7 +39,7 @@ from oxide.runtime.device.arc import Arc
 from oxide.runtime.device.memory import DeviceBox
 from oxide.runtime.device.partition import Partition
 from oxide.runtime.launching.binding import Held, words_for
-from oxide.runtime.launching.untyped import check_argument
+from oxide.runtime.launching.untyped import argument_type_of, converts
 from oxide.runtime.operations.operation import BoxSpec, DeviceOperation, Spec
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def check(kernel: Kernel, parameter: Declared, argument: object) -> Spec:
     if type(argument) is Held:
         return None
     if isinstance(parameter, NumbaParameter | UntypedParameter):
-        check_argument(parameter, argument)
+        _check_untyped(parameter, argument)
         if isinstance(argument, DeviceOperation):
             return argument.spec()
         given = argument.value if isinstance(argument, Arc) else argument
@@ -184,6 +184,55 @@ def check(kernel: Kernel, parameter: Declared, argument: object) -> Spec:
     if isinstance(box, tuple):
         raise _refusal(kernel, parameter, "a tuple, as a launch yields all its arguments; pick one of them")
     raise _refusal(kernel, parameter, f"{type(argument).__name__} {written(argument):.80}")
+
+
+def _check_untyped(parameter: UntypedParameter | NumbaParameter, argument: Any) -> None:
+    """Raises ``ArgumentError`` for an argument of another type than the parameter's, or of a type that no kernel
+    takes."""
+    found = argument_type_of(argument)
+    if isinstance(parameter, NumbaParameter):
+        if isinstance(argument, DeviceOperation) and argument.spec() is None:
+            return  # its result is checked after the run
+        if found is not None:
+            if not converts(found, parameter.type):
+                raise ArgumentError(
+                    f"kernel {parameter.kernel}, parameter {parameter.name}: expected {parameter.type}, got {found}"
+                )
+            return
+    if found is None:
+        raise _untyped_refusal(parameter.kernel, parameter.name, argument)
+
+
+def _untyped_refusal(kernel: str, name: str, argument: Any) -> ArgumentError:
+    """Returns the error for an argument that no kernel takes."""
+    what = f"kernel {kernel}, parameter {name}: "
+    if isinstance(argument, DeviceOperation):
+        spec = argument.spec()
+        if isinstance(spec, tuple):
+            return ArgumentError(f"{what}an operation that yields a tuple; pick one with first(), last() or unzip()")
+        return ArgumentError(
+            f"{what}the parameter has no annotation and the operation does not say beforehand what it yields; annotate "
+            f"the parameter, or launch on the result: operation.and_then(lambda x: {kernel}[...](x, ...))"
+        )
+    if isinstance(argument, np.ndarray):
+        return ArgumentError(
+            f"{what}a NumPy array, which is in host memory; copy it to the device with h2d(array), and the result back "
+            "with d2h(box)"
+        )
+    if isinstance(argument, np.void):
+        return ArgumentError(f"{what}a record, which is in host memory; copy it to the device with h2d(record)")
+    if type(argument) is int:
+        return ArgumentError(
+            f"{what}{written(argument)} does not fit in 64 bits, and an int is passed as an i64 or a u64; annotate the "
+            "parameter f32 or f64, or pass a float"
+        )
+    upload = upload_of(argument)
+    if upload is not None and not isinstance(argument, tuple):
+        return ArgumentError(f"{what}a {type(argument).__name__} x in host memory; copy it to the device with {upload}")
+    return ArgumentError(
+        f"{what}{type(argument).__name__} {written(argument):.80}; kernels take numbers, members of enumerations, "
+        "None, device buffers, and tuples of these"
+    )
 
 
 def _check_dtype(kernel: Kernel, parameter: Parameter | OpenParameter, dtype: np.dtype[Any]) -> None:
