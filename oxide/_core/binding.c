@@ -522,7 +522,7 @@ static Box *box_of(PyObject *argument) {
     return (Box *)box;
 }
 
-/* Returns 1 if two outputs share memory, in which case aliasing.py decides. */
+/* Returns 1 if two outputs share memory, in which case refusals.py decides. */
 static int outputs_overlap(Plan *plan, PyObject *arguments) {
     Py_ssize_t count = PyTuple_Size(plan->outputs);
     for (Py_ssize_t i = 1; i < count; i++) {
