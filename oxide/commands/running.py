@@ -119,12 +119,3 @@ def with_sanitizer(command: str, kinds: str | None, environment: dict[str, str])
     if not asked:
         refuse(command, f"--sanitize={kinds}: name memory, race or memory,race")
     environment[VARIABLE] = ",".join(sorted(asked))
-
-
-def with_number(command: str, option: str, value: int | None, variable: str, environment: dict[str, str]) -> None:
-    """Sets an environment variable to a whole number. Ends the command if the number is negative."""
-    if value is None:
-        return
-    if value < 0:
-        refuse(command, f"{option} {value}: give a whole number of 0 or more")
-    environment[variable] = str(value)
